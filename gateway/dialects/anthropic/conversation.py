@@ -45,7 +45,7 @@ class Conversation:
         self.referred: set[str] = set()
         self.added: dict[str, ToolIn] = {}
         self.removed: set[str] = set()
-        self._dropped: dict[str, None] = {}
+        self.dropped: dict[str, None] = {}
         self._depth = 0
         # System turns that came between calls and their results; they go behind the results.
         self._held: list[Message] = []
@@ -67,14 +67,6 @@ class Conversation:
             if _calls(last):
                 raise invalid("messages", f"messages.{len(turns) - 1}: a tool_use without a tool_result behind it")
             self.continues = True
-
-    @property
-    def dropped(self) -> tuple[str, ...]:
-        return tuple(self._dropped)
-
-    def drop(self, name: str) -> None:
-        """Notes that the field `name` is left out."""
-        self._dropped[name] = None
 
     # -- turns ------------------------------------------------------------------------------------------------------
 
@@ -102,7 +94,7 @@ class Conversation:
             elif block.type == "tool_use":
                 parts.append(ToolCall(block.id or "", block.name or "", _arguments(block, place)))
             elif block.type == "redacted_thinking":
-                self.drop("messages[].content[].redacted_thinking")
+                self.dropped["messages[].content[].redacted_thinking"] = None
             else:
                 parts += self._part(block, place)
         if parts:
@@ -133,7 +125,7 @@ class Conversation:
     def _texts(self, parts: list[Part], place: str) -> list[str]:
         """The texts of `parts`, where there is no place for images: they are left out and named."""
         if any(not isinstance(part, Text) for part in parts):
-            self.drop("system[].image" if place == "system" else "messages[].content[].image")
+            self.dropped["system[].image" if place == "system" else "messages[].content[].image"] = None
         return [part.text for part in parts if isinstance(part, Text)]
 
     def _change_tools(self, block: BlockIn, place: str) -> None:
@@ -144,7 +136,7 @@ class Conversation:
             whole = "tool_name" not in members
             tool = _tool.decode(msgspec.json.encode(members)) if whole and block.type == "tool_addition" else None
         except (msgspec.MsgspecError, ValueError, RecursionError):
-            self.drop(f"messages[].content[].{block.type}")
+            self.dropped[f"messages[].content[].{block.type}"] = None
             return
         if block.type == "tool_removal":
             self.removed.add(name)
@@ -173,7 +165,7 @@ class Conversation:
                 self.referred.add(block.tool_name)
             return [Text(f"Tool: {block.tool_name}")]
         flat = self._flat(block, place) or block.text or ""
-        self.drop(f"messages[].content[].{block.type[:64]}")
+        self.dropped[f"messages[].content[].{block.type[:64]}"] = None
         return [Text(flat)] if flat else []
 
     def _flat(self, block: BlockIn, place: str) -> str:
@@ -184,7 +176,7 @@ class Conversation:
         if found is None or isinstance(found, str):
             return found or ""
         if self._depth == _DEEPEST:
-            self.drop("messages[].content[].content")
+            self.dropped["messages[].content[].content"] = None
             return ""
         self._depth += 1
         parts = [part for inner in found for part in self._part(inner, place)]
@@ -230,7 +222,7 @@ class Conversation:
             text = "\n".join(part.text for part in found if isinstance(part, Text))
             parts = [part for part in found if not isinstance(part, Text)]
         if text is None:
-            self.drop("messages[].content[].document")
+            self.dropped["messages[].content[].document"] = None
             kind = "PDF" if isinstance(source, SourceIn) and source.media_type == "application/pdf" else "document"
             text = f"[{kind} omitted]"
         return [Text("\n".join(one for one in (head, text) if one)), *parts]

@@ -13,11 +13,10 @@ _LEVEL = "the nearest of low, medium and high"
 
 _PROMPT = (
     model_row("names the pool; the worker sees its own name for it"),
-    Field(
-        "messages",
+    *rows(
         "mapped",
-        note="a last message of the assistant is gone on with, which only vLLM can do: else 400",
-        sample=[{"role": "user", "content": "hi"}],
+        "a last message of the assistant is gone on with, which only vLLM can do: else 400",
+        messages=[{"role": "user", "content": "hi"}],
     ),
     renamed("system", "messages", "s", "one system message, its blocks joined by an empty line"),
     Field("tools", "mapped", note="those without a schema and deferred ones are left out and named", sample=_TOOLS),
@@ -29,19 +28,17 @@ _CHOICE = Field(
     sample={"type": "any"},
     beside={"tools": _TOOLS},
 )
-_THINKING = Field(
+_THINKING = renamed(
     "thinking",
-    "renamed",
-    to="reasoning_effort",
-    note=f"enabled: {_LEVEL}, by its budget; disabled: none; adaptive says nothing. Left out for a model that cannot",
-    sample={"type": "enabled", "budget_tokens": 8192},
+    "reasoning_effort",
+    {"type": "enabled", "budget_tokens": 8192},
+    f"enabled: {_LEVEL}, by its budget; disabled: none; adaptive says nothing. Left out for a model that cannot",
 )
-_EFFORT = Field(
+_EFFORT = renamed(
     "output_config.effort",
-    "renamed",
-    to="reasoning_effort",
-    note=f"{_LEVEL}; goes before thinking. Left out for a model that cannot",
-    sample="low",
+    "reasoning_effort",
+    "low",
+    f"{_LEVEL}; goes before thinking. Left out for a model that cannot",
 )
 _FORMAT = renamed("output_config.format", "response_format", {"type": "json_schema", "schema": {"type": "object"}})
 _IGNORED = rows(

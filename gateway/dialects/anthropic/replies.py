@@ -96,17 +96,22 @@ def write(reply: Reply, op: Op) -> Response:
     stop_reason, stop_sequence = stop_of(
         choice.reason, choice.stop_sequence, calls=bool(choice.calls), refused=choice.text("refusal") is not None
     )
-    body = {
+    ended = {"content": _blocks(choice), "stop_reason": stop_reason, "stop_sequence": stop_sequence}
+    return Response(200, [JSON_TYPE], encode(_message(op, shown(op, reply.start.model), reply.usage) | ended))
+
+
+def _message(op: Op, model: str, usage: Usage | None) -> dict[str, Any]:
+    """A message without content."""
+    return {
         "id": message_id(op),
         "type": "message",
         "role": "assistant",
-        "model": shown(op, reply.start.model),
-        "content": _blocks(choice),
-        "stop_reason": stop_reason,
-        "stop_sequence": stop_sequence,
-        "usage": write_usage(reply.usage),
+        "model": model,
+        "content": [],
+        "stop_reason": None,
+        "stop_sequence": None,
+        "usage": write_usage(usage),
     }
-    return Response(200, [JSON_TYPE], encode(body))
 
 
 def write_count(reply: TokenCount) -> Response:
@@ -215,17 +220,8 @@ class StreamWriter(EventWriter):
         if self._begun or message_of(op).begun:
             return b""
         self._begun = True
-        message: dict[str, Any] = {
-            "id": message_id(op),
-            "type": "message",
-            "role": "assistant",
-            "model": model,
-            "content": [],
-            "stop_reason": None,
-            "stop_sequence": None,
-            "usage": write_usage(usage),
-        }
-        return sse.frame(encode_line({"type": "message_start", "message": message}), b"message_start")
+        start = {"type": "message_start", "message": _message(op, model, usage)}
+        return sse.frame(encode_line(start), b"message_start")
 
     def part_started(self, event: PartStart) -> bytes:
         start: dict[str, Any]

@@ -88,7 +88,7 @@ def _tools(found: list[ToolIn], talk: Conversation) -> tuple[Tool, ...]:
             continue
         serverside = tool.type not in (None, "custom") and tool.input_schema == NULL
         if serverside or (tool.defer_loading and tool.name not in talk.referred):
-            talk.drop(f"tools.{tool.name}")
+            talk.dropped[f"tools.{tool.name}"] = None
         elif not tool.name:
             raise wrong_at("tools", "every tool needs a name")
         else:

@@ -11,11 +11,8 @@ from typing import Annotated
 
 from msgspec import Meta, Raw, Struct
 
+from gateway.dialects._shared.views import Object
 from gateway.wire.json import NULL
-
-
-class Object(Struct, forbid_unknown_fields=True):
-    """An object inside a body."""
 
 
 class SourceIn(Object):

@@ -50,11 +50,10 @@ FIELDS: Mapping[str, Sequence[Field]] = {
             sample=True,
             beside=_BEAMS,
         ),
-        Field(
-            "no_repeat_ngram",
+        *rows(
             "refused",
-            note="unless 0 or 1: vLLM has none; mapped where its workers run our logits processor",
-            sample=3,
+            "unless 0 or 1: vLLM has none; mapped where its workers run our logits processor",
+            no_repeat_ngram=3,
         ),
         Field("encoder_no_repeat_ngram", "refused", note=_ENCODER, sample=3),
         *mapped("repetition_penalty", note="at least 1"),
@@ -81,22 +80,20 @@ FIELDS: Mapping[str, Sequence[Field]] = {
             probe="STOCHASTIC",
         ),
         Field("bad_words", "mapped", sample=["x"]),
-        Field(
+        renamed(
             "bad_word_tokens",
-            "renamed",
-            to="logit_bias",
-            note="entries of one id; longer ones 422, mapped where the workers run our logits processor",
-            sample=[{"tokens": [5]}],
+            "logit_bias",
+            [{"tokens": [5]}],
+            "entries of one id; longer ones 422, mapped where the workers run our logits processor",
         ),
         Field("include_output_logits", "refused", note="unless false", sample=True),
         Field("include_output_logprobs", "renamed", to="logprobs", note="answered in choices[].logprobs", sample=True),
         Field("eos_token", "renamed", to="stop_token_ids", note="beside the model's own", sample=[2]),
-        Field(
+        renamed(
             "response_format",
-            "renamed",
-            to="response_format or structured_outputs",
-            note="text, json_object with or without schema, regex",
-            sample={"type": "json_object"},
+            "response_format or structured_outputs",
+            {"type": "json_object"},
+            "text, json_object with or without schema, regex",
         ),
         *rows("refused", _UNKNOWN, beam_compat_pre_normalization=True, beam_compat_no_post_normalization=True),
         *rows("refused", _UNKNOWN, forced_output_tokens=[1], soft_prompts=[0.5], position_ids=[0], generation_offset=1),
@@ -119,12 +116,11 @@ FIELDS: Mapping[str, Sequence[Field]] = {
         *LOGPROBS,
         TIMEOUT,
         *TOOLS,
-        Field(
+        renamed(
             "response_format",
-            "renamed",
-            to="response_format or structured_outputs",
-            note="as for text completions, and json_schema as OpenAI has it",
-            sample={"type": "json_object"},
+            "response_format or structured_outputs",
+            {"type": "json_object"},
+            "as for text completions, and json_schema as OpenAI has it",
         ),
     ),
 }

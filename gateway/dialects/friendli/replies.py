@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Raw
 
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.events import Delta, Event, Finish, PartStart
@@ -16,6 +16,7 @@ from gateway.core.http import JSON_TYPE, Request, Response
 from gateway.core.lifecycle import Reply, ReplyChoice
 from gateway.core.messages import Chat, Complete, Generate, Op
 from gateway.core.usage import Usage
+from gateway.dialects._shared.faults import refusal
 from gateway.dialects._shared.streams import EventWriter
 from gateway.dialects.friendli.fields import FIELDS, TIMEOUT
 from gateway.wire import sse
@@ -199,43 +200,30 @@ ERRORS: Mapping[Kind, tuple[int, str, str]] = {
 """Two exceptions: the client's own deadline is a 429, and a worker's refusal that names a field a 422. See `refuse`."""
 
 
-class _Told(Struct, frozen=True):
-    """An error, with fields by the caller's names."""
-
-    kind: Kind
-    message: str
-    param: str | None
-    code: str
-
-    @property
-    def object(self) -> dict[str, Any]:
-        return {"message": self.message, "type": ERRORS[self.kind][1], "param": self.param, "code": self.code}
-
-
 def error_event(error: GatewayError, op: Op) -> bytes:
     """The error event of a stream. friendli-client raises InvalidGenerationError with its text."""
-    told = _in_own_words(error, None, op, error.kind)
-    return sse.frame(encode_line({"event": "error", "message": told.message, "error": told.object}))
+    own = _in_own_words(error, None, op, error.kind)
+    return sse.frame(encode_line({"event": "error", "message": own.message, **refusals.error_object(own, ERRORS)}))
 
 
 def refuse(error: GatewayError, request: Request | None, op: Op | None) -> tuple[Response, str]:
     """(the answer, its code). A worker's refusal that names a field is a 422, because the gateway found it valid."""
     by_name = error.kind is Kind.BAD_REQUEST and error.upstream is not None and error.param is not None
-    told = _in_own_words(error, request, op, Kind.UNSUPPORTED if by_name else error.kind)
-    status = 429 if told.param == TIMEOUT.name and told.kind is Kind.TIMEOUT else ERRORS[told.kind][0]
-    body = encode({"error": told.object})
-    return Response(status, [JSON_TYPE, *refusals.error_headers(error, status)], body), told.code
+    own = _in_own_words(error, request, op, Kind.UNSUPPORTED if by_name else error.kind)
+    status = 429 if own.param == TIMEOUT.name and own.kind is Kind.TIMEOUT else ERRORS[own.kind][0]
+    body = refusals.error_object(own, ERRORS)
+    return refusal(error, status, body), body["error"]["code"]
 
 
-def _in_own_words(error: GatewayError, request: Request | None, op: Op | None, kind: Kind) -> _Told:
-    """The error with the caller's name for the field, including the field of its deadline."""
+def _in_own_words(error: GatewayError, request: Request | None, op: Op | None, kind: Kind) -> GatewayError:
+    """The error as one of `kind`, with the caller's name for the field, including the field of its deadline."""
     param, message = error.param, error.message
     if error.code == "deadline_exceeded" and param == "timeout":
         param = TIMEOUT.name
     if param is not None:
         own = _own_name(param, request, op)
         message, param = message.replace(f"'{param}'", f"'{own}'"), own
-    return _Told(kind, message, param, error.code or ERRORS[kind][2])
+    return GatewayError(kind, message, param=param, code=error.code)
 
 
 def _own_name(param: str, request: Request | None, op: Op | None) -> str:

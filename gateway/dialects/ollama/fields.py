@@ -5,18 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from gateway.core.fields import WORDS, Example, Examples, Field, body_members
-from gateway.dialects._shared.rows import model_row, renamed
+from gateway.dialects._shared.rows import model_row, renamed, rows
 from gateway.wire.openai.requests.fields import TOOLS, mapped
 
 FIELDS: Mapping[str, Sequence[Field]] = {
     "chat": (
         model_row("names the pool"),
-        Field(
-            "messages",
-            "mapped",
-            note="also Ollama's images, thinking and tool_name",
-            sample=[{"role": "user", "content": "hi"}],
-        ),
+        *rows("mapped", "also Ollama's images, thinking and tool_name", messages=[{"role": "user", "content": "hi"}]),
         *mapped("stream", note="false when absent; ignored on /chat/sse, which always streams"),
         *mapped("temperature", "max_tokens"),
         Field("max_completion_tokens", "renamed", to="max_tokens", note="400 beside max_tokens", sample=16),

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from gateway.core.fields import WORDS, Example, Examples, Field, body_members
-from gateway.dialects._shared.rows import ignored_members, model_row, renamed
+from gateway.dialects._shared.rows import ignored_members, model_row, renamed, rows
 
 _TOOLS = [{"type": "function", "function": {"name": "f"}}]
 _RUNNER = "of the server that runs a model: here its workers decide"
@@ -31,12 +31,11 @@ _OPTIONS = (
     renamed("options.min_p", "min_p", 0.1, _OTHERS),
     renamed("options.seed", "seed", 7, "less than 0 is none"),
     renamed("options.stop", "stop", ["END"], "a list, or one text"),
-    Field(
+    renamed(
         "options.repeat_penalty",
-        "renamed",
-        to="repetition_penalty",
-        note=f"over the whole text, whatever repeat_last_n says; {_OTHERS}",
-        sample=1.1,
+        "repetition_penalty",
+        1.1,
+        f"over the whole text, whatever repeat_last_n says; {_OTHERS}",
     ),
     renamed("options.presence_penalty", "presence_penalty", 0.5, _OTHERS),
     renamed("options.frequency_penalty", "frequency_penalty", 0.5, _OTHERS),
@@ -47,12 +46,11 @@ _COMMON = (
     _MODEL,
     Field("stream", "mapped", note="true when absent", sample=False),
     Field("format", "renamed", to="response_format", note='"json" or a JSON schema', sample="json"),
-    Field(
+    renamed(
         "think",
-        "renamed",
-        to="reasoning_effort",
-        note="false: none, left out for a model that cannot think; true: medium; max: high",
-        sample="low",
+        "reasoning_effort",
+        "low",
+        "false: none, left out for a model that cannot think; true: medium; max: high",
     ),
     *_OPTIONS,
     _KEEP,
@@ -65,11 +63,10 @@ _COMMON = (
 
 FIELDS: Mapping[str, Sequence[Field]] = {
     "chat": (
-        Field(
-            "messages",
+        *rows(
             "mapped",
-            note="also images, thinking, and results of tools that name no call",
-            sample=[{"role": "user", "content": "hi"}],
+            "also images, thinking, and results of tools that name no call",
+            messages=[{"role": "user", "content": "hi"}],
         ),
         Field("tools", "mapped", note="an empty array is dropped", sample=_TOOLS),
         *_COMMON,

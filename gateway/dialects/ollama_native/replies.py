@@ -16,7 +16,7 @@ from gateway.core.http import JSON_TYPE, Headers, Request, Response
 from gateway.core.lifecycle import Embeddings, Reply
 from gateway.core.messages import Generate, Op
 from gateway.core.usage import Usage
-from gateway.dialects._shared.faults import decoded
+from gateway.dialects._shared.faults import decoded, refusal
 from gateway.dialects._shared.streams import PIECE, EventWriter
 from gateway.dialects.ollama_native.conversation import RAW
 from gateway.dialects.ollama_native.fields import FIELDS
@@ -252,5 +252,4 @@ def refuse(error: GatewayError, request: Request | None, op: Op | None) -> tuple
     """(the answer, its code). Clients read the text; the code stands beside it."""
     status, _, code = ERRORS[error.kind]
     code = error.code or code
-    body = encode({"error": told(error, request), "code": code})
-    return Response(status, [JSON_TYPE, *refusals.error_headers(error, status)], body), code
+    return refusal(error, status, {"error": told(error, request), "code": code}), code

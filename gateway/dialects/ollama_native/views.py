@@ -6,15 +6,12 @@ from typing import Annotated
 
 from msgspec import Meta, Raw, Struct
 
+from gateway.dialects._shared.views import Object
 from gateway.wire.json import NULL
 from gateway.wire.openai.requests.views import MOST_PARTS, ToolFunctionIn
 
 _Penalty = Annotated[float, Meta(ge=-2, le=2)]
 _Whole = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
-
-
-class Object(Struct, forbid_unknown_fields=True):
-    """An object inside a body. Its unknown members are named and left out."""
 
 
 class FunctionIn(Object):

@@ -11,6 +11,7 @@ from gateway.core.http import JSON_TYPE, Request, Response
 from gateway.core.lifecycle import Detokenized, Scores, Tokens
 from gateway.core.messages import Op
 from gateway.core.usage import Usage
+from gateway.dialects._shared.faults import refusal
 from gateway.dialects.rerank.fields import FIELDS
 from gateway.dialects.rerank.requests import OPERATIONS, Ranking
 from gateway.wire.json import encode, sent_names
@@ -120,10 +121,9 @@ def refuse(error: GatewayError, request: Request | None, op: Op | None) -> tuple
     if request is not None and request.route == "rerank_v2":
         told["id"] = request.id
     status = refusals.status_of(error, ERRORS)
-    return Response(status, [JSON_TYPE, *refusals.error_headers(error, status)], encode(told)), told["error"]["code"]
+    return refusal(error, status, told), told["error"]["code"]
 
 
 def _in_teis_form(error: GatewayError, message: str) -> tuple[Response, str]:
     status, word = TEI_ERRORS.get(error.kind, (ERRORS[error.kind][0], "Validation"))
-    body = encode({"error": message, "error_type": word})
-    return Response(status, [JSON_TYPE, *refusals.error_headers(error, status)], body), error.code or error.kind.value
+    return refusal(error, status, {"error": message, "error_type": word}), error.code or error.kind.value

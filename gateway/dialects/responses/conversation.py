@@ -50,7 +50,7 @@ class Conversation:
         self.box = box
         self.compacts = False
         self._seal = seal
-        self._dropped: dict[str, None] = {}
+        self.dropped: dict[str, None] = {}
         self._leading: list[str] | None = [instructions] if instructions else []
         # The parts of the assistant's message that is being read.
         self._parts: list[Part] = []
@@ -80,13 +80,6 @@ class Conversation:
         if not self.messages:
             raise wrong_at("input", "at least one message is required")
 
-    @property
-    def dropped(self) -> tuple[str, ...]:
-        return tuple(self._dropped)
-
-    def _drop(self, name: str) -> None:
-        self._dropped[name] = None
-
     # -- items ------------------------------------------------------------------------------------------------------
 
     def _decoded(self, raw: Raw, place: str) -> ItemIn | tuple[str, Raw] | None:
@@ -97,7 +90,7 @@ class Conversation:
                 return _item.decode(raw)
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
             raise invalid(error, place) from None
-        self._drop(f"input[].{kind[:64]}")
+        self.dropped[f"input[].{kind[:64]}"] = None
         return (kind, raw) if kind in _FLAT or kind in _FLAT_OUTPUTS else None
 
     def _read(self, item: ItemIn, place: str) -> None:
@@ -117,7 +110,7 @@ class Conversation:
         elif kind == compaction.TYPE:
             self._summary(item, place)
         elif kind == compaction.TRIGGER:  # of a former request
-            self._drop(f"input[].{kind}")
+            self.dropped[f"input[].{kind}"] = None
 
     def _message(self, item: ItemIn, place: str) -> None:
         role = item.role
@@ -135,7 +128,7 @@ class Conversation:
     def _system(self, parts: list[Part]) -> None:
         text = "\n\n".join(part.text for part in parts if isinstance(part, Text) and part.text)
         if any(not isinstance(part, Text) for part in parts):
-            self._drop("input[].content[].input_image")
+            self.dropped["input[].content[].input_image"] = None
         if not text:
             return
         if self._leading is not None:
@@ -174,7 +167,7 @@ class Conversation:
         if found:
             self._assistant([Thinking("\n\n".join(found))])
         elif item.encrypted_content:
-            self._drop("input[].reasoning.encrypted_content")
+            self.dropped["input[].reasoning.encrypted_content"] = None
 
     def _call(self, item: ItemIn, arguments: str, place: str) -> None:
         if not item.call_id or not item.name:
@@ -198,7 +191,7 @@ class Conversation:
 
     def _reference(self, item: ItemIn, place: str) -> None:
         if (item.id or "").startswith("rs_"):
-            self._drop("input[].item_reference")
+            self.dropped["input[].item_reference"] = None
             return
         message = (
             f"{place}: an item_reference to '{(item.id or '')[:64]}', but nothing is stored here: send the item "
@@ -265,7 +258,7 @@ class Conversation:
             return [Text(_file(part, place))]
         if part.type == "input_audio" and part.input_audio is not None:
             return [Audio(part.input_audio.data, part.input_audio.format)]
-        self._drop(f"input[].content[].{part.type[:64]}")
+        self.dropped[f"input[].content[].{part.type[:64]}"] = None
         return [Text(part.text)] if part.text else []
 
 

@@ -20,12 +20,11 @@ def _ignored(name: str, sample: Any, note: str = NO_PLACE) -> Field:
 _PROMPT = (
     model_row("names the pool; the worker sees its own name for it"),
     Field("input", "renamed", to="messages", note="text, or items of every kind", sample="hi"),
-    Field(
+    renamed(
         "instructions",
-        "renamed",
-        to="messages",
-        note="one system message, with the system and developer messages that the input begins with",
-        sample="s",
+        "messages",
+        "s",
+        "one system message, with the system and developer messages that the input begins with",
     ),
     Field("tools", "mapped", note="those that a server would execute are left out and named", sample=_TOOLS),
 )

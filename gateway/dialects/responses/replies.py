@@ -11,10 +11,11 @@ from msgspec import Struct
 from gateway.core.errors import Blame, GatewayError, Kind
 from gateway.core.events import PartKind, Reason
 from gateway.core.fields import own_name
-from gateway.core.http import JSON_TYPE, Headers, Request, Response
+from gateway.core.http import JSON_TYPE, Request, Response
 from gateway.core.lifecycle import Reply, ReplyPart, TokenCount
 from gateway.core.messages import CountTokens, Op
 from gateway.core.usage import Usage
+from gateway.dialects._shared.faults import refusal
 from gateway.dialects.responses.compaction import compaction_item
 from gateway.dialects.responses.fields import FIELDS
 from gateway.dialects.responses.requests import Asked, asked
@@ -102,21 +103,11 @@ def content_part(kind: PartKind, text: str, logprobs: list[Any]) -> dict[str, An
 
 def begun_item(request: Asked, kind: PartKind, index: int, call_id: str | None, name: str | None) -> dict[str, Any]:
     """An item at its beginning, without content."""
-    if kind == "thinking":
-        return {
-            "type": "reasoning",
-            "id": item_id(request, kind, False, index),
-            "status": "in_progress",
-            "summary": [],
-        }
     if kind != "tool":
-        return {
-            "type": "message",
-            "id": item_id(request, kind, False, index),
-            "status": "in_progress",
-            "role": "assistant",
-            "content": [],
-        }
+        thinks = kind == "thinking"
+        head = {"type": "reasoning" if thinks else "message", "id": item_id(request, kind, False, index)}
+        rest: dict[str, Any] = {"summary": []} if thinks else {"role": "assistant", "content": []}
+        return {**head, "status": "in_progress", **rest}
     origin = origin_of(request, name)
     item = {
         "type": "custom_tool_call" if origin.custom else "function_call",
@@ -243,5 +234,4 @@ def refuse(error: GatewayError, request: Request | None, op: Op | None) -> tuple
         status = 426
     elif error.kind is Kind.UNSUPPORTED and param is None and request is not None and request.route == "count":
         status = 404
-    headers: Headers = refusals.error_headers(error, status)
-    return Response(status, [JSON_TYPE, *headers], encode({"error": told})), told["code"]
+    return refusal(error, status, {"error": told}), told["code"]

@@ -12,12 +12,9 @@ from typing import Annotated
 
 from msgspec import Meta, Raw, Struct
 
+from gateway.dialects._shared.views import Object
 from gateway.wire.json import NULL, encode
 from gateway.wire.unknown import Form, KnownMembers, known_to
-
-
-class Object(Struct, forbid_unknown_fields=True):
-    """An object inside a body."""
 
 
 class TypeIn(Struct):

@@ -11,9 +11,8 @@ from gateway.core.lifecycle import Reply
 from gateway.core.messages import Complete, Generate, ListModels, Op
 from gateway.core.ports import StreamWriter
 from gateway.dialects._shared.api import Api
-from gateway.dialects.tgi import models
 from gateway.dialects.tgi.fields import EXAMPLES, FIELDS, KNOWN
-from gateway.dialects.tgi.replies import ERRORS, ChatWriter, Writer, error_event, refuse, write
+from gateway.dialects.tgi.replies import ERRORS, ChatWriter, Writer, error_event, health, info, refuse, write
 from gateway.dialects.tgi.requests import read
 from gateway.wire.json import members, require_json, whole_numbers
 from gateway.wire.openai import operations
@@ -38,7 +37,7 @@ class TGI(Api):
         Route("GET", "/ping", "health", open=True),
     )
     fields, examples, errors = FIELDS, EXAMPLES, ERRORS
-    lists = {"models": operations.write_models, "info": models.info, "health": models.health}
+    lists = {"models": operations.write_models, "info": info, "health": health}
     refuse = staticmethod(refuse)
 
     @whole_numbers

@@ -1,4 +1,4 @@
-"""Canonical replies and events to TGI's bodies and events: a token at a time, the whole text beside the last."""
+"""Canonical replies, events and errors to TGI's bodies and events: a token at a time, all text beside the last."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from gateway.core.events import Delta, Event, Start
 from gateway.core.fields import own_words
 from gateway.core.http import JSON_TYPE, Request, Response
 from gateway.core.lifecycle import Reply, ReplyChoice
-from gateway.core.messages import Complete, Op
+from gateway.core.messages import Complete, ModelCard, Op
 from gateway.core.usage import Usage
+from gateway.dialects._shared.faults import refusal
 from gateway.dialects._shared.streams import PIECE, EventWriter
 from gateway.dialects.tgi.fields import FIELDS
 from gateway.dialects.tgi.requests import View
 from gateway.wire import sse
 from gateway.wire.json import encode, encode_line, sent_names
-from gateway.wire.openai.replies import refusals
 from gateway.wire.openai.streams.writing import OpenAIStreamWriter
 
 
@@ -223,4 +223,41 @@ def refuse(error: GatewayError, request: Request | None, op: Op | None) -> tuple
     """(the answer, its code)."""
     status = ERRORS[error.kind][0]
     told = error_object(error, request)
-    return Response(status, [JSON_TYPE, *refusals.error_headers(error, status)], encode(told)), told["code"]
+    return refusal(error, status, told), told["code"]
+
+
+# -- about the models --------------------------------------------------------------------------------------------------
+
+VERSION = "3.3.6"
+"""Of TGI's API, not of the gateway."""
+_UNKNOWN_LENGTH = 2**31 - 1
+
+
+def info(cards: Sequence[ModelCard]) -> Response:
+    """The first of the models, which is the default where there is one."""
+    card = cards[0] if cards else None
+    context = card.max_context if card is not None and card.max_context is not None else _UNKNOWN_LENGTH
+    body: dict[str, Any] = {
+        "model_id": card.name if card is not None else "",
+        "model_sha": None,
+        "model_pipeline_tag": "text-generation",
+        "max_concurrent_requests": 128,
+        "max_best_of": 2,
+        "max_stop_sequences": 4,
+        "max_input_tokens": max(1, context - 1),
+        "max_total_tokens": context,
+        "validation_workers": 1,
+        "max_client_batch_size": 1,
+        "router": "text-generation-router",
+        "version": VERSION,
+        "sha": None,
+        "docker_label": None,
+    }
+    return Response(200, [JSON_TYPE], encode(body))
+
+
+def health(cards: Sequence[ModelCard]) -> Response:
+    """Whether any model can be served. Says nothing of which: it is answered without a key."""
+    if any(card.ready for card in cards):
+        return Response(200)
+    return Response(503, [JSON_TYPE], encode({"error": "unhealthy", "error_type": "healthcheck"}))
