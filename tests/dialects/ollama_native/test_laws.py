@@ -279,7 +279,8 @@ def test_law_6_a_model_configured_as_latest_is_found_without() -> None:
 def test_law_6_what_is_listed_can_be_shown_and_asked() -> None:
     key, entry = new_key("app")
     keys = {"app": {"hash": entry.split("hash: ")[1].split()[0], "models": ["m", "e"]}}
-    models = {"m": {}, "e": {**FORGOTTEN, "features": ["embeddings"]}, "secret": FORGOTTEN}
+    workers = ["http://127.0.0.1:10"]  # a list of its own: no YAML alias, which the configuration refuses
+    models = {"m": {}, "e": {**FORGOTTEN, "workers": workers, "features": ["embeddings"]}, "secret": FORGOTTEN}
     config = {"auth": "keys", "keys": keys, "models": models}
     with (
         Stack(config=config) as stack,
