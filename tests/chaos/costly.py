@@ -94,13 +94,14 @@ async def costly(findings: Findings) -> None:
             wrong = [answer.status for answer in among if answer.status != 200]
             findings.check(f"{kind}: honest requests that fail", len(wrong), len(among), not wrong)
             added = max(answer.seconds * 1000 for answer in among) - percentile(alone, 0.5)
-            findings.check(
+            findings.at_most(
                 f"{kind}: ms that an honest request waits longer at worst ({MOST_MS:g}; alone "
                 f"{percentile(alone, 0.5):.0f}, at worst {max(alone):.0f}); {cpu(gateway) - busy:.2f} s of CPU "
                 f"in {took:.2f} s",
-                f"{added:.0f}",
+                added,
+                MOST_MS,
                 len(among),
-                added <= MOST_MS,
+                ".0f",
             )
             grown = resident(gateway, "VmHWM") - before
             findings.check(f"{kind}: MiB of memory at worst (16)", f"{grown / 2**20:.1f}", 1, grown <= MOST_BYTES)

@@ -66,11 +66,11 @@ async def failed_over(findings: Findings) -> None:
             returns = strict(at, moments)
             late = max(returns, default=1e9)
             most = SILENT_S + STRICT_S
-            findings.check(
+            findings.at_most(
                 f"s from the silence until every gateway's limits are strict ({most:g} at most)",
-                f"{late:.1f}",
+                late,
+                most,
                 len(returns),
-                late <= most,
             )
             now = next(one for one in servers if one.port == primary_of(sentinel))
             keys(findings, now)

@@ -70,9 +70,7 @@ async def one_bad(findings: Findings, at: House, load: Load, what: str, health: 
     asked = load.since(began, healed)
     errors = [one for one in asked if one.status != 200]
     share = len(errors) / max(1, len(asked))
-    findings.check(
-        f"{what}: errors that clients saw, share (0.005 at most)", f"{share:.4f}", len(asked), share <= 0.005
-    )
+    findings.at_most(f"{what}: errors that clients saw, share (0.005 at most)", share, 0.005, len(asked), ".4f")
     if not returned:
         findings.check(f"{what}: back after it healed", "never", 1, False)
     elif health >= 500:
@@ -98,9 +96,7 @@ async def most_bad(findings: Findings, at: House, load: Load) -> None:
     asked = load.since(began, end)
     errors = [one for one in asked if one.status != 200]
     share = len(errors) / max(1, len(asked))
-    findings.check(
-        "three lie: errors that clients saw, share (0.01 at most)", f"{share:.4f}", len(asked), share <= 0.01
-    )
+    findings.at_most("three lie: errors that clients saw, share (0.01 at most)", share, 0.01, len(asked), ".4f")
 
 
 async def all_bad(findings: Findings, at: House, load: Load, what: str, health: int) -> None:
@@ -186,11 +182,12 @@ async def amplified(findings: Findings) -> None:
     tries = [one for tried in sent.values() for one in tried]
     # The budget is one of all requests: what a second of health had saved is spent when it ends.
     ratio = (healthy + attempted) / (healthy + len(tries))
-    findings.check(
+    findings.at_most(
         f"attempts for each request, {attempted / max(1, len(tries)):.3f} after the onset (1.2 at most)",
-        f"{ratio:.3f}",
+        ratio,
+        1.2,
         healthy + len(tries),
-        ratio <= 1.2,
+        ".3f",
     )
     findings.check("attempts of one request, at most 3", max(each.values()), len(each), max(each.values()) <= 3)
     findings.check("calls by how they ended", dict(outcomes), len(sent), outcomes.keys() == {"503 InternalServerError"})
@@ -200,9 +197,10 @@ async def amplified(findings: Findings) -> None:
     findings.check("calls by tries of the SDK, 3", dict(counts), len(sent), counts.keys() == {3})
     waits = [later[0] - first[0] for tried in sent.values() for first, later in pairwise(tried)]
     least = min(waits, default=0.0)
-    findings.check(
+    findings.at_least(
         f"the SDK's wait between two tries, s, the shortest ({RETRY_AFTER} at least)",
-        f"{least:.2f}",
+        least,
+        RETRY_AFTER,
         len(waits),
-        least >= RETRY_AFTER,
+        ".2f",
     )

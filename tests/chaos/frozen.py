@@ -134,11 +134,11 @@ def judge_streams(findings: Findings, at: House, streams: list[Followed], stoppe
     findings.check("streams of the others that are not whole", len(cut), len(others), not cut)
     gaps = [(then, then - first) for one in others for first, then in pairwise(one.blocks)]
     usual, slow = (usual_p99_ms(some) for some in apart(gaps, stopped))
-    findings.check(
+    findings.at_most(
         f"streams of the others: p99 between two blocks, ms, 10 % above {usual:.1f} at most",
-        f"{slow:.1f}",
+        slow,
+        usual * 1.1,
         len(gaps),
-        slow <= usual * 1.1,
     )
 
 
@@ -169,18 +169,13 @@ def judge_requests(
     findings.check("plain requests to the others that fail", len(failed), len(elsewhere), not failed)
     answered = [(one.at, one.ms / 1000) for one in load.since(0, thawed) if one.id not in theirs]
     usual, slow = (usual_p99_ms(some) for some in apart(answered, stopped))
-    findings.check(
-        f"plain requests to the others: p99 ms, 10 % above {usual:.1f} at most",
-        f"{slow:.1f}",
-        len(others),
-        slow <= usual * 1.1,
+    findings.at_most(
+        f"plain requests to the others: p99 ms, 10 % above {usual:.1f} at most", slow, usual * 1.1, len(others)
     )
     last = max((one.at for one in hit), default=stopped) - stopped
     most = MISSES * (HEALTH["interval_s"] + HEALTH["timeout_s"])
     after = load.since(stopped + most, thawed)
-    findings.check(
-        f"it is sent nothing more after s ({most} at most, three probes)", f"{last:.2f}", len(after), last <= most
-    )
+    findings.at_most(f"it is sent nothing more after s ({most} at most, three probes)", last, most, len(after), ".2f")
 
 
 def _about(seconds: float, wanted: float) -> bool:

@@ -152,12 +152,13 @@ async def judged(findings: Findings, floods: list[Flood]) -> None:
     for one in found:
         among = [line["ms"] for line in lines if one.began <= line["at"] < one.ended]
         added = percentile(among, 0.99) - alone
-        findings.check(
+        findings.at_most(
             f"{one.flood.name}: ms that it adds to the others' p99 (10 at most; {alone:.1f} alone; "
             f"{one.sent / 1e6:.1f} MB taken)",
-            f"{added:+.1f}",
+            added,
+            ADDED_MS,
             len(among),
-            added <= ADDED_MS,
+            "+.1f",
         )
         findings.check(
             f"{one.flood.name}: MB of memory at its worst (8.4 at most); left of it after {BACK_S:g} s (2.1 at most)",

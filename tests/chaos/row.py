@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -39,13 +40,17 @@ class Findings(Struct):
         """Enters a criterion. It does not hold if nothing was measured."""
         self.checks.append(Check(what, str(measured), n, holds and n > 0, timed))
 
-    def none(self, what: str, found: Sequence[object], n: int) -> None:
-        """Of `n` there are none: the first that were found are shown."""
-        self.check(what, list(found[:3]) or 0, n, not found)
+    def none(self, what: str, found: Sequence[object] | Counter[Any] | int, n: int) -> None:
+        """Of `n` there are none. A few of those that were found are shown."""
+        self.check(what, (found[:3] if isinstance(found, Sequence) else found) or 0, n, not found)
 
-    def most(self, what: str, value: float, bound: float, n: int, form: str = ".1f") -> None:
-        """A time that may be at most `bound`, which is in the unit of `what`."""
-        self.check(f"{what} ({bound:g} at most)", f"{value:{form}}", n, value <= bound, timed=True)
+    def at_most(self, what: str, value: float, most: float, n: int, form: str = ".1f", *, timed: bool = False) -> None:
+        """`what` names the bound."""
+        self.check(what, f"{value:{form}}", n, value <= most, timed=timed)
+
+    def at_least(self, what: str, value: float, least: float, n: int, form: str = ".1f") -> None:
+        """`what` names the bound."""
+        self.check(what, f"{value:{form}}", n, value >= least)
 
     @property
     def holds(self) -> bool:
