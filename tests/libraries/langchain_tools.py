@@ -1,14 +1,23 @@
-"""What LangChain's drivers share: a conversation with a tool."""
+"""What LangChain's drivers share: replies read as text, and a conversation with a tool."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from langchain_core.messages import HumanMessage, ToolMessage
 
 
-def loop(client: Any, prompt: str, look: Callable[[str], str]) -> Any:
+def whole(client: Any, model: str, prompt: str) -> Any:
+    return client.invoke(prompt).text
+
+
+def streamed(client: Any, model: str, prompt: str) -> Iterator[str]:
+    for chunk in client.stream(prompt):
+        yield chunk.text
+
+
+def tools(client: Any, model: str, prompt: str, look: Callable[[str], str]) -> Any:
     """The text of the last reply, after all calls of `look` that the model wants."""
     bound = client.bind_tools([look])
     turns: list[Any] = [HumanMessage(prompt)]

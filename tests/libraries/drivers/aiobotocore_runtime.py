@@ -9,17 +9,7 @@ from functools import partial
 from typing import Any
 
 from aiobotocore.session import get_session
-
-
-def _body(prompt: str, stream: bool) -> str:
-    return json.dumps({"messages": [{"role": "user", "content": prompt}], "stream": stream})
-
-
-def _pieces(lines: bytes) -> Iterator[str]:
-    """The texts of whole events."""
-    for line in lines.splitlines():
-        if line.startswith(b"data: {"):
-            yield json.loads(line[6:])["choices"][0]["delta"].get("content") or ""
+from sagemaker_wire import body, texts
 
 
 def connect(url: str, model: str) -> Any:
@@ -30,7 +20,7 @@ def connect(url: str, model: str) -> Any:
 def whole(client: Any, model: str, prompt: str) -> Any:
     async def asked() -> Any:
         async with client() as runtime:
-            reply = await runtime.invoke_endpoint(EndpointName=model, Body=_body(prompt, False))
+            reply = await runtime.invoke_endpoint(EndpointName=model, Body=body(prompt, False))
             return json.loads(await reply["Body"].read())["choices"][0]["message"]["content"]
 
     return asyncio.run(asked())
@@ -39,7 +29,7 @@ def whole(client: Any, model: str, prompt: str) -> Any:
 def streamed(client: Any, model: str, prompt: str) -> Iterator[str]:
     async def pieces() -> list[str]:
         async with client() as runtime:
-            reply = await runtime.invoke_endpoint_with_response_stream(EndpointName=model, Body=_body(prompt, True))
-            return [piece async for event in reply["Body"] for piece in _pieces(event["PayloadPart"]["Bytes"])]
+            reply = await runtime.invoke_endpoint_with_response_stream(EndpointName=model, Body=body(prompt, True))
+            return [piece async for event in reply["Body"] for piece in texts(event["PayloadPart"]["Bytes"])]
 
     yield from asyncio.run(pieces())
