@@ -315,7 +315,7 @@ def add_flags(out: argparse.ArgumentParser) -> None:
 
 
 def place_of(given: argparse.Namespace) -> Place | None:
-    """Where to register, or None. Raises ValueError."""
+    """The registry to join, or None. Raises ValueError."""
     if given.register is None:
         return None
     if given.lease < 2 * RENEW_S:

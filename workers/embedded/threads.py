@@ -37,8 +37,8 @@ def usable() -> Collection[int]:
 
 
 def _core(cpu: int, root: Path) -> str:
-    """Names the physical core of a CPU by the CPUs that share it. Where the kernel does not name them (macOS, some
-    virtual machines), each CPU is a core of its own."""
+    """Names the physical core of a CPU by the CPUs that share it. Each CPU is a core of its own if the kernel does
+    not name them (macOS, some virtual machines)."""
     try:
         return (root / f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list").read_text().strip()
     except OSError:

@@ -52,7 +52,7 @@ async def _serve(options: Options, given: argparse.Namespace, place: registry.Pl
 
 
 def record(options: Options) -> registry.WorkerEntry:
-    """What the registry holds of a worker that listens on `options.port`."""
+    """The registry's record of a worker that listens on `options.port`."""
     address = f"http://{options.host}:{options.port}"
     return registry.WorkerEntry(
         address, options.models, "simulated", "0.33.0", options.max_model_len, options.slots, {"tools": True}

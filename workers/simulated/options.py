@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 
-def option(default: Any, told: str, /, *flags: str, **given: Any) -> Any:
+def option(default: Any, help_text: str, /, *flags: str, **given: Any) -> Any:
     """A field of `Options` with its flags (by default its own name) and their help; `given` goes to argparse."""
-    return dataclasses.field(default=default, metadata={"flags": flags, "help": told, **given})
+    return dataclasses.field(default=default, metadata={"flags": flags, "help": help_text, **given})
 
 
 @dataclass

@@ -54,8 +54,8 @@ class Asked(Generate, kw_only=True):
     encoding_format: str | None = None
 
     def prompts(self) -> list[tuple[str, int]]:
-        """What the model reads: texts, and the tokens of each. The template of chats is JSON, and token ids are read as
-        the text of their numbers."""
+        """The texts that the model reads, and the tokens of each. The template of chats is JSON; token ids are read
+        as the text of their numbers."""
         given = self.input or self.prompt
         if self.messages is not None:
             given = msgspec.json.encode([self.tools, *self.messages]).decode()

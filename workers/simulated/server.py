@@ -28,7 +28,7 @@ Handler = Callable[[Asked, Send], Awaitable[None]]
 class Simulated:
     """One worker, made in the event loop that serves it.
 
-    routes: the answer to each method and path. Whoever needs others adds them there, or puts them in their place.
+    routes: the answer to each method and path. Callers may add others, or replace these.
     """
 
     def __init__(self, options: Options) -> None:

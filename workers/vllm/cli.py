@@ -13,8 +13,6 @@ from workers.registry import Lease, Place, WorkerEntry, add_flags, advertised, e
 from workers.vllm.engine import Engine, Unable
 from workers.vllm.facts import PROCESSORS, abilities, flag, takes_processors, telling
 
-_DEFAULT_PORT = 8000
-
 
 def parser() -> argparse.ArgumentParser:
     """Our own flags; all others are vLLM's."""
@@ -46,7 +44,7 @@ def main(argv: list[str]) -> int:
         if not given.stock and flag(flags, "logits-processors") is None and takes_processors(flags):
             flags = [*flags, "--logits-processors", PROCESSORS]
         host = flag(flags, "host") or "0.0.0.0"
-        port = int(flag(flags, "port") or _DEFAULT_PORT)
+        port = int(flag(flags, "port") or 8000)  # vLLM's default
         if flag(flags, "uds") is not None:
             raise ValueError("--uds: a worker of the fleet listens on a port")
         scheme = "https" if flag(flags, "ssl-certfile") else "http"

@@ -1,4 +1,4 @@
-"""The capabilities of an engine, from its flags and the model's own files. What neither tells stays unknown."""
+"""The capabilities of an engine, from its flags and the model's own files. Others stay unknown."""
 
 from __future__ import annotations
 
