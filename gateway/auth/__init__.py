@@ -1,4 +1,4 @@
-"""Who is calling: from the head of a request to a `Principal`. No other room knows which headers carry keys."""
+"""From the head of a request to its caller, a `Principal`. No other room knows which headers carry keys."""
 
 from gateway.auth.headers import find_key
 from gateway.auth.jwt import JwtVerifier, read_keys

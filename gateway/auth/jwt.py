@@ -35,7 +35,7 @@ Fetch = Callable[[str], Any]
 
 
 class Bearer(Struct, frozen=True):
-    """Who the bearer of a valid token is. models None means all models; until is Unix seconds."""
+    """The bearer of a valid token. models None means all models; until is Unix seconds."""
 
     subject: str
     team: str | None
@@ -47,8 +47,8 @@ def read_keys(text: str | bytes) -> dict[str | None, tuple[Any, str]]:
     """Key id -> (public key, its algorithm). Raises ValueError when there is none that can be used.
 
     Skipped, as RFC 7517 says: keys of other kinds, keys whose `use` or `key_ops` is not to verify signatures, and RSA
-    keys below 2,048 bits (RFC 7518, section 3.3). Of a private key, which no provider should show, the public half
-    counts.
+    keys below 2,048 bits (RFC 7518, section 3.3). A private key, which no provider should show, counts as
+    its public half.
     """
     found: dict[str | None, tuple[Any, str]] = {}
     try:
@@ -227,7 +227,7 @@ _WHY: dict[type[jwt.PyJWTError], str] = {
     jwt.InvalidAudienceError: "the token is for another audience",
     jwt.InvalidIssuerError: "the token is from another issuer",
 }
-"""What is wrong with a token whose signature is good."""
+"""The faults of a token whose signature is good, as its bearer reads them."""
 
 
 def _name(claim: str, value: object) -> str:

@@ -1,8 +1,8 @@
 """Recognises keys where none belongs: in ids, in names of fields, in error texts. All of those reach logs and replies.
 
 Three kinds are recognised: the keys of the request itself; those that authenticated somebody in this process, now or
-lately, and the secrets of the configuration; and whatever has a form in which vendors issue keys. Of the second kind
-only SHA-256 sums, lengths and first characters are kept. A key that was replaced stays known until many others came.
+lately, and the secrets of the configuration; and whatever has a form in which vendors issue keys. The second kind
+is kept as SHA-256 sums, lengths and first characters only. A key that was replaced stays known until many others came.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ _IN_ID = re.compile(rf"(?:\A|[._:-])(?:{_VENDORS}|{_FORMS}|(?i:bearer)[._:-])|{_
 _IN_TEXT = re.compile(rf"(?<![A-Za-z0-9])(?:(?:{_VENDORS})[A-Za-z0-9_-]{{12,}}|(?:{_FORMS})[A-Za-z0-9_.-]*)")
 
 
-# What a configured key is looked for in, of which only the sum is known.
+# The words of a text that may be a configured key: only the sum of such a key is known.
 _WORD = re.compile(r"[A-Za-z0-9_.+/=~-]{8,}")
 
 
 class KnownKeys:
-    """What one gateway knows of keys, over all its configurations.
+    """The keys that one gateway knows, over all its configurations.
 
     configured  the SHA-256 sums of the keys that are configured now
     """
@@ -88,7 +88,7 @@ class KnownKeys:
         return _IN_TEXT.sub(_MASK, text)
 
     def _places(self, text: str, headers: Headers) -> list[tuple[int, int]]:
-        """Where known keys stand in `text`: (begin, end), none overlapping another one."""
+        """The places of known keys in `text`: (begin, end), none overlapping another one."""
         if len(text) < _SHORTEST:
             return []
         text = text[:_MOST_TEXT]
@@ -120,7 +120,7 @@ def _sum(text: str) -> bytes:
 
 
 def _parts(text: str, key: str) -> Iterator[tuple[int, int]]:
-    """Where `key` stands in `text`, or _PART of its characters or more. A shorter key stands nowhere."""
+    """The places in `text` of `key`, or of _PART or more of its characters. A shorter key stands nowhere."""
     for start in {*range(0, len(key) - _PART, _STEP), len(key) - _PART} if len(key) >= _PART else ():
         begin = text.find(key[start : start + _PART])
         while begin >= 0:

@@ -40,8 +40,8 @@ class Principal(Struct, frozen=True):
 
     @property
     def tenant(self) -> str:
-        """Who shares what is stored, and takes turns with others where requests wait: its team, else the key alone. No
-        team is called like a key."""
+        """The unit that shares stored responses, and takes turns with others if requests wait: the team, or the key of
+        a caller without a team. The two have different names."""
         return f"team {self.team}" if self.team is not None else f"key {self.key}"
 
     def sealing(self) -> Sealing:
@@ -62,10 +62,10 @@ ANONYMOUS = Principal("anonymous")
 
 
 class PendingAuth(Struct, frozen=True):
-    """The caller that a request names. Where there is a `prove`, call it with (method, raw path, raw query, body)
+    """The caller that a request names. If there is a `prove`, call it with (method, raw path, raw query, body)
     before anything is done for the request. It raises GatewayError when the signature is wrong.
 
-    lasting  the same headers mean the same caller for as long as this configuration holds: no clock was asked
+    lasting  the same headers mean the same caller for as long as this configuration holds: no clock was read
     """
 
     principal: Principal

@@ -30,7 +30,7 @@ class SealingSecrets:
         return "SealingSecrets()"
 
     def of(self, name: str) -> bytes:
-        """What seals the texts of the key `name`, or of the bearer of a token, who has another name."""
+        """The secret that seals the texts of the key `name`, or of the bearer of a token, which has another name."""
         if self._common is not None:
             return self._common
         key = self._keys.get(name)

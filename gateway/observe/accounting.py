@@ -1,7 +1,8 @@
 """Every request's record to a Redis stream, for a billing job. No request waits for it, and its backlog is bounded.
 
 Written in batches by a task of its own. A batch that fails is tried again until the backlog is full; then the oldest
-records are lost and counted. A batch whose answer was lost may be written twice: a reader tells by `id` and `time`.
+records are lost and counted. A batch whose answer was lost may be written twice: a reader recognises such records by
+`id` and `time`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What `/metrics` answers: families of the catalogue, and their text in slices that stall nobody.
+"""The answer of `/metrics`: families of the catalogue, and their text in slices that do not stall the event loop.
 
 The text is Prometheus's own form, or OpenMetrics, which has exemplars, where a scraper asks for it.
 """
@@ -75,7 +75,7 @@ def content_type(accept: bytes) -> bytes:
 
 
 def slices(registry: Collector | CollectorRegistry, accept: bytes) -> Iterator[bytes]:
-    """The text, one small piece after the other. What one metric shows is of one moment."""
+    """The text, one small piece after the other. The samples of one metric are of one moment."""
     wants_open = _OPEN in accept
     write = partial(openmetrics.generate_latest, version="1.0.0") if wants_open else generate_latest
     for whole in registry.collect():
@@ -105,7 +105,7 @@ async def in_turns(pieces: Iterator[bytes], clock: Callable[[], float] = time.pe
 
 
 class _Fixed(Collector):
-    """What the library's writers take: something that gives families."""
+    """Families in the form that the library's writers take."""
 
     def __init__(self, families: Iterable[Metric]) -> None:
         self._families = families

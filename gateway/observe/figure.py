@@ -1,4 +1,4 @@
-"""What the catalogue says of one metric, and the words that its entries share."""
+"""The form of the catalogue's entries, and the bounds of histograms."""
 
 from __future__ import annotations
 

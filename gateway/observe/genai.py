@@ -24,7 +24,7 @@ _USAGE = "gen_ai_client_token_usage"
 
 
 def _error_type(record: RequestRecord) -> str:
-    """Of a closed set, which the codes of errors are not."""
+    """One of a closed set of values; the codes of errors are not a closed set."""
     if record.outcome == "ok":
         return ""
     return str(record.status) if record.status else record.outcome

@@ -1,4 +1,4 @@
-"""What the limiter and the accounting stream do, for `/metrics`. It is read when scraped; requests pay nothing."""
+"""Figures of the limiter and of the accounting stream, for `/metrics`, read when they are scraped."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ class Log:
         )
         self._lines: list[RequestRecord | dict[str, Any]] = []
         self._waiting_bytes = 0
-        # What is left of a batch that could be written in part only: the rest goes out first, so that no line is torn.
+        # The rest of a batch that could be written in part only. It goes out first, so that no line is torn.
         self._unwritten = b""
         self._rations: dict[str, _Ration] = {}
         self._lock = threading.Lock()
@@ -112,7 +112,7 @@ class Log:
         self.event(level, message, **fields)
 
     def prompt(self, id: str, body: bytes) -> None:
-        """The body of a request as it came, all that clients say in it. Only for who has asked for it by name."""
+        """The body of a request as it came. Called only if `log.dangerously_log_prompts` is set."""
         if self._level <= LEVELS["info"]:
             text = body[:_MOST_PROMPT_BYTES].decode("utf-8", "replace")
             line = {"time": _now(), "level": "info", "event": "prompt", "id": id, "bytes": len(body), "body": text}
@@ -186,7 +186,7 @@ class Log:
                     )
 
     def _written(self, data: bytes) -> bool:
-        """Whether the output took all of `data`. What it did not take is kept for the next call."""
+        """Whether the output took all of `data`. The rest is kept for the next call."""
         left = memoryview(data)
         try:
             while left:

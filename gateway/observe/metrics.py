@@ -262,7 +262,7 @@ class Metrics:
 
 
 _Parts = Iterable[tuple[tuple[str, ...], int]]
-"""What is added to the counter with these labels."""
+"""(the values of a counter's labels, the amount to add)"""
 
 
 def _requests(one: _Series) -> _Parts:

@@ -19,7 +19,7 @@ _EVERY_S = 0.1
 
 
 class ProcessMetrics(Collector):
-    """connections tells how many client connections are open; None while nobody serves."""
+    """connections returns the number of open client connections; None before the server has started."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
@@ -34,7 +34,7 @@ class ProcessMetrics(Collector):
 
 
 class LoopLag:
-    """Adds to `figures` how many seconds late the event loop comes to a timer, ten times a second, and tells `late`."""
+    """Adds to `figures` how many seconds late the event loop comes to a timer, ten times a second, and calls `late`."""
 
     def __init__(
         self,

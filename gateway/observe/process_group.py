@@ -1,4 +1,4 @@
-"""Metrics and state of several processes that share an address: whichever is asked shows those of all.
+"""Metrics and state of several processes that share an address: any of them shows those of all.
 
 Each process listens on a Unix socket in a folder that they share. Its answer to `_METRICS` is an `_Answer`, the
 families that its registry collects, as MessagePack; its answer to `_STATE` is its state. A process that does not answer
@@ -50,7 +50,7 @@ class _Family(msgspec.Struct, array_like=True):
 
 
 class _Answer(msgspec.Struct, array_like=True):
-    """What a process collects. began is a clock reading at its start: the next process of its number has a greater
+    """The families of a process. began is a clock reading at its start: the next process of its number has a greater
     one."""
 
     began: int
@@ -109,8 +109,8 @@ class ProcessGroup:
             self._server.close()
 
     async def together(self, registry: CollectorRegistry) -> Collector:
-        """What `registry` and the other processes show now, and the counters of those that are gone. Exemplars are left
-        out."""
+        """The families of `registry` and of the other processes now, and the counters of processes that are gone.
+        Exemplars are left out."""
         asking = asyncio.gather(*map(self._metrics_of, self._others()))
         answers = {self._number: await self._own(registry)}
         for number, answer in zip(self._others(), await asking, strict=True):

@@ -29,12 +29,12 @@ _PROPAGATOR = TraceContextTextMapPropagator()
 
 
 def exporter(settings: TracingConfig) -> SpanExporter:
-    """What sends spans to the collector of `settings`."""
+    """An exporter that sends spans to the collector of `settings`."""
     return OTLPSpanExporter(settings.endpoint, headers=settings.headers, timeout=_TIMEOUT_S)
 
 
 def batches(target: SpanExporter) -> SpanProcessor:
-    """Hands spans to `target` in a thread of its own, many at a time. What its bounded queue cannot hold is dropped."""
+    """Hands spans to `target` in a thread of its own, many at a time. Spans beyond its bounded queue are dropped."""
     return BatchSpanProcessor(
         target,
         max_queue_size=4096,

@@ -34,7 +34,7 @@ class Tracing:
 
     @classmethod
     def follow(cls, before: Tracing | None, settings: TracingConfig | None) -> Tracing | None:
-        """What traces under `settings`: `before` where it was made of the same; None without settings."""
+        """The tracer for `settings`: `before` if it has the same settings; None without settings."""
         if settings is None or (before is not None and before._settings == settings):
             return before if settings is not None else None
         return cls(settings)

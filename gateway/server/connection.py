@@ -55,8 +55,8 @@ BETWEEN, HEAD, BODY, SKIPPED = Part
 class ClientConnection(asyncio.Protocol):
     """A connection without its reader of requests: deadlines, back-pressure and endings.
 
-    At most one request is under way. What a client sends behind it stays unparsed until it is answered, and until the
-    client has taken enough of the answers before.
+    At most one request is under way. Bytes behind it stay unparsed until it is answered, and until the client has
+    taken enough of the answers before.
 
     listen, refused, turns and draining belong to the class, see `protocol_class`. A changed listen holds for open
     connections, too. turns has those with unparsed bytes. draining says that every answer is its connection's last.
@@ -155,7 +155,7 @@ class ClientConnection(asyncio.Protocol):
             self.running.keep_alive = False
 
     def _leave(self) -> None:
-        """Tells the request under way that nobody waits for it any more."""
+        """Notifies the request under way that its client waits for it no longer."""
         running, self.running = self.running, None
         if running is not None and not running.gone:
             running.gone = True
@@ -372,7 +372,7 @@ class ClientConnection(asyncio.Protocol):
         if left > 0:
             self._arm(left)
         elif self._idle or self._part in (BETWEEN, SKIPPED):
-            self.transport.close()  # nothing was asked: an answer would only confuse
+            self.transport.close()  # there is no request to answer
         elif self._part is BODY and not self._reading:
             self._body_since = 0.0  # the client is not late: reading is paused
             self._watch_body(0)

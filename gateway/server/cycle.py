@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from gateway.server.connection import ClientConnection
 
 EXTENSION = "dragoman"
-"""Where the seam stands in the ASGI scope's `extensions`."""
+"""The seam's name in the ASGI scope's `extensions`."""
 
 _LOG = logging.getLogger(__name__)
 # Up to this size copying a body behind its head is cheaper than handing over two buffers.
@@ -88,8 +88,8 @@ class RequestCycle:
             _LOG.exception("the application raised an exception")
         finally:
             self.release()
-            # Not complete: the application failed, was cancelled, or cut the response on purpose. What does not reach
-            # its framed end tells the client so; after a body that lasts until the connection ends, only a reset does.
+            # Not complete: the application failed, was cancelled, or cut the response on purpose. A client
+            # notices that a framed body is cut; a body that lasts until the connection ends needs a reset.
             if not self.complete and not self.gone:
                 if self.started:
                     self.flush()

@@ -40,8 +40,8 @@ _KEPT_ENCODED = re.compile(r"(%2f|%25)", re.IGNORECASE)
 class HttpProtocol(ClientConnection):
     """A connection that reads requests, with limits.
 
-    Where a message ends, a piece of what is parsed ends: so nothing of the next request is parsed while one is under
-    way, whoever sends how many of them at once. RFC 9112 says what is a request; the parser is llhttp's, strict.
+    The end of a message ends a parsed piece. So nothing of the next request is parsed while one is under way, however
+    many requests a client sends at once. RFC 9112 says what is a request; the parser is llhttp's, strict.
     """
 
     __slots__ = ("_fruitless", "_known", "_line", "_resumed", "_steps", "_tail", "_target", "parser")
@@ -55,7 +55,7 @@ class HttpProtocol(ClientConnection):
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
         self.parser: Any = httptools.HttpRequestParser(self)
-        self._resumed = False  # the parser is being told again what is known
+        self._resumed = False  # the parser gets the framing again that is known
         self._target = b""
         self._line: bytes | None = None  # what has come of a request line that is not whole
         self._tail = b""  # the last bytes of a piece, which may begin an empty line
@@ -195,7 +195,7 @@ class HttpProtocol(ClientConnection):
         return piece
 
     def _check_line(self, piece: bytes) -> None:
-        """What the parser lets pass in a request line: other protocols than HTTP, and more than one space."""
+        """Refuses what the parser accepts in a request line: other protocols than HTTP, and more than one space."""
         line = self._line + piece if self._line else piece
         end = line.find(b"\r\n")
         if end < 0:

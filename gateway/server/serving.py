@@ -64,7 +64,7 @@ class Server(uvicorn.Server):
             return
         if self._operations is not None:
             refused = self._protocol.refused
-            # What else the answer carries is for clients of the dialects.
+            # The other headers are for clients of the dialects.
             protocol = protocol_class(_OPERATIONS, lambda *refusal: refused(*refusal)[:1])
             config = _config(self._operations.app, protocol, self.config.timeout_keep_alive)
             listening = await asyncio.get_running_loop().create_server(

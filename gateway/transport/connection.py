@@ -134,9 +134,9 @@ class WorkerConnection(asyncio.BufferedProtocol):
     def fit(self) -> bool:
         """True if an idle connection may carry another request.
 
-        The event loop reports an EOF or stray bytes only on its next turn, so this asks the kernel. What was read is
-        taken in only in this turn's round. Otherwise unrequested bytes (such as a 408 on idle) would be taken for the
-        answer to the next request.
+        The event loop reports an EOF or stray bytes only on its next turn, so this asks the kernel. Bytes that were
+        read are taken in only in this turn's round. Otherwise unrequested bytes (such as a 408 on idle) would be taken
+        for the answer to the next request.
         """
         return (
             self.transport is not None
@@ -381,7 +381,7 @@ class WorkerConnection(asyncio.BufferedProtocol):
             self._reusable = self.parser.should_keep_alive()
 
     def _judge(self, status: int, headers: Headers) -> str | None:
-        """What is wrong with a response head beyond its syntax, or None. Also notes whether the body is framed."""
+        """The fault of a response head beyond its syntax, or None. Also notes whether the body is framed."""
         if not 200 <= status < 600:
             return "the worker switched protocols" if status == 101 else "the worker's response status is not valid"
         if len(headers) > HEAD_FIELDS:
@@ -400,7 +400,7 @@ class WorkerConnection(asyncio.BufferedProtocol):
         return None
 
     def _release(self, exchange: Incoming) -> None:
-        """Ends a complete response: returns the connection to the pool if its state is known, then tells the reader."""
+        """Returns the connection of a complete response to the pool if its state is known, then ends the exchange."""
         self._whole = None
         exchange.source = None
         transport = self.transport

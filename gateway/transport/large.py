@@ -1,6 +1,6 @@
 """The time that large reads may take in one turn of the event loop, for all workers together.
 
-A read that ends an event of megabytes takes as long as decoding the event does. Where several workers end theirs in the
+A read that ends an event of megabytes takes as long as decoding the event does. If several workers ended theirs in the
 same turn, all other requests would wait for the sum.
 """
 

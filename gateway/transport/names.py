@@ -1,4 +1,4 @@
-"""Where a worker's name leads, also while no name server answers.
+"""The addresses of a worker's name, also while no name server answers.
 
 A name server that is away for a while says nothing about the workers. So the addresses that a name had last are used
 then, as the stale answers of RFC 8767 are, for `KNOWN_S`: later they may be another server's.
