@@ -66,6 +66,10 @@ test: install .venv-friendli/locked $(NODE)/node_modules/installed $(HELM)/node_
 	$(BIN)/python -m compileall -q gateway workers
 	$(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal $(ARGS)
 
+.PHONY: coverage
+coverage: install ## Show which lines of the gateway no test runs (ARGS=tests/wire: some tests alone)
+	$(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal --cov=gateway --cov-report=term-missing:skip-covered $(ARGS)
+
 # pytest's words for names, of which any may fit.
 SOME = $(subst $() , or ,$(strip $(ARGS)))
 
