@@ -151,7 +151,7 @@ class Inside:
             client.connection_made(cast("asyncio.Transport", pipe := Pipe()))
             self._clients.append((client, pipe))
         self._workers: list[tuple[WorkerConnection, Pipe]] = []
-        pooled, address = gateway.state.transports[MODEL], f"http://127.0.0.1:{port}"
+        pooled, address = gateway.deployment.transports[MODEL], f"http://127.0.0.1:{port}"
         origin = pooled.origins[address] = Origin(pooled, address)
         for _ in range(CLIENTS):
             worker = WorkerConnection(origin)

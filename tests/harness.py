@@ -119,7 +119,7 @@ class Stack:
 
     def records(self) -> list[dict[str, Any]]:
         """All request records, once no request is under way: a client may have its reply before that is written."""
-        self.run(self.gateway.state.runtime.active.empty(20))
+        self.run(self.gateway.deployment.runtime.active.empty(20))
         return self.events("request")
 
     def record(self) -> dict[str, Any]:

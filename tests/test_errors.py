@@ -171,7 +171,7 @@ def every_dialect() -> Iterator[Stack]:
 @pytest.mark.parametrize("name", REQUESTS)
 def test_the_record_has_the_code_that_the_client_was_told(every_dialect: Stack, name: str, midstream: bool) -> None:
     stack = every_dialect
-    (served,) = {id(served): served for served in stack.gateway.state.runtime.models.values()}.values()
+    (served,) = {id(served): served for served in stack.gateway.deployment.runtime.models.values()}.values()
     backend = served.backend
     finer: tuple[dict[str, Any], ...] = ({}, {"param": "messages", "upstream": 400}, {"code": "invalid_value"})
     for kind, more in itertools.product(set(Kind) - {Kind.CLIENT_GONE}, finer):

@@ -11,10 +11,10 @@ from urllib.parse import parse_qs
 
 from gateway import backends, dialects
 from gateway.app.cors import Application, Cors
+from gateway.app.deployment import Deployment
 from gateway.app.prepared import Prepared
 from gateway.app.routes import postable, router
 from gateway.app.services import Host
-from gateway.app.state import State
 from gateway.auth import read_keys
 from gateway.config import Available, Config, is_loopback
 from gateway.console import Console, Served, Watched
@@ -68,13 +68,13 @@ class Gateway:
         # A reload cannot move a listener, and must not show /metrics to clients that could not see it before.
         self._apart = config.metrics.listen is not None
         self._retiring: set[asyncio.Task[None]] = set()
-        self._states: list[State] = []
+        self._deployments: list[Deployment] = []
         for collector in (
             self.process,
             FleetMetrics(
                 self._workers,
                 self._connections,
-                lambda: self.state.budget.left if self._states else 0.0,
+                lambda: self.deployment.budget.left if self._deployments else 0.0,
                 self._waiting,
                 self._caches,
                 self._picks,
@@ -83,12 +83,12 @@ class Gateway:
             self.metrics.registry.register(collector)
         self._reloading = asyncio.Lock()
         self._console = Console(self._watched, self.metrics.registry, group)
-        self._install(State(config, Prepared(config), host))
+        self._install(Deployment(config, Prepared(config), host))
 
     def _waiting(self) -> dict[str, int]:
         """Requests that wait for a worker, by model; those of a configuration before this one count too."""
-        found = dict.fromkeys(self.state.pools, 0) if self._states else {}
-        for state in self._states:
+        found = dict.fromkeys(self.deployment.pools, 0) if self._deployments else {}
+        for state in self._deployments:
             for model, fleet in state.fleets.models.items():
                 found[model] = found.get(model, 0) + sum(pool.waiting for pool in fleet.pools)
         return found
@@ -98,8 +98,8 @@ class Gateway:
         now = time.monotonic()
         return [
             WorkerFigures(model, address, worker.in_flight, worker.max_in_flight, worker.breaker.state(now))
-            for model, address in (self.state.workers if self._states else ())
-            for worker in (self.state.workers[model, address],)
+            for model, address in (self.deployment.workers if self._deployments else ())
+            for worker in (self.deployment.workers[model, address],)
         ]
 
     def _caches(self) -> list[CacheFigures]:
@@ -114,63 +114,63 @@ class Gateway:
                 len(blocks),
                 blocks.memory,
             )
-            for model, address in (self.state.workers if self._states else ())
-            if (blocks := self.state.workers[model, address].blocks) is not None
+            for model, address in (self.deployment.workers if self._deployments else ())
+            if (blocks := self.deployment.workers[model, address].blocks) is not None
         ]
 
     def _picks(self) -> dict[str, dict[str, int]]:
         """Of models with such workers: what decided their picks."""
-        if not self._states:
+        if not self._deployments:
             return {}
-        listening = [name for name, options in self.state.config.models.items() if options.kv_events is not None]
-        policies = {name: self.state.pools[name].policy for name in listening}
+        listening = [name for name, options in self.deployment.config.models.items() if options.kv_events is not None]
+        policies = {name: self.deployment.pools[name].policy for name in listening}
         return {name: policy.picks for name, policy in policies.items() if isinstance(policy, Prefix)}
 
     def _connections(self) -> dict[str, ConnectionFigures]:
         """Connections to workers, by model; those of a configuration before this one count too."""
         found: dict[str, ConnectionFigures] = {}
-        for state in self._states:
+        for state in self._deployments:
             for model, pooled in state.transports.items():
                 before = found.get(model, ConnectionFigures(0, 0))
                 idle = pooled.idle
                 found[model] = ConnectionFigures(before.busy + pooled.open - idle, before.idle + idle)
         return found
 
-    def _install(self, state: State) -> None:
-        self.state = state
-        self._states.append(state)
-        self._host.roster.add(state.fleets)
-        services = state.services
-        services.take_effect(state.fleets.death_of)
-        self._host.known_keys.configured = state.keyring.sums
-        for secret in state.prepared.secrets:
+    def _install(self, deployment: Deployment) -> None:
+        self.deployment = deployment
+        self._deployments.append(deployment)
+        self._host.roster.add(deployment.fleets)
+        services = deployment.services
+        services.take_effect(deployment.fleets.death_of)
+        self._host.known_keys.configured = deployment.keyring.sums
+        for secret in deployment.prepared.secrets:
             self._host.known_keys.add(secret.encode())
         self._limit_metrics.limiter = services.limiting.limiter if services.limiting is not None else None
         self._limit_metrics.stream = services.stream
-        if state.config.log.dangerously_log_prompts:
+        if deployment.config.log.dangerously_log_prompts:
             self.log.event("warning", "prompts are logged", option="log.dangerously_log_prompts")
-        self._host.guard.configure(state.config.listen.shed_lag_s, state.prepared.priorities)
-        cors = state.config.cors
+        self._host.guard.configure(deployment.config.listen.shed_lag_s, deployment.prepared.priorities)
+        cors = deployment.config.cors
         self._cors = Cors(cors, self._host.known_keys) if cors.origins else None
         browsers = self._cors.wrap if self._cors is not None else _unchanged
-        paths = router(state.config, state.runtime)
+        paths = router(deployment.config, deployment.runtime)
         self._router = browsers(paths)
         # Nearly every request has one of a few literal paths.
         self._literal: dict[str, Any] = {path: browsers(endpoint) for path, endpoint in paths.literal.items()}
         own = {"/livez": _live, "/readyz": self._readyz}
-        # What models there are is shown only where operators look: who may ask for one could find out.
+        # Model names are shown only to operators: a client that may ask for one could find out the others.
         operations = {**own, "/readyz": self._readyz_of_model}
-        if state.config.metrics.enabled:
+        if deployment.config.metrics.enabled:
             operations["/metrics"] = self._metrics
         self._literal.update(own if self._apart else operations)
         self._operations: dict[str, Any] = operations
-        place = state.config.metrics.listen
+        place = deployment.config.metrics.listen
         if place is not None:
             local = is_loopback(place.rpartition(":")[0].strip("[]"))
-            self._operations = {**operations, **self._console.endpoints(state.config.console, local)}
+            self._operations = {**operations, **self._console.endpoints(deployment.config.console, local)}
 
     def _watched(self) -> Watched:
-        state = self.state
+        state = self.deployment
         return Watched(
             version=_VERSION,
             ready=state.fleets.ready,
@@ -187,8 +187,8 @@ class Gateway:
         )
 
     async def start(self) -> None:
-        await self.state.start()
-        self.state.fleets.take_effect()
+        await self.deployment.start()
+        self.deployment.fleets.take_effect()
         self._lag.start()
         if self._group is not None:
             await self._group.start(self.metrics.registry, self._console.encoded)
@@ -197,8 +197,8 @@ class Gateway:
         """New requests use `config`, running ones finish with the old one. Workers in both keep their state."""
         async with self._reloading:
             prepared = await asyncio.to_thread(Prepared, config)
-            old = self.state
-            state = State(config, prepared, self._host, old)
+            old = self.deployment
+            state = Deployment(config, prepared, self._host, old)
             try:
                 await state.start()
             except BaseException:  # it was never used: what it holds goes, and the old one stays
@@ -213,29 +213,29 @@ class Gateway:
             self._retiring.add(task)
             task.add_done_callback(self._retiring.discard)
 
-    async def _retire(self, old: State) -> None:
+    async def _retire(self, old: Deployment) -> None:
         await old.fleets.rest()
         for model in old.fleets.models:
-            self._host.roster.changed(self.state.fleets, model)
-        for model, address in old.workers.keys() - self.state.workers.keys():
+            self._host.roster.changed(self.deployment.fleets, model)
+        for model, address in old.workers.keys() - self.deployment.workers.keys():
             self.metrics.worker_left(model, address)
         await old.runtime.active.empty(None)
-        self._states.remove(old)
+        self._deployments.remove(old)
         self._host.roster.remove(old.fleets)
         await old.close()
-        await old.services.close([state.services for state in self._states])
+        await old.services.close([state.services for state in self._deployments])
 
     async def drain(self) -> None:
         """Reports not ready, and waits until nothing runs and load balancers had time to notice (`relay.notice_s`).
         What still runs after `relay.drain_s` is ended with an error in its client's dialect."""
         self.draining = True
         self.metrics.draining.set(1)
-        for state in self._states:
+        for state in self._deployments:
             state.runtime.active.draining = True
-        relay = self.state.config.relay
+        relay = self.deployment.config.relay
         await asyncio.sleep(relay.notice_s)
         await self._idle(relay.drain_s - relay.notice_s)
-        for state in self._states:
+        for state in self._deployments:
             for run in list(state.runtime.active.requests):
                 run.interrupt(GatewayError(Kind.DRAINING, "the gateway is shutting down", retry_after=1.0))
         await self._idle(_LAST_WORDS_S)
@@ -251,7 +251,7 @@ class Gateway:
         return [(b"x-request-id", name.encode()), *browsers]
 
     async def _idle(self, timeout_s: float) -> None:
-        await asyncio.gather(*(state.runtime.active.empty(timeout_s) for state in self._states))
+        await asyncio.gather(*(state.runtime.active.empty(timeout_s) for state in self._deployments))
 
     async def close(self) -> None:
         self._lag.stop()
@@ -260,10 +260,10 @@ class Gateway:
         for task in self._retiring:
             task.cancel()
         await asyncio.gather(*self._retiring, return_exceptions=True)
-        await self.state.close()
-        while self._states:
-            services = self._states.pop().services
-            await services.close([state.services for state in self._states])
+        await self.deployment.close()
+        while self._deployments:
+            services = self._deployments.pop().services
+            await services.close([state.services for state in self._deployments])
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -295,7 +295,7 @@ class Gateway:
     async def _readyz_of_model(self, scope: Scope, receive: Receive, send: Send) -> None:
         """As `_readyz`; `?model=NAME` asks for a ready worker of that model, too, and `?model` for one of any model."""
         asked = parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True).get("model", [])
-        models = self.state.runtime.models
+        models = self.deployment.runtime.models
         served = [models.get(name) for name in asked] if any(asked) else list(models.values())
         if asked and not self.draining and not any(one is not None and one.pool.ready for one in served):
             await _plain(scope, send, 503, b"no ready worker\n")

@@ -29,7 +29,7 @@ def narrow(queue: dict[str, Any], **sections: Any) -> dict[str, Any]:
 
 
 async def waiting(stack: Stack, count: int) -> None:
-    pool = stack.gateway.state.pools["m"]
+    pool = stack.gateway.deployment.pools["m"]
     for _ in iter(lambda: pool.waiting == count, True):
         await asyncio.sleep(0.01)
 
@@ -37,7 +37,7 @@ async def waiting(stack: Stack, count: int) -> None:
 async def taken(stack: Stack, client: httpx.AsyncClient, **more: Any) -> asyncio.Task[httpx.Response]:
     """A request that has the only worker, and hears nothing of it."""
     task = asyncio.create_task(client.post(stack.url + URL, json=BODY | more))
-    (worker,) = stack.gateway.state.pools["m"].workers
+    (worker,) = stack.gateway.deployment.pools["m"].workers
     for _ in iter(lambda: worker.in_flight == 1, True):
         await asyncio.sleep(0.01)
     return task
@@ -112,9 +112,9 @@ LOADING: tuple[dict[str, Any], ...] = ({"loading_s": 600.0},)
 def loaded(stack: Stack) -> None:
     """The worker has its model now, and is probed at once."""
     stack.sim.reset()
-    (worker,) = stack.gateway.state.pools["m"].workers
-    assert stack.gateway.state.fleets.health is not None
-    stack.gateway.state.fleets.health.suspect(worker)
+    (worker,) = stack.gateway.deployment.pools["m"].workers
+    assert stack.gateway.deployment.fleets.health is not None
+    stack.gateway.deployment.fleets.health.suspect(worker)
 
 
 def test_a_request_waits_for_the_first_worker() -> None:
@@ -129,7 +129,7 @@ def test_a_request_waits_for_the_first_worker() -> None:
             return await asking
 
     with Stack(LOADING, COLD) as stack:
-        assert not stack.gateway.state.pools["m"].ready
+        assert not stack.gateway.deployment.pools["m"].ready
         assert stack.run(ask(stack)).status_code == 200
         record = stack.record()
         assert (record["outcome"], record["attempts"]) == ("ok", 1)
@@ -149,7 +149,7 @@ def test_a_streaming_client_is_kept_while_it_waits_for_the_first_worker(dialect:
             client.stream("POST", stack.url + way.path("m"), json=body) as answer,
         ):
             assert answer.status_code == 200, "the head came with the first keep-alive"
-            assert stack.gateway.state.pools["m"].waiting == 1
+            assert stack.gateway.deployment.pools["m"].waiting == 1
             loaded(stack)
             return await answer.aread()
 
@@ -227,12 +227,12 @@ def test_who_waits_for_a_worker_that_stands_still_gets_an_error(fault: str) -> N
 
 def test_a_reload_changes_the_queue() -> None:
     with Stack(STALLED, narrow({"max_waiting": 5})) as stack:
-        bounds = stack.gateway.state.pools["m"]._waiting.options
+        bounds = stack.gateway.deployment.pools["m"]._waiting.options
         assert (bounds.max_waiting, bounds.timeout_s, bounds.max_bytes) == (5, 600.0, 1 << 28)
         queue = {"max_waiting": 7, "timeout_s": 9, "max_bytes": 4096, "cold_start_s": 3}
         config = stack.config({"queue": queue, "models": {"m": {"queue": {"max_waiting": 6}}}})
         stack.run(stack.gateway.reload(config))
-        bounds = stack.gateway.state.pools["m"]._waiting.options
+        bounds = stack.gateway.deployment.pools["m"]._waiting.options
         assert (bounds.max_waiting, bounds.timeout_s, bounds.max_bytes, bounds.cold_start_s) == (6, 9, 4096, 3)
 
 
@@ -241,7 +241,7 @@ def test_how_much_a_worker_takes_is_learnt_from_its_engine() -> None:
     config = {"routing": {"scrape_s": 0.02}}
 
     async def ask(stack: Stack) -> list[int]:
-        (worker,) = stack.gateway.state.pools["m"].workers
+        (worker,) = stack.gateway.deployment.pools["m"].workers
         async with httpx.AsyncClient(timeout=60, limits=httpx.Limits(max_connections=None)) as client:
             first = [asyncio.create_task(client.post(stack.url + URL, json=LONG)) for _ in range(12)]
             for _ in iter(lambda: worker.max_in_flight == 4 + 1, True):
@@ -257,13 +257,13 @@ def test_how_much_a_worker_takes_is_learnt_from_its_engine() -> None:
         assert stack.run(ask(stack), 60) == [200]
 
     with Stack(({"slots": 4},), {"queue": {"learn_capacity": False}}) as stack:
-        (worker,) = stack.gateway.state.pools["m"].workers
+        (worker,) = stack.gateway.deployment.pools["m"].workers
         assert not worker.learns
 
 
 def test_a_reload_keeps_what_was_learnt_until_a_number_is_set() -> None:
     with Stack(config={"routing": {"scrape_s": 0}}) as stack:
-        (worker,) = stack.gateway.state.pools["m"].workers
+        (worker,) = stack.gateway.deployment.pools["m"].workers
         found = []
         worker.max_in_flight = 7
         stack.run(stack.gateway.reload(stack.config()))

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.app.state import State
+from gateway.app.deployment import Deployment
 from tests.app.asking import CHAT, GONE, key
 from tests.harness import Stack, until
 
@@ -66,20 +66,20 @@ def _counts(page: bytes) -> list[bytes]:
 
 def test_workers_that_stay_keep_their_record() -> None:
     with Stack(({}, {}), config={"breaker": {"failures": 3}}) as stack:
-        first, second = stack.gateway.state.workers.values()
+        first, second = stack.gateway.deployment.workers.values()
         first.breaker.failures = 2
         changed = stack.config(
             {"models": {"m": {"workers": [first.address], "max_in_flight": 7}}, "breaker": {"failures": 9}}
         )
         stack.run(stack.gateway.reload(changed))
-        (worker,) = stack.gateway.state.workers.values()
+        (worker,) = stack.gateway.deployment.workers.values()
         assert worker is first
         assert worker.breaker.failures == 2
         assert worker.breaker.options.failures == 9
         assert worker.max_in_flight == 7
         assert worker.ready
         # The old configuration is let go of.
-        until(lambda: len(stack.gateway._states) == 1)
+        until(lambda: len(stack.gateway._deployments) == 1)
         assert len(first.on_free) == 1
         assert not second.on_free
 
@@ -89,7 +89,7 @@ def test_many_reloads_at_once_leave_one_configuration(stack: Stack) -> None:
         await asyncio.gather(*(stack.gateway.reload(stack.config()) for _ in range(10)))
 
     stack.run(storm())
-    until(lambda: len(stack.gateway._states) == 1)
+    until(lambda: len(stack.gateway._deployments) == 1)
     assert httpx.post(stack.url + "/v1/chat/completions", json=CHAT).status_code == 200
     health = [task for task in _tasks(stack) if "Health._watch" in repr(task)]
     assert len(health) == 1, "one probe for one worker"
@@ -113,14 +113,14 @@ def test_who_waited_under_the_old_configuration_is_served() -> None:
                     body = {"model": "m", "messages": [{"role": "user", "content": content}]}
                     return (await client.post("/v1/chat/completions", json=body)).status_code
 
-                old = stack.gateway.state.pools["m"]
+                old = stack.gateway.deployment.pools["m"]
                 running = asyncio.create_task(ask("stall@before"))
                 await stack.sim.ledger.wait(running=1)
                 waiting = asyncio.create_task(ask(""))
                 for _ in iter(lambda: old.waiting == 1, True):
                     await asyncio.sleep(0)
                 await stack.gateway.reload(stack.config())
-                new = stack.gateway.state.pools["m"]
+                new = stack.gateway.deployment.pools["m"]
                 assert new is not old
                 newer = asyncio.create_task(ask(""))
                 for _ in iter(lambda: new.waiting == 1, True):
@@ -129,7 +129,7 @@ def test_who_waited_under_the_old_configuration_is_served() -> None:
                 return list(await asyncio.gather(running, waiting, newer))
 
         assert stack.run(go(), 40) == [200, 200, 200]
-        until(lambda: all(worker.in_flight == 0 for worker in stack.gateway.state.workers.values()))
+        until(lambda: all(worker.in_flight == 0 for worker in stack.gateway.deployment.workers.values()))
 
 
 async def ask(client: httpx.AsyncClient, fault: str = "") -> int:
@@ -138,7 +138,7 @@ async def ask(client: httpx.AsyncClient, fault: str = "") -> int:
     return (await client.post("/v1/chat/completions", json=body)).status_code
 
 
-async def one_waits(stack: Stack, client: httpx.AsyncClient) -> tuple[State, asyncio.Task[int], asyncio.Task[int]]:
+async def one_waits(stack: Stack, client: httpx.AsyncClient) -> tuple[Deployment, asyncio.Task[int], asyncio.Task[int]]:
     """A request that the first worker, the only one now, holds up until it goes on, and one that waits for it; under
     this configuration."""
     only = {"workers": [stack.sims[0].url]}
@@ -146,7 +146,7 @@ async def one_waits(stack: Stack, client: httpx.AsyncClient) -> tuple[State, asy
     running = asyncio.create_task(ask(client, "stall@before"))
     await stack.sims[0].ledger.wait(running=1)
     waiting = asyncio.create_task(ask(client))
-    state = stack.gateway.state
+    state = stack.gateway.deployment
     for _ in iter(lambda: state.pools["m"].waiting == 1, True):
         await asyncio.sleep(0)
     return state, running, waiting
@@ -165,8 +165,8 @@ def test_who_waits_gets_the_workers_that_its_model_has_now() -> None:
     with Stack(({}, {}), config={"models": {"m": {"max_in_flight": 1}}}) as stack:
         assert stack.run(go(stack), 60) == [200, 200]
         assert [record["worker"] for record in stack.records()] == [stack.sims[1].url, stack.sims[0].url]
-        until(lambda: len(stack.gateway._states) == 1)
-        assert [len(worker.on_free) for worker in stack.gateway.state.workers.values()] == [1]
+        until(lambda: len(stack.gateway._deployments) == 1)
+        assert [len(worker.on_free) for worker in stack.gateway.deployment.workers.values()] == [1]
 
 
 @pytest.mark.parametrize("why", ["addressed in another way", "not ready"])
@@ -202,7 +202,7 @@ def test_who_waits_gets_the_new_workers_once_one_is_ready() -> None:
                 await asyncio.sleep(0.01)
             assert state.pools["m"].waiting == 1
             stack.sims[1].reset()  # it has its model now
-            fleets = stack.gateway.state.fleets
+            fleets = stack.gateway.deployment.fleets
             assert fleets.health is not None
             fleets.health.suspect(fleets.models["m"].workers[0])
             first = await waiting
@@ -220,7 +220,7 @@ def test_who_waits_for_the_first_worker_gets_one_that_a_reload_brings() -> None:
             none = {"workers": GONE["workers"]}
             await stack.gateway.reload(stack.config({"models": {"m": none}}))
             waiting = asyncio.create_task(ask(client))
-            for _ in iter(lambda: stack.gateway.state.pools["m"].waiting == 1, True):
+            for _ in iter(lambda: stack.gateway.deployment.pools["m"].waiting == 1, True):
                 await asyncio.sleep(0)
             await stack.gateway.reload(stack.config())
             return await waiting

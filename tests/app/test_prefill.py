@@ -114,7 +114,7 @@ def test_no_prefill_worker_and_one_without_a_connector() -> None:
         assert ask(stack).status_code == 200
         assert [event["code"] for event in stack.events("prefill failed")] == ["no_kv_transfer"]
         assert parts(stack) == [[""], [""]]
-        stack.gateway.state.workers["m", stack.sims[1].url].draining = True
+        stack.gateway.deployment.workers["m", stack.sims[1].url].draining = True
         assert ask(stack).status_code == 200
         assert parts(stack) == [[""], []]
         assert stack.events("prefill failed")[-1]["worker"] is None
@@ -138,7 +138,7 @@ def test_a_second_step_that_fails_is_done_again_by_one_worker(stack: Stack, stre
     assert first.header("x-request-id") != second.header("x-request-id")
     assert (stack.record()["attempts"], stack.record()["prefill"]) == (2, None)
     assert "x-dragoman-prefill" not in reply.headers, "who generates computed the prompt anew"
-    assert stack.gateway.state.workers["m", stack.sims[0].url].breaker.failures == 0
+    assert stack.gateway.deployment.workers["m", stack.sims[0].url].breaker.failures == 0
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ def test_the_prefill_worker_hears_that_the_client_left(stack: Stack) -> None:
     record = stack.record()
     assert (record["outcome"], record["phase"]) == ("cancelled", "first_output")
     assert not seen(stack, 0)
-    assert stack.gateway.state.workers["m", stack.sims[1].url].in_flight == 0
+    assert stack.gateway.deployment.workers["m", stack.sims[1].url].in_flight == 0
 
 
 @pytest.mark.parametrize("stream", [False, True])

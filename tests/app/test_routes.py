@@ -15,11 +15,11 @@ from tests.harness import Stack
 
 def test_the_route_table_is_what_is_served(stack: Stack) -> None:
     """No path is served that is not listed, and every listed one is, GET by HEAD too. A 405 tells the methods."""
-    config = stack.gateway.state.config
+    config = stack.gateway.deployment.config
     listed: dict[str, set[str]] = {}
     for line in route_table(config):
         listed.setdefault(line.path, set()).add(line.method)
-    served = set(router(config, stack.gateway.state.runtime).endpoints)
+    served = set(router(config, stack.gateway.deployment.runtime).endpoints)
     own = {"/livez", "/readyz", "/metrics"}
     assert set(listed) == served | own
     with httpx.Client(base_url=stack.url) as client:
@@ -48,7 +48,7 @@ def test_every_dialect_is_listed() -> None:
 def test_a_disabled_dialect_is_not_served() -> None:
     config = {"dialects": {name: {"enabled": False} for name in KNOWN.dialects if name != "openai"}}
     with Stack(config=config) as stack:
-        assert {line.dialect for line in route_table(stack.gateway.state.config)} == {"openai", "-"}
+        assert {line.dialect for line in route_table(stack.gateway.deployment.config)} == {"openai", "-"}
         assert httpx.post(stack.url + "/invocations", json={}).json()["error"]["code"] == "unknown_path"
 
 

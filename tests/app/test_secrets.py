@@ -53,7 +53,7 @@ async def test_nothing_that_holds_a_secret_shows_it(tmp_path: Path) -> None:
     config = load(path, KNOWN, SECRETS)
     log = Log("info", True, io.BytesIO(), "json")
     gateway = Gateway(config, log)
-    state = gateway.state
+    state = gateway.deployment
     assert state.services.tracing is not None
     redis = RedisSettings.of(config.redis)
     assert config.redis is not None

@@ -7,8 +7,8 @@ from typing import Any
 import httpx
 import pytest
 
+from gateway.app.deployment import Deployment
 from gateway.app.services import Services
-from gateway.app.state import State
 from tests.harness import Stack
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
@@ -27,7 +27,7 @@ OTHER: dict[str, Any] = {
 
 
 def settings(stack: Stack) -> list[Any]:
-    state = stack.gateway.state
+    state = stack.gateway.deployment
     services = state.services
     assert services.limiting is not None
     assert services.quarantine is not None
@@ -42,12 +42,12 @@ def settings(stack: Stack) -> list[Any]:
 
 
 def test_a_reload_that_fails_at_its_start_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def broken(state: State) -> None:
+    async def broken(state: Deployment) -> None:
         raise OSError("a listener of a new service")
 
     with Stack(config=SECTIONS) as stack:
         before = settings(stack)
-        monkeypatch.setattr(State, "start", broken)
+        monkeypatch.setattr(Deployment, "start", broken)
         with pytest.raises(OSError, match="a listener"):
             stack.run(stack.gateway.reload(stack.config(OTHER)))
         assert settings(stack) == before
@@ -56,9 +56,9 @@ def test_a_reload_that_fails_at_its_start_changes_nothing(monkeypatch: pytest.Mo
 
 def test_a_reload_goes_on_with_the_services_and_changes_their_settings() -> None:
     with Stack(config=SECTIONS) as stack:
-        before = stack.gateway.state.services
+        before = stack.gateway.deployment.services
         stack.run(stack.gateway.reload(stack.config(OTHER)))
-        after = stack.gateway.state.services
+        after = stack.gateway.deployment.services
         assert after is not before
         assert (after.limiting, after.response_store, after.quarantine) == (
             before.limiting,

@@ -150,7 +150,7 @@ async def no_way_around(findings: Findings) -> None:
         "models": {"secret-model": {"backend": "vllm", "upstream_model": "sim", "workers": ["http://127.0.0.1:9"]}},
     }
     with Stack(({},), config) as stack:
-        routes = [f"{line.method} {line.path}" for line in route_table(stack.gateway.state.config)]
+        routes = [f"{line.method} {line.path}" for line in route_table(stack.gateway.deployment.config)]
         closed = [route for route in routes if route not in OPEN]
         gone = OPEN.difference(routes)
         findings.check("decisions about no route", sorted(gone) or 0, len(OPEN), not gone)

@@ -220,7 +220,7 @@ def test_a_stream_cut_off_by_the_gateway_raises_another_error(client: Any, stack
     assert next(stream)
 
     async def end() -> None:
-        for run in list(stack.gateway.state.runtime.active.requests):
+        for run in list(stack.gateway.deployment.runtime.active.requests):
             run.interrupt(GatewayError(Kind.DRAINING, "the gateway is shutting down"))
 
     stack.run(end())
@@ -300,7 +300,7 @@ def test_a_busy_worker_is_an_unavailable_service(client: Any) -> None:
 @pytest.fixture
 def limited(stack: Stack) -> Iterator[list[float]]:
     """Refuses requests, one for each number, as over a limit, with that many seconds to wait."""
-    runtime, waits = stack.gateway.state.runtime, list[float]()
+    runtime, waits = stack.gateway.deployment.runtime, list[float]()
     identify = runtime.identify
 
     def refusing(headers: Headers, dialect: str) -> PendingAuth:
@@ -351,9 +351,9 @@ def test_a_pair_that_may_not_speak_this_dialect(make: Make) -> None:
 
 @pytest.mark.parametrize("off", [-3600, 3600])
 def test_a_clock_that_is_wrong(make: Make, stack: Stack, off: int) -> None:
-    runtime = stack.gateway.state.runtime
+    runtime = stack.gateway.deployment.runtime
     identify = runtime.identify
-    runtime.identify = Keyring(stack.gateway.state.config, lambda: time.time() + off).identify
+    runtime.identify = Keyring(stack.gateway.deployment.config, lambda: time.time() + off).identify
     try:
         error = error_of(make().invoke_endpoint, Body=body())
     finally:

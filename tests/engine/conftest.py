@@ -155,7 +155,7 @@ def stack(request: pytest.FixtureRequest, engine: httpx.Client) -> Iterator[Stac
     config["log"] = {"level": "debug"}  # tells of each probe
     config["queue"] = {"cold_start_s": 60}  # nor does a test fail because a probe found the worker busy in its middle
     with Stack(workers=(), config=config) as stack:
-        until(lambda: stack.gateway.state.fleets.ready, 60)
+        until(lambda: stack.gateway.deployment.fleets.ready, 60)
         yield stack
         stack.gateway.log.flush()
         lines = (line for line in stack.output.lines() if line["event"] != "request")
@@ -173,10 +173,10 @@ def present(request: pytest.FixtureRequest) -> None:
     """A gateway misses its worker for a moment when the machine stands still: no test begins in that moment."""
     if "gateway" in request.fixturenames:
         stack: Stack = request.getfixturevalue("stack")
-        if not stack.gateway.state.fleets.ready and not _gone:
+        if not stack.gateway.deployment.fleets.ready and not _gone:
             _missed.append(request.node.nodeid)
             try:
-                until(lambda: stack.gateway.state.fleets.ready, 60)
+                until(lambda: stack.gateway.deployment.fleets.ready, 60)
             except AssertionError:  # the test says what there is then
                 _gone.append(request.node.nodeid)
 

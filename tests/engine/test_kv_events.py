@@ -55,7 +55,7 @@ def stack(telling: tuple[Engine, dict[str, int]]) -> Iterator[Stack]:
 
 
 def cached(stack: Stack, engine: Engine) -> Blocks:
-    blocks = stack.gateway.state.workers["m", engine.url].blocks
+    blocks = stack.gateway.deployment.workers["m", engine.url].blocks
     assert blocks is not None
     return blocks
 

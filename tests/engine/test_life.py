@@ -38,7 +38,7 @@ def stack(redis: Server) -> Iterator[Stack]:
 
 def until(stack: Stack, *wanted: str, within: float = 60.0) -> None:
     began = time.monotonic()
-    while {one.address for one in stack.gateway.state.pools["smollm2"].workers if one.serving} != set(wanted):
+    while {one.address for one in stack.gateway.deployment.pools["smollm2"].workers if one.serving} != set(wanted):
         assert time.monotonic() - began < within, stack.output.lines()
         time.sleep(0.02)
 

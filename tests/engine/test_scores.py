@@ -66,7 +66,7 @@ def ranker(start: Callable[..., Engine], redis: Server) -> Iterator[tuple[httpx.
     }
     with Stack(workers=(), config=config) as stack:
         end = time.monotonic() + 60
-        while not stack.gateway.state.fleets.ready:
+        while not stack.gateway.deployment.fleets.ready:
             assert time.monotonic() < end, stack.output.lines()
             time.sleep(0.05)
         with (

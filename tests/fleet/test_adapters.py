@@ -27,7 +27,7 @@ def change(stack: Stack, worker: int, action: str, name: str) -> None:
     """Has the worker load or unload an adapter, and the gateway look."""
     url = f"{stack.sims[worker].url}/v1/{action}_lora_adapter"
     assert httpx.post(url, json={"lora_name": name, "lora_path": "/x"}).status_code == 200
-    stack.run(stack.gateway.state.fleets.adapters.look())
+    stack.run(stack.gateway.deployment.fleets.adapters.look())
 
 
 def ask(stack: Stack, model: str = "sql", **members: Any) -> httpx.Response:
@@ -78,7 +78,7 @@ def test_what_workers_load_and_unload_is_followed(stack: Stack) -> None:
 
 def test_a_worker_that_does_not_answer_keeps_its_adapters(stack: Stack) -> None:
     stack.sims[1].die()
-    stack.run(stack.gateway.state.fleets.adapters.look())
+    stack.run(stack.gateway.deployment.fleets.adapters.look())
     assert "sql" in listed(stack)
     reply = ask(stack)
     assert reply.status_code >= 500

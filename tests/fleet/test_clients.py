@@ -20,7 +20,7 @@ async def test_an_engine_that_cannot_be_read_has_no_figures(error: Exception, mo
         raise error
 
     with Stack(({}, {}), config={"routing": {"scrape_s": 3600}}) as stack:
-        fleets = stack.gateway.state.fleets
+        fleets = stack.gateway.deployment.fleets
         fleet = fleets.models["m"]
         gauges = fleet.backend.gauges
         assert fleets.scraper is not None

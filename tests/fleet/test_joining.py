@@ -85,7 +85,7 @@ async def idle() -> tuple[int, int]:
 
 def fleet(gateway: Stack) -> dict[str, bool]:
     """Address -> whether it takes requests, of the workers that the gateway knows."""
-    return {worker.address: worker.serving for worker in list(gateway.gateway.state.pools["m"].workers)}
+    return {worker.address: worker.serving for worker in list(gateway.gateway.deployment.pools["m"].workers)}
 
 
 def until(gateway: Stack, wanted: dict[str, bool]) -> None:
@@ -260,7 +260,7 @@ def test_a_killed_worker_takes_only_its_own_running_streams_along(redis: Server)
     with Process(redis, "--itl-ms", "20") as one, Process(redis, "--itl-ms", "20") as two, stack(redis) as gateway:
         until(gateway, {one.url: True, two.url: True})
         with crowd(gateway) as (streams, plain):
-            mine = next(w.in_flight for w in gateway.gateway.state.pools["m"].workers if w.address == one.url)
+            mine = next(w.in_flight for w in gateway.gateway.deployment.pools["m"].workers if w.address == one.url)
             one.popen.kill()
             answers = [stream.result() for stream in streams]
             plain.over()

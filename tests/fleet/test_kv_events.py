@@ -40,7 +40,7 @@ def listen(stack: Stack, replay: bool = True, scrape_s: float = 0) -> None:
 
 
 def blocks(stack: Stack, index: int) -> Blocks:
-    found = stack.gateway.state.workers["m", stack.sims[index].url].blocks
+    found = stack.gateway.deployment.workers["m", stack.sims[index].url].blocks
     assert found is not None
     return found
 
@@ -174,7 +174,7 @@ def test_without_replays_what_was_missed_stays_unknown() -> None:
         until(heard(stack, 0))
         assert ask(stack, chat("later"))[0] == stack.sims[0].url
         # The ordinary index goes on: this gateway sent it there.
-        stack.run(awaited(lambda: stack.gateway.state.pools["m"].policy.keep([])))
+        stack.run(awaited(lambda: stack.gateway.deployment.pools["m"].policy.keep([])))
         worker, _ = ask(stack, chat("mine"))
         assert ask(stack, chat("mine", 2))[0] == worker
 
@@ -293,7 +293,7 @@ def test_a_reload_forgets_nothing(stack: Stack) -> None:
     assert len(blocks(stack, 0)) > known
     # Without the option nothing is held, and nothing asked.
     stack.run(stack.gateway.reload(stack.config()), 60)
-    assert stack.gateway.state.workers["m", stack.sims[0].url].blocks is None
+    assert stack.gateway.deployment.workers["m", stack.sims[0].url].blocks is None
     ask(stack, chat("four"))
     assert not [entry for sim in stack.sims for entry in sim.ledger.entries if entry.path == "/tokenize"]
 

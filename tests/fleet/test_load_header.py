@@ -15,7 +15,7 @@ def test_the_head_of_a_reply_tells_the_load_where_that_is_asked(asks: bool, monk
     monkeypatch.setattr(Plain, "load", lambda self: said if self.tells else b"")
     routing = {"scrape_s": 3600, "load_header": asks}
     with Stack(({}, {}), config={"models": {"m": {"policy": "least_tokens"}}, "routing": routing}) as stack:
-        state = stack.gateway.state
+        state = stack.gateway.deployment
         gauges = state.runtime.models["m"].backend.gauges
         assert gauges is not None
         assert state.fleets.scraper is not None

@@ -118,8 +118,8 @@ class Stage:
 
     async def _play(self, transcript: Transcript, answer: Message | None, size: int | None) -> Played:
         gateway = self._gateway(transcript.model)
-        runtime = gateway.state.runtime
-        for worker in gateway.state.workers.values():
+        runtime = gateway.deployment.runtime
+        for worker in gateway.deployment.workers.values():
             worker.ready = True
             worker.breaker.succeed(0.0, worker.generation)
         for served in runtime.models.values():

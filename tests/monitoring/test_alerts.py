@@ -101,7 +101,7 @@ def test_each_counter_that_an_alert_watches_is_there_before_its_first_event() ->
     }
     with Stack(config=config) as stack:
         page = samples(stack.gateway.metrics.page().decode())
-        workers = set(stack.gateway.state.workers)
+        workers = set(stack.gateway.deployment.workers)
     shown = [(name, dict(labels), value) for (name, labels), value in page.items()]
     assert len(WATCHED) > 8
     for selector in WATCHED:

@@ -177,7 +177,7 @@ def test_a_request_that_is_left_tells_where() -> None:
 
     async def leave_all(stack: Stack) -> None:
         async with httpx.AsyncClient(base_url=stack.url) as client:
-            metrics, state = stack.gateway.metrics, stack.gateway.state
+            metrics, state = stack.gateway.metrics, stack.gateway.deployment
 
             def ask(name: str, **members: Any) -> asyncio.Task[Any]:
                 headers = {"x-request-id": name}
@@ -225,7 +225,7 @@ def test_streams_tell_of_gaps_and_connections_of_their_use() -> None:
         assert opened >= 1
         assert value(page, "dragoman_upstream_connections", model="m", state="busy") == 0
         assert value(page, "dragoman_connections") == 1
-        (worker,) = stack.gateway.state.pools["m"].workers
+        (worker,) = stack.gateway.deployment.pools["m"].workers
         for state in ("closed", "open", "half_open"):
             shown = value(page, "dragoman_worker_breaker", model="m", worker=worker.address, state=state)
             assert shown == (state == "closed")

@@ -19,7 +19,7 @@ def lengths(page: str) -> dict[str, float]:
 
 
 async def waiting(stack: Stack, count: int) -> None:
-    pool = stack.gateway.state.pools["m"]
+    pool = stack.gateway.deployment.pools["m"]
     for _ in iter(lambda: pool.waiting == count, True):
         await asyncio.sleep(0.01)
 

@@ -45,7 +45,7 @@ def traced(stack: Stack, sample: float = 1.0) -> InMemorySpanExporter:
     memory = InMemorySpanExporter()
     settings = TracingConfig(endpoint="http://127.0.0.1:1/v1/traces", sample=sample, service="test")
     tracer = Tracer(memory, settings, SimpleSpanProcessor(memory))
-    runtime = stack.gateway.state.runtime
+    runtime = stack.gateway.deployment.runtime
     runtime.watchers = Watchers(*runtime.watchers.all, Spans(tracer))
     for served in runtime.models.values():
         served.watchers = runtime.watchers

@@ -32,7 +32,7 @@ def crowded(request: pytest.FixtureRequest) -> Iterator[Stack]:
 
 
 def held(stack: Stack) -> int:
-    return stack.gateway.state.runtime.body_budget.reserved
+    return stack.gateway.deployment.runtime.body_budget.reserved
 
 
 def test_what_has_no_room_is_refused_by_its_length_alone(crowded: Stack) -> None:
@@ -69,6 +69,6 @@ def test_room_is_the_same_after_a_reload() -> None:
             one.send(HEAD % 250_000)
             until(lambda: held(stack) == 250_000)
             stack.run(stack.gateway.reload(stack.config({"listen": {**BOUNDS["listen"], "max_bodies_bytes": 500_000}})))
-            body_budget = stack.gateway.state.runtime.body_budget
+            body_budget = stack.gateway.deployment.runtime.body_budget
             assert (body_budget.reserved, body_budget.limit) == (250_000, 500_000)
         until(lambda: body_budget.reserved == 0)

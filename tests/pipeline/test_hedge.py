@@ -41,7 +41,7 @@ def test_the_second_worker_answers_and_the_late_one_is_let_go(way: Way) -> None:
         assert sum(record["attempts"] for record in records) == 2 + hedged
         assert {record["worker"] for record in records} == {stack.sims[1].url}
         stack.run(stack.sim.ledger.wait(aborted=hedged))
-        until(lambda: [worker.in_flight for worker in stack.gateway.state.pools["m"].workers] == [0, 0])
+        until(lambda: [worker.in_flight for worker in stack.gateway.deployment.pools["m"].workers] == [0, 0])
         page = httpx.get(stack.url + "/metrics").text
         won = {one: int(count) for one, count in re.findall(r'dragoman_hedges_total{model="m",won="(.*)"} (\d+)', page)}
         assert won["second"] >= 1
@@ -67,7 +67,7 @@ def test_whoever_leaves_leaves_both() -> None:
         assert (stack.record()["outcome"], stack.record()["attempts"]) == ("cancelled", 2)
         page = httpx.get(stack.url + "/metrics").text
         assert 'dragoman_hedges_total{model="m",won="first"} 1.0' in page
-        until(lambda: [worker.in_flight for worker in stack.gateway.state.pools["m"].workers] == [0, 0])
+        until(lambda: [worker.in_flight for worker in stack.gateway.deployment.pools["m"].workers] == [0, 0])
 
 
 # -- by itself ------------------------------------------------------------------------------------------------------

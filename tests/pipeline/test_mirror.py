@@ -83,7 +83,7 @@ def test_a_copy_that_fails_is_nobodys_failure(fault: str, result: str | None) ->
     with Mirrored({"fault": fault}) as stack:
         for stream in (False, True):
             assert httpx.post(stack.url + PATH, json=chat(stream=stream)).status_code == 200
-        stack.run(stack.gateway.state._mirrors[0].idle())
+        stack.run(stack.gateway.deployment._mirrors[0].idle())
         assert sum(results(stack).values()) == 2
         if result is not None:
             assert results(stack) == {result: 2}
@@ -94,7 +94,7 @@ def test_a_share_is_drawn_and_what_cannot_be_sent_is_counted() -> None:
     with Mirrored({}, share=0.5) as stack:
         for _ in range(40):
             assert httpx.post(stack.url + PATH, json=chat(max_tokens=1)).status_code == 200
-        stack.run(stack.gateway.state._mirrors[0].idle())
+        stack.run(stack.gateway.deployment._mirrors[0].idle())
         assert 5 <= results(stack)["answered"] <= 35
     with Mirrored({}) as stack:
         heavy = chat("word " * 80_000, max_tokens=1)
@@ -120,7 +120,7 @@ def test_what_no_worker_is_sent_is_not_copied(way: Way) -> None:
     with Mirrored({}, {"queue": {"max_waiting": 0}}, {"max_in_flight": 1}) as stack:
         stack.sim.fault("stall@before")
         assert stack.run(ask(stack), 60) == [429, 200]
-        stack.run(stack.gateway.state._mirrors[0].idle())
+        stack.run(stack.gateway.deployment._mirrors[0].idle())
         assert results(stack) == {"answered": 1}
         assert sent(stack.sims[1]) == 1
 
@@ -129,5 +129,5 @@ def test_copies_end_with_the_gateway() -> None:
     with Mirrored({"fault": "stall@before"}) as stack:
         httpx.post(stack.url + PATH, json=chat())
         stack.run(stack.sims[1].ledger.wait(running=1))
-        stack.run(stack.gateway.state.close())
+        stack.run(stack.gateway.deployment.close())
         stack.run(stack.sims[1].ledger.wait(aborted=1))

@@ -268,12 +268,12 @@ def test_others_are_served_while_a_large_reply_is_read(stack: Stack, monkeypatch
 
 def test_who_leaves_meanwhile_is_let_go(stack: Stack, held: Held) -> None:
     before = len(stack.records())
-    body_budget = stack.gateway.state.runtime.body_budget
+    body_budget = stack.gateway.deployment.runtime.body_budget
     with Raw(stack) as client:
         client.send(post(LARGE))
         assert held.entered.wait(30)
         assert body_budget.reserved > 1 << 20
-    until(lambda: not stack.gateway.state.runtime.active.requests)
+    until(lambda: not stack.gateway.deployment.runtime.active.requests)
     assert body_budget.reserved == 0
     assert [record["outcome"] for record in stack.records()[before:]] == ["cancelled"]
 

@@ -126,7 +126,7 @@ def test_where_no_fallback_answers_the_worker_that_is_told_is_the_models_own(
     falling: Stack, dialect: str, model: str
 ) -> None:
     way = usual(dialect)
-    (worker,) = falling.gateway.state.pools[model].workers
+    (worker,) = falling.gateway.deployment.pools[model].workers
     refused = ask(falling, way, model, not way.answers(stream=False), headers={"x-dragoman-explain": "1"})
     assert refused.status_code >= 400
     assert refused.headers["x-dragoman-worker"] == worker.address
@@ -262,7 +262,7 @@ def test_a_model_is_ready_where_its_fallback_is() -> None:
             return Response(200)
 
         who = Principal("k", models=frozenset(allowed))
-        list_models(stack.gateway.state.runtime.models, ListModels(write=write), None, who, False)
+        list_models(stack.gateway.deployment.runtime.models, ListModels(write=write), None, who, False)
         return {card.name: card.ready for card in cards}
 
     with fleet(**models) as stack:

@@ -132,7 +132,7 @@ def test_client_leaving_while_queued_frees_its_place(wrap: Callable[[Any], Any])
         first = raw_request(stack, chat(scripted(text="a", fault="stall@before")))
         stack.run(stack.sim.ledger.wait(running=1))
         second = raw_request(stack, chat("second"))
-        pool = stack.gateway.state.pools["m"]
+        pool = stack.gateway.deployment.pools["m"]
         until(lambda: pool.waiting == 1)
         second.close()
         until(lambda: pool.waiting == 0)
@@ -208,7 +208,7 @@ def test_worker_4xx_keeps_its_words_and_is_no_failure_of_the_worker(stack: Stack
     error = reply.json()["error"]
     assert error["message"]
     assert error["code"] == "invalid_request"
-    assert stack.gateway.state.pools["m"].workers[0].breaker.failures == 0
+    assert stack.gateway.deployment.pools["m"].workers[0].breaker.failures == 0
 
 
 @pytest.mark.parametrize(
@@ -252,9 +252,9 @@ def test_worker_that_dies_is_noticed_and_returns(stack: Stack) -> None:
     stack.run(stack.sim.stop())
     reply = post(stack, chat())
     assert reply.status_code in (502, 503)
-    until(lambda: not stack.gateway.state.fleets.ready)
+    until(lambda: not stack.gateway.deployment.fleets.ready)
     stack.run(stack.sim.start())
-    until(lambda: stack.gateway.state.fleets.ready)
+    until(lambda: stack.gateway.deployment.fleets.ready)
     assert post(stack, chat()).status_code == 200
 
 
@@ -282,7 +282,9 @@ def test_total_deadline(wrap: Callable[[Any], Any]) -> None:
         received = read_whole(raw_request(stack, chat(scripted(text="a b c", fault="stall@2"), stream=True)))
         assert b'"code":"deadline_exceeded"' in received
         assert not received.endswith(b"0\r\n\r\n")
-        assert stack.gateway.state.pools["m"].workers[0].breaker.failures == 0  # our deadline is not the worker's fault
+        assert (
+            stack.gateway.deployment.pools["m"].workers[0].breaker.failures == 0
+        )  # our deadline is not the worker's fault
 
 
 # -- what is kept of a reply ----------------------------------------------------------------------------------------
@@ -429,7 +431,7 @@ def test_slow_reader_stops_the_worker_not_the_memory(wrap: Callable[[Any], Any])
     with Stack(({"max_model_len": 400_000},), wrap=wrap) as stack:
         client = raw_request(stack, chat("long", stream=True, max_tokens=300_000, ignore_eos=True))
         client.recv(1000)
-        origin = next(iter(stack.gateway.state.transports["m"].origins.values()))
+        origin = next(iter(stack.gateway.deployment.transports["m"].origins.values()))
         until(lambda: any(connection.reading_paused for connection in origin.connections))
         (downstream,) = stack.server.server_state.connections
         assert downstream.transport.get_write_buffer_size() < 1 << 20
@@ -542,7 +544,7 @@ def test_a_stream_holds_its_prompt_until_its_first_token(
     assert held("nobody else") == 1, "one that is held is found"
     del mine
     with Stack(({"itl_ms": 3_600_000, "max_model_len": 1_000_000},), config, wrap=wrap) as stack:
-        runtime, threads = stack.gateway.state.runtime, []
+        runtime, threads = stack.gateway.deployment.runtime, []
         estimate = runtime.estimate
 
         def estimated(op: Op) -> int:
@@ -566,10 +568,10 @@ def test_a_translated_stream_still_counts_its_body(wrap: Callable[[Any], Any]) -
     prompt = "this is translated " * 4000
     with Stack(({"itl_ms": 3_600_000, "max_model_len": 1_000_000},), wrap=wrap) as stack:
         client = begun(stack, prompt, "/v1/messages")
-        assert stack.gateway.state.runtime.body_budget.reserved > len(prompt)
+        assert stack.gateway.deployment.runtime.body_budget.reserved > len(prompt)
         client.close()
         assert stack.record()["outcome"] == "cancelled"
-        assert stack.gateway.state.runtime.body_budget.reserved == 0
+        assert stack.gateway.deployment.runtime.body_budget.reserved == 0
 
 
 class Scripted:

@@ -52,7 +52,7 @@ def test_a_worker_that_dies_on_a_kept_connection_is_a_death() -> None:
     with Stack(({}, {}, {}), config=config) as stack:
         for _ in range(3):
             assert httpx.post(stack.url + PATH, json=chat(), timeout=20).status_code == 200
-        assert stack.gateway.state.transports["m"].idle == 3
+        assert stack.gateway.deployment.transports["m"].idle == 3
         reply = httpx.post(stack.url + PATH, json=chat(scripted(text="a", fault="die@before")), timeout=20)
         assert reply.json()["error"]["code"] == "request_quarantined"
         assert httpx.post(stack.url + PATH, json=chat(), timeout=20).status_code == 200
@@ -68,7 +68,7 @@ def test_clients_that_try_again_kill_two_workers_in_all() -> None:
 
 
 async def settled(stack: Stack) -> None:
-    quarantine = stack.gateway.state.services.quarantine
+    quarantine = stack.gateway.deployment.services.quarantine
     assert quarantine is not None
     while quarantine._notes:
         await asyncio.wait(quarantine._notes)
@@ -214,7 +214,7 @@ def test_a_copy_of_which_two_workers_die_is_sent_no_more_and_its_client_is_serve
             sim.fault("die@before", path=PATH)
         for _ in range(4):
             assert httpx.post(stack.url + PATH, json=chat(), timeout=60).status_code == 200
-            stack.run(stack.gateway.state._mirrors[0].idle(), 60)
+            stack.run(stack.gateway.deployment._mirrors[0].idle(), 60)
             stack.run(settled(stack), 60)
         page = httpx.get(stack.url + "/metrics").text
         for result in ("failed", "skipped"):
@@ -231,21 +231,21 @@ def test_a_copy_that_breaks_after_output_is_no_death_and_an_answer_clears_it() -
             "copy": {**base, "workers": [sim.url for sim in stack.sims[1:]]},
         }
         stack.run(stack.gateway.reload(stack.config({**CALM, "models": models})))
-        ward = stack.gateway.state.services.quarantine
+        ward = stack.gateway.deployment.services.quarantine
         assert ward is not None
         for fault, noted in (("die@2", 0), ("die@before", 1), ("", 0)):
             for sim in stack.sims[1:]:
                 sim.fault(fault, path=PATH)
             body = chat(scripted(text="a b c d"), stream=True)
             assert httpx.post(stack.url + PATH, json=body, timeout=60).status_code == 200
-            stack.run(stack.gateway.state._mirrors[0].idle(), 60)
+            stack.run(stack.gateway.deployment._mirrors[0].idle(), 60)
             stack.run(settled(stack), 60)
             assert len(ward.noted) == noted, fault
 
 
 def delay_probes(stack: Stack, seconds: float) -> None:
     """What tells whether a worker died is told so much later."""
-    ward = stack.gateway.state.services.quarantine
+    ward = stack.gateway.deployment.services.quarantine
     assert ward is not None
     probe = ward.death_of
 
@@ -311,7 +311,7 @@ def test_no_prefill_worker_of_a_fallback_is_the_third() -> None:
 
 def test_it_can_be_switched_off_and_stays_over_a_reload() -> None:
     with Stack(({}, {}, {}, {}), config={**CALM, "breaker": {"quarantine_s": 0}}) as stack:
-        assert stack.gateway.state.services.quarantine is None
+        assert stack.gateway.deployment.services.quarantine is None
         stack.run(stack.gateway.reload(stack.config({"breaker": {"quarantine_s": 60}})))
         body = chat(scripted(text="a", fault="die@before"))
         assert httpx.post(stack.url + PATH, json=body, timeout=20).status_code == 502

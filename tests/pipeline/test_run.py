@@ -179,7 +179,7 @@ def test_an_error_that_is_being_told_is_not_interrupted() -> None:
         slow = Slow()
         asking = asyncio.create_task(slow.ask(stack.gateway))
         await slow.blocked.wait()
-        (run,) = stack.gateway.state.runtime.active.requests
+        (run,) = stack.gateway.deployment.runtime.active.requests
         run.interrupt(GatewayError(Kind.DRAINING, "the gateway is shutting down"))
         slow.free.set()
         await asking
@@ -198,7 +198,7 @@ def until_gone(stack: Stack, client: socket.socket) -> dict[str, Any]:
     """The record of the request whose client leaves now."""
     client.close()
     stack.run(stack.sim.ledger.wait(aborted=1))
-    stack.run(stack.gateway.state.runtime.active.empty(20))
+    stack.run(stack.gateway.deployment.runtime.active.empty(20))
     return stack.record()
 
 
@@ -250,7 +250,7 @@ def test_usage_is_told_once_the_same_to_limits_and_record(
         body = asking(dialect, scripted(text="a b c", **({"fault": fault} if fault else {})), stream=stream)
         with contextlib.suppress(httpx.RemoteProtocolError):
             httpx.post(stack.url + PATHS[dialect], json=body)
-        stack.run(stack.gateway.state.runtime.active.empty(20))
+        stack.run(stack.gateway.deployment.runtime.active.empty(20))
         assert told
         assert told.count(told[0]) == len(told)
         found = stack.record()["usage"]

@@ -49,7 +49,7 @@ def ask(stack: Stack, key: str = "", dialect: str = "openai", **body: Any) -> ht
 
 
 def limiter_of(stack: Stack) -> Limiter:
-    limiting = stack.gateway.state.services.limiting
+    limiting = stack.gateway.deployment.services.limiting
     assert limiting is not None
     return limiting.limiter
 
@@ -256,7 +256,7 @@ def test_cancelled_in_the_middle_of_a_stream(counted: Stack) -> None:
         assert standing(counted)["slots"] == 1
         assert standing(counted)["tpm"] > 500
     counted.run(counted.sim.ledger.wait(aborted=1))
-    counted.run(counted.gateway.state.runtime.active.empty(20))
+    counted.run(counted.gateway.deployment.runtime.active.empty(20))
     usage = counted.records()[-1]["usage"]
     assert usage["output"] in (1, 2)
     assert standing(counted) == {"rpm": 1, "tpm": usage["input"] + usage["output"], "slots": 0}
@@ -290,7 +290,7 @@ def test_cancelled_while_waiting_for_a_worker_is_as_if_it_had_never_been(counted
             await until(lambda: limiter_of(counted).in_flight == 1)
 
     asyncio.run(run())
-    counted.run(counted.gateway.state.runtime.active.empty(20))
+    counted.run(counted.gateway.deployment.runtime.active.empty(20))
     assert standing(counted)["rpm"] == 1
     assert standing(counted)["slots"] == 0
 
@@ -383,12 +383,12 @@ def test_reload_keeps_what_was_counted() -> None:
     limit = {"name": "rpm", "kind": "requests", "limit": 2, "scope": []}
     with Stack(({},), {"limits": [limit]}) as stack:
         assert ask(stack).status_code == 200
-        before = stack.gateway.state.services.limiting
+        before = stack.gateway.deployment.services.limiting
         stack.run(stack.gateway.reload(stack.config({"limits": [{**limit, "limit": 1}]})))
-        assert stack.gateway.state.services.limiting is before
+        assert stack.gateway.deployment.services.limiting is before
         assert ask(stack).status_code == 429
         stack.run(stack.gateway.reload(stack.config({"limits": None})))
-        assert stack.gateway.state.runtime.stages.admission == ()
+        assert stack.gateway.deployment.runtime.stages.admission == ()
         assert ask(stack).status_code == 200
         without = stack.config({"limits": None})
         assert Limiting.follow(None, without, Limits(without)) is None
@@ -425,7 +425,7 @@ def test_redis_frozen_and_back(tmp_path: Path) -> None:
         config = {"limits": limits, "redis": {"addresses": [server.address], "timeout_s": 0.3}}
         with Stack(({},), config) as stack:
             changed = asyncio.Event()
-            limiter, log = limiter_of(stack), stack.gateway.state.services._limits_changed
+            limiter, log = limiter_of(stack), stack.gateway.deployment.services._limits_changed
 
             def noted(state: str, reason: str) -> None:
                 log(state, reason)

@@ -90,7 +90,7 @@ def test_a_body_that_stalls_is_ended_by_its_deadline(quick: Stack, version: byte
     assert received.startswith(b"HTTP/1.1 408 ")
     assert code_of(received.partition(b"\r\n\r\n")[2]) == "request_timeout"
     assert 0.25 < seconds < 30
-    until(lambda: not quick.gateway.state.runtime.active.requests)
+    until(lambda: not quick.gateway.deployment.runtime.active.requests)
     record = quick.records()[-1]
     assert (record["status"], record["outcome"], record["code"]) == (408, "refused", "request_timeout")
 

@@ -114,7 +114,7 @@ def test_an_http_1_0_client_can_tell_a_cut_stream() -> None:
             client.send(b"POST /v1/chat/completions HTTP/1.0\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
             received = client.rest()
         assert b"[DONE]" not in received
-        until(lambda: not stack.gateway.state.runtime.active.requests)
+        until(lambda: not stack.gateway.deployment.runtime.active.requests)
         assert stack.records()[-1]["outcome"] == "failed"
 
 

@@ -72,7 +72,7 @@ def test_a_total_that_leaves_no_room_is_a_400_and_nobodys_failure(
     reply = ask(stack, **members)
     assert (reply.status_code, reply.json()["error"]["param"]) == (400, param)
     assert [path for _, path in asked(stack)] == ["/tokenize"]
-    assert all(worker.breaker.failures == 0 for worker in stack.gateway.state.pools["m"].workers)
+    assert all(worker.breaker.failures == 0 for worker in stack.gateway.deployment.pools["m"].workers)
 
 
 def test_what_the_worker_refuses_later_is_refused_before_it_is_asked(stack: Stack) -> None:
@@ -103,7 +103,7 @@ class Unsure:
 
 
 def test_a_worker_that_fails_to_tell_is_one_that_failed(stack: Stack) -> None:
-    served = stack.gateway.state.runtime.models["m"]
+    served = stack.gateway.deployment.runtime.models["m"]
     served.backend = Unsure(served.backend, GatewayError(Kind.UPSTREAM, "it broke"))
     reply = ask(stack, max_total_tokens=12)
     assert reply.json()["usage"]["total_tokens"] == 12

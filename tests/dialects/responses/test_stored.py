@@ -145,7 +145,7 @@ def test_what_is_referred_to_has_room_and_passes_limits_before_it_is_fetched(mon
     with Stack((long_context,), options) as stack, client_of(stack) as client:
         long = ask(client, body(input="a " * 60_000))
         refers = body(previous_response_id=long["id"])
-        budget = stack.gateway.state.runtime.body_budget
+        budget = stack.gateway.deployment.runtime.body_budget
         budget.reserve(100_000)
         refused = client.post("/v1/responses", json=refers)
         assert (refused.status_code, refused.json()["error"]["code"]) == (503, "no_room_for_body")
@@ -192,7 +192,7 @@ def test_one_id_of_several_requests_is_no_confusion(client: httpx.Client) -> Non
 
 def test_it_stays_over_a_reload(client: httpx.Client, stack: Stack) -> None:
     first = ask(client, scripted(text="one"))
-    stack.run(stack.gateway.reload(stack.gateway.state.config))
+    stack.run(stack.gateway.reload(stack.gateway.deployment.config))
     ask(client, body(previous_response_id=first["id"]))
     assert ("assistant", "one") in told(stack)
 

@@ -42,13 +42,13 @@ from gateway.server import EXTENSION
 from gateway.transport.pooled import Pooled
 
 
-class State:
+class Deployment:
     """Everything that belongs to one configuration. A reload builds another; running requests finish with theirs.
 
     To build one changes nothing that `before` uses, the configuration before it.
     """
 
-    def __init__(self, config: Config, prepared: Prepared, host: Host, before: State | None = None) -> None:
+    def __init__(self, config: Config, prepared: Prepared, host: Host, before: Deployment | None = None) -> None:
         log, metrics = host.log, host.metrics
         self.config = config
         self.prepared = prepared

@@ -152,7 +152,7 @@ def test_a_higher_priority_waits_less() -> None:
     (low, one), (high, other) = key("low"), key("high", priority=5)
     config = {"keys": {**one, **other}, "models": {"m": {"max_in_flight": 1}}}
     with Stack(config=config) as stack:
-        pool = stack.gateway.state.pools["m"]
+        pool = stack.gateway.deployment.pools["m"]
 
         async def all_of_them() -> list[str]:
             order: list[str] = []
@@ -194,7 +194,7 @@ def test_the_webs_authorities_are_not_read_for_every_client(monkeypatch: pytest.
             return create(*given, **named)
 
         async def made() -> None:
-            trusted = stack.gateway.state.prepared.trust.of
+            trusted = stack.gateway.deployment.prepared.trust.of
             for _ in range(3):
                 clients = Clients(lambda model: trusted(None), 1.0)
                 clients.of("m")
@@ -210,7 +210,7 @@ def test_a_bug_of_ours_does_not_keep_a_worker_from_its_next_trial(monkeypatch: p
         raise RuntimeError
 
     with Stack() as stack:
-        (worker,) = stack.gateway.state.workers.values()
+        (worker,) = stack.gateway.deployment.workers.values()
         worker.breaker.open_until = 0.001  # was out, and may be tried again
         with monkeypatch.context() as patched:
             patched.setattr("gateway.wire.openai.streams.passthrough.Passthrough.whole", broken)
@@ -221,7 +221,7 @@ def test_a_bug_of_ours_does_not_keep_a_worker_from_its_next_trial(monkeypatch: p
 
 def test_a_stream_on_trial_keeps_nobody_out_once_it_has_begun() -> None:
     with Stack() as stack:
-        (worker,) = stack.gateway.state.workers.values()
+        (worker,) = stack.gateway.deployment.workers.values()
         worker.breaker.open_until = 0.001  # was out, and may be tried again
         script = {"text": "a b c", "fault": "stall@2"}
         body = {**CHAT, "messages": [{"role": "user", "content": "sim:" + json.dumps(script)}], "stream": True}
@@ -245,7 +245,7 @@ def test_a_first_output_after_a_keepalive_is_timed_too() -> None:
 
 def test_a_worker_that_comes_back_starts_slowly() -> None:
     with Stack(config={"breaker": {"slowstart_s": 60}, **PROBED}) as stack:
-        (worker,) = stack.gateway.state.workers.values()
+        (worker,) = stack.gateway.deployment.workers.values()
         worker.breaker.returned_at = None
         stack.run(stack.sim.stop())
         until(lambda: not worker.ready)
@@ -306,14 +306,14 @@ def test_at_level_debug_every_step_of_a_request_is_told() -> None:
 
 def test_at_level_info_no_step_is_even_put_together() -> None:
     with Stack() as stack:
-        watchers = len(stack.gateway.state.runtime.watchers.all)
+        watchers = len(stack.gateway.deployment.runtime.watchers.all)
         changed = stack.config({"log": {"level": "debug"}})
         stack.run(stack.gateway.reload(changed))
-        assert len(stack.gateway.state.runtime.watchers.all) == watchers + 1
+        assert len(stack.gateway.deployment.runtime.watchers.all) == watchers + 1
         assert httpx.post(stack.url + "/v1/chat/completions", json=CHAT).status_code == 200
         assert [step["event"] for step in steps(stack)] == ["request read", "worker chosen", "worker answered"]
         stack.run(stack.gateway.reload(stack.config()))
-        assert len(stack.gateway.state.runtime.watchers.all) == watchers
+        assert len(stack.gateway.deployment.runtime.watchers.all) == watchers
 
 
 def test_a_configuration_without_a_file() -> None:
@@ -325,7 +325,7 @@ def test_a_configuration_without_a_file() -> None:
 def test_a_configuration_that_cannot_be_started_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     """Such as one whose certificate is gone since it was checked."""
     with Stack() as stack:
-        (worker,) = stack.gateway.state.workers.values()
+        (worker,) = stack.gateway.deployment.workers.values()
 
         async def fail(health: Health) -> None:
             raise FileNotFoundError
