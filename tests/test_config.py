@@ -299,6 +299,25 @@ def test_quoted_text_stays_text_and_names_may_look_like_numbers(tmp_path: Path) 
     assert config.models["7"].upstream_model == "8"
 
 
+def test_aliases_of_yaml_are_written_out(tmp_path: Path) -> None:
+    config = read(tmp_path, SMALL + "    deadlines: &slow\n      idle_s: 7\ndeadlines: *slow\n")
+    assert config.deadlines.idle_s == 7
+    said = faults(tmp_path, SMALL + "    deadlines: &slow\n      idle_s: x\ndeadlines: *slow\n")
+    assert [line.split(" must")[0] for line in said] == [
+        "gateway.yaml:6: deadlines.idle_s:",
+        "gateway.yaml:6: models.small.deadlines.idle_s:",
+    ]
+
+
+def test_an_anchor_may_be_given_again(tmp_path: Path) -> None:
+    config = read(
+        tmp_path,
+        f"{SMALL}    deadlines: &a\n      idle_s: 7\nlisten: &b\n  port: 1\nqueue: {{timeout_s: &a 3}}\n"
+        "health: {interval_s: *a}\n",
+    )
+    assert config.health.interval_s == 3
+
+
 def test_empty_sections_are_defaults(tmp_path: Path) -> None:
     names = [name for name in Config.model_fields if name not in ("models", "keys_file")]
     assert read(tmp_path, SMALL + "".join(f"{name}:\n" for name in names)) == read(tmp_path, SMALL)

@@ -1,13 +1,13 @@
 """YAML text to plain values, with the line of each.
 
 This reads a small and strict part of YAML: the 1.2 core schema (so `no` and `on` are words and `0755` is no octal
-number), no tags, no aliases, no merge keys, one document, mappings with text keys that come once. PyYAML scans and
-parses.
+number), no tags, no merge keys, one document, mappings with text keys that come once. PyYAML scans and parses.
 """
 
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path as FilePath
 from typing import Any
@@ -20,6 +20,8 @@ from gateway.config.files import read_file, why
 MOST_BYTES = 1 << 20
 # Beyond this the parser's time grows with the square.
 MOST_DEPTH = 20
+# Aliases repeat their anchor's events, so a few hundred bytes could mean gigabytes ("billion laughs").
+MOST_REPEATED = 200_000
 
 _WORDS: dict[str, bool | None] = dict.fromkeys(["", "~", "null", "Null", "NULL"])
 _WORDS |= {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
@@ -102,20 +104,60 @@ class _Reading:
         self._events = events
         self._name = name
         self._at = at
+        # Events that were read ahead of their turn, and those of each anchor whose value is complete.
+        self._ahead: deque[yaml.Event] = deque()
+        self._anchors: dict[str, list[yaml.Event]] = {}
+        self._repeated = 0
 
     def document(self) -> Any:
         """The first document; None if there is none. Raises Unreadable, and the parser's errors."""
-        next(self._events)  # the stream's start
-        if isinstance(next(self._events), yaml.StreamEndEvent):
+        self._next()  # the stream's start
+        if isinstance(self._next(), yaml.StreamEndEvent):
             return None
-        value = self._value(next(self._events), self._at)
-        next(self._events)  # the document's end
-        more = next(self._events)
+        value = self._value(self._next(), self._at)
+        self._next()  # the document's end
+        more = self._next()
         if isinstance(more, yaml.DocumentStartEvent):
             self._fault(more, self._at, "holds more than one document")
         return value
 
+    def _next(self) -> yaml.Event:
+        return self._ahead.popleft() if self._ahead else next(self._events)
+
     def _value(self, event: yaml.Event, path: Path) -> Any:
+        anchor = getattr(event, "anchor", None)
+        if isinstance(event, yaml.AliasEvent):
+            if anchor not in self._anchors:
+                self._fault(event, path, f"is an alias of {anchor!r}, which is not complete above it")
+                return None
+            event = self._repeat(event, self._anchors[anchor])
+        elif anchor is not None:
+            kept = self._keep(event)
+            value = self._own_value(event, path)
+            self._anchors[anchor] = kept
+            return value
+        return self._own_value(event, path)
+
+    def _keep(self, event: yaml.Event) -> list[yaml.Event]:
+        """The events of a node, from its first; the reader gets them again in their turn."""
+        kept, depth = [event], int(isinstance(event, yaml.CollectionStartEvent))
+        while depth:
+            kept.append(inner := self._next())
+            depth += isinstance(inner, yaml.CollectionStartEvent) - isinstance(inner, yaml.CollectionEndEvent)
+        self._ahead.extendleft(reversed(kept[1:]))
+        return kept
+
+    def _repeat(self, alias: yaml.Event, events: list[yaml.Event]) -> yaml.Event:
+        """The first event of a node whose others come next. Raises Unreadable after too many."""
+        self._repeated += len(events)
+        if self._repeated > MOST_REPEATED:
+            raise Unreadable(
+                self._position(alias, self._at), f"its aliases stand for more than {MOST_REPEATED:,} values"
+            )
+        self._ahead.extendleft(reversed(events[1:]))
+        return events[0]
+
+    def _own_value(self, event: yaml.Event, path: Path) -> Any:
         if len(path) - len(self._at) > MOST_DEPTH:
             raise Unreadable(self._position(event, self._at), "is nested too deeply")
         if getattr(event, "tag", None):
@@ -124,14 +166,11 @@ class _Reading:
             return resolve(event.value) if event.implicit[0] else event.value
         if isinstance(event, yaml.MappingStartEvent):
             return self._mapping(path)
-        if isinstance(event, yaml.SequenceStartEvent):
-            return self._items(path)
-        self._fault(event, path, "is an alias; aliases are not supported, repeat the lines")
-        return None
+        return self._items(path)
 
     def _items(self, path: Path) -> list[Any]:
         items: list[Any] = []
-        while not isinstance(event := next(self._events), yaml.SequenceEndEvent):
+        while not isinstance(event := self._next(), yaml.SequenceEndEvent):
             here = (*path, len(items))
             self.positions[here] = self._position(event, here)
             items.append(self._value(event, here))
@@ -139,7 +178,7 @@ class _Reading:
 
     def _mapping(self, path: Path) -> dict[str, Any]:
         values: dict[str, Any] = {}
-        while not isinstance(key := next(self._events), yaml.MappingEndEvent):
+        while not isinstance(key := self._next(), yaml.MappingEndEvent):
             if not isinstance(key, yaml.ScalarEvent):
                 raise Unreadable(self._position(key, path), "has a key that is not plain text")
             here = (*path, key.value)
@@ -149,13 +188,16 @@ class _Reading:
                 self._skip(key, here, "merge keys are not supported; repeat the lines")
             else:
                 self.positions[here] = self._position(key, here)
-                values[key.value] = self._value(next(self._events), here)
+                values[key.value] = self._value(self._next(), here)
         return values
 
     def _skip(self, key: yaml.Event, path: Path, message: Message) -> None:
         """Passes over the value of a key that is a fault."""
+        kept = self.positions, self.faults
+        self.positions, self.faults = {}, []
+        self._value(self._next(), path)
+        self.positions, self.faults = kept
         self._fault(key, path, message)
-        _Reading(self._events, self._name, path)._value(next(self._events), path)
 
     def _fault(self, event: yaml.Event, path: Path, message: Message) -> None:
         self.faults.append(PlacedFault(self._position(event, path), message))
