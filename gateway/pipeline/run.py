@@ -207,6 +207,8 @@ class RequestHandler:
             if share is None
             else await offload(outgoing.write, call.asked, estimate, share=share)
         )
+        if share is not None:
+            share.end_turn()
         if outgoing.request.dropped:
             reply.name_dropped(own_names(outgoing.request.dropped, self.endpoint.dialect.fields))
         if cut:
@@ -315,6 +317,7 @@ class RequestHandler:
         principal = call.principal
         owner = runtime.address(self.scope) if principal.key == ANONYMOUS.key else principal.tenant
         call.share = Share(owner, len(self.request.body) + self._stored_bytes)
+        await call.share.wait_turn()
 
     async def _hold_stored(self, size: int) -> None:
         """Called with the bytes of what the request refers to, before that is fetched: they count as those of a body.
@@ -441,6 +444,8 @@ class RequestHandler:
             runtime.caps.close_stream(record.key)
         if client.reserved_bytes:
             runtime.body_budget.release(client.reserved_bytes)
+        if call.share is not None:
+            call.share.end_turn()
         call.settle()
         if record.outcome == "cancelled":
             record.phase = call.phase

@@ -312,3 +312,45 @@ def test_all_that_goes_over_a_large_request_is_done_in_a_thread(monkeypatch: pyt
             body = {**LARGE, "max_tokens": 5, "stream": stream}
             assert httpx.post(stack.url + "/v1/messages", json=body, timeout=30).status_code == 200
     assert seen == {name: {"thread"} for name in ("read", "write", "cost", "refuse_beyond", "routing")}
+
+
+# -- one owner's requests ---------------------------------------------------------------------------------------------
+
+
+async def test_an_owner_has_one_request_at_a_time_between_reading_and_writing() -> None:
+    """Whichever request ends in whichever way, the turn goes to the next one that still waits, and no owner is kept."""
+    first, other = Share("a", 1), Share("b", 1)
+    await first.wait_turn()
+    await other.wait_turn()  # another owner's does not wait
+    went: list[str] = []
+
+    async def read(name: str, share: Share) -> None:
+        await share.wait_turn()
+        went.append(name)
+
+    shares = {name: Share("a", 1) for name in ("left", "passed", "late", "last")}
+    tasks = {name: asyncio.create_task(read(name, share)) for name, share in shares.items()}
+    await asyncio.sleep(0)  # each runs up to its wait
+    tasks["left"].cancel()  # while it waits
+    await asyncio.wait([tasks["left"]])
+    first.end_turn()
+    tasks["passed"].cancel()  # in the moment in which the turn comes
+    await asyncio.wait([tasks["passed"], tasks["late"]])
+    assert went == ["late"]
+    for share in shares.values():
+        share.end_turn()  # of those that never had the turn, too
+    await tasks["last"]
+    assert went == ["late", "last"]
+    shares["last"].end_turn()
+    shares["last"].end_turn()
+    other.end_turn()
+    assert threads._owners == {}
+
+
+def test_a_large_request_passes_its_turn_on_however_it_ends(stack: Stack) -> None:
+    """It fails while it is read, at its worker, or succeeds: the next request of the same caller is served."""
+    refused = {**LARGE, "temperature": 100}
+    unknown = {**LARGE, "model": "unknown"}
+    statuses = [httpx.post(stack.url + URL, json=body).status_code for body in (refused, unknown, LARGE, LARGE)]
+    assert statuses == [400, 404, 200, 200]
+    assert threads._owners == {}

@@ -1,0 +1,67 @@
+"""No class of the gateway has many attributes or a constructor of many parameters, but for those that say why here."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from tests.repo.tree import ROOT, tracked
+
+MOST_ATTRIBUTES = 20
+MOST_PARAMETERS = 8
+"""Of a constructor, `self` not counted."""
+WIDE: dict[str, str] = {}
+"""Class -> the reason for which it may be wider."""
+
+
+def attributes(found: ast.ClassDef) -> set[str]:
+    """The names of a class's fields, its slots, and what its methods assign to `self`."""
+    names: set[str] = set()
+    for node in found.body:
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            names.add(node.target.id)
+        elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            slots = node.targets[0].id == "__slots__"
+            texts = (part.value for part in ast.walk(node.value) if isinstance(part, ast.Constant))
+            names.update(map(str, texts) if slots else [node.targets[0].id])
+    for node in ast.walk(found):
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and ast.unparse(node.value) == "self":
+            names.add(node.attr)
+    return names
+
+
+def parameters(found: ast.ClassDef) -> int:
+    """The number of parameters of the class's constructor; 0 without one."""
+    for node in found.body:
+        if isinstance(node, ast.FunctionDef) and node.name == "__init__":
+            return len([*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]) - 1
+    return 0
+
+
+def wide(source: str) -> Iterator[tuple[str, int, int]]:
+    """(class, attributes, parameters) of the classes of a module that have too many of either."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ClassDef):
+            count, given = len(attributes(node)), parameters(node)
+            if count > MOST_ATTRIBUTES or given > MOST_PARAMETERS:
+                yield node.name, count, given
+
+
+def test_no_class_is_too_wide() -> None:
+    found = {
+        f"{path.relative_to(ROOT).with_suffix('')}.{name}".replace("/", "."): (count, given)
+        for path in tracked("gateway/*.py")
+        for name, count, given in wide(path.read_text())
+    }
+    assert {name: sizes for name, sizes in found.items() if name not in WIDE} == {}
+    assert WIDE.keys() - found.keys() == set(), "a reason without a class"
+
+
+def test_a_wide_class_is_found() -> None:
+    fields = "".join(f"    a{number}: int\n" for number in range(21))
+    given = ", ".join(f"b{number}" for number in range(9))
+    assigned = "".join(f"        self.c{number} = 1\n" for number in range(21))
+    assert list(wide(f"class A:\n{fields}")) == [("A", 21, 0)]
+    assert list(wide(f"class B:\n    def __init__(self, {given}): ...\n")) == [("B", 0, 9)]
+    assert list(wide(f"class C:\n    def f(self):\n{assigned}")) == [("C", 21, 0)]
+    assert list(wide('class D:\n    __slots__ = ("a", "b")\n    def __init__(self, a): self.a = a\n')) == []
