@@ -10,20 +10,38 @@ from tests.repo.tree import ROOT, tracked
 MOST_ATTRIBUTES = 20
 MOST_PARAMETERS = 8
 """Of a constructor, `self` not counted."""
-WIDE: dict[str, str] = {}
+_SCHEMA = "a member for each option or field of the format that it is"
+_HOT = (
+    "the state of one connection or stream, read for each block: one object, since each further one is another lookup"
+)
+WIDE = {
+    "gateway.config.model.Config": _SCHEMA,
+    "gateway.config.model.Model": _SCHEMA,
+    "gateway.core.ports.account.RequestRecord": _SCHEMA,
+    "gateway.dialects.friendli.requests._CompleteIn": _SCHEMA,
+    "gateway.core.errors.GatewayError": "its parameters are optional facts about one error, given by name",
+    "gateway.core.routing_facts.RoutingFacts": "what pick policies read of one request, made once a request",
+    "gateway.observe.metrics.Metrics": "one attribute for each family that counts on the way of a request",
+    "gateway.fleet.worker.Worker": _HOT,
+    "gateway.ratelimit.limiter.Limiter": "one owner of the counters of a process: to be parted",
+    "gateway.ratelimit.redis.batcher.Batcher": "one owner of the calls to Redis: to be parted",
+    "gateway.server.connection.ClientConnection": _HOT,
+    "gateway.server.cycle.RequestCycle": _HOT,
+    "gateway.transport.connection.WorkerConnection": _HOT,
+}
 """Class -> the reason for which it may be wider."""
 
 
 def attributes(found: ast.ClassDef) -> set[str]:
     """The names of a class's fields, its slots, and what its methods assign to `self`."""
     names: set[str] = set()
-    for node in found.body:
-        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            names.add(node.target.id)
-        elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-            slots = node.targets[0].id == "__slots__"
-            texts = (part.value for part in ast.walk(node.value) if isinstance(part, ast.Constant))
-            names.update(map(str, texts) if slots else [node.targets[0].id])
+    for statement in found.body:
+        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+            names.add(statement.target.id)
+        elif isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
+            slots = statement.targets[0].id == "__slots__"
+            texts = (part.value for part in ast.walk(statement.value) if isinstance(part, ast.Constant))
+            names.update(map(str, texts) if slots else [statement.targets[0].id])
     for node in ast.walk(found):
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and ast.unparse(node.value) == "self":
             names.add(node.attr)
