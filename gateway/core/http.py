@@ -70,7 +70,7 @@ class Request(Struct):
     route: str = ""
     params: dict[str, str] = {}
     id: str = ""
-    head: HeadCache = field(default_factory=lambda: HeadCache())
+    head: HeadCache = field(default_factory=HeadCache)
     reply: Headers = []
     stored: Mapping[str, bytes | None] | None = None
     sealing: Callable[[], Sealing] | None = None
