@@ -25,7 +25,7 @@ from gateway.pipeline.caps import Caps
 from gateway.pipeline.guard import Guard
 from gateway.pipeline.quarantine import Quarantine
 from gateway.pipeline.response_store import MemoryResponseStore, RedisResponseStore, ResponseStore
-from gateway.ratelimit import Limiting
+from gateway.ratelimit import HttpRateLimiter
 from gateway.redis import RedisSettings, connect
 
 
@@ -74,7 +74,7 @@ class Services:
         self._host = host
         log, known = host.log, before if before is not None else _NOTHING
         self.tracing: Tracing | None = Tracing.follow(known.tracing, config.tracing)
-        self.limiting: Limiting | None = Limiting.follow(
+        self.limiting: HttpRateLimiter | None = HttpRateLimiter.follow(
             known.limiting, config, prepared.limits, self._limits_changed, self._decided_alone
         )
         self.tokens: JwtVerifier | None = None

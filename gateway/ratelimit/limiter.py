@@ -10,21 +10,35 @@ import asyncio
 import secrets
 from asyncio import Task
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from math import ceil, inf
 from random import random
 from time import monotonic
 from typing import Any
 from weakref import ref
 
+from gateway.config import Limit
 from gateway.core.background import keep_running
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.estimate import Cost
+from gateway.core.usage import Usage
 from gateway.light_task import Promise
+from gateway.ratelimit.kinds import KINDS
 from gateway.ratelimit.memory import MemoryStore
-from gateway.ratelimit.model import Decision, Lease, Limited, Outcome, Plan, Rule, Subject, Verdict, decide
+from gateway.ratelimit.model import (
+    ADMITTED,
+    UNLIMITED,
+    Limited,
+    LimitState,
+    Outcome,
+    Plan,
+    Settlement,
+    Subject,
+)
 from gateway.ratelimit.plan import Plans, Replaced, RuleIndex, scaled
-from gateway.ratelimit.store import Settlement, Store, StoreDown
+from gateway.ratelimit.reservation import Reservation
+from gateway.ratelimit.store import Store, StoreDown
 
 FREE = Cost()
 _RENEWED, _RENEWED_EVERY = 200, 0.01
@@ -42,7 +56,7 @@ _SLOT_SPREAD = 5.0
 """The most by which the waits for a slot are spread, in seconds."""
 
 
-class Limiter:
+class RateLimiter:
     """Enforces `rules` by counters in a store. Raises ValueError if the rules do not fit the store's layout.
 
     lease_ttl   seconds that a slot lives without renewal; it is renewed three times in it or more often
@@ -57,7 +71,7 @@ class Limiter:
 
     def __init__(
         self,
-        rules: Sequence[Rule] | RuleIndex,
+        rules: Sequence[Limit] | RuleIndex,
         store: Store,
         *,
         lease_ttl: float = 30.0,
@@ -86,7 +100,7 @@ class Limiter:
         self._on_alone = on_alone
         self._prefix = secrets.token_hex(6)
         self._count = 0
-        self._live: dict[str, ref[Lease]] = {}  # with slots; a lease that its holder dropped must not be renewed
+        self._live: dict[str, ref[Reservation]] = {}  # with slots; a lease that its holder dropped must not be renewed
         self._beating: Task[None] | None = None
         store.changed = self._changed
 
@@ -107,7 +121,7 @@ class Limiter:
 
     @property
     def in_flight(self) -> int:
-        """Leases of this process that hold slots."""
+        """Reservations of this process that hold slots."""
         return len(self._live)
 
     @property
@@ -123,7 +137,7 @@ class Limiter:
                 found[name, mode, "admitted"] -= count
         return +found
 
-    def use(self, rules: Sequence[Rule] | RuleIndex) -> None:
+    def use(self, rules: Sequence[Limit] | RuleIndex) -> None:
         """Replaces the rules. A rule with the same kind, window, name and scope as before keeps its counters. Any other
         rule begins with empty counters, so the rule that it replaces is enforced beside it for one more window (the
         shorter of the two): a reload admits nobody twice. Raises ValueError."""
@@ -160,109 +174,110 @@ class Limiter:
             await asyncio.wait([self._beating])
         await self._store.close()
 
-    def reserve(self, subject: Subject, cost: Cost = FREE, early: Lease | None = None) -> Coroutine[Any, Any, Lease]:
-        """Charges the request on all of its limits but those of `early`, or raises and charges none.
+    def reserve(
+        self, subject: Subject, cost: Cost | None = FREE, early: Reservation | None = None
+    ) -> Coroutine[Any, Any, Reservation]:
+        """Charges the request on all of its limits but those of `early`, or raises and charges none. cost: None for a
+        question that uses no tokens.
 
-        Raises `Limited` (LIMITED, with the decision), or GatewayError(OVERLOADED) if the store is down and a rule fails
-        closed. A cancelled call returns what it may have been granted.
+        Raises `Limited`, or GatewayError(OVERLOADED) if the store is down and a rule fails closed. A cancelled call
+        returns what it may have been granted.
         """
         return self._reserve(self._plans.of(subject, () if early is None else early.plan.keys), cost)
 
-    def reserve_early(self, subject: Subject) -> Coroutine[Any, Any, Lease]:
+    def reserve_early(self, subject: Subject) -> Coroutine[Any, Any, Reservation]:
         """As `reserve`, on the limits that count a request whatever it holds and whatever model it names. subject has
         no model."""
-        return self._reserve(self._plans.early(subject), FREE)
+        return self._reserve(self._plans.early(subject), FREE, True)
 
-    async def _reserve(self, plan: Plan, cost: Cost) -> Lease:
+    async def _reserve(self, plan: Plan, cost: Cost | None, early: bool = False) -> Reservation:
         self._count = count = self._count + 1
-        lease_id = f"{self._prefix}{count}"
+        made = Reservation(
+            self, f"{self._prefix}{count}", plan, cost, (), UNLIMITED, self._store.up, monotonic(), early
+        )
         if not plan.rules:
-            return Lease(lease_id, plan, (), (-1, 0), self._store.up)
-        costs = self._costs(plan, cost) if plan.tokens else plan.costs
-        if not self._store.up:
-            return self._reserve_alone(plan, cost, lease_id)
+            return made
+        made.charged = costs = self._costs(plan, cost) if plan.measured else plan.costs
         store = self._store
+        if not store.up:
+            return self._reserve_alone(made)
         try:
-            answer = store.admit(plan, costs, lease_id)
-            raw: Verdict = await answer if isinstance(answer, Promise) else answer
+            answer = store.admit(plan, costs, made.id)
+            made.verdict = await answer if isinstance(answer, Promise) else answer
         except StoreDown:
-            return self._reserve_alone(plan, cost, lease_id)
+            return self._reserve_alone(made)
         except asyncio.CancelledError:
             # The store undoes what it grants to a waiter that has left. This one left between the answer and its own
             # resumption.
             assert isinstance(answer, Promise)
-            if answer.value is not None and answer.value[0] == -1:
-                self.settle(Lease(lease_id, plan, costs, answer.value, True), None, "unserved")
+            if answer.value is not None and answer.value.violated == ADMITTED:
+                made.verdict = answer.value
+                self.settle(made, None, "unserved")
             raise
-        return self._verdict(plan, costs, raw, lease_id, True)
+        return self._decided(made)
 
     def settle(
-        self, lease: Lease, tokens: int | None, outcome: Outcome = "finished", *, at_least: bool = False
+        self, made: Reservation, used: Usage | None, outcome: Outcome = "finished", *, at_least: bool = False
     ) -> None:
-        """Ends a lease: frees its slots and corrects its tokens to what was used. Returns at once and cannot be
-        interrupted, so it is safe in `finally`. A second call does nothing.
+        """Ends a reservation: frees its slots and corrects what was charged to what was used. Returns at once and
+        cannot be interrupted, so it is safe in `finally`. A second call does nothing.
 
-        tokens is what the request used, input and output; None is unknown and keeps the reservation, and with at_least
-        nothing of it is given back. Outcome "unserved" returns everything, the request itself too.
+        used: None is unknown and keeps the reservation, and with at_least nothing of it is given back. Outcome
+        "unserved" returns everything, the request itself too.
         """
-        if lease.settled:
+        if made.settled:
             return
-        lease.settled = True
-        plan, raw, charged = lease.plan, lease.raw, lease.charged
+        made.settled = True
+        plan, counters, charged = made.plan, made.verdict.counters, made.charged
         settlements: list[Settlement] = list(plan.releases)
         if settlements:
-            self._live.pop(lease.id, None)
+            self._live.pop(made.id, None)
             if plan.shadows:  # which may have charged nothing
-                settlements = [one for one in settlements if raw[4 + 3 * one[0]] >= 0]
+                settlements = [one for one in settlements if counters[one.index].entry >= 0]
         if outcome == "unserved":
-            for index, cost in enumerate(charged):
-                if index not in plan.slots and raw[4 + 3 * index] >= 0:
-                    settlements.append((index, raw[4 + 3 * index], -cost))
-        elif tokens is not None:
-            for index, place, _ in plan.tokens:
-                entry, delta = raw[place], tokens - charged[index]
+            for index, counted in enumerate(counters):
+                if index not in plan.slots and counted.entry >= 0:
+                    settlements.append(Settlement(index, counted.entry, -charged[index]))
+        elif used is not None:
+            for index, kind in plan.measured:
+                entry, delta = counters[index].entry, kind.uses(used) - charged[index]
                 if delta and entry >= 0 and not (at_least and delta < 0):
-                    settlements.append((index, entry, delta))
+                    settlements.append(Settlement(index, entry, delta))
         if not settlements:
             return
-        if lease.strict:
-            self._store.settle(plan, lease.id, settlements, _scarce(plan, raw, settlements))
-            if lease.adopted:
-                self._local.settle(plan, lease.id, [one for one in settlements if one[0] in plan.slots])
+        if made.strict:
+            self._store.settle(plan, made.id, settlements, _scarce(made, settlements))
         else:
-            self._local.settle(plan, lease.id, settlements)
-            if lease.adopted:
-                self._store.settle(plan, lease.id, [one for one in settlements if one[0] in plan.slots])
+            self._local.settle(plan, made.id, settlements)
+        if made.adopted:
+            other = self._local if made.strict else self._store
+            other.settle(plan, made.id, [one for one in settlements if one.index in plan.slots])
 
-    async def inspect(self, subject: Subject) -> Decision:
-        """The state of every rule of `subject`; charges nothing. Raises GatewayError(OVERLOADED) if the store is
+    async def inspect(self, subject: Subject) -> tuple[LimitState, ...]:
+        """The state of every limit of `subject`; charges nothing. Raises GatewayError(OVERLOADED) if the store is
         down."""
         plan = self._plans.of(subject)
-        try:
-            raw = await self._store.look(plan) if plan.rules else (-1, 0)
-        except StoreDown as down:
-            raise GatewayError(Kind.OVERLOADED, "the limit store is unavailable", retry_after=_CLOSED_RETRY) from down
-        decision = decide(plan, raw, True)
-        for index, state in enumerate(decision.states):
-            state.used = raw[4 + 3 * index]
-        return decision
+        with _store_is_needed():
+            verdict = await self._store.look(plan) if plan.rules else UNLIMITED
+        states = plan.states(verdict)
+        for state, counted in zip(states, verdict.counters, strict=True):
+            state.used = counted.entry
+        return states
 
     async def reset(self, subject: Subject) -> None:
         """Forgets what `subject` used. Requests in flight keep running uncounted. Raises as `inspect`."""
         plan = self._plans.of(subject)
-        try:
+        with _store_is_needed():
             if plan.rules:
                 await self._store.reset(plan)
-        except StoreDown as down:
-            raise GatewayError(Kind.OVERLOADED, "the limit store is unavailable", retry_after=_CLOSED_RETRY) from down
 
     async def flush(self) -> None:
         """Returns when all settlements so far have taken effect; for shutdown and tests."""
         await self._store.flush()
 
-    def _reserve_alone(self, plan: Plan, cost: Cost, lease_id: str) -> Lease:
+    def _reserve_alone(self, made: Reservation) -> Reservation:
         self.alone += 1
-        for rule in plan.rules:
+        for rule in made.plan.rules:
             if rule.on_redis_failure == "closed" and not rule.shadow:
                 self._refuse(rule, "closed")
                 raise GatewayError(
@@ -271,55 +286,58 @@ class Limiter:
                     code="limits_unavailable",
                     retry_after=_CLOSED_RETRY,
                 )
-        plan = scaled(plan, self._store.replicas)
+        made.plan = plan = scaled(made.plan, self._store.replicas)
+        made.strict = False
         if not plan.rules:
-            return Lease(lease_id, plan, (), (-1, 0), False)
-        costs = self._costs(plan, cost) if plan.tokens else plan.costs
-        return self._verdict(plan, costs, self._local.admit(plan, costs, lease_id), lease_id, False)
+            made.charged = ()
+            return made
+        made.charged = costs = self._costs(plan, made.cost) if plan.measured else plan.costs
+        made.verdict = self._local.admit(plan, costs, made.id)
+        return self._decided(made)
 
-    def _costs(self, plan: Plan, cost: Cost) -> Sequence[int]:
-        """What each rule is charged. A reservation is bounded by the limit: a request that may use more than all of it
-        is admitted while nothing of it is used, and what it uses beyond its reservation becomes a debt. A request is
-        refused for good if it surely uses more than the limit, or if its choices may have more tokens together."""
+    def _costs(self, plan: Plan, cost: Cost | None) -> Sequence[int]:
+        """What each limit is charged. A reservation is bounded by the limit: a request that may use more than all of it
+        is admitted while nothing of it is used, and what it uses beyond its reservation becomes a debt."""
         costs = list(plan.costs)
-        tokens, least = cost.tokens, cost.least
-        if least > tokens:
-            tokens = least
-        for index, _, limit in plan.tokens:
-            if least > limit and least > (rule := plan.rules[index]).limit and not rule.shadow:
+        cost = cost or FREE
+        for index, kind in plan.measured:
+            limit = plan.shapes[index].limit
+            reserved = kind.reserves(cost)
+            if reserved <= limit:
+                costs[index] = reserved
+                continue
+            costs[index] = limit
+            rule = plan.rules[index]
+            wrong = None if rule.shadow else kind.never_fits(cost, rule)
+            if wrong is not None:
                 self._refuse(rule, _MODES[self._store.up])
-                raise Limited(
-                    Decision(False, rule, None, ()),
-                    f"this request needs at least {least} tokens, above the limit '{rule.name}' of {rule.limit} "
-                    f"{_per(rule)}",
-                    None,
-                )
-            if cost.field and cost.choices * cost.each > (rule := plan.rules[index]).limit and not rule.shadow:
-                self._refuse(rule, _MODES[self._store.up])
-                raise Limited(Decision(False, rule, None, ()), _too_many(cost, rule), None, cost.field)
-            costs[index] = tokens if tokens < limit else limit
+                raise Limited(rule, wrong[0], param=wrong[1])
         return costs
 
-    def _verdict(self, plan: Plan, costs: Sequence[int], raw: Verdict, lease_id: str, strict: bool) -> Lease:
-        if raw[0] >= 0:
-            decision = decide(plan, raw, strict)
-            self._refuse(plan.rules[raw[0]], _MODES[strict])
-            wait = decision.retry_after_s
-            if wait is not None:
-                wait += self._spread(plan, raw[0], costs[raw[0]], wait)
-            raise Limited(decision, _say(decision, costs[raw[0]], wait or 0.0), wait)
-        if plan.shadows:
-            for index in plan.shadows:
-                if raw[4 + 3 * index] < 0:
-                    self.shadowed[plan.rules[index].name] += 1
-                    self._others[plan.rules[index].name, _MODES[strict], "shadowed"] += 1
-        self._admitted[plan.names, strict] += 1
-        lease = Lease(lease_id, plan, costs, raw, strict)
+    def _decided(self, made: Reservation) -> Reservation:
+        plan, verdict, mode = made.plan, made.verdict, _MODES[made.strict]
+        if verdict.violated >= 0:
+            raise self._refusal(made, plan.rules[verdict.violated], mode)
+        for index in plan.shadows:
+            if verdict.counters[index].entry < 0:
+                self.shadowed[plan.rules[index].name] += 1
+                self._others[plan.rules[index].name, mode, "shadowed"] += 1
+        self._admitted[plan.names, made.strict] += 1
         if plan.slots:
-            self._live[lease_id] = ref(lease)
-        return lease
+            self._live[made.id] = ref(made)
+        return made
 
-    def _refuse(self, rule: Rule, mode: str) -> None:
+    def _refusal(self, made: Reservation, rule: Limit, mode: str) -> Limited:
+        verdict, index = made.verdict, made.verdict.violated
+        self._refuse(rule, mode)
+        charge, fits_s = made.charged[index], verdict.wait_us / 1e6
+        spread = self._spread(made.plan, index, charge, fits_s)
+        limit, remaining = made.plan.shapes[index].limit, verdict.counters[index].remaining
+        # The client reads whole seconds, as in Retry-After.
+        message = KINDS[rule.kind].refusal(rule, limit, remaining, charge, ceil(fits_s + spread))
+        return Limited(rule, message, made.states, fits_s, spread)
+
+    def _refuse(self, rule: Limit, mode: str) -> None:
         self.refused[rule.name] += 1
         self._others[rule.name, mode, "refused"] += 1
 
@@ -332,11 +350,9 @@ class Limiter:
         count, until = self._crowds.get(key, (0, 0.0))
         if now >= until:
             count = 0
-        if plan.rules[index].kind == "concurrency":
-            each, most = 1.0 / shape[1], _SLOT_SPREAD
-        else:
-            most = plan.rules[index].per
-            each = most * cost / shape[1]
+        in_flight = KINDS[plan.rules[index].kind].in_flight
+        most = _SLOT_SPREAD if in_flight else plan.rules[index].per_s
+        each = 1.0 / shape.limit if in_flight else most * cost / shape.limit
         more = random() * min(count * each * self._store.replicas, most)
         if len(self._crowds) >= _CROWDS and key not in self._crowds:
             for old in list(self._crowds)[: _CROWDS // 2]:
@@ -403,37 +419,19 @@ class Limiter:
             self._retire(now)
 
 
-def _scarce(plan: Plan, raw: Verdict, settlements: Sequence[Settlement]) -> bool:
-    """Whether somebody may soon need what is given back. Nobody does if, when the request was admitted, each of the
-    counters had half of its limit left and room for `_PLENTY` more."""
-    for index, _, _ in settlements:
-        left = raw[2 + 3 * index]
-        if left < _PLENTY or left * 2 < plan.shapes[index][1]:
+@contextmanager
+def _store_is_needed() -> Iterator[None]:
+    try:
+        yield
+    except StoreDown as down:
+        raise GatewayError(Kind.OVERLOADED, "the limit store is unavailable", retry_after=_CLOSED_RETRY) from down
+
+
+def _scarce(made: Reservation, settlements: Sequence[Settlement]) -> bool:
+    """Whether another request may soon need what is given back. None does if, when the request was admitted, each of
+    the counters had half of its limit left and room for `_PLENTY` more."""
+    for one in settlements:
+        left = made.verdict.counters[one.index].remaining
+        if left < _PLENTY or left * 2 < made.plan.shapes[one.index].limit:
             return True
     return False
-
-
-def _too_many(cost: Cost, rule: Rule) -> str:
-    return (
-        f"'{cost.field}' asks for {cost.choices} outputs of up to {cost.each} tokens each, together more than the "
-        f"limit '{rule.name}' of {rule.limit} tokens {_per(rule)}; ask for fewer, or send a smaller cap on the output "
-        "(such as max_tokens)"
-    )
-
-
-def _per(rule: Rule) -> str:
-    return {60.0: "a minute", 3600.0: "an hour", 86_400.0: "a day"}.get(rule.per, f"in {rule.per:g} s")
-
-
-def _say(decision: Decision, charge: int, wait: float) -> str:
-    """charge is what the limit would have been charged. wait is in seconds, as the client is told."""
-    rule, state = decision.rule, decision.violated
-    assert rule is not None
-    assert state is not None
-    if rule.kind == "concurrency":
-        return f"limit '{rule.name}' reached: {state.limit} requests in flight; try again when one has ended"
-    reserved = f" and this request reserves {charge}" if rule.kind == "tokens" else ""
-    return (
-        f"limit '{rule.name}' reached: {state.limit} {rule.kind} {_per(rule)}, {state.remaining} left{reserved}; "
-        f"try again in {ceil(wait)} s"  # as Retry-After, which says nothing finer
-    )

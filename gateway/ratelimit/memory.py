@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 from time import monotonic_ns
 
-from gateway.ratelimit.model import Plan, Verdict
+from gateway.ratelimit.kinds import COUNTERS
+from gateway.ratelimit.model import ADMITTED, Plan, Settlement, Verdict
 from gateway.ratelimit.plan import Layout
-from gateway.ratelimit.store import Settlement
-from gateway.ratelimit.window import RATE, Shape, Slots, Window
+from gateway.ratelimit.window import Counted, Shape, Slots, Window
 
 Group = OrderedDict[bytes, tuple[Window | Slots, Shape]]
 
@@ -52,7 +52,7 @@ class MemoryStore:
         counters: list[Window | Slots] = []
         waits: list[int] = []
         for key, shape, cost in zip(plan.keys, plan.shapes, costs, strict=True):
-            group = groups.get(shape[7])
+            group = groups.get(shape.keep)
             found = group.get(key) if group is not None else None
             if group is None or found is None:
                 counter = self._touch(key, shape, now)
@@ -64,28 +64,31 @@ class MemoryStore:
         violated, longest = -1, 0
         if any(waits):
             for index, wait in enumerate(waits):
-                if wait > longest and not plan.shapes[index][5]:
+                if wait > longest and not plan.shapes[index].shadow:
                     violated, longest = index, wait
-        out = [violated, longest]
-        for counter, shape, cost, wait in zip(counters, plan.shapes, costs, waits, strict=True):
-            if wait or violated >= 0:
-                out += counter.state(now, shape)
-                out.append(-1)
-            else:
-                out += counter.take(now, cost, shape, lease, ttl)
-        return out
+        refused = violated >= 0
+        return Verdict(
+            violated,
+            longest,
+            [
+                Counted(*counter.state(now, shape), -1)
+                if wait or refused
+                else counter.take(now, cost, shape, lease, ttl)
+                for counter, shape, cost, wait in zip(counters, plan.shapes, costs, waits, strict=True)
+            ],
+        )
 
     def settle(self, plan: Plan, lease: str, settlements: Sequence[Settlement], needed: bool = True) -> None:
         now = self._clock()
-        for index, entry, delta in settlements:
-            key, shape = plan.keys[index], plan.shapes[index]
-            if shape[0] == RATE and delta > 0:
-                self._touch(key, shape, now).settle(now, entry, delta, shape, lease)
+        for one in settlements:
+            key, shape = plan.keys[one.index], plan.shapes[one.index]
+            if one.delta > 0:
+                self._touch(key, shape, now).settle(now, one.entry, one.delta, shape, lease)
                 continue
-            group = self._groups.get(shape[7])
+            group = self._groups.get(shape.keep)
             found = group.get(key) if group is not None else None
-            if found is not None:  # else the counter is gone, and nothing can be given back
-                found[0].settle(now, entry, delta, shape, lease)
+            if found is not None:  # else nothing can be given back
+                found[0].settle(now, one.entry, one.delta, shape, lease)
 
     def renew(self, leases: Sequence[tuple[str, Plan]]) -> None:
         now = self._clock()
@@ -97,17 +100,16 @@ class MemoryStore:
 
     async def look(self, plan: Plan) -> Verdict:
         now = self._clock()
-        out = [-1, 0]
+        found = []
         for key, shape in zip(plan.keys, plan.shapes, strict=True):
-            group = self._groups.get(shape[7])
-            found = group.get(key) if group is not None else None
-            if found is None:
-                out += (shape[4] or shape[1], 0, 0)
-                continue
-            counter = found[0]
-            counter.slide(now, shape)
-            out += (*counter.state(now, shape), counter.used)
-        return out
+            group = self._groups.get(shape.keep, OrderedDict())
+            if key not in group:
+                found.append(Counted(shape.burst or shape.limit, 0, 0))
+            else:
+                counter = group[key][0]
+                counter.slide(now, shape)
+                found.append(Counted(*counter.state(now, shape), counter.used))
+        return Verdict(ADMITTED, 0, found)
 
     async def reset(self, plan: Plan) -> None:
         now = self._clock()
@@ -130,9 +132,9 @@ class MemoryStore:
         return None
 
     def _touch(self, key: bytes, shape: Shape, now: int) -> Window | Slots:
-        group = self._groups.get(shape[7])
+        group = self._groups.get(shape.keep)
         if group is None:
-            group = self._groups[shape[7]] = OrderedDict()
+            group = self._groups[shape.keep] = OrderedDict()
         found = group.get(key)
         if found is not None:
             group.move_to_end(key)
@@ -140,8 +142,8 @@ class MemoryStore:
         self._drop_expired(group, now, 2)
         if self._size >= self._max_keys:
             self._displace(max(self._groups.values(), key=len))
-        counter: Window | Slots = Window() if shape[0] == RATE else Slots()
-        counter.expires = now + (shape[7] * 1000 or self._ttl)
+        counter = COUNTERS[shape.counter]()
+        counter.expires = now + (shape.keep * 1000 or self._ttl)
         group[key] = (counter, shape)
         self._size += 1
         return counter
@@ -157,7 +159,7 @@ class MemoryStore:
             if counter.expires <= now:
                 del group[key]
                 self._size -= 1
-            elif isinstance(counter, Window) and counter.debt:
+            elif counter.debt:
                 group.move_to_end(key)
             else:
                 return
@@ -166,10 +168,9 @@ class MemoryStore:
         shares = {}
         for key in list(islice(group, _CANDIDATES)):
             counter, shape = group[key]
-            if isinstance(counter, Window):
-                shares[key] = counter.used / shape[1]
-            elif not counter.held:
-                shares[key] = 0.0
+            share = counter.share(shape)
+            if share is not None:
+                shares[key] = share
             group.move_to_end(key)
         if shares:
             del group[min(shares, key=lambda key: shares[key])]

@@ -1,30 +1,25 @@
-"""Limits, the callers they count, and decisions, as plain values: no store, no clock, no I/O."""
+"""Limits, the callers they count, and what stores answer, as plain values: no store, no clock, no I/O."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import Literal
 
 from msgspec import Struct
 
+from gateway.config import Limit
 from gateway.core.errors import GatewayError, Kind
-
-LimitKind = Literal["requests", "tokens", "concurrency"]
-Dimension = Literal["key", "team", "model", "address"]
-OnFailure = Literal["local", "open", "closed"]
+from gateway.ratelimit.kinds import KINDS, LimitKind
+from gateway.ratelimit.window import Counted, Shape
 
 Outcome = Literal["finished", "failed", "cancelled", "unserved"]
 """How an admitted request ended. "unserved": no worker ever saw it, so everything is returned."""
 
-DIMENSIONS: tuple[Dimension, ...] = ("key", "team", "model", "address")
-_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-_SHORTEST, _LONGEST = 0.1, 31 * 86_400.0
-_MOST = 10**12
+DIMENSIONS: tuple[Literal["key", "team", "model", "address"], ...] = ("key", "team", "model", "address")
 
 
 class Subject(Struct, frozen=True):
-    """The caller that a request is counted for. None is unknown: rules whose scope names an unknown dimension do not
+    """The caller that a request is counted for. None is unknown: limits whose scope names an unknown dimension do not
     apply.
 
     key      the key's public id, never its secret
@@ -37,189 +32,141 @@ class Subject(Struct, frozen=True):
     address: str | None = None
 
 
-class Rule(Struct, frozen=True, kw_only=True):
-    """One limit. Raises ValueError for values out of range.
+class Verdict(Struct, array_like=True):
+    """What a store answers. wait_us: microseconds until the request would fit, 0 when admitted.
 
-    name              shown to clients and part of the counter's name: letters, digits, `_ . -`, at most 64
-    kind              requests and tokens are counted per window, concurrency is what is in flight
-    limit             requests, tokens (input + output), or requests in flight; at least 1
-    per               the window in seconds, 0.1 s to 31 days; ignored by concurrency
-    burst             the most that may be admitted at once, 1..limit; more is admitted at the rate limit/per. None:
-                      limit. Ignored by concurrency
-    scope             the dimensions of the subject that have counters of their own; () is one counter for all
-    match             dimension -> values that the rule applies to. Of rules with the same name only the first that
-                      matches a subject applies, so an exception stands before its default
-    shadow            counts what it would refuse, and refuses nothing
-    on_redis_failure  local: limit / live replicas, counted in this process; open: admitted; closed: refused with 503
+    violated  the index of the refusing limit in the plan; ADMITTED, or LATE: the store saw the request too late
+    counters  one for each limit of the plan
     """
 
-    name: str
-    kind: LimitKind
-    limit: int
-    per: float = 60.0
-    burst: int | None = None
-    scope: tuple[Dimension, ...] = ("key",)
-    match: Mapping[Dimension, Sequence[str]] = {}
-    shadow: bool = False
-    on_redis_failure: OnFailure = "local"
-
-    def __post_init__(self) -> None:
-        if not _NAME.fullmatch(self.name):
-            raise ValueError(f"limit name {self.name!r} must be 1 to 64 letters, digits, '_', '.' or '-'")
-        if not 1 <= self.limit <= _MOST:
-            raise ValueError(f"limit '{self.name}': limit must be 1 to {_MOST}")
-        if not _SHORTEST <= self.per <= _LONGEST:
-            raise ValueError(f"limit '{self.name}': per must be {_SHORTEST} to {_LONGEST:.0f} seconds")
-        if self.burst is not None and not 1 <= self.burst <= self.limit:
-            raise ValueError(f"limit '{self.name}': burst must be 1 to the limit")
-        if len(set(self.scope)) != len(self.scope) or not set(self.scope) <= set(DIMENSIONS):
-            raise ValueError(f"limit '{self.name}': scope must be some of {', '.join(DIMENSIONS)}, each once")
-        if not set(self.match) <= set(DIMENSIONS):
-            raise ValueError(f"limit '{self.name}': match must name some of {', '.join(DIMENSIONS)}")
-
-    def applies(self, subject: Subject) -> bool:
-        if any(getattr(subject, one) is None for one in self.scope):
-            return False
-        return all(getattr(subject, one) in values for one, values in self.match.items())
+    violated: int
+    wait_us: int
+    counters: list[Counted]
 
 
-class RuleState(Struct):
-    """One counter as a client may see it.
+ADMITTED, LATE = -1, -2
+UNLIMITED = Verdict(ADMITTED, 0, [])
 
-    remaining  what would be admitted now, never negative; with a burst often less than what the window has left
-    reset_s    seconds until all of the limit is free if nothing more is admitted; 0 for concurrency
-    used       what the window or the slots hold; -1 unless `Limiter.inspect` asked"""
 
-    rule: Rule
+class Settlement(Struct, array_like=True, gc=False):
+    """The correction of one charge. index: of the limit in its plan. entry: that was charged. delta < 0 refunds, > 0
+    charges more; a slot is released whatever it is."""
+
+    index: int
+    entry: int
+    delta: int
+
+
+class LimitState(Struct):
+    """One counter as clients and operators see it: `Counted`, with the limit. used: -1 unless `inspect` asked."""
+
+    rule: Limit
     limit: int
     remaining: int
     reset_s: float
     used: int = -1
 
 
-class Decision(Struct):
-    """A decision, and the state of every applicable rule after it.
+class Limited(GatewayError):
+    """The error for a request over a limit: LIMITED; code is the limit's name.
 
-    rule           the violated rule with the longest wait, or None
-    retry_after_s  seconds until the same request would fit if nothing else came; None if it never fits
-    states         rules in configured order; rules that fail open while the store is down are absent
-    shadowed       names of the shadow rules that would have refused the request
-    strict         False if this process decided alone because the store was down
+    violated  the state of the limit with the longest wait; None if the request never fits
+    states    of all limits of the request, in configured order
+    fits_s    seconds until the request would fit if nothing else came; `retry_after` is what the client is told, at
+              least that much. None if it never fits
+    param     the field by which it never does, if there is one
     """
 
-    admitted: bool
-    rule: Rule | None
-    retry_after_s: float | None
-    states: tuple[RuleState, ...]
-    shadowed: tuple[str, ...] = ()
-    strict: bool = True
-
-    def tightest(self, kind: LimitKind) -> RuleState | None:
-        """The enforced rule of `kind` with the least remaining, for clients' headers, which have room for one."""
-        states = [state for state in self.states if state.rule.kind == kind and not state.rule.shadow]
-        return min(states, key=lambda state: state.remaining) if states else None
-
-    @property
-    def violated(self) -> RuleState | None:
-        return next((state for state in self.states if state.rule is self.rule), None)
-
-
-class Limited(GatewayError):
-    """The error for a request over a limit: LIMITED; code is the rule's name. `decision` is for the headers. wait is
-    the time that the client is told, in seconds, at least `decision.retry_after_s`; None if the request never fits.
-    param is the field by which it never does, if there is one."""
-
-    def __init__(self, decision: Decision, message: str, wait: float | None, param: str | None = None) -> None:
-        rule = decision.rule
-        assert rule is not None
+    def __init__(
+        self,
+        rule: Limit,
+        message: str,
+        states: tuple[LimitState, ...] = (),
+        fits_s: float | None = None,
+        spread_s: float = 0.0,
+        param: str | None = None,
+    ) -> None:
+        wait = None if fits_s is None else fits_s + spread_s
         super().__init__(Kind.LIMITED, message, param=param, code=rule.name, retry_after=wait)
-        self.decision = decision
+        self.violated = next((state for state in states if state.rule is rule), None)
+        self.states = states
+        self.fits_s = fits_s
+
+
+class LimitHeaders(Struct):
+    """The headers about one limit of a plan. They are kept, because all requests that one call to the store decides
+    have the same `reset`.
+
+    index      of the limit in the plan
+    limit      the header of the limit
+    remaining  the name of that of what remains
+    reset      the name of that of the time
+    ms         the time that is in `resets`
+    resets     the header with the time
+    """
+
+    index: int
+    limit: tuple[bytes, bytes]
+    remaining: bytes
+    reset: bytes
+    ms: int = -1
+    resets: tuple[bytes, bytes] = (b"", b"")
 
 
 class Plan(Struct, eq=False):
-    """The rules of one subject, ready for a store; parallel tuples. Made by `gateway.ratelimit.plan`.
+    """The limits of one subject, ready for a store. Made by `gateway.ratelimit.plan`; `rules`, `keys`, `shapes` and
+    `costs` are parallel, and all indices are theirs.
 
-    keys      the counter of each rule
-    shapes    the numbers of each rule, see `gateway.ratelimit.window.Shape`
+    keys      the counter of each limit
     tag       the partition of the store that holds all counters
-    slots     the indices of the rules of kind concurrency
-    shadows   the indices of the shadow rules
-    tokens    (index, index of its entry in a verdict, limit) of each rule of kind tokens
-    costs     what a request is charged, apart from tokens
+    slots     those of requests in flight
+    measured  those whose charge depends on the request
+    shadows   those that refuse nothing
+    costs     what a request is charged; 0 if measured
     releases  the settlements that free all its slots
     local     (replicas, the plan of one replica alone), once it was needed
-    told      a cache for the code that writes headers for clients, see `gateway.ratelimit.gate`
-    names     the rules' names
+    headers   a cache for `gateway.ratelimit.http`
+    names     the limits' names
     """
 
-    rules: tuple[Rule, ...]
-    keys: tuple[bytes, ...]
-    shapes: tuple[tuple[int, ...], ...]
+    rules: tuple[Limit, ...] = ()
+    keys: tuple[bytes, ...] = ()
+    shapes: tuple[Shape, ...] = ()
     tag: int = 0
     slots: tuple[int, ...] = ()
-    tokens: tuple[tuple[int, int, int], ...] = ()
+    measured: tuple[tuple[int, LimitKind], ...] = ()
     shadows: tuple[int, ...] = ()
     costs: tuple[int, ...] = ()
-    releases: tuple[tuple[int, int, int], ...] = ()
+    releases: tuple[Settlement, ...] = ()
     local: tuple[int, Plan] | None = None
-    told: Sequence[Any] = ()
+    headers: Sequence[LimitHeaders] = ()
     names: tuple[str, ...] = ()
 
+    @classmethod
+    def of(cls, rules: Sequence[Limit], keys: Sequence[bytes], shapes: tuple[Shape, ...], tag: int) -> Plan:
+        kinds = [KINDS[rule.kind] for rule in rules]
+        slots = tuple(index for index, kind in enumerate(kinds) if kind.in_flight)
+        return cls(
+            tuple(rules),
+            tuple(keys),
+            shapes,
+            tag,
+            slots,
+            tuple((index, kind) for index, kind in enumerate(kinds) if kind.measured),
+            tuple(index for index, rule in enumerate(rules) if rule.shadow),
+            tuple(0 if kind.measured else 1 for kind in kinds),
+            tuple(Settlement(index, 0, 0) for index in slots),
+            names=tuple(rule.name for rule in rules),
+        )
 
-Verdict = Sequence[int]
-"""What a store answers: [violated, wait] and then, for each rule of the plan, [remaining, reset, entry].
-
-violated  the index of the refusing rule, -1 when admitted, -2 when the store saw the request too late to decide
-wait      microseconds until it would fit, 0 when admitted
-reset     microseconds, see `RuleState`
-entry     the slice that was charged; -1 if none was (refused, or a shadow rule would have refused)
-"""
-
-
-class Lease(Struct, eq=False, weakref=True):
-    """An admitted request. Pass it to `Limiter.settle` exactly once, on every exit.
-
-    A lease that is dropped unsettled is no longer renewed, so its slots expire.
-
-    charged  what each rule of the plan was charged
-    raw      the store's verdict
-    strict   False if this process decided alone
-    adopted  its slots are held in both stores
-    """
-
-    id: str
-    plan: Plan
-    charged: Sequence[int]
-    raw: Sequence[int]
-    strict: bool
-    adopted: bool = False
-    settled: bool = False
-
-    @property
-    def decision(self) -> Decision:
-        """The decision. It is computed on demand, because most requests need only a part of it."""
-        return decide(self.plan, self.raw, self.strict)
-
-    def tightest(self, kind: LimitKind) -> RuleState | None:
-        """As `Decision.tightest`, at a fraction of its cost, for the headers of a success."""
-        plan, raw, best = self.plan, self.raw, -1
-        for index, rule in enumerate(plan.rules):
-            if rule.kind == kind and not rule.shadow and (best < 0 or raw[2 + 3 * index] < raw[2 + 3 * best]):
-                best = index
-        if best < 0:
-            return None
-        return RuleState(plan.rules[best], plan.shapes[best][1], raw[2 + 3 * best], raw[3 + 3 * best] / 1e6)
+    def states(self, verdict: Verdict) -> tuple[LimitState, ...]:
+        return tuple(
+            LimitState(rule, shape.limit, counted.remaining, counted.reset_us / 1e6)
+            for rule, shape, counted in zip(self.rules, self.shapes, verdict.counters, strict=True)
+        )
 
 
-def decide(plan: Plan, raw: Verdict, strict: bool) -> Decision:
-    violated = raw[0]
-    states = []
-    shadowed = []
-    for index, rule in enumerate(plan.rules):
-        at = 2 + 3 * index
-        states.append(RuleState(rule, plan.shapes[index][1], raw[at], raw[at + 1] / 1e6))
-        if violated < 0 and raw[at + 2] < 0:
-            shadowed.append(rule.name)
-    if violated < 0:
-        return Decision(True, None, 0.0, tuple(states), tuple(shadowed), strict)
-    return Decision(False, plan.rules[violated], raw[1] / 1e6, tuple(states), (), strict)
+def tightest(states: Sequence[LimitState], kind: str) -> LimitState | None:
+    """The enforced limit of `kind` with the least remaining, for clients' headers, which have room for one."""
+    found = [state for state in states if state.rule.kind == kind and not state.rule.shadow]
+    return min(found, key=lambda state: state.remaining) if found else None

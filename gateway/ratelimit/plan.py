@@ -11,8 +11,11 @@ from zlib import crc32
 
 from msgspec import Struct
 
-from gateway.ratelimit.model import DIMENSIONS, Dimension, LimitKind, Plan, Rule, Subject
-from gateway.ratelimit.window import Shape, shape
+from gateway.config import Limit
+from gateway.config.sharing import Dimension
+from gateway.ratelimit.kinds import KINDS
+from gateway.ratelimit.model import DIMENSIONS, Plan, Subject
+from gateway.ratelimit.window import Shape
 
 REMEMBERED = 16_384
 _NAMESPACE = re.compile(r"[A-Za-z0-9_.-]{1,128}")
@@ -50,7 +53,7 @@ class Layout(Struct, frozen=True):
         return f"{{{self.namespace}:{tag}}}:{name}".encode()
 
 
-Shaped = tuple[int, Rule, Shape]
+Shaped = tuple[int, Limit, Shape]
 """A rule, its place among all rules, and its numbers."""
 
 
@@ -64,30 +67,30 @@ class RuleIndex:
     models   names of limits of which a rule depends on the model
     """
 
-    def __init__(self, rules: Sequence[Rule]) -> None:
+    def __init__(self, rules: Sequence[Limit]) -> None:
         self.rules = tuple(rules)
-        self.longest: dict[LimitKind, float] = {}
-        self.windows: set[tuple[LimitKind, float]] = set()
+        self.longest: dict[str, float] = {}
+        self.windows: set[tuple[str, float]] = set()
         self.scopes: dict[tuple[Dimension, ...], str] = {}
         self.models: set[str] = set()
         self._general: list[Shaped] = []
         self._matching: dict[tuple[Dimension, str], list[Shaped]] = {}
         for place, rule in enumerate(self.rules):
-            self.longest[rule.kind] = max(self.longest.get(rule.kind, 0.0), rule.per)
-            self.windows.add((rule.kind, rule.per))
+            self.longest[rule.kind] = max(self.longest.get(rule.kind, 0.0), rule.per_s)
+            self.windows.add((rule.kind, rule.per_s))
             self.scopes.setdefault(rule.scope, rule.name)
             if "model" in rule.scope or "model" in rule.match:
                 self.models.add(rule.name)
-            shaped = (place, rule, shape(rule))
+            shaped = (place, rule, KINDS[rule.kind].shape(rule, rule.limit))
             for dimension, values in rule.match.items():
                 for value in dict.fromkeys(values):
                     self._matching.setdefault((dimension, value), []).append(shaped)
-                break  # one dimension finds it; `Rule.applies` looks at all
+                break  # one dimension finds it; `applies` looks at all
             else:
                 self._general.append(shaped)
 
     @classmethod
-    def of(cls, rules: Sequence[Rule] | RuleIndex) -> RuleIndex:
+    def of(cls, rules: Sequence[Limit] | RuleIndex) -> RuleIndex:
         return rules if isinstance(rules, RuleIndex) else cls(rules)
 
     def candidates(self, subject: Subject) -> Sequence[Shaped]:
@@ -113,11 +116,11 @@ class Replaced:
         self._longest, self._since, self._slots_s = new.longest, now, slots_s
         self.ends = sorted({self._until(kind, per) for kind, per in index.windows})
 
-    def until(self, rule: Rule) -> float:
-        return self._until(rule.kind, rule.per)
+    def until(self, rule: Limit) -> float:
+        return self._until(rule.kind, rule.per_s)
 
-    def _until(self, kind: LimitKind, per: float) -> float:
-        return self._since + (self._slots_s if kind == "concurrency" else min(per, self._longest.get(kind, 0.0)))
+    def _until(self, kind: str, per: float) -> float:
+        return self._since + (self._slots_s if KINDS[kind].in_flight else min(per, self._longest.get(kind, 0.0)))
 
 
 class Plans:
@@ -125,7 +128,7 @@ class Plans:
     several hash slots. now: the replaced rules are those that are still enforced then."""
 
     def __init__(
-        self, rules: Sequence[Rule] | RuleIndex, layout: Layout, replaced: Sequence[Replaced] = (), now: float = 0.0
+        self, rules: Sequence[Limit] | RuleIndex, layout: Layout, replaced: Sequence[Replaced] = (), now: float = 0.0
     ) -> None:
         self._index = index = RuleIndex.of(rules)
         for scope, name in index.scopes.items():
@@ -157,7 +160,7 @@ class Plans:
             early = [
                 shaped
                 for shaped in self._index.candidates(subject)
-                if shaped[1].kind != "tokens" and shaped[1].name not in models
+                if not KINDS[shaped[1].kind].measured and shaped[1].name not in models
             ]
             plan = self._keep(known, self._planned(self._chosen(early, subject, tag), tag))
         return plan
@@ -183,43 +186,32 @@ class Plans:
             chosen.pop(key, None)
         return self._planned(chosen, tag)
 
-    def _planned(self, chosen: dict[bytes, tuple[Rule, Shape]], tag: int) -> Plan:
+    def _planned(self, chosen: dict[bytes, tuple[Limit, Shape]], tag: int) -> Plan:
         shapes = tuple(numbers for _, numbers in chosen.values())
         rules = [rule for rule, _ in chosen.values()]
-        return _plan(rules, list(chosen), self._shapes.setdefault(shapes, shapes), tag)
+        return Plan.of(rules, list(chosen), self._shapes.setdefault(shapes, shapes), tag)
 
-    def _chosen(self, rules: Sequence[Shaped], subject: Subject, tag: int) -> dict[bytes, tuple[Rule, Shape]]:
+    def _chosen(self, rules: Sequence[Shaped], subject: Subject, tag: int) -> dict[bytes, tuple[Limit, Shape]]:
         """Counter -> its rule: of each name the first rule that applies."""
         names = set()
         found = {}
         for _, rule, numbers in rules:
-            if rule.name not in names and rule.applies(subject):
+            if rule.name not in names and applies(rule, subject):
                 names.add(rule.name)
                 found[self._layout.key(tag, counter(rule, subject))] = (rule, numbers)
         return found
 
 
-def _plan(rules: Sequence[Rule], keys: Sequence[bytes], shapes: tuple[Shape, ...], tag: int) -> Plan:
-    slots = tuple(index for index, rule in enumerate(rules) if rule.kind == "concurrency")
-    return Plan(
-        tuple(rules),
-        tuple(keys),
-        shapes,
-        tag,
-        slots,
-        tuple((index, 4 + 3 * index, shapes[index][1]) for index, rule in enumerate(rules) if rule.kind == "tokens"),
-        tuple(index for index, rule in enumerate(rules) if rule.shadow),
-        tuple(0 if rule.kind == "tokens" else 1 for rule in rules),
-        tuple((index, 0, 0) for index in slots),
-        names=tuple(rule.name for rule in rules),
-    )
-
-
-def counter(rule: Rule, subject: Subject) -> str:
+def counter(rule: Limit, subject: Subject) -> str:
     """The name of a rule's counter. The limit is no part of it, so a changed limit keeps what was counted."""
     scope = ",".join(f"{one}={plain(one, getattr(subject, one))}" for one in rule.scope)
-    per = "" if rule.kind == "concurrency" else f"{rule.per:g}"
-    return f"{rule.kind[0]}{per}:{rule.name}:{scope}"
+    return f"{KINDS[rule.kind].counter(rule)}:{rule.name}:{scope}"
+
+
+def applies(rule: Limit, subject: Subject) -> bool:
+    if any(getattr(subject, one) is None for one in rule.scope):
+        return False
+    return all(getattr(subject, one) in values for one, values in rule.match.items())
 
 
 def plain(dimension: Dimension, value: str) -> str:
@@ -244,7 +236,7 @@ def scaled(plan: Plan, replicas: int) -> Plan:
         return plan.local[1]
     kept = [index for index, rule in enumerate(plan.rules) if rule.on_redis_failure == "local"]
     rules = [plan.rules[index] for index in kept]
-    shapes = tuple(shape(rule, -(-rule.limit // replicas)) for rule in rules)
-    local = _plan(rules, [plan.keys[index] for index in kept], shapes, plan.tag)
+    shapes = tuple(KINDS[rule.kind].shape(rule, -(-rule.limit // replicas)) for rule in rules)
+    local = Plan.of(rules, [plan.keys[index] for index in kept], shapes, plan.tag)
     plan.local = (replicas, local)
     return local

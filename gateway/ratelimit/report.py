@@ -9,9 +9,9 @@ from msgspec.structs import replace
 from gateway.config import Config
 from gateway.core.errors import GatewayError
 from gateway.ratelimit.addresses import canonical
-from gateway.ratelimit.gate import Where, duration
-from gateway.ratelimit.limiter import Limiter
-from gateway.ratelimit.model import RuleState, Subject
+from gateway.ratelimit.http import Where, duration
+from gateway.ratelimit.limiter import RateLimiter
+from gateway.ratelimit.model import LimitState, Subject
 from gateway.ratelimit.redis.store import RedisStore
 from gateway.ratelimit.rules import rules
 
@@ -46,14 +46,14 @@ async def table(config: Config, subjects: Sequence[Subject], *, forget: bool = F
     assert where.settings is not None
     subjects = [replace(one, address=one.address and canonical(one.address)) for one in subjects]
     settings = replace(where.settings, timeout=max(where.settings.timeout, _PATIENCE_S))
-    limiter = Limiter(rules(config), RedisStore(settings, layout=where.layout, expected=where.replicas))
+    limiter = RateLimiter(rules(config), RedisStore(settings, layout=where.layout, expected=where.replicas))
     await limiter.connect()
     try:
-        rows: dict[tuple[str, str], RuleState] = {}
+        rows: dict[tuple[str, str], LimitState] = {}
         for subject in subjects:
             if forget:
                 await limiter.reset(subject)
-            for state in (await limiter.inspect(subject)).states:
+            for state in await limiter.inspect(subject):
                 whom = ", ".join(f"{one} {getattr(subject, one)}" for one in state.rule.scope) or "all"
                 rows.setdefault((state.rule.name, whom), state)
     except GatewayError as error:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from gateway.config import Config
+from gateway.config import Config, Limit
+from gateway.config.sharing import Dimension
 from gateway.core.estimate import Estimator
 from gateway.ratelimit.addresses import canonical
-from gateway.ratelimit.model import Dimension, LimitKind, Rule
+from gateway.ratelimit.kinds import KINDS
 from gateway.ratelimit.plan import RuleIndex
-
-KINDS: tuple[LimitKind, ...] = ("requests", "tokens", "concurrency")
 
 
 class Limits:
@@ -16,7 +15,7 @@ class Limits:
 
     index       the rules
     any         whether there are some
-    tokens      whether some count tokens
+    measured    whether some need to know what a request may use
     by_address  whether some depend on the client's address
     """
 
@@ -24,36 +23,24 @@ class Limits:
         found = rules(config)
         self.index = RuleIndex(found)
         self.any = bool(found)
-        self.tokens = any(rule.kind == "tokens" for rule in found)
+        self.measured = any(KINDS[rule.kind].measured for rule in found)
         self.by_address = any("address" in (*rule.scope, *rule.match) for rule in found)
 
 
-def rules(config: Config) -> list[Rule]:
+def rules(config: Config) -> list[Limit]:
     """The limits of `config` in the order in which they are tried. Those of single keys come first, as exceptions."""
     found = []
     for name, key in config.keys.items():
         for kind in KINDS:
             limit = getattr(key.limits, kind, None)
             if limit is not None:
-                found.append(Rule(name=kind, kind=kind, limit=limit, scope=("key",), match={"key": (name,)}))
+                found.append(Limit(name=kind, kind=kind, limit=limit, match={"key": (name,)}))  # type: ignore[arg-type]
     for one in config.limits:
         match = {
             dimension: tuple(_as_counted(config, dimension, value) for value in values)
             for dimension, values in one.match.items()
         }
-        found.append(
-            Rule(
-                name=one.name,
-                kind=one.kind,
-                limit=one.limit,
-                per=one.per_s,
-                burst=one.burst,
-                scope=one.scope,
-                match=match,
-                shadow=one.shadow,
-                on_redis_failure=one.on_redis_failure,
-            )
-        )
+        found.append(one.model_copy(update={"match": match}))
     return found
 
 

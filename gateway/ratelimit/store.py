@@ -1,4 +1,4 @@
-"""The interface of a store of counters. Amounts and verdicts are described in `gateway.ratelimit.model`."""
+"""The interface of a store of counters. `gateway.ratelimit.model` describes its values."""
 
 from __future__ import annotations
 
@@ -6,12 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from gateway.light_task import Promise
-from gateway.ratelimit.model import Plan, Verdict
+from gateway.ratelimit.model import Plan, Settlement, Verdict
 from gateway.ratelimit.plan import Layout
-
-Settlement = tuple[int, int, int]
-"""(index of the rule in the plan, entry that was charged, delta). delta < 0 refunds, > 0 charges more. For a
-concurrency rule the slot is released and delta is ignored."""
 
 
 class StoreDown(Exception):

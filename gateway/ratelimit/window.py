@@ -35,32 +35,48 @@ Memory is bounded: at most 122 slices a counter, empty ones are not stored.
 
 from __future__ import annotations
 
-from gateway.ratelimit.model import Rule
+from msgspec import Struct
 
 SLICES = 120
 CYCLE = SLICES + 1
 """A slice takes the place of the one so many before it."""
 MAX_GUARD = 100_000
-RATE, SLOTS = 0, 1
 RETRY_SLOT = 1_000_000
 """Microseconds. The end of a request frees a slot, not time, so clients are told to come back in a second."""
 
-Shape = tuple[int, ...]
-"""(kind, limit, width, guard, burst, shadow, span, keep): kind RATE or SLOTS; width, guard and span = 120 width + guard
-in microseconds; burst 0 is no pacing; keep in milliseconds, after which an untouched counter may be forgotten."""
+
+class Shape(Struct, frozen=True, array_like=True):
+    """The numbers of one limit; `redis/admit.lua` gets them in this order.
+
+    counter  0: `Window`, 1: `Slots`
+    width    of a slice, in microseconds, as are guard and span = 120 width + guard
+    burst    0: no pacing
+    shadow   1: it refuses nothing
+    keep     milliseconds after which an untouched counter may be forgotten; 0: the life of a slot
+    """
+
+    counter: int
+    limit: int
+    width: int
+    guard: int
+    burst: int
+    shadow: int
+    span: int
+    keep: int
 
 
-def shape(rule: Rule, limit: int | None = None) -> Shape:
-    """The numbers of `rule`. With another `limit` its burst shrinks by the same share."""
-    most = rule.limit if limit is None else limit
-    if rule.kind == "concurrency":
-        return (SLOTS, most, 0, 0, 0, int(rule.shadow), 0, 0)
-    window = round(rule.per * 1_000_000)
-    width = -(-window // SLICES)
-    guard = min(width, MAX_GUARD)
-    burst = 0 if rule.burst is None or rule.burst >= rule.limit else max(1, rule.burst * most // rule.limit)
-    span = SLICES * width + guard
-    return (RATE, most, width, guard, burst, int(rule.shadow), span, (span + 2 * width) // 1000 + 1000)
+class Counted(Struct, array_like=True, gc=False):
+    """One counter after a decision.
+
+    remaining  what would be admitted now, never negative; with a burst often less than what the window has left
+    reset_us   microseconds until all of the limit is free if nothing more is admitted; 0 for requests in flight
+    entry      the slice that was charged; -1 if none was (refused, or a shadow limit would have refused). After `look`
+               what the counter holds
+    """
+
+    remaining: int
+    reset_us: int
+    entry: int
 
 
 class Window:
@@ -77,21 +93,32 @@ class Window:
         self.paced = 0.0
         self.expires = 0
 
+    @staticmethod
+    def shape(limit: int, per_s: float, burst: int, shadow: bool) -> Shape:
+        width = -(-round(per_s * 1_000_000) // SLICES)
+        guard = min(width, MAX_GUARD)
+        span = SLICES * width + guard
+        return Shape(0, limit, width, guard, burst, int(shadow), span, (span + 2 * width) // 1000 + 1000)
+
+    def share(self, shape: Shape) -> float | None:
+        """The part of the limit that is used; None if the counter must not be forgotten."""
+        return self.used / shape.limit
+
     def slide(self, now: int, shape: Shape) -> None:
         """Forgets the slices that no longer count. The debt takes their room."""
-        over = (now - shape[3]) // shape[2] - SLICES - 1
+        over = (now - shape.guard) // shape.width - SLICES - 1
         slices = self.slices
         while slices:
             oldest = next(iter(slices))
             if oldest > over:
-                self.stale = (oldest + 1) * shape[2] + shape[6]
+                self.stale = (oldest + 1) * shape.width + shape.span
                 return
-            if self.debt >= shape[1] == self.used - self.debt and oldest + CYCLE <= over:
+            if self.debt >= shape.limit == self.used - self.debt and oldest + CYCLE <= over:
                 # Whole windows have passed, each with the same slices: they are not walked through one by one.
-                passed = min((over - oldest) // CYCLE, self.debt // shape[1])
+                passed = min((over - oldest) // CYCLE, self.debt // shape.limit)
                 self.slices = slices = {index + passed * CYCLE: amount for index, amount in slices.items()}
-                self.debt -= passed * shape[1]
-                self.used -= passed * shape[1]
+                self.debt -= passed * shape.limit
+                self.used -= passed * shape.limit
                 continue
             amount = slices.pop(oldest)
             self.used -= amount
@@ -100,7 +127,7 @@ class Window:
 
     def pay(self, index: int, shape: Shape) -> None:
         """Moves debt into slice `index`, as far as the sum of the slices leaves room."""
-        paid = min(self.debt, shape[1] - (self.used - self.debt))
+        paid = min(self.debt, shape.limit - (self.used - self.debt))
         if paid > 0:
             self.slices[index] = self.slices.get(index, 0) + paid
             self.debt -= paid
@@ -113,40 +140,41 @@ class Window:
             return 0
         later = 0
         if self.debt:
-            self.pay(max(now // shape[2], self.floor), shape)  # a reload may have raised the limit
-        over = self.used + cost - shape[1]
+            self.pay(max(now // shape.width, self.floor), shape)  # a reload may have raised the limit
+        over = self.used + cost - shape.limit
         wait = 0
         if over > 0:
             counting = self.used - self.debt
             if self.debt and over > counting:
                 # So many windows of debt first. The slices of each repeat those of today.
-                passed = -(-(over - counting) // shape[1])
+                passed = -(-(over - counting) // shape.limit)
                 later = passed * CYCLE
-                over -= counting + (passed - 1) * shape[1] - max(counting - shape[1], 0)
-            wait = shape[2]  # kept only for a cost above the limit, which never fits
+                over -= counting + (passed - 1) * shape.limit - max(counting - shape.limit, 0)
+            wait = shape.width  # kept only for a cost above the limit, which never fits
             for index, amount in self.slices.items():
                 over -= amount
                 if over <= 0:
-                    wait = (index + later + 1) * shape[2] + shape[6] - now
+                    wait = (index + later + 1) * shape.width + shape.span - now
                     break
-        if shape[4]:
-            unit = SLICES * shape[2] / shape[1]
-            ahead = max(self.paced - now, 0.0) + min(cost, shape[4]) * unit - shape[4] * unit
+        if shape.burst:
+            unit = SLICES * shape.width / shape.limit
+            ahead = max(self.paced - now, 0.0) + min(cost, shape.burst) * unit - shape.burst * unit
             if ahead > 0.5:  # half a microsecond: below it is rounding
                 wait = max(wait, int(ahead) + 1)
         return wait
 
-    def take(self, now: int, cost: int, shape: Shape, lease: str, ttl: int) -> tuple[int, int, int]:
-        """Charges `cost`, after `delay`. Returns what `state` does, and the slice that holds it."""
+    def take(self, now: int, cost: int, shape: Shape, lease: str, ttl: int) -> Counted:
+        """Charges `cost`, after `delay`."""
         index = self.charge(now, cost, shape)
-        if shape[4] or not cost:
-            return (*self.state(now, shape), index)
-        left = shape[1] - self.used
-        return left if left > 0 else 0, (index + 1) * shape[2] + shape[6] - now if self.used > 0 else 0, index
+        if shape.burst or not cost:
+            return Counted(*self.state(now, shape), index)
+        left = shape.limit - self.used
+        reset = (index + 1) * shape.width + shape.span - now if self.used > 0 else 0
+        return Counted(left if left > 0 else 0, reset, index)
 
     def charge(self, now: int, cost: int, shape: Shape) -> int:
         """Adds `cost` and returns the slice that holds it."""
-        index = now // shape[2]
+        index = now // shape.width
         if index < self.floor:
             index = self.floor
         if not cost:
@@ -154,11 +182,11 @@ class Window:
         slices = self.slices
         slices[index] = slices.get(index, 0) + cost
         self.used += cost
-        keep = now + shape[7] * 1000
+        keep = now + shape.keep * 1000
         if keep > self.expires:
             self.expires = keep
-        if shape[4]:
-            self.paced = max(self.paced, now) + cost * (SLICES * shape[2] / shape[1])
+        if shape.burst:
+            self.paced = max(self.paced, now) + cost * (SLICES * shape.width / shape.limit)
         return index
 
     def settle(self, now: int, index: int, delta: int, shape: Shape, lease: str) -> None:
@@ -166,15 +194,15 @@ class Window:
         if now >= self.stale:
             self.slide(now, shape)
         if delta > 0:
-            fits = min(delta, max(shape[1] - (self.used - self.debt), 0))
+            fits = min(delta, max(shape.limit - (self.used - self.debt), 0))
             self.charge(now, fits, shape)
             if delta > fits:
                 self.debt += delta - fits
                 self.used += delta - fits
-                self.expires = max(self.expires, now + shape[7] * 1000 + self._owed(shape) * shape[2])
-            if shape[4]:
-                ahead = max(self.paced, now) + (delta - fits) * (SLICES * shape[2] / shape[1])
-                self.paced = min(ahead, now + SLICES * shape[2])
+                self.expires = max(self.expires, now + shape.keep * 1000 + self._owed(shape) * shape.width)
+            if shape.burst:
+                ahead = max(self.paced, now) + (delta - fits) * (SLICES * shape.width / shape.limit)
+                self.paced = min(ahead, now + SLICES * shape.width)
             return
         held = self.slices.get(index, 0)
         back = min(held, -delta)
@@ -183,8 +211,8 @@ class Window:
             self.debt -= forgiven
             self.slices[index] = held - (back - forgiven)
             self.used -= back
-            if shape[4]:
-                self.paced -= back * (SLICES * shape[2] / shape[1])
+            if shape.burst:
+                self.paced -= back * (SLICES * shape.width / shape.limit)
 
     def reset(self, now: int, shape: Shape) -> None:
         """Forgets all. What was charged before can no longer be refunded, so the next slice is a fresh one."""
@@ -192,38 +220,46 @@ class Window:
         self.used = self.debt = 0
         self.stale = 0
         self.paced = 0.0
-        self.floor = now // shape[2] + 1
-        self.expires = now + shape[7] * 1000
+        self.floor = now // shape.width + 1
+        self.expires = now + shape.keep * 1000
 
     def state(self, now: int, shape: Shape) -> tuple[int, int]:
         """(remaining, reset in microseconds). `slide` or `delay` came before."""
-        left = shape[1] - self.used
-        if shape[4]:
-            unit = SLICES * shape[2] / shape[1]
-            left = min(left, int(shape[4] - max(self.paced - now, 0.0) / unit + 1e-6))
+        left = shape.limit - self.used
+        if shape.burst:
+            unit = SLICES * shape.width / shape.limit
+            left = min(left, int(shape.burst - max(self.paced - now, 0.0) / unit + 1e-6))
         reset = 0
         if self.used > 0:
-            reset = (next(reversed(self.slices)) + self._owed(shape) + 1) * shape[2] + shape[6] - now
+            reset = (next(reversed(self.slices)) + self._owed(shape) + 1) * shape.width + shape.span - now
         return max(left, 0), reset
 
     def _owed(self, shape: Shape) -> int:
         """Slices in which the debt is paid, at most."""
-        return -(-self.debt // shape[1]) * CYCLE
+        return -(-self.debt // shape.limit) * CYCLE
 
 
 class Slots:
     """Requests in flight: lease id -> when it expires unless renewed. The methods are those of `Window`."""
 
     __slots__ = ("expires", "held", "stale")
+    debt = 0
 
     def __init__(self) -> None:
         self.held: dict[str, int] = {}  # ascending by expiry, as every renewal moves to the end
         self.stale = 0  # until then none has expired
         self.expires = 0
 
+    @staticmethod
+    def shape(limit: int, shadow: bool) -> Shape:
+        return Shape(1, limit, 0, 0, 0, int(shadow), 0, 0)
+
     @property
     def used(self) -> int:
         return len(self.held)
+
+    def share(self, shape: Shape) -> float | None:
+        return None if self.held else 0.0
 
     def slide(self, now: int, shape: Shape) -> None:
         held = self.held
@@ -237,11 +273,11 @@ class Slots:
     def delay(self, now: int, cost: int, shape: Shape) -> int:
         if now >= self.stale:
             self.slide(now, shape)
-        return RETRY_SLOT if len(self.held) >= shape[1] else 0
+        return RETRY_SLOT if len(self.held) >= shape.limit else 0
 
-    def take(self, now: int, cost: int, shape: Shape, lease: str, ttl: int) -> tuple[int, int, int]:
+    def take(self, now: int, cost: int, shape: Shape, lease: str, ttl: int) -> Counted:
         self.hold(now, lease, ttl)
-        return shape[1] - len(self.held), 0, 0
+        return Counted(shape.limit - len(self.held), 0, 0)
 
     def hold(self, now: int, lease: str, ttl: int) -> None:
         """Takes a slot, or renews it."""
@@ -255,4 +291,4 @@ class Slots:
         self.held.clear()
 
     def state(self, now: int, shape: Shape) -> tuple[int, int]:
-        return max(shape[1] - len(self.held), 0), 0
+        return max(shape.limit - len(self.held), 0), 0

@@ -12,7 +12,7 @@ import pytest
 from tests.agents.command import PACKAGES, Ran, call, conversation, run, setting, version
 from tests.harness import Stack
 from tests.libraries.conftest import Keyed
-from tests.ratelimit.test_gate import made
+from tests.ratelimit.test_http import made
 
 pytestmark = pytest.mark.agents
 

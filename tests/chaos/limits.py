@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from gateway.ratelimit import Limiting, Limits, Subject
+from gateway.ratelimit import HttpRateLimiter, Limits, Subject
 from tests.chaos.house import CHAT, House, chat, house
 from tests.chaos.link import Link
 from tests.chaos.row import FULL, SEED, Findings, row
@@ -170,10 +170,10 @@ async def standing(at: House, config: dict[str, Any], key: str) -> dict[str, int
 
     models = {"m": {"backend": "vllm", "workers": ["http://127.0.0.1:1"]}}
     found = load_text(yaml.safe_dump({**config, "models": models}))
-    limiter = Limiting(found, Limits(found)).limiter
+    limiter = HttpRateLimiter(found, Limits(found)).limiter
     await limiter.connect()
     try:
-        decision = await limiter.inspect(Subject(key=key, model="m"))
+        states = await limiter.inspect(Subject(key=key, model="m"))
     finally:
         await limiter.close()
-    return {state.rule.name: state.used for state in decision.states}
+    return {state.rule.name: state.used for state in states}

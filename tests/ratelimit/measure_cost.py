@@ -18,8 +18,10 @@ from pathlib import Path
 
 import uvloop
 
+from gateway.config import Limit
 from gateway.core.estimate import Cost
-from gateway.ratelimit import Limiter, MemoryStore, Rule, Store, Subject
+from gateway.core.usage import Usage
+from gateway.ratelimit import MemoryStore, RateLimiter, Store, Subject
 from gateway.ratelimit.redis import batcher
 from gateway.ratelimit.redis.store import RedisStore
 from gateway.redis import RedisSettings, Servers, connect
@@ -27,16 +29,16 @@ from gateway.redis.connection import frame
 from tests.redis.server import Server
 
 RULES = (
-    Rule(name="rpm", kind="requests", limit=10**9, scope=("key",)),
-    Rule(name="tpm", kind="tokens", limit=10**11, scope=("team",)),
-    Rule(name="slots", kind="concurrency", limit=10**6, scope=("key", "model")),
+    Limit(name="rpm", kind="requests", limit=10**9, scope=("key",)),
+    Limit(name="tpm", kind="tokens", limit=10**11, scope=("team",)),
+    Limit(name="slots", kind="concurrency", limit=10**6, scope=("key", "model")),
 )
 
 
 class Round:
     """One round of `options.seconds`. waits: seconds that each admission took."""
 
-    def __init__(self, limiter: Limiter, options: argparse.Namespace) -> None:
+    def __init__(self, limiter: RateLimiter, options: argparse.Namespace) -> None:
         self.limiter = limiter
         self.options = options
         self.waits: list[float] = []
@@ -76,12 +78,12 @@ class Round:
         lease = await self.limiter.reserve(subject, Cost(1000))
         self.waits.append(time.perf_counter() - asked)
         await asyncio.sleep(self.options.hold)
-        self.limiter.settle(lease, 100)
+        self.limiter.settle(lease, Usage(0, 100))
 
 
 async def measure(store: Store, options: argparse.Namespace) -> None:
     for name, rules, one in (("none", (), MemoryStore()), (type(store).__name__, RULES, store)):
-        limiter = Limiter(rules, one)
+        limiter = RateLimiter(rules, one)
         await limiter.start()
         cpu, waits = float("inf"), list[float]()
         for _ in range(3):

@@ -31,7 +31,7 @@ class Log:
 def may_refuse(log: Log, now: int, cost: int, shape: Shape) -> bool:
     """Whether the admissions of the window plus one slice plus the guard, the longest that any may count, leave no
     room: only then a refusal is honest."""
-    return log.within(now - shape[6] - shape[2], now) + cost > shape[1]
+    return log.within(now - shape.span - shape.width, now) + cost > shape.limit
 
 
 def most_in(admits: Sequence[tuple[float, int]], window: float) -> int:

@@ -11,20 +11,22 @@ import random
 import sys
 import time
 
+from gateway.config import Limit
 from gateway.core.estimate import Cost
-from gateway.ratelimit import Limited, Limiter, Rule, Subject
+from gateway.core.usage import Usage
+from gateway.ratelimit import Limited, RateLimiter, Subject
 from gateway.ratelimit.redis import batcher as skewed
 from gateway.ratelimit.redis.store import RedisSettings, RedisStore
 
 CLIENTS = 12
 WINDOW = 1.5
-REQUESTS = Rule(name="rpm", kind="requests", limit=150, per=WINDOW)
-TOKENS = Rule(name="tpm", kind="tokens", limit=9_000, per=WINDOW)
-SLOTS = Rule(name="slots", kind="concurrency", limit=20)
+REQUESTS = Limit(name="rpm", kind="requests", limit=150, per_s=WINDOW)
+TOKENS = Limit(name="tpm", kind="tokens", limit=9_000, per_s=WINDOW)
+SLOTS = Limit(name="slots", kind="concurrency", limit=20)
 
 
 async def ask(address: str, seconds: float) -> list[tuple[float, int, int]]:
-    limiter = Limiter([REQUESTS, TOKENS, SLOTS], RedisStore(RedisSettings(addresses=(address,), timeout=10.0)))
+    limiter = RateLimiter([REQUESTS, TOKENS, SLOTS], RedisStore(RedisSettings(addresses=(address,), timeout=10.0)))
     await limiter.start()
     assert limiter.state == "strict"
     log: list[tuple[float, int, int]] = []
@@ -44,7 +46,7 @@ async def ask(address: str, seconds: float) -> list[tuple[float, int, int]]:
             log.append((at, reserved, used))
             await asyncio.sleep(random.uniform(0, 0.02))
             outcome = random.choice(("finished", "cancelled", "failed"))
-            limiter.settle(lease, used, outcome)  # type: ignore[arg-type]
+            limiter.settle(lease, Usage(0, used), outcome)  # type: ignore[arg-type]
 
     await asyncio.gather(*(client() for _ in range(CLIENTS)))
     await limiter.close()

@@ -11,17 +11,19 @@ from typing import Any
 
 import pytest
 
+from gateway.config import Limit
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.estimate import Cost
+from gateway.core.usage import Usage
 from gateway.light_task import Promise
-from gateway.ratelimit import Decision, Lease, Limited, Limiter, MemoryStore, Rule, Store, Subject
-from gateway.ratelimit.model import Plan, Verdict
+from gateway.ratelimit import Limited, MemoryStore, RateLimiter, Reservation, Store, Subject
+from gateway.ratelimit.model import Plan, Verdict, tightest
 from gateway.ratelimit.redis.store import RedisStore
 from gateway.ratelimit.store import StoreDown
 from gateway.wire.openai.replies.refusals import error_headers
 from tests.redis.server import Server
 
-Make = Callable[..., Awaitable[Limiter]]
+Make = Callable[..., Awaitable[RateLimiter]]
 ANN = Subject(key="ann", team="red", model="m", address="192.0.2.1")
 BOB = Subject(key="bob", team="red", model="m", address="2001:db8::1")
 
@@ -29,14 +31,14 @@ BOB = Subject(key="bob", team="red", model="m", address="2001:db8::1")
 @pytest.fixture(params=["memory", "redis"])
 async def make(request: pytest.FixtureRequest) -> AsyncIterator[Make]:
     """A started limiter of the rules given."""
-    made: list[Limiter] = []
+    made: list[RateLimiter] = []
 
-    async def one(*rules: Rule, **options: Any) -> Limiter:
+    async def one(*rules: Limit, **options: Any) -> RateLimiter:
         store: Store = MemoryStore()
         if request.param == "redis":
             server: Server = request.getfixturevalue("server")
             store = RedisStore(server.settings)
-        limiter = Limiter(rules, store, **options)
+        limiter = RateLimiter(rules, store, **options)
         await limiter.start()
         made.append(limiter)
         return limiter
@@ -46,24 +48,24 @@ async def make(request: pytest.FixtureRequest) -> AsyncIterator[Make]:
         await limiter.close()
 
 
-def requests(limit: int, **more: Any) -> Rule:
-    return Rule(**{"name": "rpm", "kind": "requests", "limit": limit, **more})
+def requests(limit: int, **more: Any) -> Limit:
+    return Limit(**{"name": "rpm", "kind": "requests", "limit": limit, **more})
 
 
-def tokens(limit: int, **more: Any) -> Rule:
-    return Rule(**{"name": "tpm", "kind": "tokens", "limit": limit, **more})
+def tokens(limit: int, **more: Any) -> Limit:
+    return Limit(**{"name": "tpm", "kind": "tokens", "limit": limit, **more})
 
 
-def slots(limit: int, **more: Any) -> Rule:
-    return Rule(**{"name": "slots", "kind": "concurrency", "limit": limit, **more})
+def slots(limit: int, **more: Any) -> Limit:
+    return Limit(**{"name": "slots", "kind": "concurrency", "limit": limit, **more})
 
 
-async def left(limiter: Limiter, subject: Subject = ANN) -> dict[str, int]:
+async def left(limiter: RateLimiter, subject: Subject = ANN) -> dict[str, int]:
     await limiter.flush()
-    return {state.rule.name: state.remaining for state in (await limiter.inspect(subject)).states}
+    return {state.rule.name: state.remaining for state in (await limiter.inspect(subject))}
 
 
-async def refusal(limiter: Limiter, subject: Subject = ANN, cost: Cost = Cost()) -> Limited:  # noqa: B008
+async def refusal(limiter: RateLimiter, subject: Subject = ANN, cost: Cost = Cost()) -> Limited:  # noqa: B008
     with pytest.raises(Limited) as caught:
         await limiter.reserve(subject, cost)
     return caught.value
@@ -75,7 +77,7 @@ def told(error: GatewayError) -> int:
 
 
 async def test_the_sentence_and_the_header_say_the_same_wait(make: Make) -> None:
-    limiter = await make(requests(1, per=30.0))
+    limiter = await make(requests(1, per_s=30.0))
     await limiter.reserve(ANN)
     error = await refusal(limiter)
     assert dict(error_headers(error, 429))[b"retry-after"] == b"%d" % told(error)
@@ -86,19 +88,17 @@ async def test_a_refusal_says_which_limit_and_when(make: Make) -> None:
     limiter = await make(requests(2), tokens(1000))
     for _ in range(2):
         lease = await limiter.reserve(ANN, Cost(10))
-    state = lease.decision.tightest("requests")
+    state = tightest(lease.states, "requests")
     assert state is not None
     assert (state.limit, state.remaining) == (2, 0)
-    assert lease.tightest("requests") == state
-    assert lease.tightest("tokens") == lease.decision.tightest("tokens")
-    assert lease.tightest("concurrency") is None
+    assert tightest(lease.states, "concurrency") is None
     assert 60 <= state.reset_s <= 61.5
     error = await refusal(limiter, cost=Cost(10))
     assert (error.kind, error.code) == (Kind.LIMITED, "rpm")
-    assert error.retry_after == error.decision.retry_after_s
+    assert error.retry_after == error.fits_s
     assert 59 < (error.retry_after or 0) < 61.5
     assert error.message == f"limit 'rpm' reached: 2 requests a minute, 0 left; try again in {told(error)} s"
-    assert error.decision.violated is not None
+    assert error.violated is not None
     assert limiter.refused == {"rpm": 1}
 
 
@@ -109,7 +109,7 @@ async def test_all_limits_or_none(make: Make) -> None:
         error = await refusal(limiter, cost=Cost(20))
         assert error.code == "tpm"
     assert await left(limiter) == {"rpm": 4, "tpm": 10, "slots": 8}
-    limiter.settle(lease, 90)
+    limiter.settle(lease, Usage(0, 90))
 
 
 async def test_keeps_what_a_held_lease_holds(make: Make) -> None:
@@ -127,7 +127,7 @@ async def test_keeps_what_a_held_lease_holds(make: Make) -> None:
 
 
 async def test_the_longest_wait_is_the_one_to_obey(make: Make) -> None:
-    limiter = await make(requests(1, name="second", per=1.0), requests(1, name="hour", per=3600.0))
+    limiter = await make(requests(1, name="second", per_s=1.0), requests(1, name="hour", per_s=3600.0))
     await limiter.reserve(ANN)
     assert (await refusal(limiter)).code == "hour"
 
@@ -153,7 +153,7 @@ async def test_an_exception_stands_before_its_default(make: Make) -> None:
         requests(1, match={"key": ["ann"]}), requests(3), requests(2, name="gpt", match={"model": ["x"]})
     )
     await limiter.reserve(ANN)
-    assert (await refusal(limiter)).decision.violated.limit == 1  # type: ignore[union-attr]
+    assert (await refusal(limiter)).violated.limit == 1  # type: ignore[union-attr]
     assert await left(limiter, BOB) == {"rpm": 3}
 
 
@@ -161,13 +161,13 @@ async def test_tokens_are_settled_to_what_was_used(make: Make) -> None:
     limiter = await make(tokens(1000), requests(10))
     lease = await limiter.reserve(ANN, Cost(700))
     assert (await refusal(limiter, cost=Cost(400))).code == "tpm"
-    limiter.settle(lease, 100)
+    limiter.settle(lease, Usage(0, 100))
     assert await left(limiter) == {"tpm": 900, "rpm": 9}
-    limiter.settle(await limiter.reserve(ANN, Cost(300)), 450)  # more than was reserved
+    limiter.settle(await limiter.reserve(ANN, Cost(300)), Usage(0, 450))  # more than was reserved
     assert await left(limiter) == {"tpm": 450, "rpm": 8}
     limiter.settle(await limiter.reserve(ANN, Cost(300)), None, "failed")  # unknown keeps the reservation
     assert await left(limiter) == {"tpm": 150, "rpm": 7}
-    limiter.settle(await limiter.reserve(ANN, Cost(150)), 0, "cancelled")
+    limiter.settle(await limiter.reserve(ANN, Cost(150)), Usage(0, 0), "cancelled")
     assert await left(limiter) == {"tpm": 150, "rpm": 6}
     limiter.settle(await limiter.reserve(ANN, Cost(150)), None, "unserved")  # as if it had never come
     assert await left(limiter) == {"tpm": 150, "rpm": 6}
@@ -177,7 +177,7 @@ async def test_a_limit_below_the_cap_admits_one_call(make: Make) -> None:
     limiter = await make(tokens(100))
     lease = await limiter.reserve(ANN, Cost(5000))
     assert (await refusal(limiter, cost=Cost(1))).retry_after is not None
-    limiter.settle(lease, 40)
+    limiter.settle(lease, Usage(0, 40))
     assert await left(limiter) == {"tpm": 60}
 
 
@@ -201,24 +201,24 @@ async def test_outputs_that_can_never_fit_together_are_refused_by_their_field(ma
 
 async def test_more_than_the_limit_is_paid_by_later_windows(make: Make) -> None:
     """Nothing is admitted before, by any replica, and the wait says when."""
-    limiter = await make(tokens(100, per=10.0))
+    limiter = await make(tokens(100, per_s=10.0))
     lease = await limiter.reserve(ANN, Cost(5000))
-    limiter.settle(lease, 100 * 7)
+    limiter.settle(lease, Usage(0, 100 * 7))
     await limiter.flush()
     error = await refusal(limiter, cost=Cost(1))
     assert error.retry_after is not None
     assert 70 <= error.retry_after <= 72
     question = await limiter.reserve(ANN)
-    limiter.settle(question, 0)
-    assert (await limiter.inspect(ANN)).states[0].used == 700
+    limiter.settle(question, Usage(0, 0))
+    assert (await limiter.inspect(ANN))[0].used == 700
 
 
 async def test_what_nobody_counted_is_charged_at_least_as_reserved(make: Make) -> None:
     limiter = await make(tokens(100, name="small"), tokens(1000, name="large"))
     lease = await limiter.reserve(ANN, Cost(600))
-    limiter.settle(lease, 400, "cancelled", at_least=True)
+    limiter.settle(lease, Usage(0, 400), "cancelled", at_least=True)
     await limiter.flush()
-    assert [state.used for state in (await limiter.inspect(ANN)).states] == [400, 600]
+    assert [state.used for state in (await limiter.inspect(ANN))] == [400, 600]
 
 
 async def test_what_a_request_uses_for_certain_is_charged_at_least(make: Make) -> None:
@@ -248,10 +248,10 @@ async def test_a_shadow_rule_counts_and_refuses_nothing(make: Make) -> None:
     leases = [await limiter.reserve(ANN, Cost(60)) for _ in range(4)]
     assert limiter.shadowed == {"rpm": 2, "hidden": 3}
     assert not limiter.refused
-    assert leases[3].decision.shadowed == ("rpm", "hidden")
-    assert leases[0].decision.tightest("requests") is None  # no header tells of it
+    assert leases[3].shadowed == ("rpm", "hidden")
+    assert tightest(leases[0].states, "requests") is None  # no header tells of it
     for lease in leases:
-        limiter.settle(lease, 10)
+        limiter.settle(lease, Usage(0, 10))
     assert await left(limiter) == {"rpm": 0, "hidden": 90, "slots": 9}
 
 
@@ -261,18 +261,18 @@ async def test_reset_forgets(make: Make) -> None:
     await limiter.reset(ANN)
     assert await left(limiter) == {"rpm": 2, "tpm": 100, "slots": 1}
     other = await limiter.reserve(ANN, Cost(80))
-    limiter.settle(lease, 0)  # its charge is gone, so it takes nothing from the other's
+    limiter.settle(lease, Usage(0, 0))  # its charge is gone, so it takes nothing from the other's
     assert await left(limiter) == {"rpm": 1, "tpm": 20, "slots": 0}
-    limiter.settle(other, 80)
+    limiter.settle(other, Usage(0, 80))
     assert await left(limiter) == {"rpm": 1, "tpm": 20, "slots": 1}
 
 
 async def test_no_rules_no_store(make: Make) -> None:
     limiter = await make()
     lease = await limiter.reserve(ANN, Cost(5))
-    assert lease.decision == Decision(True, None, 0.0, ())
-    limiter.settle(lease, 5)
-    assert (await limiter.inspect(ANN)).states == ()
+    assert (lease.states, lease.shadowed) == ((), ())
+    limiter.settle(lease, Usage(0, 5))
+    assert (await limiter.inspect(ANN)) == ()
     await limiter.reset(ANN)
 
 
@@ -289,14 +289,14 @@ async def test_rules_can_be_exchanged(make: Make) -> None:
 async def test_many_at_once_admit_exactly_the_limit(make: Make) -> None:
     limiter = await make(requests(50), slots(10_000))
     results = await asyncio.gather(*(limiter.reserve(ANN) for _ in range(300)), return_exceptions=True)
-    assert sum(isinstance(one, Lease) for one in results) == 50
+    assert sum(isinstance(one, Reservation) for one in results) == 50
     assert limiter.refused == {"rpm": 250}
 
 
 async def test_a_lost_lease_is_not_renewed_and_a_held_one_is(make: Make) -> None:
     limiter = await make(slots(2), lease_ttl=0.15)
     held = await limiter.reserve(ANN)
-    lost: Lease | None = await limiter.reserve(ANN)
+    lost: Reservation | None = await limiter.reserve(ANN)
     assert await left(limiter) == {"slots": 0}
     del lost
     gc.collect()
@@ -322,7 +322,7 @@ async def test_many_leases_are_renewed_in_parts_and_none_that_ended_meanwhile(mo
             elif len(parts) == 3:
                 whole.set()
 
-    limiter = Limiter([slots(10)], Store())
+    limiter = RateLimiter([slots(10)], Store())
     held = [await limiter.reserve(ANN) for _ in range(5)]
     await limiter.start()
     await asyncio.wait_for(whole.wait(), 30)
@@ -332,7 +332,7 @@ async def test_many_leases_are_renewed_in_parts_and_none_that_ended_meanwhile(mo
     assert await left(limiter) == {"slots": 6}
 
 
-async def until(limiter: Limiter, want: dict[str, int]) -> None:
+async def until(limiter: RateLimiter, want: dict[str, int]) -> None:
     async with asyncio.timeout(30):
         while await left(limiter) != want:  # noqa: ASYNC110 - the server's clock is what is waited for
             await asyncio.sleep(0.02)
@@ -364,7 +364,7 @@ async def test_random_traffic_returns_to_zero(make: Make) -> None:
             except (TimeoutError, Limited):
                 continue
             await asyncio.sleep(0)
-            limiter.settle(lease, number, ("finished", "cancelled", "failed")[turn % 3])
+            limiter.settle(lease, Usage(0, number), ("finished", "cancelled", "failed")[turn % 3])
             used += number
 
     await asyncio.gather(*(client(number) for number in range(60)))
@@ -377,7 +377,7 @@ async def test_random_traffic_returns_to_zero(make: Make) -> None:
 async def test_closed_rules_do_not_matter_while_the_store_is_up(make: Make) -> None:
     limiter = await make(requests(1, on_redis_failure="closed"))
     assert limiter.state == "strict"
-    assert (await limiter.reserve(ANN)).decision.strict
+    assert (await limiter.reserve(ANN)).strict
 
 
 # ---- reloads that change which counter a rule has
@@ -386,30 +386,30 @@ async def test_closed_rules_do_not_matter_while_the_store_is_up(make: Make) -> N
 @pytest.mark.parametrize(
     "new",
     [
-        {"per": 3600.0},
-        {"per": 30.0},
+        {"per_s": 3600.0},
+        {"per_s": 30.0},
         {"name": "other"},
         {"scope": ("team",)},
         {"scope": ("key", "model")},
         {"scope": ()},
-        {"per": 120.0, "name": "other", "scope": ("model",)},
+        {"per_s": 120.0, "name": "other", "scope": ("model",)},
     ],
     ids=str,
 )
 @pytest.mark.parametrize("kind", ["requests", "tokens", "concurrency"])
 async def test_a_reload_admits_nobody_twice(make: Make, kind: Any, new: dict[str, Any]) -> None:
-    old = Rule(name="limit", kind=kind, limit=5, scope=("key",))
+    old = Limit(name="limit", kind=kind, limit=5, scope=("key",))
     limiter = await make(old)
     held = [await limiter.reserve(ANN, Cost(1)) for _ in range(3)]
-    limiter.use([Rule(**{"name": "limit", "kind": kind, "limit": 5, "scope": ("key",), **new})])
+    limiter.use([Limit(**{"name": "limit", "kind": kind, "limit": 5, "scope": ("key",), **new})])
     held += [await limiter.reserve(ANN, Cost(1)) for _ in range(2)]
     with pytest.raises(Limited):
         await limiter.reserve(ANN, Cost(1))
-    limiter.use([Rule(name="limit", kind=kind, limit=5, scope=("address",)), old])  # and once more
+    limiter.use([Limit(name="limit", kind=kind, limit=5, scope=("address",)), old])  # and once more
     with pytest.raises(Limited):
         await limiter.reserve(ANN, Cost(1))
     for lease in held:
-        limiter.settle(lease, 1, "unserved")
+        limiter.settle(lease, Usage(0, 1), "unserved")
     await limiter.flush()
     await limiter.reserve(ANN, Cost(1))
 
@@ -438,8 +438,8 @@ async def test_a_replaced_rule_is_forgotten_after_a_window(monkeypatch: pytest.M
 
 
 async def test_plans_are_made_anew_only_when_a_replaced_rule_ends(monkeypatch: pytest.MonkeyPatch, make: Make) -> None:
-    limiter = await make(requests(1), tokens(9, per=600.0), slots(1))
-    limiter.use([requests(1, name="other"), tokens(9, per=3600.0)])
+    limiter = await make(requests(1), tokens(9, per_s=600.0), slots(1))
+    limiter.use([requests(1, name="other"), tokens(9, per_s=3600.0)])
     now = monotonic()
     made = [limiter._plans]
     for later in (5, 30, 61, 70, 601, 700, 4000):
@@ -454,17 +454,19 @@ async def test_plans_are_made_anew_only_when_a_replaced_rule_ends(monkeypatch: p
 # ---- what a refused client is told
 
 
-async def waits(limiter: Limiter, subject: Subject = ANN) -> tuple[float, float]:
+async def waits(limiter: RateLimiter, subject: Subject = ANN) -> tuple[float, float]:
     """(the wait a client is told, the true one) in seconds"""
     with pytest.raises(Limited) as caught:
         await limiter.reserve(subject, Cost(1))
     assert caught.value.retry_after is not None
-    assert caught.value.decision.retry_after_s is not None
-    return caught.value.retry_after, caught.value.decision.retry_after_s
+    assert caught.value.fits_s is not None
+    return caught.value.retry_after, caught.value.fits_s
 
 
-@pytest.mark.parametrize("rule", [requests(20, per=60.0), tokens(20, per=60.0), slots(20)], ids=lambda rule: rule.kind)
-async def test_waits_are_never_too_short_and_are_spread_where_many_compete(make: Make, rule: Rule) -> None:
+@pytest.mark.parametrize(
+    "rule", [requests(20, per_s=60.0), tokens(20, per_s=60.0), slots(20)], ids=lambda rule: rule.kind
+)
+async def test_waits_are_never_too_short_and_are_spread_where_many_compete(make: Make, rule: Limit) -> None:
     limiter = await make(rule)
     leases = [await limiter.reserve(ANN, Cost(1)) for _ in range(20)]
     alone = await waits(limiter)
@@ -493,7 +495,7 @@ class Silent(MemoryStore):
 
 async def test_what_is_decided_alone_is_counted_and_told_as_a_rate() -> None:
     said: list[tuple[int, float]] = []
-    limiter = Limiter([requests(5)], Silent(), heartbeat=0.02, on_alone=lambda *what: said.append(what))
+    limiter = RateLimiter([requests(5)], Silent(), heartbeat=0.02, on_alone=lambda *what: said.append(what))
     await limiter.start()
     for _ in range(3):
         await limiter.reserve(ANN)
@@ -525,15 +527,15 @@ class Told(MemoryStore):
 )
 async def test_what_is_given_back_is_needed_where_little_is_left(limit: int, running: int, needed: bool) -> None:
     store = Told()
-    slots = Rule(name="slots", kind="concurrency", limit=limit)
-    limiter = Limiter([slots, Rule(name="tpm", kind="tokens", limit=10_000)], store)
+    slots = Limit(name="slots", kind="concurrency", limit=limit)
+    limiter = RateLimiter([slots, Limit(name="tpm", kind="tokens", limit=10_000)], store)
     await limiter.start()
     others = [await limiter.reserve(ANN, Cost(10)) for _ in range(running)]
-    limiter.settle(await limiter.reserve(ANN, Cost(10)), 5)
+    limiter.settle(await limiter.reserve(ANN, Cost(10)), Usage(0, 5))
     assert store.needed == [needed]
     for other in others:
         limiter.settle(other, None)
     # Of any counter: here the tokens run out, and not the slots.
-    limiter.settle(await limiter.reserve(ANN, Cost(9_000)), 5)
+    limiter.settle(await limiter.reserve(ANN, Cost(9_000)), Usage(0, 5))
     assert store.needed[-1] is True
     await limiter.close()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from gateway.ratelimit import Limiter, MemoryStore, Rule, Subject
+from gateway.config import Limit
+from gateway.ratelimit import MemoryStore, RateLimiter, Subject
+from gateway.ratelimit.model import ADMITTED, Settlement
 from gateway.ratelimit.plan import Layout, Plans
 
 SECOND = 1_000_000
@@ -18,16 +20,16 @@ class Clock:
         return self.now
 
 
-def plans(*rules: Rule) -> Plans:
+def plans(*rules: Limit) -> Plans:
     return Plans(rules, Layout())
 
 
 def test_a_million_keys_stay_within_the_cap() -> None:
     store = MemoryStore(max_keys=1000, clock=Clock())
-    known = plans(Rule(name="a", kind="requests", limit=5, scope=("address",)))
+    known = plans(Limit(name="a", kind="requests", limit=5, scope=("address",)))
     for number in range(100_000):  # a million takes ten times as long and shows no more
         plan = known.of(Subject(address=str(number)))
-        assert store.admit(plan, plan.costs, "x")[0] == -1
+        assert store.admit(plan, plan.costs, "x").violated == ADMITTED
         assert len(store) <= 1000
     assert store.displaced == 99_000
 
@@ -35,7 +37,7 @@ def test_a_million_keys_stay_within_the_cap() -> None:
 def test_expired_counters_go_before_the_cap() -> None:
     clock = Clock()
     store = MemoryStore(max_keys=1000, clock=clock)
-    known = plans(Rule(name="a", kind="requests", limit=5, per=1, scope=("address",)))
+    known = plans(Limit(name="a", kind="requests", limit=5, per_s=1, scope=("address",)))
     for number in range(20_000):
         clock.now += 10_000
         plan = known.of(Subject(address=str(number)))
@@ -48,8 +50,8 @@ def test_a_long_window_does_not_hold_up_short_ones() -> None:
     clock = Clock()
     store = MemoryStore(clock=clock)
     known = plans(
-        Rule(name="day", kind="requests", limit=5, per=86_400, scope=("key",)),
-        Rule(name="s", kind="requests", limit=5, per=1, scope=("address",)),
+        Limit(name="day", kind="requests", limit=5, per_s=86_400, scope=("key",)),
+        Limit(name="s", kind="requests", limit=5, per_s=1, scope=("address",)),
     )
     for number in range(2000):
         clock.now += 10_000
@@ -61,7 +63,7 @@ def test_a_long_window_does_not_hold_up_short_ones() -> None:
 async def test_a_beat_sweeps_what_nobody_asks_for_any_more() -> None:
     clock = Clock()
     store = MemoryStore(clock=clock)
-    known = plans(Rule(name="a", kind="requests", limit=5, per=1, scope=("address",)))
+    known = plans(Limit(name="a", kind="requests", limit=5, per_s=1, scope=("address",)))
     for number in range(500):
         plan = known.of(Subject(address=str(number)))
         store.admit(plan, plan.costs, "x")
@@ -73,17 +75,17 @@ async def test_a_beat_sweeps_what_nobody_asks_for_any_more() -> None:
 async def test_a_counter_that_owes_lives_until_it_has_paid_and_holds_up_no_other() -> None:
     clock = Clock()
     store = MemoryStore(clock=clock)
-    known = plans(Rule(name="a", kind="tokens", limit=5, per=1, scope=("address",)))
+    known = plans(Limit(name="a", kind="tokens", limit=5, per_s=1, scope=("address",)))
     owing = known.of(Subject(address="owing"))
-    entry = store.admit(owing, (5,), "x")[4]
-    store.settle(owing, "x", [(0, entry, 5 * 100)])
+    entry = store.admit(owing, (5,), "x").counters[0].entry
+    store.settle(owing, "x", [Settlement(0, entry, 5 * 100)])
     for number in range(500):
         store.admit(known.of(Subject(address=str(number))), (1,), "x")
     clock.now += 10 * SECOND
     await store.beat()
     assert len(store) == 1
     clock.now += 80 * SECOND
-    assert store.admit(owing, (1,), "x")[0] == 0
+    assert store.admit(owing, (1,), "x").violated == 0
     clock.now += 20 * SECOND
     await store.beat()
     assert len(store) == 0
@@ -91,30 +93,30 @@ async def test_a_counter_that_owes_lives_until_it_has_paid_and_holds_up_no_other
 
 def test_the_least_used_is_forgotten_first() -> None:
     store = MemoryStore(max_keys=64, clock=Clock())
-    known = plans(Rule(name="a", kind="requests", limit=5, scope=("address",)))
+    known = plans(Limit(name="a", kind="requests", limit=5, scope=("address",)))
     spent = known.of(Subject(address="spent"))
     for _ in range(5):
         store.admit(spent, spent.costs, "x")
     for number in range(5000):
         plan = known.of(Subject(address=str(number)))
         store.admit(plan, plan.costs, "x")
-    assert store.admit(spent, spent.costs, "x")[0] == 0
+    assert store.admit(spent, spent.costs, "x").violated == 0
 
 
 def test_what_is_in_flight_is_never_forgotten() -> None:
     store = MemoryStore(max_keys=64, clock=Clock())
-    known = plans(Rule(name="a", kind="concurrency", limit=1, scope=("address",)))
+    known = plans(Limit(name="a", kind="concurrency", limit=1, scope=("address",)))
     for number in range(300):
         plan = known.of(Subject(address=str(number)))
-        assert store.admit(plan, plan.costs, "x")[0] == -1
+        assert store.admit(plan, plan.costs, "x").violated == ADMITTED
     for number in range(300):
         plan = known.of(Subject(address=str(number)))
-        assert store.admit(plan, plan.costs, "y")[0] == 0
-        store.settle(plan, "x", [(0, 0, 0)])
+        assert store.admit(plan, plan.costs, "y").violated == 0
+        store.settle(plan, "x", [Settlement(0, 0, 0)])
 
 
 async def test_the_limiter_remembers_a_bounded_number_of_subjects() -> None:
-    limiter = Limiter([Rule(name="a", kind="requests", limit=1, scope=("address",))], MemoryStore(max_keys=100))
+    limiter = RateLimiter([Limit(name="a", kind="requests", limit=1, scope=("address",))], MemoryStore(max_keys=100))
     for number in range(40_000):
         limiter.settle(await limiter.reserve(Subject(address=str(number))), None)
     assert len(limiter._plans._known) <= 16_384
@@ -124,8 +126,8 @@ async def test_the_limiter_remembers_a_bounded_number_of_subjects() -> None:
 def test_a_request_on_many_new_counters_is_charged_on_all() -> None:
     clock = Clock()
     store = MemoryStore(clock=clock)
-    known = plans(*(Rule(name=f"r{number}", kind="requests", limit=1, per=1) for number in range(8)))
+    known = plans(*(Limit(name=f"r{number}", kind="requests", limit=1, per_s=1) for number in range(8)))
     plan = known.of(Subject(key="k"))
-    assert store.admit(plan, plan.costs, "x")[0] == -1
+    assert store.admit(plan, plan.costs, "x").violated == ADMITTED
     assert len(store) == 8
-    assert store.admit(plan, plan.costs, "x")[0] == 0
+    assert store.admit(plan, plan.costs, "x").violated == 0

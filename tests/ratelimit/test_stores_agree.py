@@ -9,10 +9,11 @@ import redis
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gateway.config import Limit
 from gateway.ratelimit.memory import MemoryStore
-from gateway.ratelimit.model import Plan, Rule, Subject, Verdict
+from gateway.ratelimit.model import ADMITTED, Plan, Settlement, Subject, Verdict
 from gateway.ratelimit.plan import Layout, Plans
-from gateway.ratelimit.redis.codec import ADMIT, LOOK, RENEW, RESET, SETTLE, Item, pack, unpack
+from gateway.ratelimit.redis.codec import ADMIT, LOOK, RENEW, RESET, SETTLE, Operation, Result, pack, unpack
 from gateway.ratelimit.redis.store import SCRIPT
 from tests.redis.server import Server
 
@@ -53,12 +54,12 @@ class Script:
 
     def __init__(self, server: Server) -> None:
         self._run: Any = redis.Redis(port=server.port).register_script(FAKED)
-        self._items: list[Item] = []
+        self._items: list[Operation] = []
 
     def add(self, code: int, plan: Plan, what: Any, lease: str = "") -> None:
-        self._items.append((code, lease, plan, what, None))
+        self._items.append(Operation(code, lease, plan, what))
 
-    def run(self, now: int) -> list[Verdict]:
+    def run(self, now: int) -> list[Result]:
         keys, payload = pack(self._items, 1 << 52, round(TTL * 1e6))
         self._items = []
         return unpack(self._run(keys, [payload, now]))[1]
@@ -73,16 +74,16 @@ def test_the_same_answers(shared_server: Server, given_rules: list[Any], moves: 
     script, memory = Script(shared_server), MemoryStore(clock=lambda: now)
     memory._ttl = round(TTL * 1e6)
     chosen = [
-        Rule(name=f"r{index}", kind=kind, limit=limit, per=per, burst=burst and min(burst, limit), shadow=shadow)
+        Limit(name=f"r{index}", kind=kind, limit=limit, per_s=per, burst=burst and min(burst, limit), shadow=shadow)
         for index, (kind, limit, burst, per, shadow) in enumerate(given_rules)
     ]
     plan = Plans(chosen, Layout()).of(Subject(key="k"))
     live: list[tuple[str, list[int], Verdict]] = []
-    expected: list[Verdict] = []
+    expected: list[Result] = []
 
     def finish() -> None:
         for got, want in zip(script.run(now), expected, strict=True):
-            assert list(got) == list(want)
+            assert got == want
         expected.clear()
 
     for number, (action, later, tokens, which, ends) in enumerate(moves):
@@ -95,14 +96,14 @@ def test_the_same_answers(shared_server: Server, given_rules: list[Any], moves: 
             script.add(ADMIT, plan, costs, lease)
             verdict = memory.admit(plan, costs, lease)
             expected.append(verdict)
-            if verdict[0] == -1:
+            if verdict.violated == ADMITTED:
                 live.append((lease, costs, verdict))
         elif action == "settle" and live:
             lease, costs, verdict = live.pop(which % len(live))
             changes = [
-                (index, verdict[4 + 3 * index], tokens - costs[index])
-                for index in range(len(chosen))
-                if verdict[4 + 3 * index] >= 0
+                Settlement(index, counted.entry, 0 if index in plan.slots else tokens - costs[index])
+                for index, counted in enumerate(verdict.counters)
+                if counted.entry >= 0
             ]
             script.add(SETTLE, plan, changes, lease)
             memory.settle(plan, lease, changes)
@@ -116,7 +117,7 @@ def test_the_same_answers(shared_server: Server, given_rules: list[Any], moves: 
         elif action == "reset":
             script.add(RESET, plan, ())
             run(memory.reset(plan))
-            expected.append([1])
+            expected.append(1)
     script.add(LOOK, plan, ())
     expected.append(look(memory, plan))
     finish()

@@ -8,13 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.ratelimit.model import Rule
-from gateway.ratelimit.window import CYCLE, MAX_GUARD, SLICES, Shape, Slots, Window, shape
+from gateway.ratelimit.window import CYCLE, MAX_GUARD, SLICES, Shape, Slots, Window
 from tests.ratelimit.oracle import Log, may_refuse
 from tests.steps import steps as steps_of
 
 SECOND = 1_000_000
-ONE = shape(Rule(name="r", kind="requests", limit=10, per=12.0))  # slices of 0.1 s
+ONE = Window.shape(10, 12.0, 0, False)  # slices of 0.1 s
 
 limits = st.integers(1, 40)
 steps = st.lists(
@@ -36,7 +35,7 @@ def fits(window: Window, now: int, cost: int, numbers: Shape) -> bool:
 def test_never_above_the_limit_and_never_refused_without_need(
     limit: int, per: float, moves: list[tuple[int, int, int | None]]
 ) -> None:
-    numbers = shape(Rule(name="r", kind="tokens", limit=limit, per=per))
+    numbers = Window.shape(limit, per, 0, False)
     length = round(per * SECOND)
     window, log, now = Window(), Log(), 1_700_000_000 * SECOND
     pending: list[tuple[int, int, int]] = []
@@ -61,7 +60,7 @@ def test_never_above_the_limit_and_never_refused_without_need(
 
 @given(limits, st.floats(0.1, 3.0), steps, st.integers(0, 15))
 def test_the_wait_is_exact(limit: int, per: float, moves: list[tuple[int, int, int | None]], cost: int) -> None:
-    numbers = shape(Rule(name="r", kind="tokens", limit=limit, per=per))
+    numbers = Window.shape(limit, per, 0, False)
     window, now, cost = Window(), 1_700_000_000 * SECOND, min(cost, limit)
     for later, one, _ in moves:
         now += later
@@ -80,7 +79,7 @@ def test_the_wait_is_exact(limit: int, per: float, moves: list[tuple[int, int, i
 )
 @pytest.mark.parametrize("every", [1, 7])
 def test_saturated_it_admits_nearly_the_limit_in_every_window(limit: int, per: float, every: int) -> None:
-    numbers = shape(Rule(name="r", kind="tokens", limit=limit, per=per))
+    numbers = Window.shape(limit, per, 0, False)
     length = round(per * SECOND)
     window, admitted, cost = Window(), [], max(limit // 500, 1)
     start = now = 1_700_000_000 * SECOND + 12_345
@@ -100,8 +99,8 @@ def test_saturated_it_admits_nearly_the_limit_in_every_window(limit: int, per: f
 
 def test_the_share_lost_to_slices_is_below_two_percent() -> None:
     for per in (0.1, 0.5, 1.0, 60.0, 86_400.0):
-        numbers = shape(Rule(name="r", kind="requests", limit=1, per=per))
-        assert per * SECOND / (numbers[6] + numbers[2]) > 0.982
+        numbers = Window.shape(1, per, 0, False)
+        assert per * SECOND / (numbers.span + numbers.width) > 0.982
 
 
 def test_no_double_rate_at_an_edge() -> None:
@@ -114,7 +113,7 @@ def test_no_double_rate_at_an_edge() -> None:
 
 
 def test_a_log_that_is_written_late_stays_within_the_limit() -> None:
-    assert ONE[3] == 100_000 == MAX_GUARD
+    assert ONE.guard == 100_000 == MAX_GUARD
     window, now = Window(), 5 * SECOND
     for _ in range(10):
         window.slide(now, ONE)
@@ -172,7 +171,7 @@ def test_after_a_reset_earlier_charges_have_nothing_to_take_back() -> None:
 
 @pytest.mark.parametrize("burst", [None, 5])
 def test_what_is_used_beyond_the_limit_is_paid_by_later_windows(burst: int | None) -> None:
-    numbers = shape(Rule(name="t", kind="tokens", limit=10, per=12.0, burst=burst))
+    numbers = Window.shape(10, 12.0, burst or 0, False)
     window, now = Window(), 1000 * SECOND
     entry = window.charge(now, 5, numbers)
     window.settle(now, entry, 500, numbers, "")
@@ -190,8 +189,8 @@ def test_a_question_fits_whatever_is_owed_and_costs_nothing() -> None:
     window.settle(now, window.charge(now, 5, ONE), 50, ONE, "")
     before = (window.used, window.debt, dict(window.slices))
     assert fits(window, now, 0, ONE)
-    left, _, entry = window.take(now, 0, ONE, "", 0)
-    assert (left, entry >= 0) == (0, True)
+    counted = window.take(now, 0, ONE, "", 0)
+    assert (counted.remaining, counted.entry >= 0) == (0, True)
     assert (window.used, window.debt, window.slices) == before
 
 
@@ -206,7 +205,7 @@ def test_a_refund_pays_debt_first() -> None:
 def test_a_raised_limit_pays_more_of_the_debt_at_once() -> None:
     window, now = Window(), 1000 * SECOND
     window.settle(now, window.charge(now, 5, ONE), 30, ONE, "")
-    raised = shape(Rule(name="r", kind="requests", limit=34, per=12.0))
+    raised = Window.shape(34, 12.0, 0, False)
     wait = window.delay(now, 10, raised)
     assert (window.used, window.debt) == (35, 1)
     assert not fits(window, now + wait - 1, 10, raised)
@@ -232,10 +231,10 @@ def test_later_windows_pay_whatever_was_used(
     """From any moment to any later one, with s slices in it, at most limit x ceil(s / 121) tokens are used, what was
     reserved in flight at the first moment, and what requests in flight used beyond their reservations: the debt at the
     last. A request is said to use all of its tokens when it is settled."""
-    numbers = shape(Rule(name="r", kind="tokens", limit=limit, per=per, burst=burst and min(burst, limit)))
+    numbers = Window.shape(limit, per, (burst and min(burst, limit)) or 0, False)
     window, now = Window(), 1_700_000_000 * SECOND
     flying: list[tuple[int, int, int]] = []
-    known: list[tuple[int, int, int, int]] = [(now // numbers[2], 0, 0, 0)]  # slice, used so far, in flight, debt
+    known: list[tuple[int, int, int, int]] = [(now // numbers.width, 0, 0, 0)]  # slice, used so far, in flight, debt
     for later, cost, uses, most in moves:
         now += later
         cost = min(cost, limit)
@@ -251,7 +250,7 @@ def test_later_windows_pay_whatever_was_used(
             entry, reserved, uses = flying.pop(0)
             window.settle(now, entry, uses - reserved, numbers, "")
             used += uses
-        known.append((now // numbers[2], used, sum(reserved for _, reserved, _ in flying), window.debt))
+        known.append((now // numbers.width, used, sum(reserved for _, reserved, _ in flying), window.debt))
         assert window.used == sum(window.slices.values()) + window.debt
         assert window.used - window.debt <= limit
         assert list(window.slices) == sorted(window.slices)
@@ -263,7 +262,7 @@ def test_later_windows_pay_whatever_was_used(
 
 @given(limits, st.integers(1, 10**6), st.integers(0, 10**9))
 def test_a_debt_of_many_windows_is_paid_in_a_few_steps(limit: int, windows: int, later: int) -> None:
-    numbers = shape(Rule(name="r", kind="tokens", limit=limit, per=12.0))
+    numbers = Window.shape(limit, 12.0, 0, False)
     window, now = Window(), 1000 * SECOND
     window.settle(now, window.charge(now, limit, numbers), limit * windows, numbers, "")
     assert window.debt == limit * windows
@@ -276,7 +275,7 @@ def test_a_debt_of_many_windows_is_paid_in_a_few_steps(limit: int, windows: int,
 
 
 def test_a_burst_paces_what_the_window_allows() -> None:
-    numbers = shape(Rule(name="r", kind="requests", limit=600, per=60.0, burst=10))
+    numbers = Window.shape(600, 60.0, 10, False)
     window, now, admitted = Window(), 1000 * SECOND, []
     while now < 1125 * SECOND:
         if fits(window, now, 1, numbers):
@@ -291,7 +290,7 @@ def test_a_burst_paces_what_the_window_allows() -> None:
 
 
 def test_a_cost_above_the_burst_waits_for_a_full_one_and_pays_after() -> None:
-    numbers = shape(Rule(name="r", kind="tokens", limit=120, per=12.0, burst=10))
+    numbers = Window.shape(120, 12.0, 10, False)
     window, now = Window(), 1000 * SECOND
     assert fits(window, now, 50, numbers)
     window.charge(now, 50, numbers)

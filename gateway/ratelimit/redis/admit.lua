@@ -5,7 +5,7 @@
 -- ARGV[1]  msgpack [deadline, ttl, forms, plans, ops]; all times in microseconds of THIS server's clock
 --            deadline  after it admissions and renewals do nothing, because the sender has given up
 --            ttl       life of a slot without renewal
---            forms     lists of shapes; a shape is [kind, limit, width, guard, burst, shadow, span, keep], see window.py
+--            forms     lists of shapes; a shape is the fields of window.Shape, in their order
 --            plans     [n, form]: the rules of a subject have the keys n + 1, n + 2, ... and the shapes of this form
 --            ops       [1, lease, plan, [cost, ...]]                     admit by all rules or by none
 --                      [2, lease, plan, [[rule from 0, entry, delta]]]   settle
@@ -14,7 +14,8 @@
 --                      [5, "", plan]                                     look -> as admit, "used" for the entry
 --                      [6, "", plan]                                     reset
 --                      [7, replica, k, ttl]                              heartbeat, and room for a new counter
--- returns  msgpack [now, result of each op 1, 4, 5, 6, 7 in order]
+-- returns  msgpack [now, result of each op 1, 4, 5, 6, 7 in order]; that of 1 and 5 is a verdict:
+--            [violated, wait, [[remaining, reset, entry] of each rule]], see model.Verdict
 
 local SLICES, CYCLE = 120, 121
 local RETRY_SLOT = 1000000
@@ -26,6 +27,12 @@ local batch = cmsgpack.unpack(ARGV[1])
 local ttl, forms, plans, ops = batch[2], batch[3], batch[4], batch[5]
 local late = now > batch[1]
 local windows, slots, taken, replies = {}, {}, {}, {now}
+for _, form in ipairs(forms) do
+  for i, s in ipairs(form) do
+    form[i] = {counter = s[1], limit = s[2], width = s[3], guard = s[4], burst = s[5], shadow = s[6], span = s[7],
+               keep = s[8]}
+  end
+end
 
 -- A rate counter is a hash: u = sum of its slices and its debt, d = debt, h = lowest slice that may exist, t = latest
 -- charged slice, p = pacing time, and one field for each slice.
@@ -41,7 +48,7 @@ end
 
 -- Moves debt into a slice, as far as the sum of the slices leaves room.
 local function pay(w, slice, shape)
-  local paid = min(w.d, shape[2] - (w.u - w.d))
+  local paid = min(w.d, shape.limit - (w.u - w.d))
   if paid > 0 then
     put(w, slice, paid)
     w.d = w.d - paid
@@ -51,7 +58,7 @@ end
 
 -- As the loop of Window.slide. All slices are written anew.
 local function slide_owing(w, key, shape, over)
-  local limit, amounts, order, first = shape[2], {}, {}, 1
+  local limit, amounts, order, first = shape.limit, {}, {}, 1
   local all = call('HGETALL', key)
   for i = 1, #all, 2 do
     local slice = tonumber(all[i])
@@ -90,7 +97,7 @@ local function slide_owing(w, key, shape, over)
 end
 
 local function slide(w, key, shape)
-  local over = floor((now - shape[4]) / shape[3]) - SLICES - 1
+  local over = floor((now - shape.guard) / shape.width) - SLICES - 1
   if w.h > over then return end
   if w.d > 0 then return slide_owing(w, key, shape, over) end
   local gone = {}
@@ -119,8 +126,8 @@ local function window(key, shape)
   local v = call('HMGET', key, 'u', 'h', 't', 'p', 'd')
   local debt = tonumber(v[5]) or 0
   w = {u = tonumber(v[1]) or 0, h = tonumber(v[2]), t = tonumber(v[3]) or 0, p = tonumber(v[4]) or 0,
-       d = debt, owed = debt, keep = shape[8], limit = shape[2], width = shape[3], deltas = {}, stored = {}}
-  if w.h then slide(w, key, shape) else w.h = floor(now / shape[3]) end
+       d = debt, owed = debt, keep = shape.keep, limit = shape.limit, width = shape.width, deltas = {}, stored = {}}
+  if w.h then slide(w, key, shape) else w.h = floor(now / shape.width) end
   windows[key] = w
   return w
 end
@@ -162,74 +169,74 @@ end
 local function delay(w, key, cost, shape)
   local wait, later = 0, 0
   if cost == 0 then return wait end
-  if w.d > 0 then pay(w, max(floor(now / shape[3]), w.h), shape) end
-  local over = w.u + cost - shape[2]
+  if w.d > 0 then pay(w, max(floor(now / shape.width), w.h), shape) end
+  local over = w.u + cost - shape.limit
   if over > 0 then
     local counting = w.u - w.d
     if w.d > 0 and over > counting then
-      local passed = ceil((over - counting) / shape[2])
+      local passed = ceil((over - counting) / shape.limit)
       later = passed * CYCLE
-      over = over - counting - (passed - 1) * shape[2] + max(counting - shape[2], 0)
+      over = over - counting - (passed - 1) * shape.limit + max(counting - shape.limit, 0)
     end
     local order, live = slices(w, key)
-    wait = shape[3]
+    wait = shape.width
     for i = 1, #order do
       over = over - live[order[i]]
       if over <= 0 then
-        wait = (order[i] + later + 1) * shape[3] + shape[7] - now
+        wait = (order[i] + later + 1) * shape.width + shape.span - now
         break
       end
     end
   end
-  if shape[5] > 0 then
-    local unit = SLICES * shape[3] / shape[2]
-    local ahead = max(w.p - now, 0) + min(cost, shape[5]) * unit - shape[5] * unit
+  if shape.burst > 0 then
+    local unit = SLICES * shape.width / shape.limit
+    local ahead = max(w.p - now, 0) + min(cost, shape.burst) * unit - shape.burst * unit
     if ahead > 0.5 then wait = max(wait, floor(ahead) + 1) end
   end
   return wait
 end
 
 local function charge(w, cost, shape)
-  local slice = max(floor(now / shape[3]), w.h)
+  local slice = max(floor(now / shape.width), w.h)
   if cost == 0 then return slice end
   put(w, slice, cost)
   w.u = w.u + cost
   w.t = max(w.t, slice)
-  if shape[5] > 0 then w.p = max(w.p, now) + cost * (SLICES * shape[3] / shape[2]) end
+  if shape.burst > 0 then w.p = max(w.p, now) + cost * (SLICES * shape.width / shape.limit) end
   return slice
 end
 
 local function state(w, shape)
-  local left, reset = shape[2] - w.u, 0
-  if shape[5] > 0 then
-    local unit = SLICES * shape[3] / shape[2]
-    left = min(left, floor(shape[5] - max(w.p - now, 0) / unit + 0.000001))
+  local left, reset = shape.limit - w.u, 0
+  if shape.burst > 0 then
+    local unit = SLICES * shape.width / shape.limit
+    left = min(left, floor(shape.burst - max(w.p - now, 0) / unit + 0.000001))
   end
-  if w.u > 0 then reset = max((w.t + ceil(w.d / shape[2]) * CYCLE + 1) * shape[3] + shape[7] - now, 0) end
+  if w.u > 0 then reset = max((w.t + ceil(w.d / shape.limit) * CYCLE + 1) * shape.width + shape.span - now, 0) end
   return max(left, 0), reset
 end
 
 local function admit(op)
-  if late then return {-2, 0} end
+  if late then return {-2, 0, {}} end
   local before, form, costs = plans[op[3]][1], forms[plans[op[3]][2]], op[4]
   local violated, longest, waits = -1, 0, {}
   for i = 1, #costs do
     local key, shape = KEYS[before + i], form[i]
     local wait = 0
-    if shape[1] == 0 then
+    if shape.counter == 0 then
       wait = delay(window(key, shape), key, costs[i], shape)
-    elseif held(key) >= shape[2] then
+    elseif held(key) >= shape.limit then
       wait = RETRY_SLOT
     end
     waits[i] = wait
-    if wait > longest and shape[6] == 0 then violated, longest = i - 1, wait end
+    if wait > longest and shape.shadow == 0 then violated, longest = i - 1, wait end
   end
-  local out = {violated, longest}
+  local counters = {}
   for i = 1, #costs do
     local key, shape = KEYS[before + i], form[i]
     local fits, entry = violated < 0 and waits[i] == 0, -1
     local left, reset
-    if shape[1] == 0 then
+    if shape.counter == 0 then
       local w = windows[key]
       if fits then entry = charge(w, costs[i], shape) end
       left, reset = state(w, shape)
@@ -239,11 +246,11 @@ local function admit(op)
         slots[key] = slots[key] + 1
         entry = 0
       end
-      left, reset = max(shape[2] - slots[key], 0), 0
+      left, reset = max(shape.limit - slots[key], 0), 0
     end
-    out[3 * i], out[3 * i + 1], out[3 * i + 2] = left, reset, entry
+    counters[i] = {left, reset, entry}
   end
-  return out
+  return {violated, longest, counters}
 end
 
 local function settle(op)
@@ -251,20 +258,20 @@ local function settle(op)
   for _, one in ipairs(op[4]) do
     local rule, slice, delta = one[1] + 1, one[2], one[3]
     local key, shape = KEYS[before + rule], form[rule]
-    if shape[1] ~= 0 then
+    if shape.counter ~= 0 then
       local n = held(key)
       slots[key] = n - call('ZREM', key, op[2])
     else
       local w = window(key, shape)
       if delta > 0 then
-        local fits = min(delta, max(shape[2] - (w.u - w.d), 0))
+        local fits = min(delta, max(shape.limit - (w.u - w.d), 0))
         charge(w, fits, shape)
         if delta > fits then
           w.d, w.u, w.dirty = w.d + delta - fits, w.u + delta - fits, true
         end
-        if shape[5] > 0 then
-          local ahead = max(w.p, now) + (delta - fits) * (SLICES * shape[3] / shape[2])
-          w.p = min(ahead, now + SLICES * shape[3])
+        if shape.burst > 0 then
+          local ahead = max(w.p, now) + (delta - fits) * (SLICES * shape.width / shape.limit)
+          w.p = min(ahead, now + SLICES * shape.width)
         end
       elseif slice >= w.h then
         local stored = w.stored[slice]
@@ -277,7 +284,7 @@ local function settle(op)
           local forgiven = min(back, w.d)
           w.d, w.u = w.d - forgiven, w.u - back
           put(w, slice, forgiven - back)
-          if shape[5] > 0 then w.p = w.p - back * (SLICES * shape[3] / shape[2]) end
+          if shape.burst > 0 then w.p = w.p - back * (SLICES * shape.width / shape.limit) end
         end
       end
     end
@@ -302,7 +309,7 @@ local function beat(op)
     call('ZADD', key, now + op[4], op[2])
     call('PEXPIRE', key, floor(op[4] / 1000) + 1000)
   end
-  return {call('ZCARD', key)}
+  return call('ZCARD', key)
 end
 
 -- A full server with `noeviction` refuses commands that may need memory, unless the script has written before. A
@@ -315,21 +322,21 @@ local function probe(op)
 end
 
 local function look(op)
-  local before, form, out = plans[op[3]][1], forms[plans[op[3]][2]], {-1, 0}
+  local before, form, counters = plans[op[3]][1], forms[plans[op[3]][2]], {}
   for i, shape in ipairs(form) do
     local key = KEYS[before + i]
     local left, reset, used = 0, 0, 0
-    if shape[1] == 0 then
+    if shape.counter == 0 then
       local w = window(key, shape)
       left, reset = state(w, shape)
       used = w.u
     else
       used = held(key)
-      left = max(shape[2] - used, 0)
+      left = max(shape.limit - used, 0)
     end
-    out[3 * i], out[3 * i + 1], out[3 * i + 2] = left, reset, used
+    counters[i] = {left, reset, used}
   end
-  return out
+  return {-1, 0, counters}
 end
 
 -- A reset window stays as an empty hash that starts at the next slice, so that a refund of what was charged before
@@ -339,15 +346,15 @@ local function reset(op)
   for i, shape in ipairs(form) do
     local key = KEYS[before + i]
     call('DEL', key)
-    if shape[1] == 0 then
-      local first = floor(now / shape[3]) + 1
-      windows[key] = {u = 0, h = first, t = first, p = 0, d = 0, owed = 0, keep = shape[8], limit = shape[2],
-                      width = shape[3], deltas = {}, stored = {}, dirty = true}
+    if shape.counter == 0 then
+      local first = floor(now / shape.width) + 1
+      windows[key] = {u = 0, h = first, t = first, p = 0, d = 0, owed = 0, keep = shape.keep, limit = shape.limit,
+                      width = shape.width, deltas = {}, stored = {}, dirty = true}
     else
       slots[key] = nil
     end
   end
-  return {1}
+  return 1
 end
 
 for _, op in ipairs(ops) do

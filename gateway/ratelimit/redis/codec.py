@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, cast
+from typing import Any
 
-from msgspec import msgpack
+from msgspec import Struct, msgpack
 
 from gateway.light_task import Promise
 from gateway.ratelimit.model import Plan, Verdict
@@ -13,15 +13,27 @@ from gateway.ratelimit.window import Shape
 
 ADMIT, SETTLE, RENEW, BEAT, LOOK, RESET, PROBE = 1, 2, 3, 4, 5, 6, 7
 
-Item = tuple[int, str, Plan, Sequence[Any], "Promise[Verdict] | None"]
-"""(code, lease, plan, what the code needs, who waits). ADMIT: costs. SETTLE: settlements. RENEW: slots. BEAT and PROBE:
-(key, ttl in us). The script answers all but SETTLE and RENEW."""
+
+Result = int | Verdict
+"""A verdict for ADMIT and LOOK; for BEAT and PROBE the number of live replicas."""
+
+
+class Operation(Struct, eq=False):
+    """One operation on the counters of a plan. what: for ADMIT costs, for SETTLE settlements, for RENEW slots, for BEAT
+    and PROBE (key, ttl in microseconds). waiter: gets the answer; the script answers all but SETTLE and RENEW."""
+
+    code: int
+    lease: str
+    plan: Plan
+    what: Sequence[Any]
+    waiter: Promise[Result] | None = None
+
 
 _encode = msgpack.Encoder().encode
-_decode = msgpack.Decoder().decode
+_decode = msgpack.Decoder(list[Result]).decode
 
 
-def pack(items: Iterable[Item], deadline: int, lease_ttl: int) -> tuple[list[bytes], bytes]:
+def pack(items: Iterable[Operation], deadline: int, lease_ttl: int) -> tuple[list[bytes], bytes]:
     """(keys, payload) of one call. Each plan and each list of shapes is sent once. Times in microseconds."""
     keys: list[bytes] = []
     forms: list[tuple[Shape, ...]] = []
@@ -29,13 +41,14 @@ def pack(items: Iterable[Item], deadline: int, lease_ttl: int) -> tuple[list[byt
     seen: dict[int, int] = {}  # id of a plan, or of its shapes, which plans of the same rules share -> number
     ops: list[Any] = []
     last, number = None, 0
-    for code, lease, plan, what, _ in items:
+    for one in items:
+        code, plan = one.code, one.plan
         if plan is not last:  # the operations of a busy subject come one after the other
             if code in (BEAT, PROBE):
-                keys.append(what[0])
-                ops.append((code, lease, len(keys), what[1]))
+                keys.append(one.what[0])
+                ops.append((code, one.lease, len(keys), one.what[1]))
                 if code == PROBE:
-                    keys.append(what[0] + b":probe")
+                    keys.append(one.what[0] + b":probe")
                 continue
             last, number = plan, seen.get(id(plan), 0)
             if not number:
@@ -46,21 +59,21 @@ def pack(items: Iterable[Item], deadline: int, lease_ttl: int) -> tuple[list[byt
                 plans.append((len(keys), form))
                 number = seen[id(plan)] = len(plans)
                 keys += plan.keys
-        ops.append((code, lease, number, what))
+        ops.append((code, one.lease, number, one.what))
     return keys, _encode((deadline, lease_ttl, forms, plans, ops))
 
 
-def unpack(raw: bytes) -> tuple[int, list[Verdict]]:
-    """(server time in microseconds, the results of those items that have one, in their order)."""
-    answer = _decode(raw)
-    return cast(int, answer[0]), cast("list[Verdict]", answer[1:])
+def unpack(raw: bytes) -> tuple[int, list[Result]]:
+    """(server time in microseconds, the results of those operations that have one, in their order)."""
+    now, *results = _decode(raw)
+    assert isinstance(now, int)
+    return now, results
 
 
-def only_releases(item: Item) -> Item | None:
+def only_releases(one: Operation) -> Operation | None:
     """The part of a settlement that may be sent again when it may have run already. Releasing a slot twice is harmless,
     refunding tokens twice is not; tokens that are not refunded slide out of their window."""
-    code, lease, plan, what, *_ = item
-    if code != SETTLE:
+    if one.code != SETTLE:
         return None
-    slots = tuple(one for one in what if one[0] in plan.slots)
-    return (SETTLE, lease, plan, slots, None) if slots else None
+    slots = tuple(settlement for settlement in one.what if settlement.index in one.plan.slots)
+    return Operation(SETTLE, one.lease, one.plan, slots) if slots else None

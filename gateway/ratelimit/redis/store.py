@@ -13,14 +13,14 @@ from asyncio import Task
 from collections import deque
 from collections.abc import Callable, Sequence
 from importlib.resources import files
+from typing import Any
 
 from gateway.light_task import Promise
-from gateway.ratelimit.model import Plan, Verdict
+from gateway.ratelimit.model import Plan, Settlement, Verdict
 from gateway.ratelimit.plan import Layout
-from gateway.ratelimit.redis.batcher import Batcher, Heard
+from gateway.ratelimit.redis.batcher import Batcher, OnAnswer, Replica
 from gateway.ratelimit.redis.codec import ADMIT, LOOK, RENEW, RESET, SETTLE
 from gateway.ratelimit.redis.reasons import Unsent
-from gateway.ratelimit.store import Settlement
 from gateway.redis import Connection, RedisSettings, Refused, Servers
 from gateway.redis.connection import begin, frame
 
@@ -59,7 +59,8 @@ class RedisStore:
         self._started = False
 
     def admit(self, plan: Plan, costs: Sequence[int], lease: str) -> Promise[Verdict]:
-        return self._batchers[plan.tag].ask(ADMIT, plan, costs, lease)
+        answer: Promise[Any] = self._batchers[plan.tag].ask(ADMIT, plan, costs, lease)
+        return answer  # the codec checked that it is a verdict
 
     def settle(self, plan: Plan, lease: str, settlements: Sequence[Settlement], needed: bool = True) -> None:
         self._batchers[plan.tag].post(SETTLE, plan, settlements, lease, needed)
@@ -69,7 +70,9 @@ class RedisStore:
             self._batchers[plan.tag].post(RENEW, plan, plan.slots, lease)
 
     async def look(self, plan: Plan) -> Verdict:
-        return await self._batchers[plan.tag].ask(LOOK, plan, ())
+        verdict = await self._batchers[plan.tag].ask(LOOK, plan, ())
+        assert isinstance(verdict, Verdict)
+        return verdict
 
     async def reset(self, plan: Plan) -> None:
         await self._batchers[plan.tag].ask(RESET, plan, ())
@@ -81,9 +84,8 @@ class RedisStore:
             beat_ttl = _HEARTBEATS_KEPT * self._heartbeat
             link = _Link(servers, key, self._script, self._sha)
             self._links.append(link)
-            batcher = Batcher(link, key, self._me, self._settings.timeout, beat_ttl, self._batcher_changed)
-            batcher.lease_ttl = round(lease_ttl * 1_000_000)
-            self._batchers.append(batcher)
+            me = Replica(key, self._me, round(beat_ttl * 1_000_000), round(lease_ttl * 1_000_000))
+            self._batchers.append(Batcher(link, me, self._settings.timeout, self._batcher_changed))
         await asyncio.gather(*(batcher.start() for batcher in self._batchers))
         self._started = True
         self._batcher_changed()
@@ -134,12 +136,12 @@ class _Link:
         self._connection: Connection | None = None
         self._connecting: Task[None] | None = None
         self._tasks: set[Task[None]] = set()  # attempts to connect, also those given up
-        self._calls: deque[tuple[Sequence[bytes], bytes, Heard]] = deque()
+        self._calls: deque[tuple[Sequence[bytes], bytes, OnAnswer]] = deque()
         self._framed_keys: Sequence[bytes] | None = None
         self._framed = b""
 
-    def call(self, keys: Sequence[bytes], payload: bytes, heard: Heard) -> None:
-        self._calls.append((keys, payload, heard))
+    def call(self, keys: Sequence[bytes], payload: bytes, answered: OnAnswer) -> None:
+        self._calls.append((keys, payload, answered))
         if self._connection is not None:
             self._connection.write(self._frame(keys, payload))
         elif self._connecting is None:
@@ -204,9 +206,9 @@ class _Link:
     def _lost(self, why: Exception) -> None:
         self._connection = None
         if self._calls:
-            heard = self._calls[0][2]
+            answered = self._calls[0][2]
             self._calls.clear()
-            heard(why)
+            answered(why)
 
 
 __all__ = ["SCRIPT", "RedisSettings", "RedisStore"]

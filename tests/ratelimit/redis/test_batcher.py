@@ -13,20 +13,24 @@ from typing import Any
 import pytest
 from msgspec import msgpack
 
+from gateway.config import Limit
 from gateway.light_task import LightTask, LoopRound, Promise
-from gateway.ratelimit.model import Plan, Rule, Subject, Verdict
+from gateway.ratelimit.model import ADMITTED, LATE, Plan, Settlement, Subject, Verdict
 from gateway.ratelimit.plan import Layout, Plans
 from gateway.ratelimit.redis import batcher as module
-from gateway.ratelimit.redis.batcher import _LATE, Batcher, Heard
-from gateway.ratelimit.redis.codec import ADMIT, BEAT, PROBE, SETTLE
-from gateway.ratelimit.redis.patience import Patience
+from gateway.ratelimit.redis.batcher import Batcher, OnAnswer, Replica
+from gateway.ratelimit.redis.codec import ADMIT, BEAT, PROBE, SETTLE, Result
 from gateway.ratelimit.redis.reasons import Unsent, describe
+from gateway.ratelimit.redis.timing import Timing
 from gateway.ratelimit.store import StoreDown
+from gateway.ratelimit.window import Counted
 from gateway.redis import Refused
 
-PLAN: Plan = Plans([Rule(name="slots", kind="concurrency", limit=1)], Layout()).of(Subject("ann"))
-GRANTED = [-1, 0, 0, 0, 0]
-RELEASE = [(0, 0, 0)]
+PLAN: Plan = Plans([Limit(name="slots", kind="concurrency", limit=1)], Layout()).of(Subject("ann"))
+ME = Replica(b"beats", "me", 17_500_000, 30_000_000)
+GRANTED = Verdict(ADMITTED, 0, [Counted(0, 0, 0)])
+TOO_LATE = Verdict(LATE, 0, [])
+RELEASE = [Settlement(0, 0, 0)]
 
 
 class Held:
@@ -36,20 +40,20 @@ class Held:
         self.calls: list[list[tuple[int, str]]] = []  # (code, lease) of each operation of each call
         self.deadlines: list[int] = []  # of the calls, in microseconds of the server's clock
         self.dropped = 0
-        self.waiting: list[tuple[list[tuple[int, str]], Heard]] = []
+        self.waiting: list[tuple[list[tuple[int, str]], OnAnswer]] = []
 
-    def call(self, keys: Sequence[bytes], payload: bytes, heard: Heard) -> None:
+    def call(self, keys: Sequence[bytes], payload: bytes, heard: OnAnswer) -> None:
         deadline, *_, found = msgpack.decode(payload)
         ops = [(op[0], op[1]) for op in found]
         self.calls.append(ops)
         self.deadlines.append(deadline)
         self.waiting.append((ops, heard))
 
-    def answer(self, now: int = 10**15, verdict: Sequence[int] = GRANTED) -> None:
+    def answer(self, now: int = 10**15, verdict: Verdict = GRANTED) -> None:
         """Grants all of the oldest call under way. now: microseconds of the server's clock."""
         assert self.waiting, "no call is under way"
         ops, heard = self.waiting.pop(0)
-        answers = {ADMIT: verdict, BEAT: [1], PROBE: [1]}
+        answers = {ADMIT: verdict, BEAT: 1, PROBE: 1}
         heard(msgpack.encode([now, *(answers[code] for code, _ in ops if code in answers)]))
 
     def fail(self, answer: bytes | Exception) -> None:
@@ -105,7 +109,7 @@ class Bench:
 
     def __init__(self) -> None:
         self.link = Held()
-        self.batcher = Batcher(self.link, b"beats", "me", 0.05, 17.5, lambda: None)
+        self.batcher = Batcher(self.link, ME, 0.05, lambda: None)
         self.clock: Any = Clock()
 
     async def start(self) -> Bench:
@@ -116,17 +120,17 @@ class Bench:
         await starting
         self.link.calls.clear()
         self.batcher._loop = self.clock
-        self.batcher._patience = Patience(0.05)  # what was measured by the other clock counts no more
+        self.batcher._timing = Timing(0.05)  # what was measured by the other clock counts no more
         return self
 
-    def ask(self, lease: str) -> Promise[Verdict]:
+    def ask(self, lease: str) -> Promise[Result]:
         return self.batcher.ask(ADMIT, PLAN, (1,), lease)
 
     def settle(self, lease: str, needed: bool = True) -> None:
         self.batcher.post(SETTLE, PLAN, RELEASE, lease, needed)
 
 
-async def awaiting(answer: Promise[Verdict]) -> Verdict:
+async def awaiting(answer: Promise[Result]) -> Result:
     return await answer
 
 
@@ -182,6 +186,15 @@ async def test_what_the_requests_of_one_round_ask_for_and_settle_leaves_at_its_e
     bench.link.answer()
     await asyncio.sleep(0)
     assert granted == [GRANTED]
+
+
+async def test_a_settlement_that_nobody_needs_holds_up_no_request_before_it(bench: Bench) -> None:
+    waiting = bench.ask("new")
+    bench.settle("old", needed=False)
+    await turns()
+    assert bench.link.calls == [[(ADMIT, "new"), (SETTLE, "old")]]
+    bench.link.answer()
+    assert await waiting == GRANTED
 
 
 async def test_a_settlement_that_nobody_needs_goes_with_the_next_request(bench: Bench) -> None:
@@ -304,7 +317,7 @@ async def test_calls_overlap_while_the_server_is_far_away(bench: Bench) -> None:
 
 
 async def test_so_many_calls_at_once_and_no_more(bench: Bench) -> None:
-    bench.batcher._patience.took(10, 100)  # else they are given up before there are so many
+    bench.batcher._timing.took(10, 100)  # else they are given up before there are so many
     waiting = []
     for number in range(module.MOST_CALLS + 3):
         waiting.append(bench.ask(f"l{number}"))
@@ -389,11 +402,11 @@ async def test_nobody_waits_longer_than_a_call_may_take(bench: Bench) -> None:
 async def test_an_answer_that_stood_still_tells_no_clock(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """The server may begin a call that nobody waits for any more, but for no longer than an answer is awaited."""
     monkeypatch.setattr(module, "monotonic", lambda: bench.clock.now)
-    patience = bench.batcher._patience
+    timing = bench.batcher._timing
 
-    async def call(took: float, ahead: float, verdict: Sequence[int] = GRANTED) -> float:
+    async def call(took: float, ahead: float, verdict: Verdict = GRANTED) -> float:
         """Seconds by which its deadline was later than an answer is awaited. ahead: of the server's clock."""
-        within, sent = patience.seconds, bench.clock.now
+        within, sent = timing.seconds, bench.clock.now
         waiting = bench.ask("a")
         await turns()
         bench.clock.run_until(sent + took)
@@ -408,13 +421,13 @@ async def test_an_answer_that_stood_still_tells_no_clock(bench: Bench, monkeypat
 
     await call(0.0, 0.0)
     assert await call(0.0, 0.0) == 0.0
-    slow = patience.seconds * 0.9
+    slow = timing.seconds * 0.9
     assert await call(slow, 0.0) == 0.0
     assert await call(0.0, 0.0) == 0.0, "the slow answer told nothing"
-    assert await call(patience.seconds * 0.9, -5.0) == 0.0
+    assert await call(timing.seconds * 0.9, -5.0) == 0.0
     assert await call(0.0, 0.0) < -4.0, "the clock is behind what was known, so a slow answer tells that, too"
-    slow = patience.seconds * 0.9
-    assert await call(slow, 5.0, [_LATE, 0, 0, 0, 0]) == 0.0
+    slow = timing.seconds * 0.9
+    assert await call(slow, 5.0, TOO_LATE) == 0.0
     assert await call(0.0, 5.0) == round(5.0 + slow, 3), "the clock has jumped, and the server has said so"
 
 
@@ -438,7 +451,7 @@ async def test_a_server_that_is_slow_is_waited_for(bench: Bench) -> None:
         await turns()
         bench.link.answer()
         await waiting
-    assert bench.batcher._patience.seconds == 0.05
+    assert bench.batcher._timing.seconds == 0.05
     assert bench.batcher.up
 
 
@@ -478,7 +491,7 @@ async def test_a_server_that_says_nothing_is_given_up(bench: Bench) -> None:
 async def test_a_probe_that_is_answered_without_a_verdict_has_failed() -> None:
     """It would else end the gateway's start, or all further probes."""
     link = Held()
-    batcher = Batcher(link, b"beats", "me", 0.05, 17.5, lambda: None)
+    batcher = Batcher(link, ME, 0.05, lambda: None)
     starting = asyncio.create_task(batcher.start())
     await turns()
     link.fail(msgpack.encode([10**15]))

@@ -7,31 +7,32 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
-import msgspec
 import pytest
 
+from gateway.config import Limit
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.estimate import Cost
-from gateway.ratelimit import Lease, Limited, Limiter, Rule, Subject
-from gateway.ratelimit.redis.patience import Patience
+from gateway.core.usage import Usage
+from gateway.ratelimit import Limited, RateLimiter, Reservation, Subject
 from gateway.ratelimit.redis.store import RedisSettings, RedisStore
+from gateway.ratelimit.redis.timing import Timing
 from tests.ports import free_port
 from tests.redis.server import Server
 
 ANN = Subject(key="ann")
-REQUESTS = Rule(name="rpm", kind="requests", limit=10)
-TOKENS = Rule(name="tpm", kind="tokens", limit=1000)
-SLOTS = Rule(name="slots", kind="concurrency", limit=6)
+REQUESTS = Limit(name="rpm", kind="requests", limit=10)
+TOKENS = Limit(name="tpm", kind="tokens", limit=1000)
+SLOTS = Limit(name="slots", kind="concurrency", limit=6)
 
-Make = Callable[..., Awaitable[Limiter]]
+Make = Callable[..., Awaitable[RateLimiter]]
 
 
 @pytest.fixture
 async def make(mortal: Server) -> AsyncIterator[Make]:
-    made: list[Limiter] = []
+    made: list[RateLimiter] = []
 
-    async def one(*rules: Rule, heartbeat: float = 0.2, **options: Any) -> Limiter:
-        limiter = Limiter(rules, RedisStore(mortal.settings, heartbeat=heartbeat), heartbeat=heartbeat, **options)
+    async def one(*rules: Limit, heartbeat: float = 0.2, **options: Any) -> RateLimiter:
+        limiter = RateLimiter(rules, RedisStore(mortal.settings, heartbeat=heartbeat), heartbeat=heartbeat, **options)
         await limiter.start()
         made.append(limiter)
         return limiter
@@ -42,33 +43,34 @@ async def make(mortal: Server) -> AsyncIterator[Make]:
         await limiter.close()
 
 
-def wait_at_most(limiter: Limiter, seconds: float) -> None:
+def wait_at_most(limiter: RateLimiter, seconds: float) -> None:
     """A call has this long from now on, whatever earlier ones took. It is short only while the server is frozen: a
     machine that stands still makes a server that lives look dead."""
     for batcher in limiter._store._batchers:  # type: ignore[attr-defined]
-        batcher._patience = Patience(seconds)
+        offset, batcher._timing = batcher._timing._offset, Timing(seconds)
+        batcher._timing._offset = offset
         if batcher._watch is not None:
             batcher._watch.cancel()
             batcher._look_at_watch()
 
 
-def freeze(mortal: Server, limiter: Limiter, patience: float = 1.0) -> None:
+def freeze(mortal: Server, limiter: RateLimiter, patience: float = 1.0) -> None:
     mortal.freeze()
     wait_at_most(limiter, patience)
 
 
-def thaw(mortal: Server, limiter: Limiter) -> None:
+def thaw(mortal: Server, limiter: RateLimiter) -> None:
     wait_at_most(limiter, 30)
     mortal.thaw()
 
 
-async def reach(limiter: Limiter, state: str, within: float = 30.0) -> None:
+async def reach(limiter: RateLimiter, state: str, within: float = 30.0) -> None:
     async with asyncio.timeout(within):
         while limiter.state != state:  # noqa: ASYNC110 - what is waited for happens in the server
             await asyncio.sleep(0.01)
 
 
-async def take(limiter: Limiter, most: int, cost: Cost = Cost()) -> list[Lease]:  # noqa: B008
+async def take(limiter: RateLimiter, most: int, cost: Cost = Cost()) -> list[Reservation]:  # noqa: B008
     """Up to `most` leases, until the first refusal."""
     leases = []
     for _ in range(most):
@@ -79,9 +81,9 @@ async def take(limiter: Limiter, most: int, cost: Cost = Cost()) -> list[Lease]:
     return leases
 
 
-async def left(limiter: Limiter) -> dict[str, int]:
+async def left(limiter: RateLimiter) -> dict[str, int]:
     await limiter.flush()
-    return {state.rule.name: state.remaining for state in (await limiter.inspect(ANN)).states}
+    return {state.rule.name: state.remaining for state in (await limiter.inspect(ANN))}
 
 
 async def test_a_frozen_server_costs_one_timeout_and_then_nothing(mortal: Server, make: Make) -> None:
@@ -120,15 +122,15 @@ async def test_a_frozen_server_costs_one_timeout_and_then_nothing(mortal: Server
 
 
 async def test_each_rule_fails_as_it_says(mortal: Server, make: Make) -> None:
-    opened = msgspec.structs.replace(REQUESTS, name="open", limit=1, on_redis_failure="open")
-    closed = msgspec.structs.replace(REQUESTS, name="closed", limit=1, on_redis_failure="closed", match={"team": ["t"]})
-    local = msgspec.structs.replace(REQUESTS, name="local", limit=3)
+    opened = Limit(name="open", kind="requests", limit=1, on_redis_failure="open")
+    closed = Limit(name="closed", kind="requests", limit=1, on_redis_failure="closed", match={"team": ("t",)})
+    local = Limit(name="local", kind="requests", limit=3)
     limiter = await make(opened, closed, local)
     mortal.kill()
     leases = await take(limiter, 99)
     assert len(leases) == 3
-    assert not leases[0].decision.strict
-    assert [state.rule.name for state in leases[0].decision.states] == ["local"]
+    assert not leases[0].strict
+    assert [state.rule.name for state in leases[0].states] == ["local"]
     with pytest.raises(GatewayError) as caught:
         await limiter.reserve(Subject(key="bob", team="t"))
     assert (caught.value.kind, caught.value.code) == (Kind.OVERLOADED, "limits_unavailable")
@@ -151,7 +153,7 @@ async def test_a_killed_server_returns_empty_and_strict(mortal: Server, make: Ma
     # The restarted server knows nothing but the slots, which were renewed at once.
     assert await left(limiter) == {"rpm": 10, "tpm": 1000, "slots": 0}
     for lease in held + alone:
-        limiter.settle(lease, 10)
+        limiter.settle(lease, Usage(0, 10))
     assert await left(limiter) == {"rpm": 10, "tpm": 1000, "slots": 6}
     assert len(await take(limiter, 99)) == 6
 
@@ -174,7 +176,7 @@ async def test_what_ends_during_an_outage_is_settled_after_it(mortal: Server, ma
     await limiter.reserve(Subject(key="bob"))
     await reach(limiter, "degraded")
     for lease in leases:
-        limiter.settle(lease, 50)
+        limiter.settle(lease, Usage(0, 50))
     thaw(mortal, limiter)
     await reach(limiter, "strict")
     assert await left(limiter) == {"tpm": 800, "slots": 6}
@@ -184,9 +186,9 @@ async def test_a_settlement_that_timed_out_is_not_settled_twice(mortal: Server, 
     limiter = await make(TOKENS, SLOTS)
     first, second = await take(limiter, 2, Cost(400))
     freeze(mortal, limiter)
-    limiter.settle(first, 100)  # goes out, is answered by nobody, runs after the thaw
+    limiter.settle(first, Usage(0, 100))  # goes out, is answered by nobody, runs after the thaw
     await limiter.flush()
-    limiter.settle(second, 100)
+    limiter.settle(second, Usage(0, 100))
     await limiter.flush()
     thaw(mortal, limiter)
     await reach(limiter, "strict")
@@ -221,16 +223,16 @@ async def test_local_counting_survives_a_flapping_server(mortal: Server, make: M
 
 async def test_a_wrong_password_is_a_failure_that_says_so(mortal: Server) -> None:
     mortal.command("CONFIG", "SET", "requirepass", "right")
-    limiter = Limiter([REQUESTS], RedisStore(RedisSettings(addresses=(mortal.address,), timeout=10)))
+    limiter = RateLimiter([REQUESTS], RedisStore(RedisSettings(addresses=(mortal.address,), timeout=10)))
     await limiter.start()
     assert limiter.state == "degraded"
     assert "Authentication" in limiter.reason
-    assert (await limiter.reserve(ANN)).decision.states[0].limit == 10
+    assert (await limiter.reserve(ANN)).states[0].limit == 10
     await limiter.close()
 
 
 async def test_a_primary_that_became_a_replica_is_left_until_it_is_one_again(mortal: Server) -> None:
-    limiter = Limiter([REQUESTS], RedisStore(mortal.settings))
+    limiter = RateLimiter([REQUESTS], RedisStore(mortal.settings))
     await limiter.start()
     mortal.command("REPLICAOF", "127.0.0.1", free_port())
     assert [lease.strict for lease in await take(limiter, 3)] == [False] * 3

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from gateway.cli import main
-from gateway.ratelimit import Limited, Limiter, Rule, Subject
+from gateway.config import Limit
+from gateway.ratelimit import Limited, RateLimiter, Subject
 from gateway.ratelimit.redis.store import RedisStore
 from gateway.redis import RedisSettings
 from tests.redis.far import Far
@@ -26,15 +27,15 @@ def far(server: Server) -> Iterator[Far]:
 
 
 async def test_a_flood_is_held_to_the_limit_and_nobody_is_decided_alone(far: Far) -> None:
-    rules = [Rule(name="rpm", kind="requests", limit=LIMIT)]
+    rules = [Limit(name="rpm", kind="requests", limit=LIMIT)]
     settings = RedisSettings(addresses=(far.address,), timeout=10)
     stores = [RedisStore(settings) for _ in range(2)]
-    limiters = [Limiter(rules, store) for store in stores]
+    limiters = [RateLimiter(rules, store) for store in stores]
     for limiter in limiters:
         await limiter.start()
         assert limiter.state == "strict"
 
-    async def client(limiter: Limiter) -> int:
+    async def client(limiter: RateLimiter) -> int:
         admitted = 0
         for _ in range(4):
             try:

@@ -19,12 +19,13 @@ import yaml
 from gateway.app import KNOWN
 from gateway.auth import new_key
 from gateway.cli import main
-from gateway.config import load
+from gateway.config import Limit, load
 from gateway.core.errors import Kind
 from gateway.core.estimate import Cost
-from gateway.ratelimit import Decision, Limiter, Limiting, Limits, Rule, Subject, rules
+from gateway.core.usage import Usage
+from gateway.ratelimit import HttpRateLimiter, Limits, RateLimiter, Subject, rules
 from gateway.ratelimit.addresses import client_address
-from gateway.ratelimit.gate import duration
+from gateway.ratelimit.http import duration
 from tests.clients import CHAT, DIALECTS, REQUESTS, WAYS, Way
 from tests.harness import Stack, load_text
 from tests.ports import free_port
@@ -48,7 +49,7 @@ def ask(stack: Stack, key: str = "", dialect: str = "openai", **body: Any) -> ht
     return httpx.post(stack.url + path, headers=headers, json={"model": "m", **chat, **body}, timeout=20)
 
 
-def limiter_of(stack: Stack) -> Limiter:
+def limiter_of(stack: Stack) -> RateLimiter:
     limiting = stack.gateway.deployment.services.limiting
     assert limiting is not None
     return limiting.limiter
@@ -56,8 +57,8 @@ def limiter_of(stack: Stack) -> Limiter:
 
 def standing(stack: Stack, **subject: Any) -> dict[str, int]:
     """limit -> what is used of it"""
-    decision: Decision = stack.run(limiter_of(stack).inspect(Subject(**{"model": "m", **subject})))
-    return {state.rule.name: state.used for state in decision.states}
+    states = stack.run(limiter_of(stack).inspect(Subject(**{"model": "m", **subject})))
+    return {state.rule.name: state.used for state in states}
 
 
 async def until(met: Callable[[], bool]) -> None:
@@ -321,7 +322,7 @@ def test_limits_of_a_key_come_before_the_general_ones() -> None:
     limits: [{name: requests, kind: requests, limit: 3, match: {model: [other]}}]
     """
     first, second = rules(load_text(text % ("0" * 64)))
-    assert first == Rule(name="requests", kind="requests", limit=7, match={"key": ("a",)})
+    assert first == Limit(name="requests", kind="requests", limit=7, match={"key": ("a",)})
     assert second.match == {"model": ("m",)}
 
 
@@ -391,7 +392,7 @@ def test_reload_keeps_what_was_counted() -> None:
         assert stack.gateway.deployment.runtime.stages.admission == ()
         assert ask(stack).status_code == 200
         without = stack.config({"limits": None})
-        assert Limiting.follow(None, without, Limits(without)) is None
+        assert HttpRateLimiter.follow(None, without, Limits(without)) is None
 
 
 # ---- Redis
@@ -538,7 +539,7 @@ def test_the_command_shows_what_was_used_of_a_limit_with_a_burst(
 
         async def two() -> None:
             found = load(path, KNOWN, {})
-            limiter = Limiting(found, Limits(found)).limiter
+            limiter = HttpRateLimiter(found, Limits(found)).limiter
             await limiter.connect()
             for _ in range(2):
                 await limiter.reserve(Subject("jwt:alice", model="m"))
@@ -638,7 +639,7 @@ def test_a_question_counts_as_a_request_and_uses_no_tokens(way: Way) -> None:
 
         # Tokens are charged beyond the limit: a question needs none of them.
         lease = stack.run(limiter_of(stack).reserve(Subject(key="a", model="m"), Cost(50)))
-        limiter_of(stack).settle(lease, 500)
+        limiter_of(stack).settle(lease, Usage(0, 500))
         good = send()
         assert good.status_code == 200, good.text
         assert good.headers["x-ratelimit-remaining-requests"] == "0"
@@ -661,7 +662,7 @@ def test_a_question_waits_for_a_slot_like_any_request(way: Way) -> None:
         bad = httpx.post(stack.url + way.path("m"), headers=headers, json=body)
         assert bad.status_code == DIALECTS[way.dialect].errors[Kind.LIMITED][0]
         assert "limit 'concurrency' reached" in bad.text
-        limiter_of(stack).settle(lease, 0)
+        limiter_of(stack).settle(lease, Usage(0, 0))
         assert httpx.post(stack.url + way.path("m"), headers=headers, json=body).status_code == 200
         assert standing(stack, key="a") == {"concurrency": 0}
 

@@ -1,0 +1,209 @@
+"""Charges requests on limits, and writes the headers about limits for clients. Implements core.ports.Gate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from ipaddress import ip_network
+
+from msgspec import Struct
+
+from gateway.config import Config
+from gateway.core.estimate import Cost
+from gateway.core.http import Headers
+from gateway.core.messages import QUESTIONS, Op
+from gateway.core.ports import Permit, RequestRecord
+from gateway.ratelimit.addresses import Scope, client_address
+from gateway.ratelimit.kinds import KINDS
+from gateway.ratelimit.limiter import RateLimiter
+from gateway.ratelimit.memory import MemoryStore
+from gateway.ratelimit.model import ADMITTED, Limited, LimitHeaders, LimitState, Plan, Subject, Verdict, tightest
+from gateway.ratelimit.plan import Layout
+from gateway.ratelimit.redis.store import RedisStore
+from gateway.ratelimit.reservation import Reservation
+from gateway.ratelimit.rules import Limits, estimator
+from gateway.redis import RedisSettings
+
+_FREE = Cost()
+_HEADERS: dict[str, tuple[bytes, bytes, bytes]] = {
+    kind: (
+        b"x-ratelimit-limit-" + kind.encode(),
+        b"x-ratelimit-remaining-" + kind.encode(),
+        b"x-ratelimit-reset-" + kind.encode(),
+    )
+    for kind, what in KINDS.items()
+    if what.shown
+}
+"""Kind -> OpenAI's names of its three headers. OpenAI has none for requests in flight."""
+
+
+_HINT = ", or with a smaller cap on its output (such as max_tokens), which reserves less"
+"""Added to a refusal by a token limit where the output is part of what the request reserves."""
+
+
+OnChange = Callable[[str, str], None]
+OnAlone = Callable[[int, float], None]
+
+
+class Where(Struct, frozen=True):
+    """Where the counters are stored. They survive a reload that does not change this."""
+
+    settings: RedisSettings | None
+    layout: Layout
+    replicas: int
+
+    @classmethod
+    def of(cls, config: Config) -> Where:
+        limiter = config.limiter
+        shared = config.redis is not None and limiter.store != "memory"
+        namespace = config.redis.namespace if config.redis is not None else Layout().namespace
+        layout = Layout(namespace, limiter.partitions, limiter.partition_by)
+        return cls(RedisSettings.of(config.redis) if shared else None, layout, limiter.replicas)
+
+
+class HttpRateLimiter:
+    """The limits of a running gateway. Implements core.ports.Gate. on_change, on_alone: those of `RateLimiter`."""
+
+    def __init__(
+        self,
+        config: Config,
+        limits: Limits,
+        on_change: OnChange | None = None,
+        on_alone: OnAlone | None = None,
+    ) -> None:
+        self._where = where = Where.of(config)
+        store: MemoryStore | RedisStore = (
+            MemoryStore()
+            if where.settings is None
+            else RedisStore(where.settings, layout=where.layout, expected=where.replicas)
+        )
+        self.limiter = RateLimiter((), store, on_change=on_change, on_alone=on_alone)
+        self._running = False
+        self._by_address = False
+        self.use(config, limits)
+
+    @classmethod
+    def follow(
+        cls,
+        before: HttpRateLimiter | None,
+        config: Config,
+        limits: Limits,
+        on_change: OnChange | None = None,
+        on_alone: OnAlone | None = None,
+    ) -> HttpRateLimiter | None:
+        """The limiter for `config`; None without limits. It is `before`, which needs the new rules (`use`), unless the
+        counters are stored elsewhere now."""
+        if before is not None and before._where == Where.of(config):
+            return before
+        return cls(config, limits, on_change, on_alone) if limits.any else None
+
+    def use(self, config: Config, limits: Limits) -> None:
+        """limits: those of `config`."""
+        self.limiter.use(limits.index)
+        self._estimator = estimator(config)
+        self._measured = limits.measured
+        # A rule by address that a reload replaced is enforced for a while longer.
+        self._by_address = self._by_address or limits.by_address
+        self._trusted = [ip_network(one) for one in config.listen.trusted_proxies]
+
+    async def start(self) -> None:
+        if not self._running:
+            self._running = True
+            await self.limiter.start()
+
+    async def close(self) -> None:
+        if self._running:
+            self._running = False
+            await self.limiter.close()
+
+    def cost(self, op: Op, max_context: int | None) -> Cost | None:
+        """See core.ports.Gate. None for a question: it counts as a request, and uses no tokens of a model."""
+        if type(op) in QUESTIONS:
+            return None
+        return self._estimator.cost(op, max_context) if self._measured else _FREE
+
+    async def admit(
+        self,
+        record: RequestRecord,
+        cost: Cost | None,
+        scope: Scope,
+        headers: Headers,
+        early: Permit | None = None,
+    ) -> Reservation:
+        """See core.ports.Gate."""
+        before = early if isinstance(early, Reservation) else None
+        subject = Subject(record.key, record.team, record.model, self._address(scope))
+        try:
+            made = await self.limiter.reserve(subject, cost, before)
+        except Limited as limited:
+            _refused(limited, record, headers, () if before is None else before.states)
+            # Without `violated` it can never fit: its prompt alone is too long.
+            measured = limited.violated is not None and KINDS[limited.violated.rule.kind].measured
+            if measured and cost is not None and cost.prompt < cost.tokens:
+                limited.message += _HINT
+            raise
+        plan, verdict = (made.plan, made.verdict) if before is None else _together(before, made)
+        for one in plan.headers or _shown(plan, verdict):
+            counted = verdict.counters[one.index]
+            ms = counted.reset_us // 1000
+            if ms != one.ms:
+                one.ms, one.resets = ms, (one.reset, duration(ms))
+            headers += (one.limit, (one.remaining, b"%d" % counted.remaining), one.resets)
+        return made
+
+    async def admit_early(self, record: RequestRecord, scope: Scope, headers: Headers) -> Reservation:
+        """See core.ports.Gate."""
+        try:
+            return await self.limiter.reserve_early(Subject(record.key, record.team, None, self._address(scope)))
+        except Limited as limited:
+            _refused(limited, record, headers)
+            raise
+
+    def _address(self, scope: Scope) -> str | None:
+        return client_address(scope, self._trusted) if self._by_address else None
+
+
+def _shown(plan: Plan, verdict: Verdict) -> Sequence[LimitHeaders]:
+    """The headers about the limits of `plan`: for each kind, those of the limit with the least remaining. If each kind
+    has one limit, which is usual, the plan keeps the result."""
+    found, kept = [], True
+    for kind, (limit, remaining, reset) in _HEADERS.items():
+        places = [index for index, rule in enumerate(plan.rules) if rule.kind == kind and not rule.shadow]
+        if places:
+            index = min(places, key=lambda one: verdict.counters[one].remaining)
+            found.append(LimitHeaders(index, (limit, b"%d" % plan.shapes[index].limit), remaining, reset))
+        kept = kept and len(places) < 2
+    if kept:
+        plan.headers = found
+    return found
+
+
+def _together(early: Reservation, made: Reservation) -> tuple[Plan, Verdict]:
+    """The plans and verdicts of one request that was admitted in two steps, for the headers."""
+    one, other = early.plan, made.plan
+    plan = Plan((*one.rules, *other.rules), (*one.keys, *other.keys), (*one.shapes, *other.shapes))
+    return plan, Verdict(ADMITTED, 0, [*early.verdict.counters, *made.verdict.counters])
+
+
+def _refused(limited: Limited, record: RequestRecord, headers: Headers, before: tuple[LimitState, ...] = ()) -> None:
+    """Records the refusal, and writes the same headers for it. before: the states of limits that were passed early."""
+    record.limit, limited.code = limited.code, None
+    for kind, (limit, remaining, reset) in _HEADERS.items():
+        state = tightest((*before, *limited.states), kind)
+        if state is not None:
+            headers.append((limit, b"%d" % state.limit))
+            headers.append((remaining, b"%d" % state.remaining))
+            headers.append((reset, duration(round(state.reset_s * 1000))))
+
+
+def duration(ms: int) -> bytes:
+    """Milliseconds as OpenAI writes them: 0s, 20ms, 1.500s, 6m0s, 1h0m0s."""
+    if 0 < ms < 1000:
+        return b"%dms" % ms
+    seconds, ms = divmod(ms, 1000)
+    rest = b".%03ds" % ms if ms else b"s"
+    if seconds < 60:
+        return b"%d%b" % (seconds, rest)
+    minutes, seconds = divmod(seconds, 60)
+    if minutes < 60:
+        return b"%dm%d%b" % (minutes, seconds, rest)
+    return b"%dh%dm%d%b" % (minutes // 60, minutes % 60, seconds, rest)

@@ -1,0 +1,107 @@
+"""The kinds of limits: what each charges, and what counts it.
+
+A new kind is a class and a line in `KINDS`. If neither `Window` nor `Slots` has its arithmetic, it brings a class with
+their methods for this process (a line in `COUNTERS`), and a branch in `redis/admit.lua` for Redis.
+"""
+
+from __future__ import annotations
+
+from gateway.config import Limit
+from gateway.core.estimate import Cost
+from gateway.core.usage import Usage
+from gateway.ratelimit.window import Shape, Slots, Window
+
+COUNTERS: tuple[type[Window] | type[Slots], ...] = (Window, Slots)
+"""By `Shape.counter`."""
+
+_UNITS = {60.0: "a minute", 3600.0: "an hour", 86_400.0: "a day"}
+
+
+class LimitKind:
+    """Counts requests per window. Others override what differs.
+
+    measured   the charge depends on what the request holds: it is reserved before, and corrected after the request
+    in_flight  a request is counted while it runs, so its end gives back what it held
+    shown      replies have headers about it (OpenAI's names)
+    """
+
+    measured = False
+    in_flight = False
+    shown = True
+
+    def shape(self, rule: Limit, most: int) -> Shape:
+        """The numbers of `rule` with the limit `most`, of which its burst has the same share."""
+        burst = 0 if rule.burst is None or rule.burst >= rule.limit else max(1, rule.burst * most // rule.limit)
+        return Window.shape(most, rule.per_s, burst, rule.shadow)
+
+    def counter(self, rule: Limit) -> str:
+        """The beginning of its counters' names: rules with unequal ones share no counter."""
+        return f"{rule.kind[0]}{rule.per_s:g}"
+
+    def reserves(self, cost: Cost) -> int:
+        """The charge before the request, if measured."""
+        raise NotImplementedError
+
+    def uses(self, usage: Usage) -> int:
+        """The charge after the request, if measured."""
+        raise NotImplementedError
+
+    def never_fits(self, cost: Cost, rule: Limit) -> tuple[str, str | None] | None:
+        """A request reserves more than the limit: (why it can never be admitted, the field that asks for too
+        much); None if it can."""
+        return None
+
+    def refusal(self, rule: Limit, limit: int, remaining: int, charge: int, wait_s: int) -> str:
+        reserves = f" and this request reserves {charge}" if self.measured else ""
+        return (
+            f"limit '{rule.name}' reached: {limit} {rule.kind} {per(rule)}, {remaining} left{reserves}; "
+            f"try again in {wait_s} s"
+        )
+
+
+class Tokens(LimitKind):
+    """Counts input and output. A request is refused for good if it surely uses more than the limit, or if its choices
+    may have more tokens together."""
+
+    measured = True
+
+    def reserves(self, cost: Cost) -> int:
+        return cost.tokens if cost.tokens > cost.least else cost.least
+
+    def uses(self, usage: Usage) -> int:
+        return (usage.input or 0) + (usage.output or 0)
+
+    def never_fits(self, cost: Cost, rule: Limit) -> tuple[str, str | None] | None:
+        limit = f"the limit '{rule.name}' of {rule.limit}"
+        if cost.least > rule.limit:
+            return f"this request needs at least {cost.least} tokens, above {limit} {per(rule)}", None
+        if cost.field and cost.choices * cost.each > rule.limit:
+            return (
+                f"'{cost.field}' asks for {cost.choices} outputs of up to {cost.each} tokens each, together more than "
+                f"{limit} tokens {per(rule)}; ask for fewer, or send a smaller cap on the output (such as max_tokens)"
+            ), cost.field
+        return None
+
+
+class InFlight(LimitKind):
+    """Counts the requests that run."""
+
+    in_flight = True
+    shown = False
+
+    def shape(self, rule: Limit, most: int) -> Shape:
+        return Slots.shape(most, rule.shadow)
+
+    def counter(self, rule: Limit) -> str:
+        return rule.kind[0]
+
+    def refusal(self, rule: Limit, limit: int, remaining: int, charge: int, wait_s: int) -> str:
+        return f"limit '{rule.name}' reached: {limit} requests in flight; try again when one has ended"
+
+
+KINDS: dict[str, LimitKind] = {"requests": LimitKind(), "tokens": Tokens(), "concurrency": InFlight()}
+"""By the names in gateway.yaml, in the order of headers."""
+
+
+def per(rule: Limit) -> str:
+    return _UNITS.get(rule.per_s, f"in {rule.per_s:g} s")
