@@ -103,7 +103,7 @@ class Gateway:
         ]
 
     def _caches(self) -> list[CacheFigures]:
-        """Those of the workers whose engines are to tell what they have."""
+        """The cache figures of the workers whose engines publish what they have cached."""
         return [
             CacheFigures(
                 model,
@@ -119,7 +119,7 @@ class Gateway:
         ]
 
     def _picks(self) -> dict[str, dict[str, int]]:
-        """Of models with such workers: what decided their picks."""
+        """Counts of picks by what decided them, for each model with `kv_events` that picks by prefix."""
         if not self._deployments:
             return {}
         listening = [name for name, options in self.deployment.config.models.items() if options.kv_events is not None]
@@ -227,7 +227,7 @@ class Gateway:
 
     async def drain(self) -> None:
         """Reports not ready, and waits until nothing runs and load balancers had time to notice (`relay.notice_s`).
-        What still runs after `relay.drain_s` is ended with an error in its client's dialect."""
+        A request that still runs after `relay.drain_s` is ended with an error in its client's dialect."""
         self.draining = True
         self.metrics.draining.set(1)
         for state in self._deployments:

@@ -29,12 +29,12 @@ EXPOSED = (
 
 _VARY = (b"vary", b"origin")
 _EXPOSE = (b"access-control-expose-headers", ", ".join(EXPOSED).encode())
-# What a preflight may ask for: a list of header names.
+# The list of header names that a preflight may ask for.
 _NAMES = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z, -]{1,8192}\Z")
 
 
 class Cors:
-    """Wraps endpoints. A request without `Origin` is no browser's and only passes through."""
+    """Wraps endpoints. A request without `Origin` is not a page's request to another origin: it passes through."""
 
     def __init__(self, options: CorsOptions, known: KnownKeys) -> None:
         self._known = known
@@ -59,7 +59,7 @@ class Cors:
         return wrapped
 
     def reply_headers(self, headers: Headers) -> Headers:
-        """What the reply to a request with `headers` carries for browsers."""
+        """The headers for browsers on the reply to a request with `headers`."""
         return self._told(header_value(headers, b"origin"))
 
     def _told(self, origin: bytes | None) -> Headers:
@@ -72,7 +72,7 @@ class Cors:
         return header_value(headers, b"access-control-request-method") is not None
 
     def _allowed(self, origin: bytes, *more: tuple[bytes, bytes]) -> Headers:
-        """What lets pages of `origin` read a reply; nothing for an origin that is not listed."""
+        """Headers that let pages of `origin` read a reply; only `Vary` for an origin that is not listed."""
         if self._any:
             return [(b"access-control-allow-origin", b"*"), *more]
         if origin not in self._origins:

@@ -155,7 +155,7 @@ class Deployment:
         return lambda address: context
 
     def _watchers(self, debug_log: Callable[..., None] | None, limits: Limits | None) -> Watchers:
-        """What looks at the steps of every request."""
+        """The watchers that are called at the steps of every request."""
         tracing, explain = self.services.tracing, self.config.routing.explain
         found = [
             None if tracing is None else Spans(tracing.tracer),
@@ -180,7 +180,7 @@ class Deployment:
 
     @property
     def pools(self) -> dict[str, FleetPool]:
-        """Of the workers that generate, by model."""
+        """The pools of the workers that generate, by model."""
         return {name: fleet.pool for name, fleet in self.fleets.models.items()}
 
     async def close(self) -> None:

@@ -1,4 +1,4 @@
-"""What of a configuration takes long to make: it grows with the keys and limits, or reads files."""
+"""The parts of a configuration that take long to make: they grow with the keys and limits, or are read from files."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from gateway.pipeline import Endpoint, Receive, Runtime, Scope, Send
 
 
 class Line(Struct, frozen=True):
-    """One line of the route table. when: the header by which its requests are told from those of another dialect at the
+    """One line of the route table. when: the header that sets its requests apart from those of another dialect at the
     same path, or ""."""
 
     method: str
@@ -88,7 +88,7 @@ def route_table(config: Config) -> list[Line]:
 
 
 def router(config: Config, runtime: Runtime) -> Paths:
-    """What `config` serves: raw ASGI endpoints, no middleware, no request object on the way."""
+    """The endpoints that `config` serves: raw ASGI, without middleware or a request object on the way."""
     placed: dict[str, list[Endpoint]] = {}
     fallbacks: dict[str, list[_Candidate]] = {}
     for dialect in active_dialects(config):
@@ -189,8 +189,8 @@ class _SharedPath:
 
 class _Fallback:
     """Answers unknown paths: an error in the dialect that has the prefix and the first segment behind it, else in the
-    one that has the prefix, else in the one at the root. Of several it is the one whose routes' test the request
-    passes."""
+    one that has the prefix, else in the one at the root. If several dialects qualify, the one whose routes' test the
+    request passes answers."""
 
     def __init__(self, endpoints: Mapping[str, list[_Candidate]]) -> None:
         self._endpoints = sorted(endpoints.items(), key=lambda item: -len(item[0]))

@@ -1,4 +1,4 @@
-"""What outlives a configuration: things of the whole process, and services that a reload goes on with."""
+"""The objects that outlive a configuration: those of the whole process, and services that a reload keeps."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from gateway.redis import RedisSettings, connect
 
 
 class Host:
-    """What a gateway has for its whole life, whatever its configuration.
+    """The objects that a gateway has for its whole life, whatever its configuration.
 
     created    Unix seconds, for lists of models
     processes  as many share this machine's memory for bodies
@@ -52,7 +52,7 @@ class Host:
 
 
 class _Nothing:
-    """What there is before the first configuration."""
+    """The services before the first configuration: none."""
 
     tracing = limiting = tokens = response_store = quarantine = listening = None
 
@@ -63,7 +63,7 @@ _NOTHING = _Nothing()
 class Services:
     """The services of one configuration. Those of `before` that are configured alike are the same objects.
 
-    To make them changes nothing that `before` uses; `take_effect` does, once the new configuration has started.
+    Making them changes nothing that `before` uses; `take_effect` does, once the new configuration has started.
     """
 
     CLOSABLE = ("stream", "response_store", "tokens", "limiting", "tracing", "listening")

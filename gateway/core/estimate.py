@@ -108,7 +108,7 @@ class Cost(Struct, frozen=True):
 
 
 class Content(Struct):
-    """What becomes a prompt beside texts that the chat template joins.
+    """The parts of a request that become prompt, beside the texts that the chat template joins.
 
     apart   texts that stand alone, each of at least one token
     tokens  prompt token ids

@@ -3,7 +3,7 @@
 `lifecycle.TRANSITIONS` says which event may follow which. Exactly one of `End` and `Failed` is last. The structs are
 not frozen, because one is made for every token and frozen ones take longer to make (an unfrozen one takes 63 ns).
 
-They are told apart by `type(event) is Delta`: `isinstance` of a Struct takes much longer where the answer is no,
+Code tests for an event with `type(event) is Delta`: `isinstance` of a Struct takes much longer when the answer is no,
 because the class of Structs is not `type` itself.
 """
 
@@ -23,7 +23,7 @@ Reason = Literal["stop", "length", "tool_calls", "content_filter"]
 
 @final
 class Start(Struct):
-    """The reply begins. id and model as the worker said them; created in Unix seconds; extra holds top-level fields
+    """The reply begins. id and model as the worker sent them; created in Unix seconds; extra holds top-level fields
     that have no canonical name. usage is what the worker reports before any output, if it does (`early_usage`)."""
 
     id: str
@@ -50,7 +50,7 @@ class PartStart(Struct):
 class Delta(Struct):
     """More of an open part.
 
-    tokens    the ids of the tokens of `text`, if they were asked for and the worker told them
+    tokens    the ids of the tokens of `text`, if they were asked for and the worker sent them
     logprobs  JSON text: a list of OpenAI chat token objects `{token, logprob, bytes, top_logprobs}`
     last      the worker ended the choice in the same chunk. Its PartEnd and Finish follow at once, so that a writer can
               put all of them into one chunk, too
@@ -75,7 +75,7 @@ class PartEnd(Struct):
 @final
 class Finish(Struct):
     """`choice` is complete. raw is the worker's own word for the reason; stop_sequence what matched, if anything.
-    end_token is the id of the token without text that ended it, where the worker told it: its usage counts that too."""
+    end_token is the id of the token without text that ended it, if the worker sent it: usage counts that token too."""
 
     choice: int
     reason: Reason
@@ -94,8 +94,8 @@ class UsageReport(Struct):
 
 @final
 class End(Struct):
-    """The reply is complete: the worker sent its terminal mark. Nothing else may make this event. fingerprint: what the
-    worker said after `Start`, for a Start that has none."""
+    """The reply is complete: the worker sent its terminal mark. Nothing else may make this event. fingerprint: the one
+    that the worker sent after `Start`, for a Start that has none."""
 
     fingerprint: str | None = None
 

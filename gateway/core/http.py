@@ -82,8 +82,8 @@ class Request(Struct):
 
 
 class NeedsStored(Exception):
-    """Raised by a dialect's `read`: the request refers to stored texts of these names. It is to be read again, with
-    them in `stored`."""
+    """Raised by a dialect's `read`: the request refers to stored texts of these names. Call `read`
+    again with those texts in `stored`."""
 
     def __init__(self, names: tuple[str, ...]) -> None:
         super().__init__(len(names))

@@ -329,8 +329,8 @@ class ListModels(Struct, kw_only=True):
 
 @final
 class AnsweredFromStore(Struct, frozen=True):
-    """A request that is answered from what is stored, without a worker. forgets: names of what is to be removed from
-    there before the client gets `reply`."""
+    """A request that is answered from stored texts, without a worker. forgets: names of the texts that must be removed
+    before the client gets `reply`."""
 
     reply: Response
     forgets: tuple[str, ...] = ()

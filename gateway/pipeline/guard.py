@@ -62,7 +62,7 @@ class Guard:
             self._on_change(pressure > 0)
 
     def check(self, priority: int) -> None:
-        """To be called while there is `pressure`. Raises GatewayError(OVERLOADED) for what is to be refused."""
+        """Call this while there is `pressure`. Raises GatewayError(OVERLOADED) for a request that must be refused."""
         place = min(bisect_left(self._priorities, priority), len(self._priorities) - 1)
         share = self.pressure - place
         if share <= 0:

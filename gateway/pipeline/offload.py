@@ -40,12 +40,12 @@ _LONGEST_WAIT_S = 1.0
 
 
 class Abandoned(BaseException):
-    """Nobody waits for this step any more, or it took too long. No Exception, so that no step mistakes it for one of
-    its own."""
+    """Nobody waits for this step any more, or it took too long. This class is not an Exception, so that no step takes
+    it for one of its own."""
 
 
 class Share:
-    """What one request may take of the threads' time, and its turn among the requests of its owner.
+    """The part of the threads' time that one request may take, and its turn among the requests of its owner.
 
     owner   whose request it is: equal owners share one turn
     left_s  seconds of CPU

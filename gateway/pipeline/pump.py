@@ -49,7 +49,7 @@ class Pump:
         loop = asyncio.get_running_loop()
         # There is something to send, or there will be nothing.
         self._opened = OneTimeEvent()  # no future: what waits for a first token goes on in the round that brought it
-        # The client's stream is to be ended: nothing more of the worker's is passed on.
+        # The client's stream must end: nothing more of the worker's is passed on.
         self._over: asyncio.Future[None] = loop.create_future()
         # The worker's body has ended.
         self._closed: asyncio.Future[None] = loop.create_future()
@@ -109,7 +109,7 @@ class Pump:
             self._half_open.answered()
 
     def _begun(self) -> None:
-        """Something was sent, or is to be."""
+        """Something was sent, or will be."""
         if not self._reply.committed:
             self.open()
         elif self.lane.produced:

@@ -1,14 +1,14 @@
-"""Requests of which workers died: after two deaths one is sent to no other worker, and is refused for a while.
+"""Requests that killed workers: after two deaths a request is sent to no other worker, and is refused for a while.
 
-As far as can be told, a worker died of a request if
+A worker counts as having died of a request if
 
     its connection broke after the request was sent, or it answered 5xx (503 aside), before any output, and
     its health probe, made at once, then finds no server at its address
 
 A connection that breaks while its worker goes on is not enough, nor is a worker that is only slow, nor a request that a
-worker refused. Nobody can tell which of the requests that ran on a worker it died of: each is noted with that death,
-and those that were there at two deaths are held. One that is answered in between is cleared: of a prompt that many
-send, some are under way whatever a worker dies of.
+worker refused. The gateway cannot know which of the requests on a worker killed it: each is noted with that death, and
+those that were there at two deaths are held. A request that is answered in between is cleared: if many clients send the
+same prompt, some are under way whatever a worker dies of.
 """
 
 from __future__ import annotations

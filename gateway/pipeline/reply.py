@@ -34,7 +34,7 @@ class ClientReply:
     ended      a whole response, the end of a stream, or an error went out
 
     It keeps what belongs to each state: the headers of any reply, the names of what was dropped, a worker's bytes that
-    wait for the commit, and the keep-alive timer. It writes into the record what the client was told: status, outcome,
+    wait for the commit, and the keep-alive timer. It writes into the record what the client got: status, outcome,
     code, dropped.
 
     headers    that any reply carries, those of the request's dialect aside
@@ -121,8 +121,8 @@ class ClientReply:
         return self.client.respond(response, self._head())
 
     async def refuse(self, error: GatewayError, op: Op | None) -> None:
-        """Tells the client of `error`, in the form that the state allows: a response in its dialect while nothing went
-        out, an error in the stream if only keep-alives did. Else the connection is cut.
+        """Sends `error` to the client in the form that the state allows: a response in the client's dialect while
+        nothing went out, an error in the stream if only keep-alives did. Otherwise the connection is cut.
 
         Errors that the dialect or the client raises pass through. If nothing went out until then, call it again.
         """
@@ -170,7 +170,7 @@ class ClientReply:
             record.outcome, (record.status, record.code) = "refused", refused
 
     def _failed(self, error: GatewayError, outcome: str, code: str | None = None) -> None:
-        """Records `error`; `code` is what the dialect told the client, where it told one of its own."""
+        """Records `error`; `code` is the one that the dialect sent to the client, if it sent one of its own."""
         self._report(error)
         self._record.outcome = outcome
         self._record.code = code or error.code or self.dialect.errors[error.kind][2]

@@ -27,7 +27,7 @@ _MOST_UNWRITTEN_BYTES = 64 << 20
 _MOST_OWN_BYTES = _MOST_UNWRITTEN_BYTES // 4
 # One response takes at most this part of the memory, so that it does not push out those of many others.
 _SHARE = 16
-# Entries of the heap beyond two for each owner, so that it is rarely written anew.
+# Entries of the heap beyond two for each owner, so that it is rarely rebuilt.
 _SPARE = 64
 # So many texts are asked for in one call to Redis.
 _AT_ONCE = 16

@@ -420,7 +420,7 @@ class RequestHandler:
         self.reply.left()
 
     async def _refuse(self, error: GatewayError) -> None:
-        """Tells the client of `error`. If that fails, it is told of a bug of ours."""
+        """Sends `error` to the client. If that fails, the client gets an internal error."""
         self._error = error
         try:
             try:

@@ -15,12 +15,12 @@ from gateway.redis.settings import RedisSettings, split_address
 
 _CONNECT_S = 1.0
 _ASK_SHARE = 0.3
-"""Of the time for a connection, what one Sentinel has where redis-py asks them one after the other: one of them may be
-the machine that just died, and then there must be time for the next."""
+"""Share of the time for a connection that one Sentinel gets when redis-py asks several in turn: one of them may be on a
+machine that just died, and then there must be time for the next."""
 
 
 def connect_s(settings: RedisSettings) -> float:
-    """Seconds for a connection, with what is asked to find the server. Where a call may take longer, so may that."""
+    """Seconds to find the server and connect to it. If a call may take longer, so may the connection."""
     return max(_CONNECT_S, settings.timeout)
 
 
@@ -34,7 +34,7 @@ class _Login(CredentialProvider):
         return self._settings.credentials() or ("",)
 
     async def get_credentials_async(self) -> tuple[str] | tuple[str, str]:
-        """What the client asks for; the inherited one warns at every connect."""
+        """The client calls this method; the inherited one warns at every connect."""
         return self.get_credentials()
 
 
@@ -64,7 +64,7 @@ def _asking(settings: RedisSettings, limit: float, *, login: bool = True) -> dic
 
 
 def sentinels(settings: RedisSettings, addresses: Sequence[str], limit: float) -> Sentinel:
-    """The Sentinels at `addresses`; their `sentinels` are to be closed in the end."""
+    """The Sentinels at `addresses`; the caller must close each of their `sentinels` in the end."""
     asking = _asking(settings, limit, login=settings.sentinel_auth)
     nodes = [split_address(one) for one in addresses]
     return Sentinel(nodes, sentinel_kwargs=asking)  # type: ignore[no-untyped-call]  # redis-py has no types here

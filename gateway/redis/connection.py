@@ -1,9 +1,9 @@
 """A connection of our own to a Redis server: commands may overlap, answers come in the order of the commands.
 
-The server's protocol is RESP 2 (https://redis.io/docs/latest/develop/reference/protocol-spec/). Of it only what our
-commands are answered with is read: simple strings, errors and bulk strings. redis-py finds the server (Sentinel,
-Cluster). Its own connection is not used here: a call through its public interface costs half as much again (the figures
-are in docs/limits.md), and its answers must be awaited one after the other.
+The server's protocol is RESP 2 (https://redis.io/docs/latest/develop/reference/protocol-spec/). The gateway reads only
+the kinds of answers that its commands get: simple strings, errors, bulk strings. redis-py finds the server (Sentinel,
+Cluster). The connection of redis-py is not used here: a call through its public interface costs half as much again (the
+figures are in docs/limits.md), and answers must be awaited one after the other.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _LONGEST = 1 << 20
 """The most bytes of one answer. Ours have about 10 KB at most; a longer one does not come from a healthy server."""
 
 _BEGIN_SHARE = 0.3
-"""Of the time for a connection, that by which all Sentinels or cluster nodes are being asked where the first ones are
-silent: the rest is for the last one's answer, and for the server itself."""
+"""Share of the time for a connection after which all Sentinels or cluster nodes have been asked, even if the first ones
+are silent: the rest is for the last one's answer, and for the server itself."""
 
 Address = tuple[str, int]
 Slots = Sequence[tuple[int, int, Address]]
@@ -196,8 +196,8 @@ class Servers:
         return split_address(settings.addresses[0])
 
     async def _node_of(self, slot: int) -> Address:
-        """The primary that serves `slot`. The map is read anew for each connection, once for all that connect at the
-        same time: a connection is made at the start, and after a node said that it does not serve the slot."""
+        """The primary that serves `slot`. The map is read again for each connection, once for all that connect at the
+        same time: a connection is made at the start, and after a node answered that it does not serve the slot."""
         asked = asyncio.get_running_loop().time()
         async with self._reading:
             if self._slots_read < asked:

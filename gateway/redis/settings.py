@@ -1,4 +1,4 @@
-"""Where Redis is and how to log in there."""
+"""The addresses of Redis and the login for it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gateway.config import Redis
 
 
 class RedisSettings(Struct, frozen=True, kw_only=True):
-    """Where the server is. Raises ValueError when the fields contradict each other.
+    """The addresses of a server, and how to connect to it. Raises ValueError if the fields contradict each other.
 
     addresses      host:port (IPv6 in brackets): one for a single server, all Sentinels, or some nodes of a cluster
     mode           single, sentinel or cluster

@@ -1,4 +1,4 @@
-"""Limits on prompt and output together: `max_total_tokens`, and a model's context where the output is to be cut to fit.
+"""Limits on prompt and output together: `max_total_tokens`, and a model's context if the output must be cut to fit.
 
 Workers have limits on the output only. A limit on both becomes a limit on the output once the prompt's length in tokens
 is known; the length of a text is known only to a worker. A model's context limits both, too: a chat with `fit_output`

@@ -19,8 +19,8 @@ def ask(op: Question, backend: Backend, can: Capabilities) -> Ask:
 
 
 def read_whole(backend: Backend, response: Response, op: Generate | Embed | Score) -> Reply | Embeddings | Scores:
-    """A buffered 2xx reply to an operation that is no question. Raises GatewayError if it is not whole, or not what
-    `op` asks for."""
+    """A buffered 2xx reply to an operation that is not a `Question`. Raises GatewayError if the reply is not whole, or
+    not what `op` asks for."""
     if type(op) is Embed:
         return backend.read_embeddings(response, op)
     if type(op) is Score:

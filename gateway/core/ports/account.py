@@ -155,7 +155,7 @@ class Observer(Protocol):
         ...
 
     def prefilled(self, model: str, worker: str | None, error: GatewayError | None) -> None:
-        """A prefill worker computed a prompt, or failed to with `error`; worker is None where none was to be had."""
+        """A prefill worker computed a prompt, or failed to with `error`; worker is None if none was available."""
         ...
 
     def misses(self, record: RequestRecord, flags: tuple[str, ...]) -> None:

@@ -25,9 +25,9 @@ class Capabilities(Struct, frozen=True):
     max_context     tokens, or None when unknown
     features        optional abilities: tools, vision, audio, reasoning, json_schema, regex, beams, embeddings, scores,
                     ...; None when nothing was declared (then nothing is refused beforehand)
-    lacks           features that a worker says it does not have, whatever was declared
-    beyond          abilities beyond the stock engine that every worker says it has; a request that needs another one
-                    is refused
+    lacks           features that a worker reports as missing, whatever was declared
+    beyond          abilities beyond the stock engine that are declared, or that every worker reports; a request that
+                    needs another one is refused
     version         the oldest of the workers' engines, its numbers; () when unknown
     """
 
@@ -106,11 +106,11 @@ class Backend(Protocol):
 
     name        as in configuration
     salts       its workers have a place for `op.salt`
-    facts_path  the path where a worker says what it can do (`facts` reads the answer); None if there is none
-    gauges      where its workers tell their load; None where they do not
-    handover    how one worker hands a computed prompt to another; None where they do not
+    facts_path  the path where a worker reports what it can do (`facts` reads the answer); None if there is none
+    gauges      the metrics in which its workers report their load; None if they do not
+    handover    how one worker hands a computed prompt to another; None if they do not
     adapters    its workers may name LoRA adapters in their facts
-    cache_events  its workers can tell what is in their prefix caches, as vLLM does, and the tokens of a prompt
+    cache_events  its workers can publish what is in their prefix caches, as vLLM does, and return a prompt's tokens
     """
 
     name: str

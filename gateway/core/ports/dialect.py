@@ -31,7 +31,7 @@ class Lane(Protocol):
     error      why the reply will never be complete; set at most once, after which nothing more is fed
     usage      the last usage the worker reported
     produced   output deltas seen so far: a lower bound of output tokens when the stream is cut
-    clean_end  whether this client's wire has an orderly end after an error; if not, the connection is to be cut
+    clean_end  whether this client's wire has an orderly end after an error; if not, the connection must be cut
     keeps_op   whether it refers to the operation, and so to the prompt, until its end
     """
 
