@@ -41,7 +41,7 @@ _LOOKS = 4
 """Looks at the load that fit into a lease."""
 _NAMESPACE = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 _SWEPT = 100
-"""Ids of the index that a renewal looks at, drawn anew each time."""
+"""Ids of the index that a renewal looks at, a new sample each time."""
 _SWEEP = """
 for _, id in ipairs(redis.call('SRANDMEMBER', KEYS[1], ARGV[1])) do
   if redis.call('EXISTS', KEYS[1] .. ':' .. id) == 0 then redis.call('SREM', KEYS[1], id) end
@@ -209,7 +209,7 @@ class Lease:
             if not self._lost:
                 self._say(f"registry lost, trying on: {type(error).__name__}")
             self._lost = True
-            await self._forget()  # the next try reads the password anew
+            await self._forget()  # the next try reads the password again
             return False
         if self._lost:
             self._say("registry found again")

@@ -56,7 +56,7 @@ def read_keys(text: str | bytes) -> dict[str | None, tuple[Any, str]]:
     except ValueError as error:
         raise ValueError("is not JSON") from error
     except RecursionError as error:
-        raise ValueError("is no set of keys (RFC 7517)") from error
+        raise ValueError("is not a set of keys (RFC 7517)") from error
     try:
         listed = read["keys"]
         for one in listed:
@@ -73,7 +73,7 @@ def read_keys(text: str | bytes) -> dict[str | None, tuple[Any, str]]:
                 continue
             found[one.get("kid")] = (key, algorithm)
     except (KeyError, TypeError, AttributeError, jwt.PyJWTError) as error:
-        raise ValueError("is no set of keys (RFC 7517)") from error
+        raise ValueError("is not a set of keys (RFC 7517)") from error
     if not found:
         raise ValueError("holds no RSA key of 2048 bits or more and no P-256 key for signatures")
     return found

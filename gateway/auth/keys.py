@@ -2,7 +2,7 @@
 
 A key of ours reads `dgm_<id>_<secret>_<checksum>`:
 
-    id        10 characters, the first a letter, by which people find the entry. It is no secret and may be logged
+    id        10 characters, the first a letter, by which people find the entry. It is not secret and may be logged
     secret    43 characters of base 62, 256 random bits
     checksum  6 characters of base 62, the CRC-32 of all before its underscore. With it a typing error is recognised
               without a table, here and in secret scanners. It gives no protection against forgery

@@ -1,8 +1,8 @@
 """`dragoman serve --processes N`: processes that share an address, and the parent that looks after them.
 
-The parent binds a socket for each process (SO_REUSEPORT: the kernel spreads connections over them), forks, and starts
-anew what dies. It keeps all sockets, so that connections which wait for a process that died are served by the next one.
-It has neither a thread nor an event loop, which a fork would copy half.
+The parent binds a socket for each process (SO_REUSEPORT: the kernel spreads connections over them), forks, and
+replaces each process that dies. It keeps all sockets, so that the next process serves the connections that wait for a
+dead one. It has neither a thread nor an event loop, which a fork would copy half.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ def options(parser: argparse.ArgumentParser) -> None:
         "--key-file", metavar="FILE", help="the console's key, where there is one (default: the configuration's)"
     )
     parser.add_argument("--every", metavar="SECONDS", type=_seconds, default=2.0, help="between two looks (default: 2)")
-    parser.add_argument("--once", action="store_true", help="print one view; so it is when the output is no terminal")
+    parser.add_argument("--once", action="store_true", help="print one view, as when the output is not a terminal")
     parser.add_argument("--json", action="store_true", help="print the state once, as JSON; see docs/console.md")
 
 
@@ -135,7 +135,7 @@ def _place(options: argparse.Namespace) -> tuple[str, str | None]:
     if config.metrics.listen is None:
         raise CommandError(
             "the configuration has no metrics.listen, where the state is served:"
-            " add `metrics: {listen: 127.0.0.1:9090}` and start the gateway anew; or give --url"
+            " add `metrics: {listen: 127.0.0.1:9090}` and restart the gateway; or give --url"
         )
     host, _, port = config.metrics.listen.rpartition(":")
     # Listening on every address is listening on this machine's own.

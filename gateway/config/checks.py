@@ -172,7 +172,7 @@ def _jwt(facts: Facts) -> Faults:
         yield ("jwt", "jwks_url"), "or jwks_file is needed, and only one of them"
     address = urlsplit(jwt.jwks_url or "https://")
     if address.scheme != "https" and not is_loopback(address.hostname or ""):
-        yield ("jwt", "jwks_url"), "must begin with https://: whoever can change the answer can make tokens"
+        yield ("jwt", "jwks_url"), "must begin with https://: an attacker who changes the answer can make tokens"
 
 
 def _shared_secrets(facts: Facts) -> Faults:
@@ -302,7 +302,7 @@ def _dialects(facts: Facts) -> Faults:
 
 
 def _prefixes(facts: Facts) -> Faults:
-    """Dialects share a prefix only where all of them answer there by default: those are told apart request by request.
+    """Dialects may share a prefix only if all of them answer there by default: then each request decides.
     The fault is at the prefix that the file sets, not at a default, and it names every dialect in the way."""
     config, by_default = facts.config, facts.known.dialects if facts.known is not None else {}
     offered = [name for name in by_default if config.dialect(name).enabled]

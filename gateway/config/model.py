@@ -190,9 +190,8 @@ class DialectOptions(Section):
     default_model: Name | None = None
     """Model for requests that name none, or a placeholder such as `dummy`. Absent: those are refused."""
     extras: Literal["pass", "drop", "error"] | None = None
-    """Fields, and members inside them, that it does not know: `pass` them on, `drop` and report them, or answer with an
-    `error`. A constraint on the answer is never dropped (docs/backends/vllm.md). Absent: as its page in docs/dialects
-    says."""
+    """Unknown fields, and members inside them: `pass` them on, `drop` and report them, or answer with an `error`.
+    Absent: see its page in docs/dialects."""
     default_api_version: str | None = Field(default=None, pattern="^[0-9]{4}-[0-9]{2}-[0-9]{2}(-preview)?$")
     """Azure: the `api-version` of requests that name none. Absent: those are refused."""
 
@@ -201,8 +200,8 @@ class Relay(Section):
     """Carrying replies."""
 
     keepalive_s: Seconds = Field(default=15.0, ge=0, le=3600)
-    """Longest silence towards a streaming client. Then a keep-alive is sent, also before any worker has answered; an
-    error after that arrives inside a stream with status 200. 0: off."""
+    """Longest silence towards a streaming client; then the gateway sends a keep-alive, also before any worker has
+    answered. 0: off."""
     drain_s: Seconds = Field(default=30.0, ge=0, le=_DAY)
     """On SIGTERM, how long running replies may still take."""
     notice_s: Seconds = Field(default=0.0, ge=0, le=3600)
@@ -216,7 +215,7 @@ class Retry(Section):
     """Retries on another worker, only before the first byte has reached the client."""
 
     attempts: Whole = Field(default=3, ge=1, le=10)
-    """Most workers tried for one request; 1 is no retry."""
+    """Most workers tried for one request; 1: without retries."""
     budget: Share = Field(default=0.2, ge=0, le=1)
     """Most retries, as a share of requests."""
     min_per_second: Share = Field(default=3.0, ge=0, le=10000)
@@ -268,8 +267,8 @@ class Config(BaseModel):
 
     listen: Listen = Listen()
     auth: Literal["open", "keys"] = "open"
-    """Access: `keys` asks for one of `keys`, `open` needs no key. Absent: `keys` if there are any, else
-    `open`, which is then allowed on loopback only."""
+    """`keys` asks for a key, `open` does not. Absent: `keys` if there are any, else `open`, which is then allowed on
+    loopback only."""
     keys: Annotated[dict[Name, Key], BeforeValidator(nothing_is_empty)] = {}
     """Client keys by name."""
     keys_file: str | None = Field(default=None, min_length=1)

@@ -53,8 +53,8 @@ class Queue(Section):
     timeout_s: Seconds = Field(default=600.0, gt=0, le=86400)
     """Longest wait; then the request is refused, or at once where its wait is expected to be longer."""
     cold_start_s: Seconds = Field(default=0.0, ge=0, le=86400)
-    """Longest wait of a request that comes while the model has no worker that could serve it, as with a fleet scaled to
-    zero. 0: it is refused at once."""
+    """Longest wait of a request while no worker could serve its model, such as in a fleet scaled to zero. 0: refused at
+    once."""
     learn_capacity: Flag = True
     """If a worker has neither `max_in_flight` nor `capacity`: take it for full while its engine reports that requests
     wait. Needs `routing.scrape_s`."""
@@ -72,11 +72,11 @@ class Routing(Section):
     """Between two readings of an engine's `/metrics`, which show the load from others. After two failed readings only
     the gateway's own requests count. 0: never."""
     load_header: Flag = False
-    """Ask engines for their load in the head of each whole reply, too (`endpoint-load-metrics`): it is newer than
-    `/metrics` by up to `scrape_s`, and a little work for vLLM each time."""
+    """Ask engines for their load in the head of each whole reply, too (`endpoint-load-metrics`): fresher than
+    `/metrics`, at a small cost to vLLM."""
     explain: Literal["never", "asked", "always"] = "asked"
-    """Replies that name worker, attempts, wait and reason in `x-dragoman-*` headers: none, those to requests with a
-    header `x-dragoman-explain`, or all. These headers show the workers' addresses."""
+    """Replies that name worker, attempts, wait and reason in `x-dragoman-*` headers: none, those to requests with
+    `x-dragoman-explain`, or all."""
 
 
 Reason = Literal["unavailable", "overloaded", "context_length"]

@@ -59,14 +59,13 @@ class Listen(Section):
     max_body_bytes: Bytes = Field(default=33554432, ge=1024, le=1 << 32)
     """Largest request body; a larger one is answered 413."""
     max_bodies_bytes: Bytes | None = Field(default=None, ge=1024)
-    """Most bytes of request bodies above 64 KiB at once, and of stored responses that requests refer to; what does not
-    fit is answered 503 before it is read. In memory a body takes three to six times its size. At least
-    `max_body_bytes`. Absent: a tenth of the memory that the process may have."""
+    """Most bytes at once of request bodies above 64 KiB and of stored responses in use; more get 503. Absent: a tenth
+    of the memory."""
     max_connections: Whole = Field(default=10000, ge=1, le=1000000)
     """Most client connections at once; more are answered 503."""
     max_connections_per_key: Whole | None = Field(default=None, ge=1, le=1000000)
-    """Most connections of one key; on one more its request is answered 429, and it is closed. Absent: no bound. Behind
-    a proxy that shares its connections among clients this counts nothing useful."""
+    """Most connections of one key; a request on one more is answered 429, and that connection is closed. Absent: no
+    bound."""
     max_streams_per_key: Whole | None = Field(default=None, ge=1, le=1000000)
     """Most streamed replies of one key at once; more are answered 429. Absent: no bound."""
     shed_lag_s: Seconds = Field(default=0.5, ge=0, le=60)
@@ -103,8 +102,7 @@ class Log(Section):
     """`json`: one JSON object a line. `console`: lines for people to read. `auto`: `console` if standard output is a
     terminal, else `json`."""
     dangerously_log_prompts: Flag = False
-    """Write the body of every request into the log, at level `info`: prompts, and all else that clients send. All
-    readers of the log see them. Not for production."""
+    """Log the body of every request, at level `info`, for every reader of the log to see. Not for production."""
 
 
 class Metrics(Section):
@@ -113,8 +111,8 @@ class Metrics(Section):
     enabled: Flag = True
     """Serve `/metrics`."""
     listen: Address | None = None
-    """A separate `host:port` for `/metrics`, `/livez`, `/readyz`, `/status.json` and `/console`; `/metrics` is then
-    served only there. Absent: `/metrics` is served where clients call, without a key."""
+    """A separate `host:port` for `/livez`, `/readyz`, `/status.json`, `/console` and, there alone, `/metrics`. Absent:
+    `/metrics` is served where clients call, without a key."""
     genai: Flag = False
     """Also show requests, first tokens and token usage under OpenTelemetry's names (`gen_ai_*`)."""
 
@@ -127,9 +125,8 @@ class Console(Section):
     enabled: Flag = False
     """Serve `/console`. Needs `metrics.listen`."""
     key_file: str | None = Field(default=None, min_length=1)
-    """File with the key that the page and `/status.json` ask for, of 16 characters or more; relative to this file's
-    folder. Changes are picked up within 2 s. Needed where clients need keys, and where `metrics.listen` is not
-    loopback."""
+    """File, relative to this one, with the key of the page and of `/status.json`. Needed if clients need keys or
+    `metrics.listen` is not loopback."""
     key_env: Variable | None = None
     """Environment variable with that key."""
 

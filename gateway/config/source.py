@@ -1,7 +1,7 @@
 """YAML text to plain values, with the line of each.
 
-This reads a small and strict part of YAML: the 1.2 core schema (so `no` and `on` are words and `0755` is no octal
-number), no tags, no merge keys, one document, mappings with text keys that come once. PyYAML scans and parses.
+This reads a small and strict part of YAML: the 1.2 core schema (so `no` and `on` are words and `0755` is not an
+octal number), no tags, no merge keys, one document, mappings with text keys that come once. PyYAML scans and parses.
 """
 
 from __future__ import annotations

@@ -180,7 +180,7 @@ class Console:
 
 
 def _decoded(group: Iterable[bytes]) -> Iterator[State]:
-    """The states of the group's processes. A process that ends amid its answer is left out."""
+    """The states of the group's processes. A process that ends while it answers is left out."""
     for data in group:
         with contextlib.suppress(msgspec.DecodeError):
             yield _decoder.decode(data)

@@ -42,9 +42,9 @@ GROUPS = (
             "From the request's head to its end."
         ),
         histogram("dragoman_added_seconds", ADDED_S, "dialect model").described(
-            "What a request took beside the time with its workers: from its head to its end, less the time from "
-            "sending to a worker until that one's reply has ended. The upload of the request and its wait in the "
-            "queue are in it. Only requests that were sent to a worker."
+            "Time of a request without its workers: from its head to its end, less the time from sending to a "
+            "worker until that worker's reply has ended. It includes the upload of the request and its wait in the "
+            "queue. Only requests that were sent to a worker count."
         ),
         counter("dragoman_cancelled_requests_total", "model phase", by="phase").described(
             "Requests whose client left, by what it waited for: `reading` (before the model was known, or before "
@@ -178,7 +178,7 @@ GROUPS = (
         ).described("Requests that went out on a connection that was open already."),
     ),
     group(
-        "What engines have cached",
+        "Caches of engines",
         gauge(
             "dragoman_cache_connected",
             "model worker",
@@ -217,18 +217,18 @@ GROUPS = (
             query='sum by (model) (rate(dragoman_cache_picks_total{by="engine"}[5m]))'
             " / sum by (model) (rate(dragoman_cache_picks_total[5m]))",
         ).described(
-            "Picks among workers by what decided: what an `engine` told of its cache, what a worker was `sent`, "
+            "Picks among workers by what decided: what an `engine` reported of its cache, what a worker was `sent`, "
             "or `none` of both: a session, a place, the load."
         ),
-        text="Of models with [`kv_events`](routing.md#what-engines-have-cached).",
+        text="Only models with [`kv_events`](routing.md#what-engines-have-cached).",
     ),
     group(
         "Limits and accounting",
         counter("dragoman_limit_decisions_total", "limit mode decision", by="limit decision").described(
-            "What each limit decided: `admitted`, `refused`, or `shadowed` (a shadow limit would have refused). "
+            "Decisions of each limit: `admitted`, `refused`, or `shadowed` (a shadow limit would have refused). "
             "The mode is `strict` (the limits' store decided), `local` (this process alone) or `closed` (refused "
-            "because the store is down and the limit says so). A limit that is open meanwhile decides nothing. Of"
-            " a request that one limit refuses, the others decide nothing."
+            "because the store is down and the limit says so). A limit that is open meanwhile decides nothing. If"
+            " one limit refuses a request, the others decide nothing."
         ),
         counter("dragoman_limits_refused_total", "limit").described("Requests refused by a limit."),
         counter("dragoman_limits_shadowed_total", "limit").described(

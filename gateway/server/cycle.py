@@ -32,7 +32,7 @@ _NAME = itemgetter(0)
 class RequestCycle:
     """One request, from its head to the end of its response. Implements `core.ports.Downstream`, see there.
 
-    keep_alive   the connection is to be kept after the response
+    keep_alive   the connection stays open after the response
     awaits_100   the client waits for a 100 Continue before it sends its body
     more_body    the request's body is not whole yet
     started      the response head is out

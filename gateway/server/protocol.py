@@ -267,7 +267,7 @@ class HttpProtocol(ClientConnection):
         )
         method = self.parser.get_method()
         if method == b"CONNECT":
-            raise HttpError(400, "invalid_request", "this is no proxy")
+            raise HttpError(400, "invalid_request", "this is not a proxy")
         self._fruitless = 0
         self._begin(method.decode("ascii"), version, awaits_100)
         self._part = BODY

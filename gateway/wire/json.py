@@ -327,7 +327,7 @@ def _lone_surrogate(body: bytes) -> GatewayError:
     name = next((name for name, raw in top.items() if _MARK in bytes(raw)), None)
     where = f"'{name}'" if name is not None else "the request body"
     message = (
-        f"{where} holds a lone surrogate (an escape such as \\ud83d without its other half), which is no character"
+        f"{where} holds a lone surrogate (an escape such as \\ud83d without its other half), which is not a character"
     )
     return GatewayError(Kind.BAD_REQUEST, message, param=name, code="invalid_json")
 

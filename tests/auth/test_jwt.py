@@ -116,9 +116,9 @@ def test_a_remembered_token_still_expires() -> None:
     [
         ("x", "is not JSON"),
         ("", "is not JSON"),
-        ("[]", "is no set of keys (RFC 7517)"),
-        ("[" * 100_000, "is no set of keys (RFC 7517)"),
-        ('{"keys": "a"}', "is no set of keys (RFC 7517)"),
+        ("[]", "is not a set of keys (RFC 7517)"),
+        ("[" * 100_000, "is not a set of keys (RFC 7517)"),
+        ('{"keys": "a"}', "is not a set of keys (RFC 7517)"),
         ('{"keys": []}', "holds no RSA key of 2048 bits or more and no P-256 key for signatures"),
     ],
     ids=lambda one: one[:10],

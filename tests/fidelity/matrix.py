@@ -186,7 +186,7 @@ def _acts(before: Op, after: Op, drawn: Op) -> bool:
 
 HEAD = """# Fidelity
 
-What becomes of every field that a client can send. Made by `make docs` from the tables in `gateway/dialects/` and from
+The handling of every field that a client can send. Made by `make docs` from the tables in `gateway/dialects/` and from
 a measurement: each field is sent alone, with the value `sample` of its table, and what a worker would get is compared
 with what it would get without the field. A test (`tests/test_fidelity.py`) fails where a declaration and the
 measurement disagree, where a field of a specification has no declared handling, and where this page is stale.
@@ -215,7 +215,7 @@ passed on, they reach workers of OpenAI's wire where they stood, and are named a
 they are named; else they are an error that names their place. A test (`tests/test_nested.py`) puts one into every
 object of a rich request, for every dialect and every kind of worker.
 
-What reaches vLLM and is not told to another worker, and why that loses nothing:
+Fields that reach vLLM but not these workers, and that the reply does not name as dropped, because nothing is lost:
 
 """
 

@@ -245,7 +245,7 @@ class StreamWriter(EventWriter):
 
     def _delta(self, block: _Block, text: str) -> bytes:
         if block.kind == "tool" and not block.texts:
-            # Clients parse what they have with every delta, and white space alone is no JSON.
+            # Clients parse what they have with every delta, and white space alone is not JSON.
             text = text.lstrip()
             if not text:
                 return b""

@@ -102,7 +102,7 @@ def _with_type(tool: ToolIn) -> Raw:
         return Raw(b'{"type":"object"}')
     members = decoded(_schema.decode, tool.input_schema)
     if members is None:
-        raise wrong_at("tools", f"the input_schema of {tool.name} is no JSON object")
+        raise wrong_at("tools", f"the input_schema of {tool.name} is not a JSON object")
     return tool.input_schema if "type" in members else Raw(encode({"type": _OBJECT, **members}))
 
 

@@ -4,8 +4,8 @@ A stream of a text has the form of its path: the specification's events under `/
 `/dedicated/v1`, which is where friendli 0.16.3 calls.
 
 Sources: "Text completions" of Friendli's API reference (docs/dialects/friendli.md); friendli-client 1.5.8 and friendli
-0.16.3 as recorded clients; field names from friendli-client's `V1CompletionsRequest`. What a worker cannot do is a 422,
-an invalid value a 400. Nothing is silently ignored.
+0.16.3 as recorded clients; field names from friendli-client's `V1CompletionsRequest`. A request for what a worker
+cannot do gets a 422, one with an invalid value a 400. Nothing is silently ignored.
 """
 
 from __future__ import annotations

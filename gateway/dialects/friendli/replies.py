@@ -89,7 +89,7 @@ def _chat_choice(choice: ReplyChoice) -> dict[str, Any]:
 
 
 class _Sent:
-    """What a choice has sent so far. `waiting` is text whose token ids have not arrived."""
+    """The state of one choice of a stream. `waiting` is text whose token ids have not arrived."""
 
     __slots__ = ("head", "logprobs", "reason", "texts", "tokens", "waiting")
 

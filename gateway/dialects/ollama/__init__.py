@@ -1,7 +1,7 @@
 """The Ollama-style API: chat completions whole, as newline-delimited JSON, or as server-sent events.
 
 Source: "Chat Completions API Specification" (docs/dialects/ollama.md). It resembles Ollama's API but is not the same:
-ollama-python and ollama-js cannot call it. Where it leaves a question open, this dialect follows Ollama.
+ollama-python and ollama-js cannot call it. This dialect follows Ollama in what the specification leaves open.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ FIELDS: Mapping[str, Sequence[Field]] = {
         renamed("options.min_p", "min_p", 0.1),
         renamed("options.seed", "seed", 7),
         renamed("options.stop", "stop", ["END"]),
-        Field("options.num_predict", "renamed", to="max_tokens", note="-1 and -2 are no limit", sample=16),
+        Field("options.num_predict", "renamed", to="max_tokens", note="-1 and -2: no limit", sample=16),
         renamed("options.frequency_penalty", "frequency_penalty", 0.5),
         renamed("options.presence_penalty", "presence_penalty", 0.5),
         renamed("options.repeat_penalty", "repetition_penalty", 1.1),

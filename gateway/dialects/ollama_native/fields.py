@@ -24,7 +24,7 @@ _MODEL = model_row("names the pool; `m` and `m:latest` are one model")
 _KEEP = Field("keep_alive", "ignored", note="workers keep their model", sample="5m")
 _OPTIONS = (
     Field("options", "consumed", note="its members are the next rows", sample={}, probe={"temperature": 0.5}),
-    renamed("options.num_predict", "max_tokens", 16, "0 and less are no limit"),
+    renamed("options.num_predict", "max_tokens", 16, "0 and less: no limit"),
     renamed("options.temperature", "temperature", 0.7),
     renamed("options.top_p", "top_p", 0.9),
     renamed("options.top_k", "top_k", 40, _OTHERS),

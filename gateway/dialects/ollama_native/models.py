@@ -20,7 +20,7 @@ LINES: Headers = [(b"content-type", b"application/x-ndjson")]
 _NEVER = "9999-12-31T23:59:59Z"
 # The gateway's feature -> Ollama's capability.
 _CAPABILITIES = (("tools", "tools"), ("vision", "vision"), ("reasoning", "thinking"), ("audio", "audio"))
-# The features of a model that declares none, and so refuses nothing but what a worker says it lacks.
+# The features listed for a model that declares none. Only what a worker reports as missing is refused for it.
 _UNDECLARED = frozenset({"tools"})
 _ARCHITECTURE = "x"
 

@@ -1,4 +1,4 @@
-"""What becomes of every field: Cohere's, Jina's, vLLM's and TEI's names for the same."""
+"""The handling of every field, under the names of Cohere, Jina, vLLM and TEI."""
 
 from __future__ import annotations
 

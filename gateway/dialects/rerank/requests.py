@@ -18,7 +18,7 @@ from gateway.wire.openai.requests import reading
 from gateway.wire.openai.requests.bounds import refuse_out_of_range
 
 MOST_DOCUMENTS = 10_000
-"""What Cohere's first API took."""
+"""The limit of Cohere's first API."""
 _MOST_FIELDS = 64
 OPERATIONS = {"rerank_v1": "rerank", "rerank_v2": "rerank"}
 """Route -> operation, where they are called differently."""
@@ -29,12 +29,12 @@ _Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 
 
 class Ranking(Struct, frozen=True):
-    """What the reply to a ranking needs of its request.
+    """The facts of a request for a ranking that its reply needs.
 
     id         of the reply
     version    of Cohere's API
     top        the most results; None: all
-    documents  as they are returned, in the order of the request; None where they are not
+    documents  as they are returned, in the order of the request; None if they are not
     texts      TEI's form
     """
 
@@ -122,7 +122,7 @@ def read(request: Request, policy: ExtrasPolicy) -> Op:
     raw = members(request)
     operation = OPERATIONS.get(request.route, request.route)
     extra, dropped = settle_unknown(raw, KNOWN[operation], policy)
-    # What is left out harms nobody.
+    # An ignored field may hold any number: no worker gets it.
     refuse_out_of_range({name: value for name, value in raw.items() if name not in _IGNORED}, extra)
     passed = {name: raw[name] for name in _PASSED[operation] if name in raw}
     check_depth(passed)
@@ -190,7 +190,7 @@ def _add_of_tei(found: _RerankIn, extra: Extra) -> None:
 
 
 def _text_of(document: str | dict[str, Any], at: int, fields: Sequence[str]) -> str:
-    """What is ranked of a document. Raises GatewayError(BAD_REQUEST) if it has no such text."""
+    """The text by which a document is ranked. Raises GatewayError(BAD_REQUEST) if the document has none."""
     if isinstance(document, str):
         return document
     names = fields or ("text",)

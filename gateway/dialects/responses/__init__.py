@@ -34,7 +34,7 @@ class Responses(Api):
         # Codex and `client.responses.connect()` try a web socket first, and then POST.
         Route("GET", "/v1/responses", "socket"),
         Route("POST", "/v1/responses/compact", "compact"),
-        # What is stored, if it is. Azure's clients ask for it without a version, too.
+        # Stored responses. Azure's clients ask for them without a version, too.
         Route("GET", "/v1/responses/{response}", "stored"),
         Route("DELETE", "/v1/responses/{response}", "forget"),
         Route("GET", "/v1/responses/{response}/input_items", "asked"),

@@ -13,12 +13,12 @@ from typing import Any
 
 TYPE, TRIGGER = "compaction", "compaction_trigger"
 ASK = (
-    "This conversation outgrows your context, so a summary will replace it, which you write now. Whoever continues "
-    "knows only that summary and the user's own messages. Say what the user wants and has decided; what was done, "
-    "with the names of the files, the commands and the results that matter; what failed; what is open, and what "
+    "This conversation outgrows your context, so a summary will replace it, which you write now. The assistant that "
+    "continues knows only that summary and the user's own messages. Say what the user wants and has decided; what was "
+    "done, with the names of the files, the commands and the results that matter; what failed; what is open, and what "
     "comes next. Write the summary and nothing else."
 )
-"""What the model is told to do, as the user's last message."""
+"""The instruction to the model, sent as the user's last message."""
 _TOLD = "Summary of the conversation so far, which it replaces:\n\n"
 _MARK = "dgc1."
 
@@ -34,7 +34,7 @@ def compaction_item(request_id: str, index: int, summary: str) -> dict[str, Any]
 
 
 def as_told(coded: str) -> str | None:
-    """The words by which a model is told of a summary, or None if it was not made here. Raises Damaged."""
+    """A summary as the model gets it, or None if the summary was not made here. Raises Damaged."""
     if not coded.startswith(_MARK):
         return None
     try:

@@ -157,7 +157,7 @@ class Conversation:
             self._parts += parts
 
     def _reasoning(self, item: ItemIn) -> None:
-        """Reasoning of any origin. What was sealed here for this caller, and plain text, goes back to the model."""
+        """Reasoning of any origin. The model gets back plain text, and text sealed here for this caller."""
         sealed = self._seal.open(item.encrypted_content) if item.encrypted_content else None
         if sealed is not None:
             self._assistant([Thinking(sealed)])
@@ -195,7 +195,7 @@ class Conversation:
             return
         message = (
             f"{place}: an item_reference to '{(item.id or '')[:64]}', but nothing is stored here: send the item "
-            "itself, as clients do when they are told `store: false`"
+            "itself, as clients do with `store: false`"
         )
         raise GatewayError(Kind.BAD_REQUEST, message, param=place, code="item_not_found")
 
@@ -272,5 +272,5 @@ def _file(part: PartIn, place: str) -> str:
     try:
         text = (b64decode(data, validate=True) if "base64" in options else unquote_to_bytes(data)).decode()
     except (Base64Error, ValueError):
-        raise wrong_at(place, "file_data is no text in UTF-8") from None
+        raise wrong_at(place, "file_data is not text in UTF-8") from None
     return f"{part.filename}:\n{text}" if part.filename else text

@@ -174,7 +174,7 @@ def write(reply: Reply, op: Op) -> Response:
 
 
 def to_keep(request: Asked, response: bytes, items: Sequence[bytes]) -> dict[str, bytes] | None:
-    """What is to be stored of a complete response with these items, by name; None if nothing is."""
+    """The values to store of a complete response with these items, by name; None if nothing is stored."""
     if request.items is None:
         return None
     return kept(f"resp_{request.id}", request.items, response, items, [_id.decode(item).id for item in items])
@@ -224,8 +224,8 @@ def error_object(error: GatewayError, request: Request | None = None, op: Op | N
 
 
 def refuse(error: GatewayError, request: Request | None, op: Op | None) -> tuple[Response, str]:
-    """The answer, and its code. A worker's own 4xx keeps its status. Where no worker can count tokens, the path is not
-    there."""
+    """The answer, and its code. A worker's own 4xx keeps its status. If no worker can count tokens, the
+    status is 404."""
     told, param = error_object(error, request, op), error.param
     if error.kind is Kind.NO_MODEL and request is not None and request.params.get("deployment"):
         told["code"] = NO_DEPLOYMENT

@@ -39,7 +39,7 @@ _LOGPROBS, _SEALED = "message.output_text.logprobs", "reasoning.encrypted_conten
 
 
 class Given(Struct, frozen=True):
-    """What is known of a request beside its body: the caller's seal for reasoning, and `Request.stored`."""
+    """The facts of a request that its body does not hold: the caller's seal for reasoning, and `Request.stored`."""
 
     seal: Seal
     stored: Mapping[str, bytes | None] | None = None
@@ -54,7 +54,7 @@ class Asked(Struct):
     summary   whether reasoning is sent as a summary
     compacts  whether the reply's text is a summary that stands for the conversation
     seal      seals reasoning, if the client asks for encrypted reasoning
-    created   when the response began, in Unix seconds; 0 until the client was told
+    created   when the response began, in Unix seconds; 0 until the first event is sent
     events    the events of the stream that were sent before any worker began to answer
     """
 
@@ -113,7 +113,7 @@ def read_chat(
     wanted = given.seal if _SEALED in (found.include or ()) else None
     items = as_items(found.input) if stores else None
     if stores:
-        # A client may send one id with several requests. What is stored must not be mistaken for each other.
+        # A client may send one id with several requests. Their stored responses must not get one id.
         request_id = f"{request_id}-{secrets.token_hex(8)}"
     op.memo = Asked(request_id, _echo(raw, found, stores), box.origins, summary, talk.compacts, wanted, items)
     return op

@@ -1,4 +1,4 @@
-"""What a request refers to instead of sending it, and what is kept of a response for that.
+"""References of a request to stored responses and items, and the values that are stored for them.
 
 A response is kept by its id, whole, with all items that led to it, so that the next one needs no other; each of its
 items is kept by its own id.
@@ -28,7 +28,7 @@ class _Output(Struct):
 
 
 class Past(Struct):
-    """What is kept of a response. input: the items that led to it; response: itself, as its client got it."""
+    """The stored value of a response. input: the items that led to it; response: itself, as its client got it."""
 
     input: list[Raw]
     response: Raw
@@ -98,14 +98,14 @@ def with_past(
     past = past_of(text) if text is not None else None
     if past is None:
         gone = f"Previous response with id '{previous[:64]}' not found."
-        message = gone if text is None else f"'{previous[:64]}' is no response."
+        message = gone if text is None else f"'{previous[:64]}' is not a response."
         raise _gone("previous_response_id", message, "previous_response_not_found")
     own = resolved if isinstance(found, list) else as_items(found)
     return [*_standing([*past.input, *past.output]), *own]
 
 
 def _standing(items: list[Raw]) -> list[Raw]:
-    """The items of a history without those that its last summary stands for. What users and developers said stays."""
+    """The items of a history without those that its last summary stands for. Messages of users and developers stay."""
     if not any(_COMPACTION in bytes(item) for item in items):
         return items
     # A head that cannot be read is that of an item of a type that is left out.
@@ -123,12 +123,12 @@ def as_items(found: str | list[Raw]) -> list[Raw]:
 def kept(
     response_id: str, items: list[Raw], response: bytes, output: Sequence[bytes], ids: Sequence[str]
 ) -> dict[str, bytes]:
-    """What is to be kept of a response, by name. response: itself as JSON text; output: its items, ids theirs."""
+    """The values to store of a response, by name. response: itself as JSON text; output: its items, ids theirs."""
     return {response_id: encode(Past(items, Raw(response))), **dict(zip(ids, output, strict=True))}
 
 
 def past_of(text: bytes) -> Past | None:
-    """What is kept by the id of a response; None for what is kept by that of an item."""
+    """A response from its stored value; None if the value is that of an item."""
     return decoded(_past.decode, text)
 
 

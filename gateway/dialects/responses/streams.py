@@ -82,7 +82,7 @@ class StreamWriter(EventWriter):
         self._op = op
         self._asked = asked(op)
         self._model = op.model or ""
-        # 0 until the client was told.
+        # 0 until the first event is sent.
         self._created = self._asked.created
         self._events = self._asked.events
         self._kinds: dict[int, PartKind] = {}
@@ -233,7 +233,7 @@ class StreamWriter(EventWriter):
         return out
 
     def _compaction(self) -> bytes:
-        """The one item of a summary, which has no pieces. What is cut off is no summary."""
+        """The one item of a summary, which has no pieces. A summary that was cut off is not sent."""
         summary = "".join(self._summary).strip()
         if not summary or self._cut is not None:
             return b""

@@ -14,7 +14,7 @@ _HINTS = (
 )
 # Headers that are returned with every reply if they are safe there -> the longest value that AWS allows.
 _ECHOED = {b"x-amzn-sagemaker-custom-attributes": 1024, b"x-amzn-sagemaker-inference-id": 64}
-# Headers for features that the gateway does not have. The client is told that they were dropped.
+# Headers for features that the gateway does not have. The reply names them as dropped.
 _IGNORED = {
     name.lower().encode(): name
     for name in (

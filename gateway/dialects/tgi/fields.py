@@ -1,4 +1,4 @@
-"""What becomes of every field that a client of TGI can send. The names are those of TGI's OpenAPI file."""
+"""The handling of every field that a client of TGI can send. The names are those of TGI's OpenAPI file."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ FIELDS: Mapping[str, Sequence[Field]] = {
         _parameter("return_full_text", "emulated", note="the inputs before the text", sample=True),
         _parameter("best_of", "refused", note="unless it samples without a seed: then the likelier of 2", sample=2),
         _parameter("details", "renamed", to="logprobs, return_token_ids", sample=True),
-        _parameter("decoder_input_details", "refused", note="no worker tells them in this form", sample=True),
-        _parameter("top_n_tokens", "refused", note="no worker tells the ids of other tokens", sample=2),
+        _parameter("decoder_input_details", "refused", note="no worker returns them in this form", sample=True),
+        _parameter("top_n_tokens", "refused", note="no worker returns the ids of other tokens", sample=2),
         _parameter("grammar", "renamed", to="response_format or structured_outputs",
                    sample={"type": "regex", "value": "a+"}),
         _parameter("watermark", "ignored", note="no engine behind us has it", sample=True),

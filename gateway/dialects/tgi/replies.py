@@ -72,8 +72,8 @@ def _ending(reason: str, stop: str, usage: Usage | None, seen: int, op: Complete
 
 
 def _tokens(text: str, ids: Sequence[int], logprobs: Sequence[Raw]) -> list[dict[str, Any]]:
-    """The tokens of `text`. Where their own texts are not its pieces, as with a character of several tokens, the last
-    one carries it. Text without any id goes to the token before, by the caller."""
+    """The tokens of `text`. If their own texts are not its pieces, as with a character of several tokens, the last one
+    carries it. The caller adds text without any id to the token before."""
     if len(ids) == 1 and not logprobs:  # nearly every chunk of a stream, and a third of its cost (n = 38,400)
         return [_token(ids[0], text, None)]
     found = [one for raw in logprobs for one in _logprobs(raw)][: len(ids)]
@@ -89,8 +89,8 @@ def _token(number: int, text: str, logprob: float | None) -> dict[str, Any]:
 
 
 def _ended_by(end_token: int, loose: str = "") -> dict[str, Any]:
-    """The model's end token. Its text is the tokenizer's own, which no worker tells; clients leave it out. loose: text
-    for which there is no other token."""
+    """The model's end token. Its text is the tokenizer's own, which no worker returns; clients leave it out. loose:
+    text for which there is no other token."""
     return {**_token(end_token, loose, None), "special": not loose}
 
 
@@ -194,7 +194,7 @@ ERRORS: Mapping[Kind, tuple[int, str, str]] = {
 }
 """Kind -> (status, error_type, code)."""
 
-# What TGI says before the cause.
+# TGI's words before the cause.
 _BEFORE = {"validation": "Input validation error: ", "generation": "Request failed during generation: "}
 
 
@@ -229,7 +229,7 @@ def refuse(error: GatewayError, request: Request | None, op: Op | None) -> tuple
 # -- about the models --------------------------------------------------------------------------------------------------
 
 VERSION = "3.3.6"
-"""Of TGI's API, not of the gateway."""
+"""The version of TGI's API, not of the gateway."""
 _UNKNOWN_LENGTH = 2**31 - 1
 
 

@@ -159,7 +159,7 @@ def _parameters(given: Raw | None, raw: Extra, policy: ExtrasPolicy) -> tuple[Pa
 
 
 def _samples(parameters: ParametersIn) -> bool:
-    """TGI also samples where it is told how, but not that."""
+    """TGI also samples without `do_sample`, if another parameter for sampling is given."""
     told = (parameters.temperature, parameters.top_k, parameters.top_p, parameters.typical_p)
     return bool(parameters.do_sample) or any(value is not None for value in told)
 

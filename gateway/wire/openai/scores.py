@@ -75,7 +75,7 @@ def pairs_body(op: Score, can: Capabilities) -> dict[str, Any]:
 
 def read_scores(response: Response, op: Score) -> Scores:
     """The reply to `op`, with scores in the order of its documents. Raises GatewayError(UPSTREAM) for a reply that is
-    not whole: an error, a document left out or named twice, or a score that is no finite number."""
+    not whole: an error, a document left out or named twice, or a score that is not finite."""
     if is_large(response.body):
         refuse_longer(response.body, len(op.documents))
     found = wire.decoded(response.body, _scores)

@@ -28,7 +28,7 @@ from gateway.wire.json import encode
 
 _object = msgspec.json.Decoder(dict[str, Raw]).decode
 _RAW = "_raw"
-"""The one member of arguments that stand for a text that is no JSON object."""
+"""The one member of arguments that stand for a text that is not a JSON object."""
 
 
 def put(body: dict[str, Any], **members: Any) -> None:

@@ -43,7 +43,7 @@ class OpenAIStreamWriter:
         self._calls: dict[int, int] = {}
         self._offsets: dict[int, int] = {}
         self._unfinished = op.n if isinstance(op, Chat) else op.n * len(op.prompts)
-        # The last chunk of a stream that has no fingerprint yet. It is held back: only after it may the worker say one.
+        # The last chunk of a stream without a fingerprint so far. It is held back: the worker may send one after it.
         self._last = b""
         self._without_fingerprint = False
 
