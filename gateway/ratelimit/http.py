@@ -45,7 +45,7 @@ OnAlone = Callable[[int, float], None]
 
 
 class Where(Struct, frozen=True):
-    """Where the counters are stored. They survive a reload that does not change this."""
+    """The place of the counters. They survive a reload that does not change this."""
 
     settings: RedisSettings | None
     layout: Layout

@@ -90,10 +90,10 @@ class RateLimiter:
         self._local = local or MemoryStore()
         self._index = RuleIndex.of(rules)
         self._replaced: list[Replaced] = []
-        self._next_end = inf  # when replaced rules are to be forgotten
+        self._next_end = inf  # when replaced rules end
         self._plans = Plans(self._index, store.layout)
-        self._crowds: dict[bytes, tuple[int, float]] = {}  # counter -> refusals, until when their clients were told
-        self._alone_told = (0, monotonic())  # the count as last told, and when
+        self._crowds: dict[bytes, tuple[int, float]] = {}  # counter -> refusals, and the end of their clients' waits
+        self._alone_told = (0, monotonic())  # the count of the last log line, and when
         self._lease_ttl = lease_ttl
         self._every = min(heartbeat, lease_ttl / 3)
         self._on_change = on_change
@@ -296,8 +296,8 @@ class RateLimiter:
         return self._decided(made)
 
     def _costs(self, plan: Plan, cost: Cost | None) -> Sequence[int]:
-        """What each limit is charged. A reservation is bounded by the limit: a request that may use more than all of it
-        is admitted while nothing of it is used, and what it uses beyond its reservation becomes a debt."""
+        """The charge on each limit. A reservation is bounded by the limit: a request that may use more than all of it
+        is admitted while nothing of it is used, and its use beyond the reservation becomes a debt."""
         costs = list(plan.costs)
         cost = cost or FREE
         for index, kind in plan.measured:

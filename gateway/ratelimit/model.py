@@ -33,7 +33,7 @@ class Subject(Struct, frozen=True):
 
 
 class Verdict(Struct, array_like=True):
-    """What a store answers. wait_us: microseconds until the request would fit, 0 when admitted.
+    """The answer of a store. wait_us: microseconds until the request would fit, 0 when admitted.
 
     violated  the index of the refusing limit in the plan; ADMITTED, or LATE: the store saw the request too late
     counters  one for each limit of the plan
@@ -72,7 +72,7 @@ class Limited(GatewayError):
 
     violated  the state of the limit with the longest wait; None if the request never fits
     states    of all limits of the request, in configured order
-    fits_s    seconds until the request would fit if nothing else came; `retry_after` is what the client is told, at
+    fits_s    seconds until the request would fit if nothing else came; `retry_after`, which the client gets, is at
               least that much. None if it never fits
     param     the field by which it never does, if there is one
     """

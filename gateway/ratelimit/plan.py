@@ -23,7 +23,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9_.:@/-]{1,64}")
 
 
 class Layout(Struct, frozen=True):
-    """Where a store keeps its counters. All counters of one request are in one hash slot, so that a Redis Cluster can
+    """The names of a store's counters. All counters of one request are in one hash slot, so that a Redis Cluster can
     decide them in one step.
 
     namespace     separates deployments on one Redis: letters, digits, `_ . -`
@@ -203,7 +203,7 @@ class Plans:
 
 
 def counter(rule: Limit, subject: Subject) -> str:
-    """The name of a rule's counter. The limit is no part of it, so a changed limit keeps what was counted."""
+    """The name of a rule's counter. The number of the limit is left out, so a changed limit keeps what was counted."""
     scope = ",".join(f"{one}={plain(one, getattr(subject, one))}" for one in rule.scope)
     return f"{KINDS[rule.kind].counter(rule)}:{rule.name}:{scope}"
 

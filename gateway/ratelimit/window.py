@@ -42,7 +42,7 @@ CYCLE = SLICES + 1
 """A slice takes the place of the one so many before it."""
 MAX_GUARD = 100_000
 RETRY_SLOT = 1_000_000
-"""Microseconds. The end of a request frees a slot, not time, so clients are told to come back in a second."""
+"""Microseconds. The end of a request frees a slot, not time, so clients get a wait of a second."""
 
 
 class Shape(Struct, frozen=True, array_like=True):
@@ -215,7 +215,7 @@ class Window:
                 self.paced -= back * (SLICES * shape.width / shape.limit)
 
     def reset(self, now: int, shape: Shape) -> None:
-        """Forgets all. What was charged before can no longer be refunded, so the next slice is a fresh one."""
+        """Forgets all. Earlier charges can no longer be refunded, so the next slice is a fresh one."""
         self.slices.clear()
         self.used = self.debt = 0
         self.stale = 0

@@ -55,13 +55,6 @@ LEFT: dict[str, int] = {
     "gateway/fleet/waiting.py": 2,
     "gateway/fleet/worker.py": 12,
     "gateway/fleet/zmtp.py": 3,
-    "gateway/ratelimit/gate.py": 1,
-    "gateway/ratelimit/limiter.py": 4,
-    "gateway/ratelimit/model.py": 3,
-    "gateway/ratelimit/plan.py": 2,
-    "gateway/ratelimit/redis/batcher.py": 4,
-    "gateway/ratelimit/redis/store.py": 2,
-    "gateway/ratelimit/window.py": 3,
 }
 """File -> the sentences that still break a rule. A change lowers these numbers and never raises them."""
 MOST_WORDS = 25

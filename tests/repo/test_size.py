@@ -23,7 +23,7 @@ LINES = {
     "gateway/fleet": 4460,
     "gateway/observe": 1980,
     "gateway/pipeline": 4100,
-    "gateway/ratelimit": 2800,
+    "gateway/ratelimit": 2900,
     "gateway/redis": 540,
     "gateway/server": 1460,
     "gateway/translation": 660,

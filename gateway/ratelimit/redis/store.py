@@ -195,12 +195,12 @@ class _Link:
         call = self._calls.popleft()
         if isinstance(answer, Refused):
             if str(answer).startswith("NOSCRIPT") and self._connection is not None:
-                # It did not run, so this is no retry. Its answer comes after those of the calls under way.
+                # It did not run, so this is not a retry. Its answer comes after those of the calls under way.
                 keys, payload, _ = call
                 self._calls.append(call)
                 self._connection.write(frame((b"EVAL", self._script, b"%d" % len(keys), *keys, payload)))
                 return
-            self.drop()  # not what a healthy primary says: the next call connects anew
+            self.drop()  # a healthy primary does not answer so: the next call connects again
         call[2](answer)
 
     def _lost(self, why: Exception) -> None:
