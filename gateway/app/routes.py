@@ -1,8 +1,8 @@
-"""Which paths are served, and by what: the dialects that a configuration offers, with its prefixes.
+"""The paths that are served: those of the dialects that a configuration offers, with its prefixes.
 
-Several dialects may have the same path. Then the method says whose request it is, and where several have that too, the
-header tests of their routes (`core.http.Route.when`). A path is found by one look-up in a dictionary, unless it has
-parameters.
+Several dialects may have the same path. Then the method decides which dialect reads a request; if several have that
+method too, the header tests of their routes decide (`core.http.Route.when`). A path is found by one look-up in a
+dictionary, unless it has parameters.
 """
 
 from __future__ import annotations

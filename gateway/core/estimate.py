@@ -272,7 +272,7 @@ def _unknown(op: Chat | Complete | Embed | Score) -> Mapping[str, Raw] | None:
 
 
 def _asked(given: Mapping[str, Raw], choices: int, cap: int | None) -> tuple[int, int | None]:
-    """(choices, cap of each) with what engines' own members say."""
+    """(choices, cap of each), raised to those in engines' own members."""
     return max([choices, *_numbers(given, _CHOICES)]), None if cap is None else max([cap, *_numbers(given, _CAPS)])
 
 

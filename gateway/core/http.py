@@ -103,7 +103,7 @@ class Response(Struct):
 
 
 class HeaderTest(Struct, frozen=True):
-    """Tells the requests of one dialect from those of another one at the same path.
+    """Separates the requests of one dialect from those of another one at the same path.
 
     name    of a header, lower-case, that a request must have
     begins  what its value must begin with, lower-case; b"" for any value

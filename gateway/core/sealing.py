@@ -28,5 +28,5 @@ class Sealing(Struct, frozen=True):
 
 
 def secret_name(secret: bytes) -> bytes:
-    """The name by which a sealed text says which secret it needs. Nothing of a random secret can be learnt from it."""
+    """The name of `secret` in the texts sealed with it. The name of a random secret reveals nothing about it."""
     return sha256(b"dragoman sealed text " + secret).digest()[:NAME_BYTES]

@@ -21,14 +21,14 @@ from gateway.fleet.pool import Pool
 from gateway.fleet.worker import Worker
 
 _MOST = 1_000
-"""Adapters of one model that are offered, the first ones by name: what a worker says is bounded."""
+"""Most adapters that are offered for one model, the first by name: a worker could report any number of them."""
 
 
 class AdapterPool:
     """Those workers of `pool` that have the adapter `name`. Implements core.ports.Pool; load, queue and breakers are
     those of `pool`.
 
-    having  the workers that have loaded it; set by whoever asks them, who then calls `refit_waiting` of `pool`
+    having  the workers that have loaded it; code that changes it then calls `refit_waiting` of `pool`
     """
 
     def __init__(self, pool: Pool, name: str) -> None:

@@ -1,4 +1,4 @@
-"""What one engine has in its prefix cache, block by block, as its KV-cache events tell.
+"""The blocks in one engine's prefix cache, as its KV-cache events report them.
 
 An engine names a block by a hash of its own. Each block's key here is a hash over all tokens up to its end, so that a
 prompt whose tokens are known can be looked up: `chain` makes its keys.
@@ -18,13 +18,13 @@ from typing import Annotated, Any
 import msgspec
 
 MOST_BLOCKS = 131_072
-"""Of one engine; further ones are not counted. Some 145 bytes each, 19 MB at most; 23 MB if it names them by 32
-bytes."""
+"""Blocks of one engine; further ones are not counted. A block takes some 145 bytes, all take 19 MB at most, or 23 MB if
+the engine names them by 32 bytes."""
 MOST_BYTES = 1 << 20
-"""Of a batch. An engine sends one at each step, which has some thousand tokens. 65,536 tokens take 330 kB at most,
+"""Bytes of a batch. An engine sends one at each step, of some thousand tokens. 65,536 tokens take 330 kB at most,
 the names of their blocks (4,096, by 32 bytes) 140 kB, and so do those of the blocks that had to go."""
 _MOST_EVENTS = 32_768
-"""Of a batch. vLLM tells of each block that it removes by an event of its own."""
+"""Events of a batch. vLLM reports each block that it removes by an event of its own."""
 _MOST_TOKENS = 262_144
 _MOST_NAMED = 65_536
 """Blocks of an event: as many tokens as it may have, in blocks of 4."""
@@ -33,7 +33,7 @@ _SLICE_BLOCKS = 512
 _SLICE_TOKENS = 8_192
 # Whole numbers in MessagePack, in any width: where a slice of them ends is found without decoding them.
 _NUMBERS = re.compile(rb"(?s:[\x00-\x7f]|[\xcc\xd0].|[\xcd\xd1]..|[\xce\xd2].{4}|[\xcf\xd3].{8}){1,%d}" % _SLICE_TOKENS)
-# Where a block is found by the model. Copies elsewhere (in the machine's memory, on disks) are slower, and not counted.
+# Media that the model reads blocks from. Copies elsewhere (in the machine's memory, on disks) are slower: not counted.
 _FAST = (None, "GPU")
 _LONGEST_NAME = 64
 _WRONG = (IndexError, OverflowError, RecursionError, TypeError, ValueError, msgspec.MsgspecError)
@@ -91,7 +91,8 @@ class _RemovedArray(_Removed, array_like=True, gc=False):
     pass
 
 
-# What is declared bounds what is made of the bytes: no object for what nobody reads. Each is (of an array, of a map).
+# The declared types bound the objects that are made of the bytes: a field that is not used makes none. Each pair has a
+# decoder of arrays and one of maps.
 _batch = msgspec.msgpack.Decoder(_BatchArray), msgspec.msgpack.Decoder(_Batch)
 _named = msgspec.msgpack.Decoder(_NamedArray), msgspec.msgpack.Decoder(_Named)
 _stored = msgspec.msgpack.Decoder(_StoredArray), msgspec.msgpack.Decoder(_Stored)
@@ -104,7 +105,7 @@ class Malformed(Exception):
 
 
 def chain(tokens: Sequence[int], size: int, salt: str | None) -> list[int]:
-    """The keys of the whole blocks of a prompt, with `size` tokens each. `salt` is what its request's cache has."""
+    """The keys of the whole blocks of a prompt, with `size` tokens each. `salt` is the cache salt of its request."""
     packed = array("I", tokens).tobytes()
     width = size * _WIDTH
     keys: list[int] = []
@@ -122,13 +123,13 @@ class Blocks:
     size    tokens of a block; 0 while none is known
     last    the number of the last batch that was applied; -1 for none
     newest  a fingerprint of that batch
-    whole   no batch before it is missing: what is not here the engine does not have
+    whole   no batch before that one is missing: the engine has no block that is not here
     heard   its events arrive
-    ranks   engines behind its address, as it says; those of several ranks cannot be told apart in a pick
-    salted  it tells of salts, so that the prompts of tenants can be told apart
-    owner   who applies its batches; another one takes over after a reload
+    ranks   engines behind the worker's address, as its metrics report; a pick cannot choose among several ranks
+    salted  its events have salts, so that equal prompts of different tenants have different keys
+    owner   the listener that applies its batches; another one takes over after a reload
 
-    connected  where it publishes is reached
+    connected  there is a connection to the port where it publishes
     read, lost, unreadable  batches that were applied, that were missed for good, that could not be read
     """
 
@@ -141,8 +142,8 @@ class Blocks:
         self.begin(True)
 
     def begin(self, whole: bool, missed: int = 0) -> None:
-        """Forgets everything. whole: the next batch is the engine's first one. missed: batches that are not to be had
-        again."""
+        """Forgets everything. whole: the next batch is the engine's first one. missed: batches that are lost for
+        good."""
         self.lost += missed
         self.size = 0
         self.last = -1
@@ -161,12 +162,12 @@ class Blocks:
 
     @property
     def live(self) -> bool:
-        """What it has counts."""
+        """Whether picks may use these blocks."""
         return self.heard and self.ranks == 1
 
     @property
     def state(self) -> str:
-        """What is known of its cache: the `whole` of it, a `part`, or nothing (`silent`)."""
+        """How much of the engine's cache is known: the `whole` of it, a `part`, or nothing (`silent`)."""
         return "silent" if not self.live else "whole" if self.whole else "part"
 
     @property
@@ -195,8 +196,8 @@ class Blocks:
             pass
 
     def steps(self, number: int, payload: bytes) -> Iterator[None]:
-        """Applies a batch as `apply` does, bit by bit: other work may go between them. Whoever stops early has not
-        applied it."""
+        """Applies a batch as `apply` does, in steps: other work may go between them. A caller that stops early has not
+        applied the batch."""
         try:
             yield from self._applied(payload)
         except Exception as error:
@@ -234,7 +235,7 @@ class Blocks:
         size, hashes = event.block_size, event.block_hashes
         if event.medium not in _FAST:
             return
-        # Of an engine with several kinds of layers, the first kind stands for all.
+        # If an engine has several kinds of layers, the first kind stands for all.
         if self._group is _UNSEEN:
             self._group = event.group_idx
         if event.group_idx != self._group or not hashes:
@@ -260,7 +261,7 @@ class Blocks:
             own = bytes(extras[index]) if extras is not None else _NONE
             extra = of_adapter if own in _NOTHING else own
             key = hash((key, packed[index * width : (index + 1) * width], extra))
-            if self._keys.get(name) != key:  # else it is told again: vLLM can report what a request found
+            if self._keys.get(name) != key:  # else it is reported again: vLLM can report what a request found
                 if len(self._keys) >= self._most:
                     return
                 self._forget(name)

@@ -58,7 +58,7 @@ class Breaker:
             self.trial_until = now + self.options.eject_s
 
     def abandon(self, generation: int) -> None:
-        """The request said nothing about the worker: its client left, or it was malformed."""
+        """The request's outcome does not judge the worker: its client left, or it was malformed."""
         if generation == self.generation:
             self.trial_until = 0.0
 

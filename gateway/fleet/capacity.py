@@ -7,7 +7,7 @@ from math import ceil
 from gateway.fleet.worker import EngineLoad, Worker
 
 READINGS = 2
-"""As many in a row must say that requests wait: a burst waits for a moment in an engine that has room."""
+"""So many readings in a row must show that requests wait: a burst waits for a moment in an engine that has room."""
 
 
 def learn(worker: Worker, load: EngineLoad) -> None:
@@ -35,7 +35,7 @@ def learn(worker: Worker, load: EngineLoad) -> None:
 
 
 def forget(worker: Worker) -> None:
-    """Its engine tells nothing any more."""
+    """Drops a learned limit: the worker's engine reports no load any more."""
     if worker.learns:
         limit, worker.max_in_flight, worker.full_readings = worker.max_in_flight, None, 0
         _tell(worker, limit)

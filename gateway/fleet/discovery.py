@@ -17,7 +17,7 @@ from gateway.core.ports import BEYOND, UNKNOWN, Capabilities, Facts
 from gateway.resolve import look_up
 
 MOST_WORKERS = 1000
-"""Of one source, whatever it says; `models.NAME.workers` has the same bound."""
+"""Most workers that are taken from one source; `models.NAME.workers` has the same bound."""
 READ_S = 2.0
 """Seconds after which reading a source counts as failed."""
 
@@ -31,7 +31,7 @@ class FoundWorker(Struct, frozen=True):
 
 
 def able(declared: Capabilities, members: Sequence[FoundWorker]) -> Capabilities:
-    """What every worker can do: the declared capabilities, narrowed by what the workers say about themselves."""
+    """The capabilities that every worker has: those declared, narrowed by what the workers report about themselves."""
     facts = [member.facts for member in members]
     contexts = [one.max_model_len for one in facts if one.max_model_len is not None]
     versions = [_numbers(one.version) for one in facts if one.version is not None]
@@ -55,7 +55,7 @@ Fleet = dict[str, list[FoundWorker]]
 
 
 class Source(Protocol):
-    """Where workers are looked up. name is for the log; interval_s is the time between two look-ups."""
+    """A place to look up workers. name is for the log; interval_s is the time between two look-ups."""
 
     name: str
     interval_s: float
@@ -162,7 +162,7 @@ class Discovery:
 
     async def _show(self, model: str) -> None:
         members = {member.address: member for fleet in self.read.values() for member in fleet.get(model, ())}
-        # A listed worker stays a member. Its entry in a registry, if any, says more about it and goes first.
+        # A listed worker stays a member. If it has an entry in a registry, that has more facts and goes first.
         for member in self._fixed.get(model, ()):
             members.setdefault(member.address, member)
         now = list(members.values())

@@ -1,7 +1,7 @@
-"""What engines say of their own load: gauges of their /metrics, read beside the requests.
+"""The load that engines report: gauges of their /metrics, read beside the requests.
 
-A worker's figures count until they are stale: when two readings in a row have failed. From then on our own counts alone
-stand for its load.
+A worker's figures count until they are stale: when two readings in a row have failed. From then on the gateway's own
+counts alone stand for that worker's load.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from gateway.fleet.worker import OUTPUT_COSTS, EngineLoad, Worker
 
 _WAITING = re.compile(rb"[0-9]{1,9}(?:\.[0-9]{1,9})?")
 _MOST = 1e18
-"""Of anything that is counted: what is more, or less than nothing, is no count."""
+"""Bound of every figure: one that is larger, or below 0, is not a count."""
 _NUMBER = rb"(?:\{[^}\n]*\})?[ \t]+([0-9.eE+-]+)"
 
 
 def read_load(text: bytes, gauges: Gauges, in_flight: int) -> EngineLoad | None:
-    """The load in a Prometheus exposition, summed over an engine's ranks; None where the gauges are missing.
+    """The load in a Prometheus exposition, summed over an engine's ranks; None if the gauges are missing.
 
     in_flight: our requests that run there at this time.
     """
@@ -88,8 +88,8 @@ def hear_load(name: str, worker: Worker, headers: Headers) -> None:
 class Scraper:
     """Reads the metrics of workers every `interval_s`, each in a task of its own, until closed.
 
-    fetch   (model, worker) -> the exposition; raises OSError where it cannot be had, and must end in time
-    report  told (model, worker, whether its figures count) whenever that changed
+    fetch   (model, worker) -> the exposition; raises OSError if it cannot be fetched, and must end in time
+    report  called with (model, worker, whether its figures count) whenever that changed
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class Scraper:
             await asyncio.sleep(self._interval_s)
 
     def _lose(self, model: str, worker: Worker) -> None:
-        """What its engine said is stale."""
+        """Forgets the load that the worker's engine reported: it is stale."""
         worker.forget_load()
         forget(worker)
         self._read_at.pop(worker, None)

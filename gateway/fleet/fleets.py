@@ -169,7 +169,7 @@ class Fleets:
         worker.breaker.options = self._config.breaker
 
     def _sources(self) -> list[Source]:
-        """Where workers are looked up."""
+        """The sources in which workers are looked up."""
         found: list[Source] = []
         registered: dict[str, str] = {}
         for name, options in self._config.models.items():
@@ -219,7 +219,7 @@ class Fleets:
     # -- what they can do -------------------------------------------------------------------------------------------
 
     def _narrow(self, fleet: ModelFleet) -> None:
-        """Sets what may be asked of a model: what is declared, less what one of its workers says it cannot do."""
+        """Sets what may be asked of a model: what is declared, less what one of its workers reports as missing."""
         fleet.can = able(fleet.declared, fleet.staying())
         self._serving.narrowed(fleet.name, fleet.can)
         self.adapters.offer(fleet)
@@ -239,7 +239,7 @@ class Fleets:
         self._narrow(fleet)
 
     async def _facts(self, fleet: ModelFleet, worker: Worker) -> Facts | None:
-        """What a worker says that it can do; None if it does not."""
+        """The facts that a worker reports about itself; None if it reports none."""
         path = fleet.facts_path
         if path is None:
             return None

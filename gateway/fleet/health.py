@@ -1,8 +1,8 @@
 """Health probes. A worker is ready while its health path answers with a status below 500.
 
 A refused connection or a 5xx makes it unready at once, silence or a connection that breaks off after three probes. A
-server without that path answers 404, which is a sign of life too. A name server that does not answer says nothing of
-the worker. Probes are rare, so they use httpx.
+server without that path answers 404, which is a sign of life too. A name server that does not answer does not
+make a worker unready. Probes are rare, so they use httpx.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ class Health:
             found = type(error).__name__
             worker.missed_probes += 1
             ready = worker.ready and worker.missed_probes < _MISSES
-        except Exception as error:  # anything else is no answer, and probing must go on
+        except Exception as error:  # any other error counts as no answer, and probing must go on
             found = type(error).__name__
             ready = worker.ready and (out_of_descriptors(error) or _unresolved(error))
         else:

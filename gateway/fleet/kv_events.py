@@ -1,7 +1,7 @@
-"""Listens to what vLLM's engines publish of their prefix caches, over ZeroMQ.
+"""Receives the events that vLLM's engines publish about their prefix caches, over ZeroMQ.
 
-An engine numbers its batches from 0 and keeps the last of them for whoever missed some (`replay_endpoint`). What cannot
-be had again stays unknown: then `Blocks.whole` is False.
+An engine numbers its batches from 0 and keeps the last of them for listeners that missed some (`replay_endpoint`). If a
+batch is lost for good, some blocks stay unknown: then `Blocks.whole` is False.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _BROKEN = (OSError, EOFError, Unfit)
 """Ways in which a connection ends; TimeoutError is an OSError."""
 _REACH_S = 0.1
 _PATIENCE_S = 10.0
-"""For each batch that is sent again."""
+"""Seconds to wait for each batch that is sent again."""
 _AGAIN_S = 1.0
-"""After a connection ended, or an error that nobody expected."""
+"""Seconds of rest after a connection ended, or after an unexpected error."""
 _ROUNDS = 100
 """Requests for missed batches in a row: an engine drops what is more than its socket takes."""
 
@@ -34,7 +34,7 @@ _ROUNDS = 100
 class Listening:
     """The engines of the configuration. A reload goes on with the same, so that those in both stay connected.
 
-    report  told of (model, worker, whether its events arrive) when that changed
+    report  called with (model, worker, whether its events arrive) when that changed
     """
 
     def __init__(self, report: Report) -> None:
@@ -74,7 +74,7 @@ class Listener:
         self._report = report
         self._events = host, ports.port
         self._replay = None if ports.replay_port is None else (host, ports.replay_port)
-        # Missed batches can be had again, as far as is known since the last connection.
+        # The engine sends missed batches again, as far as is known since the last connection.
         self._replays = False
         if worker.blocks is None:
             worker.blocks = Blocks()
@@ -117,11 +117,11 @@ class Listener:
             self._blocks.connected = False
 
     def _missed(self, number: int) -> int:
-        """Batches before `number` that were not had. What was published before anything was had was not missed."""
+        """Batches before `number` that did not arrive. Those published before the first that arrived do not count."""
         last = self._blocks.last
         if last < 0:
             return 0
-        return number - last - 1 if number > last else number  # an engine that was started anew numbers from 0
+        return number - last - 1 if number > last else number  # an engine that restarted numbers from 0
 
     async def _heard(self, frames: list[bytes]) -> None:
         blocks = self._blocks
@@ -157,7 +157,7 @@ class Listener:
         async with aclosing(self._asked(max(0, blocks.last))) as batches:
             async for number, payload in batches:
                 if first and begun and (number != blocks.last or fingerprint(payload) != blocks.newest):
-                    # Another engine's: it was started anew. Or it has forgotten what came before.
+                    # The batch is from a restarted engine, or the engine has dropped the batches before this one.
                     blocks.begin(True, self._missed(number) if number > blocks.last else 0)
                     return False
                 if number > blocks.last + 1 and moved:  # some were dropped on the way
@@ -174,7 +174,7 @@ class Listener:
         return True
 
     async def _apply(self, number: int, payload: bytes) -> None:
-        with suppress(Malformed):  # then nothing is known of this engine but what it tells next
+        with suppress(Malformed):  # then nothing is known of this engine but what it reports next
             for _ in self._blocks.steps(number, payload):
                 await asyncio.sleep(0)  # requests come in between
                 if self._blocks.owner is not self:
@@ -196,7 +196,7 @@ class Listener:
                 await asyncio.sleep(0)  # as in `_listen`
 
     async def _reached(self) -> Peer:
-        """Where missed batches are sent again. An engine may open that port later than the other one."""
+        """A connection for missed batches, to `replay_port`. An engine may open that port later than the other one."""
         assert self._replay is not None
         while True:
             with suppress(OSError, EOFError):

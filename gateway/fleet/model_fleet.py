@@ -23,8 +23,8 @@ class ModelFleet:
     """The workers of one model: those that generate, and those that compute prompts for them, if there are any.
 
     headers   that every request to them carries
-    declared  what they can do, as the configuration says
-    can       what all of them can do, by what they say of themselves
+    declared  the workers' capabilities, as the configuration has them
+    can       the capabilities of all workers, narrowed by what they report about themselves
     members   the workers that discovery found; before that, those that the configuration lists
     """
 
@@ -56,7 +56,7 @@ class ModelFleet:
 
     @property
     def facts_path(self) -> str | None:
-        """The path at which a worker says what it can do; None if no path but the listed ones may be called."""
+        """The path at which a worker reports what it can do; None if no path but the listed ones may be called."""
         return self.backend.facts_path if self.options.paths is None else None
 
     def worker_options(self, address: str) -> WorkerOptions:

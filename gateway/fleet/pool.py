@@ -83,7 +83,7 @@ class Pool:
 
     @property
     def without_cache_events(self) -> Sequence[Worker] | None:
-        """The workers that do not tell what they have cached; None if none does, or there is no choice."""
+        """The workers that do not report what they have cached; None if no worker does, or there is no choice."""
         silent = [worker for worker in self.workers if worker.blocks is None or not worker.blocks.live]
         return silent if len(self.workers) > max(1, len(silent)) else None
 
@@ -92,8 +92,8 @@ class Pool:
         return self._waiting.queue.count
 
     def routing(self, op: Op, headers: Headers, apart: str | None = None) -> RoutingFacts:
-        """What `op` brings to the pick: some 50 us for 400 KB of a prompt, nothing for a pool of one. Prompts with
-        another `apart` share no cache."""
+        """The facts of `op` that the pick needs: some 50 us for 400 KB of a prompt, none for a pool of one. Prompts
+        with another `apart` share no cache."""
         routing = RoutingFacts()
         needs = self.policy.needs
         if needs and len(self.workers) > 1:
@@ -109,7 +109,7 @@ class Pool:
 
     @staticmethod
     def _salt(op: Op) -> str | None:
-        """What keeps the cached prompt of `op` apart: its tenant's salt, and its client's own."""
+        """The salt that keeps the cached prompt of `op` apart: its tenant's, and its client's own."""
         own = op.raw.get("cache_salt") if op.raw is not None else None
         return op.salt if own is None else f"{op.salt} {bytes(own)!r}"
 
@@ -266,7 +266,7 @@ class Pool:
     def _rested(self, candidates: list[Worker], exclude: Collection[Worker], now: float) -> list[Worker]:
         """The candidates that do not rest; all candidates if no worker that is awake could serve, even after a wait."""
         resting = {worker for worker, until in self._resting.items() if until > now}
-        for worker in self._tried - resting:  # nothing was heard against it
+        for worker in self._tried - resting:  # its rest is over
             self._tried.discard(worker)
             del self._resting[worker]
         others = [worker for worker in self.workers if worker not in resting]

@@ -2,8 +2,8 @@
 
 A higher priority goes first. Among requests of one priority, tenants share by start-time fair queueing over tokens
 (Goyal, Vin and Cheng, 1996): a tenant's *turn* is a point on a clock of served tokens. The tenant with the earliest
-turn goes first, and its next turn is as much later as its request costs. A tenant that comes anew begins at the clock's
-present time: idleness earns nothing, and the wait of one tenant does not grow with the queue of another.
+turn goes first, and its next turn is as much later as its request costs. A tenant that is new or returns begins at the
+clock's present time: idleness earns nothing, and the wait of one tenant does not grow with the queue of another.
 
 Not every worker suits every request. Requests that the same workers suit are of one *kind*. While no worker is free for
 a kind, its requests are passed over and keep their places: none blocks another one that a free worker suits. A tenant
@@ -27,7 +27,7 @@ ANY: Kind = frozenset()
 MOST_COST = 65_536
 """Tokens. A larger request costs its tenant no more than this."""
 _FEW = 64
-"""Entries that may be kept in vain before any is looked for."""
+"""Useless entries that may be kept before any is looked for."""
 
 
 class Waiter:

@@ -1,4 +1,4 @@
-"""What is refused for want of room: counted by reason, and told in the log without a line for each."""
+"""Requests that are refused for want of room: counted by reason, and logged without a line for each."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Refusals:
         self._timers: dict[str, asyncio.TimerHandle] = {}
 
     def of(self, model: str) -> Callable[[Refusal], None]:
-        """To be called with the reason of each refusal of `model`."""
+        """A function to call with the reason of each refusal of `model`."""
         return partial(self._refused, model)
 
     def _refused(self, model: str, reason: Refusal) -> None:
@@ -35,7 +35,7 @@ class Refusals:
             self._tell(model)
 
     def _tell(self, model: str) -> None:
-        """At the first refusal, and then every 10 s while there are more."""
+        """Logs the counts at the first refusal, and then every 10 s while there are more."""
         self._timers.pop(model, None)
         counts = self._counts.pop(model, None)
         if counts:

@@ -1,8 +1,8 @@
 """The registry of workers in Redis, as `workers/registry.py` writes it; docs/workers.md has the format.
 
 Entries are checked: an entry must have the right form, stand under its own id, and its address must be a plain URL.
-What is too large or too much is left out before it is fetched. Still, everybody who can write to the registry can
-receive requests, so protect it with a password.
+Entries that are too large or too many are left out before they are fetched. Still, any client that can write to the
+registry can receive requests, so protect it with a password.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ probes show whether the worker still answers."""
 FORMAT = 1
 _LONGEST_ID = 64
 _MOST_BYTES = 1 << 16
-"""Of an entry; one with a thousand LoRA adapters has some 30 KB."""
+"""Bytes of an entry; one with a thousand LoRA adapters has some 30 KB."""
 _MOST_BYTES_TOGETHER = 1 << 22
 _MOST_LOOKED = 10_000
 """Ids of which the script looks whether they have an entry. Workers remove those that have none."""
@@ -63,8 +63,8 @@ if cursor ~= '0' then passed = passed + redis.call('SCARD', KEYS[1]) - looked en
 found[1] = passed
 return found
 """
-"""What the registry has, [number of what was passed over, id, entry, id, entry, ...]. Redis looks at sizes: nothing
-that is too large leaves it."""
+"""Returns the registry's entries, [number of those passed over, id, entry, id, entry, ...]. The script checks sizes, so
+that Redis never sends an entry that is too large."""
 
 _Text = Annotated[str, Meta(max_length=256)]
 
@@ -95,7 +95,7 @@ def index_of(namespace: str) -> str:
 
 
 def decode(worker: bytes, text: bytes) -> WorkerEntry | None:
-    """The entry of the id `worker`, or None when it has another format, is malformed, or says that it is another's."""
+    """The entry of the id `worker`, or None if it has another format, is malformed, or names another id."""
     try:
         record = _decoder.decode(text)
     except (msgspec.MsgspecError, ValueError, RecursionError):

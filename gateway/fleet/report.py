@@ -1,4 +1,4 @@
-"""Where the events and figures of the workers go."""
+"""The interface for the events and figures of the workers."""
 
 from __future__ import annotations
 

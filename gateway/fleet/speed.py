@@ -1,13 +1,13 @@
-"""How fast a queue moves: what refused clients are told, and how long a wait will be."""
+"""How fast a queue moves: for the Retry-After of refused clients, and for how long a wait will be."""
 
 from __future__ import annotations
 
 from math import exp
 
 _MEMORY_S = 30.0
-"""What was longer ago counts for less than a third."""
+"""Seconds after which a served token counts for about a third."""
 _SHORTEST_S, _LONGEST_S = 1.0, 60.0
-"""Bounds of what clients are told. OpenAI's own client ignores waits of more than a minute."""
+"""Bounds of a Retry-After. OpenAI's own client ignores waits of more than a minute."""
 
 
 class Speed:
@@ -29,7 +29,7 @@ class Speed:
             self._at = now
 
     def rest(self, now: float) -> None:
-        """Nothing waits, or no worker serves: the time until `run` says nothing of the speed. Idempotent."""
+        """Nothing waits, or no worker serves: the time until `run` does not count. Idempotent."""
         if self._at is not None:
             self._pass(now)
             self._at = None
@@ -48,7 +48,7 @@ class Speed:
             self._at = now
 
     def wait(self, tokens: float, now: float) -> float | None:
-        """Seconds until `tokens` were served; None if nothing has told the speed yet."""
+        """Seconds until `tokens` were served; None while the speed is unknown."""
         if not self._tokens:
             return None
         passed = max(0.0, now - self._at) if self._at is not None else 0.0

@@ -40,7 +40,7 @@ class PoolEvents:
         """A wait for a worker is over, whatever ended it."""
 
     def refused(self, reason: Refusal) -> None:
-        """A request was not let to wait, or waited in vain."""
+        """A request was refused a place in the queue, or its wait ended without a worker."""
 
 
 class WorkerStates(NamedTuple):
@@ -74,7 +74,7 @@ Lacking = Callable[[], frozenset[Worker]]
 class QueuedRequest(Waiter):
     """A request that waits for a worker of one model.
 
-    lacking  the workers that lack what it asks for; `lacks` returns them anew, None if no worker ever does
+    lacking  the workers that lack what it asks for; `lacks` returns the current ones, or is None if no worker ever does
     tried    the workers that it has tried
     timer    ends its wait
     since    when it began
@@ -133,8 +133,8 @@ class WaitQueue:
     def enter(
         self, tried: Collection[Worker], lacks: Lacking | None, priority: int, now: float, routing: RoutingFacts
     ) -> QueuedRequest:
-        """Returns a request that waits; its worker may be there at once. To be followed by `leave`, whatever becomes of
-        it.
+        """Returns a request that waits; its worker may be there at once. Call `leave` in the end, whatever becomes of
+        the request.
 
         It is given none of the workers that it tried, and none that lacks what it asks for. Raises GatewayError:
         NO_WORKER, `Busy`."""

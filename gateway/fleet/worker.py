@@ -13,20 +13,20 @@ from gateway.fleet.blocks import Blocks
 from gateway.fleet.breaker import Breaker
 
 OTHERS = 1_024
-"""Tokens that a request of somebody else is taken for: of those only the number is known."""
+"""Tokens that a request of another client of the engine is taken for: only the number of such requests is known."""
 OUTPUT_COSTS = 4
-"""Tokens of a prompt that one of a reply counts as: about what their prices say of the engine's time."""
+"""Tokens of a prompt that one of a reply counts as: about the ratio of their prices, and so of the engine's time."""
 HALF_LIFE_S = 40.0
-"""Of a worker's recent work."""
+"""Seconds in which a worker's recent work counts half as much."""
 
 
 class EngineLoad(Struct, frozen=True):
     """Requests that run and wait in an engine, by itself, while `in_flight` of ours ran there.
 
     computed  tokens that it has computed since it started: of prompts what was not cached, and `OUTPUT_COSTS` times
-              those of replies; None if it does not say. It may fall: what a prompt found in the cache is counted before
-              the prompt is
-    counted   tokens of prompts and replies since it started; falls only where it began anew
+              those of replies; None if it reports none. This may fall: the cached tokens of a prompt count before the
+              prompt does
+    counted   tokens of prompts and replies since it started; falls only if it restarted
     ranks     engines behind its address
     """
 
@@ -50,12 +50,12 @@ class Worker:
     ready      the result of the last health probe
     in_flight  our requests that run on it
     tokens     tokens of those, by an estimate: what its prefix cache was taken to hold is left out
-    reported   what its engine said last of its load; None where it says nothing, or what it said is stale
-    recent     tokens that its engine computed lately, for whomever, halved every `HALF_LIFE_S`; None as `reported`
+    reported   the load that its engine reported last; None if it reports none, or if that is stale
+    recent     tokens that its engine computed lately, for any client, halved every `HALF_LIFE_S`; None if unknown
     peak       the highest `EngineLoad.computed` since that engine began
-    blocks     what its engine says that it has cached; None where it is not asked
+    blocks     the blocks that its engine reports as cached; None if the gateway does not read its events
     weight     its speed beside that of the others
-    max_in_flight  most of ours at once, or None; full_readings belongs to `capacity`, where it learns that
+    max_in_flight  most of our requests at once, or None; `capacity` can learn it, by full_readings
     place      64 bits of its address, the same in every gateway
     lives      how often it came back: each time with an empty cache, as far as we know
     draining   it finishes its requests and takes no new ones
@@ -116,7 +116,7 @@ class Worker:
 
     @property
     def generation(self) -> int:
-        """What a request notes when it begins. See `Breaker`."""
+        """The number that a request notes when it begins. See `Breaker`."""
         return self.breaker.generation
 
     @property
@@ -130,7 +130,7 @@ class Worker:
         return self.ready and not self.draining
 
     def report_load(self, load: EngineLoad, passed_s: float) -> None:
-        """Its engine said this; what it said before was `passed_s` ago."""
+        """Notes the load that the worker's engine reports; the report before it was `passed_s` ago."""
         before = self.reported
         if self.blocks is not None:
             self.blocks.ranks = load.ranks
@@ -139,7 +139,7 @@ class Worker:
         elif before is None or before.computed is None:
             self.recent, self.peak = 0.0, load.computed
         else:
-            if load.counted < before.counted:  # it began anew
+            if load.counted < before.counted:  # the engine restarted
                 self.peak = 0.0
             done = max(0.0, load.computed - self.peak)
             self.peak += done
@@ -147,15 +147,15 @@ class Worker:
         self.reported = load
 
     def forget_load(self) -> None:
-        """What its engine said is stale."""
+        """Drops the load that the worker's engine reported: it is stale."""
         self.reported = self.recent = None
 
     def load(self) -> float:
-        """Tokens of work before a new request: ours, and those of others as far as the engine tells."""
+        """Tokens of work before a new request: ours, and those of others as far as the engine reports them."""
         return self.tokens if self.reported is None else self.tokens + OTHERS * self.reported.others
 
     def strength(self, now: float) -> float:
-        """What part of the load it should have, beside the others: its weight, less during slow start."""
+        """The part of the load that the worker should have, beside the others: its weight, less during slow start."""
         return self.weight * self.breaker.share(now)
 
 

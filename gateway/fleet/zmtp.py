@@ -16,18 +16,18 @@ from typing import Literal
 _GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32)
 _MORE, _LONG, _COMMAND = 1, 2, 4
 _MOST_FRAMES = 8
-"""Of a message; vLLM's have three."""
+"""Frames of a message; vLLM's have three."""
 _MOST_COMMAND = 1024
 _HANDSHAKE_S = 5.0
 _REST_S = 0.001
-"""After each command, of which an honest peer sends a few a minute. What was received is read without a step of the
-loop, so that thousands in a row would let nothing else run."""
+"""Seconds of rest after each command; an honest peer sends a few a minute. Bytes that have arrived are read without a
+step of the loop, so that thousands of commands in a row would let nothing else run."""
 # A connection that died without a word is noticed after half a minute.
 _KEEPALIVE = (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
 
 
 class Unfit(Exception):
-    """What comes from the peer is not ZMTP, or larger than a message may be."""
+    """The peer sent bytes that are not ZMTP, or a message that is too large."""
 
 
 class Peer:

@@ -38,7 +38,7 @@ class Call:
     untouched  a copy of `op` for fallbacks, since what a model cannot do is left out of `op`
     served     the model that is asked
     outgoing   what its workers are sent
-    context    headers that tell workers of the client's trace
+    context    headers that carry the client's trace to workers
     routing    what the pick of a worker goes by
     prompt     estimated tokens of the prompt; None until they are needed
     stage      how far it is

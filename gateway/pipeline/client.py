@@ -126,7 +126,7 @@ class Client(ABC):
 
 
 class AsgiClient(Client):
-    """By plain ASGI alone, on any server. A `downstream`, where there is one, only tells what the server refused."""
+    """By plain ASGI alone, on any server. A `downstream`, if there is one, only reports what the server refused."""
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, downstream: Downstream | None = None) -> None:
         self._headers: Headers = scope["headers"]

@@ -29,8 +29,8 @@ class Mirror(Watcher):
 
     share     of the requests
     most      copies under way at once
-    count     told what became of each: answered | failed | refused (the model cannot do it) | skipped (too many are
-              under way, no worker is free, the request is heavy, or two of the model's workers died of copies of it)
+    count     called with the outcome of each: answered | failed | refused (the model cannot do it) | skipped (too many
+              are under way, no worker is free, the request is heavy, or two of the model's workers died of its copies)
     models    by name
     quarantine  None if requests of which workers died are sent on
     estimate  tokens of a prompt

@@ -42,8 +42,8 @@ class ServedModel(Struct):
     stages   that its requests pass before a worker is picked, after `Runtime.stages`
     hedge_s  seconds after which a second worker is asked for embeddings; None for never
     first_byte_per_token  seconds that each token of a prompt adds to the first-byte deadline
-    prefill  workers that compute its prompts; None where those that generate do
-    hear     told (worker, the head of each whole 200) where that may tell its load; None where it does not
+    prefill  workers that compute its prompts; None if those that generate do
+    hear     called with (worker, the head of each whole 200) if that may carry its load; None if it does not
     adapter  the LoRA adapter that this is, of the model `name`; None for the model itself
     """
 

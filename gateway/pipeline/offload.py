@@ -1,7 +1,7 @@
 """Long steps of heavy requests (`wire.bulk.is_heavy`), run in threads while others are served.
 
 A thread alone is not enough. The long steps are a few calls that hold the interpreter's lock for milliseconds each
-(msgspec over 20 MB), and the event loop asks for that lock again for every connection that has something to say. So
+(msgspec over 20 MB), and the event loop asks for that lock again for every connection that is ready. So
 one step runs at a time, and waits between two of its calls until the loop has gone round once.
 
 The wait is made by a profile hook, which is not free: reading 600 KB of 15,000 messages takes 135 ms with it and 42 ms

@@ -30,7 +30,7 @@ class Outgoing:
     unmeasured  a worker must be asked for the prompt's length first: see `measure`
     question    set if `op` is one that the worker's model does not answer: it reads the answer to `request`
     share       of the threads' time, if writing takes milliseconds; else None
-    context     headers that tell workers of the client's trace; `carry` exchanges them
+    context     headers that carry the client's trace to workers; `carry` exchanges them
     """
 
     request: Request
@@ -51,7 +51,7 @@ class Outgoing:
         known before a worker is asked. estimate: tokens of a prompt.
 
         Raises GatewayError(UNSUPPORTED) for what these workers cannot do, if the model does not offer this operation,
-        and if its workers cannot tell the length of a prompt that must be known."""
+        and if its workers cannot count a prompt whose length must be known."""
         served = self.served
         if type(op) in QUESTIONS:
             self.question = ask(cast(Question, op), served.backend, served.can)
@@ -90,7 +90,7 @@ class Outgoing:
         except GatewayError as error:
             if error.kind is not Kind.UNSUPPORTED or not isinstance(op, Chat):
                 raise
-            self.unmeasured = False  # this worker cannot tell: whether the prompt fits, it says itself
+            self.unmeasured = False  # this worker cannot count: it checks itself whether the prompt fits
             return ()
         cut = totals.apply_prompt_length(op, length, served.can)
         self.unmeasured = False

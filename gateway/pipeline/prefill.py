@@ -1,4 +1,4 @@
-"""Two steps for one request, where prefill and decode are apart: a prefill worker computes the prompt, and says where
+"""Two steps for one request, if prefill and decode are apart: a prefill worker computes the prompt, and returns where
 the worker that generates finds the result."""
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ class Quarantine(Watcher):
     noted    digests of requests -> when they were noted last, and the deaths. Empty, as `held`, nearly always
     death_of probes a worker of a model now, and returns what names its death, None if it lives; set before requests
              come, and again when a reload replaces who probes
-    on_held  told of (model, digest in hexadecimal) when a request is held from now on
+    on_held  called with (model, digest in hexadecimal) when a request is held from now on
     clock    monotonic seconds
     """
 

@@ -244,7 +244,7 @@ class ClientReply:
     # -- keep-alives ------------------------------------------------------------------------------------------------
 
     def keep_alive(self, lane: Callable[[], Lane]) -> None:
-        """From now on the client is sent a keep-alive whenever it has heard nothing for `keepalive_s`, so that proxies
+        """From now on the client gets a keep-alive whenever nothing was sent for `keepalive_s`, so that proxies
         and read timers in between do not give up. `lane` makes a lane for words of ours, while no worker's is here."""
         if self._keepalive_s:
             if self._timer is None:

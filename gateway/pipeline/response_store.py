@@ -141,8 +141,8 @@ class MemoryResponseStore:
 
 
 class RedisResponseStore:
-    """connect: gives (client, all that must be closed in the end); called once, at the first use. on_failure: told the
-    class of an error that kept texts from being written."""
+    """connect: gives (client, all that must be closed in the end); called once, at the first use. on_failure: called
+    with the class of an error that kept texts from being written."""
 
     def __init__(
         self,

@@ -57,7 +57,7 @@ class First(Generic[Answer]):
     def _ended(self, task: asyncio.Task[Answer]) -> None:
         self._asking.discard(task)
         if not task.cancelled():
-            task.exception()  # else asyncio tells of an error that came together with an answer
+            task.exception()  # else asyncio logs an error that came together with an answer
 
     async def close(self) -> None:
         """Waits until those that were cancelled have closed their connections."""

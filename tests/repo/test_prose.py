@@ -31,31 +31,7 @@ RULES = {
     ),
     "must be, not is to be": re.compile(r"\b(?:is|are|was|were) to be\b|\bto be had\b|\bin vain\b|\bamid\b|\banew\b"),
 }
-LEFT: dict[str, int] = {
-    "gateway/fleet/adapters.py": 2,
-    "gateway/fleet/blocks.py": 15,
-    "gateway/fleet/capacity.py": 1,
-    "gateway/fleet/discovery.py": 4,
-    "gateway/fleet/engine.py": 6,
-    "gateway/fleet/fleets.py": 4,
-    "gateway/fleet/health.py": 1,
-    "gateway/fleet/kv_events.py": 6,
-    "gateway/fleet/model_fleet.py": 1,
-    "gateway/fleet/pick/places.py": 4,
-    "gateway/fleet/pick/power_of_two.py": 1,
-    "gateway/fleet/pick/prefix.py": 7,
-    "gateway/fleet/pick/reading.py": 1,
-    "gateway/fleet/pick/seen.py": 2,
-    "gateway/fleet/pool.py": 2,
-    "gateway/fleet/queue.py": 2,
-    "gateway/fleet/refusals.py": 1,
-    "gateway/fleet/registry.py": 3,
-    "gateway/fleet/report.py": 1,
-    "gateway/fleet/speed.py": 3,
-    "gateway/fleet/waiting.py": 2,
-    "gateway/fleet/worker.py": 12,
-    "gateway/fleet/zmtp.py": 3,
-}
+LEFT: dict[str, int] = {}
 """File -> the sentences that still break a rule. A change lowers these numbers and never raises them."""
 MOST_WORDS = 25
 """In a cell of a table."""

@@ -123,7 +123,7 @@ class RequestTrace(Protocol):
         ...
 
     def sending(self, worker: str, attempt: int) -> Headers:
-        """The request is sent to `worker` now. Returns the headers that tell the worker of the trace."""
+        """The request is sent to `worker` now. Returns the headers that carry the trace to the worker."""
         ...
 
     def first_output(self, ago_s: float) -> None:

@@ -1,12 +1,12 @@
-"""Where a conversation belongs: weighted rendezvous hashing, the same in every gateway.
+"""The place of a conversation: weighted rendezvous hashing, the same in every gateway.
 
 A worker that had more than its part of the recent work gets a smaller share of the places, until it has caught up:
 
     share(w) = 1 - (recent(w) - mean) / (SPREAD * mean + SLACK), at least LEAST and at most 1
 
-where recent(w) is its work lately for its weight. As little moves as the shares differ: where a share falls by a tenth,
-a tenth of that worker's places goes to others, and comes back with it. So gateways that share nothing look for most
-conversations at the same worker although each reads the engines at its own time.
+with recent(w) for a worker's recent work, divided by its weight. As little moves as the shares differ: if a share falls
+by a tenth, a tenth of that worker's places goes to others, and returns when the share does. So gateways that share
+nothing look for most conversations at the same worker although each reads the engines at its own time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gateway.fleet.worker import HALF_LIFE_S, Worker
 SPREAD = 0.15
 """A worker with so much more of the recent work than the mean, as a share of it, gets the fewest places."""
 SLACK = 16_384
-"""Tokens more, because a few long conversations make no trend."""
+"""Tokens more, because a few long conversations are not a trend."""
 LEAST = 1 / 64
 """The smallest share of a worker."""
 _ALL = (1 << 64) - 1
@@ -34,7 +34,7 @@ class Places:
         # The recent work of each worker in tokens, halved every HALF_LIFE_S, and when it was halved last.
         self._recent: dict[Worker, float] = {}
         self._halved = 0.0
-        # The shares below 1, and what engines had said of their recent work when they were weighed.
+        # The shares below 1, and the recent work that engines had reported when the shares were computed.
         self._shares: dict[Worker, float] = {}
         self._weighed: list[float] = []
 
@@ -58,7 +58,7 @@ class Places:
         among = among or workers
         if any(worker.breaker.returned_at is not None for worker in workers):
             return self._first(among, key, now, _WHOLE)
-        # What engines say of their work is known to all gateways alike; it counts if all of them say it.
+        # All gateways read the same work from the engines; these reports count if all engines make them.
         told = [worker.recent for worker in workers if worker.recent is not None]
         if len(told) < len(workers):
             self._weighed, self._shares = [], self._weigh(workers, self._sent(workers, now))
@@ -83,7 +83,7 @@ class Places:
         return best
 
     def _sent(self, workers: Sequence[Worker], now: float) -> list[float]:
-        """What this gateway sent them lately."""
+        """The work that this gateway sent to each worker lately."""
         if now >= self._halved + HALF_LIFE_S:
             part = 0.5 ** ((now - self._halved) // HALF_LIFE_S)
             self._recent = {worker: work * part for worker, work in self._recent.items()}

@@ -11,8 +11,8 @@ from gateway.fleet.worker import Worker
 
 
 class PowerOfTwo(Forgetful):
-    """Of two workers drawn at random, the one with fewer of our requests for its weight. So gateways that share no
-    state do not all choose the same idle worker."""
+    """Picks from two workers drawn at random: the one with fewer of our requests for its weight. So gateways that share
+    no state do not all choose the same idle worker."""
 
     name = "power_of_two"
     needs = ""

@@ -5,12 +5,13 @@ sent before. A worker is *too busy* if
 
     load(w) > BOUND * mean load + saved(w)
 
-that is, if waiting behind its work costs more than computing the prompt again at a worker of mean load. Where other
-gateways have part in the same conversations, they look for each at its place; so the place counts as saving more, by
-what would be computed there again: the share of turns that this gateway did not send. The policy picks the worker with
-the largest saved(w) that is left. Equal workers (none has the prompt, or all have the same system prompt) are ranked by
-the conversation's place (`places`), so that gateways without shared state agree. If none has a prompt that is mostly
-tools and system prompt, these have a place of their own: other conversations may begin with them, at other gateways.
+that is, if waiting behind its work costs more than computing the prompt again at a worker of mean load. If other
+gateways send turns of the same conversations, they look for each one at its place; so the place counts as saving more,
+by what would be computed there again: the share of turns that this gateway did not send. The policy picks the worker
+with the largest saved(w) that is left. Equal workers (none has the prompt, or all have the same system prompt) are
+ranked by the conversation's place (`places`), so that gateways without shared state agree. If none has a prompt that is
+mostly tools and system prompt, these have a place of their own: other conversations may begin with them, at other
+gateways.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def _end(ends: Sequence[int], tokens: int) -> int:
 
 
 def _known(worker: Worker, routing: RoutingFacts) -> bool:
-    """Whether its engine tells all that it has of such prompts."""
+    """Whether the worker's engine reports all that it has cached of such prompts."""
     return worker.blocks is not None and worker.blocks.whole and worker.blocks.tells(routing.salt)
 
 
@@ -64,7 +65,7 @@ class Prefix:
         self.places = Places()
         # The share of the turns lately before which this gateway did not send one.
         self._elsewhere = 0.0
-        # Of workers whose engines are to tell what they have: picks for what an engine told, for what a worker was
+        # Picks among workers whose engines publish what they have: for what an engine reported, for what a worker was
         # sent, and for neither.
         self.picks = {"engine": 0, "sent": 0, "none": 0}
 
@@ -102,7 +103,7 @@ class Prefix:
     def _home(
         self, workers: Sequence[Worker], routing: RoutingFacts, found: Mapping[Worker, int], now: float
     ) -> Worker:
-        """Where other gateways look for the conversation, as far as this one can tell."""
+        """The place at which other gateways look for the conversation, as far as this one knows."""
         if not routing.system_texts:
             return self.places.of(workers, home_of(routing.first_texts), now)
         system = int(LEAST_SHARE * routing.prompt) if routing.system_tokens is None else routing.system_tokens
@@ -164,7 +165,7 @@ class Prefix:
         if head is None:
             return saved
         before = routing.previous_tokens
-        # What is not in `found` these do not have.
+        # These workers have nothing that is not in `found`.
         known = [worker for worker in workers if _known(worker, routing)] if routing.tokens else []
         having = [worker for worker in self.seen.having(routing.previous_key) if worker not in known]
         for worker in having:
@@ -183,8 +184,8 @@ class Prefix:
 
     @staticmethod
     def _look_up(workers: Sequence[Worker], routing: RoutingFacts, found: dict[Worker, int]) -> Sequence[Worker]:
-        """Corrects `found`, the tokens of this prompt that each worker was sent, by what engines say that they have. An
-        engine of which events are missing has at least what it says. Returns the workers that were corrected."""
+        """Corrects `found`, the tokens of this prompt that each worker was sent, by what engines report. An engine
+        with missing events has at least what it reported. Returns the workers that were corrected."""
         told = []
         tokens, salt, chains = routing.tokens, routing.salt, routing.chains
         estimated = routing.prompt / len(tokens)

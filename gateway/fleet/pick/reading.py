@@ -1,16 +1,16 @@
 """Reads the facts of a canonical request that pick policies need: its length, and hashes of the prompt's prefixes.
 
-The prompt is treated as one text: tools, then messages without their roles, because roles tell no two prompts apart in
-practice; images and sounds as digests. Its prefixes end at fixed places (`ENDS`), close together at first and further
+The prompt is treated as one text: tools, then messages without their roles, because no two prompts differ only by roles
+in practice; images and sounds as digests. Prefixes end at fixed places (`ENDS`), close together at first and further
 apart later. So a prompt that continues another one has all keys of that one. Beyond `WHOLE` characters only the first
 `SAMPLE` characters of each piece are read, because reading all of 400 KB would take longer than the rest of the pick.
 Two prompts that differ only in the unread text count as equal, which can pick a worse worker, but has no other effect.
 
 Keys are Python's own hashes of strings, seeded by the process. Places (`home_of`, sessions) must be the same in every
 gateway: they are BLAKE2b hashes of the tools and the system prompt, at most `FRONT` characters, and the first user
-message, at most `FIRST` characters, half of them from its end. Where tools and system prompt are most of the first
-turn, all conversations that begin with these have a place in common: the first that any gateway sees goes there, and
-the others go where that prompt is.
+message, at most `FIRST` characters, half of them from its end. If tools and system prompt are most of the first turn,
+all conversations that begin with these have a place in common: the first that any gateway sees goes there, and the
+others go where that prompt is.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from gateway.fleet.worker import Worker
 
 MOST_KEYS = 65_536
-"""Of one generation; there are two. An entry takes some 130 bytes, so one model's index takes 17 MB at most."""
+"""Keys of one generation; there are two. An entry takes some 130 bytes, so one model's index takes 17 MB at most."""
 
 
 class Seen:
@@ -32,10 +32,10 @@ class Seen:
         return len(self._young) + len(self._old)
 
     def match(self, keys: Sequence[int], ends: Sequence[int]) -> dict[Worker, int]:
-        """Worker -> where the last of `keys` ends that it was sent. Workers without any are left out.
+        """Worker -> the end of the last of `keys` that it was sent. Workers without any are left out.
 
-        Who was sent a prefix was sent those before it, and both are forgotten in this order. So few keys are looked at:
-        the last, the first, and by bisection those where some workers' match ends."""
+        A worker that was sent a prefix was sent the shorter ones, and no shorter one is forgotten before it. So few
+        keys are looked at: the last, the first, and by bisection those at which some workers' match ends."""
         found: dict[Worker, int] = {}
         if not keys:
             return found
