@@ -26,7 +26,7 @@ from gateway.pipeline.guard import Guard
 from gateway.pipeline.quarantine import Quarantine
 from gateway.pipeline.response_store import MemoryResponseStore, RedisResponseStore, ResponseStore
 from gateway.ratelimit import HttpRateLimiter
-from gateway.redis import RedisSettings, connect
+from gateway.redis import connect
 
 
 class Host:
@@ -85,7 +85,7 @@ class Services:
             self.stream = AccountingStream(
                 f"{config.redis.namespace}:{config.accounting.redis_stream}",
                 config.accounting.max_length,
-                lambda: connect(RedisSettings.of(config.redis)),
+                lambda: connect(config.redis),
                 lambda state, why: log.event("warning" if why else "info", f"usage records {state}", reason=why),
             )
         self.response_store: ResponseStore | None = _response_store_of(
@@ -153,7 +153,7 @@ def _response_store_of(
     if options.where == "redis":
         assert config.redis is not None  # the configuration was checked
         namespace = config.redis.namespace
-        return RedisResponseStore(options.ttl_s, lambda: connect(RedisSettings.of(config.redis)), failed, namespace)
+        return RedisResponseStore(options.ttl_s, lambda: connect(config.redis), failed, namespace)
     if not isinstance(known, MemoryResponseStore):
         return MemoryResponseStore(options.ttl_s, options.max_bytes)
     return known

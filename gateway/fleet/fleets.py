@@ -27,7 +27,7 @@ from gateway.fleet.refusals import Refusals
 from gateway.fleet.registry import Registry
 from gateway.fleet.report import Report
 from gateway.fleet.worker import Worker
-from gateway.redis import RedisSettings, connect, split_address
+from gateway.redis import connect, split_address
 
 _METRICS = "/metrics"
 _PREFILL_WAIT_S = 30.0
@@ -180,7 +180,7 @@ class Fleets:
                 registered[name] = options.upstream_model or name
         if registered:
             assert self._config.redis is not None  # the configuration was checked
-            client, self._redis = connect(RedisSettings.of(self._config.redis))
+            client, self._redis = connect(self._config.redis)
             found.append(Registry(client, registered, time.monotonic, self._config.redis.namespace, self._ignored))
         return found
 

@@ -7,7 +7,7 @@ from ipaddress import ip_network
 
 from msgspec import Struct
 
-from gateway.config import Config
+from gateway.config import Config, Redis
 from gateway.core.estimate import Cost
 from gateway.core.http import Headers
 from gateway.core.messages import QUESTIONS, Op
@@ -21,7 +21,6 @@ from gateway.ratelimit.plan import Layout
 from gateway.ratelimit.redis.store import RedisStore
 from gateway.ratelimit.reservation import Reservation
 from gateway.ratelimit.rules import Limits, estimator
-from gateway.redis import RedisSettings
 
 _FREE = Cost()
 _HEADERS: dict[str, tuple[bytes, bytes, bytes]] = {
@@ -47,7 +46,7 @@ OnAlone = Callable[[int, float], None]
 class Where(Struct, frozen=True):
     """The place of the counters. They survive a reload that does not change this."""
 
-    settings: RedisSettings | None
+    settings: Redis | None
     layout: Layout
     replicas: int
 
@@ -57,7 +56,7 @@ class Where(Struct, frozen=True):
         shared = config.redis is not None and limiter.store != "memory"
         namespace = config.redis.namespace if config.redis is not None else Layout().namespace
         layout = Layout(namespace, limiter.partitions, limiter.partition_by)
-        return cls(RedisSettings.of(config.redis) if shared else None, layout, limiter.replicas)
+        return cls(config.redis if shared else None, layout, limiter.replicas)
 
 
 class HttpRateLimiter:

@@ -57,7 +57,7 @@ _SLOT_SPREAD = 5.0
 
 
 class RateLimiter:
-    """Enforces `rules` by counters in a store. Raises ValueError if the rules do not fit the store's layout.
+    """Enforces `rules` by counters in a store. The configuration has checked that they fit the store's layout.
 
     lease_ttl   seconds that a slot lives without renewal; it is renewed three times in it or more often
     heartbeat   seconds between two heartbeats
@@ -140,7 +140,7 @@ class RateLimiter:
     def use(self, rules: Sequence[Limit] | RuleIndex) -> None:
         """Replaces the rules. A rule with the same kind, window, name and scope as before keeps its counters. Any other
         rule begins with empty counters, so the rule that it replaces is enforced beside it for one more window (the
-        shorter of the two): a reload admits nobody twice. Raises ValueError."""
+        shorter of the two): a reload admits nobody twice."""
         index = RuleIndex.of(rules)
         if index is self._index:
             return

@@ -18,7 +18,6 @@ from gateway.ratelimit.model import DIMENSIONS, Plan, Subject
 from gateway.ratelimit.window import Shape
 
 REMEMBERED = 16_384
-_NAMESPACE = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 _PLAIN = re.compile(r"[A-Za-z0-9_.:@/-]{1,64}")
 
 
@@ -35,14 +34,6 @@ class Layout(Struct, frozen=True):
     namespace: str = "dragoman"
     partitions: int = 1
     partition_by: Dimension | None = None
-
-    def __post_init__(self) -> None:
-        if not _NAMESPACE.fullmatch(self.namespace):
-            raise ValueError("namespace must be 1 to 128 letters, digits, '_', '.' or '-'")
-        if not 1 <= self.partitions <= 1024:
-            raise ValueError("partitions must be 1 to 1024")
-        if self.partitions > 1 and self.partition_by is None:
-            raise ValueError("more than one partition needs partition_by")
 
     def tag(self, subject: Subject) -> int:
         if self.partitions == 1 or self.partition_by is None:
@@ -63,7 +54,6 @@ class RuleIndex:
 
     longest  kind -> the longest window among the rules
     windows  every (kind, window) among the rules
-    scopes   every scope among the rules -> the name of a rule that has it
     models   names of limits of which a rule depends on the model
     """
 
@@ -71,14 +61,12 @@ class RuleIndex:
         self.rules = tuple(rules)
         self.longest: dict[str, float] = {}
         self.windows: set[tuple[str, float]] = set()
-        self.scopes: dict[tuple[Dimension, ...], str] = {}
         self.models: set[str] = set()
         self._general: list[Shaped] = []
         self._matching: dict[tuple[Dimension, str], list[Shaped]] = {}
         for place, rule in enumerate(self.rules):
             self.longest[rule.kind] = max(self.longest.get(rule.kind, 0.0), rule.per_s)
             self.windows.add((rule.kind, rule.per_s))
-            self.scopes.setdefault(rule.scope, rule.name)
             if "model" in rule.scope or "model" in rule.match:
                 self.models.add(rule.name)
             shaped = (place, rule, KINDS[rule.kind].shape(rule, rule.limit))
@@ -124,19 +112,12 @@ class Replaced:
 
 
 class Plans:
-    """The plans of all subjects, cached. Raises ValueError if the layout would spread the counters of one request over
-    several hash slots. now: the replaced rules are those that are still enforced then."""
+    """The plans of all subjects, cached. now: the replaced rules are those that are still enforced then."""
 
     def __init__(
         self, rules: Sequence[Limit] | RuleIndex, layout: Layout, replaced: Sequence[Replaced] = (), now: float = 0.0
     ) -> None:
-        self._index = index = RuleIndex.of(rules)
-        for scope, name in index.scopes.items():
-            if layout.partitions > 1 and layout.partition_by not in scope:
-                raise ValueError(
-                    f"limit '{name}' is not counted per {layout.partition_by}, so with partitions the limits of "
-                    "one request would lie in several hash slots and could not be decided in one step"
-                )
+        self._index = RuleIndex.of(rules)
         self._replaced = replaced
         self._now = now
         self._layout = layout

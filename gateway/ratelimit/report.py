@@ -45,7 +45,8 @@ async def table(config: Config, subjects: Sequence[Subject], *, forget: bool = F
     where = Where.of(config)
     assert where.settings is not None
     subjects = [replace(one, address=one.address and canonical(one.address)) for one in subjects]
-    settings = replace(where.settings, timeout=max(where.settings.timeout, _PATIENCE_S))
+    patient = {"timeout_s": max(where.settings.timeout_s, _PATIENCE_S)}
+    settings = where.settings.model_copy(update=patient)
     limiter = RateLimiter(rules(config), RedisStore(settings, layout=where.layout, expected=where.replicas))
     await limiter.connect()
     try:
@@ -57,7 +58,7 @@ async def table(config: Config, subjects: Sequence[Subject], *, forget: bool = F
                 whom = ", ".join(f"{one} {getattr(subject, one)}" for one in state.rule.scope) or "all"
                 rows.setdefault((state.rule.name, whom), state)
     except GatewayError as error:
-        addresses = ", ".join(settings.addresses)
+        addresses = ", ".join(settings.server.addresses)
         raise GatewayError(error.kind, f"{error.message}: {addresses}: {error.__cause__ or limiter.reason}") from None
     finally:
         await limiter.close()

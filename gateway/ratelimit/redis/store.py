@@ -15,13 +15,14 @@ from collections.abc import Callable, Sequence
 from importlib.resources import files
 from typing import Any
 
+from gateway.config import Redis
 from gateway.light_task import Promise
 from gateway.ratelimit.model import Plan, Settlement, Verdict
 from gateway.ratelimit.plan import Layout
 from gateway.ratelimit.redis.batcher import Batcher, OnAnswer, Replica
 from gateway.ratelimit.redis.codec import ADMIT, LOOK, RENEW, RESET, SETTLE
 from gateway.ratelimit.redis.reasons import Unsent
-from gateway.redis import Connection, RedisSettings, Refused, Servers
+from gateway.redis import Connection, Refused, Servers
 from gateway.redis.connection import begin, frame
 
 SCRIPT = files(__package__).joinpath("admit.lua").read_text(encoding="utf-8")
@@ -36,7 +37,7 @@ class RedisStore:
 
     def __init__(
         self,
-        settings: RedisSettings,
+        settings: Redis,
         *,
         layout: Layout | None = None,
         expected: int = 1,
@@ -85,7 +86,7 @@ class RedisStore:
             link = _Link(servers, key, self._script, self._sha)
             self._links.append(link)
             me = Replica(key, self._me, round(beat_ttl * 1_000_000), round(lease_ttl * 1_000_000))
-            self._batchers.append(Batcher(link, me, self._settings.timeout, self._batcher_changed))
+            self._batchers.append(Batcher(link, me, self._settings.timeout_s, self._batcher_changed))
         await asyncio.gather(*(batcher.start() for batcher in self._batchers))
         self._started = True
         self._batcher_changed()
@@ -211,4 +212,4 @@ class _Link:
             answered(why)
 
 
-__all__ = ["SCRIPT", "RedisSettings", "RedisStore"]
+__all__ = ["SCRIPT", "RedisStore"]

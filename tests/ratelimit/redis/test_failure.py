@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from gateway.config import Limit
+from gateway.config import Limit, Redis
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.estimate import Cost
 from gateway.core.usage import Usage
 from gateway.ratelimit import Limited, RateLimiter, Reservation, Subject
-from gateway.ratelimit.redis.store import RedisSettings, RedisStore
+from gateway.ratelimit.redis.store import RedisStore
 from gateway.ratelimit.redis.timing import Timing
 from tests.ports import free_port
 from tests.redis.server import Server
@@ -223,7 +223,7 @@ async def test_local_counting_survives_a_flapping_server(mortal: Server, make: M
 
 async def test_a_wrong_password_is_a_failure_that_says_so(mortal: Server) -> None:
     mortal.command("CONFIG", "SET", "requirepass", "right")
-    limiter = RateLimiter([REQUESTS], RedisStore(RedisSettings(addresses=(mortal.address,), timeout=10)))
+    limiter = RateLimiter([REQUESTS], RedisStore(Redis(addresses=(mortal.address,), timeout_s=10)))
     await limiter.start()
     assert limiter.state == "degraded"
     assert "Authentication" in limiter.reason

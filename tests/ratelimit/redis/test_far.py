@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 
 from gateway.cli import main
-from gateway.config import Limit
+from gateway.config import Limit, Redis
 from gateway.ratelimit import Limited, RateLimiter, Subject
 from gateway.ratelimit.redis.store import RedisStore
-from gateway.redis import RedisSettings
 from tests.redis.far import Far
 from tests.redis.server import Server
 
@@ -28,7 +27,7 @@ def far(server: Server) -> Iterator[Far]:
 
 async def test_a_flood_is_held_to_the_limit_and_nobody_is_decided_alone(far: Far) -> None:
     rules = [Limit(name="rpm", kind="requests", limit=LIMIT)]
-    settings = RedisSettings(addresses=(far.address,), timeout=10)
+    settings = Redis(addresses=(far.address,), timeout_s=10)
     stores = [RedisStore(settings) for _ in range(2)]
     limiters = [RateLimiter(rules, store) for store in stores]
     for limiter in limiters:
