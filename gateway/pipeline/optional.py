@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from gateway.core.ports import Gate, Permit
+from gateway.core.ports import RateLimiter, Reservation
 from gateway.pipeline.call import Call
 from gateway.pipeline.offload import offload
 from gateway.pipeline.response_store import ResponseStore
@@ -18,32 +18,32 @@ from gateway.pipeline.watch import Watcher
 class _Charges(NamedTuple):
     """The charges of one request: as it was admitted, and before that, as its large body was."""
 
-    admitted: Permit | None = None
-    early: Permit | None = None
+    admitted: Reservation | None = None
+    early: Reservation | None = None
 
 
 _NONE = _Charges()
 
 
 class Limits(Watcher):
-    """Charges requests on the limits of `gate`."""
+    """Charges requests on the limits of `limiter`."""
 
-    def __init__(self, gate: Gate) -> None:
-        self._gate = gate
+    def __init__(self, limiter: RateLimiter) -> None:
+        self._limiter = limiter
 
     async def admit_large(self, call: Call) -> None:
         """A stage for large requests, before they are read. Raises GatewayError if a limit that counts every request
         has no room."""
-        early = await self._gate.admit_early(call.record, call.scope, call.reply.headers)
+        early = await self._limiter.admit_early(call.record, call.scope, call.reply.headers)
         call.notes[self] = _Charges(early=early)
 
     async def admit(self, call: Call) -> None:
         """A stage. Raises GatewayError if a limit has no room."""
-        cost, op, context = self._gate.cost, call.asked, call.served.can.max_context
+        cost, op, context = self._limiter.cost, call.asked, call.served.can.max_context
         used = cost(op, context) if call.share is None else await offload(cost, op, context, share=call.share)
         early = call.notes.get(self, _NONE).early
-        permit = await self._gate.admit(call.record, used, call.scope, call.reply.headers, early)
-        call.notes[self] = _Charges(permit, early)
+        reservation = await self._limiter.admit(call.record, used, call.scope, call.reply.headers, early)
+        call.notes[self] = _Charges(reservation, early)
 
     def withdrawn(self, call: Call) -> None:
         charges = call.notes.get(self, _NONE)
@@ -52,9 +52,9 @@ class Limits(Watcher):
             call.notes[self] = _Charges(early=charges.early)
 
     def settled(self, call: Call) -> None:
-        for permit in call.notes.get(self, _NONE):
-            if permit is not None:
-                permit.settle(call.record)
+        for reservation in call.notes.get(self, _NONE):
+            if reservation is not None:
+                reservation.settle(call.record)
 
 
 class Storing(Watcher):

@@ -1,4 +1,4 @@
-"""Charges requests on limits, and writes the headers about limits for clients. Implements core.ports.Gate."""
+"""Charges requests on limits, and writes the headers about limits for clients. Implements core.ports.RateLimiter."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from gateway.config import Config, Redis
 from gateway.core.estimate import Cost
 from gateway.core.http import Headers
 from gateway.core.messages import QUESTIONS, Op
-from gateway.core.ports import Permit, RequestRecord
+from gateway.core.ports import RequestRecord
+from gateway.core.ports import Reservation as AnyReservation
 from gateway.ratelimit.addresses import Scope, client_address
 from gateway.ratelimit.kinds import KINDS
 from gateway.ratelimit.limiter import RateLimiter
 from gateway.ratelimit.memory import MemoryStore
-from gateway.ratelimit.model import ADMITTED, Limited, LimitHeaders, LimitState, Plan, Subject, Verdict, tightest
+from gateway.ratelimit.model import Limited, LimitHeaders, LimitState, Plan, Subject, Verdict, tightest
 from gateway.ratelimit.plan import Layout
 from gateway.ratelimit.redis.store import RedisStore
 from gateway.ratelimit.reservation import Reservation
@@ -60,7 +61,7 @@ class Where(Struct, frozen=True):
 
 
 class HttpRateLimiter:
-    """The limits of a running gateway. Implements core.ports.Gate. on_change, on_alone: those of `RateLimiter`."""
+    """The limits of requests. Implements core.ports.RateLimiter. on_change, on_alone: see `limiter.RateLimiter`."""
 
     def __init__(
         self,
@@ -115,7 +116,7 @@ class HttpRateLimiter:
             await self.limiter.close()
 
     def cost(self, op: Op, max_context: int | None) -> Cost | None:
-        """See core.ports.Gate. None for a question: it counts as a request, and uses no tokens of a model."""
+        """See core.ports.RateLimiter. None for a question: it counts as a request, and uses no tokens of a model."""
         if type(op) in QUESTIONS:
             return None
         return self._estimator.cost(op, max_context) if self._measured else _FREE
@@ -126,23 +127,28 @@ class HttpRateLimiter:
         cost: Cost | None,
         scope: Scope,
         headers: Headers,
-        early: Permit | None = None,
+        early: AnyReservation | None = None,
     ) -> Reservation:
-        """See core.ports.Gate."""
+        """See core.ports.RateLimiter."""
         before = early if isinstance(early, Reservation) else None
         subject = Subject(record.key, record.team, record.model, self._address(scope))
+        passed = () if before is None else before.states
         try:
             made = await self.limiter.reserve(subject, cost, before)
         except Limited as limited:
-            _refused(limited, record, headers, () if before is None else before.states)
+            record.limit, limited.code = limited.code, None
+            _describe((*passed, *limited.states), headers)
             # Without `violated` it can never fit: its prompt alone is too long.
             measured = limited.violated is not None and KINDS[limited.violated.rule.kind].measured
             if measured and cost is not None and cost.prompt < cost.tokens:
                 limited.message += _HINT
             raise
-        plan, verdict = (made.plan, made.verdict) if before is None else _together(before, made)
-        for one in plan.headers or _shown(plan, verdict):
-            counted = verdict.counters[one.index]
+        if before is not None:
+            _describe((*passed, *made.states), headers)
+            return made
+        counters = made.verdict.counters
+        for one in made.plan.headers or _shown(made.plan, made.verdict):
+            counted = counters[one.index]
             ms = counted.reset_us // 1000
             if ms != one.ms:
                 one.ms, one.resets = ms, (one.reset, duration(ms))
@@ -150,11 +156,12 @@ class HttpRateLimiter:
         return made
 
     async def admit_early(self, record: RequestRecord, scope: Scope, headers: Headers) -> Reservation:
-        """See core.ports.Gate."""
+        """See core.ports.RateLimiter."""
         try:
             return await self.limiter.reserve_early(Subject(record.key, record.team, None, self._address(scope)))
         except Limited as limited:
-            _refused(limited, record, headers)
+            record.limit, limited.code = limited.code, None
+            _describe(limited.states, headers)
             raise
 
     def _address(self, scope: Scope) -> str | None:
@@ -176,22 +183,16 @@ def _shown(plan: Plan, verdict: Verdict) -> Sequence[LimitHeaders]:
     return found
 
 
-def _together(early: Reservation, made: Reservation) -> tuple[Plan, Verdict]:
-    """The plans and verdicts of one request that was admitted in two steps, for the headers."""
-    one, other = early.plan, made.plan
-    plan = Plan((*one.rules, *other.rules), (*one.keys, *other.keys), (*one.shapes, *other.shapes))
-    return plan, Verdict(ADMITTED, 0, [*early.verdict.counters, *made.verdict.counters])
-
-
-def _refused(limited: Limited, record: RequestRecord, headers: Headers, before: tuple[LimitState, ...] = ()) -> None:
-    """Records the refusal, and writes the same headers for it. before: the states of limits that were passed early."""
-    record.limit, limited.code = limited.code, None
+def _describe(states: Sequence[LimitState], headers: Headers) -> None:
+    """Writes the same headers, if the limits of a request are not those of one plan."""
     for kind, (limit, remaining, reset) in _HEADERS.items():
-        state = tightest((*before, *limited.states), kind)
+        state = tightest(states, kind)
         if state is not None:
-            headers.append((limit, b"%d" % state.limit))
-            headers.append((remaining, b"%d" % state.remaining))
-            headers.append((reset, duration(round(state.reset_s * 1000))))
+            headers += (
+                (limit, b"%d" % state.limit),
+                (remaining, b"%d" % state.remaining),
+                (reset, duration(round(state.reset_s * 1000))),
+            )
 
 
 def duration(ms: int) -> bytes:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 from msgspec import Struct
 
 from gateway.config import Limit
+from gateway.config.sharing import Dimension
 from gateway.core.errors import GatewayError, Kind
 from gateway.ratelimit.kinds import KINDS, LimitKind
 from gateway.ratelimit.window import Counted, Shape
@@ -15,7 +16,7 @@ from gateway.ratelimit.window import Counted, Shape
 Outcome = Literal["finished", "failed", "cancelled", "unserved"]
 """How an admitted request ended. "unserved": no worker ever saw it, so everything is returned."""
 
-DIMENSIONS: tuple[Literal["key", "team", "model", "address"], ...] = ("key", "team", "model", "address")
+DIMENSIONS: tuple[Dimension, ...] = get_args(Dimension)
 
 
 class Subject(Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""An admitted request: what it was charged, and what it is charged in the end. Implements core.ports.Permit."""
+"""An admitted request: what it was charged, and what it is charged in the end. Implements core.ports.Reservation."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Reservation(Struct, eq=False, weakref=True):
         return tuple(self.plan.names[index] for index in self.plan.shadows if counters[index].entry < 0)
 
     def settle(self, record: RequestRecord) -> None:
-        """See core.ports.Permit."""
+        """See core.ports.Reservation."""
         if self.settled:
             return
         if self.early:
@@ -81,7 +81,7 @@ class Reservation(Struct, eq=False, weakref=True):
             self.limiter.settle(self, used, outcome)
 
     def withdraw(self) -> None:
-        """See core.ports.Permit."""
+        """See core.ports.Reservation."""
         self.limiter.settle(self, None, "unserved")
 
 

@@ -5,7 +5,7 @@ The pipeline names only these. Nothing here does I/O.
 
 from __future__ import annotations
 
-from gateway.core.ports.account import Gate, Observer, Permit, RequestRecord, RequestTrace, Tracer
+from gateway.core.ports.account import Observer, RateLimiter, RequestRecord, RequestTrace, Reservation, Tracer
 from gateway.core.ports.backend import BEYOND, UNKNOWN, Ask, Backend, Capabilities, Counting, Facts, Gauges, Handover
 from gateway.core.ports.client import CountedConnection, Downstream
 from gateway.core.ports.dialect import Dialect, Lane, Passthrough, Settings, StreamReader, StreamWriter
@@ -25,16 +25,16 @@ __all__ = [
     "Downstream",
     "Exchange",
     "Facts",
-    "Gate",
     "Gauges",
     "Handover",
     "Lane",
     "Observer",
     "Passthrough",
-    "Permit",
     "Pool",
+    "RateLimiter",
     "RequestRecord",
     "RequestTrace",
+    "Reservation",
     "Settings",
     "StreamReader",
     "StreamWriter",

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 from msgspec import Struct
 
 from gateway.core.errors import GatewayError
+from gateway.core.estimate import Cost
 from gateway.core.http import Headers
 from gateway.core.messages import Op
 from gateway.core.usage import Usage
@@ -66,7 +67,7 @@ class RequestRecord(Struct):
     event: str = "request"
 
 
-class Permit(Protocol):
+class Reservation(Protocol):
     """The charge of an admitted request on its limits."""
 
     def settle(self, record: RequestRecord) -> None:
@@ -79,21 +80,21 @@ class Permit(Protocol):
         ...
 
 
-class Gate(Protocol):
+class RateLimiter(Protocol):
     """The limits that a request must pass before it is sent to a worker."""
 
-    def cost(self, op: Op, max_context: int | None) -> Any:
+    def cost(self, op: Op, max_context: int | None) -> Cost | None:
         """The most that `op` may use, for `admit`. It takes long for a large request."""
         ...
 
     async def admit(
         self,
         record: RequestRecord,
-        cost: Any,
+        cost: Cost | None,
         scope: Any,
         headers: Headers,
-        early: Permit | None = None,
-    ) -> Permit | None:
+        early: Reservation | None = None,
+    ) -> Reservation | None:
         """Admits the request of the key, team and model in `record`, and charges it. Raises GatewayError, and charges
         nothing, if a limit refuses it. early: what `admit_early` returned for it.
 
@@ -101,7 +102,7 @@ class Gate(Protocol):
         """
         ...
 
-    async def admit_early(self, record: RequestRecord, scope: Any, headers: Headers) -> Permit:
+    async def admit_early(self, record: RequestRecord, scope: Any, headers: Headers) -> Reservation:
         """Admits a request whose body takes long to read, before it is read, on the limits that count it whatever it
         holds: those of requests and concurrency by key, team and address. Raises as `admit`.
 

@@ -1,6 +1,6 @@
 """One stream of script calls to one hash slot: batching, overlapping calls, the deadline, the breaker.
 
-This module does not know redis; `Link` is its connection. Calls overlap: a call does not wait for the answer to the one
+Calls overlap: a call does not wait for the answer to the one
 before, so a request waits for one round trip, however distant the server is. All that the requests of one round of
 `gateway.light_task.LoopRound` reserve and settle leaves in one call at the round's end.
 
@@ -33,13 +33,14 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from random import uniform
 from time import monotonic
-from typing import Any, Protocol
+from typing import Any
 
 from msgspec import Struct
 
 from gateway.light_task import LoopRound, Promise
 from gateway.ratelimit.model import ADMITTED, LATE, Plan, Settlement, Verdict
 from gateway.ratelimit.redis.codec import ADMIT, BEAT, PROBE, SETTLE, Operation, Result, only_releases, pack, unpack
+from gateway.ratelimit.redis.link import Link, OnAnswer
 from gateway.ratelimit.redis.reasons import Unsent, describe
 from gateway.ratelimit.redis.timing import Timing
 from gateway.ratelimit.store import StoreDown
@@ -56,22 +57,6 @@ MOST_CALLS = 64
 """The most calls under way at once. More would only queue in the server."""
 KEPT = 20_000
 _NO_PLAN = Plan()
-
-OnAnswer = Callable[[bytes | Exception], None]
-
-
-class Link(Protocol):
-    """Takes calls to the server."""
-
-    def call(self, keys: Sequence[bytes], payload: bytes, answered: OnAnswer) -> None:
-        """Runs the script with these keys and this payload. Calls `answered` once, after this has returned: with the
-        answer, with `Unsent` if the script certainly did not run, or with any other exception. After an exception the
-        other calls under way get no answer."""
-        ...
-
-    def drop(self) -> None:
-        """Gives up all calls under way: none of them gets an answer."""
-        ...
 
 
 class _Call(Struct, eq=False):

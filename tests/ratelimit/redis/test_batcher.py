@@ -18,8 +18,9 @@ from gateway.light_task import LightTask, LoopRound, Promise
 from gateway.ratelimit.model import ADMITTED, LATE, Plan, Settlement, Subject, Verdict
 from gateway.ratelimit.plan import Layout, Plans
 from gateway.ratelimit.redis import batcher as module
-from gateway.ratelimit.redis.batcher import Batcher, OnAnswer, Replica
+from gateway.ratelimit.redis.batcher import Batcher, Replica
 from gateway.ratelimit.redis.codec import ADMIT, BEAT, PROBE, SETTLE, Result
+from gateway.ratelimit.redis.link import Link, OnAnswer
 from gateway.ratelimit.redis.reasons import Unsent, describe
 from gateway.ratelimit.redis.timing import Timing
 from gateway.ratelimit.store import StoreDown
@@ -33,7 +34,7 @@ TOO_LATE = Verdict(LATE, 0, [])
 RELEASE = [Settlement(0, 0, 0)]
 
 
-class Held:
+class Held(Link):
     """A link whose calls wait to be answered."""
 
     def __init__(self) -> None:
@@ -42,12 +43,12 @@ class Held:
         self.dropped = 0
         self.waiting: list[tuple[list[tuple[int, str]], OnAnswer]] = []
 
-    def call(self, keys: Sequence[bytes], payload: bytes, heard: OnAnswer) -> None:
+    def call(self, keys: Sequence[bytes], payload: bytes, answered: OnAnswer) -> None:
         deadline, *_, found = msgpack.decode(payload)
         ops = [(op[0], op[1]) for op in found]
         self.calls.append(ops)
         self.deadlines.append(deadline)
-        self.waiting.append((ops, heard))
+        self.waiting.append((ops, answered))
 
     def answer(self, now: int = 10**15, verdict: Verdict = GRANTED) -> None:
         """Grants all of the oldest call under way. now: microseconds of the server's clock."""

@@ -24,7 +24,8 @@ from gateway.ratelimit import Limited, RateLimiter, Subject
 from gateway.ratelimit.model import Plan, Verdict
 from gateway.ratelimit.plan import Layout, Plans
 from gateway.ratelimit.redis.codec import ADMIT, BEAT, Operation, pack, unpack
-from gateway.ratelimit.redis.store import SCRIPT, RedisStore, _Link
+from gateway.ratelimit.redis.link import Link
+from gateway.ratelimit.redis.store import SCRIPT, RedisStore
 from gateway.redis import Refused
 from gateway.redis.connection import frame
 from tests.ports import free_port
@@ -142,7 +143,7 @@ async def test_a_connection_that_the_server_closed_is_not_used_again(server: Ser
     await limiter.start()
     await limiter.reserve(Subject("k"))
     link = store._links[0]
-    assert isinstance(link, _Link)
+    assert isinstance(link, Link)
     for _ in range(3):
         server.command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
         async with asyncio.timeout(30):
@@ -189,7 +190,7 @@ class Wires:
 async def test_a_connection_that_ended_is_neither_used_nor_heard_again(end: str) -> None:
     servers, heard = Wires(), list[bytes | Exception]()
     servers.ready.set()
-    link = _Link(cast(Any, servers), b"key", b"", b"")
+    link = Link(cast(Any, servers), b"key", b"", b"")
     link.call((), b"first", heard.append)
     link.call((), b"beside it", heard.append)
     await asyncio.sleep(0)
@@ -211,7 +212,7 @@ async def test_a_connection_that_ended_is_neither_used_nor_heard_again(end: str)
 async def test_calls_overlap_and_a_flushed_script_changes_their_order_only() -> None:
     servers, heard = Wires(), dict[str, bytes | Exception]()
     servers.ready.set()
-    link = _Link(cast(Any, servers), b"key", b"script", b"sha")
+    link = Link(cast(Any, servers), b"key", b"script", b"sha")
     for name in ("one", "two", "three"):
         link.call((), name.encode(), partial(heard.__setitem__, name))
     await asyncio.sleep(0)
@@ -228,7 +229,7 @@ async def test_calls_overlap_and_a_flushed_script_changes_their_order_only() -> 
 async def test_each_call_names_its_own_keys_and_payload() -> None:
     servers = Wires()
     servers.ready.set()
-    link = _Link(cast(Any, servers), b"key", b"script", b"sha")
+    link = Link(cast(Any, servers), b"key", b"script", b"sha")
     asked: list[tuple[list[bytes], bytes]] = [([b"a", b"b"], b"one"), ([b"a", b"b"], b""), ([b"a"], b"two"), ([], b"3")]
     asked += [*asked, *asked[::-1]]
     link.call(*asked[0], lambda _: None)
@@ -241,7 +242,7 @@ async def test_each_call_names_its_own_keys_and_payload() -> None:
 
 async def test_a_call_that_was_given_up_while_connecting_is_not_made() -> None:
     servers, heard = Wires(), list[bytes | Exception]()
-    link = _Link(cast(Any, servers), b"key", b"", b"")
+    link = Link(cast(Any, servers), b"key", b"", b"")
     for payload, turns in ((b"first", 1), (b"second", 3)):  # the first is still ending when the second has begun
         link.call((), payload, heard.append)
         for _ in range(turns):
