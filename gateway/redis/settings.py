@@ -9,7 +9,7 @@ from gateway.config import Redis
 
 
 def credentials(redis: Redis) -> tuple[str] | tuple[str, str] | None:
-    """The arguments of AUTH: (password,) or (user, password); None without either. Reads `password_file` anew, so that
+    """The arguments of AUTH: (password,) or (user, password); None without either. Reads `password_file` again, so that
     a rotated secret needs no restart. Raises OSError or UnicodeDecodeError when the file cannot be read."""
     server = redis.server
     password = server.password

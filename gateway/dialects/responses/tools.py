@@ -45,8 +45,8 @@ class Toolbox:
         self.tools: dict[str, Tool] = {}
         self.dropped: dict[str, None] = {}
         self._origins: dict[str, Origin] = {}
-        # A client's name for a tool -> the model's names for such tools.
-        self._named: dict[str, dict[str, None]] = {}
+        # A client's name for a tool -> the model's name for such a tool, or its names if there were several.
+        self._named: dict[str, str | dict[str, None]] = {}
 
     def add(self, found: list[Raw], place: str, namespace: str | None = None) -> None:
         """Adds tools. Raises GatewayError(BAD_REQUEST) for a malformed function, custom tool or namespace."""
@@ -76,21 +76,41 @@ class Toolbox:
             self.tools[name] = Tool(name, tool.description, parameters, tool.strict)
         before = self._origins.get(name)
         if before is not None:
-            del self._named[before.name][name]
+            self._forget_name(before.name, name)
         self._origins[name] = Origin(tool.name, namespace, custom)
-        self._named.setdefault(tool.name, {})[name] = None
+        known = self._named.get(tool.name)
+        if known is None:
+            self._named[tool.name] = name
+        elif isinstance(known, str):
+            self._named[tool.name] = {known: None, name: None}
+        else:
+            known[name] = None
+
+    def _forget_name(self, client_name: str, name: str) -> None:
+        known = self._named[client_name]
+        if isinstance(known, str):
+            del self._named[client_name]
+        else:
+            del known[name]
+
+    def _only_name(self, client_name: str) -> str | None:
+        """The model's name for the one tool that the client calls so; None without one, or with several."""
+        known = self._named.get(client_name)
+        if known is None or isinstance(known, str):
+            return known
+        return next(iter(known)) if len(known) == 1 else None
 
     @property
     def origins(self) -> dict[str, Origin]:
         """Every name that a model may use -> the tool. Besides the names in `tools` these are names with a dot behind
         the namespace, and names without the namespace if they are unique, because models leave it out."""
-        short: dict[str, Origin | None] = {}
-        for origin in self._origins.values():
+        found = self._origins.copy()
+        for name, origin in self._origins.items():
             if origin.namespace is not None:
-                short[origin.name] = None if origin.name in short else origin
-                short[f"{origin.namespace}.{origin.name}"] = origin
-        found = {name: origin for name, origin in short.items() if origin is not None}
-        return {**found, **self._origins}
+                found.setdefault(f"{origin.namespace}.{origin.name}", origin)
+                if self._only_name(origin.name) == name:
+                    found.setdefault(origin.name, origin)
+        return found
 
     def name_of(self, name: str, namespace: str | None) -> str:
         """The model's name for the tool that the client calls `name`."""
@@ -98,8 +118,7 @@ class Toolbox:
             return f"{namespace}__{name}"
         if name in self.tools:
             return name
-        found = self._named.get(name, ())
-        return next(iter(found)) if len(found) == 1 else name
+        return self._only_name(name) or name
 
     def choose(self, op: Chat, found: str | ChoiceIn | None) -> tuple[str, ...]:
         """Writes the tool choice into `op`, and returns the names of what is dropped. A choice of a tool that was left

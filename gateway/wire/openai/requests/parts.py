@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, assert_never
 
 import msgspec
-from msgspec import Raw
+from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from gateway.core.messages import (
@@ -81,13 +81,25 @@ def _write_parts(parts: Sequence[Part], out: dict[str, Any]) -> None:
     if refusals:
         out["refusal"] = "".join(refusals)
     if calls:
-        out["tool_calls"] = [
-            with_extra(
-                {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": _object_in(call)}},
-                call.extra,
-            )
-            for call in calls
-        ]
+        out["tool_calls"] = [_write_call(call) for call in calls]
+
+
+class _CalledFunction(Struct):
+    name: str
+    arguments: str
+
+
+class _Call(Struct):
+    """A former call. As dicts they would take four times the memory, and histories hold thousands."""
+
+    id: str | None
+    type: str
+    function: _CalledFunction
+
+
+def _write_call(call: ToolCall) -> dict[str, Any] | _Call:
+    written = _Call(call.id, "function", _CalledFunction(call.name, _object_in(call)))
+    return written if call.extra is None else with_extra(msgspec.to_builtins(written), call.extra)
 
 
 def _object_in(call: ToolCall) -> str:
