@@ -91,6 +91,17 @@ async def test_a_counter_that_owes_lives_until_it_has_paid_and_holds_up_no_other
     assert len(store) == 0
 
 
+async def test_tokens_beyond_the_reservation_count_on_a_counter_that_is_gone() -> None:
+    clock = Clock()
+    store = MemoryStore(clock=clock)
+    plan = plans(Limit(name="a", kind="tokens", limit=5, per_s=1)).of(Subject(key="k"))
+    entry = store.admit(plan, (1,), "x").counters[0].entry
+    clock.now += 10 * SECOND
+    await store.beat()
+    store.settle(plan, "x", [Settlement(0, entry, 2)])
+    assert (await store.look(plan)).counters[0].entry == 2
+
+
 def test_the_least_used_is_forgotten_first() -> None:
     store = MemoryStore(max_keys=64, clock=Clock())
     known = plans(Limit(name="a", kind="requests", limit=5, scope=("address",)))

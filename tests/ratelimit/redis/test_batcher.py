@@ -432,6 +432,17 @@ async def test_an_answer_that_stood_still_tells_no_clock(bench: Bench, monkeypat
     assert await call(0.0, 5.0) == round(5.0 + slow, 3), "the clock has jumped, and the server has said so"
 
 
+async def test_a_call_that_a_jump_of_the_clock_made_late_is_repeated_once(bench: Bench) -> None:
+    waiting = bench.ask("a")
+    await turns()
+    bench.link.answer(verdict=TOO_LATE)
+    assert bench.link.calls == [[(ADMIT, "a")]] * 2
+    bench.link.answer(verdict=TOO_LATE)
+    with pytest.raises(StoreDown, match="clock jumps"):
+        await waiting
+    assert bench.link.calls == [[(ADMIT, "a")]] * 2
+
+
 async def test_a_server_that_is_slow_is_waited_for(bench: Bench) -> None:
     """Twice the slowest round trip of late, so that a constant distance is never a failure."""
     for number, distance in enumerate((0.04, 0.07, 0.13, 0.25)):
