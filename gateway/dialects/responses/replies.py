@@ -84,7 +84,7 @@ def write_usage(usage: Usage | None) -> bytes:
 
 def origin_of(request: Asked, name: str | None) -> Origin:
     """The tool that a model means by `name`."""
-    return request.names.get(name or "") or Origin(name or "")
+    return request.tools.origin_of(name or "") or Origin(name or "")
 
 
 def item_id(request: Asked, kind: PartKind, custom: bool, index: int) -> str:

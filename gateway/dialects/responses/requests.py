@@ -19,7 +19,7 @@ from gateway.dialects._shared.faults import unsupported, wrong_at
 from gateway.dialects.responses.conversation import Conversation
 from gateway.dialects.responses.fields import IGNORED, REFUSED
 from gateway.dialects.responses.stored import as_items, with_past
-from gateway.dialects.responses.tools import Origin, Toolbox
+from gateway.dialects.responses.tools import Toolbox
 from gateway.dialects.responses.views import FORMS, ChatBody, FormatIn, PromptBody, ReasoningIn
 from gateway.wire.json import NULL, encode, encode_line, typed
 from gateway.wire.openai.requests.constraints import constrain
@@ -50,7 +50,7 @@ class Asked(Struct):
 
     id        the request's id; the ids of the response and of its items are derived from it
     echo      the members of the reply that repeat the request, as JSON text without braces
-    names     the tools, by every name that the model may use for them
+    tools     the tools, to be found by every name that the model may use
     summary   whether reasoning is sent as a summary
     compacts  whether the reply's text is a summary that stands for the conversation
     seal      seals reasoning, if the client asks for encrypted reasoning
@@ -60,7 +60,7 @@ class Asked(Struct):
 
     id: str
     echo: bytes
-    names: dict[str, Origin]
+    tools: Toolbox
     summary: bool = False
     compacts: bool = False
     seal: Seal | None = None
@@ -115,7 +115,7 @@ def read_chat(
     if stores:
         # A client may send one id with several requests. Their stored responses must not get one id.
         request_id = f"{request_id}-{secrets.token_hex(8)}"
-    op.memo = Asked(request_id, _echo(raw, found, stores), box.origins, summary, talk.compacts, wanted, items)
+    op.memo = Asked(request_id, _echo(raw, found, stores), box, summary, talk.compacts, wanted, items)
     return op
 
 

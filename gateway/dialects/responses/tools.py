@@ -1,7 +1,7 @@
 """Turns the tools of a request into functions, and the model's calls of them back.
 
 A model knows each function by one name. So a tool in a namespace becomes `<namespace>__<name>`. A custom tool, which
-takes any text, becomes a function with the one parameter `input`. `Toolbox.origins` maps names back to tools.
+takes any text, becomes a function with the one parameter `input`. `Toolbox.origin_of` finds the tool of a name.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ _object = msgspec.json.Decoder(dict[str, Any])
 _INPUT = Raw(
     b'{"type":"object","properties":{"input":{"type":"string"}},"required":["input"],"additionalProperties":false}'
 )
+# More dots than this in a model's name for a tool do not part a namespace: each costs a look-up.
+_MOST_DOTS = 16
 _WORDS: Mapping[str, ToolChoice] = {"auto": "auto", "required": "required", "none": "none"}
 
 
@@ -100,16 +102,16 @@ class Toolbox:
             return known
         return next(iter(known)) if len(known) == 1 else None
 
-    @property
-    def origins(self) -> dict[str, Origin]:
-        """Every name that a model may use -> the tool. Besides the names in `tools` these are names with a dot behind
-        the namespace, and names without the namespace if they are unique, because models leave it out."""
-        found = self._origins.copy()
-        for name, origin in self._origins.items():
-            if origin.namespace is not None:
-                found.setdefault(f"{origin.namespace}.{origin.name}", origin)
-                if self._only_name(origin.name) == name:
-                    found.setdefault(origin.name, origin)
+    def origin_of(self, name: str) -> Origin | None:
+        """The tool that the model calls `name`: by its name in `tools`, with a dot behind the namespace, or without the
+        namespace if that is unique, because models leave it out. None if there is none."""
+        found = self._origins.get(name)
+        if found is None and (only := self._only_name(name)) is not None:
+            found = self._origins[only]
+        if found is None and name.count(".") <= _MOST_DOTS:
+            parts = name.split(".")
+            spaced = (f"{'.'.join(parts[:at])}__{'.'.join(parts[at:])}" for at in range(1, len(parts)))
+            found = next((self._origins[one] for one in spaced if one in self._origins), None)
         return found
 
     def name_of(self, name: str, namespace: str | None) -> str:
