@@ -36,19 +36,18 @@ class Origin(Struct, frozen=True):
     custom: bool = False
 
 
-class Toolbox:
+class Toolbox(Struct):
     """The tools of one request, read.
 
     tools    the tools that the model sees, by its names for them
     dropped  the names of tools that are left out, because no worker executes them
     """
 
-    def __init__(self) -> None:
-        self.tools: dict[str, Tool] = {}
-        self.dropped: dict[str, None] = {}
-        self._origins: dict[str, Origin] = {}
-        # A client's name for a tool -> the model's name for such a tool, or its names if there were several.
-        self._named: dict[str, str | dict[str, None]] = {}
+    tools: dict[str, Tool] = {}
+    dropped: dict[str, None] = {}
+    _origins: dict[str, Origin] = {}
+    # A client's name for a tool -> the model's name for such a tool, or its names if there were several.
+    _named: dict[str, str | dict[str, None]] = {}
 
     def add(self, found: list[Raw], place: str, namespace: str | None = None) -> None:
         """Adds tools. Raises GatewayError(BAD_REQUEST) for a malformed function, custom tool or namespace."""
