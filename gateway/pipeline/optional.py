@@ -5,28 +5,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Awaitable, Callable
 
-from gateway.core.ports import RateLimiter, Reservation
+from gateway.core.ports import RateLimiter
 from gateway.pipeline.call import Call
 from gateway.pipeline.offload import offload
 from gateway.pipeline.response_store import ResponseStore
 from gateway.pipeline.watch import Watcher
 
 
-class _Charges(NamedTuple):
-    """The charges of one request: as it was admitted, and before that, as its large body was."""
-
-    admitted: Reservation | None = None
-    early: Reservation | None = None
-
-
-_NONE = _Charges()
-
-
 class Limits(Watcher):
-    """Charges requests on the limits of `limiter`."""
+    """Charges requests on the limits of `limiter`. A call's notes have its reservations."""
 
     def __init__(self, limiter: RateLimiter) -> None:
         self._limiter = limiter
@@ -34,27 +23,28 @@ class Limits(Watcher):
     async def admit_large(self, call: Call) -> None:
         """A stage for large requests, before they are read. Raises GatewayError if a limit that counts every request
         has no room."""
-        early = await self._limiter.admit_early(call.record, call.scope, call.reply.headers)
-        call.notes[self] = _Charges(early=early)
+        charges = call.notes.setdefault(self, [])
+        await self._limiter.admit_early(call.record, call.scope, call.reply.headers, charges)
 
-    async def admit(self, call: Call) -> None:
+    def admit(self, call: Call) -> Awaitable[None]:
         """A stage. Raises GatewayError if a limit has no room."""
-        cost, op, context = self._limiter.cost, call.asked, call.served.can.max_context
-        used = cost(op, context) if call.share is None else await offload(cost, op, context, share=call.share)
-        early = call.notes.get(self, _NONE).early
-        reservation = await self._limiter.admit(call.record, used, call.scope, call.reply.headers, early)
-        call.notes[self] = _Charges(reservation, early)
+        if call.share is not None:
+            return self._admit_offloaded(call)
+        # The limiter's own coroutine, because one more would cost each request.
+        cost = self._limiter.cost(call.asked, call.served.can.max_context)
+        return self._limiter.admit(call.record, cost, call.scope, call.reply.headers, call.notes.setdefault(self, []))
+
+    async def _admit_offloaded(self, call: Call) -> None:
+        cost = await offload(self._limiter.cost, call.asked, call.served.can.max_context, share=call.share)
+        await self._limiter.admit(call.record, cost, call.scope, call.reply.headers, call.notes.setdefault(self, []))
 
     def withdrawn(self, call: Call) -> None:
-        charges = call.notes.get(self, _NONE)
-        if charges.admitted is not None:
-            charges.admitted.withdraw()
-            call.notes[self] = _Charges(early=charges.early)
+        for reservation in call.notes.get(self, ()):
+            reservation.withdraw()
 
     def settled(self, call: Call) -> None:
-        for reservation in call.notes.get(self, _NONE):
-            if reservation is not None:
-                reservation.settle(call.record)
+        for reservation in call.notes.get(self, ()):
+            reservation.settle(call.record)
 
 
 class Storing(Watcher):

@@ -127,25 +127,27 @@ class HttpRateLimiter:
         cost: Cost | None,
         scope: Scope,
         headers: Headers,
-        early: AnyReservation | None = None,
-    ) -> Reservation:
+        charges: list[AnyReservation],
+    ) -> None:
         """See core.ports.RateLimiter."""
-        before = early if isinstance(early, Reservation) else None
-        subject = Subject(record.key, record.team, record.model, self._address(scope))
-        passed = () if before is None else before.states
+        early = None
+        for charge in charges:
+            if isinstance(charge, Reservation) and charge.early:
+                early = charge
+        address = client_address(scope, self._trusted) if self._by_address else None
         try:
-            made = await self.limiter.reserve(subject, cost, before)
+            made = await self.limiter.reserve(Subject(record.key, record.team, record.model, address), cost, early)
         except Limited as limited:
-            record.limit, limited.code = limited.code, None
-            _describe((*passed, *limited.states), headers)
+            _refused(record, limited, () if early is None else early.states, headers)
             # Without `violated` it can never fit: its prompt alone is too long.
             measured = limited.violated is not None and KINDS[limited.violated.rule.kind].measured
             if measured and cost is not None and cost.prompt < cost.tokens:
                 limited.message += _HINT
             raise
-        if before is not None:
-            _describe((*passed, *made.states), headers)
-            return made
+        charges.append(made)
+        if early is not None:
+            _describe((*early.states, *made.states), headers)
+            return
         counters = made.verdict.counters
         for one in made.plan.headers or _shown(made.plan, made.verdict):
             counted = counters[one.index]
@@ -153,19 +155,22 @@ class HttpRateLimiter:
             if ms != one.ms:
                 one.ms, one.resets = ms, (one.reset, duration(ms))
             headers += (one.limit, (one.remaining, b"%d" % counted.remaining), one.resets)
-        return made
 
-    async def admit_early(self, record: RequestRecord, scope: Scope, headers: Headers) -> Reservation:
+    async def admit_early(
+        self, record: RequestRecord, scope: Scope, headers: Headers, charges: list[AnyReservation]
+    ) -> None:
         """See core.ports.RateLimiter."""
+        address = client_address(scope, self._trusted) if self._by_address else None
         try:
-            return await self.limiter.reserve_early(Subject(record.key, record.team, None, self._address(scope)))
+            charges.append(await self.limiter.reserve(Subject(record.key, record.team, None, address), early=True))
         except Limited as limited:
-            record.limit, limited.code = limited.code, None
-            _describe(limited.states, headers)
+            _refused(record, limited, (), headers)
             raise
 
-    def _address(self, scope: Scope) -> str | None:
-        return client_address(scope, self._trusted) if self._by_address else None
+
+def _refused(record: RequestRecord, limited: Limited, before: Sequence[LimitState], headers: Headers) -> None:
+    record.limit, limited.code = limited.code, None
+    _describe((*before, *limited.states), headers)
 
 
 def _shown(plan: Plan, verdict: Verdict) -> Sequence[LimitHeaders]:

@@ -10,12 +10,11 @@ import asyncio
 import secrets
 from asyncio import Task
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import ceil, inf
 from random import random
 from time import monotonic
-from typing import Any
 from weakref import ref
 
 from gateway.config import Limit
@@ -51,7 +50,6 @@ _REPLACED_SLOTS = 600.0
 _GENERATIONS = 8
 """The number of reloads whose replaced rules are remembered."""
 _CROWDS = 10_000
-_PLENTY = 16
 _SLOT_SPREAD = 5.0
 """The most by which the waits for a slot are spread, in seconds."""
 
@@ -174,23 +172,18 @@ class RateLimiter:
             await asyncio.wait([self._beating])
         await self._store.close()
 
-    def reserve(
-        self, subject: Subject, cost: Cost | None = FREE, early: Reservation | None = None
-    ) -> Coroutine[Any, Any, Reservation]:
-        """Charges the request on all of its limits but those of `early`, or raises and charges none. cost: None for a
-        question that uses no tokens.
+    async def reserve(
+        self, subject: Subject, cost: Cost | None = FREE, before: Reservation | None = None, *, early: bool = False
+    ) -> Reservation:
+        """Charges the request on all of its limits but those of `before`, or raises and charges none. cost: None for a
+        question that uses no tokens. early: only on the limits that count a request whatever it holds and whatever
+        model it names; then subject has no model.
 
         Raises `Limited`, or GatewayError(OVERLOADED) if the store is down and a rule fails closed. A cancelled call
         returns what it may have been granted.
         """
-        return self._reserve(self._plans.of(subject, () if early is None else early.plan.keys), cost)
-
-    def reserve_early(self, subject: Subject) -> Coroutine[Any, Any, Reservation]:
-        """As `reserve`, on the limits that count a request whatever it holds and whatever model it names. subject has
-        no model."""
-        return self._reserve(self._plans.early(subject), FREE, True)
-
-    async def _reserve(self, plan: Plan, cost: Cost | None, early: bool = False) -> Reservation:
+        plans = self._plans
+        plan = plans.early(subject) if early else plans.of(subject, () if before is None else before.plan.keys)
         self._count = count = self._count + 1
         made = Reservation(
             self, f"{self._prefix}{count}", plan, cost, (), UNLIMITED, self._store.up, monotonic(), early
@@ -246,7 +239,7 @@ class RateLimiter:
         if not settlements:
             return
         if made.strict:
-            self._store.settle(plan, made.id, settlements, _scarce(made, settlements))
+            self._store.settle(plan, made.id, settlements, made.verdict)
         else:
             self._local.settle(plan, made.id, settlements)
         if made.adopted:
@@ -426,12 +419,3 @@ def _store_is_needed() -> Iterator[None]:
     except StoreDown as down:
         raise GatewayError(Kind.OVERLOADED, "the limit store is unavailable", retry_after=_CLOSED_RETRY) from down
 
-
-def _scarce(made: Reservation, settlements: Sequence[Settlement]) -> bool:
-    """Whether another request may soon need what is given back. None does if, when the request was admitted, each of
-    the counters had half of its limit left and room for `_PLENTY` more."""
-    for one in settlements:
-        left = made.verdict.counters[one.index].remaining
-        if left < _PLENTY or left * 2 < made.plan.shapes[one.index].limit:
-            return True
-    return False

@@ -22,15 +22,11 @@ Group = OrderedDict[bytes, tuple[Window | Slots, Shape]]
 _CANDIDATES = 8
 
 
-def _microseconds() -> int:
-    return monotonic_ns() // 1000
-
-
 class MemoryStore:
-    """Counters in this process. clock returns whole microseconds and never goes back; displaced is the number of
-    counters that were dropped although they still counted."""
+    """Counters in this process. clock returns nanoseconds and never goes back; displaced is the number of counters that
+    were dropped although they still counted."""
 
-    def __init__(self, max_keys: int = 100_000, clock: Callable[[], int] = _microseconds) -> None:
+    def __init__(self, max_keys: int = 100_000, clock: Callable[[], int] = monotonic_ns) -> None:
         self.layout = Layout()
         self.up = True
         self.reason = ""
@@ -48,38 +44,35 @@ class MemoryStore:
         return self._size
 
     def admit(self, plan: Plan, costs: Sequence[int], lease: str) -> Verdict:
-        now, ttl, groups = self._clock(), self._ttl, self._groups
-        counters: list[Window | Slots] = []
+        now, ttl, groups = self._clock() // 1000, self._ttl, self._groups
+        touched: list[Window | Slots] = []
         waits: list[int] = []
         for key, shape, cost in zip(plan.keys, plan.shapes, costs, strict=True):
-            group = groups.get(shape.keep)
-            found = group.get(key) if group is not None else None
-            if group is None or found is None:
-                counter = self._touch(key, shape, now)
-            else:
+            try:
+                group = groups[shape.keep]
                 group.move_to_end(key)
-                counter = found[0]
-            counters.append(counter)
+                counter = group[key][0]
+            except KeyError:
+                counter = self._touch(key, shape, now)
+            touched.append(counter)
             waits.append(counter.delay(now, cost, shape))
         violated, longest = -1, 0
         if any(waits):
             for index, wait in enumerate(waits):
                 if wait > longest and not plan.shapes[index].shadow:
                     violated, longest = index, wait
-        refused = violated >= 0
-        return Verdict(
-            violated,
-            longest,
-            [
-                Counted(*counter.state(now, shape), -1)
-                if wait or refused
-                else counter.take(now, cost, shape, lease, ttl)
-                for counter, shape, cost, wait in zip(counters, plan.shapes, costs, waits, strict=True)
-            ],
-        )
+        counters: list[Counted] = []  # no comprehension: that is a call more for each request
+        for counter, shape, cost, wait in zip(touched, plan.shapes, costs, waits, strict=True):
+            if wait or violated >= 0:
+                counters.append(Counted(*counter.state(now, shape), -1))
+            else:
+                counters.append(counter.take(now, cost, shape, lease, ttl))
+        return Verdict(violated, longest, counters)
 
-    def settle(self, plan: Plan, lease: str, settlements: Sequence[Settlement], needed: bool = True) -> None:
-        now = self._clock()
+    def settle(
+        self, plan: Plan, lease: str, settlements: Sequence[Settlement], admitted: Verdict | None = None
+    ) -> None:
+        now = self._clock() // 1000
         for one in settlements:
             key, shape = plan.keys[one.index], plan.shapes[one.index]
             if one.delta > 0:
@@ -91,7 +84,7 @@ class MemoryStore:
                 found[0].settle(now, one.entry, one.delta, shape, lease)
 
     def renew(self, leases: Sequence[tuple[str, Plan]]) -> None:
-        now = self._clock()
+        now = self._clock() // 1000
         for lease, plan in leases:
             for index in plan.slots:
                 counter = self._touch(plan.keys[index], plan.shapes[index], now)
@@ -99,7 +92,7 @@ class MemoryStore:
                 counter.hold(now, lease, self._ttl)
 
     async def look(self, plan: Plan) -> Verdict:
-        now = self._clock()
+        now = self._clock() // 1000
         found = []
         for key, shape in zip(plan.keys, plan.shapes, strict=True):
             group = self._groups.get(shape.keep, OrderedDict())
@@ -112,7 +105,7 @@ class MemoryStore:
         return Verdict(ADMITTED, 0, found)
 
     async def reset(self, plan: Plan) -> None:
-        now = self._clock()
+        now = self._clock() // 1000
         for key, shape in zip(plan.keys, plan.shapes, strict=True):
             counter = self._touch(key, shape, now)
             counter.reset(now, shape)
@@ -121,7 +114,7 @@ class MemoryStore:
         self._ttl = round(lease_ttl * 1_000_000)
 
     async def beat(self) -> None:
-        now = self._clock()
+        now = self._clock() // 1000
         for group in self._groups.values():
             self._drop_expired(group, now, 10_000)
 

@@ -82,7 +82,8 @@ class Reservation(Struct, eq=False, weakref=True):
 
     def withdraw(self) -> None:
         """See core.ports.Reservation."""
-        self.limiter.settle(self, None, "unserved")
+        if not self.early:
+            self.limiter.settle(self, None, "unserved")
 
 
 def _at_most(cost: Cost, seconds: float) -> int:

@@ -34,9 +34,12 @@ class Store(Protocol):
         """Decides and charges. The answer may raise `StoreDown`; if its waiter is cancelled, the charge is undone."""
         ...
 
-    def settle(self, plan: Plan, lease: str, settlements: Sequence[Settlement], needed: bool = True) -> None:
-        """Settles, after all operations before it, and before all after it. Returns at once; never raises. needed:
-        others may wait for what is given back; else a shared store may learn of it later."""
+    def settle(
+        self, plan: Plan, lease: str, settlements: Sequence[Settlement], admitted: Verdict | None = None
+    ) -> None:
+        """Settles, after all operations before it, and before all after it. Returns at once; never raises. admitted:
+        the store's decision; if it left so much that nobody waits for what is given back, a shared store may learn of
+        it later."""
         ...
 
     def renew(self, leases: Sequence[tuple[str, Plan]]) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gateway.config import Limit
+from gateway.config import Limit, Redis
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.estimate import Cost
 from gateway.core.usage import Usage
@@ -511,15 +511,20 @@ async def test_what_is_decided_alone_is_counted_and_told_as_a_rate() -> None:
 
 
 class Told(MemoryStore):
-    """A store that notes which settlements others may need soon."""
+    """Counters in this process, and which settlements a store in Redis would send at once."""
 
     def __init__(self) -> None:
         super().__init__()
         self.needed: list[bool] = []
+        self.redis = RedisStore(Redis(addresses=("127.0.0.1:1",)))
+        self.redis._batchers = [self]  # type: ignore[list-item]  # it only has to take what is posted
 
-    def settle(self, plan: Any, lease: str, settlements: Any, needed: bool = True) -> None:
+    def post(self, code: int, plan: Plan, what: Any, lease: str, needed: bool) -> None:
         self.needed.append(needed)
-        super().settle(plan, lease, settlements)
+
+    def settle(self, *given: Any) -> None:
+        self.redis.settle(*given)
+        super().settle(*given)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ class Clock:
         self.now = 1000 * SECOND
 
     def __call__(self) -> int:
-        return self.now
+        return self.now * 1000
 
 
 def plans(*rules: Limit) -> Plans:

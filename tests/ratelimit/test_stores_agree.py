@@ -71,7 +71,7 @@ class Script:
 def test_the_same_answers(shared_server: Server, given_rules: list[Any], moves: list[Any]) -> None:
     shared_server.command("FLUSHALL")
     now = START
-    script, memory = Script(shared_server), MemoryStore(clock=lambda: now)
+    script, memory = Script(shared_server), MemoryStore(clock=lambda: now * 1000)
     memory._ttl = round(TTL * 1e6)
     chosen = [
         Limit(name=f"r{index}", kind=kind, limit=limit, per_s=per, burst=burst and min(burst, limit), shadow=shadow)

@@ -76,7 +76,7 @@ class Reservation(Protocol):
         ...
 
     def withdraw(self) -> None:
-        """Gives all of it back, the request itself too, instead of `settle`. Not for what `admit_early` returned."""
+        """Gives all of it back, the request itself too, instead of `settle`. What `admit_early` made stays charged."""
         ...
 
 
@@ -93,18 +93,20 @@ class RateLimiter(Protocol):
         cost: Cost | None,
         scope: Any,
         headers: Headers,
-        early: Reservation | None = None,
-    ) -> Reservation | None:
-        """Admits the request of the key, team and model in `record`, and charges it. Raises GatewayError, and charges
-        nothing, if a limit refuses it. early: what `admit_early` returned for it.
+        charges: list[Reservation],
+    ) -> None:
+        """Admits the request of the key, team and model in `record`, and adds its reservation to `charges`, which has
+        those that were made for it before. Raises GatewayError, and charges nothing, if a limit refuses it.
 
         In both cases it adds the reply's headers about limits to `headers`. scope is the request's ASGI scope.
         """
         ...
 
-    async def admit_early(self, record: RequestRecord, scope: Any, headers: Headers) -> Reservation:
-        """Admits a request whose body takes long to read, before it is read, on the limits that count it whatever it
-        holds: those of requests and concurrency by key, team and address. Raises as `admit`.
+    async def admit_early(
+        self, record: RequestRecord, scope: Any, headers: Headers, charges: list[Reservation]
+    ) -> None:
+        """As `admit`, for a request whose body takes long to read, before it is read, on the limits that count it
+        whatever it holds: those of requests and concurrency by key, team and address.
 
         The request stays charged whatever becomes of it. Its slots are freed by `settle`.
         """

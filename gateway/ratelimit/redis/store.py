@@ -24,6 +24,7 @@ from gateway.redis import Servers
 
 SCRIPT = files(__package__).joinpath("admit.lua").read_text(encoding="utf-8")
 
+_PLENTY = 16
 _HEARTBEATS_KEPT = 3.5
 """A replica counts as gone after missing three heartbeats."""
 
@@ -60,7 +61,10 @@ class RedisStore:
         answer: Promise[Any] = self._batchers[plan.tag].ask(ADMIT, plan, costs, lease)
         return answer  # the codec checked that it is a verdict
 
-    def settle(self, plan: Plan, lease: str, settlements: Sequence[Settlement], needed: bool = True) -> None:
+    def settle(
+        self, plan: Plan, lease: str, settlements: Sequence[Settlement], admitted: Verdict | None = None
+    ) -> None:
+        needed = admitted is None or _is_scarce(plan, admitted, settlements)
         self._batchers[plan.tag].post(SETTLE, plan, settlements, lease, needed)
 
     def renew(self, leases: Sequence[tuple[str, Plan]]) -> None:
@@ -121,3 +125,13 @@ class RedisStore:
         known = [batcher.replicas for batcher in self._batchers if batcher.up]
         if known:
             self.replicas = max(known)
+
+
+def _is_scarce(plan: Plan, admitted: Verdict, settlements: Sequence[Settlement]) -> bool:
+    """Whether another request may soon need what is given back. None does if, when the request was admitted, each of
+    the counters had half of its limit left and room for `_PLENTY` more."""
+    for one in settlements:
+        left = admitted.counters[one.index].remaining
+        if left < _PLENTY or left * 2 < plan.shapes[one.index].limit:
+            return True
+    return False
