@@ -17,7 +17,7 @@ from msgspec import Struct
 from prometheus_client.metrics_core import Metric
 
 from gateway.fleet.worker import Worker
-from gateway.ratelimit import RateLimiter
+from gateway.ratelimit import SubjectLimiter
 
 # The Pod's name on Kubernetes, a container's id elsewhere.
 _HOST = socket.gethostname()
@@ -113,7 +113,7 @@ class Observed(Struct):
     ready: bool
     draining: bool
     models: Sequence[Served]
-    limiter: RateLimiter | None
+    limiter: SubjectLimiter | None
 
 
 class _Counters:

@@ -12,14 +12,14 @@ from gateway.observe.exposition import family
 
 if TYPE_CHECKING:
     from gateway.observe.accounting import AccountingStream
-    from gateway.ratelimit import RateLimiter
+    from gateway.ratelimit import SubjectLimiter
 
 
 class LimitMetrics(Collector):
     """limiter and stream are those in use, or None."""
 
     def __init__(self) -> None:
-        self.limiter: RateLimiter | None = None
+        self.limiter: SubjectLimiter | None = None
         self.stream: AccountingStream | None = None
 
     def collect(self) -> Iterator[Metric]:

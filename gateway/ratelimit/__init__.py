@@ -11,7 +11,7 @@ report     the state of one caller's limits, for `dragoman limits`
 """
 
 from gateway.ratelimit.http import HttpRateLimiter
-from gateway.ratelimit.limiter import RateLimiter
+from gateway.ratelimit.limiter import SubjectLimiter
 from gateway.ratelimit.memory import MemoryStore
 from gateway.ratelimit.model import Limited, LimitState, Subject
 from gateway.ratelimit.report import table, unseen
@@ -25,11 +25,11 @@ __all__ = [
     "Limited",
     "Limits",
     "MemoryStore",
-    "RateLimiter",
     "Reservation",
     "Store",
     "StoreDown",
     "Subject",
+    "SubjectLimiter",
     "estimator",
     "rules",
     "table",

@@ -11,11 +11,10 @@ from gateway.config import Config, Redis
 from gateway.core.estimate import Cost
 from gateway.core.http import Headers
 from gateway.core.messages import QUESTIONS, Op
-from gateway.core.ports import RequestRecord
-from gateway.core.ports import Reservation as AnyReservation
+from gateway.core.ports import Charge, RequestRecord
 from gateway.ratelimit.addresses import Scope, client_address
 from gateway.ratelimit.kinds import KINDS
-from gateway.ratelimit.limiter import RateLimiter
+from gateway.ratelimit.limiter import SubjectLimiter
 from gateway.ratelimit.memory import MemoryStore
 from gateway.ratelimit.model import Limited, LimitHeaders, LimitState, Plan, Subject, Verdict, tightest
 from gateway.ratelimit.plan import Layout
@@ -61,7 +60,7 @@ class Where(Struct, frozen=True):
 
 
 class HttpRateLimiter:
-    """The limits of requests. Implements core.ports.RateLimiter. on_change, on_alone: see `limiter.RateLimiter`."""
+    """The limits of requests. Implements core.ports.RateLimiter. on_change, on_alone: see `limiter.SubjectLimiter`."""
 
     def __init__(
         self,
@@ -76,7 +75,7 @@ class HttpRateLimiter:
             if where.settings is None
             else RedisStore(where.settings, layout=where.layout, expected=where.replicas)
         )
-        self.limiter = RateLimiter((), store, on_change=on_change, on_alone=on_alone)
+        self.limiter = SubjectLimiter((), store, on_change=on_change, on_alone=on_alone)
         self._running = False
         self._by_address = False
         self.use(config, limits)
@@ -127,7 +126,7 @@ class HttpRateLimiter:
         cost: Cost | None,
         scope: Scope,
         headers: Headers,
-        charges: list[AnyReservation],
+        charges: list[Charge],
     ) -> None:
         """See core.ports.RateLimiter."""
         early = None
@@ -156,9 +155,7 @@ class HttpRateLimiter:
                 one.ms, one.resets = ms, (one.reset, duration(ms))
             headers += (one.limit, (one.remaining, b"%d" % counted.remaining), one.resets)
 
-    async def admit_early(
-        self, record: RequestRecord, scope: Scope, headers: Headers, charges: list[AnyReservation]
-    ) -> None:
+    async def admit_early(self, record: RequestRecord, scope: Scope, headers: Headers, charges: list[Charge]) -> None:
         """See core.ports.RateLimiter."""
         address = client_address(scope, self._trusted) if self._by_address else None
         try:

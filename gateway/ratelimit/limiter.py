@@ -54,7 +54,7 @@ _SLOT_SPREAD = 5.0
 """The most by which the waits for a slot are spread, in seconds."""
 
 
-class RateLimiter:
+class SubjectLimiter:
     """Enforces `rules` by counters in a store. The configuration has checked that they fit the store's layout.
 
     lease_ttl   seconds that a slot lives without renewal; it is renewed three times in it or more often
@@ -418,4 +418,3 @@ def _store_is_needed() -> Iterator[None]:
         yield
     except StoreDown as down:
         raise GatewayError(Kind.OVERLOADED, "the limit store is unavailable", retry_after=_CLOSED_RETRY) from down
-

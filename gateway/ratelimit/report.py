@@ -10,7 +10,7 @@ from gateway.config import Config
 from gateway.core.errors import GatewayError
 from gateway.ratelimit.addresses import canonical
 from gateway.ratelimit.http import Where, duration
-from gateway.ratelimit.limiter import RateLimiter
+from gateway.ratelimit.limiter import SubjectLimiter
 from gateway.ratelimit.model import LimitState, Subject
 from gateway.ratelimit.redis.store import RedisStore
 from gateway.ratelimit.rules import rules
@@ -47,7 +47,7 @@ async def table(config: Config, subjects: Sequence[Subject], *, forget: bool = F
     subjects = [replace(one, address=one.address and canonical(one.address)) for one in subjects]
     patient = {"timeout_s": max(where.settings.timeout_s, _PATIENCE_S)}
     settings = where.settings.model_copy(update=patient)
-    limiter = RateLimiter(rules(config), RedisStore(settings, layout=where.layout, expected=where.replicas))
+    limiter = SubjectLimiter(rules(config), RedisStore(settings, layout=where.layout, expected=where.replicas))
     await limiter.connect()
     try:
         rows: dict[tuple[str, str], LimitState] = {}

@@ -1,4 +1,4 @@
-"""An admitted request: what it was charged, and what it is charged in the end. Implements core.ports.Reservation."""
+"""An admitted request: what it was charged, and what it is charged in the end. Implements core.ports.Charge."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gateway.core.usage import Usage
 from gateway.ratelimit.model import LimitState, Outcome, Plan, Verdict
 
 if TYPE_CHECKING:
-    from gateway.ratelimit.limiter import RateLimiter
+    from gateway.ratelimit.limiter import SubjectLimiter
 
 _OUTCOMES: dict[str, Outcome] = {"ok": "finished", "refused": "failed", "failed": "failed", "cancelled": "cancelled"}
 
@@ -41,7 +41,7 @@ class Reservation(Struct, eq=False, weakref=True):
     adopted   its slots are held in both stores
     """
 
-    limiter: RateLimiter
+    limiter: SubjectLimiter
     id: str
     plan: Plan
     cost: Cost | None
@@ -65,7 +65,7 @@ class Reservation(Struct, eq=False, weakref=True):
         return tuple(self.plan.names[index] for index in self.plan.shadows if counters[index].entry < 0)
 
     def settle(self, record: RequestRecord) -> None:
-        """See core.ports.Reservation."""
+        """See core.ports.Charge."""
         if self.settled:
             return
         if self.early:
@@ -81,7 +81,7 @@ class Reservation(Struct, eq=False, weakref=True):
             self.limiter.settle(self, used, outcome)
 
     def withdraw(self) -> None:
-        """See core.ports.Reservation."""
+        """See core.ports.Charge."""
         if not self.early:
             self.limiter.settle(self, None, "unserved")
 

@@ -24,7 +24,7 @@ from gateway.fleet.engine import Scraper
 from gateway.fleet.health import Health
 from gateway.fleet.worker import Worker
 from gateway.observe.process import LoopLag
-from gateway.ratelimit.limiter import RateLimiter
+from gateway.ratelimit.limiter import SubjectLimiter
 from gateway.ratelimit.memory import MemoryStore
 
 
@@ -105,7 +105,7 @@ async def discovery(rounds: Rounds) -> AsyncIterator[None]:
 async def heartbeat(rounds: Rounds) -> AsyncIterator[None]:
     store = MemoryStore()
     cast("Any", store).beat = rounds.go_async
-    made = RateLimiter([], store, heartbeat=0.001)
+    made = SubjectLimiter([], store, heartbeat=0.001)
     await made.start()
     yield
     await made.close()

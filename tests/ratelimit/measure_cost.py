@@ -21,7 +21,7 @@ import uvloop
 from gateway.config import Limit, Redis
 from gateway.core.estimate import Cost
 from gateway.core.usage import Usage
-from gateway.ratelimit import MemoryStore, RateLimiter, Store, Subject
+from gateway.ratelimit import MemoryStore, Store, Subject, SubjectLimiter
 from gateway.ratelimit.redis import batcher
 from gateway.ratelimit.redis.store import RedisStore
 from gateway.redis import Servers, connect
@@ -38,7 +38,7 @@ RULES = (
 class Round:
     """One round of `options.seconds`. waits: seconds that each admission took."""
 
-    def __init__(self, limiter: RateLimiter, options: argparse.Namespace) -> None:
+    def __init__(self, limiter: SubjectLimiter, options: argparse.Namespace) -> None:
         self.limiter = limiter
         self.options = options
         self.waits: list[float] = []
@@ -83,7 +83,7 @@ class Round:
 
 async def measure(store: Store, options: argparse.Namespace) -> None:
     for name, rules, one in (("none", (), MemoryStore()), (type(store).__name__, RULES, store)):
-        limiter = RateLimiter(rules, one)
+        limiter = SubjectLimiter(rules, one)
         await limiter.start()
         cpu, waits = float("inf"), list[float]()
         for _ in range(3):

@@ -14,7 +14,7 @@ import time
 from gateway.config import Limit, Redis
 from gateway.core.estimate import Cost
 from gateway.core.usage import Usage
-from gateway.ratelimit import Limited, RateLimiter, Subject
+from gateway.ratelimit import Limited, Subject, SubjectLimiter
 from gateway.ratelimit.redis import batcher as skewed
 from gateway.ratelimit.redis.store import RedisStore
 
@@ -26,7 +26,7 @@ SLOTS = Limit(name="slots", kind="concurrency", limit=20)
 
 
 async def ask(address: str, seconds: float) -> list[tuple[float, int, int]]:
-    limiter = RateLimiter([REQUESTS, TOKENS, SLOTS], RedisStore(Redis(addresses=(address,), timeout_s=10.0)))
+    limiter = SubjectLimiter([REQUESTS, TOKENS, SLOTS], RedisStore(Redis(addresses=(address,), timeout_s=10.0)))
     await limiter.start()
     assert limiter.state == "strict"
     log: list[tuple[float, int, int]] = []

@@ -23,7 +23,7 @@ from gateway.config import Limit, load
 from gateway.core.errors import Kind
 from gateway.core.estimate import Cost
 from gateway.core.usage import Usage
-from gateway.ratelimit import HttpRateLimiter, Limits, RateLimiter, Subject, rules
+from gateway.ratelimit import HttpRateLimiter, Limits, Subject, SubjectLimiter, rules
 from gateway.ratelimit.addresses import client_address
 from gateway.ratelimit.http import duration
 from tests.clients import CHAT, DIALECTS, REQUESTS, WAYS, Way
@@ -49,7 +49,7 @@ def ask(stack: Stack, key: str = "", dialect: str = "openai", **body: Any) -> ht
     return httpx.post(stack.url + path, headers=headers, json={"model": "m", **chat, **body}, timeout=20)
 
 
-def limiter_of(stack: Stack) -> RateLimiter:
+def limiter_of(stack: Stack) -> SubjectLimiter:
     limiting = stack.gateway.deployment.services.limiting
     assert limiting is not None
     return limiting.limiter

@@ -16,14 +16,14 @@ from gateway.core.errors import GatewayError, Kind
 from gateway.core.estimate import Cost
 from gateway.core.usage import Usage
 from gateway.light_task import Promise
-from gateway.ratelimit import Limited, MemoryStore, RateLimiter, Reservation, Store, Subject
+from gateway.ratelimit import Limited, MemoryStore, Reservation, Store, Subject, SubjectLimiter
 from gateway.ratelimit.model import Plan, Verdict, tightest
 from gateway.ratelimit.redis.store import RedisStore
 from gateway.ratelimit.store import StoreDown
 from gateway.wire.openai.replies.refusals import error_headers
 from tests.redis.server import Server
 
-Make = Callable[..., Awaitable[RateLimiter]]
+Make = Callable[..., Awaitable[SubjectLimiter]]
 ANN = Subject(key="ann", team="red", model="m", address="192.0.2.1")
 BOB = Subject(key="bob", team="red", model="m", address="2001:db8::1")
 
@@ -31,14 +31,14 @@ BOB = Subject(key="bob", team="red", model="m", address="2001:db8::1")
 @pytest.fixture(params=["memory", "redis"])
 async def make(request: pytest.FixtureRequest) -> AsyncIterator[Make]:
     """A started limiter of the rules given."""
-    made: list[RateLimiter] = []
+    made: list[SubjectLimiter] = []
 
-    async def one(*rules: Limit, **options: Any) -> RateLimiter:
+    async def one(*rules: Limit, **options: Any) -> SubjectLimiter:
         store: Store = MemoryStore()
         if request.param == "redis":
             server: Server = request.getfixturevalue("server")
             store = RedisStore(server.settings)
-        limiter = RateLimiter(rules, store, **options)
+        limiter = SubjectLimiter(rules, store, **options)
         await limiter.start()
         made.append(limiter)
         return limiter
@@ -60,12 +60,12 @@ def slots(limit: int, **more: Any) -> Limit:
     return Limit(**{"name": "slots", "kind": "concurrency", "limit": limit, **more})
 
 
-async def left(limiter: RateLimiter, subject: Subject = ANN) -> dict[str, int]:
+async def left(limiter: SubjectLimiter, subject: Subject = ANN) -> dict[str, int]:
     await limiter.flush()
     return {state.rule.name: state.remaining for state in (await limiter.inspect(subject))}
 
 
-async def refusal(limiter: RateLimiter, subject: Subject = ANN, cost: Cost = Cost()) -> Limited:  # noqa: B008
+async def refusal(limiter: SubjectLimiter, subject: Subject = ANN, cost: Cost = Cost()) -> Limited:  # noqa: B008
     with pytest.raises(Limited) as caught:
         await limiter.reserve(subject, cost)
     return caught.value
@@ -322,7 +322,7 @@ async def test_many_leases_are_renewed_in_parts_and_none_that_ended_meanwhile(mo
             elif len(parts) == 3:
                 whole.set()
 
-    limiter = RateLimiter([slots(10)], Store())
+    limiter = SubjectLimiter([slots(10)], Store())
     held = [await limiter.reserve(ANN) for _ in range(5)]
     await limiter.start()
     await asyncio.wait_for(whole.wait(), 30)
@@ -332,7 +332,7 @@ async def test_many_leases_are_renewed_in_parts_and_none_that_ended_meanwhile(mo
     assert await left(limiter) == {"slots": 6}
 
 
-async def until(limiter: RateLimiter, want: dict[str, int]) -> None:
+async def until(limiter: SubjectLimiter, want: dict[str, int]) -> None:
     async with asyncio.timeout(30):
         while await left(limiter) != want:  # noqa: ASYNC110 - the server's clock is what is waited for
             await asyncio.sleep(0.02)
@@ -454,7 +454,7 @@ async def test_plans_are_made_anew_only_when_a_replaced_rule_ends(monkeypatch: p
 # ---- what a refused client is told
 
 
-async def waits(limiter: RateLimiter, subject: Subject = ANN) -> tuple[float, float]:
+async def waits(limiter: SubjectLimiter, subject: Subject = ANN) -> tuple[float, float]:
     """(the wait a client is told, the true one) in seconds"""
     with pytest.raises(Limited) as caught:
         await limiter.reserve(subject, Cost(1))
@@ -495,7 +495,7 @@ class Silent(MemoryStore):
 
 async def test_what_is_decided_alone_is_counted_and_told_as_a_rate() -> None:
     said: list[tuple[int, float]] = []
-    limiter = RateLimiter([requests(5)], Silent(), heartbeat=0.02, on_alone=lambda *what: said.append(what))
+    limiter = SubjectLimiter([requests(5)], Silent(), heartbeat=0.02, on_alone=lambda *what: said.append(what))
     await limiter.start()
     for _ in range(3):
         await limiter.reserve(ANN)
@@ -533,7 +533,7 @@ class Told(MemoryStore):
 async def test_what_is_given_back_is_needed_where_little_is_left(limit: int, running: int, needed: bool) -> None:
     store = Told()
     slots = Limit(name="slots", kind="concurrency", limit=limit)
-    limiter = RateLimiter([slots, Limit(name="tpm", kind="tokens", limit=10_000)], store)
+    limiter = SubjectLimiter([slots, Limit(name="tpm", kind="tokens", limit=10_000)], store)
     await limiter.start()
     others = [await limiter.reserve(ANN, Cost(10)) for _ in range(running)]
     limiter.settle(await limiter.reserve(ANN, Cost(10)), Usage(0, 5))

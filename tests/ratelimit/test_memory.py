@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from gateway.config import Limit
-from gateway.ratelimit import MemoryStore, RateLimiter, Subject
+from gateway.ratelimit import MemoryStore, Subject, SubjectLimiter
 from gateway.ratelimit.model import ADMITTED, Settlement
 from gateway.ratelimit.plan import Layout, Plans
 
@@ -127,7 +127,7 @@ def test_what_is_in_flight_is_never_forgotten() -> None:
 
 
 async def test_the_limiter_remembers_a_bounded_number_of_subjects() -> None:
-    limiter = RateLimiter([Limit(name="a", kind="requests", limit=1, scope=("address",))], MemoryStore(max_keys=100))
+    limiter = SubjectLimiter([Limit(name="a", kind="requests", limit=1, scope=("address",))], MemoryStore(max_keys=100))
     for number in range(40_000):
         limiter.settle(await limiter.reserve(Subject(address=str(number))), None)
     assert len(limiter._plans._known) <= 16_384

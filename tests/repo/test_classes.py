@@ -23,7 +23,7 @@ WIDE = {
     "gateway.core.routing_facts.RoutingFacts": "what pick policies read of one request, made once a request",
     "gateway.observe.metrics.Metrics": "one attribute for each family that counts on the way of a request",
     "gateway.fleet.worker.Worker": _HOT,
-    "gateway.ratelimit.limiter.RateLimiter": "one owner of the counters of a process, in strict and degraded mode",
+    "gateway.ratelimit.limiter.SubjectLimiter": "one owner of the counters of a process, in strict and degraded mode",
     "gateway.server.connection.ClientConnection": _HOT,
     "gateway.server.cycle.RequestCycle": _HOT,
     "gateway.transport.connection.WorkerConnection": _HOT,

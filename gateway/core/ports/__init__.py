@@ -5,7 +5,7 @@ The pipeline names only these. Nothing here does I/O.
 
 from __future__ import annotations
 
-from gateway.core.ports.account import Observer, RateLimiter, RequestRecord, RequestTrace, Reservation, Tracer
+from gateway.core.ports.account import Charge, Observer, RateLimiter, RequestRecord, RequestTrace, Tracer
 from gateway.core.ports.backend import BEYOND, UNKNOWN, Ask, Backend, Capabilities, Counting, Facts, Gauges, Handover
 from gateway.core.ports.client import CountedConnection, Downstream
 from gateway.core.ports.dialect import Dialect, Lane, Passthrough, Settings, StreamReader, StreamWriter
@@ -18,6 +18,7 @@ __all__ = [
     "Backend",
     "BodySink",
     "Capabilities",
+    "Charge",
     "CountedConnection",
     "Counting",
     "Deadlines",
@@ -34,7 +35,6 @@ __all__ = [
     "RateLimiter",
     "RequestRecord",
     "RequestTrace",
-    "Reservation",
     "Settings",
     "StreamReader",
     "StreamWriter",

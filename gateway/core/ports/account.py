@@ -67,7 +67,7 @@ class RequestRecord(Struct):
     event: str = "request"
 
 
-class Reservation(Protocol):
+class Charge(Protocol):
     """The charge of an admitted request on its limits."""
 
     def settle(self, record: RequestRecord) -> None:
@@ -93,18 +93,16 @@ class RateLimiter(Protocol):
         cost: Cost | None,
         scope: Any,
         headers: Headers,
-        charges: list[Reservation],
+        charges: list[Charge],
     ) -> None:
-        """Admits the request of the key, team and model in `record`, and adds its reservation to `charges`, which has
+        """Admits the request of the key, team and model in `record`, and adds its charge to `charges`, which has
         those that were made for it before. Raises GatewayError, and charges nothing, if a limit refuses it.
 
         In both cases it adds the reply's headers about limits to `headers`. scope is the request's ASGI scope.
         """
         ...
 
-    async def admit_early(
-        self, record: RequestRecord, scope: Any, headers: Headers, charges: list[Reservation]
-    ) -> None:
+    async def admit_early(self, record: RequestRecord, scope: Any, headers: Headers, charges: list[Charge]) -> None:
         """As `admit`, for a request whose body takes long to read, before it is read, on the limits that count it
         whatever it holds: those of requests and concurrency by key, team and address.
 

@@ -13,7 +13,7 @@ from gateway.config import Limit, Redis
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.estimate import Cost
 from gateway.core.usage import Usage
-from gateway.ratelimit import Limited, RateLimiter, Reservation, Subject
+from gateway.ratelimit import Limited, Reservation, Subject, SubjectLimiter
 from gateway.ratelimit.redis.store import RedisStore
 from gateway.ratelimit.redis.timing import Timing
 from tests.ports import free_port
@@ -24,15 +24,17 @@ REQUESTS = Limit(name="rpm", kind="requests", limit=10)
 TOKENS = Limit(name="tpm", kind="tokens", limit=1000)
 SLOTS = Limit(name="slots", kind="concurrency", limit=6)
 
-Make = Callable[..., Awaitable[RateLimiter]]
+Make = Callable[..., Awaitable[SubjectLimiter]]
 
 
 @pytest.fixture
 async def make(mortal: Server) -> AsyncIterator[Make]:
-    made: list[RateLimiter] = []
+    made: list[SubjectLimiter] = []
 
-    async def one(*rules: Limit, heartbeat: float = 0.2, **options: Any) -> RateLimiter:
-        limiter = RateLimiter(rules, RedisStore(mortal.settings, heartbeat=heartbeat), heartbeat=heartbeat, **options)
+    async def one(*rules: Limit, heartbeat: float = 0.2, **options: Any) -> SubjectLimiter:
+        limiter = SubjectLimiter(
+            rules, RedisStore(mortal.settings, heartbeat=heartbeat), heartbeat=heartbeat, **options
+        )
         await limiter.start()
         made.append(limiter)
         return limiter
@@ -43,7 +45,7 @@ async def make(mortal: Server) -> AsyncIterator[Make]:
         await limiter.close()
 
 
-def wait_at_most(limiter: RateLimiter, seconds: float) -> None:
+def wait_at_most(limiter: SubjectLimiter, seconds: float) -> None:
     """A call has this long from now on, whatever earlier ones took. It is short only while the server is frozen: a
     machine that stands still makes a server that lives look dead."""
     for batcher in limiter._store._batchers:  # type: ignore[attr-defined]
@@ -54,23 +56,23 @@ def wait_at_most(limiter: RateLimiter, seconds: float) -> None:
             batcher._look_at_watch()
 
 
-def freeze(mortal: Server, limiter: RateLimiter, patience: float = 1.0) -> None:
+def freeze(mortal: Server, limiter: SubjectLimiter, patience: float = 1.0) -> None:
     mortal.freeze()
     wait_at_most(limiter, patience)
 
 
-def thaw(mortal: Server, limiter: RateLimiter) -> None:
+def thaw(mortal: Server, limiter: SubjectLimiter) -> None:
     wait_at_most(limiter, 30)
     mortal.thaw()
 
 
-async def reach(limiter: RateLimiter, state: str, within: float = 30.0) -> None:
+async def reach(limiter: SubjectLimiter, state: str, within: float = 30.0) -> None:
     async with asyncio.timeout(within):
         while limiter.state != state:  # noqa: ASYNC110 - what is waited for happens in the server
             await asyncio.sleep(0.01)
 
 
-async def take(limiter: RateLimiter, most: int, cost: Cost = Cost()) -> list[Reservation]:  # noqa: B008
+async def take(limiter: SubjectLimiter, most: int, cost: Cost = Cost()) -> list[Reservation]:  # noqa: B008
     """Up to `most` leases, until the first refusal."""
     leases = []
     for _ in range(most):
@@ -81,7 +83,7 @@ async def take(limiter: RateLimiter, most: int, cost: Cost = Cost()) -> list[Res
     return leases
 
 
-async def left(limiter: RateLimiter) -> dict[str, int]:
+async def left(limiter: SubjectLimiter) -> dict[str, int]:
     await limiter.flush()
     return {state.rule.name: state.remaining for state in (await limiter.inspect(ANN))}
 
@@ -223,7 +225,7 @@ async def test_local_counting_survives_a_flapping_server(mortal: Server, make: M
 
 async def test_a_wrong_password_is_a_failure_that_says_so(mortal: Server) -> None:
     mortal.command("CONFIG", "SET", "requirepass", "right")
-    limiter = RateLimiter([REQUESTS], RedisStore(Redis(addresses=(mortal.address,), timeout_s=10)))
+    limiter = SubjectLimiter([REQUESTS], RedisStore(Redis(addresses=(mortal.address,), timeout_s=10)))
     await limiter.start()
     assert limiter.state == "degraded"
     assert "Authentication" in limiter.reason
@@ -232,7 +234,7 @@ async def test_a_wrong_password_is_a_failure_that_says_so(mortal: Server) -> Non
 
 
 async def test_a_primary_that_became_a_replica_is_left_until_it_is_one_again(mortal: Server) -> None:
-    limiter = RateLimiter([REQUESTS], RedisStore(mortal.settings))
+    limiter = SubjectLimiter([REQUESTS], RedisStore(mortal.settings))
     await limiter.start()
     mortal.command("REPLICAOF", "127.0.0.1", free_port())
     assert [lease.strict for lease in await take(limiter, 3)] == [False] * 3

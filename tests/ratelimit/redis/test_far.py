@@ -11,7 +11,7 @@ import pytest
 
 from gateway.cli import main
 from gateway.config import Limit, Redis
-from gateway.ratelimit import Limited, RateLimiter, Subject
+from gateway.ratelimit import Limited, Subject, SubjectLimiter
 from gateway.ratelimit.redis.store import RedisStore
 from tests.redis.far import Far
 from tests.redis.server import Server
@@ -29,12 +29,12 @@ async def test_a_flood_is_held_to_the_limit_and_nobody_is_decided_alone(far: Far
     rules = [Limit(name="rpm", kind="requests", limit=LIMIT)]
     settings = Redis(addresses=(far.address,), timeout_s=10)
     stores = [RedisStore(settings) for _ in range(2)]
-    limiters = [RateLimiter(rules, store) for store in stores]
+    limiters = [SubjectLimiter(rules, store) for store in stores]
     for limiter in limiters:
         await limiter.start()
         assert limiter.state == "strict"
 
-    async def client(limiter: RateLimiter) -> int:
+    async def client(limiter: SubjectLimiter) -> int:
         admitted = 0
         for _ in range(4):
             try:

@@ -20,7 +20,7 @@ from redis.crc import key_slot
 from gateway.config import Limit, Redis
 from gateway.core.estimate import Cost
 from gateway.core.usage import Usage
-from gateway.ratelimit import Limited, RateLimiter, Subject
+from gateway.ratelimit import Limited, Subject, SubjectLimiter
 from gateway.ratelimit.model import Plan, Verdict
 from gateway.ratelimit.plan import Layout, Plans
 from gateway.ratelimit.redis.codec import ADMIT, BEAT, Operation, pack, unpack
@@ -40,7 +40,7 @@ RULES = (
 )
 
 
-async def traffic(limiter: RateLimiter, turns: int, seed: int) -> None:
+async def traffic(limiter: SubjectLimiter, turns: int, seed: int) -> None:
     chance = random.Random(seed)
 
     async def client() -> None:
@@ -69,7 +69,7 @@ async def traffic(limiter: RateLimiter, turns: int, seed: int) -> None:
     await limiter.flush()
 
 
-async def strict(limiter: RateLimiter) -> None:
+async def strict(limiter: SubjectLimiter) -> None:
     """Until the store decides, at the latest after some probes: nodes that stand still are asked again."""
     async with asyncio.timeout(60):
         while limiter.state != "strict":  # noqa: ASYNC110 - the background probe
@@ -77,7 +77,7 @@ async def strict(limiter: RateLimiter) -> None:
 
 
 async def test_every_key_expires_and_none_is_negative(server: Server) -> None:
-    limiter = RateLimiter(RULES, RedisStore(server.settings))
+    limiter = SubjectLimiter(RULES, RedisStore(server.settings))
     await limiter.start()
     await traffic(limiter, 30, 1)
     keys = server.command("KEYS", "*")
@@ -94,7 +94,7 @@ async def test_every_key_expires_and_none_is_negative(server: Server) -> None:
 
 
 async def test_a_flushed_script_is_sent_again(server: Server) -> None:
-    limiter = RateLimiter(RULES, RedisStore(server.settings))
+    limiter = SubjectLimiter(RULES, RedisStore(server.settings))
     await limiter.start()
     subject = Subject("k", "t", "m", "10.0.0.1")
     await limiter.reserve(subject, Cost(1))
@@ -106,7 +106,7 @@ async def test_a_flushed_script_is_sent_again(server: Server) -> None:
 
 
 async def test_one_loop_turn_shares_one_call(server: Server) -> None:
-    limiter = RateLimiter(RULES[:1], RedisStore(server.settings), heartbeat=1000)
+    limiter = SubjectLimiter(RULES[:1], RedisStore(server.settings), heartbeat=1000)
     await limiter.start()
     await limiter.flush()
     await asyncio.sleep(0.05)
@@ -123,7 +123,7 @@ async def test_one_loop_turn_shares_one_call(server: Server) -> None:
 
 
 async def test_a_freed_slot_is_free_at_once_however_crowded_it_is(server: Server) -> None:
-    limiter = RateLimiter([Limit(name="slots", kind="concurrency", limit=1)], RedisStore(server.settings))
+    limiter = SubjectLimiter([Limit(name="slots", kind="concurrency", limit=1)], RedisStore(server.settings))
     await limiter.start()
 
     async def client(key: str) -> None:
@@ -139,7 +139,7 @@ async def test_a_freed_slot_is_free_at_once_however_crowded_it_is(server: Server
 
 async def test_a_connection_that_the_server_closed_is_not_used_again(server: Server) -> None:
     store = RedisStore(server.settings)
-    limiter = RateLimiter(RULES[:1], store, heartbeat=1000)
+    limiter = SubjectLimiter(RULES[:1], store, heartbeat=1000)
     await limiter.start()
     await limiter.reserve(Subject("k"))
     link = store._links[0]
@@ -277,7 +277,7 @@ async def test_late_admissions_do_nothing(server: Server) -> None:
 
 async def test_the_server_clock_decides(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     fast, slow = (
-        RateLimiter([Limit(name="r", kind="requests", limit=10)], RedisStore(server.settings)) for _ in range(2)
+        SubjectLimiter([Limit(name="r", kind="requests", limit=10)], RedisStore(server.settings)) for _ in range(2)
     )
     await fast.start()
     await slow.start()
@@ -323,7 +323,7 @@ async def test_a_cluster(cluster: Server, partitions: int) -> None:
     settings = cluster.settings.model_copy(update={"mode": "cluster"})
     layout = Layout(partitions=partitions, partition_by="team" if partitions > 1 else None)
     rules = RULES if partitions == 1 else [rule for rule in RULES if "team" in rule.scope]
-    limiter = RateLimiter(rules, RedisStore(settings, layout=layout))
+    limiter = SubjectLimiter(rules, RedisStore(settings, layout=layout))
     await limiter.start()
     await strict(limiter)
     await traffic(limiter, 10, 2)
@@ -368,12 +368,12 @@ async def test_a_cluster_of_several_nodes(nodes: list[Server], partitions: int) 
     layout = Layout(partitions=partitions, partition_by="team" if partitions > 1 else None)
     rules = [Limit(name="rpm", kind="requests", limit=3, scope=("team",)), *([RULES[2]] if partitions == 1 else [])]
     for _ in range(3):  # as `dragoman limits` does: start, ask, end
-        limiter = RateLimiter(rules, RedisStore(settings, layout=layout))
+        limiter = SubjectLimiter(rules, RedisStore(settings, layout=layout))
         await limiter.connect()
         await strict(limiter)
         await limiter.inspect(Subject("k", "t"))
         await limiter.close()
-    limiter = RateLimiter(rules, RedisStore(settings, layout=layout))
+    limiter = SubjectLimiter(rules, RedisStore(settings, layout=layout))
     await limiter.start()
     await strict(limiter)
     for team in range(40):
@@ -391,7 +391,7 @@ async def test_a_node_that_stands_still_holds_no_request_up(nodes: list[Server])
     """Requests are decided alone while it does, also those whose counters lie on other nodes once that is known."""
     settings = Redis(addresses=tuple(one.address for one in nodes), mode="cluster", timeout_s=0.3)
     rules = [Limit(name="rpm", kind="requests", limit=100, scope=("team",))]
-    limiter = RateLimiter(rules, RedisStore(settings, layout=Layout(partitions=16, partition_by="team")))
+    limiter = SubjectLimiter(rules, RedisStore(settings, layout=Layout(partitions=16, partition_by="team")))
     await limiter.start()
     await strict(limiter)
     nodes[0].freeze()
@@ -420,7 +420,7 @@ def gone(monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 async def test_a_node_whose_machine_died_keeps_no_other_from_being_asked(cluster: Server, gone: str) -> None:
-    limiter = RateLimiter(RULES, RedisStore(Redis(addresses=(gone, cluster.address), mode="cluster", timeout_s=10)))
+    limiter = SubjectLimiter(RULES, RedisStore(Redis(addresses=(gone, cluster.address), mode="cluster", timeout_s=10)))
     await limiter.start()
     await strict(limiter)  # a cluster that has just begun may still say that it is down
     await limiter.close()
@@ -433,7 +433,7 @@ async def test_a_sentinel_whose_machine_died_keeps_no_other_from_being_asked(
     file.write_text(f"sentinel monitor mymaster 127.0.0.1 {server.port} 1\n")
     with Server(tmp_path, "--sentinel", file=file) as sentinel:
         settings = Redis(addresses=(gone, sentinel.address), mode="sentinel", timeout_s=10)
-        limiter = RateLimiter(RULES, RedisStore(settings))
+        limiter = SubjectLimiter(RULES, RedisStore(settings))
         await limiter.start()
         assert (limiter.state, limiter.reason) == ("strict", "")
         await limiter.close()
@@ -443,7 +443,7 @@ async def test_a_full_server_is_down_until_there_is_room(mortal: Server) -> None
     """`noeviction`: a heartbeat passes where an admission does not, so a probe has to write as an admission does."""
     changes: list[tuple[str, str]] = []
     settings = mortal.settings
-    limiter = RateLimiter(RULES[:2], RedisStore(settings), on_change=lambda *change: changes.append(change))
+    limiter = SubjectLimiter(RULES[:2], RedisStore(settings), on_change=lambda *change: changes.append(change))
     await limiter.start()
     await limiter.reserve(Subject("k", "t", "m"))
     mortal.command("CONFIG", "SET", "maxmemory-policy", "noeviction")
@@ -468,7 +468,7 @@ async def test_a_primary_behind_sentinel(server: Server, tmp_path: Path) -> None
     dead = f"127.0.0.1:{free_port()}"
     with Server(tmp_path, "--sentinel", port=port, file=file):
         settings = Redis(addresses=(dead, f"127.0.0.1:{port}"), mode="sentinel", timeout_s=10)
-        limiter = RateLimiter(RULES, RedisStore(settings))
+        limiter = SubjectLimiter(RULES, RedisStore(settings))
         await limiter.start()
         assert (limiter.state, limiter.reason) == ("strict", "")
         await traffic(limiter, 5, 4)
@@ -485,7 +485,7 @@ async def test_an_acl_user_with_a_password_file(
     grants += " +zadd +zrem +zcard +zremrangebyscore"
     mortal.command("ACL", "SETUSER", "limits", "on", ">secret", *grants.split())
     settings = mortal.settings.model_copy(update={"username": "limits", "password_file": str(file)})
-    limiter = RateLimiter(RULES, RedisStore(settings), heartbeat=0.1)
+    limiter = SubjectLimiter(RULES, RedisStore(settings), heartbeat=0.1)
     await limiter.start()
     assert limiter.state == "degraded"
     file.write_text("secret\n")  # rotated: no restart
@@ -509,7 +509,7 @@ async def test_a_password_that_is_known(mortal: Server, user: str | None) -> Non
         mortal.command("ACL", "SETUSER", "default", "off")
     settings = mortal.settings.model_copy(update={"username": user}).holding({"password": "canary"})
     assert "canary" not in repr(settings)
-    limiter = RateLimiter(RULES, RedisStore(settings))
+    limiter = SubjectLimiter(RULES, RedisStore(settings))
     await limiter.start()
     assert (limiter.state, limiter.reason) == ("strict", "")
     await limiter.close()
@@ -545,7 +545,7 @@ async def test_tls(server: Server, certificate: tuple[Path, Path]) -> None:
     for trusted in (True, False):
         ca_file = str(certificate[0]) if trusted else None
         settings = Redis(addresses=(address,), tls=True, ca_file=ca_file, timeout_s=10)
-        limiter = RateLimiter(RULES, RedisStore(settings))
+        limiter = SubjectLimiter(RULES, RedisStore(settings))
         await limiter.start()
         assert limiter.state == ("strict" if trusted else "degraded")
         await limiter.close()
