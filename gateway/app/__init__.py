@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from functools import partial
 from importlib.metadata import version
 from typing import Any
 from urllib.parse import parse_qs
 
 from gateway import backends, dialects
-from gateway.app.cors import Application, Cors
+from gateway.app.cors import Cors
 from gateway.app.deployment import Deployment
+from gateway.app.fleet_metrics import FleetMetrics
 from gateway.app.prepared import Prepared
 from gateway.app.routes import postable, router
 from gateway.app.services import Host
@@ -20,9 +20,7 @@ from gateway.config import Available, Config, is_loopback
 from gateway.console import Console, Served, Watched
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Headers, header_value
-from gateway.fleet.pick.prefix import Prefix
 from gateway.observe.exposition import content_type
-from gateway.observe.fleet import CacheFigures, ConnectionFigures, FleetMetrics, WorkerFigures
 from gateway.observe.limits import LimitMetrics
 from gateway.observe.log import Log
 from gateway.observe.metrics import Metrics
@@ -64,110 +62,42 @@ class Gateway:
         self._lag = LoopLag(self.metrics.loop_lag, late=host.guard.late)
         self.draining = False
         self._limit_metrics = LimitMetrics()
-        self.metrics.registry.register(self._limit_metrics)
         # A reload cannot move a listener, and must not show /metrics to clients that could not see it before.
         self._apart = config.metrics.listen is not None
         self._retiring: set[asyncio.Task[None]] = set()
-        self._deployments: list[Deployment] = []
-        for collector in (
-            self.process,
-            FleetMetrics(
-                self._workers,
-                self._connections,
-                lambda: self.deployment.budget.left if self._deployments else 0.0,
-                self._waiting,
-                self._caches,
-                self._picks,
-            ),
-        ):
+        for collector in (self._limit_metrics, self.process, FleetMetrics(host.deployments)):
             self.metrics.registry.register(collector)
         self._reloading = asyncio.Lock()
         self._console = Console(self._watched, self.metrics.registry, group)
         self._install(Deployment(config, Prepared(config), host))
 
-    def _waiting(self) -> dict[str, int]:
-        """Requests that wait for a worker, by model; those of a configuration before this one count too."""
-        found = dict.fromkeys(self.deployment.pools, 0) if self._deployments else {}
-        for state in self._deployments:
-            for model, fleet in state.fleets.models.items():
-                found[model] = found.get(model, 0) + sum(pool.waiting for pool in fleet.pools)
-        return found
-
-    def _workers(self) -> list[WorkerFigures]:
-        """The workers of this configuration; they are the same objects as those of the one before."""
-        now = time.monotonic()
-        return [
-            WorkerFigures(model, address, worker.in_flight, worker.max_in_flight, worker.breaker.state(now))
-            for model, address in (self.deployment.workers if self._deployments else ())
-            for worker in (self.deployment.workers[model, address],)
-        ]
-
-    def _caches(self) -> list[CacheFigures]:
-        """The cache figures of the workers whose engines publish what they have cached."""
-        return [
-            CacheFigures(
-                model,
-                address,
-                blocks.connected,
-                blocks.state,
-                {"read": blocks.read, "lost": blocks.lost, "unreadable": blocks.unreadable},
-                len(blocks),
-                blocks.memory,
-            )
-            for model, address in (self.deployment.workers if self._deployments else ())
-            if (blocks := self.deployment.workers[model, address].blocks) is not None
-        ]
-
-    def _picks(self) -> dict[str, dict[str, int]]:
-        """Counts of picks by what decided them, for each model with `kv_events` that picks by prefix."""
-        if not self._deployments:
-            return {}
-        listening = [name for name, options in self.deployment.config.models.items() if options.kv_events is not None]
-        policies = {name: self.deployment.pools[name].policy for name in listening}
-        return {name: policy.picks for name, policy in policies.items() if isinstance(policy, Prefix)}
-
-    def _connections(self) -> dict[str, ConnectionFigures]:
-        """Connections to workers, by model; those of a configuration before this one count too."""
-        found: dict[str, ConnectionFigures] = {}
-        for state in self._deployments:
-            for model, pooled in state.transports.items():
-                before = found.get(model, ConnectionFigures(0, 0))
-                idle = pooled.idle
-                found[model] = ConnectionFigures(before.busy + pooled.open - idle, before.idle + idle)
-        return found
+    @property
+    def deployment(self) -> Deployment:
+        """The configuration in force."""
+        return self._host.deployments[-1]
 
     def _install(self, deployment: Deployment) -> None:
-        self.deployment = deployment
-        self._deployments.append(deployment)
-        self._host.roster.add(deployment.fleets)
-        services = deployment.services
-        services.take_effect(deployment.fleets.death_of)
-        self._host.known_keys.configured = deployment.keyring.sums
-        for secret in deployment.prepared.secrets:
-            self._host.known_keys.add(secret.encode())
+        """New requests use `deployment` from now on."""
+        deployment.put_in_force()
+        config, services = deployment.config, deployment.services
         self._limit_metrics.limiter = services.limiting.limiter if services.limiting is not None else None
         self._limit_metrics.stream = services.stream
-        if deployment.config.log.dangerously_log_prompts:
+        if config.log.dangerously_log_prompts:
             self.log.event("warning", "prompts are logged", option="log.dangerously_log_prompts")
-        self._host.guard.configure(deployment.config.listen.shed_lag_s, deployment.prepared.priorities)
-        cors = deployment.config.cors
-        self._cors = Cors(cors, self._host.known_keys) if cors.origins else None
-        browsers = self._cors.wrap if self._cors is not None else _unchanged
-        paths = router(deployment.config, deployment.runtime)
-        self._router = browsers(paths)
+        self._cors = Cors(config.cors, self._host.known_keys)
+        paths = router(config, deployment.runtime)
+        self._router = self._cors.wrap(paths)
         # Nearly every request has one of a few literal paths.
-        self._literal: dict[str, Any] = {path: browsers(endpoint) for path, endpoint in paths.literal.items()}
+        self._literal: dict[str, Any] = {path: self._cors.wrap(endpoint) for path, endpoint in paths.literal.items()}
         own = {"/livez": _live, "/readyz": self._readyz}
         # Model names are shown only to operators: a client that may ask for one could find out the others.
-        operations = {**own, "/readyz": self._readyz_of_model}
-        if deployment.config.metrics.enabled:
-            operations["/metrics"] = self._metrics
-        self._literal.update(own if self._apart else operations)
-        self._operations: dict[str, Any] = operations
-        place = deployment.config.metrics.listen
-        if place is not None:
+        self._operations: dict[str, Any] = {**own, "/readyz": self._readyz_of_model}
+        if config.metrics.enabled:
+            self._operations["/metrics"] = self._metrics
+        self._literal.update(own if self._apart else self._operations)
+        if (place := config.metrics.listen) is not None:
             local = is_loopback(place.rpartition(":")[0].strip("[]"))
-            self._operations = {**operations, **self._console.endpoints(deployment.config.console, local)}
+            self._operations.update(self._console.endpoints(config.console, local))
 
     def _watched(self) -> Watched:
         state = self.deployment
@@ -194,48 +124,35 @@ class Gateway:
             await self._group.start(self.metrics.registry, self._console.encoded)
 
     async def reload(self, config: Config) -> None:
-        """New requests use `config`, running ones finish with the old one. Workers in both keep their state."""
+        """New requests use `config`, running ones finish with the old one. Workers in both keep their state. If it
+        raises, nothing has changed."""
         async with self._reloading:
             prepared = await asyncio.to_thread(Prepared, config)
-            old = self.deployment
-            state = Deployment(config, prepared, self._host, old)
+            old, new = self.deployment, Deployment(config, prepared, self._host)
             try:
-                await state.start()
-            except BaseException:  # it was never used: what it holds goes, and the old one stays
-                await state.close()
-                await state.services.close([old.services])
+                await new.start()
+            except BaseException:
+                await new.close()
                 raise
-            self._install(state)
-            state.fleets.take_effect()
+            self._install(new)
+            new.fleets.take_effect()
             self.log.configure(config.log.level, config.log.requests, config.log.format)
             self.metrics.configure(config.metrics.genai)
-            task = asyncio.create_task(self._retire(old))
+            task = asyncio.create_task(old.retire())
             self._retiring.add(task)
             task.add_done_callback(self._retiring.discard)
-
-    async def _retire(self, old: Deployment) -> None:
-        await old.fleets.rest()
-        for model in old.fleets.models:
-            self._host.roster.changed(self.deployment.fleets, model)
-        for model, address in old.workers.keys() - self.deployment.workers.keys():
-            self.metrics.worker_left(model, address)
-        await old.runtime.active.empty(None)
-        self._deployments.remove(old)
-        self._host.roster.remove(old.fleets)
-        await old.close()
-        await old.services.close([state.services for state in self._deployments])
 
     async def drain(self) -> None:
         """Reports not ready, and waits until nothing runs and load balancers had time to notice (`relay.notice_s`).
         A request that still runs after `relay.drain_s` is ended with an error in its client's dialect."""
         self.draining = True
         self.metrics.draining.set(1)
-        for state in self._deployments:
+        for state in self._host.deployments:
             state.runtime.active.draining = True
         relay = self.deployment.config.relay
         await asyncio.sleep(relay.notice_s)
         await self._idle(relay.drain_s - relay.notice_s)
-        for state in self._deployments:
+        for state in self._host.deployments:
             for run in list(state.runtime.active.requests):
                 run.interrupt(GatewayError(Kind.DRAINING, "the gateway is shutting down", retry_after=1.0))
         await self._idle(_LAST_WORDS_S)
@@ -247,11 +164,10 @@ class Gateway:
         self.metrics.refused.labels(str(refusal.status)).inc()
         level = "info" if refusal.status < 500 else "warning"
         self.log.rationed(level, "refused", id=name, status=refusal.status, code=refusal.code, client=client)
-        browsers = self._cors.reply_headers(headers) if self._cors is not None else []
-        return [(b"x-request-id", name.encode()), *browsers]
+        return [(b"x-request-id", name.encode()), *self._cors.reply_headers(headers)]
 
     async def _idle(self, timeout_s: float) -> None:
-        await asyncio.gather(*(state.runtime.active.empty(timeout_s) for state in self._deployments))
+        await asyncio.gather(*(state.runtime.active.empty(timeout_s) for state in self._host.deployments))
 
     async def close(self) -> None:
         self._lag.stop()
@@ -260,10 +176,8 @@ class Gateway:
         for task in self._retiring:
             task.cancel()
         await asyncio.gather(*self._retiring, return_exceptions=True)
-        await self.deployment.close()
-        while self._deployments:
-            services = self._deployments.pop().services
-            await services.close([state.services for state in self._deployments])
+        for deployment in reversed(self._host.deployments):
+            await deployment.close()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -304,17 +218,8 @@ class Gateway:
 
     async def _metrics(self, scope: Scope, receive: Receive, send: Send) -> None:
         accept = header_value(scope["headers"], b"accept") or b""
-        page = await self._page(accept) if scope["method"] in ("GET", "HEAD") else b""
+        page = await self.metrics.page_in_turns(accept, self._group) if scope["method"] in ("GET", "HEAD") else b""
         await _plain(scope, send, 200, page, content_type(accept))
-
-    async def _page(self, accept: bytes) -> bytes:
-        if self._group is None:
-            return await self.metrics.page_in_turns(accept)
-        return await self.metrics.page_of_all(accept, self._group)
-
-
-def _unchanged(endpoint: Application) -> Application:
-    return endpoint
 
 
 async def _nothing(scope: Scope, receive: Receive, send: Send) -> None:

@@ -34,7 +34,8 @@ _NAMES = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z, -]{1,8192}\Z")
 
 
 class Cors:
-    """Wraps endpoints. A request without `Origin` is not a page's request to another origin: it passes through."""
+    """Wraps endpoints, if there are origins. A request without `Origin` is not a page's request to another origin: it
+    passes through."""
 
     def __init__(self, options: CorsOptions, known: KnownKeys) -> None:
         self._known = known
@@ -45,14 +46,17 @@ class Cors:
 
     def wrap(self, endpoint: Application) -> Application:
         """`endpoint`, with preflights answered before it and the headers for browsers on all of its replies."""
+        if not self._origins:
+            return endpoint
 
         async def wrapped(scope: Scope, receive: Receive, send: Send) -> None:
-            origin = header_value(scope["headers"], b"origin")
-            if origin is not None and scope["method"] == "OPTIONS" and self._asks(scope["headers"]):
-                await self._preflight(origin, scope["headers"], send)
+            headers = scope["headers"]
+            origin = header_value(headers, b"origin")
+            asks = scope["method"] == "OPTIONS" and header_value(headers, b"access-control-request-method") is not None
+            if origin is not None and asks:
+                await self._preflight(origin, headers, send)
                 return
-            found = self._told(origin)
-            if found:
+            if found := self._reply_headers(origin):
                 scope[REPLY_HEADERS] = found
             await endpoint(scope, receive, send)
 
@@ -60,16 +64,12 @@ class Cors:
 
     def reply_headers(self, headers: Headers) -> Headers:
         """The headers for browsers on the reply to a request with `headers`."""
-        return self._told(header_value(headers, b"origin"))
+        return self._reply_headers(header_value(headers, b"origin")) if self._origins else []
 
-    def _told(self, origin: bytes | None) -> Headers:
+    def _reply_headers(self, origin: bytes | None) -> Headers:
         if origin is None:
             return [] if self._any else [_VARY]  # a cache must not give this reply to a page
         return self._allowed(origin, _EXPOSE)
-
-    @staticmethod
-    def _asks(headers: Headers) -> bool:
-        return header_value(headers, b"access-control-request-method") is not None
 
     def _allowed(self, origin: bytes, *more: tuple[bytes, bytes]) -> Headers:
         """Headers that let pages of `origin` read a reply; only `Vary` for an origin that is not listed."""

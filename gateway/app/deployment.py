@@ -12,16 +12,16 @@ from typing import cast
 from msgspec.structs import replace
 
 from gateway import backends
+from gateway.app.memory import room_for_bodies
 from gateway.app.observer import FleetObserver, Observer
-from gateway.app.other_models import mirrors, other_models
 from gateway.app.prepared import Prepared
-from gateway.app.services import Host, Services
+from gateway.app.services import Host, services_of
 from gateway.auth import Keyring
 from gateway.config import Config
 from gateway.config import Model as ModelOptions
 from gateway.core.http import Headers
 from gateway.core.messages import Op
-from gateway.core.ports import Capabilities, Deadlines, Pool
+from gateway.core.ports import Capabilities, Pool
 from gateway.fleet.adapters import AdapterPool
 from gateway.fleet.budget import RetryBudget
 from gateway.fleet.engine import ASK, hear_load
@@ -32,7 +32,9 @@ from gateway.pipeline import ActiveRequests, Runtime, ServedModel
 from gateway.pipeline.mirror import Mirror
 from gateway.pipeline.models import Prefill
 from gateway.pipeline.optional import Limits, PromptLog, Storing
+from gateway.pipeline.other_models import OtherModels
 from gateway.pipeline.prompt_tokens import ask_tokens
+from gateway.pipeline.response_store import MemoryResponseStore
 from gateway.pipeline.runtime import Retries, Stages
 from gateway.pipeline.tracing import DebugLog, Explain, Spans
 from gateway.pipeline.watch import Watchers
@@ -45,18 +47,15 @@ from gateway.transport.pooled import Pooled
 class Deployment:
     """Everything that belongs to one configuration. A reload builds another; running requests finish with theirs.
 
-    To build one changes nothing that `before` uses, the configuration before it.
+    To build and to start one changes nothing that the configuration in force uses; `take_effect` does.
     """
 
-    def __init__(self, config: Config, prepared: Prepared, host: Host, before: Deployment | None = None) -> None:
+    def __init__(self, config: Config, prepared: Prepared, host: Host) -> None:
         log, metrics = host.log, host.metrics
         self.config = config
         self.prepared = prepared
-        self.services: Services = Services(config, prepared, host, None if before is None else before.services)
-        services = self.services
-        self._log = log
-        self._metrics = metrics
-        self._created = host.created
+        self.services = services = services_of(config, prepared.limits, host)
+        self._host = host
         self.transports: dict[str, Pooled] = {}
         trace = partial(log.event, "debug") if config.log.level == "debug" else None
         observer = FleetObserver(log, metrics)
@@ -77,7 +76,7 @@ class Deployment:
         def estimate(op: Op) -> int:
             return guess.cost(op).prompt
 
-        self._mirrors = mirrors(config, models, estimate, services.quarantine, metrics)
+        self._mirrors = self._mirror(estimate)
         self.runtime = Runtime(
             models=models,
             identify=self.keyring.identify,
@@ -103,15 +102,10 @@ class Deployment:
             response_store=services.response_store,
         )
 
-    def _serve_model(
-        self,
-        name: str,
-        options: ModelOptions,
-        watchers: Watchers,
-    ) -> ServedModel:
-        self._metrics.serves(name)
+    def _serve_model(self, name: str, options: ModelOptions, watchers: Watchers) -> ServedModel:
+        self._host.metrics.serves(name)
         backend = backends.create(options.backend)
-        transport = Pooled(ssl_for=self._ssl_for(options.ca_file), counts=self._metrics.connections(name))
+        transport = Pooled(ssl_for=self._ssl_for(options.ca_file), counts=self._host.metrics.connections(name))
         self.transports[name] = transport
         headers: Headers = [(key.lower().encode(), value.encode()) for key, value in options.headers.items()]
         if options.api_key is not None:
@@ -132,14 +126,14 @@ class Deployment:
             backend=backend,
             can=fleet.can,
             transport=transport,
-            deadlines=Deadlines(deadlines.connect_s, deadlines.first_byte_s, deadlines.idle_s),
+            deadlines=deadlines.for_transport,
             headers=headers,
             total_s=deadlines.total_s,
-            created=self._created,
-            gaps=self._metrics.gaps(name),
+            created=self._host.created,
+            gaps=self._host.metrics.gaps(name),
             aliases=options.aliases,
             paths=frozenset(options.paths) if options.paths is not None else None,
-            other_models=other_models(self.config, name),
+            other_models=OtherModels.from_config(self.config, name),
             hedge_s=options.hedge_s,
             first_byte_per_token=deadlines.first_byte_per_1000_s / 1000,
             prefill=prefill,
@@ -147,6 +141,21 @@ class Deployment:
             stages=() if options.kv_events is None else (ask_tokens,),
             hear=hear,
         )
+
+    def _mirror(self, estimate: Callable[[Op], int]) -> list[Mirror]:
+        """Gives the models their mirrors, and returns all of them. estimate: tokens of a prompt."""
+        found = []
+        for name, options in self.config.models.items():
+            if options.mirror is not None:
+                to = self.config.model_names[options.mirror.model]
+                count = partial(self._mirrored, name, to)
+                mirror = Mirror(to, options.mirror, count, self._models, estimate, self.services.quarantine)
+                self._models[name].watchers = Watchers(*self._models[name].watchers.all, mirror)
+                found.append(mirror)
+        return found
+
+    def _mirrored(self, name: str, to: str, result: str) -> None:
+        self._host.metrics.mirrored.labels(name, to, result).inc()
 
     def _ssl_for(self, ca_file: str | None) -> Callable[[str], ssl.SSLContext | None] | None:
         if ca_file is None:
@@ -163,16 +172,47 @@ class Deployment:
             self.services.quarantine,
             limits,
             None if self.services.response_store is None else Storing(self.services.response_store),
-            PromptLog(self._log.prompt) if self.config.log.dangerously_log_prompts else None,
+            PromptLog(self._host.log.prompt) if self.config.log.dangerously_log_prompts else None,
             None if explain == "never" else Explain(explain == "always"),
         ]
         return Watchers(*(one for one in found if one is not None))
 
     async def start(self) -> None:
         """Starts discovery and probes; returns once every worker was probed, so that the first request finds one. If it
-        raises, nothing has changed for the configuration in force."""
+        raises, nothing has changed for the configuration in force: close this one."""
         await self.services.start()
         await self.fleets.start()
+
+    def put_in_force(self) -> None:
+        """From now on this is the configuration in force; its settings hold for requests of older ones, too."""
+        host, listen, services = self._host, self.config.listen, self.services
+        host.deployments.append(self)
+        host.roster.add(self.fleets)
+        host.known_keys.configured = self.keyring.sums
+        for secret in self.prepared.secrets:
+            host.known_keys.add(secret.encode())
+        host.guard.configure(listen.shed_lag_s, self.prepared.priorities)
+        room = max(room_for_bodies() // host.processes, listen.max_body_bytes)
+        host.body_budget.limit = listen.max_bodies_bytes or room
+        if services.limiting is not None:
+            services.limiting.use(self.config, self.prepared.limits)
+        if services.quarantine is not None:
+            services.quarantine.hold_s = self.config.breaker.quarantine_s
+            services.quarantine.death_of = self.fleets.death_of
+        if isinstance(services.response_store, MemoryResponseStore):
+            store = self.config.store
+            services.response_store.ttl_s, services.response_store.max_bytes = store.ttl_s, store.max_bytes
+
+    async def retire(self) -> None:
+        """Gives its workers to the configuration in force, and closes when its last request has ended."""
+        await self.fleets.rest()
+        newest = self._host.deployments[-1]
+        for model in self.fleets.models:
+            self._host.roster.changed(newest.fleets, model)
+        for model, address in self.workers.keys() - newest.workers.keys():
+            self._host.metrics.worker_left(model, address)
+        await self.runtime.active.empty(None)
+        await self.close()
 
     @property
     def workers(self) -> dict[tuple[str, str], Worker]:
@@ -184,12 +224,17 @@ class Deployment:
         return {name: fleet.pool for name, fleet in self.fleets.models.items()}
 
     async def close(self) -> None:
+        host = self._host
+        if self in host.deployments:
+            host.deployments.remove(self)
+            host.roster.remove(self.fleets)
         await self.fleets.rest()
         for mirror in self._mirrors:
             await mirror.close()
         await self.fleets.close()
         for transport in self.transports.values():
             await transport.close()
+        await self.services.close([one.services for one in host.deployments])
 
     # -- fleet.adapters.Serving -------------------------------------------------------------------------------------
 
@@ -211,8 +256,8 @@ class Deployment:
             watchers=Watchers(*(one for one in served.watchers.all if not isinstance(one, Mirror))),
             stages=(),
         )
-        self._log.event("info", "adapter offered", model=model, adapter=adapter)
+        self._host.log.event("info", "adapter offered", model=model, adapter=adapter)
 
     def withdrawn(self, model: str, adapter: str) -> None:
         del self._models[adapter]
-        self._log.event("info", "adapter gone", model=model, adapter=adapter)
+        self._host.log.event("info", "adapter gone", model=model, adapter=adapter)

@@ -17,7 +17,7 @@ from starlette.routing import compile_path
 from gateway import dialects
 from gateway.config import Config
 from gateway.core.http import HeaderTest, Route, path_parameter
-from gateway.core.ports import Dialect, Settings
+from gateway.core.ports import Dialect
 from gateway.pipeline import Endpoint, Receive, Runtime, Scope, Send
 
 
@@ -34,12 +34,8 @@ class Line(Struct, frozen=True):
 
 def active_dialects(config: Config) -> list[Dialect]:
     """The dialects that `config` offers, in registry order, with its prefixes and policies."""
-    found = []
-    for name in dialects.REGISTRY:
-        options = config.dialect(name)
-        if options.enabled:
-            found.append(dialects.create(name, Settings(options.prefixes, options.extras, options.default_api_version)))
-    return found
+    offered = ((name, config.dialect(name)) for name in dialects.REGISTRY)
+    return [dialects.create(name, options.settings) for name, options in offered if options.enabled]
 
 
 def paths(dialect: Dialect) -> dict[str, dict[str, Route]]:

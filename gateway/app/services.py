@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Collection
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Protocol
 
 from gateway.app.fetching import fetch
-from gateway.app.memory import room_for_bodies
-from gateway.app.other_models import quarantine_of
-from gateway.app.prepared import Prepared
 from gateway.auth import JwtVerifier, KnownKeys
 from gateway.config import Config
 from gateway.core.byte_budget import ByteBudget
@@ -25,15 +23,19 @@ from gateway.pipeline.caps import Caps
 from gateway.pipeline.guard import Guard
 from gateway.pipeline.quarantine import Quarantine
 from gateway.pipeline.response_store import MemoryResponseStore, RedisResponseStore, ResponseStore
-from gateway.ratelimit import HttpRateLimiter
+from gateway.ratelimit import HttpRateLimiter, Limits
 from gateway.redis import connect
+
+if TYPE_CHECKING:
+    from gateway.app.deployment import Deployment
 
 
 class Host:
     """The objects that a gateway has for its whole life, whatever its configuration.
 
-    created    Unix seconds, for lists of models
-    processes  as many share this machine's memory for bodies
+    created      Unix seconds, for lists of models
+    processes    as many share this machine's memory for bodies
+    deployments  those that requests run with, the oldest first; the last is in force
     """
 
     def __init__(self, log: Log, metrics: Metrics, processes: int = 1) -> None:
@@ -46,57 +48,23 @@ class Host:
         self.body_budget = ByteBudget()
         self.known_keys = KnownKeys()
         self.roster = Roster()
+        self.deployments: list[Deployment] = []
 
     def _shedding(self, begins: bool) -> None:
         self.log.event("warning" if begins else "info", "shedding" if begins else "shedding over")
 
 
-class _Nothing:
-    """The services before the first configuration: none."""
-
-    tracing = limiting = tokens = response_store = quarantine = listening = None
-
-
-_NOTHING = _Nothing()
-
-
+@dataclass(frozen=True, eq=False)
 class Services:
-    """The services of one configuration. Those of `before` that are configured alike are the same objects.
+    """The services that one configuration uses; None for those that it does not need."""
 
-    Making them changes nothing that `before` uses; `take_effect` does, once the new configuration has started.
-    """
-
-    CLOSABLE = ("stream", "response_store", "tokens", "limiting", "tracing", "listening")
-
-    def __init__(self, config: Config, prepared: Prepared, host: Host, before: Services | None) -> None:
-        self._config = config
-        self._limits = prepared.limits
-        self._host = host
-        log, known = host.log, before if before is not None else _NOTHING
-        self.tracing: Tracing | None = Tracing.follow(known.tracing, config.tracing)
-        self.limiting: HttpRateLimiter | None = HttpRateLimiter.follow(
-            known.limiting, config, prepared.limits, self._limits_changed, self._decided_alone
-        )
-        self.tokens: JwtVerifier | None = None
-        if config.jwt is not None:
-            self.tokens = JwtVerifier(config.jwt, time.time, log.event, known.tokens)
-        self.stream: AccountingStream | None = None
-        if config.accounting.redis_stream is not None and config.redis is not None:
-            self.stream = AccountingStream(
-                f"{config.redis.namespace}:{config.accounting.redis_stream}",
-                config.accounting.max_length,
-                lambda: connect(config.redis),
-                lambda state, why: log.event("warning" if why else "info", f"usage records {state}", reason=why),
-            )
-        self.response_store: ResponseStore | None = _response_store_of(
-            config,
-            known.response_store,
-            lambda why: log.event("warning", "responses not stored", reason=why),
-        )
-        self.quarantine: Quarantine | None = quarantine_of(config, known.quarantine, host.metrics, log)
-        self.listening: Listening | None = None
-        if any(options.kv_events is not None for options in config.models.values()):
-            self.listening = known.listening or Listening(partial(_cache_changed, log))
+    tracing: Tracing | None = None
+    limiting: HttpRateLimiter | None = None
+    tokens: JwtVerifier | None = None
+    stream: AccountingStream | None = None
+    response_store: ResponseStore | None = None
+    quarantine: Quarantine | None = None
+    listening: Listening | None = None
 
     async def start(self) -> None:
         if self.limiting is not None:
@@ -104,34 +72,84 @@ class Services:
         if self.tokens is not None:
             await self.tokens.start(fetch)
 
-    def take_effect(self, death_of: Callable[[str, Any], Awaitable[object | None]]) -> None:
-        """From now on the settings are those of this configuration, for requests of the one before, too. death_of
-        probes a worker, as `Quarantine` wants it."""
-        config = self._config
-        listen = config.listen
-        room = max(room_for_bodies() // self._host.processes, listen.max_body_bytes)
-        self._host.body_budget.limit = listen.max_bodies_bytes or room
-        if self.limiting is not None:
-            self.limiting.use(config, self._limits)
-        if self.quarantine is not None:
-            self.quarantine.hold_s, self.quarantine.death_of = config.breaker.quarantine_s, death_of
-        if isinstance(self.response_store, MemoryResponseStore):
-            self.response_store.ttl_s, self.response_store.max_bytes = config.store.ttl_s, config.store.max_bytes
-
     async def close(self, others: Collection[Services]) -> None:
         """Closes what none of `others` has."""
-        for name in self.CLOSABLE:
-            service = getattr(self, name)
-            if service is not None and all(getattr(other, name) is not service for other in others):
+        for service in self._closable:
+            if service is not None and not any(service is one for other in others for one in other._closable):
                 await service.close()
 
-    def _limits_changed(self, state: str, reason: str) -> None:
-        level = "info" if state == "strict" else "warning"
-        self._host.log.event(level, f"limits {state}", **({"reason": reason} if reason else {}))
+    @property
+    def _closable(self) -> tuple[_Closable | None, ...]:
+        return self.stream, self.response_store, self.tokens, self.limiting, self.tracing, self.listening
 
-    def _decided_alone(self, requests: int, seconds: float) -> None:
-        per_s = round(requests / max(seconds, 0.001), 1)
-        self._host.log.event("warning", "decided without redis", requests=requests, per_s=per_s)
+
+class _Closable(Protocol):
+    async def close(self) -> None: ...
+
+
+def services_of(config: Config, limits: Limits, host: Host) -> Services:
+    """The services that `config` needs. Those of the configuration in force that are configured alike are the same
+    objects, and stay as they are until `take_effect`. limits: those of `config`."""
+    log, redis = host.log, config.redis
+    before = host.deployments[-1].services if host.deployments else Services()
+    tokens = stream = listening = None
+    if config.jwt is not None:
+        tokens = JwtVerifier(config.jwt, time.time, log.event, before.tokens)
+    if config.accounting.redis_stream is not None and redis is not None:
+        stream = AccountingStream(
+            f"{redis.namespace}:{config.accounting.redis_stream}",
+            config.accounting.max_length,
+            lambda: connect(redis),
+            lambda state, why: log.event("warning" if why else "info", f"usage records {state}", reason=why),
+        )
+    if any(options.kv_events is not None for options in config.models.values()):
+        listening = before.listening or Listening(partial(_cache_changed, log))
+    return Services(
+        tracing=Tracing.follow(before.tracing, config.tracing),
+        limiting=HttpRateLimiter.follow(
+            before.limiting, config, limits, partial(_limits_changed, log), partial(_decided_alone, log)
+        ),
+        tokens=tokens,
+        stream=stream,
+        response_store=_response_store(config, before.response_store, log),
+        quarantine=_quarantine(config, before.quarantine, host),
+        listening=listening,
+    )
+
+
+def _quarantine(config: Config, before: Quarantine | None, host: Host) -> Quarantine | None:
+    def held(model: str, digest: str) -> None:
+        host.metrics.quarantined.labels(model).inc()
+        host.log.event("warning", "request quarantined", model=model, digest=digest)
+
+    hold_s = config.breaker.quarantine_s
+    return (before or Quarantine(hold_s, held, time.monotonic)) if hold_s else None
+
+
+def _response_store(config: Config, before: ResponseStore | None, log: Log) -> ResponseStore | None:
+    """Responses in memory stay over a reload."""
+    options, redis = config.store, config.redis
+    match options.where:
+        case "nowhere":
+            return None
+        case "memory" if isinstance(before, MemoryResponseStore):
+            return before
+        case "memory":
+            return MemoryResponseStore(options.ttl_s, options.max_bytes)
+        case "redis":
+            assert redis is not None  # the configuration was checked
+            failed = partial(log.event, "warning", "responses not stored")
+            return RedisResponseStore(
+                options.ttl_s, lambda: connect(redis), lambda why: failed(reason=why), redis.namespace
+            )
+
+
+def _limits_changed(log: Log, state: str, reason: str) -> None:
+    log.event("info" if state == "strict" else "warning", f"limits {state}", **({"reason": reason} if reason else {}))
+
+
+def _decided_alone(log: Log, requests: int, seconds: float) -> None:
+    log.event("warning", "decided without redis", requests=requests, per_s=round(requests / max(seconds, 0.001), 1))
 
 
 def _cache_changed(log: Log, model: str, worker: Worker, live: bool) -> None:
@@ -140,20 +158,3 @@ def _cache_changed(log: Log, model: str, worker: Worker, live: bool) -> None:
         log.event("info", "cache of worker known", model=model, worker=worker.address, whole=whole)
     else:
         log.event("warning", "cache of worker unknown", model=model, worker=worker.address)
-
-
-def _response_store_of(
-    config: Config, known: ResponseStore | None, failed: Callable[[str], None]
-) -> ResponseStore | None:
-    """The store of responses. Responses in memory stay over a reload: `known` is the store before it. failed: called
-    with the reason why one could not be stored."""
-    options = config.store
-    if options.where == "nowhere":
-        return None
-    if options.where == "redis":
-        assert config.redis is not None  # the configuration was checked
-        namespace = config.redis.namespace
-        return RedisResponseStore(options.ttl_s, lambda: connect(config.redis), failed, namespace)
-    if not isinstance(known, MemoryResponseStore):
-        return MemoryResponseStore(options.ttl_s, options.max_bytes)
-    return known

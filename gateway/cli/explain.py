@@ -12,7 +12,6 @@ from typing import Any
 from msgspec.structs import replace
 
 from gateway import backends, dialects
-from gateway.app.other_models import other_models
 from gateway.auth import ANONYMOUS, Principal
 from gateway.cli import CommandError
 from gateway.cli.configured import FILE_HELP, configuration, read, request_options
@@ -23,6 +22,7 @@ from gateway.core.routing_facts import RoutingFacts
 from gateway.fleet.pick import POLICIES
 from gateway.fleet.pool import Pool
 from gateway.fleet.worker import Worker
+from gateway.pipeline.other_models import OtherModels
 from gateway.translation import offline
 
 
@@ -102,7 +102,7 @@ def _split(config: Config, asked: str, options: argparse.Namespace) -> tuple[str
     """The model that a request for `asked` goes to, and whether chance decided."""
     if options.key is not None and options.key not in config.keys:
         raise ValueError("there is no such key; there are " + (", ".join(config.keys) or "none"))
-    found = other_models(config, asked)
+    found = OtherModels.from_config(config, asked)
     if found is None or found.split is None:
         return asked, False
     drawn: list[float] = []

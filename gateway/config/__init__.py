@@ -20,7 +20,7 @@ from gateway.config.model import (
     Retry,
 )
 from gateway.config.reference import json_schema, reference_markdown
-from gateway.config.routing import Queue
+from gateway.config.routing import Mirror, Queue, SplitRule
 from gateway.config.secrets import plain_secrets
 from gateway.config.serving import Console, Cors, Listen, Log, Metrics, Tracing, is_loopback
 from gateway.config.sharing import Accounting, CacheSalt, Jwt, KeyLimits, Limit, Limiter, Redis, Seal
@@ -49,12 +49,14 @@ __all__ = [
     "Listen",
     "Log",
     "Metrics",
+    "Mirror",
     "Model",
     "Queue",
     "Redis",
     "Relay",
     "Retry",
     "Seal",
+    "SplitRule",
     "TooSlow",
     "Tracing",
     "Watch",

@@ -34,6 +34,8 @@ from gateway.config.routing import KvEvents, Mirror, Policy, Prefill, Queue, Rea
 from gateway.config.section import Section
 from gateway.config.serving import Console, Cors, Listen, Log, Metrics, Tracing
 from gateway.config.sharing import Accounting, CacheSalt, Jwt, KeyLimits, Limit, Limiter, Redis, Seal, Store
+from gateway.core.ports import Deadlines as TransportDeadlines
+from gateway.core.ports import Settings
 
 PREFIX = "DRAGOMAN_"
 """The begin of our environment variables' names."""
@@ -94,6 +96,11 @@ class Deadlines(Section):
     """Added to `first_byte_s` for every 1,000 tokens of the prompt."""
     total_s: Seconds | None = Field(default=None, gt=0, le=_DAY)
     """The whole reply. Absent: no limit."""
+
+    @property
+    def for_transport(self) -> TransportDeadlines:
+        """Those that the transport watches over."""
+        return TransportDeadlines(self.connect_s, self.first_byte_s, self.idle_s)
 
 
 class Discover(Section):
@@ -194,6 +201,11 @@ class DialectOptions(Section):
     Absent: see its page in docs/dialects."""
     default_api_version: str | None = Field(default=None, pattern="^[0-9]{4}-[0-9]{2}-[0-9]{2}(-preview)?$")
     """Azure: the `api-version` of requests that name none. Absent: those are refused."""
+
+    @property
+    def settings(self) -> Settings:
+        """Those that the dialect itself follows."""
+        return Settings(self.prefixes, self.extras, self.default_api_version)
 
 
 class Relay(Section):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Literal
 
 from pydantic import Field
 
 from gateway.config.kinds import Bytes, Flag, HeaderName, Name, Seconds, Share, Whole, WorkerUrl
 from gateway.config.section import Section
+from gateway.core.http import Headers
 
 Policy = Literal["prefix", "least_tokens", "power_of_two", "least_busy", "round_robin"]
 
@@ -94,6 +96,17 @@ class SplitRule(Section):
     """Only requests of these keys. Absent: of all."""
     headers: dict[str, str] = {}
     """Only requests with all of these headers, each with exactly this value."""
+
+    @cached_property
+    def wanted(self) -> tuple[frozenset[str], frozenset[tuple[bytes, bytes]]]:
+        """`keys` and `headers` in the form in which requests are compared with them."""
+        headers = ((name.lower().encode(), value.encode()) for name, value in self.headers.items())
+        return frozenset(self.keys or ()), frozenset(headers)
+
+    def matches(self, headers: Headers, key: str) -> bool:
+        """Whether the rule is for a request of `key` with `headers`."""
+        keys, wanted = self.wanted
+        return (self.keys is None or key in keys) and (not wanted or wanted.issubset(headers))
 
 
 class Mirror(Section):

@@ -222,13 +222,10 @@ class Metrics:
         """The exposition text, made at once; accept is a scraper's header."""
         return b"".join(exposition.slices(self.registry, accept))
 
-    async def page_in_turns(self, accept: bytes) -> bytes:
-        """The same, made in small steps between which the event loop goes round."""
-        return await exposition.in_turns(exposition.slices(self.registry, accept))
-
-    async def page_of_all(self, accept: bytes, group: ProcessGroup) -> bytes:
-        """The same, of all processes that share this one's address."""
-        return await exposition.in_turns(exposition.slices(await group.together(self.registry), accept))
+    async def page_in_turns(self, accept: bytes, group: ProcessGroup | None) -> bytes:
+        """The same of all processes of a group, made in small steps between which the event loop goes round."""
+        source = self.registry if group is None else await group.together(self.registry)
+        return await exposition.in_turns(exposition.slices(source, accept))
 
     def collect(self) -> Iterator[Metric]:
         self._count()

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from copy import copy
 from functools import partial
 
+from gateway.config import Mirror as Options
 from gateway.core.errors import GatewayError
 from gateway.core.http import Request
 from gateway.core.messages import Op
@@ -27,8 +28,7 @@ class Mirror(Watcher):
     """The copies of one model's requests for `model`. They pass no limit, are charged to nobody and have no record.
     Each takes a free worker or none: it does not wait in the queue, and is not tried again.
 
-    share     of the requests
-    most      copies under way at once
+    model     the one that gets copies, not an alias
     count     called with the outcome of each: answered | failed | refused (the model cannot do it) | skipped (too many
               are under way, no worker is free, the request is heavy, or two of the model's workers died of its copies)
     models    by name
@@ -39,8 +39,7 @@ class Mirror(Watcher):
     def __init__(
         self,
         model: str,
-        share: float,
-        most: int,
+        options: Options,
         count: Callable[[str], None],
         models: Mapping[str, ServedModel],
         estimate: Callable[[Op], int],
@@ -48,8 +47,7 @@ class Mirror(Watcher):
         draw: Callable[[], float] = random.random,
     ) -> None:
         self.model = model
-        self._share = share
-        self._most = most
+        self._options = options
         self._count = count
         self._models = models
         self._estimate = estimate
@@ -67,9 +65,9 @@ class Mirror(Watcher):
     def copy(self, op: Op, request_id: str, request: Request, large: bool) -> None:
         """Sends a copy of `op`, if it is one of those that are mirrored, when the loop goes round next. request is the
         client's; large: to write it takes milliseconds."""
-        if self._share < 1 and self._draw() >= self._share:
+        if self._options.share < 1 and self._draw() >= self._options.share:
             return
-        if large or len(self._tasks) >= self._most:
+        if large or len(self._tasks) >= self._options.max_in_flight:
             self._count("skipped")
             return
         # Copies are known by a digest of their own: what the mirror's workers die of is refused to no client.

@@ -10,28 +10,17 @@ from urllib.parse import quote
 from msgspec import Struct
 
 from gateway.auth import Principal
+from gateway.config import Config, SplitRule
 from gateway.core.errors import Blame, Busy, GatewayError, Kind
 from gateway.core.http import Headers
 
 UNAVAILABLE, OVERLOADED, CONTEXT_LENGTH, SPLIT = "unavailable", "overloaded", "context_length", "split"
 
 
-class SplitRule(Struct, frozen=True):
-    """model: the one that answers. share: of the requests that match, more than 0, at most 1. keys: of callers; None
-    for all. headers: all that a request must have."""
-
-    model: str
-    share: float = 1.0
-    keys: frozenset[str] | None = None
-    headers: frozenset[tuple[bytes, bytes]] = frozenset()
-
-    def matches(self, headers: Headers, key: str) -> bool:
-        return (self.keys is None or key in self.keys) and (not self.headers or self.headers.issubset(headers))
-
-
 class Split(Struct, frozen=True):
     """The requests of the model `name` that others answer.
 
+    rules     without aliases
     sessions  headers in which clients name a session, lower case; None where all requests of a key stay together
     draw      a number from 0 to 1 by chance
     """
@@ -71,11 +60,24 @@ class Split(Struct, frozen=True):
 
 
 class OtherModels(Struct, frozen=True):
-    """The other_models of one model. fallback: models in the order in which they are asked, for the reasons in `on`."""
+    """The other models of one model. fallback: models in the order in which they are asked, for the reasons in `on`."""
 
     fallback: tuple[str, ...] = ()
     on: frozenset[str] = frozenset()
     split: Split | None = None
+
+    @classmethod
+    def from_config(cls, config: Config, name: str) -> OtherModels | None:
+        """Those of the model `name`, aliases resolved; None if it has none."""
+        options, names = config.models[name], config.model_names
+        if not options.fallback and not options.split:
+            return None
+        split = None
+        if options.split:
+            rules = tuple(rule.model_copy(update={"model": names[rule.model]}) for rule in options.split)
+            sessions = frozenset(header.lower().encode() for header in config.routing.session_headers)
+            split = Split(name, rules, sessions if options.split_by == "session" else None)
+        return cls(tuple(names[one] for one in options.fallback), frozenset(options.fallback_on), split)
 
 
 NONE = OtherModels()

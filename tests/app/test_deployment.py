@@ -19,7 +19,6 @@ import pytest
 
 from gateway.app import fetching, services
 from gateway.fleet.clients import Clients
-from gateway.fleet.health import Health
 from tests.app.asking import CHAT, GONE, key
 from tests.auth.test_jwt import AUDIENCE, ISSUER, RSA, keys, token
 from tests.harness import PROBED, Stack, load_text, until
@@ -320,24 +319,6 @@ def test_a_configuration_without_a_file() -> None:
     environ = {"DRAGOMAN_LISTEN__PORT": "0"}
     text = "models: {m: {backend: vllm, workers: ['http://127.0.0.1:9']}}"
     assert load_text(text, environ).listen.port == 0
-
-
-def test_a_configuration_that_cannot_be_started_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Such as one whose certificate is gone since it was checked."""
-    with Stack() as stack:
-        (worker,) = stack.gateway.deployment.workers.values()
-
-        async def fail(health: Health) -> None:
-            raise FileNotFoundError
-
-        with monkeypatch.context() as patched:
-            patched.setattr(Health, "start", fail)
-            with pytest.raises(FileNotFoundError):
-                stack.run(stack.gateway.reload(stack.config()))
-        assert len(worker.on_free) == 1
-        assert httpx.post(stack.url + "/v1/chat/completions", json=CHAT).status_code == 200
-        stack.run(stack.gateway.reload(stack.config()))
-        assert httpx.post(stack.url + "/v1/chat/completions", json=CHAT).status_code == 200
 
 
 # -- reloads --------------------------------------------------------------------------------------------------------

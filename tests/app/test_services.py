@@ -2,33 +2,45 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import pytest
 
-from gateway.app.deployment import Deployment
 from gateway.app.services import Services
+from tests.app.asking import key
 from tests.harness import Stack
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 LIMIT = [{"name": "few", "kind": "requests", "limit": 2, "per_s": 3600, "scope": ["model"]}]
+(OLD_KEY, OLD), (NEW_KEY, NEW) = key("old"), key("new")
 SECTIONS: dict[str, Any] = {
+    "keys": OLD,
     "limits": LIMIT,
     "store": {"where": "memory", "ttl_s": 60},
     "breaker": {"quarantine_s": 60},
 }
 OTHER: dict[str, Any] = {
+    "keys": NEW,
     "limits": [{**LIMIT[0], "limit": 5}],
     "store": {"where": "memory", "ttl_s": 5},
-    "breaker": {"quarantine_s": 5},
-    "listen": {"max_bodies_bytes": "48MiB"},
+    "breaker": {"quarantine_s": 5, "failures": 2},
+    "listen": {"max_bodies_bytes": "48MiB", "shed_lag_s": 9},
+    "models": {"m": {"max_in_flight": 3}},
+    "dialects": {"openai": {"prefixes": ["/new"]}},
+    "metrics": {"enabled": False},
+    "log": {"level": "warning"},
 }
 
 
+def status(stack: Stack, path: str, secret: str) -> int:
+    return httpx.post(stack.url + path, json=CHAT, headers={"authorization": f"Bearer {secret}"}).status_code
+
+
 def settings(stack: Stack) -> list[Any]:
+    """The limits, and other settings of services, of workers and of the whole process."""
     state = stack.gateway.deployment
-    services = state.services
+    services, (worker,) = state.services, state.workers.values()
     assert services.limiting is not None
     assert services.quarantine is not None
     response_store: Any = services.response_store
@@ -38,20 +50,40 @@ def settings(stack: Stack) -> list[Any]:
         services.quarantine.hold_s,
         services.quarantine.death_of == state.fleets.death_of,
         state.runtime.body_budget.limit,
+        worker.max_in_flight,
+        worker.breaker.options.failures,
+        len(worker.on_free),
+        stack.gateway._host.guard._limit_s,
     ]
 
 
-def test_a_reload_that_fails_at_its_start_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def broken(state: Deployment) -> None:
-        raise OSError("a listener of a new service")
+@pytest.mark.parametrize(
+    "halfway", ["app.prepared.Trust", "ratelimit.HttpRateLimiter.start", "fleet.health.Health.start"]
+)
+def test_a_reload_that_fails_halfway_changes_nothing(halfway: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as one whose certificate is gone since it was checked: no limit, worker, key or listener is another one."""
+
+    def broken(*_: object, **__: object) -> None:
+        raise OSError("halfway")
 
     with Stack(config=SECTIONS) as stack:
-        before = settings(stack)
-        monkeypatch.setattr(Deployment, "start", broken)
-        with pytest.raises(OSError, match="a listener"):
-            stack.run(stack.gateway.reload(stack.config(OTHER)))
+        before, services = settings(stack), stack.gateway.deployment.services
+        with monkeypatch.context() as patched:
+            patched.setattr(f"gateway.{halfway}", broken)
+            with pytest.raises(OSError, match="halfway"):
+                stack.run(stack.gateway.reload(stack.config(OTHER)))
         assert settings(stack) == before
-        assert httpx.post(stack.url + "/v1/chat/completions", json=CHAT).status_code == 200
+        assert stack.gateway.deployment.services is services
+        assert len(stack.gateway._host.deployments) == 1
+        assert [status(stack, "/v1/chat/completions", secret) for secret in (OLD_KEY, NEW_KEY)] == [200, 401]
+        assert status(stack, "/new/v1/chat/completions", OLD_KEY) == 404
+        assert httpx.get(stack.url + "/metrics").status_code == 200
+        assert len(stack.records()) == 3
+
+        stack.run(stack.gateway.reload(stack.config(OTHER)))
+        assert settings(stack) == [[5], 5, 5, True, 48 << 20, 3, 2, len(stack.gateway._host.deployments), 9]
+        assert [status(stack, "/new/v1/chat/completions", secret) for secret in (OLD_KEY, NEW_KEY)] == [200, 200]
+        assert httpx.get(stack.url + "/metrics").status_code == 401, "as at any path of the dialects"
 
 
 def test_a_reload_goes_on_with_the_services_and_changes_their_settings() -> None:
@@ -65,7 +97,7 @@ def test_a_reload_goes_on_with_the_services_and_changes_their_settings() -> None
             before.response_store,
             before.quarantine,
         )
-        assert settings(stack) == [[5], 5, 5, True, 48 << 20]
+        assert settings(stack)[:5] == [[5], 5, 5, True, 48 << 20]
 
 
 class Service:
@@ -77,11 +109,7 @@ class Service:
 
 async def test_only_what_nobody_else_has_is_closed() -> None:
     shared, own = Service(), Service()
-    one, other = Services.__new__(Services), Services.__new__(Services)
-    for services, limiting in ((one, shared), (other, shared)):
-        services.__dict__.update(dict.fromkeys(Services.CLOSABLE))
-        services.__dict__["limiting"] = limiting
-    one.__dict__["stream"] = own
+    one, other = Services(limiting=cast(Any, shared), stream=cast(Any, own)), Services(limiting=cast(Any, shared))
     await one.close([other])
     assert (own.closed, shared.closed) == (1, 0)
     await other.close([])

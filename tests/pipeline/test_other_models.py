@@ -12,11 +12,12 @@ import httpx
 import pytest
 
 from gateway.auth import ANONYMOUS, Principal
+from gateway.config import SplitRule
 from gateway.core.errors import Blame, Busy, GatewayError, Kind
 from gateway.core.http import Response
 from gateway.core.messages import ListModels, ModelCard
 from gateway.pipeline.models import list_models
-from gateway.pipeline.other_models import Split, SplitRule, reason_of
+from gateway.pipeline.other_models import Split, reason_of
 from tests.clients import WAYS, Way, usual
 from tests.harness import Stack
 from tests.pipeline.test_pump import chat, raw_request, scripted
@@ -347,13 +348,13 @@ SESSIONS = frozenset((b"x-session-id",))
 
 def test_shares_of_chance_add_up_in_order() -> None:
     at = iter([0.0, 0.09, 0.11, 0.29, 0.31, 0.99])
-    split = Split("m", (SplitRule("a", 0.1), SplitRule("b", 0.2)), SESSIONS, lambda: next(at))
+    split = Split("m", (SplitRule(model="a", share=0.1), SplitRule(model="b", share=0.2)), SESSIONS, lambda: next(at))
     assert [split.choose([], ANONYMOUS) for _ in range(6)] == ["a", "a", "b", "b", None, None]
 
 
 @pytest.mark.parametrize("by", ["session", "key"])
 def test_what_belongs_together_stays_together_and_the_share_holds(by: str) -> None:
-    split = Split("m", (SplitRule("a", 0.3),), SESSIONS if by == "session" else None)
+    split = Split("m", (SplitRule(model="a", share=0.3),), SESSIONS if by == "session" else None)
     found: Counter[str | None] = Counter()
     for number in range(1000):
         headers = [(b"x-session-id", b"%d" % number)] if by == "session" else []
@@ -362,7 +363,7 @@ def test_what_belongs_together_stays_together_and_the_share_holds(by: str) -> No
         assert len(chosen) == 1
         found.update(chosen)
     assert 230 < found["a"] < 370
-    other = Split("n", (SplitRule("a", 0.3),), split.sessions)
+    other = Split("n", (SplitRule(model="a", share=0.3),), split.sessions)
     differ = sum(
         split.choose([(b"x-session-id", b"%d" % one)], Principal(f"key {one}"))
         != other.choose([(b"x-session-id", b"%d" % one)], Principal(f"key {one}"))

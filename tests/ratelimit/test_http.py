@@ -426,9 +426,10 @@ def test_redis_frozen_and_back(tmp_path: Path) -> None:
         config = {"limits": limits, "redis": {"addresses": [server.address], "timeout_s": 0.3}}
         with Stack(({},), config) as stack:
             changed = asyncio.Event()
-            limiter, log = limiter_of(stack), stack.gateway.deployment.services._limits_changed
+            limiter, log = limiter_of(stack), limiter_of(stack)._on_change
 
             def noted(state: str, reason: str) -> None:
+                assert log is not None
                 log(state, reason)
                 changed.set()
 

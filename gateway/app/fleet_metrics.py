@@ -1,0 +1,79 @@
+"""Workers, the connections to them, their caches, the queues before them and the retry budget, for `/metrics`.
+
+The figures are read when they are scraped; a request costs nothing here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
+
+from gateway.app.deployment import Deployment
+from gateway.fleet.pick.prefix import Prefix
+from gateway.observe.exposition import family
+
+_BREAKER_STATES = ("closed", "open", "half_open")
+_CACHE_STATES = ("whole", "part", "silent")
+
+
+class FleetMetrics(Collector):
+    """deployments: those that requests run with; the last is in force. Queues and connections are those of all."""
+
+    def __init__(self, deployments: Sequence[Deployment]) -> None:
+        self._deployments = deployments
+
+    def collect(self) -> Iterator[Metric]:
+        if not self._deployments:
+            return
+        waiting = Counter(dict.fromkeys(self._deployments[-1].pools, 0))
+        connections: Counter[tuple[str, str]] = Counter()
+        for one in self._deployments:
+            waiting.update(
+                {name: sum(pool.waiting for pool in fleet.pools) for name, fleet in one.fleets.models.items()}
+            )
+            for model, pooled in one.transports.items():
+                connections.update({(model, "busy"): pooled.open - pooled.idle, (model, "idle"): pooled.idle})
+        yield family("dragoman_queue_length", (((model,), count) for model, count in waiting.items()))
+        yield family("dragoman_upstream_connections", connections.items())
+        yield family("dragoman_retry_budget", [((), self._deployments[-1].budget.left)])
+        yield from _workers(self._deployments[-1])
+        yield from _caches(self._deployments[-1])
+
+
+def _workers(deployment: Deployment) -> Iterator[Metric]:
+    now = time.monotonic()
+    workers = list(deployment.workers.items())
+    yield family("dragoman_worker_in_flight", ((place, worker.in_flight) for place, worker in workers))
+    bounds = ((place, worker.max_in_flight) for place, worker in workers)
+    yield family("dragoman_worker_capacity", ((place, most) for place, most in bounds if most is not None))
+    breakers = [(place, worker.breaker.state(now)) for place, worker in workers]
+    states = (((*place, state), found == state) for place, found in breakers for state in _BREAKER_STATES)
+    yield family("dragoman_worker_breaker", states)
+
+
+def _caches(deployment: Deployment) -> Iterator[Metric]:
+    """Of the workers whose engines publish what they have cached, and what decided where models with `kv_events` pick
+    by prefix."""
+    every = deployment.workers.items()
+    caches = [(place, worker.blocks) for place, worker in every if worker.blocks is not None]
+    yield family("dragoman_cache_connected", ((place, one.connected) for place, one in caches))
+    known = (((*place, state), one.state == state) for place, one in caches for state in _CACHE_STATES)
+    yield family("dragoman_cache_known", known)
+    results = ("read", "lost", "unreadable")
+    batches = (((*place, result), getattr(one, result)) for place, one in caches for result in results)
+    yield family("dragoman_cache_batches_total", batches)
+    yield family("dragoman_cache_blocks", ((place, len(one)) for place, one in caches))
+    yield family("dragoman_cache_bytes", ((place, one.memory) for place, one in caches))
+    policies = [
+        (model, deployment.pools[model].policy)
+        for model, options in deployment.config.models.items()
+        if options.kv_events is not None
+    ]
+    picks = ((model, policy.picks) for model, policy in policies if isinstance(policy, Prefix))
+    yield family(
+        "dragoman_cache_picks_total", (((model, by), n) for model, counts in picks for by, n in counts.items())
+    )
