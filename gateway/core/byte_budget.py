@@ -26,11 +26,17 @@ class ByteBudget:
 
     def reserve(self, size: int) -> None:
         """Takes `size` bytes. Raises GatewayError(OVERLOADED), and takes nothing, if fewer are left."""
-        if self.reserved + size > self.limit:
+        if not self.take(size):
             raise GatewayError(
                 Kind.OVERLOADED, "too many large requests are under way", code="no_room_for_body", retry_after=1.0
             )
+
+    def take(self, size: int) -> bool:
+        """Takes `size` bytes; False, and takes nothing, if fewer are left."""
+        if self.reserved + size > self.limit:
+            return False
         self.reserved += size
+        return True
 
     def release(self, size: int) -> None:
         """Gives `size` bytes back."""

@@ -337,6 +337,13 @@ class AnsweredFromStore(Struct, frozen=True):
 
 
 Generate = Chat | Complete
+
+
+def choices_of(op: Generate) -> int:
+    """How many choices the client asked for."""
+    return op.n if isinstance(op, Chat) else op.n * len(op.prompts)
+
+
 Question = CountTokens | Tokenize | Detokenize
 """Operations that a worker answers without its model."""
 QUESTIONS = frozenset([CountTokens, Tokenize, Detokenize])

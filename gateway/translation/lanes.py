@@ -7,22 +7,34 @@ lane belongs to the dialect (`Dialect.passthrough`). The event lane joins a back
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterable
+from functools import partial
 
+from gateway.core.continuation import LOST_FROM_START, NOT_KEPT, SeenText
 from gateway.core.errors import GatewayError, reply_too_large
-from gateway.core.events import Delta, End, Failed, UsageReport
+from gateway.core.events import Delta, End, Event, Failed, Finish, PartEnd, PartStart, UsageReport
 from gateway.core.http import Headers
-from gateway.core.messages import Generate
-from gateway.core.ports import Backend, Dialect, Lane, StreamReader, StreamWriter
+from gateway.core.messages import Generate, choices_of
+from gateway.core.ports import Backend, Dialect, Lane, Partial, StreamReader, StreamWriter
 from gateway.core.usage import Usage
+from gateway.translation.continued import ContinuedReader
 
 
-def lane_for(dialect: Dialect, backend: Backend, op: Generate, max_buffered_bytes: int = sys.maxsize) -> Lane:
+def lane_for(
+    dialect: Dialect,
+    backend: Backend,
+    op: Generate,
+    max_buffered_bytes: int = sys.maxsize,
+    seen: SeenText = NOT_KEPT,
+) -> Lane:
     """A lane for one streamed reply to `op`: the passthrough lane where dialect and backend speak the same wire, else
-    the event lane."""
+    the event lane. seen keeps the text of the reply."""
+    if choices_of(op) != 1:
+        seen.stop("choices")
     passthrough = dialect.passthrough.get(backend.reply_wire(op))
     if passthrough is not None:
-        return passthrough.lane(op)
-    return EventLane(backend.reader(op), dialect.writer(op), max_buffered_bytes)
+        return passthrough.lane(op, seen)
+    return EventLane(partial(backend.reader, op), dialect.writer(op), max_buffered_bytes, seen)
 
 
 class EventLane:
@@ -32,15 +44,26 @@ class EventLane:
     """
 
     keeps_op = True  # most readers and writers do
+    # Where the client's text stands: None before it, and once it has ended.
+    _open: PartStart | None = None
+    _finished = False
 
-    def __init__(self, reader: StreamReader, writer: StreamWriter, max_buffered_bytes: int = sys.maxsize) -> None:
+    def __init__(
+        self,
+        reader: Callable[[], StreamReader],
+        writer: StreamWriter,
+        max_buffered_bytes: int = sys.maxsize,
+        seen: SeenText = NOT_KEPT,
+    ) -> None:
         self.done = False
         self.error: GatewayError | None = None
         self.usage: Usage | None = None
         self.produced = 0
-        self._reader = reader
+        self._new_reader = reader
+        self._reader = reader()
         self._writer = writer
         self._max_buffered_bytes = max_buffered_bytes
+        self._seen = seen
 
     @property
     def headers(self) -> Headers:
@@ -52,17 +75,12 @@ class EventLane:
 
     def feed(self, block: bytes) -> bytes:
         out = []
-        write = self._writer.write
+        write, keep = self._writer.write, self._seen.add
         for event in self._reader.feed(block):
-            kind = type(event)
-            if kind is Delta:
+            if type(event) is Delta:
                 self.produced += 1
-            elif kind is UsageReport:
-                self.usage = event.usage  # type: ignore[union-attr]  # narrowed by identity of the class
-            elif kind is End:
-                self.done = True
-            elif kind is Failed:
-                self.error = event.error  # type: ignore[union-attr]  # narrowed by identity of the class
+                keep(event.text)
+            elif not self._note(event):
                 break
             out.append(write(event))
         buffered = self._writer.buffered_bytes + self._reader.buffered_bytes
@@ -70,15 +88,29 @@ class EventLane:
             self.error = reply_too_large()
         return b"".join(out)
 
-    def eof(self) -> bytes:
-        out = []
-        for event in self._reader.eof():
-            if isinstance(event, Failed):
+    def _note(self, event: Event) -> bool:
+        """False if the reply has failed."""
+        match event:
+            case PartStart():
+                if event.kind != "text" or self._open is not None:
+                    self._seen.stop("tool_call" if event.kind == "tool" else event.kind)
+                self._open = event
+            case Finish():
+                self._finished = True
+            case UsageReport():
+                self.usage = event.usage
+            case End():
+                self.done = True
+            case Failed():
                 self.error = event.error
-                break
-            self.done = self.done or isinstance(event, End)
-            out.append(self._writer.write(event))
-        return b"".join(out)
+                return False
+        return True
+
+    def eof(self) -> bytes:
+        return self._written(self._reader.eof())
+
+    def _written(self, events: Iterable[Event]) -> bytes:
+        return b"".join([self._writer.write(event) for event in events if self._note(event)])
 
     def fail(self, error: GatewayError) -> bytes:
         self.error = error
@@ -86,3 +118,25 @@ class EventLane:
 
     def keepalive(self) -> bytes:
         return self._writer.keepalive()
+
+    def partial(self) -> Partial | str:
+        seen = self._seen
+        if self._finished and seen.lost not in LOST_FROM_START:
+            return Partial("", self.produced, finished=True)
+        return seen.lost or Partial(seen.text, self.produced, finished=False)
+
+    def splice(self, repeated: str) -> None:
+        self.error = None
+        part = self._open
+        self._reader = ContinuedReader(self._new_reader(), repeated, part, self.produced)
+
+    def conclude(self, usage: Usage) -> bytes:
+        self.error = None
+        events: list[Event] = []
+        if not self._finished:
+            if self._open is not None:
+                events.append(PartEnd(self._open.choice, self._open.index))
+            events.append(Finish(0, "length", "length"))
+        if self.usage is None:
+            events.append(UsageReport(usage))
+        return self._written([*events, End()])

@@ -101,7 +101,7 @@ class Case(Struct, frozen=True):
         dialect = DIALECTS[self.client.dialect]
         if self.lane == "bytes":
             return dialect.passthrough[BACKENDS[self.backend].reply_wire(op)].lane(op), watched
-        return EventLane(watched, dialect.writer(op)), watched
+        return EventLane(lambda: watched, dialect.writer(op)), watched
 
 
 def lanes(client: Client, backend: str, scenario: Scenario | None = None) -> tuple[str, ...]:

@@ -18,11 +18,12 @@ from gateway.core.errors import GatewayError
 from gateway.core.events import Event
 from gateway.core.http import JSON_TYPE, Request, Response
 from gateway.core.messages import Chat, Complete, CountTokens, Detokenize, Embed, Generate, Op, Score, Tokenize
-from gateway.core.ports import Ask, Capabilities, Counting, Facts, Gauges, StreamReader
+from gateway.core.ports import Ask, Capabilities, Counting, Facts, Gauges, Partial, Resumption, StreamReader
 from gateway.wire.json import encode
 from gateway.wire.openai.backend import OpenAIBackend
 from gateway.wire.openai.replies import views as wire
 from gateway.wire.openai.replies.reading import ChatReader
+from gateway.wire.openai.requests.resuming import append_to_chat, append_to_prompt, resumed
 from gateway.wire.openai.requests.unsupported import cannot_tokenize, unsupported
 from gateway.wire.openai.requests.writing import PATHS, outgoing, prompt_of
 from gateway.wire.openai.scores import RERANK
@@ -60,6 +61,10 @@ class LlamaCpp(OpenAIBackend):
             case _:
                 assert_never(op)
         return Request("POST", path, [JSON_TYPE], encode(body), dropped=dropped)
+
+    def resume(self, request: Request, partial: Partial) -> Resumption | str:
+        """An unfinished last message goes on by itself; the chat template does not touch its text."""
+        return resumed(request, partial, append_to_chat if request.path == PATHS[Chat] else append_to_prompt)
 
     def count(self, op: Generate, can: Capabilities) -> Counting:
         if isinstance(op, Chat):

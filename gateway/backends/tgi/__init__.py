@@ -44,11 +44,12 @@ from gateway.core.messages import (
     Score,
     Tokenize,
 )
-from gateway.core.ports import Ask, Capabilities, Counting, Gauges, StreamReader
+from gateway.core.ports import Ask, Capabilities, Counting, Gauges, Partial, Resumption, StreamReader
 from gateway.wire.json import encode
 from gateway.wire.openai.backend import OpenAIBackend
 from gateway.wire.openai.replies.waits import counted
 from gateway.wire.openai.requests.parts import put
+from gateway.wire.openai.requests.resuming import append_to_prompt, resumed
 from gateway.wire.openai.requests.unsupported import cannot_count, cannot_score, cannot_tokenize, unsupported
 from gateway.wire.openai.requests.writing import PATHS, ParameterWriter, compose, messages_of, stream_options
 
@@ -111,6 +112,11 @@ class Tgi(OpenAIBackend):
         else:
             path, body = "/generate_stream" if op.stream else "/generate", text_body(op, rest)
         return Request("POST", path, [JSON_TYPE], encode(body), dropped=dropped)
+
+    def resume(self, request: Request, partial: Partial) -> Resumption | str:
+        if request.path == PATHS[Chat]:
+            return "engine"
+        return resumed(request, partial, append_to_prompt, parameters="parameters")
 
     def count(self, op: Generate, can: Capabilities) -> Counting:
         """Counts with `/tokenize`, which reads the same body as `/generate` and truncates in the same way. It cannot

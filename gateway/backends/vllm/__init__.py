@@ -29,10 +29,11 @@ from gateway.core.messages import (
     Score,
     Tokenize,
 )
-from gateway.core.ports import Ask, Capabilities, Counting, Gauges, Handover
+from gateway.core.ports import Ask, Capabilities, Counting, Gauges, Handover, Partial, Resumption
 from gateway.wire.json import encode
 from gateway.wire.openai.backend import OpenAIBackend
 from gateway.wire.openai.replies import views as wire
+from gateway.wire.openai.requests.resuming import append_to_chat, resumed
 from gateway.wire.openai.requests.unsupported import (
     OPENAI_IDLE,
     OPENAI_MEMBERS,
@@ -180,6 +181,11 @@ class Vllm(OpenAIBackend):
         if not _GUIDED.keys().isdisjoint(body):
             _rename_guided(body, can.version)
         return Request("POST", PATHS[type(op)], [JSON_TYPE], encode(body), dropped=dropped)
+
+    def resume(self, request: Request, partial: Partial) -> Resumption | str:
+        if request.path != PATHS[Chat]:
+            return super().resume(request, partial)
+        return resumed(request, partial, append_to_chat, trim=True)
 
     def count(self, op: Generate, can: Capabilities) -> Counting:
         body: dict[str, Any]

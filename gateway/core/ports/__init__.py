@@ -6,9 +6,20 @@ The pipeline names only these. Nothing here does I/O.
 from __future__ import annotations
 
 from gateway.core.ports.account import Charge, Observer, RateLimiter, RequestRecord, RequestTrace, Tracer
-from gateway.core.ports.backend import BEYOND, UNKNOWN, Ask, Backend, Capabilities, Counting, Facts, Gauges, Handover
+from gateway.core.ports.backend import (
+    BEYOND,
+    UNKNOWN,
+    Ask,
+    Backend,
+    Capabilities,
+    Counting,
+    Facts,
+    Gauges,
+    Handover,
+    Resumption,
+)
 from gateway.core.ports.client import CountedConnection, Downstream
-from gateway.core.ports.dialect import Dialect, Lane, Passthrough, Settings, StreamReader, StreamWriter
+from gateway.core.ports.dialect import Dialect, Lane, Partial, Passthrough, Settings, StreamReader, StreamWriter
 from gateway.core.ports.fleet import BodySink, Deadlines, Exchange, Pool, Transport, WorkerHandle, WorkerPool
 
 __all__ = [
@@ -30,11 +41,13 @@ __all__ = [
     "Handover",
     "Lane",
     "Observer",
+    "Partial",
     "Passthrough",
     "Pool",
     "RateLimiter",
     "RequestRecord",
     "RequestTrace",
+    "Resumption",
     "Settings",
     "StreamReader",
     "StreamWriter",

@@ -12,7 +12,7 @@ from gateway.core.events import Event
 from gateway.core.http import Request, Response
 from gateway.core.lifecycle import Embeddings, Scores, WholeReply
 from gateway.core.messages import Detokenize, Embed, Generate, Op, Score, Tokenize
-from gateway.core.ports.dialect import StreamReader
+from gateway.core.ports.dialect import Partial, StreamReader
 
 BEYOND = frozenset({"no_repeat_ngram", "bad_word_tokens"})
 """Features that need an addition to the engine. They are used only if they are declared or advertised."""
@@ -83,6 +83,17 @@ class Ask(Struct, frozen=True):
     read: Callable[[Response], WholeReply]
 
 
+class Resumption(Struct, frozen=True):
+    """How another worker goes on with a reply.
+
+    request   asks for the rest of it
+    repeated  the end of the text so far, which was left out of `request`: the worker writes it again (`Lane.splice`)
+    """
+
+    request: Request
+    repeated: str = ""
+
+
 class Handover(Protocol):
     """How a worker that has computed a prompt hands it to another one, which then generates the reply."""
 
@@ -139,6 +150,11 @@ class Backend(Protocol):
     def tokenize(self, op: Tokenize | Detokenize, can: Capabilities) -> Ask:
         """The request for tokens, or for the text of tokens. Raises GatewayError(UNSUPPORTED) if workers of this
         backend cannot do it."""
+        ...
+
+    def resume(self, request: Request, partial: Partial) -> Resumption | str:
+        """Asks a worker to go on with a reply to `request`, as `write` made it, of which the client has seen `partial`.
+        Returns the reason instead if the rest would not be what the first worker would have sent."""
         ...
 
     def read(self, response: Response, op: Generate) -> Iterator[Event]:

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
+from gateway.core.continuation import NOT_KEPT, SeenText
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.events import Event
 from gateway.core.fields import Examples, ExtrasPolicy, Field
@@ -22,6 +23,19 @@ class Settings(Struct, frozen=True):
     prefixes: tuple[str, ...] | None = None
     extras: ExtrasPolicy | None = None
     api_version: str | None = None
+
+
+class Partial(Struct, frozen=True):
+    """The part of a streamed reply that its client has seen, if it is plain text of one choice, or complete.
+
+    text      that text
+    tokens    its output deltas: a lower bound of its tokens
+    finished  the worker has ended every choice: only the usage and the end mark are missing
+    """
+
+    text: str
+    tokens: int
+    finished: bool
 
 
 class Lane(Protocol):
@@ -62,6 +76,21 @@ class Lane(Protocol):
         """Bytes that every reader of this wire ignores, or b"" where there are none."""
         ...
 
+    def partial(self) -> Partial | str:
+        """What the client has seen, if another worker can go on with it; else the reason why none can, as in the
+        record of a request."""
+        ...
+
+    def splice(self, repeated: str) -> None:
+        """The next bytes come from another worker, which goes on with `partial()`. `repeated` is the end of its text
+        that the worker writes again."""
+        ...
+
+    def conclude(self, usage: Usage) -> bytes:
+        """Ends the reply of which only the end is missing, or which has reached its limit of tokens. usage is for a
+        worker that has not reported any. Returns the last bytes for the client."""
+        ...
+
 
 class StreamWriter(Protocol):
     """Canonical events to one client's stream.
@@ -94,7 +123,7 @@ class StreamReader(Protocol):
 class Passthrough(Protocol):
     """The passthrough lane of a dialect, for backends that answer in its clients' own wire."""
 
-    def lane(self, op: Generate) -> Lane: ...
+    def lane(self, op: Generate, seen: SeenText = NOT_KEPT) -> Lane: ...
     def whole(self, response: Response, op: Generate | Embed) -> tuple[Response, Usage | None]:
         """A buffered reply and its usage. Raises GatewayError when the worker's body is not what it should be."""
         ...

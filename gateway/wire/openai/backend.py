@@ -11,15 +11,27 @@ from gateway.core.errors import GatewayError
 from gateway.core.events import Event
 from gateway.core.http import JSON_TYPE, Request, Response
 from gateway.core.lifecycle import Detokenized, Embeddings, Scores, Tokens
-from gateway.core.messages import Detokenize, Embed, Generate, Op, Score, Tokenize
-from gateway.core.ports import Ask, Capabilities, Counting, Facts, Gauges, Handover, StreamReader
+from gateway.core.messages import Complete, Detokenize, Embed, Generate, Op, Score, Tokenize
+from gateway.core.ports import (
+    Ask,
+    Capabilities,
+    Counting,
+    Facts,
+    Gauges,
+    Handover,
+    Partial,
+    Resumption,
+    StreamReader,
+)
 from gateway.wire.json import encode
 from gateway.wire.openai.replies import views as wire
 from gateway.wire.openai.replies.defaults import DEFAULTS, ReplyDefaults
 from gateway.wire.openai.replies.facts import PATH, facts_of
 from gateway.wire.openai.replies.reading import read_embeddings, reader_of
 from gateway.wire.openai.replies.waits import fault_of
+from gateway.wire.openai.requests.resuming import append_to_prompt, resumed
 from gateway.wire.openai.requests.unsupported import cannot_count, cannot_tokenize
+from gateway.wire.openai.requests.writing import PATHS
 from gateway.wire.openai.scores import inability, read_scores
 
 T = TypeVar("T")
@@ -48,6 +60,12 @@ class OpenAIBackend:
 
     def tokenize(self, op: Tokenize | Detokenize, can: Capabilities) -> Ask:
         raise cannot_tokenize(self.name)
+
+    def resume(self, request: Request, partial: Partial) -> Resumption | str:
+        """Any engine goes on with a text. Chats need an unfinished last message, which OpenAI's API has not."""
+        if request.path != PATHS[Complete]:
+            return "engine"
+        return resumed(request, partial, append_to_prompt)
 
     def read(self, response: Response, op: Generate) -> Iterator[Event]:
         yield from reader_of(op, self._defaults).whole(response.body)

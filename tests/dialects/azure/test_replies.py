@@ -37,7 +37,7 @@ STREAM = [
 def lane(**members: Any) -> EventLane:
     op = read(chat(stream=True, **members), (b"extra-parameters", b"pass-through"))
     op.model = "m"
-    return EventLane(Vllm().reader(op), DIALECT.writer(op))
+    return EventLane(lambda: Vllm().reader(op), DIALECT.writer(op))
 
 
 def chunk(delta: str, reason: str = "null") -> bytes:

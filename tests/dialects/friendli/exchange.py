@@ -62,7 +62,7 @@ def refused(body: Any, route: str = "complete") -> tuple[int, dict[str, Any]]:
 
 
 def lane(op: Complete | Chat) -> EventLane:
-    return EventLane(Vllm().reader(op), DIALECT.writer(op))
+    return EventLane(lambda: Vllm().reader(op), DIALECT.writer(op))
 
 
 def chunk(index: int = 0, text: str = "", ids: Iterable[int] | None = None, **more: Any) -> bytes:

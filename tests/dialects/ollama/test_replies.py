@@ -54,7 +54,7 @@ ERROR = (
 
 def lane(route: str = "chat") -> EventLane:
     op = read(chat(stream=True), route)
-    return EventLane(Vllm().reader(op), DIALECT.writer(op))
+    return EventLane(lambda: Vllm().reader(op), DIALECT.writer(op))
 
 
 def test_sample_reply() -> None:

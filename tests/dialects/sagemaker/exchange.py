@@ -58,7 +58,7 @@ def payloads(stream: bytes) -> list[bytes]:
 
 def lane(body: dict[str, Any], route: str) -> EventLane:
     op = read({"stream": True, **body}, route)
-    return EventLane(VLLM.reader(op), DIALECT.writer(op))
+    return EventLane(lambda: VLLM.reader(op), DIALECT.writer(op))
 
 
 def chunks(sent: bytes) -> list[Any]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.core.messages import Chat, Embed, Generate
+from gateway.core.messages import Chat, Embed, Generate, choices_of
 from gateway.core.usage import Usage
 from gateway.wire.bulk import is_large
 from gateway.wire.json import NULL, encode
@@ -113,11 +113,6 @@ def _refuse_excess(body: bytes, op: Generate | Embed) -> None:
         refuse_excess(body, choices_of(op))
     elif is_large(body):
         refuse_longer(body, len(op.inputs))
-
-
-def choices_of(op: Generate) -> int:
-    """How many choices the client asked for."""
-    return op.n if isinstance(op, Chat) else op.n * len(op.prompts)
 
 
 def finish_word(word: str) -> str:

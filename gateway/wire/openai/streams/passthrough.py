@@ -24,9 +24,11 @@ from typing import Any
 import msgspec
 from msgspec import Raw, Struct
 
-from gateway.core.errors import GatewayError
+from gateway.core.continuation import LOST_FROM_START, NOT_KEPT, SeenText, joined_usage, without_prefix
+from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import JSON_TYPE, Response
-from gateway.core.messages import Chat, Embed, Extra, Generate
+from gateway.core.messages import Chat, Embed, Extra, Generate, choices_of
+from gateway.core.ports import Partial
 from gateway.core.usage import Usage
 from gateway.wire import sse
 from gateway.wire.chunk_template import MARK, TRIES, ChunkTemplate, cut, text_of
@@ -35,7 +37,8 @@ from gateway.wire.openai.replies import views as wire
 from gateway.wire.openai.replies.defaults import DEFAULTS, ReplyDefaults
 from gateway.wire.openai.replies.excess import ORDINARY_BYTES, refuse_bulky
 from gateway.wire.openai.replies.tool_calls import Calls
-from gateway.wire.openai.replies.whole import choices_of, finish_word, whole
+from gateway.wire.openai.replies.whole import finish_word, whole
+from gateway.wire.openai.replies.writing import write_usage
 
 _object = msgspec.json.Decoder(dict[str, Raw]).decode
 _objects = msgspec.json.Decoder(list[dict[str, Raw]]).decode
@@ -45,6 +48,7 @@ _index = msgspec.json.Decoder(wire.Index).decode
 _word = msgspec.json.Decoder(str | None).decode
 _time = msgspec.json.Decoder(int | float | None).decode
 _piece = msgspec.json.Decoder(wire.ToolCallIn).decode
+_PLAIN = ("content", "text")
 _TEXTS = ("content", "reasoning", "reasoning_content", "refusal")
 _HOLE = b'"%b"' % MARK
 _ZERO, _EMPTY, _ASSISTANT, _NONE = Raw(b"0"), Raw(b'""'), Raw(b'"assistant"'), Raw(b"[]")
@@ -76,7 +80,7 @@ class Passthrough(Struct, frozen=True):
     refuse: Callable[[GatewayError], bytes]
     defaults: ReplyDefaults = DEFAULTS
 
-    def lane(self, op: Generate) -> PassthroughLane:
+    def lane(self, op: Generate, seen: SeenText = NOT_KEPT) -> PassthroughLane:
         options = bytes(op.raw.get("stream_options", NULL)) if op.raw is not None else b""
         asked = Asked(
             op.model or "",
@@ -86,7 +90,7 @@ class Passthrough(Struct, frozen=True):
             op.logprobs is not None,
             b"continuous_usage_stats" in options,
         )
-        return PassthroughLane(asked, self.refuse, self.defaults)
+        return PassthroughLane(asked, self.refuse, self.defaults, seen)
 
     def whole(self, response: Response, op: Generate | Embed) -> tuple[Response, Usage | None]:
         body, usage = whole(response.body, op, self.defaults)
@@ -101,7 +105,11 @@ class PassthroughLane:
     keeps_op = False
 
     def __init__(
-        self, asked: Asked, refuse: Callable[[GatewayError], bytes], defaults: ReplyDefaults = DEFAULTS
+        self,
+        asked: Asked,
+        refuse: Callable[[GatewayError], bytes],
+        defaults: ReplyDefaults = DEFAULTS,
+        text: SeenText = NOT_KEPT,
     ) -> None:
         self.done = False
         self.error: GatewayError | None = None
@@ -124,6 +132,9 @@ class PassthroughLane:
         # The learned templates, each with the bytes that the client is sent around the text, and its choice.
         self._usual: list[tuple[ChunkTemplate, list[bytes], int]] = []
         self._tries = TRIES
+        self._text = text
+        # Set while another worker goes on with the reply of the first: see `splice`.
+        self._seam: _Seam | None = None
 
     def feed(self, block: bytes) -> bytes:
         if self._usual and self._frames.idle and (usual := self._ordinary(block)):
@@ -153,6 +164,7 @@ class PassthroughLane:
                     break
                 if text:
                     self.produced += 1
+                    self._text.add(text)
                     return literal.join(pieces)
         return b""
 
@@ -196,7 +208,9 @@ class PassthroughLane:
         usual = cut(data, ("choices", 0, "delta") if self._asked.chat else ("choices", 0), name)
         if usual is not None:
             chunk = _taken_apart(usual.filled(MARK, 0)[6:])
+            text, self._text = self._text, NOT_KEPT
             self._rewrite(chunk)
+            self._text = text
             self.produced -= 1
             self._usual.append((usual, chunk.written().split(_HOLE), index))
 
@@ -243,6 +257,9 @@ class PassthroughLane:
         """Takes a chunk's usage. A separate usage chunk is passed on as it is; usage beside choices is sent at the
         end."""
         self.usage = wire.usage(_usage(chunk.top["usage"]))
+        if self._seam is not None:
+            self.usage = self._seam.usage(self.usage)
+            chunk.top["usage"] = Raw(encode(_object(chunk.top["usage"]) | write_usage(self.usage)))
         if self._asked.include_usage and (self._asked.running_usage or not chunk.choices):
             self._late_usage = None
             return
@@ -266,19 +283,19 @@ class PassthroughLane:
                 holder.pop("role", None)
             elif "role" not in holder:
                 holder = choice.delta = {"role": _ASSISTANT, **holder}
-        names = [name for name in (_TEXTS if self._asked.chat else ("text",)) if _speaks(holder.get(name, NULL))]
-        calls = self._asked.chat and holder.get("tool_calls", _NONE) not in _SILENT
+        names, calls = self._spoken(holder)
         if index in self._finished:
             if names or calls:
                 raise wire.malformed()  # content after a choice's end would be lost
             return None
-        if names or calls:
-            self.produced += 1
+        word = _word(choice.members.get("finish_reason", NULL))
+        if self._seam is not None:
+            chunk.due, names = self._seam.new(holder, names, calls or word is not None)
+        self._keep(holder, names, calls)
         if calls:
             holder["tool_calls"] = self._with_indices(index, _objects(holder["tool_calls"]))
         if self._asked.chat:
             _under_both_names(holder)
-        word = _word(choice.members.get("finish_reason", NULL))
         if word:
             choice.members["finish_reason"] = Raw(encode(finish_word(word)))
             self._finished.add(index)
@@ -288,6 +305,26 @@ class PassthroughLane:
         if word is not None:
             choice.members["finish_reason"] = NULL
         return names[0] if len(names) == 1 and not first and not calls else "", index
+
+    def _spoken(self, holder: Extra) -> tuple[list[str], bool]:
+        """(the text members with content, whether there are tool calls)."""
+        if not self._asked.chat:
+            return (["text"] if _speaks(holder.get("text", NULL)) else []), False
+        names = [name for name in _TEXTS if _speaks(holder.get(name, NULL))]
+        return names, holder.get("tool_calls", _NONE) not in _SILENT
+
+    def _keep(self, holder: Extra, names: list[str], calls: bool) -> None:
+        """Counts the output of a parsed chunk, if it has some, and keeps its text."""
+        if not names and not calls:
+            return
+        self.produced += 1
+        if calls or names[0] not in _PLAIN or len(names) > 1:
+            self._text.stop("tool_call" if calls else "thinking" if names[0] != "refusal" else "refusal")
+            return
+        try:
+            self._text.add(text_of(holder[names[0]]))
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            self._text.stop("encoding")  # half a character
 
     def _with_indices(self, index: int, pieces: list[Extra]) -> Raw:
         """Pieces of tool calls in OpenAI's form: with an index, and with id and type only in a call's first piece.
@@ -322,6 +359,60 @@ class PassthroughLane:
 
     def keepalive(self) -> bytes:
         return sse.KEEPALIVE
+
+    def partial(self) -> Partial | str:
+        text = self._text
+        if self._finished and text.lost not in LOST_FROM_START:
+            return Partial("", self.produced, finished=True)
+        return text.lost or Partial(text.text, self.produced, finished=False)
+
+    def splice(self, repeated: str) -> None:
+        """A second worker's ids, times and roles are corrected as those of an inexact server are."""
+        self.error = None
+        self._frames, self._usual, self._tries = sse.Reader(), [], TRIES
+        self._seam = _Seam(repeated, self.produced)
+
+    def conclude(self, usage: Usage) -> bytes:
+        self.error = None
+        ends = b""
+        if not self._finished:
+            self._finished.add(0)
+            content: dict[str, Any] = {"delta": {}} if self._asked.chat else {"text": ""}
+            choices = [{"index": 0, **content, "logprobs": None, "finish_reason": "length"}]
+            ends = b"data: " + encode({**self._same, "model": self._model, "choices": choices}) + b"\n\n"
+        if self.usage is None:
+            self.usage = usage
+            if self._asked.include_usage:
+                self._late_usage = Raw(encode(write_usage(usage)))
+        return ends + self._finish()
+
+
+class _Seam:
+    """What a second worker's chunks are told apart by. repeated: the text that it writes again; before: the output
+    deltas of the first worker."""
+
+    def __init__(self, repeated: str, before: int) -> None:
+        self._repeated = repeated
+        self._before = before
+        self._again = 0
+        self._begun = False
+
+    def new(self, holder: Extra, names: list[str], more: bool) -> tuple[bool, list[str]]:
+        """(whether the client is sent the chunk, `names` without a text that it has already). Takes out repeated text.
+        A chunk of the role alone is not sent. more: the chunk has something beside text."""
+        if names and not more and names[0] not in _PLAIN:
+            raise GatewayError(Kind.UPSTREAM, "the reply could not be continued: another worker began anew")
+        if names and self._repeated:
+            text, self._repeated = without_prefix(text_of(holder[names[0]]), self._repeated)
+            holder[names[0]] = Raw(encode(text))
+            if not text:
+                self._again += 1
+                names = []
+        self._begun = self._begun or more or bool(names)
+        return self._begun, names
+
+    def usage(self, told: Usage) -> Usage:
+        return joined_usage(told, self._before, self._again)
 
 
 class _Choice(Struct):

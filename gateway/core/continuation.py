@@ -1,0 +1,96 @@
+"""What it takes to go on with a streamed reply on another worker: the text that its client has seen, and the seam."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from io import StringIO
+
+from msgspec.structs import replace
+
+from gateway.core.byte_budget import ByteBudget
+from gateway.core.usage import Usage
+
+MOST = 1 << 20
+"""The longest text that is kept, in characters: some 250,000 tokens."""
+LOST_FROM_START = ("off", "choices")
+"""Reasons for which not even the end of a complete reply is added."""
+_STEP = 1 << 14
+"""Characters that are taken from the budget at a time."""
+
+
+class SeenText:
+    """Keeps the text of one reply while that is short enough, and while a budget that all replies share has room.
+
+    The budget counts a byte a character. Call `close` at the end of the reply.
+
+    lost  why there is no text: "long", "memory", or what `stop` was given; None while all of it is kept
+    """
+
+    __slots__ = ("_budget", "_reserved", "_room", "_text", "_write", "lost")
+
+    def __init__(self, budget: ByteBudget) -> None:
+        self.lost: str | None = None
+        self._budget = budget
+        self._reserved = 0
+        self._room = 0
+        self._text = StringIO()
+        self._write: Callable[[str], object] = self._text.write
+
+    def add(self, text: str) -> None:
+        self._room -= len(text)
+        if self._room < 0:
+            self._grow()
+        self._write(text)
+
+    @property
+    def text(self) -> str:
+        return self._text.getvalue()
+
+    def stop(self, why: str) -> None:
+        """Keeps nothing from now on."""
+        self.lost = self.lost or why
+        self._room = 1 << 62
+        self._text = StringIO()
+        self._write = len
+        self.close()
+
+    def close(self) -> None:
+        """Gives back what it took from the budget."""
+        self._budget.release(self._reserved)
+        self._reserved = 0
+
+    def _grow(self) -> None:
+        step = -(self._room // _STEP) * _STEP
+        if self._reserved + step > MOST:
+            self.stop("long")
+        elif not self._budget.take(step):
+            self.stop("memory")
+        else:
+            self._reserved += step
+            self._room += step
+
+
+NOT_KEPT = SeenText(ByteBudget(0))
+"""Of a reply that no other worker is asked to go on with."""
+NOT_KEPT.stop("off")
+
+
+def joined_usage(told: Usage, before: int, again: int) -> Usage:
+    """The usage of the whole reply.
+
+    told    by the worker that went on. Its prompt held the text that was there before
+    before  output deltas of the first worker
+    again   those that the second worker repeated
+    """
+    if told.input is None or told.output is None:
+        return told
+    output = before + told.output - again
+    prompt = max(0, told.input + told.output - output)
+    return replace(told, input=prompt, output=output, cached=None if told.cached is None else min(told.cached, prompt))
+
+
+def without_prefix(text: str, repeated: str) -> tuple[str, str]:
+    """(`text` without what it repeats, what is still to be repeated)."""
+    shorter = min(len(text), len(repeated))
+    same = next((at for at in range(shorter) if text[at] != repeated[at]), shorter)
+    return text[same:], repeated[same:] if same == len(text) else ""

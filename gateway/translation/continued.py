@@ -1,0 +1,86 @@
+"""A reply that another worker goes on with: its events, as if the first worker had sent them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from msgspec.structs import replace
+
+from gateway.core.continuation import joined_usage, without_prefix
+from gateway.core.errors import GatewayError, Kind
+from gateway.core.events import Delta, End, Event, Failed, Finish, PartEnd, PartStart, Start, UsageReport
+from gateway.core.ports import StreamReader
+
+
+class ContinuedReader:
+    """Reads the stream of a worker that goes on with a text. Leaves out what the client has already: the start of the
+    reply, the start of its text, and what of the text comes again. Implements core.ports.StreamReader.
+
+    part    the client's text, which is open; None if it has not begun
+    before  output deltas that the client has seen
+    """
+
+    def __init__(self, reader: StreamReader, repeated: str, part: PartStart | None, before: int) -> None:
+        self._reader = reader
+        self._repeated = repeated
+        self._part = part
+        self._before = before
+        self._again = 0
+        # What is added to the worker's index of a part; None before its first part.
+        self._shift: int | None = None
+
+    @property
+    def buffered_bytes(self) -> int:
+        return self._reader.buffered_bytes
+
+    def feed(self, block: bytes) -> Iterable[Event]:
+        return self._joined(self._reader.feed(block))
+
+    def eof(self) -> Iterable[Event]:
+        return self._joined(self._reader.eof())
+
+    def _joined(self, events: Iterable[Event]) -> Iterator[Event]:
+        for event in events:
+            match event:
+                case Start():
+                    pass
+                case Delta():
+                    if self._repeated:
+                        text, self._repeated = without_prefix(event.text, self._repeated)
+                        if not text:
+                            self._again += 1
+                            continue
+                        event = replace(event, text=text)
+                    yield replace(event, index=event.index + self._shift) if self._shift else event
+                case PartStart():
+                    yield from self._begun(event)
+                case PartEnd():
+                    yield PartEnd(event.choice, event.index + (self._shift or 0))
+                case Finish():
+                    yield from self._closed()
+                    yield event
+                case UsageReport():
+                    yield UsageReport(joined_usage(event.usage, self._before, self._again))
+                case End() | Failed():
+                    yield event
+
+    def _begun(self, event: PartStart) -> Iterator[Event]:
+        if event.kind == "thinking":
+            # The client has seen the text that this thinking should have come before.
+            yield Failed(GatewayError(Kind.UPSTREAM, "the reply could not be continued: another worker began anew"))
+            return
+        if self._shift is None and self._part is not None and event.kind == "text":
+            self._shift = self._part.index - event.index
+            return
+        yield from self._closed()
+        self._repeated = ""
+        assert self._shift is not None
+        yield replace(event, index=event.index + self._shift)
+
+    def _closed(self) -> Iterator[Event]:
+        """Ends the client's text, if the worker has nothing to add to it."""
+        if self._shift is None:
+            self._shift = 0
+            if self._part is not None:
+                self._shift = self._part.index + 1
+                yield PartEnd(self._part.choice, self._part.index)
