@@ -36,9 +36,9 @@ class Field(Struct, frozen=True):
     """One field of a dialect.
 
     name    its name in the dialect; dotted for a member of an object
-    to      its name on vLLM's wire, if renamed. Alternatives are joined by " or ", several names by ", "
-    note    a remark for readers of the table
     sample  a JSON-able value that a valid request may have
+    note    a remark for readers of the table
+    to      its name on vLLM's wire, if renamed. Alternatives are joined by " or ", several names by ", "
     where   its place: a top-level member of the body, a header or a query parameter
     beside  other members that the body needs for the field to have a meaning; None removes a member
     probe   another value, which shows that the field is read if `sample` is the same as the default
@@ -47,9 +47,9 @@ class Field(Struct, frozen=True):
 
     name: str
     handling: Handling
-    to: str | None = None
-    note: str = ""
     sample: Any = None
+    note: str = ""
+    to: str | None = None
     where: Place = "body"
     beside: Mapping[str, Any] = {}
     probe: Any = None

@@ -16,6 +16,7 @@ from gateway.core.messages import Generate, ListModels, Op
 from gateway.core.ports import StreamWriter
 from gateway.dialects._shared.api import Api, Errors
 from gateway.dialects._shared.faults import add_header_once, unsupported
+from gateway.dialects._shared.rows import rows
 from gateway.wire.json import members, require_json, whole_numbers
 from gateway.wire.openai import operations
 from gateway.wire.openai.replies import refusals
@@ -25,13 +26,9 @@ from gateway.wire.openai.streams import passthrough
 from gateway.wire.openai.streams.writing import OpenAIStreamWriter
 
 _RETRIEVAL = ("data_sources", "dataSources", "enhancements")
-_REFUSED = tuple(
-    Field(name, "refused", note="Azure's own retrieval and vision: nothing behind us does it", sample=[{"type": "x"}])
-    for name in _RETRIEVAL
-)
-FIELDS: Mapping[str, Sequence[Field]] = {
-    operation: (*found, *_REFUSED) if operation == "chat" else found for operation, found in OPENAI_FIELDS.items()
-}
+_NOT_HERE = "Azure's own retrieval and vision: nothing behind us does it"
+_REFUSED = rows("refused", _NOT_HERE, **{name: [{"type": "x"}] for name in _RETRIEVAL})
+FIELDS: Mapping[str, Sequence[Field]] = {**OPENAI_FIELDS, "chat": (*OPENAI_FIELDS["chat"], *_REFUSED)}
 _KNOWN = body_members(FIELDS)
 
 ERRORS: Errors = {
@@ -45,7 +42,6 @@ ERRORS: Errors = {
 _LONGEST_WAIT_S = 120.0
 # The longest request id of a client that is returned.
 _MOST_ID_BYTES = 128
-
 
 _error_event = partial(refusals.error_event, errors=ERRORS)
 

@@ -8,26 +8,24 @@ from typing import Any, TypeVar
 import msgspec
 
 from gateway.core.errors import GatewayError, Kind
+from gateway.core.fields import own_name
 from gateway.core.http import JSON_TYPE, Request, Response
-from gateway.wire.json import encode
+from gateway.core.messages import CountTokens, Op
+from gateway.dialects._shared.rows import Tables
+from gateway.wire.json import bad_value, encode, sent_names
 from gateway.wire.openai.replies import refusals
 
 T = TypeVar("T")
 
 
-def invalid(param: str, message: str) -> GatewayError:
-    """The error for a value that the API does not allow."""
-    return GatewayError(Kind.BAD_REQUEST, message, param=param, code="invalid_value")
-
-
 def wrong(param: str, why: str) -> GatewayError:
-    """The same, with a message that begins with the parameter in quotes."""
-    return invalid(param, f"'{param}' {why}")
+    """The error for a value that the API does not allow. Its message begins with the parameter in quotes."""
+    return bad_value(param, f"'{param}' {why}")
 
 
 def wrong_at(place: str, why: str) -> GatewayError:
     """The same, with a message in Anthropic's and OpenAI's form for a place in a conversation."""
-    return invalid(place, f"{place}: {why}")
+    return bad_value(place, f"{place}: {why}")
 
 
 def missing(param: str, message: str) -> GatewayError:
@@ -46,6 +44,24 @@ def decoded(decode: Callable[[Any], T], text: bytes | str | msgspec.Raw) -> T | 
         return decode(text)
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return None
+
+
+def in_own_words(
+    error: GatewayError, param: str | None, fields: Tables, request: Request | None, op: Op | None
+) -> tuple[str, str | None]:
+    """(the message of `error`, the client's name for the canonical `param`, in the operations `chat` and `count`). A
+    message without that name gets it as its beginning."""
+    if param is None:
+        return error.message, None
+    table = fields["count" if isinstance(op, CountTokens) else "chat"]
+    name = own_name(param, table, sent_names(request.body) if request is not None else ())
+    message = error.message.replace(f"'{error.param}'", f"'{name}'")
+    return (message if name in message else f"{name}: {message}"), name
+
+
+def cannot_count(error: GatewayError, request: Request | None) -> bool:
+    """True if the path of counts is refused: clients that get a 404 there estimate."""
+    return error.kind is Kind.UNSUPPORTED and request is not None and request.route == "count"
 
 
 def refusal(error: GatewayError, status: int, body: Any) -> Response:

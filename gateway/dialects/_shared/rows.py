@@ -14,17 +14,17 @@ NO_PLACE = "nothing behind us has a place for it"
 
 def rows(handling: Handling, note: str, **samples: Any) -> tuple[Field, ...]:
     """A row for each of `samples`, all with the same handling and note."""
-    return tuple(Field(name, handling, note=note, sample=sample) for name, sample in samples.items())
+    return tuple(Field(name, handling, sample, note) for name, sample in samples.items())
 
 
 def model_row(note: str) -> Field:
     """The row of the member that names the model."""
-    return Field("model", "consumed", note=note, sample="m", names_model=True)
+    return Field("model", "consumed", "m", note, names_model=True)
 
 
 def renamed(name: str, to: str, sample: Any, note: str = "") -> Field:
     """The row of a field that reaches the worker under another name."""
-    return Field(name, "renamed", to=to, note=note, sample=sample)
+    return Field(name, "renamed", sample, note, to)
 
 
 def outer_members(fields: Tables) -> Mapping[str, frozenset[str]]:

@@ -13,9 +13,9 @@ import msgspec
 from msgspec import Raw
 
 from gateway.core.messages import Image, Message, Part, Text, Thinking, ToolCall
-from gateway.dialects._shared.faults import decoded, invalid, wrong_at
+from gateway.dialects._shared.faults import decoded, wrong_at
 from gateway.dialects.anthropic.views import BlockIn, MessageIn, SourceIn, ToolIn
-from gateway.wire.json import NULL
+from gateway.wire.json import NULL, bad_value
 
 _content = msgspec.json.Decoder(str | list[BlockIn])
 _tool = msgspec.json.Decoder(ToolIn)
@@ -65,7 +65,7 @@ class Conversation:
             raise wrong_at("messages", "at least one message is required")
         if last.role == "assistant":
             if _calls(last):
-                raise invalid("messages", f"messages.{len(turns) - 1}: a tool_use without a tool_result behind it")
+                raise bad_value("messages", f"messages.{len(turns) - 1}: a tool_use without a tool_result behind it")
             self.continues = True
 
     # -- turns ------------------------------------------------------------------------------------------------------

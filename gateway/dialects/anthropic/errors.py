@@ -3,44 +3,38 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from typing import Any
 
 from gateway.core.errors import GatewayError, Kind
-from gateway.core.fields import own_name
 from gateway.core.http import JSON_TYPE, Headers, Request, Response
-from gateway.core.messages import CountTokens, Op
+from gateway.core.messages import Op
+from gateway.dialects._shared.api import Errors
+from gateway.dialects._shared.faults import cannot_count, in_own_words
 from gateway.dialects.anthropic.fields import FIELDS
 from gateway.wire import sse
-from gateway.wire.json import encode, encode_line, sent_names
-from gateway.wire.openai.replies.refusals import error_headers
+from gateway.wire.json import encode, encode_line
+from gateway.wire.openai.replies import refusals
 
-_INVALID = "invalid_request_error"
-ERRORS: Mapping[Kind, tuple[int, str, str]] = {
-    kind: (status, type_, kind.value)
-    for kind, status, type_ in (
-        (Kind.BAD_REQUEST, 400, _INVALID),
-        (Kind.UNSUPPORTED, 400, _INVALID),
-        (Kind.UNAUTHENTICATED, 401, "authentication_error"),
-        (Kind.FORBIDDEN, 403, "permission_error"),
-        (Kind.NO_ROUTE, 404, "not_found_error"),
-        (Kind.NO_METHOD, 405, _INVALID),
-        (Kind.NO_MODEL, 404, "not_found_error"),
-        (Kind.MEDIA_TYPE, 415, _INVALID),
-        (Kind.TOO_LARGE, 413, "request_too_large"),
-        (Kind.CONTEXT_LENGTH, 400, _INVALID),
-        (Kind.LIMITED, 429, "rate_limit_error"),
-        (Kind.OVERLOADED, 529, "overloaded_error"),
-        (Kind.NO_WORKER, 503, "overloaded_error"),
-        (Kind.DRAINING, 503, "overloaded_error"),
-        (Kind.TIMEOUT, 504, "timeout_error"),
-        (Kind.UPSTREAM, 502, "api_error"),
-        (Kind.TRUNCATED, 502, "api_error"),
-        (Kind.CLIENT_GONE, 499, "api_error"),
-        (Kind.INTERNAL, 500, "api_error"),
-    )
+_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+    529: "overloaded_error",
 }
-"""Kind -> (status, type, code); the code is the `error_code` in an error's details."""
+"""Status -> type. The other types are `invalid_request_error` up to 415, and `api_error` above."""
+
+
+def _row(kind: Kind, status: int) -> tuple[int, str, str]:
+    status = 529 if kind is Kind.OVERLOADED else status
+    return status, _TYPES.get(status, "invalid_request_error" if status <= 415 else "api_error"), kind.value
+
+
+ERRORS: Errors = {kind: _row(kind, status) for kind, (status, _, _) in refusals.ERRORS.items()}
+"""The code is the `error_code` in an error's details."""
 
 # The messages by which engines refuse a prompt that is too long: our own, vLLM's, llama.cpp's and TGI's.
 _NUMBERS = tuple(
@@ -83,15 +77,10 @@ def too_long(message: str) -> str:
 
 def error_object(error: GatewayError, request: Request | None = None, op: Op | None = None) -> dict[str, Any]:
     """The error body. It calls the invalid field by the client's name."""
-    message = error.message
     if error.kind is Kind.CONTEXT_LENGTH:
-        message = too_long(message)
-    elif error.param is not None:
-        fields = FIELDS["count" if isinstance(op, CountTokens) else "chat"]
-        name = own_name(error.param, fields, sent_names(request.body) if request is not None else ())
-        message = message.replace(f"'{error.param}'", f"'{name}'")
-        if name not in message:
-            message = f"{name}: {message}"
+        message = too_long(error.message)
+    else:
+        message, _ = in_own_words(error, error.param, FIELDS, request, op)
     _, type_, code = ERRORS[error.kind]
     details = {"error_code": error.code or code}
     told: dict[str, Any] = {"type": "error", "error": {"type": type_, "message": message, "details": details}}
@@ -109,9 +98,9 @@ def refuse(error: GatewayError, request: Request | None, op: Op | None) -> tuple
     """(the answer, its code). If the workers cannot count tokens, the counting path is a 404: clients then estimate."""
     status = ERRORS[error.kind][0]
     told = error_object(error, request, op)
-    if error.kind is Kind.UNSUPPORTED and request is not None and request.route == "count":
+    if cannot_count(error, request):
         status, told["error"]["type"] = 404, "not_found_error"
-    headers: Headers = error_headers(error, 503 if status == 529 else status)
+    headers: Headers = refusals.error_headers(error, 503 if status == 529 else status)
     if status == 401:
         headers.append((b"x-should-retry", b"false"))
     return Response(status, [JSON_TYPE, *headers], encode(told)), error.code or ERRORS[error.kind][2]

@@ -10,76 +10,50 @@ from gateway.dialects._shared.rows import NO_PLACE, ignored_members, model_row, 
 
 _TOOLS = [{"name": "f", "input_schema": {"type": "object"}}]
 _LEVEL = "the nearest of low, medium and high"
+_LAST = "a last message of the assistant is gone on with, which only vLLM can do: else 400"
+_THINKING = f"enabled: {_LEVEL}, by its budget; disabled: none; adaptive says nothing. Left out for a model that cannot"
+_EFFORT = f"{_LEVEL}; goes before thinking. Left out for a model that cannot"
+_SCHEMA = {"type": "json_schema", "schema": {"type": "object"}}
+_LENGTH = "says nothing of a prompt's length"
 
 _PROMPT = (
     model_row("names the pool; the worker sees its own name for it"),
-    *rows(
-        "mapped",
-        "a last message of the assistant is gone on with, which only vLLM can do: else 400",
-        messages=[{"role": "user", "content": "hi"}],
-    ),
+    Field("messages", "mapped", [{"role": "user", "content": "hi"}], _LAST),
     renamed("system", "messages", "s", "one system message, its blocks joined by an empty line"),
-    Field("tools", "mapped", note="those without a schema and deferred ones are left out and named", sample=_TOOLS),
+    Field("tools", "mapped", _TOOLS, "those without a schema and deferred ones are left out and named"),
 )
-_CHOICE = Field(
-    "tool_choice",
-    "mapped",
-    note="auto where it names a tool that was left out",
-    sample={"type": "any"},
-    beside={"tools": _TOOLS},
-)
-_THINKING = renamed(
-    "thinking",
-    "reasoning_effort",
-    {"type": "enabled", "budget_tokens": 8192},
-    f"enabled: {_LEVEL}, by its budget; disabled: none; adaptive says nothing. Left out for a model that cannot",
-)
-_EFFORT = renamed(
-    "output_config.effort",
-    "reasoning_effort",
-    "low",
-    f"{_LEVEL}; goes before thinking. Left out for a model that cannot",
-)
-_FORMAT = renamed("output_config.format", "response_format", {"type": "json_schema", "schema": {"type": "object"}})
-_IGNORED = rows(
-    "ignored",
-    NO_PLACE,
-    cache_control={"type": "ephemeral"},
-    context_management={"edits": []},
-    mcp_servers=[],
-    betas=["b"],
+_IGNORED = (
+    *rows("ignored", NO_PLACE, cache_control={"type": "ephemeral"}, context_management={"edits": []}),
+    *rows("ignored", NO_PLACE, mcp_servers=[], betas=["b"]),
 )
 
 FIELDS: Mapping[str, Sequence[Field]] = {
     "chat": (
         *_PROMPT,
-        Field(
-            "max_tokens", "mapped", note="required; what exceeds the context is cut off, and named; 0 is 1", sample=24
-        ),
-        Field("stream", "mapped", sample=True),
+        Field("max_tokens", "mapped", 24, "required; what exceeds the context is cut off, and named; 0 is 1"),
+        Field("stream", "mapped", True),
         renamed("stop_sequences", "stop", ["END"]),
         *rows("mapped", "", temperature=0.5, top_p=0.9),
-        Field("top_k", "mapped", note="left out and named for workers without it", sample=5),
-        _CHOICE,
-        _THINKING,
-        _EFFORT,
-        _FORMAT,
-        Field("metadata.user_id", "renamed", to="user", note="its SHA-256, 32 digits of it", sample="user-1"),
-        *_IGNORED,
-        *rows(
-            "ignored", NO_PLACE, container="c", diagnostics={}, inference_geo="us", safeguards=[], service_tier="auto"
+        Field("top_k", "mapped", 5, "left out and named for workers without it"),
+        Field(
+            "tool_choice",
+            "mapped",
+            {"type": "any"},
+            "auto where it names a tool that was left out",
+            beside={"tools": _TOOLS},
         ),
-        *rows("ignored", NO_PLACE, speed="fast", user_profile_id="u"),
+        renamed("thinking", "reasoning_effort", {"type": "enabled", "budget_tokens": 8192}, _THINKING),
+        renamed("output_config.effort", "reasoning_effort", "low", _EFFORT),
+        renamed("output_config.format", "response_format", _SCHEMA),
+        renamed("metadata.user_id", "user", "user-1", "its SHA-256, 32 digits of it"),
+        *_IGNORED,
+        *rows("ignored", NO_PLACE, container="c", diagnostics={}, inference_geo="us", safeguards=[]),
+        *rows("ignored", NO_PLACE, service_tier="auto", speed="fast", user_profile_id="u"),
     ),
     "count": (
         *_PROMPT,
-        *rows(
-            "ignored",
-            "says nothing of a prompt's length",
-            tool_choice={"type": "auto"},
-            thinking={"type": "adaptive"},
-            output_config={"effort": "low"},
-        ),
+        *rows("ignored", _LENGTH, tool_choice={"type": "auto"}, thinking={"type": "adaptive"}),
+        *rows("ignored", _LENGTH, output_config={"effort": "low"}),
         *_IGNORED,
         *rows("ignored", NO_PLACE, speed="fast"),
     ),

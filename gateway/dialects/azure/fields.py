@@ -8,37 +8,19 @@ from gateway.core.fields import WORDS, Example, Examples, Field, body_members
 from gateway.dialects._shared.rows import model_row
 from gateway.wire.openai.requests.fields import TOOLS, mapped
 
+_VERSION = "query: YYYY-MM-DD or YYYY-MM-DD-preview; required unless `default_api_version` is configured"
+_EXTRAS = "header: pass-through, ignore (also drop) or error, which is the default"
+_DEPLOYMENT = "header, percent-encoded UTF-8; names the pool"
 _MODEL = model_row("names the pool; the header azureml-model-deployment comes first")
-_DEPLOYMENT = Field(
-    "azureml-model-deployment",
-    "consumed",
-    note="header, percent-encoded UTF-8; names the pool",
-    sample="other",
-    where="header",
-    names_model=True,
-)
-_VERSION = Field(
-    "api-version",
-    "consumed",
-    note="query: YYYY-MM-DD or YYYY-MM-DD-preview; required unless `default_api_version` is configured",
-    sample="2024-05-01",
-    where="query",
-    probe="soon",
-)
-_EXTRAS = Field(
-    "extra-parameters",
-    "consumed",
-    note="header: pass-through, ignore (also drop) or error, which is the default",
-    sample="ignore",
-    where="header",
-    probe="loud",
+_AROUND = (
+    Field("api-version", "consumed", "2024-05-01", _VERSION, where="query", probe="soon"),
+    Field("extra-parameters", "consumed", "ignore", _EXTRAS, where="header", probe="loud"),
+    Field("azureml-model-deployment", "consumed", "other", _DEPLOYMENT, where="header", names_model=True),
 )
 
 FIELDS: Mapping[str, Sequence[Field]] = {
     "chat": (
-        _VERSION,
-        _EXTRAS,
-        _DEPLOYMENT,
+        *_AROUND,
         *mapped("messages", note="role developer becomes system"),
         *mapped("frequency_penalty", note="0 is sent when absent"),
         *mapped("max_tokens"),
@@ -53,14 +35,12 @@ FIELDS: Mapping[str, Sequence[Field]] = {
         *mapped("top_p", note="1 is sent when absent"),
     ),
     "embed": (
-        _VERSION,
-        _EXTRAS,
-        _DEPLOYMENT,
-        Field("input", "mapped", sample=["hi"]),
+        *_AROUND,
+        Field("input", "mapped", ["hi"]),
         _MODEL,
-        Field("dimensions", "mapped", sample=8),
-        Field("encoding_format", "mapped", note="float and base64; 422 to others", sample="float"),
-        Field("input_type", "refused", note="422, unless it is text, which is what a worker assumes", sample="query"),
+        Field("dimensions", "mapped", 8),
+        Field("encoding_format", "mapped", "float", "float and base64; 422 to others"),
+        Field("input_type", "refused", "query", "422, unless it is text, which is what a worker assumes"),
     ),
 }
 KNOWN = body_members(FIELDS)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -12,6 +12,7 @@ from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import JSON_TYPE, Request, Response
 from gateway.core.lifecycle import Embeddings, Reply, ReplyChoice
 from gateway.core.messages import Embed, Generate, ModelCard, Op
+from gateway.dialects._shared.api import Errors
 from gateway.dialects._shared.faults import decoded, missing
 from gateway.wire import sse
 from gateway.wire.json import encode, encode_line, find
@@ -74,30 +75,31 @@ def _write_choice(choice: ReplyChoice) -> dict[str, Any]:
 
 # -- errors -----------------------------------------------------------------------------------------------------------
 
-ERRORS: Mapping[Kind, tuple[int, str, str]] = {
-    kind: (status, phrase, "parameter_not_supported" if kind is Kind.UNSUPPORTED else kind.value)
-    for kind, status, phrase in (
-        (Kind.BAD_REQUEST, 400, "Bad Request"),
-        (Kind.UNSUPPORTED, 422, "Unprocessable Content"),
-        (Kind.UNAUTHENTICATED, 401, "Unauthorized"),
-        (Kind.FORBIDDEN, 403, "Forbidden"),
-        (Kind.NO_ROUTE, 404, "Not Found"),
-        (Kind.NO_METHOD, 405, "Method Not Allowed"),
-        (Kind.NO_MODEL, 404, "Not Found"),
-        (Kind.MEDIA_TYPE, 415, "Unsupported Media Type"),
-        (Kind.TOO_LARGE, 413, "Content Too Large"),
-        (Kind.CONTEXT_LENGTH, 422, "Unprocessable Content"),
-        (Kind.LIMITED, 429, "Too Many Requests"),
-        (Kind.OVERLOADED, 503, "Service Unavailable"),
-        (Kind.NO_WORKER, 503, "Service Unavailable"),
-        (Kind.DRAINING, 503, "Service Unavailable"),
-        (Kind.TIMEOUT, 504, "Gateway Timeout"),
-        (Kind.UPSTREAM, 502, "Bad Gateway"),
-        (Kind.TRUNCATED, 502, "Bad Gateway"),
-        (Kind.CLIENT_GONE, 499, "Client Closed Request"),
-        (Kind.INTERNAL, 500, "Internal Server Error"),
-    )
+_PHRASES = {
+    400: "Bad Request",
+    401: "Unauthorized",
+    403: "Forbidden",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    413: "Content Too Large",
+    415: "Unsupported Media Type",
+    422: "Unprocessable Content",
+    429: "Too Many Requests",
+    499: "Client Closed Request",
+    500: "Internal Server Error",
+    502: "Bad Gateway",
+    503: "Service Unavailable",
+    504: "Gateway Timeout",
 }
+
+
+def _row(kind: Kind, status: int) -> tuple[int, str, str]:
+    status = 422 if kind in (Kind.UNSUPPORTED, Kind.CONTEXT_LENGTH) else status
+    code = "parameter_not_supported" if kind is Kind.UNSUPPORTED else kind.value
+    return status, _PHRASES[status], code
+
+
+ERRORS: Errors = {kind: _row(kind, status) for kind, (status, _, _) in refusals.ERRORS.items()}
 """Here the second member is the body's `error`, the description. The code is also in x-ms-error-code."""
 # NotFoundError, TooManyRequestsError and UnauthorizedError have only three keys.
 _BRIEF = frozenset({401, 404, 429})

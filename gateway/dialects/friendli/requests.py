@@ -15,10 +15,10 @@ from msgspec import Meta, Raw, Struct
 from gateway.core.errors import Kind
 from gateway.core.fields import ExtrasPolicy
 from gateway.core.messages import Beams, Chat, Complete, Logprobs, Output, Sampling
-from gateway.dialects._shared.faults import decoded, invalid, unsupported, wrong
+from gateway.dialects._shared.faults import decoded, unsupported, wrong
 from gateway.dialects.friendli.fields import NEVER
 from gateway.translation import totals
-from gateway.wire.json import encode, typed
+from gateway.wire.json import bad_value, encode, typed
 from gateway.wire.openai.requests import reading
 from gateway.wire.openai.requests.constraints import constrain
 from gateway.wire.openai.requests.views import CHAT_MEMBERS, LONGEST_PATTERN
@@ -133,7 +133,7 @@ def read_complete(
             raise unsupported(name, "cannot be executed here")
     found, dropped = read_known(raw, _complete, policy, Kind.UNSUPPORTED)
     if (found.prompt is None) == (found.tokens is None):
-        raise invalid("prompt", "exactly one of 'prompt' and 'tokens' is required")
+        raise bad_value("prompt", "exactly one of 'prompt' and 'tokens' is required")
     _refuse(found)
     op = Complete(
         model=found.model,

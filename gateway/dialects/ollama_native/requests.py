@@ -24,13 +24,13 @@ from gateway.core.messages import (
     Sampling,
     Text,
 )
-from gateway.dialects._shared.faults import decoded, invalid, missing, unsupported, wrong
+from gateway.dialects._shared.faults import decoded, missing, unsupported, wrong
 from gateway.dialects.ollama_native import models
 from gateway.dialects.ollama_native.conversation import pictures, read_messages
 from gateway.dialects.ollama_native.fields import IGNORED, KNOWN, OPTIONS
 from gateway.dialects.ollama_native.views import Body, ChatBody, EmbedBody, GenerateBody, NameIn, OptionsIn
 from gateway.wire import clock
-from gateway.wire.json import NULL, check_depth, encode, members, settle_unknown, typed
+from gateway.wire.json import NULL, bad_value, check_depth, encode, members, settle_unknown, typed
 from gateway.wire.openai.requests.constraints import CONSTRAINTS, constrain, lift
 from gateway.wire.openai.requests.messages import function_tool
 from gateway.wire.unknown import read_known
@@ -166,7 +166,7 @@ def _read_generate(
     found, unknown = read_known(raw, _generate, policy)
     left += unknown
     if found.raw and (found.template or found.system or found.context or found.images):
-        raise invalid("raw", "raw mode does not support template, system, context or images")
+        raise bad_value("raw", "raw mode does not support template, system, context or images")
     if found.template:
         raise unsupported("template", "is not supported: the template is the worker's")
     if found.context:
@@ -195,7 +195,7 @@ def _common(op: Chat | Complete, found: Body, options: OptionsIn | None, left: l
     op.output = _read_format(found.format)
     if found.logprobs:
         if not 0 <= (found.top_logprobs or 0) <= _MOST_TOP:
-            raise invalid("top_logprobs", f"top_logprobs must be between 0 and {_MOST_TOP}")
+            raise bad_value("top_logprobs", f"top_logprobs must be between 0 and {_MOST_TOP}")
         op.logprobs = Logprobs(found.top_logprobs or 0)
     elif found.top_logprobs:
         left.append("top_logprobs")
@@ -235,7 +235,7 @@ def _think(op: Chat, think: bool | str | None) -> None:
         return
     effort = "medium" if think is True else _LEVELS.get(think.lower())
     if effort is None:
-        raise invalid("think", "invalid think value: it must be true, false, high, medium, low or max")
+        raise bad_value("think", "invalid think value: it must be true, false, high, medium, low or max")
     op.reasoning = effort
 
 
@@ -281,7 +281,7 @@ def _read_embed(raw: Extra, extra: Extra, left: list[str], route: str) -> Embed 
     if route == "embed" and found.input != NULL:
         inputs = decoded(_inputs, found.input)
         if inputs is None:
-            raise invalid("input", "invalid input type")
+            raise bad_value("input", "invalid input type")
     inputs = found.prompt if inputs is None else inputs
     if not inputs:
         return None

@@ -10,18 +10,17 @@ from msgspec import Struct
 
 from gateway.core.errors import Blame, GatewayError, Kind
 from gateway.core.events import PartKind, Reason
-from gateway.core.fields import own_name
 from gateway.core.http import JSON_TYPE, Request, Response
 from gateway.core.lifecycle import Reply, ReplyPart, TokenCount
-from gateway.core.messages import CountTokens, Op
+from gateway.core.messages import Op
 from gateway.core.usage import Usage
-from gateway.dialects._shared.faults import refusal
+from gateway.dialects._shared.faults import cannot_count, in_own_words, refusal
 from gateway.dialects.responses.compaction import compaction_item
 from gateway.dialects.responses.fields import FIELDS
 from gateway.dialects.responses.requests import Asked, asked
 from gateway.dialects.responses.stored import kept
 from gateway.dialects.responses.tools import Origin, as_input
-from gateway.wire.json import encode, encode_line, sent_names
+from gateway.wire.json import encode, encode_line
 from gateway.wire.openai.replies import refusals
 from gateway.wire.openai.replies.writing import join_logprobs, shown
 
@@ -211,27 +210,21 @@ NO_DEPLOYMENT = "DeploymentNotFound"
 def error_object(error: GatewayError, request: Request | None = None, op: Op | None = None) -> dict[str, Any]:
     """{message, type, param, code}, a field by the name that the caller knows."""
     _, type_, code = ERRORS[error.kind]
-    message, param = error.message, error.param
-    if param is not None:
-        fields = FIELDS["count" if isinstance(op, CountTokens) else "chat"]
-        # Items and messages have different indices.
-        canonical = "messages" if param.startswith("messages.") else param
-        param = own_name(canonical, fields, sent_names(request.body) if request is not None else ())
-        message = message.replace(f"'{error.param}'", f"'{param}'")
-        if param not in message:
-            message = f"{param}: {message}"
+    # Items and messages have different indices.
+    canonical = "messages" if error.param is not None and error.param.startswith("messages.") else error.param
+    message, param = in_own_words(error, canonical, FIELDS, request, op)
     return {"message": message, "type": type_, "param": param, "code": error.code or code}
 
 
 def refuse(error: GatewayError, request: Request | None, op: Op | None) -> tuple[Response, str]:
     """The answer, and its code. A worker's own 4xx keeps its status. If no worker can count tokens, the
     status is 404."""
-    told, param = error_object(error, request, op), error.param
+    told = error_object(error, request, op)
     if error.kind is Kind.NO_MODEL and request is not None and request.params.get("deployment"):
         told["code"] = NO_DEPLOYMENT
     status = refusals.status_of(error)
     if error.code == NO_SOCKET:
         status = 426
-    elif error.kind is Kind.UNSUPPORTED and param is None and request is not None and request.route == "count":
+    elif error.param is None and cannot_count(error, request):
         status = 404
     return refusal(error, status, {"error": told}), told["code"]

@@ -13,9 +13,9 @@ from msgspec import Raw, Struct
 
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import NeedsStored
-from gateway.dialects._shared.faults import decoded, invalid
+from gateway.dialects._shared.faults import decoded
 from gateway.wire.bulk import refuse_bulk
-from gateway.wire.json import encode
+from gateway.wire.json import bad_value, encode
 
 LONGEST = 256
 """A longer id is not one of ours."""
@@ -87,7 +87,7 @@ def with_past(
         if text is not None:
             if name in once:  # a small request could else stand for any number of bytes
                 message = f"Duplicate item found with id {name[:64]}. Remove duplicate items from your input."
-                raise invalid(f"input.{index}", message)
+                raise bad_value(f"input.{index}", message)
             once.add(name)
             resolved[index] = Raw(text)
         elif not name.startswith(_REASONING):

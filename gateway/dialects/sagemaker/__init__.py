@@ -16,12 +16,12 @@ from gateway.core.http import Request, Response, Route
 from gateway.core.messages import Chat, Complete, Generate, ListModels, ModelCard, Op
 from gateway.core.ports import StreamWriter
 from gateway.dialects._shared.api import Api
-from gateway.dialects._shared.faults import invalid, missing
+from gateway.dialects._shared.faults import missing
 from gateway.dialects.sagemaker.errors import refuse
 from gateway.dialects.sagemaker.fields import EXAMPLES, FIELDS, KNOWN, MAX_PROMPTS
 from gateway.dialects.sagemaker.headers import accompany, is_aws, read_headers
 from gateway.dialects.sagemaker.replies import Writer, write
-from gateway.wire.json import check_depth, encode, members, settle_unknown, whole_numbers
+from gateway.wire.json import bad_value, check_depth, encode, members, settle_unknown, whole_numbers
 from gateway.wire.openai.replies import refusals
 from gateway.wire.openai.requests import reading as requests
 from gateway.wire.openai.requests.constraints import CONSTRAINTS
@@ -62,7 +62,7 @@ class SageMaker(Api):
         raw = members(request)
         if ("messages" in raw) == ("prompt" in raw):
             if "prompt" in raw:
-                raise invalid("prompt", "'messages' and 'prompt' exclude each other")
+                raise bad_value("prompt", "'messages' and 'prompt' exclude each other")
             message = "cannot find a suitable handler for this request: give 'messages' (chat) or 'prompt' (text)"
             raise missing("messages", message)
         operation = "chat" if "messages" in raw else "complete"
