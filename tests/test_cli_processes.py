@@ -288,8 +288,5 @@ async def test_counters_stay_while_a_process_is_slow_dead_or_new(tmp_path: Path)
     with_it = {"retries_total": 13.0, "request_seconds_count": 3.0, "connections": 2.0}
     for _ in range(2):
         assert await shown(first, mine) == await shown(third, again) == with_it
-    # What is late to write what a process said that has another life by now changes nothing.
-    assert await shown(second, theirs) == with_it | {"connections": 1.0}
-    assert await shown(first, mine) == with_it
     third.close()
     first.close()

@@ -142,7 +142,7 @@ def faults_of(path: Path, words: str) -> bool:
     with pytest.raises(ConfigError) as caught:
         load(path, KNOWN, {})
     (fault,) = caught.value.faults
-    return fault.line == 0 and re.fullmatch(f"[^:]+: {words}", str(fault)) is not None
+    return fault.position.line == 0 and re.fullmatch(f"[^:]+: {words}", str(fault)) is not None
 
 
 @pytest.mark.parametrize("path", FILES, ids=".".join)

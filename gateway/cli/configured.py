@@ -31,7 +31,7 @@ def configuration(given: str | None, processes: int = 1) -> tuple[Config, str | 
             raise
         print(_NO_FILE, file=sys.stderr)
         # Without a file there are no models, of course: that fault would only repeat the line above.
-        raise ConfigError(fault for fault in error.faults if fault.key != "models" or fault.line) from None
+        raise ConfigError(fault for fault in error.faults if fault.position.path != ("models",)) from None
 
 
 def read(name: str) -> bytes:

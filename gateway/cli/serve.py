@@ -19,7 +19,7 @@ from gateway.app import KNOWN, Gateway
 from gateway.cli import CommandError, processes, starting
 from gateway.cli.configured import FILE_HELP, configuration
 from gateway.config import Config, ConfigError, Fault, FileThread, Listen, TooSlow, Watch, load
-from gateway.config.faults import ENVIRONMENT, WHOLE
+from gateway.config.faults import ENVIRONMENT, Position
 from gateway.core.background import keep_running
 from gateway.observe.log import Log
 from gateway.observe.process_group import ProcessGroup
@@ -221,7 +221,7 @@ class _Serving:
 
     def _whole(self, what: str) -> str:
         """A fault of the configuration as a whole."""
-        return str(Fault(Path(self._path).name if self._path else ENVIRONMENT, 0, WHOLE, what))
+        return str(Fault(Position(Path(self._path).name if self._path else ENVIRONMENT), what))
 
     def _refused(self, faults: list[str]) -> None:
         self._gateway.metrics.reloads.labels("refused").inc()

@@ -19,15 +19,14 @@ from gateway.config.model import (
     Relay,
     Retry,
 )
-from gateway.config.reference import json_schema, reference_markdown
+from gateway.config.reference import json_schema
 from gateway.config.routing import Mirror, Queue, SplitRule
 from gateway.config.secrets import plain_secrets
-from gateway.config.serving import Console, Cors, Listen, Log, Metrics, Tracing, is_loopback
-from gateway.config.sharing import Accounting, CacheSalt, Jwt, KeyLimits, Limit, Limiter, Redis, Seal
+from gateway.config.serving import Console, Cors, Listen, Tracing, is_loopback
+from gateway.config.sharing import CacheSalt, Jwt, Limit, Redis, Seal
 from gateway.config.watch import Watch
 
 __all__ = [
-    "Accounting",
     "Available",
     "Breaker",
     "CacheSalt",
@@ -43,12 +42,8 @@ __all__ = [
     "Health",
     "Jwt",
     "Key",
-    "KeyLimits",
     "Limit",
-    "Limiter",
     "Listen",
-    "Log",
-    "Metrics",
     "Mirror",
     "Model",
     "Queue",
@@ -65,5 +60,4 @@ __all__ = [
     "json_schema",
     "load",
     "plain_secrets",
-    "reference_markdown",
 ]

@@ -10,10 +10,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
-from gateway.config.faults import ENVIRONMENT, Path, PlacedFault, Position, Positions, Unknown
+from gateway.config.faults import ENVIRONMENT, Fault, Path, Position, Positions, Unknown
 from gateway.config.kinds import EnvironmentText
 from gateway.config.model import PREFIX, Config
 
@@ -28,34 +27,34 @@ _SERVICE_LINK = re.compile(r"_(SERVICE_(HOST|PORT(_\w+)?)|PORT(_\d+_(TCP|UDP|SCT
 
 def read_environment(
     environ: Mapping[str, str], base: Mapping[str, Any]
-) -> tuple[dict[str, Any], Positions, list[PlacedFault]]:
+) -> tuple[dict[str, Any], Positions, list[Fault]]:
     """The values that `environ` sets, the variable behind each, and what is wrong. base is what the file holds."""
     values: dict[str, Any] = {}
     positions: Positions = {}
-    faults: list[PlacedFault] = []
+    faults: list[Fault] = []
     spelled: dict[int, dict[str, str]] = {}
     for variable in sorted(environ):
         if not variable.startswith(PREFIX) or variable == FILE_VARIABLE:
             continue
         if _is_service_link(variable, environ[variable]):
             continue
-        where = Position(ENVIRONMENT, 0, variable, ())
+        where = Position(ENVIRONMENT, variable=variable)
         segments = variable[len(PREFIX) :].split("__")
         path = _path(segments, base, spelled)
         if path[0] not in Config.model_fields:
             form = "__".join([PREFIX + "{}", *(part.replace("{", "{{").replace("}", "}}") for part in segments[1:])])
-            faults.append(PlacedFault(where, Unknown("sets no option", path[0].upper(), _OPTIONS, form)))
+            faults.append(Fault(where, Unknown("sets no option", path[0].upper(), _OPTIONS, form)))
             continue
         try:
             value = _decoded(environ[variable])
         except (ValueError, RecursionError):
-            faults.append(PlacedFault(where, "looks like JSON but is not valid JSON"))
+            faults.append(Fault(where, "looks like JSON but is not valid JSON"))
             continue
         tree = value
         for part in reversed(path):
             tree = {part: tree}
         if not _join(values, tree):
-            faults.append(PlacedFault(where, "and another variable set the same option"))
+            faults.append(Fault(where, "and another variable set the same option"))
             continue
         _place(positions, path, value, where)
     return values, positions, faults
@@ -112,7 +111,7 @@ def _place(positions: Positions, path: Path, value: Any, where: Position) -> Non
     positions[path] = where
     children = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for part, child in children:
-        _place(positions, (*path, part), child, replace(where, path=(*where.path, part)))
+        _place(positions, (*path, part), child, where._replace(path=(*where.path, part)))
 
 
 def merged(under: Any, over: Any) -> Any:

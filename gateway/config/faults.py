@@ -77,24 +77,41 @@ Faults = Iterator[tuple[Path, Message]]
 """Paths of values, each with a message."""
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Fault:
-    """One thing that is wrong. Its text is `file:line: key: message`, without the line if it has none. It never holds
-    a secret.
+class Position(NamedTuple):
+    """The place where a value was written.
 
-    file  as it was given to `load`, or "environment"
-    line  from 1; 0 where there are no lines
-    key   dotted path in the file, the variable's name in the environment, "(file)" for all of it
+    file      as it was given to `load`, or "environment"
+    line      from 1; 0 where there are no lines
+    variable  the environment variable that holds it; None in a file
+    path      where it sits in that file, or in the JSON of that variable
     """
 
     file: str
-    line: int
-    key: str
-    message: str
+    line: int = 0
+    variable: str | None = None
+    path: Path = ()
+
+    @property
+    def key(self) -> str:
+        """Dotted path in the file, the variable's name in the environment, "(file)" for all of it."""
+        return self.variable or shown(self.path) or WHOLE
+
+
+Positions = dict[Path, Position]
+
+
+class Fault(NamedTuple):
+    """One thing that is wrong. Its text is `file:line: key: message`, without the line if it has none. The text never
+    holds a secret."""
+
+    position: Position
+    message: Message
 
     def __str__(self) -> str:
-        place = f"{self.file}:{self.line}" if self.line else self.file
-        return masked(f"{place}: {self.key}: {self.message}")
+        file, line, variable, path = self.position
+        place = f"{file}:{line}" if line else file
+        inside = f"{shown(path)} " if variable is not None and path else ""
+        return masked(f"{place}: {self.position.key}: {inside}{self.message}")
 
 
 class ConfigError(Exception):
@@ -103,60 +120,30 @@ class ConfigError(Exception):
 
     def __init__(self, faults: Iterable[Fault]) -> None:
         self.faults = list(faults)
-        super().__init__("\n".join(str(fault) for fault in self.faults))
+        super().__init__("\n".join(map(str, self.faults)))
 
 
-@dataclass(frozen=True, slots=True)
-class Position:
-    """The place where a value was written.
-
-    variable  the environment variable that holds it; None in a file
-    path      where it sits in that file, or in the JSON of that variable
-    """
-
-    file: str
-    line: int
-    variable: str | None
-    path: Path
-
-    def fault(self, message: Message) -> Fault:
-        where = shown(self.path)
-        if self.variable is None:
-            return Fault(self.file, self.line, where or WHOLE, str(message))
-        return Fault(self.file, self.line, self.variable, f"{where} {message}" if where else str(message))
-
-
-Positions = dict[Path, Position]
-
-
-class PlacedFault(NamedTuple):
-    """A fault before it is put into words."""
-
-    position: Position
-    message: Message
-
-
-def config_error(faults: Iterable[PlacedFault], files: Sequence[str]) -> ConfigError:
+def config_error(faults: Iterable[Fault], files: Sequence[str]) -> ConfigError:
     """The error for all `faults`, in the order of `files` and then the environment, within a file by line.
 
     Only the first fault of a place is reported, because one wrong value often causes several.
     """
-    first: dict[tuple[Position, str], PlacedFault] = {}
+    first: dict[tuple[Position, str], Fault] = {}
     for fault in faults:
         text = _text(fault.message) if fault.position.file == ENVIRONMENT else ""
         first.setdefault((fault.position, text), fault)
     places = {name: index for index, name in reversed(list(enumerate(files)))}
 
-    def order(fault: PlacedFault) -> tuple[int, int, str, str]:
+    def order(fault: Fault) -> tuple[int, int, str, str]:
         position, message = fault
-        key = shown(position.path) if position.variable is None else position.variable
-        return places.get(position.file, len(places)), position.line, key, _text(message)
+        return places.get(position.file, len(places)), position.line, position.key, _text(message)
 
     found = sorted(first.values(), key=order)
-    reported = [position.fault(message) for position, message in found[:MOST_FAULTS]]
+    reported = [Fault(position, str(message)) for position, message in found[:MOST_FAULTS]]
     if len(found) > MOST_FAULTS:
-        position, number = found[MOST_FAULTS][0], len(found) - MOST_FAULTS
-        reported.append(Fault(position.file, position.line, WHOLE, f"and {number} more faults from here on"))
+        next_one = found[MOST_FAULTS].position
+        more = f"and {len(found) - MOST_FAULTS} more faults from here on"
+        reported.append(Fault(Position(next_one.file, next_one.line), more))
     return ConfigError(reported)
 
 
@@ -169,5 +156,5 @@ def locate(positions: Positions, path: Path) -> Position:
     for length in range(len(path), -1, -1):
         holder = positions.get(path[:length])
         if holder is not None:
-            return Position(holder.file, holder.line, holder.variable, holder.path + path[length:])
-    return Position(ENVIRONMENT, 0, None, path)
+            return holder._replace(path=holder.path + path[length:])
+    return Position(ENVIRONMENT, path=path)

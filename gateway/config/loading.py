@@ -13,32 +13,25 @@ from pydantic_core import ErrorDetails
 from gateway.config.available import Available
 from gateway.config.checks import check
 from gateway.config.environment import FILE_VARIABLE, merged, read_environment
-from gateway.config.faults import Message, Path, PlacedFault, Position, Positions, Unknown, config_error, locate
+from gateway.config.faults import Fault, Message, Path, Position, Positions, Unknown, config_error, locate
 from gateway.config.model import Config, resolved_auth
 from gateway.config.rules import ENTRIES, facts_of
 from gateway.config.secrets import read_secrets, with_secrets
 from gateway.config.source import NOT_READ, Unreadable, read_yaml
 
-# pydantic's error type -> our words, with values of the error's context. They never hold the value itself.
+# pydantic's error type, or its begin -> our words, with values of the error's context. They never hold the value.
 _WORDS = {
     "missing": "is required",
-    "int_type": "must be a whole number",
-    "int_parsing": "must be a whole number",
-    "int_parsing_size": "must be a whole number",
-    "int_from_float": "must be a whole number",
-    "float_type": "must be a number",
-    "float_parsing": "must be a number",
+    "int": "must be a whole number",
+    "float": "must be a number",
     "finite_number": "must be a finite number",
-    "bool_type": "must be true or false",
-    "bool_parsing": "must be true or false",
+    "bool": "must be true or false",
     "string_type": "must be text; put it in quotes",
     "string_too_short": "must not be empty",
-    "model_type": "must be a section of options",
-    "model_attributes_type": "must be a section of options",
-    "dict_type": "must be a mapping of names",
-    "tuple_type": "must be a list",
-    "list_type": "must be a list",
-    "frozen_set_type": "must be a list",
+    "model": "must be a section of options",
+    "dict": "must be a mapping of names",
+    "tuple": "must be a list",
+    "frozen": "must be a list",
     "value_error": "{error}",
     "greater_than": "must be greater than {gt:.12g}",
     "greater_than_equal": "must be at least {ge:.12g}",
@@ -73,7 +66,7 @@ def load(
     config, faults, wrong = _validated(written.values)
     secrets, unread = read_secrets(config, environ, known)
     faults += [*check(facts_of(config, written.values, known, wrong, written.unread)), *unread]
-    placed = [*written.faults, *(PlacedFault(locate(written.positions, at), message) for at, message in faults)]
+    placed = [*written.faults, *(Fault(locate(written.positions, at), message) for at, message in faults)]
     if placed:
         raise config_error(placed, written.files)
     return with_secrets(config, secrets)
@@ -89,7 +82,7 @@ class Written:
 
     def __init__(self, path: str | os.PathLike[str] | None, environ: Mapping[str, str]) -> None:
         self.positions: Positions = {}
-        self.faults: list[PlacedFault] = []
+        self.faults: list[Fault] = []
         self.files: list[str] = []
         self.values: dict[str, Any] = {}
         self.unread = False
@@ -98,7 +91,7 @@ class Written:
             try:
                 self.values = self._read(FilePath(path), os.fspath(path), ())
             except Unreadable as stop:
-                raise config_error([*self.faults, PlacedFault(stop.position, stop.message)], self.files) from None
+                raise config_error([*self.faults, stop.fault], self.files) from None
         values, positions, faults = read_environment(environ, self.values)
         self._overlay(values, positions)
         self.faults += faults
@@ -111,7 +104,7 @@ class Written:
         values, positions, faults = read_yaml(path, name, at)
         self.faults += faults
         if values is not None and not isinstance(values, dict):
-            raise Unreadable(Position(name, 1, None, ()), "must be a mapping of options")
+            raise Unreadable(Position(name, 1), "must be a mapping of options")
         self.positions = {**positions, **self.positions}
         return values or {}
 
@@ -135,15 +128,14 @@ class Written:
             more = self._read(path, os.fspath(path), ("keys",))
         except Unreadable as stop:
             self.unread = True
-            fault = PlacedFault(stop.position, stop.message)
-            if stop.message.startswith(NOT_READ):
-                fault = PlacedFault(locate(self.positions, ("keys_file",)), f"names a file that {stop.message}")
-            self.faults.append(fault)
+            unopened = str(stop).startswith(NOT_READ)
+            option = locate(self.positions, ("keys_file",))
+            self.faults.append(Fault(option, f"names a file that {stop}") if unopened else stop.fault)
             return
         keys = self.values.get("keys") or {}
         if isinstance(keys, dict):
             for key in keys.keys() & more.keys():
-                self.faults.append(PlacedFault(locate(self.positions, ("keys", key)), "is also in keys_file"))
+                self.faults.append(Fault(locate(self.positions, ("keys", key)), "is also in keys_file"))
             self.values["keys"] = {**more, **keys}
 
     def _resolve_paths(self) -> None:
@@ -203,7 +195,8 @@ def _message(detail: ErrorDetails, path: Path) -> Message:
         return f"must be one of {str(context['expected']).replace(' or ', ', ').replace(chr(39), '')}"
     if kind == "too_short":
         return f"must have at least {context['min_length']} item{'s' * (context['min_length'] != 1)}"
-    return _WORDS.get(kind, "is not a valid value").format_map(context)
+    words = _WORDS.get(kind) or _WORDS.get(kind.partition("_")[0], "is not a valid value")
+    return words.format_map(context)
 
 
 def _options_of(path: Path) -> tuple[str, ...]:

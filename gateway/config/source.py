@@ -7,14 +7,13 @@ octal number), no tags, no merge keys, one document, mappings with text keys tha
 from __future__ import annotations
 
 import re
-from collections import deque
 from collections.abc import Iterator
 from pathlib import Path as FilePath
 from typing import Any
 
 import yaml
 
-from gateway.config.faults import Message, Path, PlacedFault, Position, Positions
+from gateway.config.faults import Fault, Message, Path, Position, Positions
 from gateway.config.files import read_file, why
 
 MOST_BYTES = 1 << 20
@@ -42,19 +41,18 @@ _PROBLEMS = {
 
 
 class Unreadable(Exception):
-    """The file cannot be read any further: where, and why."""
+    """The file cannot be read any further."""
 
     def __init__(self, position: Position, message: str) -> None:
         super().__init__(message)
-        self.position = position
-        self.message = message
+        self.fault = Fault(position, message)
 
 
 NOT_READ = "cannot be read: "
 """The begin of an `Unreadable`'s message if the file could not even be opened."""
 
 
-def read_yaml(path: FilePath, name: str, at: Path = ()) -> tuple[Any, Positions, list[PlacedFault]]:
+def read_yaml(path: FilePath, name: str, at: Path = ()) -> tuple[Any, Positions, list[Fault]]:
     """The values of the file, their positions and what is wrong already at this level.
 
     name is what faults call the file; at is where in the configuration its root belongs. An empty file is None.
@@ -62,7 +60,7 @@ def read_yaml(path: FilePath, name: str, at: Path = ()) -> tuple[Any, Positions,
     """
 
     def stop(line: int, message: str) -> Unreadable:
-        return Unreadable(Position(name, line, None, ()), message)
+        return Unreadable(Position(name, line), message)
 
     try:
         data = read_file(path, MOST_BYTES + 1)
@@ -77,7 +75,7 @@ def read_yaml(path: FilePath, name: str, at: Path = ()) -> tuple[Any, Positions,
     if control := _CONTROL.search(text):
         raise stop(text.count("\n", 0, control.start()) + 1, "holds a control character")
     reading = _Reading(yaml.parse(text, Loader=_LOADER), name, at)
-    reading.positions[at] = Position(name, 1 if data else 0, None, ())
+    reading.positions[at] = Position(name, int(bool(data)))
     try:
         value = reading.document()
     except yaml.MarkedYAMLError as error:
@@ -99,78 +97,66 @@ class _Reading:
     """Makes values of the parser's events, notes the position of each, and what is wrong with them."""
 
     def __init__(self, events: Iterator[yaml.Event], name: str, at: Path) -> None:
-        self.faults: list[PlacedFault] = []
+        self.faults: list[Fault] = []
         self.positions: Positions = {}
         self._events = events
         self._name = name
         self._at = at
-        # Events that were read ahead of their turn, and those of each anchor whose value is complete.
-        self._ahead: deque[yaml.Event] = deque()
-        self._anchors: dict[str, list[yaml.Event]] = {}
+        # Anchors whose value is complete: the value, and where it stands.
+        self._anchors: dict[str, tuple[Any, Path]] = {}
         self._repeated = 0
 
     def document(self) -> Any:
         """The first document; None if there is none. Raises Unreadable, and the parser's errors."""
-        self._next()  # the stream's start
-        if isinstance(self._next(), yaml.StreamEndEvent):
+        next(self._events)  # the stream's start
+        if isinstance(next(self._events), yaml.StreamEndEvent):
             return None
-        value = self._value(self._next(), self._at)
-        self._next()  # the document's end
-        more = self._next()
+        value = self._value(next(self._events), self._at)
+        next(self._events)  # the document's end
+        more = next(self._events)
         if isinstance(more, yaml.DocumentStartEvent):
             self._fault(more, self._at, "holds more than one document")
         return value
 
-    def _next(self) -> yaml.Event:
-        return self._ahead.popleft() if self._ahead else next(self._events)
-
     def _value(self, event: yaml.Event, path: Path) -> Any:
-        anchor = getattr(event, "anchor", None)
+        if len(path) - len(self._at) > MOST_DEPTH:
+            raise Unreadable(self._position(event, self._at), "is nested too deeply")
+        anchor: str | None = getattr(event, "anchor", None)
         if isinstance(event, yaml.AliasEvent):
             if anchor not in self._anchors:
                 self._fault(event, path, f"is an alias of {anchor!r}, which is not complete above it")
                 return None
-            event = self._repeat(event, self._anchors[anchor])
-        elif anchor is not None:
-            kept = self._keep(event)
-            value = self._own_value(event, path)
-            self._anchors[anchor] = kept
-            return value
-        return self._own_value(event, path)
+            return self._repeat(event, *self._anchors[anchor], path)
+        if getattr(event, "tag", None):
+            self._fault(event, path, "has a tag; tags are not supported")
+        if isinstance(event, yaml.ScalarEvent):
+            value = resolve(event.value) if event.implicit[0] else event.value
+        else:
+            value = self._mapping(path) if isinstance(event, yaml.MappingStartEvent) else self._items(path)
+        if anchor is not None:
+            self._anchors[anchor] = value, path
+        return value
 
-    def _keep(self, event: yaml.Event) -> list[yaml.Event]:
-        """The events of a node, from its first; the reader gets them again in their turn."""
-        kept, depth = [event], int(isinstance(event, yaml.CollectionStartEvent))
-        while depth:
-            kept.append(inner := self._next())
-            depth += isinstance(inner, yaml.CollectionStartEvent) - isinstance(inner, yaml.CollectionEndEvent)
-        self._ahead.extendleft(reversed(kept[1:]))
-        return kept
-
-    def _repeat(self, alias: yaml.Event, events: list[yaml.Event]) -> yaml.Event:
-        """The first event of a node whose others come next. Raises Unreadable after too many."""
-        self._repeated += len(events)
+    def _repeat(self, alias: yaml.Event, value: Any, source: Path, path: Path) -> Any:
+        """A copy of what stands at `source`, to stand at `path`. Raises Unreadable after too many."""
+        self._repeated += 1
         if self._repeated > MOST_REPEATED:
             raise Unreadable(
                 self._position(alias, self._at), f"its aliases stand for more than {MOST_REPEATED:,} values"
             )
-        self._ahead.extendleft(reversed(events[1:]))
-        return events[0]
-
-    def _own_value(self, event: yaml.Event, path: Path) -> Any:
         if len(path) - len(self._at) > MOST_DEPTH:
-            raise Unreadable(self._position(event, self._at), "is nested too deeply")
-        if getattr(event, "tag", None):
-            self._fault(event, path, "has a tag; tags are not supported")
-        if isinstance(event, yaml.ScalarEvent):
-            return resolve(event.value) if event.implicit[0] else event.value
-        if isinstance(event, yaml.MappingStartEvent):
-            return self._mapping(path)
-        return self._items(path)
+            raise Unreadable(self._position(alias, self._at), "is nested too deeply")
+        if source in self.positions:  # else it is the value of a key that is a fault
+            self.positions.setdefault(path, self.positions[source]._replace(path=path[len(self._at) :]))
+        if isinstance(value, dict):
+            return {key: self._repeat(alias, one, (*source, key), (*path, key)) for key, one in value.items()}
+        if isinstance(value, list):
+            return [self._repeat(alias, one, (*source, at), (*path, at)) for at, one in enumerate(value)]
+        return value
 
     def _items(self, path: Path) -> list[Any]:
         items: list[Any] = []
-        while not isinstance(event := self._next(), yaml.SequenceEndEvent):
+        while not isinstance(event := next(self._events), yaml.SequenceEndEvent):
             here = (*path, len(items))
             self.positions[here] = self._position(event, here)
             items.append(self._value(event, here))
@@ -178,7 +164,7 @@ class _Reading:
 
     def _mapping(self, path: Path) -> dict[str, Any]:
         values: dict[str, Any] = {}
-        while not isinstance(key := self._next(), yaml.MappingEndEvent):
+        while not isinstance(key := next(self._events), yaml.MappingEndEvent):
             if not isinstance(key, yaml.ScalarEvent):
                 raise Unreadable(self._position(key, path), "has a key that is not plain text")
             here = (*path, key.value)
@@ -188,19 +174,19 @@ class _Reading:
                 self._skip(key, here, "merge keys are not supported; repeat the lines")
             else:
                 self.positions[here] = self._position(key, here)
-                values[key.value] = self._value(self._next(), here)
+                values[key.value] = self._value(next(self._events), here)
         return values
 
     def _skip(self, key: yaml.Event, path: Path, message: Message) -> None:
         """Passes over the value of a key that is a fault."""
         kept = self.positions, self.faults
         self.positions, self.faults = {}, []
-        self._value(self._next(), path)
+        self._value(next(self._events), path)
         self.positions, self.faults = kept
         self._fault(key, path, message)
 
     def _fault(self, event: yaml.Event, path: Path, message: Message) -> None:
-        self.faults.append(PlacedFault(self._position(event, path), message))
+        self.faults.append(Fault(self._position(event, path), message))
 
     def _position(self, event: yaml.Event, path: Path) -> Position:
         line = event.start_mark.line + 1 if event.start_mark else 1

@@ -1,21 +1,19 @@
 """Metrics and state of several processes that share an address: any of them shows those of all.
 
-Each process listens on a Unix socket in a folder that they share. Its answer to `_METRICS` is an `_Answer`, the
-families that its registry collects, as MessagePack; its answer to `_STATE` is its state. A process that does not answer
-in time shows no gauges this time.
+Each process listens on a Unix socket in a folder that they share. Its answer to `_METRICS` is the families that its
+registry collects, as MessagePack; its answer to `_STATE` is its state. A process that does not answer in time shows no
+gauges this time.
 
-Counters never fall when a process dies or is slow: at every scrape the scraped process writes the counters of the
-others into the folder (`_Kept`), and adds what it finds there of processes that no longer answer. The counts between
-the last scrape and the death of a process are lost.
+Counters never fall when a process dies or is slow: before a process shows its counters, it writes them into a file.
+That file is read instead of an answer that does not come, and the next process of the same number goes on from there.
+The counts between the last scrape and the death of a process are lost.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import threading
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -49,26 +47,8 @@ class _Family(msgspec.Struct, array_like=True):
         return figure.across if figure is not None else "sum"
 
 
-class _Answer(msgspec.Struct, array_like=True):
-    """The families of a process. began is a clock reading at its start: the next process of its number has a greater
-    one."""
-
-    began: int
-    families: list[_Family]
-
-
-class _Kept(msgspec.Struct, array_like=True):
-    """The counters of one number: those of the process that began then as they were last seen, and the sums of all
-    processes before it."""
-
-    began: int = 0
-    seen: list[_Family] = []
-    before: list[_Family] = []
-
-
 _encode = msgspec.msgpack.Encoder().encode
-_answer = msgspec.msgpack.Decoder(_Answer)
-_counters = msgspec.msgpack.Decoder(_Kept)
+_decoder = msgspec.msgpack.Decoder(list[_Family])
 
 
 class ProcessGroup:
@@ -83,20 +63,17 @@ class ProcessGroup:
         self.count = count
         self._folder = folder
         self._number = number
-        self._began = time.monotonic_ns()
         self._server: asyncio.Server | None = None
-        # Two scrapes at once would write one file of this process's.
-        self._keeping = threading.Lock()
+        # Two scrapes at once would write one file.
+        self._writing = asyncio.Lock()
+        self._before = self._read(number)
 
     async def start(self, registry: CollectorRegistry, state: Callable[[], bytes]) -> None:
         """Answers the others from now on; `state` returns its state. Takes over the socket of a process that died."""
 
         async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             with contextlib.suppress(OSError):
-                if await reader.read(1) == _STATE:
-                    writer.write(state())
-                else:
-                    writer.write(_encode(await self._own(registry)))
+                writer.write(state() if await reader.read(1) == _STATE else _encode(await self._own(registry)))
                 await writer.drain()
             writer.close()
 
@@ -111,12 +88,8 @@ class ProcessGroup:
     async def together(self, registry: CollectorRegistry) -> Collector:
         """The families of `registry` and of the other processes now, and the counters of processes that are gone.
         Exemplars are left out."""
-        asking = asyncio.gather(*map(self._metrics_of, self._others()))
-        answers = {self._number: await self._own(registry)}
-        for number, answer in zip(self._others(), await asking, strict=True):
-            if answer is not None:
-                answers[number] = answer
-        return _Together(_combined(await asyncio.to_thread(self._kept, answers)))
+        asking = asyncio.gather(*map(self._families_of, self._others()))
+        return _Together(_combined([await self._own(registry), *await asking]))
 
     async def states(self) -> list[bytes]:
         """The states of the other processes; those that do not answer in time are left out."""
@@ -126,19 +99,22 @@ class ProcessGroup:
     def _others(self) -> list[int]:
         return [number for number in range(self.count) if number != self._number]
 
-    async def _own(self, registry: CollectorRegistry) -> _Answer:
+    async def _own(self, registry: CollectorRegistry) -> list[_Family]:
         families = []
         for metric in registry.collect():
             samples = [((one.name, tuple(one.labels.items())), float(one.value)) for one in metric.samples]
             families.append(_Family(metric.name, metric.documentation, metric.type, samples))
             await asyncio.sleep(0)  # the event loop has its turn between two of them
-        return _Answer(self._began, families)
+        families = _combined([self._before, families])
+        async with self._writing:
+            await asyncio.to_thread(self._write, families)
+        return families
 
-    async def _metrics_of(self, number: int) -> _Answer | None:
+    async def _families_of(self, number: int) -> list[_Family]:
         try:
-            return _answer.decode(await self._ask(number, _METRICS))
+            return _decoder.decode(await self._ask(number, _METRICS))
         except msgspec.DecodeError:
-            return None
+            return await asyncio.to_thread(self._read, number)
 
     async def _ask(self, number: int, question: bytes) -> bytes:
         """The answer of another process; empty if it is not there, or does not answer in time."""
@@ -156,33 +132,21 @@ class ProcessGroup:
     def _socket(self, number: int) -> Path:
         return self._folder / f"{number}.sock"
 
-    def _kept(self, answers: Mapping[int, _Answer]) -> list[list[_Family]]:
-        """All families to show. Writes the counters of `answers` into the folder, and reads there those of processes
-        without an answer.
+    def _file(self, number: int) -> Path:
+        return self._folder / f"{number}.counters"
 
-        Several processes may do so at a time. If one finds the counters of an earlier process than the one that
-        answered, it adds them to `before`, and all that do so write the same.
-        """
-        found = []
-        with self._keeping:
-            for number in range(self.count):
-                path, answer = self._folder / f"{number}.counters", answers.get(number)
-                try:
-                    kept = _counters.decode(path.read_bytes())
-                except (OSError, msgspec.DecodeError):
-                    kept = _Kept()
-                if answer is None or answer.began < kept.began:
-                    found += [kept.before, kept.seen]
-                    continue
-                before = kept.before
-                if kept.began != answer.began:
-                    before = _combined([kept.before, kept.seen])
-                found += [before, answer.families]
-                new = path.with_suffix(f".{self._number}.new")
-                with contextlib.suppress(OSError):  # a full disk: counters may fall, and are shown all the same
-                    new.write_bytes(_encode(_Kept(answer.began, _only_counters(answer.families), before)))
-                    new.replace(path)
-        return found
+    def _read(self, number: int) -> list[_Family]:
+        """The counters that the process of this number showed last, and those before it."""
+        try:
+            return _decoder.decode(self._file(number).read_bytes())
+        except (OSError, msgspec.DecodeError):
+            return []
+
+    def _write(self, families: list[_Family]) -> None:
+        new = self._file(self._number).with_suffix(".new")
+        with contextlib.suppress(OSError):  # a full disk: counters may fall, and are shown all the same
+            new.write_bytes(_encode(_only_counters(families)))
+            new.replace(self._file(self._number))
 
 
 def _only_counters(families: Iterable[_Family]) -> list[_Family]:

@@ -21,7 +21,7 @@ def said(folder: Path, dialects: dict[str, Any]) -> list[str]:
     try:
         load(path, KNOWN, {})
     except ConfigError as error:
-        return [fault.message for fault in error.faults]
+        return [str(fault.message) for fault in error.faults]
     return []
 
 
