@@ -9,15 +9,17 @@ Not every worker suits every request. Requests that the same workers suit are of
 a kind, its requests are passed over and keep their places: none blocks another one that a free worker suits. A tenant
 has one turn, whatever its requests' kinds are.
 
-No clock of seconds, no I/O. Adding and removing a request takes steps by the logarithm of the number of tenants, not by
-the queue. Finding the next one takes a step for each kind.
+No clock of seconds, no I/O. Adding and removing a request takes the same few steps however many wait. Finding the next
+one, and one that has to go, takes a step for each tenant.
 """
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
-from collections.abc import Callable, Collection, Hashable, Iterator
-from heapq import heapify, heappop, heappush, heapreplace
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Set
+from heapq import merge
+from itertools import chain
+from operator import attrgetter
 from typing import Generic, NamedTuple, TypeVar
 
 Kind = frozenset[Hashable]
@@ -27,7 +29,8 @@ ANY: Kind = frozenset()
 MOST_COST = 65_536
 """Tokens. A larger request costs its tenant no more than this."""
 _FEW = 64
-"""Useless entries that may be kept before any is looked for."""
+"""Tenants without requests that may be kept before any is looked for."""
+_TURN, _NUMBER = attrgetter("turn"), attrgetter("number")
 
 
 class Waiter:
@@ -68,85 +71,68 @@ class _Turn(NamedTuple):
     number: int
 
 
-class _Flow(Generic[W]):
-    """The requests of one tenant in order of arrival, all together and by kind. size: bytes of their bodies."""
-
-    __slots__ = ("lines", "size", "turn", "waiters")
-
-    def __init__(self, turn: _Turn) -> None:
-        self.turn = turn
-        self.waiters: OrderedDict[W, None] = OrderedDict()
-        self.lines: dict[Kind, _Line[W]] = {}
-        self.size = 0
-
-
 class _Line(Generic[W]):
     """The requests of one tenant and kind in order of arrival."""
 
-    __slots__ = ("flow", "tokens", "waiters")
-
-    def __init__(self, flow: _Flow[W]) -> None:
-        self.flow = flow
-        self.waiters: OrderedDict[W, None] = OrderedDict()
-        self.tokens = 0
-
-
-class _Group(Generic[W]):
-    """The lines of one kind, by the turns of their flows. The heap may hold an older turn of a flow, and lines that
-    have emptied: these are put right when they are its first, or once they are more than half of it."""
-
-    __slots__ = ("heap", "lines", "tokens")
+    __slots__ = ("tokens", "waiters")
 
     def __init__(self) -> None:
-        self.heap: list[tuple[_Turn, _Line[W]]] = []
-        self.lines = 0
+        self.waiters: dict[W, None] = {}
         self.tokens = 0
 
-    def add(self, waiter: W, flow: _Flow[W]) -> None:
-        line = flow.lines.get(waiter.unsuitable)
+
+class _Flow(Generic[W]):
+    """The requests of one tenant by kind. size: bytes of their bodies."""
+
+    __slots__ = ("count", "lines", "size", "turn")
+
+    def __init__(self, turn: _Turn) -> None:
+        self.turn = turn
+        self.lines: dict[Kind, _Line[W]] = {}
+        self.count = self.size = 0
+
+    def __iter__(self) -> Iterator[W]:
+        """In order of arrival."""
+        return merge(*(line.waiters for line in self.lines.values()), key=_NUMBER)
+
+    def __reversed__(self) -> Iterator[W]:
+        return merge(*(reversed(line.waiters) for line in self.lines.values()), key=_NUMBER, reverse=True)
+
+    def add(self, waiter: W) -> None:
+        line = self.lines.get(waiter.unsuitable)
         if line is None:
-            line = flow.lines[waiter.unsuitable] = _Line(flow)
-            self.lines += 1
-            heappush(self.heap, (flow.turn, line))
+            line = self.lines[waiter.unsuitable] = _Line()
         line.waiters[waiter] = None
         line.tokens += waiter.tokens
-        self.tokens += waiter.tokens
+        self.count += 1
+        self.size += waiter.size
 
-    def remove(self, waiter: W, flow: _Flow[W]) -> None:
-        line = flow.lines[waiter.unsuitable]
+    def remove(self, waiter: W) -> None:
+        line = self.lines[waiter.unsuitable]
         del line.waiters[waiter]
         line.tokens -= waiter.tokens
-        self.tokens -= waiter.tokens
         if not line.waiters:
-            del flow.lines[waiter.unsuitable]
-            self.lines -= 1
-            if len(self.heap) > 2 * self.lines + _FEW:
-                self.heap = [(other.flow.turn, other) for _, other in self.heap if other.waiters]
-                heapify(self.heap)
+            del self.lines[waiter.unsuitable]
+        self.count -= 1
+        self.size -= waiter.size
 
-    def first(self) -> _Flow[W]:
-        """The flow whose turn is next; something must wait."""
-        heap = self.heap
-        while True:
-            turn, line = heap[0]
-            if not line.waiters:
-                heappop(heap)
-            elif turn != line.flow.turn:
-                heapreplace(heap, (line.flow.turn, line))
-            else:
-                return line.flow
+    def regroup(self) -> None:
+        """The kinds of the requests have changed."""
+        waiters, self.lines, self.count, self.size = list(self), {}, 0, 0
+        for waiter in waiters:
+            self.add(waiter)
 
 
 class _Level(Generic[W]):
-    """The requests of one priority. flows: by tenant, also those without requests whose turn is still to come."""
+    """The requests of one priority. flows: by tenant, also those without requests whose turn is still to come. tokens:
+    the cost of the requests, by kind."""
 
-    __slots__ = ("_clock", "_numbers", "_sweep_at", "count", "flows", "groups", "size")
+    __slots__ = ("_clock", "_numbers", "_sweep_at", "count", "flows", "size", "tokens")
 
     def __init__(self) -> None:
         self.flows: dict[str, _Flow[W]] = {}
-        self.groups: dict[Kind, _Group[W]] = {}
-        self.count = 0
-        self.size = 0
+        self.tokens: Counter[Kind] = Counter()
+        self.count = self.size = 0
         self._clock = 0
         self._numbers = 0
         self._sweep_at = _FEW
@@ -155,35 +141,29 @@ class _Level(Generic[W]):
         flow = self.flows.get(tenant)
         if flow is None:
             if len(self.flows) >= self._sweep_at:
-                self.flows = {name: one for name, one in self.flows.items() if one.waiters or one.turn.at > self._clock}
+                self.flows = {name: one for name, one in self.flows.items() if one.count or one.turn.at > self._clock}
                 self._sweep_at = 2 * len(self.flows) + _FEW
             flow = self.flows[tenant] = _Flow(self._turn(0))
-        elif not flow.waiters and flow.turn.at <= self._clock:
+        elif not flow.count and flow.turn.at <= self._clock:
             flow.turn = self._turn(0)
-        flow.waiters[waiter] = None
-        flow.size += waiter.size
-        self._group(waiter.unsuitable).add(waiter, flow)
+        flow.add(waiter)
+        self.tokens[waiter.unsuitable] += waiter.tokens
         self.count += 1
         self.size += waiter.size
 
     def remove(self, waiter: W, tenant: str) -> None:
-        flow, group = self.flows[tenant], self.groups[waiter.unsuitable]
-        del flow.waiters[waiter]
-        flow.size -= waiter.size
-        group.remove(waiter, flow)
-        if not group.lines:
-            del self.groups[waiter.unsuitable]
+        self.flows[tenant].remove(waiter)
+        self.tokens[waiter.unsuitable] -= waiter.tokens
         self.count -= 1
         self.size -= waiter.size
 
-    def first(self, blocked: Collection[Kind]) -> W | None:
+    def first(self, blocked: Set[Kind]) -> W | None:
         """The next request of the kinds that are not blocked."""
-        flows = [group.first() for kind, group in self.groups.items() if kind not in blocked]
+        flows = [flow for flow in self.flows.values() if not flow.lines.keys() <= blocked]
         if not flows:
             return None
-        flow = min(flows, key=lambda one: one.turn)
-        heads = [next(iter(line.waiters)) for kind, line in flow.lines.items() if kind not in blocked]
-        return min(heads, key=lambda waiter: waiter.number)
+        lines = min(flows, key=_TURN).lines
+        return min([next(iter(line.waiters)) for kind, line in lines.items() if kind not in blocked], key=_NUMBER)
 
     def charge(self, tenant: str, tokens: int) -> None:
         """A request of `tenant` is served. A flow that was passed over for long does not catch up by more than it."""
@@ -195,19 +175,13 @@ class _Level(Generic[W]):
         self._numbers += 1
         return _Turn(self._clock + tokens, self._numbers)
 
-    def _group(self, kind: Kind) -> _Group[W]:
-        group = self.groups.get(kind)
-        if group is None:
-            group = self.groups[kind] = _Group()
-        return group
-
     def regroup(self) -> None:
         """The kinds of the requests have changed."""
-        self.groups = {}
+        self.tokens.clear()
         for flow in self.flows.values():
-            flow.lines = {}
-            for waiter in flow.waiters:
-                self._group(waiter.unsuitable).add(waiter, flow)
+            flow.regroup()
+            for kind, line in flow.lines.items():
+                self.tokens[kind] += line.tokens
 
 
 class Queue(Generic[W]):
@@ -264,9 +238,9 @@ class Queue(Generic[W]):
         for level in self._levels.values():
             level.regroup()
 
-    def first(self, blocked: Collection[Kind] = ()) -> W | None:
+    def first(self, blocked: Set[Kind] = frozenset()) -> W | None:
         """The next request whose kind is not blocked. It stays in the queue."""
-        if all(kind in blocked for kind in self.kinds):
+        if self.kinds.keys() <= blocked:
             return None
         found = (self._levels[key].first(blocked) for key in reversed(self._ascending))
         return next((waiter for waiter in found if waiter is not None), None)
@@ -278,29 +252,25 @@ class Queue(Generic[W]):
         self.remove(waiter)
 
     def __iter__(self) -> Iterator[W]:
-        for level in self._levels.values():
-            for flow in level.flows.values():
-                yield from flow.waiters
+        return chain.from_iterable(flow for level in self._levels.values() for flow in level.flows.values())
 
     def tokens(self, kind: Kind, above: int | None = None) -> int:
         """The cost of those of this kind that take turns; with `above`, of those that have a higher priority."""
         return sum(
-            level.groups[kind].tokens
+            level.tokens[kind]
             for (priority, is_retry), level in self._levels.items()
-            if not is_retry and kind in level.groups and (above is None or priority > above)
+            if not is_retry and (above is None or priority > above)
         )
 
     def ahead(self, tenant: str, priority: int, tokens: int, kind: Kind = ANY) -> int:
         """Tokens of a kind that are served before a request of `tokens` that came now. Takes a step for each tenant."""
         found = self.tokens(kind, priority)
         level = self._levels.get((priority, False))
-        if level is None or kind not in level.groups:
+        if level is None:
             return found
-        flow = level.flows.get(tenant)
-        own = flow.lines.get(kind) if flow is not None else None
-        mine = own.tokens if own is not None else 0
-        others = sum(min(line.tokens, mine + tokens) for _, line in level.groups[kind].heap if line is not own)
-        return found + mine + others
+        waiting = {name: flow.lines[kind].tokens for name, flow in level.flows.items() if kind in flow.lines}
+        mine = waiting.pop(tenant, 0)
+        return found + mine + sum([min(other, mine + tokens) for other in waiting.values()])
 
     def outranked(self, newcomer: W, requests: int, size: int) -> list[W]:
         """The requests that have to go so that `requests` places and `size` bytes become free for `newcomer`; none if
@@ -317,24 +287,22 @@ class Queue(Generic[W]):
         held = 0
         if lowest == newcomer.priority:
             own = level.flows.get(newcomer.tenant)
-            held = 0 if own is None else own.size if by_size else len(own.waiters)
+            held = 0 if own is None else own.size if by_size else own.count
             # A tenant with its part or more finds none that holds more than it, or need not: no step for each tenant.
             if held * len(level.flows) > (level.size if by_size else level.count):
                 return []
             held += newcomer.size if by_size else 1
-        largest = max(level.flows.values(), key=lambda flow: flow.size if by_size else len(flow.waiters))
-        left_count, left_size = len(largest.waiters), largest.size
+        largest = max(level.flows.values(), key=attrgetter("size" if by_size else "count"))
+        left = largest.size if by_size else largest.count
         found: list[W] = []
-        for waiter in reversed(largest.waiters):
+        for waiter in reversed(largest):
             if requests <= 0 and size <= 0:
                 break
             found.append(waiter)
             requests -= 1
             size -= waiter.size
-            left_count -= 1
-            left_size -= waiter.size
-        enough = requests <= 0 and size <= 0
-        return found if enough and (left_size if by_size else left_count) >= held else []
+            left -= waiter.size if by_size else 1
+        return found if requests <= 0 and size <= 0 and left >= held else []
 
 
 def _tenant_of(waiter: Waiter) -> str:
