@@ -198,7 +198,6 @@ class Deployment:
             services.limiting.use(self.config, self.prepared.limits)
         if services.quarantine is not None:
             services.quarantine.hold_s = self.config.breaker.quarantine_s
-            services.quarantine.death_of = self.fleets.death_of
         if isinstance(services.response_store, MemoryResponseStore):
             store = self.config.store
             services.response_store.ttl_s, services.response_store.max_bytes = store.ttl_s, store.max_bytes

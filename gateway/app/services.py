@@ -12,6 +12,7 @@ from gateway.app.fetching import fetch
 from gateway.auth import JwtVerifier, KnownKeys
 from gateway.config import Config
 from gateway.core.byte_budget import ByteBudget
+from gateway.core.ports import WorkerHandle
 from gateway.fleet.fleets import Roster
 from gateway.fleet.kv_events import Listening
 from gateway.fleet.worker import Worker
@@ -49,6 +50,10 @@ class Host:
         self.known_keys = KnownKeys()
         self.roster = Roster()
         self.deployments: list[Deployment] = []
+
+    async def death_of(self, model: str, worker: WorkerHandle) -> object | None:
+        """See `quarantine.Quarantine`. The deployment in force probes, for requests of the ones before, too."""
+        return await self.deployments[-1].fleets.death_of(model, worker)
 
     def _shedding(self, begins: bool) -> None:
         self.log.event("warning" if begins else "info", "shedding" if begins else "shedding over")
@@ -123,7 +128,7 @@ def _quarantine(config: Config, before: Quarantine | None, host: Host) -> Quaran
         host.log.event("warning", "request quarantined", model=model, digest=digest)
 
     hold_s = config.breaker.quarantine_s
-    return (before or Quarantine(hold_s, held, time.monotonic)) if hold_s else None
+    return (before or Quarantine(hold_s, host.death_of, held, time.monotonic)) if hold_s else None
 
 
 def _response_store(config: Config, before: ResponseStore | None, log: Log) -> ResponseStore | None:

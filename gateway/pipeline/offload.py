@@ -23,6 +23,7 @@ from collections import deque
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
+from weakref import WeakValueDictionary
 
 from gateway.core.errors import GatewayError, Kind
 
@@ -51,12 +52,13 @@ class Share:
     left_s  seconds of CPU
     """
 
-    __slots__ = ("_has_turn", "left_s", "owner")
+    __slots__ = ("_has_turn", "_turn", "left_s", "owner")
 
     def __init__(self, owner: Hashable, size: int) -> None:
         """size: bytes of the request's body, and of what it refers to."""
         self.owner = owner
         self.left_s = MOST_CPU_S + MOST_CPU_S_PER_MIB * size / (1 << 20)
+        self._turn = _owners.setdefault(owner, asyncio.Lock())
         self._has_turn = False
 
     async def wait_turn(self) -> None:
@@ -65,39 +67,18 @@ class Share:
         A request is several times its size in memory between its reading and the worker's request: with turns, one
         owner has that once (`make chaos ROWS=B10`).
         """
-        queue = _owners.get(self.owner)
-        if queue is None:
-            _owners[self.owner] = deque()
-        else:
-            turn = asyncio.get_running_loop().create_future()
-            queue.append(turn)
-            try:
-                await turn
-            except asyncio.CancelledError:
-                if turn in queue:
-                    queue.remove(turn)
-                else:
-                    self._pass_turn(queue)
-                raise
+        await self._turn.acquire()
         self._has_turn = True
 
     def end_turn(self) -> None:
         """Lets the owner's next request go on. Further calls change nothing."""
         if self._has_turn:
             self._has_turn = False
-            self._pass_turn(_owners[self.owner])
-
-    def _pass_turn(self, queue: deque[asyncio.Future[None]]) -> None:
-        while queue:
-            turn = queue.popleft()
-            if not turn.done():
-                turn.set_result(None)
-                return
-        del _owners[self.owner]
+            self._turn.release()
 
 
-_owners: dict[Hashable, deque[asyncio.Future[None]]] = {}
-"""Owner of large requests, one of which has the turn -> those that wait for it."""
+_owners: WeakValueDictionary[Hashable, asyncio.Lock] = WeakValueDictionary()
+"""Owner of large requests -> their turn, which they hold one after the other."""
 
 
 async def offload(step: Callable[..., T], *given: Any, share: Share | None = None) -> T:
@@ -189,11 +170,11 @@ class _Turns:
         self._threads = ThreadPoolExecutor(_THREADS, "large-bodies")
         # One for each owner; the first has the turn.
         self._begun: deque[_Work] = deque()
-        self._queued: dict[Hashable, deque[_Work]] = {}
+        self._queued: list[_Work] = []
 
     def add(self, work: _Work) -> None:
         with self._lock:
-            self._queued.setdefault(work.owner, deque()).append(work)
+            self._queued.append(work)
             self._begin()
 
     def pass_on(self, work: _Work) -> None:
@@ -217,14 +198,11 @@ class _Turns:
         """Begins the next steps of owners that have none begun, while there are threads."""
         busy = {work.owner for work in self._begun}
         while len(self._begun) < _THREADS:
-            owner = next((one for one in self._queued if one not in busy), None)
-            if owner is None:
+            work = next((one for one in self._queued if one.owner not in busy), None)
+            if work is None:
                 return
-            queue = self._queued.pop(owner)
-            work = queue.popleft()
-            if queue:
-                self._queued[owner] = queue  # behind all other owners
-            busy.add(owner)
+            self._queued.remove(work)
+            busy.add(work.owner)
             self._begun.append(work)
             if len(self._begun) == 1:
                 work.turn.set()

@@ -46,8 +46,7 @@ class Quarantine(Watcher):
     hold_s   seconds for which one is refused, and for which a death is remembered
     held     digests of requests -> until when they are refused
     noted    digests of requests -> when they were noted last, and the deaths. Empty, as `held`, nearly always
-    death_of probes a worker of a model now, and returns what names its death, None if it lives; set before requests
-             come, and again when a reload replaces who probes
+    death_of probes a worker of a model now, and returns what names its death, None if it lives
     on_held  called with (model, digest in hexadecimal) when a request is held from now on
     clock    monotonic seconds
     """
@@ -55,12 +54,13 @@ class Quarantine(Watcher):
     def __init__(
         self,
         hold_s: float,
+        death_of: DeathOf,
         on_held: Callable[[str, str], None],
         clock: Callable[[], float],
     ) -> None:
         self.hold_s = hold_s
         self.held: dict[bytes, float] = {}
-        self.death_of: DeathOf = _nobody_dies
+        self._death_of = death_of
         self._on_held = on_held
         self._clock = clock
         self.noted: dict[bytes, tuple[float, frozenset[object]]] = {}
@@ -81,7 +81,7 @@ class Quarantine(Watcher):
 
     async def _probe(self, model: str, worker: WorkerHandle) -> object | None:
         try:
-            return await self.death_of(model, worker)
+            return await self._death_of(model, worker)
         finally:
             del self._probes[worker]
 
@@ -163,10 +163,6 @@ class Quarantine(Watcher):
                 blame=Blame.US,
                 retryable=False,
             )
-
-
-async def _nobody_dies(model: str, worker: WorkerHandle) -> None:
-    return None
 
 
 def looks_deadly(error: GatewayError) -> bool:

@@ -41,7 +41,6 @@ class ClientReply:
     client     its connection
     request    the client's
     committed  see above
-    explain    more headers, of how the request came to its worker, if they are wanted
     """
 
     committed = False
@@ -52,6 +51,7 @@ class ClientReply:
     _early_lane: Lane | None = None
     _early: _EarlyHead | None = None
     _timer: asyncio.TimerHandle | None = None
+    _explain: Callable[[], Headers] | None = None
     # When the client was last sent something other than a stream's output, or began to wait, by the monotonic clock.
     _sent_at = 0.0
 
@@ -68,7 +68,6 @@ class ClientReply:
         self.headers: Headers = [(b"x-request-id", record.id.encode())]
         self.client = client
         self.dialect = dialect
-        self.explain: Callable[[], Headers] | None = None
         self.request = request
         self._record = record
         self._observer = observer
@@ -89,9 +88,13 @@ class ClientReply:
         self._dropped = (*self._dropped, *shown, *names[_MOST_NAMES:])
         self._record.dropped = self._dropped[:_MOST_NAMES]
 
+    def explain_by(self, explain: Callable[[], Headers]) -> None:
+        """Adds the headers that `explain` returns to each head: of how the request came to its worker until then."""
+        self._explain = explain
+
     def _head(self) -> Headers:
         dropped = [(b"x-dragoman-dropped", dropped_header(self._dropped))] if self._dropped else []
-        added = self.explain() if self.explain is not None else []
+        added = self._explain() if self._explain is not None else []
         # The dialect's may repeat what the client sent.
         id_ = self.headers[0][1]
         own = [
@@ -290,7 +293,7 @@ class ClientReply:
             self._timer.cancel()
         if self._early is not None:
             self._early.close()
-        self.explain = None  # it refers to what refers to this
+        self._explain = None  # it refers to what refers to this
         self.client.close()
 
 

@@ -1,8 +1,8 @@
 """Texts that clients may refer to later, by name: each for one owner alone, for a time.
 
 In memory, when there are too many bytes, the oldest text of the owner with the most bytes goes first: an owner with
-less than an equal part of the memory loses nothing to others. In Redis all gateways share the texts. A text that is not
-there any more is an error for the client that refers to it, never a gap.
+less than an equal part of the memory loses nothing to others. Finding it takes a step for each owner. In Redis all
+gateways share the texts. A text that is not there any more is an error for the client that refers to it, never a gap.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from hashlib import sha256
-from heapq import heapify, heappop, heappush, heapreplace
 from typing import Any, Protocol
 
 from gateway.core.errors import GatewayError, Kind
@@ -27,8 +26,6 @@ _MOST_UNWRITTEN_BYTES = 64 << 20
 _MOST_OWN_BYTES = _MOST_UNWRITTEN_BYTES // 4
 # One response takes at most this part of the memory, so that it does not push out those of many others.
 _SHARE = 16
-# Entries of the heap beyond two for each owner, so that it is rarely rebuilt.
-_SPARE = 64
 # So many texts are asked for in one call to Redis.
 _AT_ONCE = 16
 
@@ -66,8 +63,6 @@ class MemoryResponseStore:
         # Owner -> the names of its texts by age, and their bytes.
         self._owned: dict[str, dict[str, None]] = {}
         self._bytes: dict[str, int] = {}
-        # A heap of (-bytes, owner). Each owner has an entry of at least its bytes; an entry of more is out of date.
-        self._sizes: list[tuple[int, str]] = []
 
     async def size(self, owner: str, names: Iterable[str]) -> int:
         self._expire()
@@ -94,26 +89,9 @@ class MemoryResponseStore:
             self._owned.setdefault(owner, {})[name] = None
             self._count(owner, len(text) + _ENTRY)
         self._expire()
-        if owner in self._bytes:
-            heappush(self._sizes, (-self._bytes[owner], owner))
         while self.bytes > self.max_bytes:
-            most = self._largest()
+            most = max(self._bytes, key=self._bytes.__getitem__)
             self._remove((most, next(iter(self._owned[most]))))
-        if len(self._sizes) > 2 * len(self._bytes) + _SPARE:
-            self._sizes = [(-size, one) for one, size in self._bytes.items()]
-            heapify(self._sizes)
-
-    def _largest(self) -> str:
-        """The owner with the most bytes, while there is one."""
-        while True:
-            noted, owner = self._sizes[0]
-            size = self._bytes.get(owner, 0)
-            if size == -noted:
-                return owner
-            if size:
-                heapreplace(self._sizes, (-size, owner))
-            else:
-                heappop(self._sizes)
 
     async def close(self) -> None:
         pass

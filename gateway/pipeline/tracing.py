@@ -104,4 +104,4 @@ class Explain(Watcher):
     def begun(self, call: Call) -> None:
         reply = call.reply
         if self._always or header_value(reply.request.headers, EXPLAIN) is not None:
-            reply.explain = call.explain
+            reply.explain_by(call.explain)

@@ -8,6 +8,7 @@ import httpx
 import pytest
 
 from gateway.app.services import Services
+from gateway.fleet.fleets import Fleets
 from tests.app.asking import key
 from tests.harness import Stack
 
@@ -48,7 +49,6 @@ def settings(stack: Stack) -> list[Any]:
         [rule.limit for rule in services.limiting.limiter._index.rules],
         response_store.ttl_s,
         services.quarantine.hold_s,
-        services.quarantine.death_of == state.fleets.death_of,
         state.runtime.body_budget.limit,
         worker.max_in_flight,
         worker.breaker.options.failures,
@@ -81,7 +81,7 @@ def test_a_reload_that_fails_halfway_changes_nothing(halfway: str, monkeypatch: 
         assert len(stack.records()) == 3
 
         stack.run(stack.gateway.reload(stack.config(OTHER)))
-        assert settings(stack) == [[5], 5, 5, True, 48 << 20, 3, 2, len(stack.gateway._host.deployments), 9]
+        assert settings(stack) == [[5], 5, 5, 48 << 20, 3, 2, len(stack.gateway._host.deployments), 9]
         assert [status(stack, "/new/v1/chat/completions", secret) for secret in (OLD_KEY, NEW_KEY)] == [200, 200]
         assert httpx.get(stack.url + "/metrics").status_code == 401, "as at any path of the dialects"
 
@@ -97,7 +97,23 @@ def test_a_reload_goes_on_with_the_services_and_changes_their_settings() -> None
             before.response_store,
             before.quarantine,
         )
-        assert settings(stack)[:5] == [[5], 5, 5, True, 48 << 20]
+        assert settings(stack)[:4] == [[5], 5, 5, 48 << 20]
+
+
+def test_the_deployment_in_force_looks_for_the_deaths_of_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The quarantine stays over a reload, and asks whoever probes the workers then."""
+
+    async def dead(fleets: Fleets, model: str, worker: Any) -> object:
+        return fleets, model, worker
+
+    monkeypatch.setattr(Fleets, "death_of", dead)
+    worker: Any = object()
+    with Stack(config=SECTIONS) as stack:
+        for _ in range(2):
+            (quarantine, deployment) = stack.gateway.deployment.services.quarantine, stack.gateway.deployment
+            assert quarantine is not None
+            assert stack.run(quarantine._death_of("m", worker)) == (deployment.fleets, "m", worker)
+            stack.run(stack.gateway.reload(stack.config(OTHER)))
 
 
 class Service:

@@ -247,13 +247,13 @@ def delay_probes(stack: Stack, seconds: float) -> None:
     """What tells whether a worker died is told so much later."""
     ward = stack.gateway.deployment.services.quarantine
     assert ward is not None
-    probe = ward.death_of
+    probe = ward._death_of
 
     async def late(model: str, worker: Any) -> object | None:
         await asyncio.sleep(seconds)
         return await probe(model, worker)
 
-    ward.death_of = late
+    ward._death_of = late
 
 
 def test_the_probe_that_tells_of_a_death_is_no_work_of_the_gateway() -> None:
@@ -335,8 +335,8 @@ class Ward:
         self.deaths: dict[str, object] = {}
         self.probes: list[str] = []
         self.told: list[str] = []
-        self.quarantine = Quarantine(60.0, lambda model, digest: self.told.append(digest), self.clock)
-        self.quarantine.death_of = self.death_of
+        told = self.told
+        self.quarantine = Quarantine(60.0, self.death_of, lambda model, digest: told.append(digest), self.clock)
 
     def clock(self) -> float:
         return self.now

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -89,38 +88,6 @@ async def test_the_oldest_of_the_owner_with_most_goes_first(seed: int) -> None:
         found = {one: await response_store.get(one, map(str, range(9))) for one in "abcdefgh"}
         assert {(one, name) for one in found for name, text in found[one].items() if text is not None} == set(kept)
         assert response_store.bytes == sum(size for _, size in kept.values())
-
-
-def test_a_full_store_costs_no_more_with_more_owners() -> None:
-    looked_up = 0
-
-    class Owner(str):
-        __slots__ = ()
-
-        def __hash__(self) -> int:
-            nonlocal looked_up
-            looked_up += 1
-            return str.__hash__(self)
-
-        def __lt__(self, other: str) -> bool:
-            nonlocal looked_up
-            looked_up += 1
-            return str.__lt__(self, other)
-
-    def work(many: int) -> int:
-        """How often 500 texts cause an owner to be looked up or compared."""
-        nonlocal looked_up
-        owners, names = [Owner(number) for number in range(many)], map(str, count())
-        response_store = MemoryResponseStore(1000, many * 1000)
-        for owner in owners * 2:
-            response_store.put(owner, {next(names): bytes(300)})
-        looked_up = 0
-        for number in range(500):
-            response_store.put(owners[number % many], {next(names): bytes(300)})
-        assert response_store.bytes <= response_store.max_bytes < response_store.bytes + 1000  # it is full
-        return looked_up
-
-    assert work(4000) < 2 * work(100)
 
 
 async def test_in_redis_all_share_it(tmp_path: Path) -> None:

@@ -1,42 +1,30 @@
-"""The interface of pick policies."""
+"""The base of pick policies."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Literal
 
 from gateway.core.routing_facts import RoutingFacts
 from gateway.fleet.worker import Worker
 
 
-class PickPolicy(Protocol):
-    """Chooses among the open workers of one model.
+class PickPolicy:
+    """Chooses among the open workers of one model. One that remembers what it sent overrides `sent` and `keep`.
 
     name     as in configuration
     needs    the facts that it needs about a request: "", none; "tokens", its length; "prompt", also its prefixes
     """
 
     name: str
-    needs: str
+    needs: Literal["", "tokens", "prompt"] = ""
 
     def pick(self, workers: Sequence[Worker], now: float, routing: RoutingFacts) -> Worker:
         """Chooses one of `workers`, which has at least one. Sets `routing.why` and `routing.matched`."""
-        ...
+        raise NotImplementedError
 
     def sent(self, worker: Worker, routing: RoutingFacts) -> None:
         """The request is sent to `worker` now."""
-        ...
 
     def keep(self, workers: Sequence[Worker]) -> None:
         """`workers` are the model's workers from now on."""
-        ...
-
-
-class Forgetful:
-    """The base of policies that remember nothing."""
-
-    def keep(self, workers: Sequence[Worker]) -> None:
-        pass
-
-    def sent(self, worker: Worker, routing: RoutingFacts) -> None:
-        pass

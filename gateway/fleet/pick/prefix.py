@@ -21,8 +21,9 @@ from collections.abc import Mapping, Sequence
 
 from gateway.core.routing_facts import RoutingFacts
 from gateway.fleet.blocks import chain
-from gateway.fleet.pick.least_tokens import least_loaded
 from gateway.fleet.pick.places import Places
+from gateway.fleet.pick.plain import least_loaded
+from gateway.fleet.pick.policy import PickPolicy
 from gateway.fleet.pick.reading import home_of
 from gateway.fleet.pick.seen import MOST_KEYS, Seen
 from gateway.fleet.worker import Worker
@@ -53,7 +54,7 @@ def _known(worker: Worker, routing: RoutingFacts) -> bool:
     return worker.blocks is not None and worker.blocks.whole and worker.blocks.tells(routing.salt)
 
 
-class Prefix:
+class Prefix(PickPolicy):
     """See the module. A session that the client named takes precedence: it stays at its place in the hash while that
     worker is open. A half-open worker is picked first, because otherwise it might never return."""
 
