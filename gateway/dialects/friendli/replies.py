@@ -6,11 +6,11 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import msgspec
 from msgspec import Raw
+from msgspec.structs import replace
 
 from gateway.core.errors import GatewayError, Kind
-from gateway.core.events import Delta, Event, Finish, PartStart
+from gateway.core.events import Delta, Event, Finish, PartStart, Reason
 from gateway.core.fields import own_name
 from gateway.core.http import JSON_TYPE, Request, Response
 from gateway.core.lifecycle import Reply, ReplyChoice
@@ -24,8 +24,10 @@ from gateway.wire.json import encode, encode_line, one_line, sent_names
 from gateway.wire.openai.replies import refusals, writing
 from gateway.wire.openai.streams.writing import OpenAIStreamWriter
 
-# The client reports any other finish reason as an error.
-_REASONS = {"content_filter": "stop"}
+
+def _known(reason: Reason) -> Reason:
+    """The finish reason that the client knows: it reports any other as an error."""
+    return "stop" if reason == "content_filter" else reason
 
 
 def write(reply: Reply, op: Generate) -> Response:
@@ -53,7 +55,7 @@ def write(reply: Reply, op: Generate) -> Response:
 
 
 def _choice(
-    op: Complete, index: int, text: str, tokens: Sequence[int], reason: str, logprobs: Sequence[Raw]
+    op: Complete, index: int, text: str, tokens: Sequence[int], reason: Reason, logprobs: Sequence[Raw]
 ) -> dict[str, Any]:
     """A finished choice. Logprobs are cut to the tokens that are shown."""
     body: dict[str, Any] = {
@@ -61,7 +63,7 @@ def _choice(
         "seed": op.seeds[index % len(op.seeds)],
         "text": text,
         "tokens": list(tokens),
-        "finish_reason": _REASONS.get(reason, reason),
+        "finish_reason": _known(reason),
     }
     if op.logprobs is not None:
         body["logprobs"] = {name: values[: len(tokens)] for name, values in writing.text_logprobs(logprobs, 0).items()}
@@ -81,7 +83,7 @@ def _length(op: Complete) -> int:
 
 def _chat_choice(choice: ReplyChoice) -> dict[str, Any]:
     body = writing.write_choice(choice)
-    body["finish_reason"] = _REASONS.get(choice.reason, choice.reason)
+    body["finish_reason"] = _known(choice.reason)
     return body
 
 
@@ -99,7 +101,7 @@ class _Sent:
         self.tokens: list[int] = []
         self.logprobs: list[Raw] = []
         self.waiting: list[str] = []
-        self.reason = "stop"
+        self.reason: Reason = "stop"
 
 
 class Writer(EventWriter):
@@ -169,10 +171,8 @@ class Writer(EventWriter):
 class ChatWriter(OpenAIStreamWriter):
     """Writes OpenAI's chunks, with only the finish reasons that the client knows."""
 
-    def write(self, event: Event) -> bytes:
-        if isinstance(event, Finish) and event.reason in _REASONS:
-            event = msgspec.structs.replace(event, reason=_REASONS[event.reason])
-        return super().write(event)
+    def _finish(self, event: Finish) -> bytes:
+        return super()._finish(replace(event, reason=_known(event.reason)))
 
 
 class ChunkWriter(ChatWriter):

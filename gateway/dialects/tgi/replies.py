@@ -102,10 +102,8 @@ def _end_with(tokens: list[dict[str, Any]], stop: str) -> None:
 class ChatWriter(OpenAIStreamWriter):
     """OpenAI's chunks. A client of TGI's needs a fingerprint in each."""
 
-    def write(self, event: Event) -> bytes:
-        if isinstance(event, Start) and event.fingerprint is None:
-            event = replace(event, fingerprint="")
-        return super().write(event)
+    def _start(self, event: Start) -> bytes:
+        return super()._start(replace(event, fingerprint=event.fingerprint or ""))
 
 
 class Writer(EventWriter):

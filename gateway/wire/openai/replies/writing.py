@@ -41,11 +41,15 @@ def write_message(choice: ReplyChoice) -> dict[str, Any]:
     if thinking is not None:
         message["reasoning"] = message["reasoning_content"] = thinking
     if choice.calls:
-        message["tool_calls"] = [
-            {"id": call.call_id, "type": "function", "function": {"name": call.name, "arguments": call.text}}
-            for call in choice.calls
-        ]
+        message["tool_calls"] = write_calls(choice)
     return message
+
+
+def write_calls(choice: ReplyChoice) -> list[dict[str, Any]]:
+    return [
+        {"id": call.call_id, "type": "function", "function": {"name": call.name, "arguments": call.text}}
+        for call in choice.calls
+    ]
 
 
 def write_choice(choice: ReplyChoice) -> dict[str, Any]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, assert_never
+from typing import Any, Literal, assert_never
 
 from gateway.core.errors import GatewayError
 from gateway.core.events import Delta, End, Event, Failed, Finish, PartEnd, PartStart, Start, UsageReport
+from gateway.core.http import Headers
 from gateway.core.messages import Chat, Generate
 from gateway.core.usage import Usage
 from gateway.wire import sse
@@ -20,19 +21,27 @@ class _Open:
 
     __slots__ = ("after", "before", "ordinary", "twice")
 
-    def __init__(self, before: bytes, after: bytes, twice: bool) -> None:
+    def __init__(self, before: bytes, after: bytes, more: bytes, twice: bool) -> None:
         self.before = before
         self.after = after
-        self.ordinary = after + b',"logprobs":null,"finish_reason":null}]}\n\n'
+        self.ordinary = after + b',"logprobs":null' + more
         self.twice = twice
 
 
 class OpenAIStreamWriter:
-    """Canonical events to chunks. The bytes that are the same in every chunk are encoded once."""
+    """Canonical events to chunks. The bytes that are the same in every chunk are encoded once.
 
-    headers = sse.HEADERS
+    thinking  the names of a thinking text: one, or two that both have it
+    logprobs  the form of a chat's logprobs
+    silent    a delta without text
+    """
+
+    headers: Headers = sse.HEADERS
     clean_end = False
     buffered_bytes = 0
+    thinking: tuple[bytes, ...] = (b"reasoning", b"reasoning_content")
+    logprobs = b'{"content":%b,"refusal":null}'
+    silent = b'"delta":{}'
 
     def __init__(self, op: Generate, refuse: Callable[[GatewayError], bytes]) -> None:
         self._op = op
@@ -46,6 +55,7 @@ class OpenAIStreamWriter:
         # The last chunk of a stream without a fingerprint so far. It is held back: the worker may send one after it.
         self._last = b""
         self._without_fingerprint = False
+        self._more = self._closing()
 
     def write(self, event: Event) -> bytes:
         if type(event) is Delta:
@@ -75,7 +85,8 @@ class OpenAIStreamWriter:
     def keepalive(self) -> bytes:
         return sse.KEEPALIVE
 
-    def _start(self, event: Start) -> bytes:
+    def _envelope(self, event: Start) -> dict[str, Any]:
+        """The members of every chunk."""
         head: dict[str, Any] = {
             "id": event.id,
             "object": "chat.completion.chunk" if self._chat else "text_completion",
@@ -87,14 +98,21 @@ class OpenAIStreamWriter:
         if event.tier is not None:
             head["service_tier"] = event.tier
         self._without_fingerprint = event.fingerprint is None
-        self._head = b"data: " + encode_line(head)[:-1] + b',"choices":['
+        return head
+
+    def _start(self, event: Start) -> bytes:
+        self._head = b"data: " + encode_line(self._envelope(event))[:-1] + b',"choices":['
         if not self._chat:
             return b""
-        role = b'"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]}\n\n'
-        return b"".join(self._head + b'{"index":%d,' % choice + role for choice in range(self._op.n))
+        role = b'"delta":{"role":"assistant","content":""}'
+        return b"".join(self._chunk(choice, role) for choice in range(self._op.n))
 
-    def _chunk(self, choice: int, delta: bytes, reason: bytes = b"null") -> bytes:
-        return b'%b{"index":%d,%b,"logprobs":null,"finish_reason":%b}]}\n\n' % (self._head, choice, delta, reason)
+    def _chunk(self, choice: int, delta: bytes, closing: bytes | None = None) -> bytes:
+        return b'%b{"index":%d,%b,"logprobs":null%b' % (self._head, choice, delta, closing or self._more)
+
+    def _closing(self, event: Finish | None = None) -> bytes:
+        """The end of a chunk, behind its logprobs. event: the end of its choice, if the chunk has it."""
+        return b',"finish_reason":%b}]}\n\n' % encode(event.reason if event is not None else None)
 
     def _part(self, event: PartStart) -> bytes:
         before = b'%b{"index":%d,' % (self._head, event.choice)
@@ -113,29 +131,40 @@ class OpenAIStreamWriter:
             out = self._chunk(event.choice, b'"delta":{"tool_calls":[' + encode_line(call) + b"]}")
             before, after = before + b'"delta":{"tool_calls":[{"index":%d,"function":{"arguments":' % position, b"}}]}"
         else:
-            name = {"text": b"content", "thinking": b"reasoning"}.get(event.kind, b"refusal")
-            before, after = before + b'"delta":{"%b":' % name, b"}"
-            twice = event.kind == "thinking"
-        self._open[event.choice, event.index] = _Open(before, after, twice)
+            before, after = before + b'"delta":{"%b":' % self._name(event.kind), b"}"
+            twice = event.kind == "thinking" and len(self.thinking) > 1
+        self._open[event.choice, event.index] = _Open(before, after, self._more, twice)
         return out
+
+    def _name(self, kind: Literal["text", "thinking", "refusal"]) -> bytes:
+        """The member of a delta that has a text of this kind."""
+        match kind:
+            case "text":
+                return b"content"
+            case "thinking":
+                return self.thinking[0]
+            case "refusal":
+                return b"refusal"
+            case _:
+                assert_never(kind)
 
     def _special(self, event: Delta, part: _Open, text: bytes) -> bytes:
         """The chunk of a text with logprobs, or of a thinking text."""
         if part.twice:
-            text = b'%b,"reasoning_content":%b' % (text, text)
+            text = b'%b,"%b":%b' % (text, self.thinking[1], text)
         if event.logprobs is None:
             return part.before + text + part.ordinary
         if self._chat:
-            logprobs = b'{"content":%b,"refusal":null}' % one_line(bytes(event.logprobs))
+            logprobs = self.logprobs % one_line(bytes(event.logprobs))
         else:
             offset = self._offsets.get(event.choice, 0)
             self._offsets[event.choice] = offset + len(event.text)
             logprobs = encode_line(text_logprobs((event.logprobs,), offset))
-        return b'%b%b%b,"logprobs":%b,"finish_reason":null}]}\n\n' % (part.before, text, part.after, logprobs)
+        return b'%b%b%b,"logprobs":%b%b' % (part.before, text, part.after, logprobs, self._more)
 
     def _finish(self, event: Finish) -> bytes:
-        delta = b'"delta":{}' if self._chat else b'"text":""'
-        chunk = self._chunk(event.choice, delta, reason=encode(event.reason))
+        delta = self.silent if self._chat else b'"text":""'
+        chunk = self._chunk(event.choice, delta, self._closing(event))
         self._unfinished -= 1
         return chunk if self._unfinished else self._held_back(chunk)
 
