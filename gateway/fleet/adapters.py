@@ -63,6 +63,9 @@ class AdapterPool:
     def borrow(self, exclude: Sequence[Worker]) -> Worker:
         return self._pool.borrow(self._without(exclude))
 
+    def may_serve(self, exclude: Sequence[Worker]) -> bool:
+        return self._pool.may_serve(self._without(exclude))
+
     def _lacking(self) -> frozenset[Worker]:
         return frozenset(self._pool.workers) - self.having
 

@@ -160,6 +160,10 @@ class Pool:
         worker.breaker.begin(now)
         return worker
 
+    def may_serve(self, exclude: Sequence[Worker]) -> bool:
+        """Whether a worker that is not in `exclude` serves requests now, perhaps after a wait."""
+        return self._may_serve(exclude, self._clock())
+
     def release(self, worker: Worker, routing: RoutingFacts | None = None) -> None:
         worker.in_flight -= 1
         if routing is not None:

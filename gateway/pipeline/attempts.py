@@ -38,7 +38,6 @@ class Attempts:
         runtime, record, watchers = call.runtime, call.record, call.watchers
         if record.stream:
             call.reply.keep_alive(self._new_lane)
-        tried: list[WorkerHandle] = []
         failure: GatewayError | None = None
         failed_at = ""
         while True:
@@ -50,7 +49,7 @@ class Attempts:
                 waiting(call)
             try:
                 # Mostly one is free, and there is nothing to wait for.
-                visit = self._at_once(tried) or await self._wait(tried)
+                visit = self._at_once(call.tried) or await self._wait(call.tried)
             except GatewayError as error:
                 raise failure or error from None
             finally:
@@ -68,13 +67,13 @@ class Attempts:
                         await answered(call)
                 return
             except GatewayError as error:
-                again = self._may_retry(error)
+                again = self._may_retry(error, visit)
                 for failed in watchers.failed:
                     failed(call, visit, error, again)
                 if not again:
                     raise
                 record.prefill = None  # from now on the worker that generates computes the prompt
-                tried += self._unfit(visit)
+                call.tried = [*call.tried, *self._unfit(visit)]
                 failure, failed_at = error, visit.worker.address
                 failure.release_frames()
 
@@ -98,7 +97,7 @@ class Attempts:
         record.picked = routing.picked
         return Visit(served.pool, worker, routing, served.transport, call)
 
-    def _may_retry(self, error: GatewayError) -> bool:
+    def _may_retry(self, error: GatewayError, visit: Visit) -> bool:
         """True while the client has seen nothing and another worker may do better."""
         call = self._call
         theirs = error.blame is Blame.WORKER or (error.kind is Kind.OVERLOADED and error.upstream is not None)
@@ -107,12 +106,12 @@ class Attempts:
             and error.retryable
             and call.reply.unseen
             and call.record.attempts < call.runtime.retries.attempts
-            and call.runtime.retries.spend()
+            and (visit.moving is error or call.runtime.retries.spend())  # a move was paid for when it was decided
         )
 
     def _unfit(self, visit: Visit) -> list[WorkerHandle]:
         """The workers that the next attempt leaves out."""
-        return [visit.worker] if visit.outcome == "failed" else []
+        return [visit.worker] if visit.outcome == "failed" or visit.moving is not None else []
 
     # -- one attempt ------------------------------------------------------------------------------------------------
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from gateway.auth import ANONYMOUS, Principal
+from gateway.core.errors import GatewayError
 from gateway.core.http import Headers
 from gateway.core.messages import Op
-from gateway.core.ports import Lane, RequestRecord
+from gateway.core.ports import Lane, RequestRecord, WorkerHandle
 from gateway.core.routing_facts import RoutingFacts
 from gateway.core.usage import Usage
 from gateway.pipeline.client import Scope
@@ -21,6 +22,7 @@ from gateway.pipeline.watch import Watcher
 if TYPE_CHECKING:
     from gateway.pipeline.models import ServedModel
     from gateway.pipeline.runtime import Runtime
+    from gateway.pipeline.visit import Visit
 
 
 class Call:
@@ -42,6 +44,9 @@ class Call:
     routing    what the pick of a worker goes by
     prompt     estimated tokens of the prompt; None until they are needed
     stage      how far it is
+    visit      the one that is under way
+    tried      workers of `served` that failed, and are not asked again
+    interrupted  the error that ends the request from outside
     lane       of the last stream that a worker began
     counted    until when the record has the times of waits and visits, in seconds of the clock
     reply_at   when a worker's whole reply had come: what follows is not the worker's time
@@ -58,6 +63,9 @@ class Call:
     context: Headers
     stage: Literal["reading", "queued", "visiting"] = "reading"
     lane: Lane | None = None
+    visit: Visit | None = None
+    tried: Sequence[WorkerHandle] = ()
+    interrupted: GatewayError | None = None
     counted: float | None = None
     reply_at: float | None = None
 
@@ -86,6 +94,7 @@ class Call:
             self.record.adapter = served.adapter
         self.outgoing = Outgoing(served, self.record.id, self.share, self.context)
         self.lane = self.record.usage = self.prompt = None
+        self.tried = ()
         self.watchers = served.watchers
         for asked in self.watchers.asked:
             asked(self)

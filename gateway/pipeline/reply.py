@@ -41,12 +41,13 @@ class ClientReply:
     client     its connection
     request    the client's
     committed  see above
+    stream     the worker's stream that is attached, or None
     """
 
     committed = False
     _flowing = False
     _pending = b""
-    _stream: Pump | None = None
+    stream: Pump | None = None
     # Set when the head of a 200 went out before any worker began to answer: it has the words for what follows.
     _early_lane: Lane | None = None
     _early: _EarlyHead | None = None
@@ -192,11 +193,11 @@ class ClientReply:
     async def attach(self, stream: Pump) -> None:
         """From now on `stream` writes. Its bytes are kept until `commit`."""
         await self._end_early()
-        self._stream = stream
+        self.stream = stream
 
     def detach(self) -> None:
         """The attached stream is over. Bytes that it wrote without a commit are dropped."""
-        self._stream = None
+        self.stream = None
         self._pending = b""
 
     async def commit(
@@ -241,8 +242,8 @@ class ClientReply:
 
     def interrupt(self, error: GatewayError) -> None:
         """Ends a committed stream with `error`. A whole reply or an error that is on its way is left alone."""
-        if self._stream is not None:
-            self._stream.interrupt(error)
+        if self.stream is not None:
+            self.stream.interrupt(error)
 
     # -- keep-alives ------------------------------------------------------------------------------------------------
 
@@ -257,7 +258,7 @@ class ClientReply:
             self._timer = asyncio.get_running_loop().call_later(self._keepalive_s, self._look, lane)
 
     def _look(self, lane: Callable[[], Lane]) -> None:
-        now, stream = monotonic(), self._stream
+        now, stream = monotonic(), self.stream
         sent_at = self._sent_at if stream is None else max(self._sent_at, stream.written_at)
         due = sent_at + self._keepalive_s - now
         if due <= 0:
@@ -268,7 +269,7 @@ class ClientReply:
     def _send_keepalive(self, lane: Callable[[], Lane]) -> None:
         """Commits to a worker's stream if there is one. Before that, it sends the head of a 200 and commits to
         nothing."""
-        stream = self._stream
+        stream = self.stream
         if stream is not None:
             blank = stream.lane.keepalive()
             if blank and not stream.over:

@@ -13,12 +13,13 @@ from gateway.core.errors import Blame, GatewayError, Kind
 from gateway.core.fields import own_names
 from gateway.core.http import HEAD_CACHE, REPLY_HEADERS, HeadCache, NeedsStored, Request, Route
 from gateway.core.messages import AnsweredFromStore, ListModels, Op
-from gateway.core.ports import Dialect, RequestRecord
+from gateway.core.ports import Dialect, RequestRecord, WorkerHandle
 from gateway.light_task import AnyTask, current_task
 from gateway.pipeline.call import Call
 from gateway.pipeline.client import Receive, Scope, Send, connect
 from gateway.pipeline.deadlines import MARGIN_S, Waits, client_waits, for_request, sooner
 from gateway.pipeline.models import ServedModel, list_models, resolve_model
+from gateway.pipeline.moving import leave
 from gateway.pipeline.offload import Share, offload
 from gateway.pipeline.other_models import CONTEXT_LENGTH, NONE, SPLIT, OtherModels, reason_of, routed_headers
 from gateway.pipeline.quarantine import CODE as QUARANTINED
@@ -71,7 +72,6 @@ class RequestHandler:
     _deadline: asyncio.TimerHandle | None = None
     # When nobody waits for it any more, in seconds of the runtime's clock.
     _until: float | None = None
-    _interrupted: GatewayError | None = None
     _error: GatewayError | None = None
     _streaming = False  # counted as a stream of its key
     _waits: Waits | None = None
@@ -131,9 +131,9 @@ class RequestHandler:
         except asyncio.CancelledError:
             if self.client.gone:
                 self._note_leaving()
-            elif self._interrupted is not None and self._task is not None:
+            elif self.call.interrupted is not None and self._task is not None:
                 self._task.uncancel()
-                await self._refuse(self._interrupted)
+                await self._refuse(self.call.interrupted)
             else:
                 raise
         except Exception as bug:
@@ -405,9 +405,19 @@ class RequestHandler:
         alone."""
         if self.reply.committed:
             self.reply.interrupt(error)
-        elif self.reply.unseen and self._task is not None and self._interrupted is None and self._error is None:
-            self._interrupted = error
+        elif self.reply.unseen and self._task is not None and self.call.interrupted is None and self._error is None:
+            self.call.interrupted = error
             self._task.cancel()
+
+    def leave(self, worker: WorkerHandle, error: GatewayError) -> bool:
+        """As `ActiveRequests.leave`, for this request. Returns whether it leaves the worker."""
+        visit, task = self.call.visit, self._task
+        return (
+            visit is not None
+            and visit.worker is worker
+            and task is not None
+            and leave(self.call, visit, GatewayError(error.kind, error.message, code=error.code), task)
+        )
 
     def _left(self) -> None:
         """The client is gone: whatever this request waits for is cancelled, the worker's connection closed."""

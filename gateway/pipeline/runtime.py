@@ -11,9 +11,10 @@ from msgspec import Struct
 from gateway.auth import KnownKeys, PendingAuth
 from gateway.config import Relay
 from gateway.core.byte_budget import ByteBudget
+from gateway.core.errors import GatewayError
 from gateway.core.http import Headers
 from gateway.core.messages import Op
-from gateway.core.ports import Observer
+from gateway.core.ports import Observer, WorkerHandle
 from gateway.pipeline.caps import Caps
 from gateway.pipeline.guard import Guard
 from gateway.pipeline.models import ServedModel
@@ -43,6 +44,14 @@ class ActiveRequests:
                 if not future.done():
                     future.set_result(None)
             self._emptied.clear()
+
+    def leave(self, worker: WorkerHandle, error: GatewayError) -> int:
+        """Every request at `worker` that can be answered elsewhere leaves it: the engine aborts its sequence, and the
+        visit ends with `error` (blame WORKER; its code is `moving.STALLED` or `moving.LEAVING`), so that the request
+        goes to another worker. The others stay: call this again when workers have returned, and from time to time.
+
+        Returns how many leave."""
+        return sum(request.leave(worker, error) for request in tuple(self.requests))
 
     async def empty(self, timeout_s: float | None) -> None:
         """Returns when none is under way, or after `timeout_s`."""

@@ -6,6 +6,7 @@ outcome, the worker gets its place back, the exchange is closed, the time is add
 
 from __future__ import annotations
 
+from asyncio import CancelledError
 from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self, cast
@@ -14,6 +15,8 @@ from gateway.core.errors import GatewayError
 from gateway.core.http import Request, Response
 from gateway.core.ports import Deadlines, Exchange, Pool, Transport, WorkerHandle
 from gateway.core.routing_facts import RoutingFacts
+from gateway.light_task import current_task
+from gateway.pipeline.moving import LEAVING
 from gateway.pipeline.timing import milliseconds
 from gateway.pipeline.watch import NOBODY, Watchers
 
@@ -33,7 +36,8 @@ class Visit:
 
     no exception   the worker succeeded
     GatewayError   the worker failed; the pool decides by the error's blame whether that counts
-    another        the request was cancelled, or the gateway has a bug: nothing is learned about the worker
+    another        the request was cancelled, or the gateway has a bug: nothing is learned about the worker. A request
+                   that leaves the worker (`moving`) is cancelled, too: then that GatewayError is raised instead
 
     worker   as the pool gave it
     routing  given back with the worker; None if the worker was lent for a question, and has no place to give back
@@ -42,6 +46,7 @@ class Visit:
     prefill  the worker computes the prompt for another one
     outcome  None until the pool has learned it
     error    that ended the visit, or its stream; else None
+    moving   the error by which the request leaves the worker (`moving.leave`); else None
     """
 
     __slots__ = (
@@ -54,6 +59,7 @@ class Visit:
         "_transport",
         "_watchers",
         "error",
+        "moving",
         "outcome",
         "prefill",
         "worker",
@@ -81,7 +87,9 @@ class Visit:
         self._generation = worker.generation
         self._exchange: Exchange | None = None
         self.error: GatewayError | None = None
+        self.moving: GatewayError | None = None
         if call is not None:
+            call.visit = self
             self._began = call.counted = call.runtime.clock()
 
     # -- what the worker is asked -----------------------------------------------------------------------------------
@@ -116,7 +124,9 @@ class Visit:
 
     def failed(self, error: GatewayError) -> None:
         self.error = error
-        if self.outcome is None:
+        if error.code == LEAVING:
+            self.abandoned()  # the worker is not at fault
+        elif self.outcome is None:
             self.outcome = "failed"
             self._pool.failed(self.worker, self._generation, error)
 
@@ -136,23 +146,41 @@ class Visit:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        call = self._call
+        moved = None
+        if call is not None:
+            call.visit = None
         if self._exchange is not None:
             self._exchange.close()
         if error is None:
             self.succeeded()
         elif isinstance(error, GatewayError):
             self.failed(error)
+        elif (moved := self._moved(error)) is not None:
+            self.failed(moved)
         else:
             self.abandoned()
         if self._routing is not None:
             self._pool.release(self.worker, self._routing)
-        call = self._call
         if call is not None:
             now = call.runtime.clock()
             call.record.upstream_ms += milliseconds((call.reply_at or now) - self._began)
             call.counted, call.reply_at = now, None
         for left in self._watchers.left:
             left(cast("Call", call), self, self.error)
+        if moved is not None:
+            raise moved from None
+
+    def _moved(self, error: BaseException) -> GatewayError | None:
+        """Why the request goes to another worker, if `error` is the cancellation by which it leaves this one."""
+        call = self._call
+        if self.moving is None or call is None or not isinstance(error, CancelledError):
+            return None
+        task = current_task()
+        if task is None or call.interrupted is not None or call.reply.client.gone:
+            return None  # the request was cancelled after that, too
+        task.uncancel()
+        return self.moving
 
 
 async def error_of(exchange: Exchange, fault: Fault) -> GatewayError:

@@ -113,6 +113,10 @@ class WorkerPool(Protocol[W]):
         or if requests wait for one."""
         ...
 
+    def may_serve(self, exclude: Sequence[W]) -> bool:
+        """Whether a worker that is not in `exclude` serves requests now, perhaps after a wait."""
+        ...
+
     def release(self, worker: W, routing: RoutingFacts) -> None: ...
     def answered(self, worker: W, generation: int) -> None:
         """The reply has begun. Call it for half-open workers only."""

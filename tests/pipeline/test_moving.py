@@ -1,0 +1,156 @@
+"""A request leaves its worker before its client has seen anything, and is answered by another one."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+
+from gateway.core.errors import GatewayError, Kind
+from gateway.pipeline.moving import LEAVING, STALLED
+from tests.harness import Stack, until
+from tests.pipeline.test_pump import PATH, chat, plain_asgi, raw_request
+from tests.simulated import Entry, Simulated
+
+EMBED = ("/v1/embeddings", {"model": "m", "input": "hi"})
+
+
+@pytest.fixture(params=["direct", "asgi"])
+def wrap(request: pytest.FixtureRequest) -> Callable[[Any], Any]:
+    return plain_asgi if request.param == "asgi" else lambda app: app
+
+
+class Asked:
+    """A request on its way, in a thread of its own, at a worker that stalls at `moment`."""
+
+    def __init__(self, stack: Stack, path: str, body: dict[str, Any], moment: str) -> None:
+        self._stack, self._path, self._body = stack, path, body
+        for sim in stack.sims:
+            sim.fault(f"stall@{moment}", 1)
+        self._thread = threading.Thread(target=self._ask)
+        self._thread.start()
+        paths = ("/v1/chat/completions", "/v1/embeddings")
+
+        def here() -> list[tuple[Simulated, Entry]]:
+            return [(sim, entry) for sim in stack.sims for entry in sim.ledger.entries if entry.path in paths]
+
+        until(lambda: bool(here()))
+        ((self.sim, self.entry),) = here()
+        for sim in stack.sims:
+            sim.fault("")
+
+    def _ask(self) -> None:
+        self._reply = httpx.post(self._stack.url + self._path, json=self._body, timeout=60)
+
+    def leave(self, code: str = STALLED) -> int:
+        """How many requests leave the worker."""
+
+        async def leaving() -> int:
+            deployment = self._stack.gateway.deployment
+            (worker,) = [one for one in deployment.pools["m"].workers if one.address == self.sim.url]
+            return deployment.runtime.active.leave(worker, GatewayError(Kind.UPSTREAM, "the worker is gone", code=code))
+
+        return self._stack.run(leaving())
+
+    def reply(self) -> httpx.Response:
+        self._thread.join(60)
+        return self._reply
+
+
+@pytest.mark.parametrize("code", [STALLED, LEAVING])
+@pytest.mark.parametrize(
+    ("path", "body", "moment"),
+    [
+        (PATH, chat(), "before"),
+        (PATH, chat(), "headers"),
+        (PATH, chat(stream=True), "before"),
+        (PATH, chat(stream=True), "headers"),
+        (*EMBED, "before"),
+    ],
+)
+def test_another_worker_answers(
+    wrap: Callable[[Any], Any], path: str, body: dict[str, Any], moment: str, code: str
+) -> None:
+    with Stack(({}, {}), wrap=wrap) as stack:
+        asked = Asked(stack, path, body, moment)
+        assert asked.leave(code) == 1
+        assert asked.leave(code) == 0, "it is on its way already"
+        assert asked.reply().status_code == 200
+        record = stack.record()
+        assert (record["attempts"], record["outcome"]) == (2, "ok")
+        assert record["worker"] != asked.sim.url
+        until(lambda: asked.entry.state == "aborted")  # the engine need not go on
+        workers = {worker.address: worker for worker in stack.gateway.deployment.pools["m"].workers}
+        assert workers[asked.sim.url].breaker.failures == (code == STALLED), "a worker may leave"
+        assert [worker.in_flight for worker in workers.values()] == [0, 0]
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_it_stays_if_nobody_else_can_answer(stream: bool) -> None:
+    with Stack() as stack:
+        asked = Asked(stack, PATH, chat(stream=stream), "before")
+        assert asked.leave() == 0
+        stack.loop.call_soon_threadsafe(asked.sim.go_on)
+        assert asked.reply().status_code == 200
+        assert stack.record()["attempts"] == 1
+
+
+def test_it_stays_if_the_retry_budget_is_empty() -> None:
+    with Stack(({}, {}), config={"retry": {"budget": 0, "min_per_second": 0}}) as stack:
+        asked = Asked(stack, PATH, chat(), "before")
+        assert asked.leave() == 0
+        stack.loop.call_soon_threadsafe(asked.sim.go_on)
+        assert asked.reply().status_code == 200
+
+
+def test_a_fallback_answers_if_no_worker_can() -> None:
+    with Stack() as other:
+        models = {"n": {"backend": "vllm", "upstream_model": "sim", "workers": [other.sim.url]}}
+        with Stack(config={"models": {"m": {"fallback": ["n"]}, **models}}) as stack:
+            asked = Asked(stack, PATH, chat(stream=True), "headers")
+            assert asked.leave() == 1
+            assert asked.reply().headers["x-dragoman-model"] == "n"
+            record = stack.record()
+            assert (record["model"], record["routed"], record["outcome"]) == ("n", "unavailable", "ok")
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_the_client_that_leaves_at_once_is_gone(wrap: Callable[[Any], Any], stream: bool) -> None:
+    """Leaving the worker must not outlive the request."""
+    with Stack(({}, {}), wrap=wrap) as stack:
+        for sim in stack.sims:
+            sim.fault("stall@before")
+        client = raw_request(stack, chat(stream=stream))
+        until(lambda: any(sim.ledger.running for sim in stack.sims))
+
+        async def both() -> None:
+            active = stack.gateway.deployment.runtime.active
+            (request,) = active.requests
+            assert request.call.visit is not None
+            assert active.leave(request.call.visit.worker, GatewayError(Kind.UPSTREAM, "gone", code=STALLED)) == 1
+            request.client.gone = True
+            request._left()
+
+        stack.run(both())
+        record = stack.record()
+        assert (record["outcome"], record["attempts"]) == ("cancelled", 1)
+        client.close()
+
+
+def test_the_deadline_that_passes_at_once_ends_it() -> None:
+    with Stack(({}, {})) as stack:
+        asked = Asked(stack, PATH, chat(), "before")
+
+        async def both() -> None:
+            active = stack.gateway.deployment.runtime.active
+            (request,) = active.requests
+            assert request.call.visit is not None
+            assert active.leave(request.call.visit.worker, GatewayError(Kind.UPSTREAM, "gone", code=STALLED)) == 1
+            request.interrupt(GatewayError(Kind.DRAINING, "shutting down"))
+
+        stack.run(both())
+        assert asked.reply().status_code == 503
+        assert stack.record()["attempts"] == 1
