@@ -143,9 +143,11 @@ def _response_store(config: Config, before: ResponseStore | None, log: Log) -> R
             return MemoryResponseStore(options.ttl_s, options.max_bytes)
         case "redis":
             assert redis is not None  # the configuration was checked
-            failed = partial(log.event, "warning", "responses not stored")
             return RedisResponseStore(
-                options.ttl_s, lambda: connect(redis), lambda why: failed(reason=why), redis.namespace
+                options.ttl_s,
+                lambda: connect(redis),
+                lambda why: log.event("warning", "responses not stored", reason=why),
+                redis.namespace,
             )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gateway.observe.catalogue import GROUPS
 
-BEGIN = "<!-- made by `make docs` from gateway/observe/catalogue.py: do not edit -->"
+BEGIN = "<!-- made by `make docs` from gateway/observe/catalogue.yaml: do not edit -->"
 
 
 def documented(page: str) -> str:

@@ -21,8 +21,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from gateway.observe.catalogue import FIGURES
-from gateway.observe.figure import Combine
+from gateway.observe.catalogue import FIGURES, Combine
 
 _ANSWER_S = 1.0
 _METRICS, _STATE = b"m", b"s"
