@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, MutableMapping
+from io import BytesIO
 from typing import Any
 
 from gateway.core.byte_budget import SMALL, ByteBudget
@@ -72,14 +73,14 @@ class Client(ABC):
             if len(body) > limit:
                 raise body_too_large(limit)
             return body
-        parts = bytearray()
+        parts = BytesIO()  # hands out what it holds without another copy
         while message["type"] == "http.request":
-            parts += message["body"]
-            if len(parts) > limit:
+            parts.write(message["body"])
+            if parts.tell() > limit:
                 raise body_too_large(limit)
-            self._hold(len(parts), body_budget)
+            self._hold(parts.tell(), body_budget)
             if not message["more_body"]:
-                return bytes(parts)
+                return parts.getvalue()
             message = await self._receive()
         self.gone = True
         raise GatewayError(Kind.CLIENT_GONE, "the client left while sending its request")
