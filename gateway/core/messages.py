@@ -37,14 +37,14 @@ Nested = Mapping[str, "Raw | Nested"]
 PLACEHOLDERS = frozenset({"", "dummy", "tgi", "default", "/opt/ml/model"})
 
 
-class Text(Struct, frozen=True):
+class Text(Struct, frozen=True, gc=False):
     """A content part: text."""
 
     text: str
     extra: Nested | None = None
 
 
-class Image(Struct, frozen=True):
+class Image(Struct, frozen=True, gc=False):
     """A content part: an image. url is http(s): or data:; detail is auto | low | high or None."""
 
     url: str
@@ -52,7 +52,7 @@ class Image(Struct, frozen=True):
     extra: Nested | None = None
 
 
-class Audio(Struct, frozen=True):
+class Audio(Struct, frozen=True, gc=False):
     """A content part: sound. data is base64; format is wav | mp3."""
 
     data: str
@@ -60,7 +60,7 @@ class Audio(Struct, frozen=True):
     extra: Nested | None = None
 
 
-class ToolCall(Struct, frozen=True):
+class ToolCall(Struct, frozen=True, gc=False):
     """A content part: a call of a tool by the model. arguments is the text that the model wrote; it may be invalid
     JSON."""
 
@@ -70,20 +70,20 @@ class ToolCall(Struct, frozen=True):
     extra: Nested | None = None
 
 
-class Thinking(Struct, frozen=True):
+class Thinking(Struct, frozen=True, gc=False):
     """A content part: the model's reasoning."""
 
     text: str
 
 
-class Refusal(Struct, frozen=True):
+class Refusal(Struct, frozen=True, gc=False):
     """A content part: the model's refusal to answer (OpenAI's `refusal`)."""
 
     text: str
     extra: Nested | None = None
 
 
-class Opaque(Struct, frozen=True):
+class Opaque(Struct, frozen=True, gc=False):
     """A content part of a type that has no canonical form. Only a backend of the client's own wire can forward it."""
 
     type: str
@@ -93,7 +93,7 @@ class Opaque(Struct, frozen=True):
 Part = Text | Image | Audio | ToolCall | Thinking | Refusal | Opaque
 
 
-class Message(Struct, frozen=True):
+class Message(Struct, frozen=True, gc=False):
     """One message of a chat. role is system | developer | user | assistant | tool; `call_id` is set on tool
     messages."""
 
@@ -104,7 +104,7 @@ class Message(Struct, frozen=True):
     extra: Nested | None = None
 
 
-class Tool(Struct, frozen=True):
+class Tool(Struct, frozen=True, gc=False):
     """A tool that the model may call. parameters is a JSON Schema object as JSON text; None: it takes none."""
 
     name: str
