@@ -160,11 +160,10 @@ def _chat_body(op: Chat, can: Capabilities, rest: Extra) -> dict[str, Any]:
         for position, part in enumerate(message.parts):
             if isinstance(part, (Audio, Opaque)):
                 raise unsupported(f"messages.{index}.content.{position}", NAME)
-    body = compose(replace(op, extra={}, user=None), can, _PARAMETERS)
+    tools = tuple(replace(tool, parameters=tool.parameters or _NO_PARAMETERS) for tool in op.tools)
+    body = compose(replace(op, tools=tools, extra={}, user=None), can, _PARAMETERS)
     body["messages"] = [written for message in messages_of(op, can) for written in split_message(message)]
     body["model"] = _NO_ADAPTER
-    for tool in body.get("tools", ()):
-        tool["function"].setdefault("parameters", _NO_PARAMETERS)
     if not op.tools:
         body.pop("tool_choice", None)
     body.pop("parallel_tool_calls", None)  # TGI's tool grammar makes at most one call

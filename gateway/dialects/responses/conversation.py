@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from base64 import b64decode
 from binascii import Error as Base64Error
+from collections import deque
 from urllib.parse import unquote_to_bytes
 
 import msgspec
@@ -61,13 +62,16 @@ class Conversation:
         if isinstance(found, str):
             self._user([Text(found)])
         else:
-            items = [self._decoded(raw, f"input.{index}") for index, raw in enumerate(found)]
+            items = deque(self._decoded(raw, f"input.{index}") for index, raw in enumerate(found))
             for index, item in enumerate(items):
                 if isinstance(item, ItemIn) and item.type == "additional_tools":
                     box.add(item.tools or [], f"input.{index}.tools")
             last = items[-1] if items else None
             self.compacts = isinstance(last, ItemIn) and last.type == compaction.TRIGGER
-            for index, item in enumerate(items[:-1] if self.compacts else items):
+            if self.compacts:
+                items.pop()
+            for index in range(len(items)):
+                item = items.popleft()  # so that it is in memory in one form only
                 if isinstance(item, ItemIn):
                     self._read(item, f"input.{index}")
                 elif item is not None:

@@ -45,8 +45,11 @@ class Toolbox(Struct):
 
     tools: dict[str, Tool] = {}
     dropped: dict[str, None] = {}
-    _origins: dict[str, Origin] = {}
-    # A client's name for a tool -> the model's name for such a tool, or its names if there were several.
+    # The model's name for a tool -> its namespace, if it has one.
+    _namespaces: dict[str, str] = {}
+    # The model's names for custom tools.
+    _custom: set[str] = set()
+    # A client's name for a tool in a namespace -> the model's name for it, or its names if there are several.
     _named: dict[str, str | dict[str, None]] = {}
 
     def add(self, found: list[Raw], place: str, namespace: str | None = None) -> None:
@@ -68,17 +71,18 @@ class Toolbox(Struct):
                 self._add(tool, namespace)
 
     def _add(self, tool: ToolIn, namespace: str | None) -> None:
-        custom = tool.type == "custom"
         name = f"{namespace}__{tool.name}" if namespace else tool.name
-        if custom:
+        if name in self.tools:
+            self._forget(name)
+        if tool.type == "custom":
+            self._custom.add(name)
             self.tools[name] = Tool(name, _described(tool), _INPUT)
         else:
             parameters = None if tool.parameters == NULL else tool.parameters
             self.tools[name] = Tool(name, tool.description, parameters, tool.strict)
-        before = self._origins.get(name)
-        if before is not None:
-            self._forget_name(before.name, name)
-        self._origins[name] = Origin(tool.name, namespace, custom)
+        if not namespace:
+            return
+        self._namespaces[name] = namespace
         known = self._named.get(tool.name)
         if known is None:
             self._named[tool.name] = name
@@ -87,15 +91,28 @@ class Toolbox(Struct):
         else:
             known[name] = None
 
-    def _forget_name(self, client_name: str, name: str) -> None:
+    def _forget(self, name: str) -> None:
+        """Another tool takes the place of this one."""
+        self._custom.discard(name)
+        namespace = self._namespaces.pop(name, None)
+        if namespace is None:
+            return
+        client_name = name[len(namespace) + 2 :]
         known = self._named[client_name]
         if isinstance(known, str):
             del self._named[client_name]
         else:
             del known[name]
 
+    def _origin(self, name: str) -> Origin | None:
+        if name not in self.tools:
+            return None
+        namespace = self._namespaces.get(name)
+        client_name = name if namespace is None else name[len(namespace) + 2 :]
+        return Origin(client_name, namespace, name in self._custom)
+
     def _only_name(self, client_name: str) -> str | None:
-        """The model's name for the one tool that the client calls so; None without one, or with several."""
+        """The model's name for the one tool in a namespace that the client calls so; None with none or several."""
         known = self._named.get(client_name)
         if known is None or isinstance(known, str):
             return known
@@ -104,13 +121,13 @@ class Toolbox(Struct):
     def origin_of(self, name: str) -> Origin | None:
         """The tool that the model calls `name`: by its name in `tools`, with a dot behind the namespace, or without the
         namespace if that is unique, because models leave it out. None if there is none."""
-        found = self._origins.get(name)
+        found = self._origin(name)
         if found is None and (only := self._only_name(name)) is not None:
-            found = self._origins[only]
+            found = self._origin(only)
         if found is None and name.count(".") <= _MOST_DOTS:
             parts = name.split(".")
             spaced = (f"{'.'.join(parts[:at])}__{'.'.join(parts[at:])}" for at in range(1, len(parts)))
-            found = next((self._origins[one] for one in spaced if one in self._origins), None)
+            found = next(filter(None, map(self._origin, spaced)), None)
         return found
 
     def name_of(self, name: str, namespace: str | None) -> str:
@@ -150,7 +167,7 @@ class Toolbox(Struct):
         names = {self.name_of(one.name or "", one.namespace) for one in listed if one.type in ("function", "custom")}
         spaces = {one.name for one in listed if one.type == "namespace"}
         op.tools = tuple(
-            tool for name, tool in self.tools.items() if name in names or self._origins[name].namespace in spaces
+            tool for name, tool in self.tools.items() if name in names or self._namespaces.get(name) in spaces
         )
         if not op.tools:
             return ("tool_choice",)

@@ -7,7 +7,7 @@ from typing import Any, assert_never
 
 import msgspec
 from msgspec import Raw, Struct
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from gateway.core.messages import (
     Audio,
@@ -84,12 +84,12 @@ def _write_parts(parts: Sequence[Part], out: dict[str, Any]) -> None:
         out["tool_calls"] = [_write_call(call) for call in calls]
 
 
-class _CalledFunction(Struct):
+class _CalledFunction(Struct, gc=False):
     name: str
     arguments: str
 
 
-class _Call(Struct):
+class _Call(Struct, gc=False):
     """A former call. As dicts they would take four times the memory, and histories hold thousands."""
 
     id: str | None
@@ -135,11 +135,27 @@ def _write_part(part: Part) -> dict[str, Any] | Raw:
             assert_never(part)
 
 
-def write_tool(tool: Tool) -> dict[str, Any]:
+class _Function(Struct, omit_defaults=True, gc=False):
+    name: str
+    description: str | None = None
+    parameters: Raw | None = None
+    strict: bool | None = None
+
+
+class _Tool(Struct, gc=False):
+    """A tool. As dicts it would take four times the memory, and requests hold thousands."""
+
+    type: str
+    function: _Function
+
+
+def write_tool(tool: Tool) -> dict[str, Any] | _Tool:
     """One item of `tools`."""
-    function: dict[str, Any] = {"name": tool.name}
-    put(function, description=tool.description, parameters=tool.parameters, strict=tool.strict)
-    return with_extra({"type": "function", "function": function}, tool.extra)
+    function = _Function(tool.name, tool.description, tool.parameters, tool.strict)
+    if tool.extra is None:
+        return _Tool("function", function)
+    members = {name: value for name, value in asdict(function).items() if value is not None}
+    return with_extra({"type": "function", "function": members}, tool.extra)
 
 
 def write_tool_choice(choice: ToolChoice) -> Any:
