@@ -88,9 +88,9 @@ Examples = Mapping[str, Sequence[Example]]
 
 
 def body_members(fields: Mapping[str, Sequence[Field]]) -> Mapping[str, frozenset[str]]:
-    """The names of the top-level members that each operation's table has."""
+    """The names of the top-level members that each operation's table has. A dotted name counts as its first part."""
     return {
-        operation: frozenset(field.name for field in found if field.where == "body" and "." not in field.name)
+        operation: frozenset(field.name.partition(".")[0] for field in found if field.where == "body")
         for operation, found in fields.items()
     }
 

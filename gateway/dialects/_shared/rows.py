@@ -27,11 +27,6 @@ def renamed(name: str, to: str, sample: Any, note: str = "") -> Field:
     return Field(name, "renamed", sample, note, to)
 
 
-def outer_members(fields: Tables) -> Mapping[str, frozenset[str]]:
-    """The names of the top-level members of each operation's table. A dotted name counts as its first part."""
-    return {name: frozenset(field.name.partition(".")[0] for field in found) for name, found in fields.items()}
-
-
 def ignored_members(fields: Tables) -> Mapping[str, tuple[str, ...]]:
     """The names of the top-level members that each operation accepts and reports as dropped."""
     return {

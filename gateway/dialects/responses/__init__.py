@@ -12,13 +12,19 @@ from gateway.core.messages import AnsweredFromStore, Generate, Op
 from gateway.core.ports import StreamWriter
 from gateway.dialects._shared.api import Api
 from gateway.dialects.responses import kept, replies, streams
+from gateway.dialects.responses.conversation import Given
 from gateway.dialects.responses.fields import EXAMPLES, FIELDS, KNOWN
 from gateway.dialects.responses.replies import NO_SOCKET, refuse
-from gateway.dialects.responses.requests import Given, read_chat, read_count
+from gateway.dialects.responses.requests import read_chat, read_count
 from gateway.wire.json import members, require_json, settle_unknown, whole_numbers
 from gateway.wire.openai.operations import name_deployment
 from gateway.wire.openai.requests.constraints import CONSTRAINTS
 from gateway.wire.sealed import Seal
+
+
+def _everywhere(method: str, path: str, name: str) -> tuple[Route, ...]:
+    """The paths of one operation. Azure's clients leave out the version."""
+    return Route(method, f"/v1/responses{path}", name), Route(method, f"/openai/responses{path}", name, absolute=True)
 
 
 class Responses(Api):
@@ -27,23 +33,15 @@ class Responses(Api):
     name = "responses"
     prefixes = ("", "/openai")
     routes = (
-        Route("POST", "/v1/responses", "chat"),
+        *_everywhere("POST", "", "chat"),
+        *_everywhere("POST", "/compact", "compact"),
+        *_everywhere("GET", "/{response}", "stored"),
+        *_everywhere("DELETE", "/{response}", "forget"),
+        *_everywhere("GET", "/{response}/input_items", "asked"),
+        *_everywhere("POST", "/{response}/cancel", "cancel"),
         Route("POST", "/v1/responses/input_tokens", "count"),
-        # Azure's path without a version; the one with it is that of the prefix /openai.
-        Route("POST", "/openai/responses", "chat", absolute=True),
         # Codex and `client.responses.connect()` try a web socket first, and then POST.
         Route("GET", "/v1/responses", "socket"),
-        Route("POST", "/v1/responses/compact", "compact"),
-        # Stored responses. Azure's clients ask for them without a version, too.
-        Route("GET", "/v1/responses/{response}", "stored"),
-        Route("DELETE", "/v1/responses/{response}", "forget"),
-        Route("GET", "/v1/responses/{response}/input_items", "asked"),
-        Route("POST", "/v1/responses/{response}/cancel", "cancel"),
-        Route("GET", "/openai/responses/{response}", "stored", absolute=True),
-        Route("DELETE", "/openai/responses/{response}", "forget", absolute=True),
-        Route("GET", "/openai/responses/{response}/input_items", "asked", absolute=True),
-        Route("POST", "/openai/responses/{response}/cancel", "cancel", absolute=True),
-        Route("POST", "/openai/responses/compact", "compact", absolute=True),
         # The AI SDK's `useDeploymentBasedUrls`.
         Route("POST", "/openai/deployments/{deployment}/responses", "chat", absolute=True),
         Route("POST", "/openai/v1/deployments/{deployment}/responses", "chat", absolute=True),

@@ -8,8 +8,9 @@ read by every gateway, after a restart and with another key, because it cannot b
 from __future__ import annotations
 
 from base64 import b64decode, urlsafe_b64encode
-from binascii import Error as Base64Error
 from typing import Any
+
+from gateway.dialects._shared.faults import wrong_at
 
 TYPE, TRIGGER = "compaction", "compaction_trigger"
 ASK = (
@@ -23,25 +24,22 @@ _TOLD = "Summary of the conversation so far, which it replaces:\n\n"
 _MARK = "dgc1."
 
 
-class Damaged(ValueError):
-    """A summary of ours that cannot be read."""
-
-
 def compaction_item(request_id: str, index: int, summary: str) -> dict[str, Any]:
     """The item `index` of a response, which stands for the conversation."""
     coded = _MARK + urlsafe_b64encode(summary.encode("utf-8", "surrogatepass")).decode()
     return {"type": TYPE, "id": f"cmp_{request_id}_{index}", "encrypted_content": coded}
 
 
-def as_told(coded: str) -> str | None:
-    """A summary as the model gets it, or None if the summary was not made here. Raises Damaged."""
+def as_told(coded: str, place: str) -> str:
+    """The summary in the item at `place`, as the user's words to the model. Raises GatewayError(BAD_REQUEST) if it was
+    not made here or is damaged: without it the model would not know the history."""
     if not coded.startswith(_MARK):
-        return None
+        raise wrong_at(place, "no summary that was made here, so the history cannot be read: send the conversation")
     try:
         # Strictly: half a surrogate pair could be sent to no worker.
         summary = b64decode(coded.removeprefix(_MARK), b"-_", validate=True).decode()
-    except (Base64Error, ValueError):
-        raise Damaged from None
+    except ValueError:
+        summary = ""
     if not summary.strip():
-        raise Damaged
+        raise wrong_at(place, "this summary is damaged")
     return _TOLD + summary

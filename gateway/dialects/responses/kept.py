@@ -9,13 +9,12 @@ from typing import Any
 from urllib.parse import parse_qs
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Raw
 
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import JSON_TYPE, NeedsStored, Request, Response
 from gateway.core.messages import AnsweredFromStore
-from gateway.dialects._shared.faults import decoded
-from gateway.dialects.responses.stored import LONGEST, Past, past_of
+from gateway.dialects.responses.stored import LONGEST, Past, id_of, past_of
 from gateway.wire.json import encode
 
 ROUTES = ("stored", "asked", "forget", "cancel")
@@ -23,11 +22,6 @@ ROUTES = ("stored", "asked", "forget", "cancel")
 _MOST_LISTED, _LISTED = 100, 20
 
 
-class _Named(Struct):
-    id: str | None = None
-
-
-_named = msgspec.json.Decoder(_Named)
 _members = msgspec.json.Decoder(dict[str, Raw])
 
 
@@ -38,8 +32,7 @@ def read(request: Request) -> AnsweredFromStore:
     past = _found(name, request)
     if request.route == "forget":
         told = {"id": name, "object": "response", "deleted": True}
-        items = (_named.decode(item).id for item in past.output)
-        return _told(encode(told), (name, *(item for item in items if item is not None)))
+        return _told(encode(told), (name, *filter(None, map(id_of, past.output))))
     if request.route == "cancel":
         message = "Cannot cancel a synchronous response."
         raise GatewayError(Kind.BAD_REQUEST, message, code="response_not_in_background")
@@ -98,8 +91,7 @@ def _page(name: str, past: Past, query: dict[str, list[str]]) -> bytes:
 
 def _id_of(raw: Raw, name: str, index: int) -> str:
     """An item's own id, or one that is always the same: clients need not send any."""
-    own = decoded(_named.decode, raw)
-    return (own and own.id) or f"item_{name.removeprefix('resp_')}_{index}"
+    return id_of(raw) or f"item_{name.removeprefix('resp_')}_{index}"
 
 
 def _shown(raw: Raw, item_id: str) -> dict[str, Any]:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
-
-import msgspec
-from msgspec import Struct
+from typing import Any, assert_never
 
 from gateway.core.errors import Blame, GatewayError, Kind
 from gateway.core.events import PartKind, Reason
@@ -24,9 +21,8 @@ from gateway.wire.json import encode, encode_line
 from gateway.wire.openai.replies import refusals
 from gateway.wire.openai.replies.writing import join_logprobs, shown
 
-_CUT = {"length": "max_output_tokens", "content_filter": "content_filter"}
+CUT: Mapping[Reason, str] = {"length": "max_output_tokens", "content_filter": "content_filter"}
 """The worker's finish reason -> the reason why the response is incomplete."""
-_PREFIXES: dict[PartKind, str] = {"thinking": "rs", "text": "msg", "refusal": "msg", "tool": "fc"}
 
 
 def response_object(
@@ -59,11 +55,6 @@ def no_summary() -> GatewayError:
     return GatewayError(Kind.UPSTREAM, message, code="no_summary", blame=Blame.US, retryable=False)
 
 
-def cut_by(reason: Reason) -> str | None:
-    """The reason why the response is incomplete, or None if it is complete."""
-    return _CUT.get(reason)
-
-
 def write_usage(usage: Usage | None) -> bytes:
     """The usage of a whole or streamed reply. Unknown counts are 0, because clients need the members."""
     usage = usage or Usage()
@@ -81,44 +72,44 @@ def write_usage(usage: Usage | None) -> bytes:
 # -- items ------------------------------------------------------------------------------------------------------------
 
 
-def origin_of(request: Asked, name: str | None) -> Origin:
-    """The tool that a model means by `name`."""
-    return request.tools.origin_of(name or "") or Origin(name or "")
-
-
-def item_id(request: Asked, kind: PartKind, custom: bool, index: int) -> str:
-    """The id of the item `index` of the response."""
-    return f"{'ctc' if custom else _PREFIXES[kind]}_{request.id}_{index}"
-
-
 def content_part(kind: PartKind, text: str, logprobs: list[Any]) -> dict[str, Any]:
     """The one part of a message or of reasoning."""
-    if kind == "thinking":
-        return {"type": "reasoning_text", "text": text}
-    if kind == "refusal":
-        return {"type": "refusal", "refusal": text}
-    return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs}
+    match kind:
+        case "thinking":
+            return {"type": "reasoning_text", "text": text}
+        case "refusal":
+            return {"type": "refusal", "refusal": text}
+        case "text":
+            return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs}
+        case "tool":
+            raise TypeError("a call has no parts")
+        case _:
+            assert_never(kind)
 
 
 def begun_item(request: Asked, kind: PartKind, index: int, call_id: str | None, name: str | None) -> dict[str, Any]:
-    """An item at its beginning, without content."""
-    if kind != "tool":
-        thinks = kind == "thinking"
-        head = {"type": "reasoning" if thinks else "message", "id": item_id(request, kind, False, index)}
-        rest: dict[str, Any] = {"summary": []} if thinks else {"role": "assistant", "content": []}
-        return {**head, "status": "in_progress", **rest}
-    origin = origin_of(request, name)
-    item = {
-        "type": "custom_tool_call" if origin.custom else "function_call",
-        "id": item_id(request, kind, origin.custom, index),
-        "status": "in_progress",
-        "call_id": call_id,
-        "name": origin.name,
-    }
-    if origin.namespace is not None:
-        item["namespace"] = origin.namespace
-    item["input" if origin.custom else "arguments"] = ""
-    return item
+    """The item `index` of a response at its beginning, without content."""
+    place, status = f"{request.id}_{index}", "in_progress"
+    match kind:
+        case "thinking":
+            return {"type": "reasoning", "id": f"rs_{place}", "status": status, "summary": []}
+        case "text" | "refusal":
+            return {"type": "message", "id": f"msg_{place}", "status": status, "role": "assistant", "content": []}
+        case "tool":
+            origin = request.tools.origin_of(name or "") or Origin(name or "")
+            item = {
+                "type": "custom_tool_call" if origin.custom else "function_call",
+                "id": f"{'ctc' if origin.custom else 'fc'}_{place}",
+                "status": status,
+                "call_id": call_id,
+                "name": origin.name,
+            }
+            if origin.namespace is not None:
+                item["namespace"] = origin.namespace
+            item["input" if origin.custom else "arguments"] = ""
+            return item
+        case _:
+            assert_never(kind)
 
 
 def whole_item(
@@ -145,7 +136,7 @@ def whole_item(
 
 def write(reply: Reply, op: Op) -> Response:
     request, choice = asked(op), reply.choices[0]
-    cut = cut_by(choice.reason)
+    cut = CUT.get(choice.reason)
     parts = [part for part in choice.parts if part.text or part.kind == "tool"]
     summary = ""
     if request.compacts:
@@ -174,16 +165,7 @@ def write(reply: Reply, op: Op) -> Response:
 
 def to_keep(request: Asked, response: bytes, items: Sequence[bytes]) -> dict[str, bytes] | None:
     """The values to store of a complete response with these items, by name; None if nothing is stored."""
-    if request.items is None:
-        return None
-    return kept(f"resp_{request.id}", request.items, response, items, [_id.decode(item).id for item in items])
-
-
-class _Id(Struct):
-    id: str
-
-
-_id = msgspec.json.Decoder(_Id)
+    return None if request.items is None else kept(f"resp_{request.id}", request.items, response, items)
 
 
 def _item(request: Asked, part: ReplyPart, index: int, is_cut: bool) -> dict[str, Any]:

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -14,11 +13,11 @@ from msgspec import Raw, Struct
 
 from gateway.core.errors import GatewayError
 from gateway.core.fields import ExtrasPolicy, sort_extras
-from gateway.core.messages import Chat, CountTokens, Extra, Logprobs, Output, Sampling
+from gateway.core.messages import Chat, CountTokens, Extra, Logprobs, Op, Output, Sampling
 from gateway.dialects._shared.faults import unsupported, wrong_at
-from gateway.dialects.responses.conversation import Conversation
+from gateway.dialects.responses.conversation import Conversation, Given
 from gateway.dialects.responses.fields import IGNORED, REFUSED
-from gateway.dialects.responses.stored import as_items, with_past
+from gateway.dialects.responses.stored import as_items
 from gateway.dialects.responses.tools import Toolbox
 from gateway.dialects.responses.views import FORMS, ChatBody, FormatIn, PromptBody, ReasoningIn
 from gateway.wire.json import NULL, encode, encode_line, typed
@@ -38,17 +37,10 @@ _OPTIONAL = {"parallel_tool_calls": "parallel_tool_calls", "reasoning_effort": "
 _LOGPROBS, _SEALED = "message.output_text.logprobs", "reasoning.encrypted_content"
 
 
-class Given(Struct, frozen=True):
-    """The facts of a request that its body does not hold: the caller's seal for reasoning, and `Request.stored`."""
-
-    seal: Seal
-    stored: Mapping[str, bytes | None] | None = None
-
-
 class Asked(Struct):
     """The facts of a request that its reply needs.
 
-    id        the request's id; the ids of the response and of its items are derived from it
+    id        the ids of the response and of its items are derived from it
     echo      the members of the reply that repeat the request, as JSON text without braces
     tools     the tools, to be found by every name that the model may use
     summary   whether reasoning is sent as a summary
@@ -69,7 +61,7 @@ class Asked(Struct):
     events: int = 0
 
 
-def asked(op: Any) -> Asked:
+def asked(op: Op) -> Asked:
     """The facts of the request that `op` was read from."""
     assert isinstance(op.memo, Asked)
     return op.memo
@@ -78,14 +70,14 @@ def asked(op: Any) -> Asked:
 def read_chat(
     raw: Extra, extra: Extra, dropped: tuple[str, ...], policy: ExtrasPolicy, request_id: str, given: Given
 ) -> Chat:
-    """Reads a request for a response. `seal` is that of the caller, for reasoning. Raises GatewayError(BAD_REQUEST,
-    UNSUPPORTED)."""
+    """Reads a request for a response. Raises GatewayError(BAD_REQUEST, UNSUPPORTED)."""
     _refuse_stored(raw, given)
-    found, box, talk, unknown = _read(raw, _chat, policy, given)
+    found, talk, unknown = _read(raw, _chat, policy, given)
     if found.background:
         raise unsupported("background", "is not supported: nothing is stored here")
-    op = _with_prompt(found, box, talk)
-    left = [*dropped, *(name for name in IGNORED["chat"] if name in raw), *unknown, *talk.dropped, *box.dropped]
+    op = _with_prompt(found, talk)
+    ignored = (name for name in IGNORED["chat"] if name in raw)
+    left = [*dropped, *ignored, *unknown, *talk.dropped, *talk.box.dropped]
     op.stream = op.include_usage = bool(found.stream)
     op.max_output = found.max_output_tokens
     op.fit_output = True
@@ -93,7 +85,7 @@ def read_chat(
     op.user = found.user
     op.cache_key = found.prompt_cache_key
     op.optional = dict(_OPTIONAL)
-    left += box.choose(op, found.tool_choice)
+    left += talk.box.choose(op, found.tool_choice)
     if op.tools:
         op.parallel_tools = found.parallel_tool_calls
     _include(op, found, left)
@@ -111,21 +103,21 @@ def read_chat(
         left.append("store")
     op.dropped = tuple(left)
     wanted = given.seal if _SEALED in (found.include or ()) else None
-    items = as_items(found.input) if stores else None
+    items = as_items(talk.input) if stores else None
     if stores:
         # A client may send one id with several requests. Their stored responses must not get one id.
         request_id = f"{request_id}-{secrets.token_hex(8)}"
-    op.memo = Asked(request_id, _echo(raw, found, stores), box, summary, talk.compacts, wanted, items)
+    op.memo = Asked(request_id, _echo(raw, found, stores), talk.box, summary, talk.compacts, wanted, items)
     return op
 
 
 def read_count(raw: Extra, extra: Extra, dropped: tuple[str, ...], policy: ExtrasPolicy, given: Given) -> CountTokens:
-    """Reads a request to count tokens. `seal` as for `read_chat`. Raises GatewayError(BAD_REQUEST)."""
+    """Reads a request to count tokens. Raises GatewayError(BAD_REQUEST)."""
     _refuse_stored(raw, given)
-    found, box, talk, unknown = _read(raw, _count, policy, given)
-    op = _with_prompt(found, box, talk)
+    found, talk, unknown = _read(raw, _count, policy, given)
+    op = _with_prompt(found, talk)
     ignored = [name for name in IGNORED["count"] if name in raw]
-    left = (*dropped, *ignored, *unknown, *talk.dropped, *box.dropped, *_with_extra(op, extra))
+    left = (*dropped, *ignored, *unknown, *talk.dropped, *talk.box.dropped, *_with_extra(op, extra))
     return CountTokens(model=found.model, prompt_of=op, dropped=left)
 
 
@@ -138,37 +130,28 @@ def _refuse_stored(raw: Extra, given: Given) -> None:
 
 def _read(
     raw: Extra, decoder: msgspec.json.Decoder[Body], policy: ExtrasPolicy, given: Given
-) -> tuple[Body, Toolbox, Conversation, tuple[str, ...]]:
-    """(the body in `raw`, its tools, its items, the names of unknown members inside its objects). No worker reads those
-    members, so they are dropped unless `policy` refuses them."""
+) -> tuple[Body, Conversation, tuple[str, ...]]:
+    """(the body in `raw`, its items, the names of unknown members inside its objects). No worker reads those members,
+    so they are dropped unless `policy` refuses them."""
     body = encode(raw)
     try:
-        return *_prompt(typed(body, decoder), given), ()
+        found = typed(body, decoder)
+        return found, Conversation(found, given), ()
     except GatewayError:
         unknown = find_unknown(body, decoder.type, FORMS)
         if unknown is None:
             raise
-    read = _prompt(typed(unknown.body, decoder), given)
+    found = typed(unknown.body, decoder)
+    talk = Conversation(found, given)
     if policy == "error":
         sort_extras(policy, unknown.places.values())
-    return *read, tuple(unknown.places)
+    return found, talk, tuple(unknown.places)
 
 
-def _prompt(found: Body, given: Given) -> tuple[Body, Toolbox, Conversation]:
-    box = Toolbox()
-    box.add(found.tools or [], "tools")
-    found.input = with_past(found.input, found.previous_response_id, given.stored)
-    return found, box, Conversation(found.input, found.instructions, box, given.seal)
-
-
-def _with_prompt(found: PromptBody, box: Toolbox, talk: Conversation) -> Chat:
+def _with_prompt(found: PromptBody, talk: Conversation) -> Chat:
     """A chat that has its prompt and no other parameters."""
-    return Chat(
-        model=found.model,
-        messages=tuple(talk.messages),
-        tools=tuple(box.tools.values()),
-        fold_system=True,
-    )
+    tools = tuple(talk.box.tools.values())
+    return Chat(model=found.model, messages=tuple(talk.messages), tools=tools, fold_system=True)
 
 
 def _with_extra(op: Chat, extra: Extra) -> tuple[str, ...]:
@@ -216,16 +199,14 @@ def _output(form: FormatIn | None) -> Output | None:
     return Output("schema", form.schema, name=form.name, strict=form.strict, description=form.description)
 
 
-_TEXT = Raw(b'{"format":{"type":"text"}}')
-_THINKING = Raw(b'{"effort":null,"summary":null}')
 _DEFAULTS: dict[str, Any] = {
     "instructions": None,
     "max_output_tokens": None,
     "metadata": {},
     "parallel_tool_calls": True,
-    "reasoning": _THINKING,
+    "reasoning": Raw(b'{"effort":null,"summary":null}'),
     "temperature": None,
-    "text": _TEXT,
+    "text": Raw(b'{"format":{"type":"text"}}'),
     "tool_choice": "auto",
     "tools": [],
     "top_p": None,

@@ -41,6 +41,7 @@ class Past(Struct):
 
 class _Head(Struct):
     type: str | None = None
+    id: str | None = None
     role: str | None = None
 
     @property
@@ -51,15 +52,9 @@ class _Head(Struct):
         return self.type == "additional_tools"
 
 
-class _Reference(Struct):
-    type: str | None = None
-    id: str | None = None
-
-
 _past = msgspec.json.Decoder(Past)
 _output = msgspec.json.Decoder(_Output)
 _head = msgspec.json.Decoder(_Head)
-_reference = msgspec.json.Decoder(_Reference)
 
 
 def with_past(
@@ -120,11 +115,15 @@ def as_items(found: str | list[Raw]) -> list[Raw]:
     return found if isinstance(found, list) else [Raw(encode({"type": "message", "role": "user", "content": found}))]
 
 
-def kept(
-    response_id: str, items: list[Raw], response: bytes, output: Sequence[bytes], ids: Sequence[str]
-) -> dict[str, bytes]:
-    """The values to store of a response, by name. response: itself as JSON text; output: its items, ids theirs."""
-    return {response_id: encode(Past(items, Raw(response))), **dict(zip(ids, output, strict=True))}
+def kept(response_id: str, items: list[Raw], response: bytes, output: Sequence[bytes]) -> dict[str, bytes]:
+    """The values to store of a response, by name. response: itself as JSON text; output: its own items."""
+    return {response_id: encode(Past(items, Raw(response))), **{id_of(item) or "": item for item in output}}
+
+
+def id_of(item: Raw | bytes) -> str | None:
+    """An item's own id, if it has one."""
+    found = decoded(_head.decode, item)
+    return found.id if found is not None else None
 
 
 def past_of(text: bytes) -> Past | None:
@@ -136,7 +135,7 @@ def _referred(raw: Raw) -> str | None:
     """The id that an item refers to, if it is a reference."""
     if b"item_reference" not in bytes(memoryview(raw)[: LONGEST * 4]):
         return None
-    found = decoded(_reference.decode, raw)
+    found = decoded(_head.decode, raw)
     return found.id or "" if found is not None and found.type == "item_reference" else None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import Any, assert_never
 
 from msgspec import Raw
 
@@ -13,9 +13,9 @@ from gateway.core.messages import Generate
 from gateway.dialects._shared.streams import PIECE, EventWriter
 from gateway.dialects.responses.compaction import compaction_item
 from gateway.dialects.responses.replies import (
+    CUT,
     begun_item,
     content_part,
-    cut_by,
     error_object,
     no_summary,
     response_object,
@@ -119,7 +119,7 @@ class StreamWriter(EventWriter):
         return b""
 
     def finished(self, event: Finish) -> bytes:
-        self._cut = cut_by(event.reason)
+        self._cut = CUT.get(event.reason)
         return self._finish_items(last=True) + self._compaction()
 
     def keepalive(self) -> bytes:
@@ -211,17 +211,24 @@ class StreamWriter(EventWriter):
         logprobs = join_logprobs(item.logprobs)
         whole = whole_item(self._asked, item.begun, item.kind, text, logprobs, status)
         out = b""
-        if item.kind == "tool":
-            # The raw text of a custom tool is known only now. Missing arguments become an empty object.
-            said, text = ("" if item.held else text), whole["input" if item.held else "arguments"]
-            if text != said:
-                out = self._frame(f"{item.name}.delta", {**item.place, "delta": text})
-        member = {"tool": "input" if item.held else "arguments", "refusal": "refusal"}.get(item.kind, "text")
-        told: dict[str, Any] = {**item.place, member: text}
-        if item.kind == "text":
-            told["logprobs"] = logprobs
-        elif item.kind == "tool" and not item.held:
-            told["name"] = item.begun["name"]
+        told = item.place.copy()
+        match item.kind:
+            case "thinking":
+                told["text"] = text
+            case "text":
+                told |= {"text": text, "logprobs": logprobs}
+            case "refusal":
+                told["refusal"] = text
+            case "tool":
+                # The raw text of a custom tool is known only now. Missing arguments become an empty object.
+                member, said = ("input", "") if item.held else ("arguments", text)
+                told[member] = whole[member]
+                if whole[member] != said:
+                    out = self._frame(f"{item.name}.delta", {**item.place, "delta": whole[member]})
+                if not item.held:
+                    told["name"] = item.begun["name"]
+            case _:
+                assert_never(item.kind)
         out += self._frame(f"{item.name}.done", told)
         if item.kind != "tool":
             part = (whole["summary"] if item.name is _SUMMARY else whole["content"])[0]
