@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import assert_never
+from typing import NoReturn, assert_never
 
 from gateway.core.errors import Kind
 from gateway.core.fields import ExtrasPolicy
@@ -17,14 +17,17 @@ Errors = Mapping[Kind, tuple[int, str, str]]
 """Kind -> (status, type, code), with a row for every Kind."""
 
 
+def _never(*_: object) -> NoReturn:
+    raise TypeError("no request of this API leads to such a reply")
+
+
 class Api(Dialect):
     """One client-side API. By default it drops unknown fields, has OpenAI's errors, takes keys behind `Bearer`, and has
     no passthrough lane.
 
     lists  route of a list of models, or of a probe -> what writes its reply
 
-    The hooks `write_...` are for the replies that `read` can ask for. Those of other replies raise TypeError: a request
-    of this API never leads to such a reply.
+    The hooks `write_...` and `writer` are for the replies that `read` can ask for. The others raise TypeError.
     """
 
     extras: ExtrasPolicy = "drop"
@@ -32,6 +35,12 @@ class Api(Dialect):
     key_header = b"authorization"
     passthrough: Mapping[str, Passthrough] = {}
     lists: Mapping[str, Callable[[Sequence[ModelCard]], Response]] = {}
+    write_reply: Callable[[Reply, Generate], Response] = staticmethod(_never)
+    write_embeddings: Callable[[Embeddings, Op], Response] = staticmethod(_never)
+    write_count: Callable[[TokenCount], Response] = staticmethod(_never)
+    write_scores: Callable[[Scores, Op], Response] = staticmethod(_never)
+    write_tokens: Callable[[Tokens], Response] = staticmethod(_never)
+    write_text: Callable[[Detokenized], Response] = staticmethod(_never)
 
     def listed(self, request: Request) -> ListModels:
         """The request for a route in `lists`; a path may name the model."""
@@ -55,23 +64,5 @@ class Api(Dialect):
             case _:
                 assert_never(reply)
 
-    def write_reply(self, reply: Reply, op: Generate) -> Response:
-        raise TypeError("nothing here generates")
-
-    def write_embeddings(self, reply: Embeddings, op: Op) -> Response:
-        raise TypeError("nothing here embeds")
-
-    def write_count(self, reply: TokenCount) -> Response:
-        raise TypeError("nothing here counts tokens")
-
-    def write_scores(self, reply: Scores, op: Op) -> Response:
-        raise TypeError("nothing here scores")
-
-    def write_tokens(self, reply: Tokens) -> Response:
-        raise TypeError("nothing here tokenizes")
-
-    def write_text(self, reply: Detokenized) -> Response:
-        raise TypeError("nothing here detokenizes")
-
     def writer(self, op: Generate) -> StreamWriter:
-        raise TypeError("nothing here is streamed")
+        _never()

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 
 from gateway.core.errors import GatewayError
 from gateway.core.http import HeaderTest, Request, Response, Route
-from gateway.core.messages import Generate, ListModels, ModelCard, Op
-from gateway.core.ports import StreamWriter
+from gateway.core.messages import ListModels, ModelCard, Op
 from gateway.dialects._shared.api import Api
 from gateway.dialects._shared.faults import add_header_once
 from gateway.dialects.anthropic import models, replies
@@ -49,6 +48,7 @@ class Anthropic(Api):
     lists = {"probe": _hello, "model": models.write_one}
     write_reply = staticmethod(replies.write)
     write_count = staticmethod(replies.write_count)
+    writer = staticmethod(replies.StreamWriter)
 
     @whole_numbers
     def read(self, request: Request) -> Op | ListModels:
@@ -65,9 +65,6 @@ class Anthropic(Api):
         op: Op = read(raw, extra, dropped, self.extras)
         op.memo = replies.Message(request.id)
         return op
-
-    def writer(self, op: Generate) -> StreamWriter:
-        return replies.StreamWriter(op)
 
     def refuse(self, error: GatewayError, request: Request | None, op: Op | None) -> tuple[Response, str]:
         if request is not None:

@@ -7,13 +7,12 @@ the last one, then the rest of the turn. A system turn keeps its place, but neve
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import msgspec
-from msgspec import Raw
+from msgspec import Raw, Struct
 
 from gateway.core.messages import Image, Message, Part, Text, Thinking, ToolCall
 from gateway.dialects._shared.faults import decoded, wrong_at
+from gateway.dialects._shared.parts import divide
 from gateway.dialects.anthropic.views import BlockIn, MessageIn, SourceIn, ToolIn
 from gateway.wire.json import NULL, bad_value
 
@@ -49,38 +48,38 @@ class Conversation:
         self._depth = 0
         # System turns that came between calls and their results; they go behind the results.
         self._held: list[Message] = []
-        leading = self._system_text(system, "system")
+        leading = self._system_text(_blocks(system), "system")
         if leading:
             self.messages.append(Message("system", (Text(leading),)))
-        for role, first, blocks in _turns(turns):
-            if role == "user":
-                self._user(first, blocks)
-            elif role == "assistant":
-                self._assistant(first, blocks)
+        for turn in _turns(turns):
+            if turn.role == "user":
+                self._user(turn.place, turn.blocks)
+            elif turn.role == "assistant":
+                self._assistant(turn.place, turn.blocks)
             else:
-                self._system(first, blocks)
+                self._system(turn.place, turn.blocks)
         self.messages += self._held
-        last = self.messages[-1] if self.messages else None
-        if last is None:
+        if not self.messages:
             raise wrong_at("messages", "at least one message is required")
-        if last.role == "assistant":
-            if _calls(last):
-                raise bad_value("messages", f"messages.{len(turns) - 1}: a tool_use without a tool_result behind it")
-            self.continues = True
+        self.continues = self.messages[-1].role == "assistant"
+        if self.continues and _calls(self.messages[-1]):
+            raise bad_value("messages", f"messages.{len(turns) - 1}: a tool_use without a tool_result behind it")
 
     # -- turns ------------------------------------------------------------------------------------------------------
 
     def _user(self, place: str, blocks: list[BlockIn]) -> None:
-        results = [block for block in blocks if block.type in _RESULTS]
+        results = [block for block in blocks if block.type == "tool_result"]
         parts: list[Part] = []
         for block in results:
-            text, images = self._result(block, place)
+            texts, media = self._result(block, place)
+            text = "\n".join(texts)
+            text = _ERROR + text if block.is_error else text
             self.messages.append(Message("tool", (Text(text),), call_id=block.tool_use_id or ""))
-            parts += images
+            parts += media
         self.messages += self._held
         self._held = []
         for block in blocks:
-            if block.type not in _RESULTS:
+            if block.type != "tool_result":
                 parts += self._part(block, place)
         if parts or not results:
             self.messages.append(Message("user", tuple(parts)))
@@ -88,47 +87,41 @@ class Conversation:
     def _assistant(self, place: str, blocks: list[BlockIn]) -> None:
         parts: list[Part] = []
         for block in blocks:
-            if block.type == "thinking":
-                if block.thinking:
-                    parts.append(Thinking(block.thinking))
-            elif block.type == "tool_use":
-                parts.append(ToolCall(block.id or "", block.name or "", _arguments(block, place)))
-            elif block.type == "redacted_thinking":
-                self.dropped["messages[].content[].redacted_thinking"] = None
-            else:
-                parts += self._part(block, place)
+            match block.type:
+                case "thinking":
+                    if block.thinking:
+                        parts.append(Thinking(block.thinking))
+                case "tool_use":
+                    parts.append(ToolCall(block.id or "", block.name or "", _arguments(block, place)))
+                case "redacted_thinking":
+                    self.dropped["messages[].content[].redacted_thinking"] = None
+                case _:
+                    parts += self._part(block, place)
         if parts:
             self.messages.append(Message("assistant", tuple(parts)))
 
     def _system(self, place: str, blocks: list[BlockIn]) -> None:
+        left = []
         for block in blocks:
             if block.type in ("tool_addition", "tool_removal"):
-                self._change_tools(block, place)
-        text = self._system_text([block for block in blocks if block.type not in _CHANGES], place)
-        if not text:
-            return
-        message = Message("system", (Text(text),))
-        if self.messages and _calls(self.messages[-1]):
-            self._held.append(message)
-        else:
-            self.messages.append(message)
+                self._change_tools(block)
+            else:
+                left.append(block)
+        text = self._system_text(left, place)
+        if text:
+            after_calls = bool(self.messages) and _calls(self.messages[-1])
+            (self._held if after_calls else self.messages).append(Message("system", (Text(text),)))
 
-    def _system_text(self, found: str | list[BlockIn] | None, place: str) -> str:
+    def _system_text(self, blocks: list[BlockIn], place: str) -> str:
         texts = []
-        for block in [BlockIn("text", found)] if isinstance(found, str) else found or ():
-            if block.type == "text" and not (block.text or "").startswith(_BILLING):
-                texts.append(block.text or "")
-            elif block.type != "text":
-                texts += self._texts(self._part(block, place), place)
-        return "\n\n".join(text for text in texts if text)
+        for block in blocks:
+            if block.type != "text":
+                texts += self._texts([block], place)
+            elif block.text and not block.text.startswith(_BILLING):
+                texts.append(block.text)
+        return "\n\n".join(filter(None, texts))
 
-    def _texts(self, parts: list[Part], place: str) -> list[str]:
-        """The texts of `parts`, where there is no place for images: they are left out and named."""
-        if any(not isinstance(part, Text) for part in parts):
-            self.dropped["system[].image" if place == "system" else "messages[].content[].image"] = None
-        return [part.text for part in parts if isinstance(part, Text)]
-
-    def _change_tools(self, block: BlockIn, place: str) -> None:
+    def _change_tools(self, block: BlockIn) -> None:
         """Adds or removes one tool. The block holds a whole tool, or names one in a `tool_reference`."""
         try:
             members = _object.decode(block.tool)
@@ -151,50 +144,55 @@ class Conversation:
 
     def _part(self, block: BlockIn, place: str) -> list[Part]:
         """The parts of a block that may stand anywhere: any block but a call or its result."""
-        if block.type == "text":
-            return [Text(block.text)] if block.text else []
-        if block.type == "image":
-            return [self._image(block, place)]
-        if block.type == "document":
-            return self._document(block, place)
-        if block.type == "search_result":
-            head = "\n".join(text for text in (block.title, _address(block.source)) if text)
-            return [Text("\n".join(text for text in (head, self._flat(block, place)) if text))]
-        if block.type == "tool_reference":
-            if block.tool_name:
-                self.referred.add(block.tool_name)
-            return [Text(f"Tool: {block.tool_name}")]
-        flat = self._flat(block, place) or block.text or ""
-        self.dropped[f"messages[].content[].{block.type[:64]}"] = None
-        return [Text(flat)] if flat else []
+        match block.type:
+            case "text":
+                return [Text(block.text)] if block.text else []
+            case "image":
+                return [self._image(block, place)]
+            case "document":
+                return self._document(block, place)
+            case "search_result":
+                address = block.source if isinstance(block.source, str) else None
+                return [Text("\n".join(filter(None, (block.title, address, self._flat(block, place)))))]
+            case "tool_reference":
+                if block.tool_name:
+                    self.referred.add(block.tool_name)
+                return [Text(f"Tool: {block.tool_name}")]
+            case _:
+                flat = self._flat(block, place) or block.text
+                self.dropped[f"messages[].content[].{block.type[:64]}"] = None
+                return [Text(flat)] if flat else []
+
+    def _divided(self, blocks: list[BlockIn], place: str) -> tuple[list[str], list[Part]]:
+        return divide([part for block in blocks for part in self._part(block, place)])
+
+    def _texts(self, blocks: list[BlockIn], place: str) -> list[str]:
+        """The texts in `blocks`, where there is no place for images: they are left out and named."""
+        texts, media = self._divided(blocks, place)
+        if media:
+            self.dropped["system[].image" if place == "system" else "messages[].content[].image"] = None
+        return texts
 
     def _flat(self, block: BlockIn, place: str) -> str:
         """The texts in a block's content, joined; "" if there are none."""
-        if block.content == NULL:
-            return ""
-        found = decoded(_content.decode, block.content)
+        found = decoded(_content.decode, block.content) if block.content != NULL else None
         if found is None or isinstance(found, str):
             return found or ""
         if self._depth == _DEEPEST:
             self.dropped["messages[].content[].content"] = None
             return ""
         self._depth += 1
-        parts = [part for inner in found for part in self._part(inner, place)]
+        texts = self._texts(found, place)
         self._depth -= 1
-        return "\n".join(self._texts(parts, place))
+        return "\n".join(texts)
 
-    def _result(self, block: BlockIn, place: str) -> tuple[str, list[Part]]:
-        """(the text of a tool result, the images in it)."""
+    def _result(self, block: BlockIn, place: str) -> tuple[list[str], list[Part]]:
+        """(the texts of a tool result, the images in it)."""
         try:
-            found = _content.decode(block.content) if block.content != NULL else ""
+            found = _content.decode(block.content) if block.content != NULL else []
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
             raise wrong_at(f"{place}.content", f"of a tool_result: {error}") from None
-        blocks = [BlockIn("text", found)] if isinstance(found, str) else found
-        parts = [part for inner in blocks for part in self._part(inner, place)]
-        text = "\n".join(part.text for part in parts if isinstance(part, Text))
-        if block.is_error:
-            text = _ERROR + text
-        return text, [part for part in parts if not isinstance(part, Text)]
+        return self._divided([BlockIn("text", found)] if isinstance(found, str) else found, place)
 
     def _image(self, block: BlockIn, place: str) -> Image:
         source = block.source
@@ -210,41 +208,44 @@ class Conversation:
     def _document(self, block: BlockIn, place: str) -> list[Part]:
         """The text of a document, and the images in it. A document without text (a PDF) becomes a note, not an error:
         agents send the whole history with every request, so an error would end their session."""
-        source = block.source
-        head = "\n".join(text for text in (block.title, block.context) if text)
-        parts: list[Part] = []
-        text: str | None = None
-        if isinstance(source, SourceIn) and source.type == "text":
-            text = source.data or ""
-        elif isinstance(source, SourceIn) and source.type == "content":
-            inner = [BlockIn("text", source.content)] if isinstance(source.content, str) else source.content or []
-            found = [part for one in inner for part in self._part(one, place)]
-            text = "\n".join(part.text for part in found if isinstance(part, Text))
-            parts = [part for part in found if not isinstance(part, Text)]
-        if text is None:
+        source = block.source if isinstance(block.source, SourceIn) else None
+        words = [block.title, block.context]
+        media: list[Part] = []
+        if source is not None and source.type == "text":
+            words.append(source.data)
+        elif source is not None and source.type == "content":
+            texts, media = self._divided(_blocks(source.content), place)
+            words.append("\n".join(texts))
+        else:
             self.dropped["messages[].content[].document"] = None
-            kind = "PDF" if isinstance(source, SourceIn) and source.media_type == "application/pdf" else "document"
-            text = f"[{kind} omitted]"
-        return [Text("\n".join(one for one in (head, text) if one)), *parts]
+            kind = "PDF" if source is not None and source.media_type == "application/pdf" else "document"
+            words.append(f"[{kind} omitted]")
+        return [Text("\n".join(filter(None, words))), *media]
 
 
-_RESULTS = frozenset({"tool_result"})
-_CHANGES = frozenset({"tool_addition", "tool_removal"})
+class _Turn(Struct):
+    """Consecutive messages of one role; each system message is a turn of its own. place: that of the first message."""
+
+    role: str
+    place: str
+    blocks: list[BlockIn]
 
 
-def _turns(found: list[MessageIn]) -> Iterable[tuple[str, str, list[BlockIn]]]:
-    """(role, place of its first message, blocks) of each turn. Consecutive messages of one role are one turn; each
-    system message is its own."""
-    turns: list[tuple[str, str, list[BlockIn]]] = []
+def _turns(found: list[MessageIn]) -> list[_Turn]:
+    turns: list[_Turn] = []
     for index, message in enumerate(found):
         if message.role not in ("user", "assistant", "system"):
             raise wrong_at(f"messages.{index}.role", "must be 'user', 'assistant' or 'system'")
         blocks = [BlockIn("text", message.content)] if isinstance(message.content, str) else message.content
-        if turns and turns[-1][0] == message.role and message.role != "system":
-            turns[-1][2].extend(blocks)
+        if turns and turns[-1].role == message.role and message.role != "system":
+            turns[-1].blocks += blocks
         else:
-            turns.append((message.role, f"messages.{index}", list(blocks)))
+            turns.append(_Turn(message.role, f"messages.{index}", blocks.copy()))
     return turns
+
+
+def _blocks(found: str | list[BlockIn] | None) -> list[BlockIn]:
+    return [BlockIn("text", found)] if isinstance(found, str) else found or []
 
 
 def _calls(message: Message) -> bool:
@@ -258,7 +259,3 @@ def _arguments(block: BlockIn, place: str) -> str:
     if decoded(_object.decode, block.input) is None:
         raise wrong_at(f"{place}.content", "the input of a tool_use must be an object")
     return bytes(block.input).decode()
-
-
-def _address(source: SourceIn | str | None) -> str | None:
-    return source if isinstance(source, str) else None

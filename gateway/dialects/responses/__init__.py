@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Request, Route
-from gateway.core.messages import AnsweredFromStore, Generate, Op
-from gateway.core.ports import StreamWriter
+from gateway.core.messages import AnsweredFromStore, Op
 from gateway.dialects._shared.api import Api
 from gateway.dialects.responses import kept, replies, streams
 from gateway.dialects.responses.conversation import Given
@@ -50,6 +49,7 @@ class Responses(Api):
     refuse = staticmethod(refuse)
     write_reply = staticmethod(replies.write)
     write_count = staticmethod(replies.write_count)
+    writer = staticmethod(streams.StreamWriter)
 
     @whole_numbers
     def read(self, request: Request) -> Op | AnsweredFromStore:
@@ -70,6 +70,3 @@ class Responses(Api):
         if request.route == "count":
             return read_count(raw, extra, dropped, self.extras, given)
         return read_chat(raw, extra, dropped, self.extras, request.id, given)
-
-    def writer(self, op: Generate) -> StreamWriter:
-        return streams.StreamWriter(op)
