@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from gateway.core.errors import GatewayError, Kind
-from gateway.core.fields import ExtrasPolicy, Field, body_members
+from gateway.core.fields import ExtrasPolicy, Field
 from gateway.core.http import Request, Response, Route
 from gateway.core.messages import Generate, ListModels, Op
 from gateway.core.ports import StreamWriter
@@ -29,7 +29,6 @@ _RETRIEVAL = ("data_sources", "dataSources", "enhancements")
 _NOT_HERE = "Azure's own retrieval and vision: nothing behind us does it"
 _REFUSED = rows("refused", _NOT_HERE, **{name: [{"type": "x"}] for name in _RETRIEVAL})
 FIELDS: Mapping[str, Sequence[Field]] = {**OPENAI_FIELDS, "chat": (*OPENAI_FIELDS["chat"], *_REFUSED)}
-_KNOWN = body_members(FIELDS)
 
 ERRORS: Errors = {
     **refusals.ERRORS,
@@ -82,7 +81,7 @@ class AzureOpenAI(Api):
             if name in raw:
                 raise unsupported(name, "is not supported here")
         operations.name_deployment(request, raw)
-        return operations.read(request, raw, request.route, _KNOWN[request.route], self.extras)
+        return operations.read(request, raw, request.route, self.known[request.route], self.extras)
 
     def writer(self, op: Generate) -> StreamWriter:
         return OpenAIStreamWriter(op, _error_event)

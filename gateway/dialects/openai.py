@@ -7,7 +7,7 @@ langchain-openai 1.7 and the AI SDK as recorded clients.
 from __future__ import annotations
 
 from gateway.core.errors import GatewayError
-from gateway.core.fields import ExtrasPolicy, body_members
+from gateway.core.fields import ExtrasPolicy
 from gateway.core.http import Request, Response, Route
 from gateway.core.messages import Generate, ListModels, Op
 from gateway.core.ports import StreamWriter
@@ -18,8 +18,6 @@ from gateway.wire.openai.replies import refusals
 from gateway.wire.openai.requests.fields import EXAMPLES, FIELDS
 from gateway.wire.openai.streams import passthrough
 from gateway.wire.openai.streams.writing import OpenAIStreamWriter
-
-_KNOWN = body_members(FIELDS)
 
 
 class OpenAI(Api):
@@ -45,7 +43,7 @@ class OpenAI(Api):
         if request.route in self.lists:
             return self.listed(request)
         require_json(request)
-        return operations.read(request, members(request), request.route, _KNOWN[request.route], self.extras)
+        return operations.read(request, members(request), request.route, self.known[request.route], self.extras)
 
     def writer(self, op: Generate) -> StreamWriter:
         return OpenAIStreamWriter(op, refusals.error_event)

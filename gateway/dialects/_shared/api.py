@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NoReturn, assert_never
+from typing import ClassVar, NoReturn, assert_never
 
 from gateway.core.errors import Kind
-from gateway.core.fields import ExtrasPolicy
+from gateway.core.fields import ExtrasPolicy, body_members
 from gateway.core.http import Request, Response
 from gateway.core.lifecycle import Detokenized, Embeddings, Reply, Scores, TokenCount, Tokens, WholeReply
-from gateway.core.messages import Chat, Complete, Generate, ListModels, ModelCard, Op
+from gateway.core.messages import Chat, Complete, Extra, Generate, ListModels, ModelCard, Op
 from gateway.core.ports import Dialect, Passthrough, StreamWriter
+from gateway.dialects._shared.rows import ignored_members
+from gateway.wire.json import settle_unknown
 from gateway.wire.openai.replies import refusals
+from gateway.wire.openai.requests.constraints import CONSTRAINTS
 
 Errors = Mapping[Kind, tuple[int, str, str]]
 """Kind -> (status, type, code), with a row for every Kind."""
@@ -25,7 +28,9 @@ class Api(Dialect):
     """One client-side API. By default it drops unknown fields, has OpenAI's errors, takes keys behind `Bearer`, and has
     no passthrough lane.
 
-    lists  route of a list of models, or of a probe -> what writes its reply
+    lists    route of a list of models, or of a probe -> what writes its reply
+    known    operation -> the names of the top-level members in its table of fields
+    ignored  operation -> those of them that are accepted and reported as dropped
 
     The hooks `write_...` and `writer` are for the replies that `read` can ask for. The others raise TypeError.
     """
@@ -35,12 +40,25 @@ class Api(Dialect):
     key_header = b"authorization"
     passthrough: Mapping[str, Passthrough] = {}
     lists: Mapping[str, Callable[[Sequence[ModelCard]], Response]] = {}
+    known: ClassVar[Mapping[str, frozenset[str]]]
+    ignored: ClassVar[Mapping[str, Sequence[str]]]
     write_reply: Callable[[Reply, Generate], Response] = staticmethod(_never)
     write_embeddings: Callable[[Embeddings, Op], Response] = staticmethod(_never)
     write_count: Callable[[TokenCount], Response] = staticmethod(_never)
     write_scores: Callable[[Scores, Op], Response] = staticmethod(_never)
     write_tokens: Callable[[Tokens], Response] = staticmethod(_never)
     write_text: Callable[[Detokenized], Response] = staticmethod(_never)
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls.known, cls.ignored = body_members(cls.fields), ignored_members(cls.fields)
+
+    def settle(self, raw: Extra, operation: str) -> tuple[Extra, tuple[str, ...]]:
+        """(the members of `raw` without a row in the table, as far as they are kept; the names of dropped and ignored
+        members). See `settle_unknown`."""
+        binding = CONSTRAINTS.get(operation, ())
+        extra, dropped = settle_unknown(raw, self.known[operation], self.extras, binding=binding)
+        return extra, (*dropped, *[name for name in self.ignored[operation] if name in raw])
 
     def listed(self, request: Request) -> ListModels:
         """The request for a route in `lists`; a path may name the model."""

@@ -9,7 +9,7 @@ import msgspec
 
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.fields import own_name
-from gateway.core.http import JSON_TYPE, Request, Response
+from gateway.core.http import JSON_TYPE, Request, Response, header_value
 from gateway.core.messages import CountTokens, Op
 from gateway.dialects._shared.rows import Tables
 from gateway.wire.json import bad_value, encode, sent_names
@@ -71,5 +71,5 @@ def refusal(error: GatewayError, status: int, body: Any) -> Response:
 
 def add_header_once(request: Request, name: bytes, value: bytes) -> None:
     """Adds a header to every reply to `request`, unless it is there: a request may be read twice."""
-    if not any(given == name for given, _ in request.reply):
+    if header_value(request.reply, name) is None:
         request.reply = [*request.reply, (name, value)]

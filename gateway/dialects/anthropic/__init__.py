@@ -15,10 +15,9 @@ from gateway.dialects._shared.api import Api
 from gateway.dialects._shared.faults import add_header_once
 from gateway.dialects.anthropic import models, replies
 from gateway.dialects.anthropic.errors import ERRORS, refuse
-from gateway.dialects.anthropic.fields import EXAMPLES, FIELDS, KNOWN
+from gateway.dialects.anthropic.fields import EXAMPLES, FIELDS
 from gateway.dialects.anthropic.requests import read_chat, read_count
-from gateway.wire.json import members, require_json, settle_unknown, whole_numbers
-from gateway.wire.openai.requests.constraints import CONSTRAINTS
+from gateway.wire.json import members, require_json, whole_numbers
 
 _OURS = HeaderTest(b"anthropic-version")
 
@@ -59,8 +58,7 @@ class Anthropic(Api):
             return self.listed(request)
         require_json(request)
         raw = members(request)
-        binding = CONSTRAINTS.get(request.route, ())
-        extra, dropped = settle_unknown(raw, KNOWN[request.route], self.extras, binding=binding)
+        extra, dropped = self.settle(raw, request.route)
         read = read_count if request.route == "count" else read_chat
         op: Op = read(raw, extra, dropped, self.extras)
         op.memo = replies.Message(request.id)

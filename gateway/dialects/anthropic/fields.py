@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from gateway.core.fields import WORDS, Example, Examples, Field, body_members
-from gateway.dialects._shared.rows import NO_PLACE, ignored_members, model_row, renamed, rows
+from gateway.core.fields import WORDS, Example, Examples, Field
+from gateway.dialects._shared.rows import NO_PLACE, model_row, renamed, rows
 
 _TOOLS = [{"name": "f", "input_schema": {"type": "object"}}]
 _LEVEL = "the nearest of low, medium and high"
@@ -58,8 +58,6 @@ FIELDS: Mapping[str, Sequence[Field]] = {
         *rows("ignored", NO_PLACE, speed="fast"),
     ),
 }
-KNOWN = body_members(FIELDS)
-IGNORED = ignored_members(FIELDS)
 
 _TALK = [{"role": "user", "content": WORDS}]
 EXAMPLES: Examples = {

@@ -14,7 +14,6 @@ from gateway.core.fields import ExtrasPolicy
 from gateway.core.messages import Chat, CountTokens, Extra, NamedTool, Output, Sampling, Tool, ToolChoice
 from gateway.dialects._shared.faults import decoded, wrong_at
 from gateway.dialects.anthropic.conversation import Conversation
-from gateway.dialects.anthropic.fields import IGNORED
 from gateway.dialects.anthropic.views import ChatBody, ChoiceIn, OutputConfigIn, PromptBody, ThinkingIn, ToolIn
 from gateway.wire.json import NULL, encode
 from gateway.wire.openai.requests.constraints import constrain
@@ -36,7 +35,7 @@ def read_chat(raw: Extra, extra: Extra, dropped: tuple[str, ...], policy: Extras
     found, unknown = read_known(raw, _chat, policy)
     talk = Conversation(found.messages, found.system)
     op = _with_prompt(found, talk)
-    left = [*dropped, *(name for name in IGNORED["chat"] if name in raw), *unknown]
+    left = [*dropped, *unknown]
     op.stream = op.include_usage = op.early_usage = bool(found.stream)
     op.max_output = found.max_tokens or 1
     if not found.max_tokens:
@@ -45,7 +44,7 @@ def read_chat(raw: Extra, extra: Extra, dropped: tuple[str, ...], policy: Extras
     op.sampling = Sampling(temperature=found.temperature, top_p=found.top_p, top_k=found.top_k)
     op.stop = tuple(stop for stop in found.stop_sequences or () if stop)
     _choose(op, found.tool_choice, left, {tool.name for tool in found.tools or ()})
-    op.optional = dict(_OPTIONAL)
+    op.optional = _OPTIONAL
     _think(op, found.thinking, found.output_config, left)
     op.output = _output(found.output_config)
     if found.metadata is not None and found.metadata.user_id is not None:
@@ -61,19 +60,13 @@ def read_count(raw: Extra, extra: Extra, dropped: tuple[str, ...], policy: Extra
     talk = Conversation(found.messages, found.system)
     op = _with_prompt(found, talk)
     op.extra = extra
-    ignored = [name for name in IGNORED["count"] if name in raw]
-    return CountTokens(model=found.model, prompt_of=op, dropped=(*dropped, *ignored, *unknown, *talk.dropped))
+    return CountTokens(model=found.model, prompt_of=op, dropped=(*dropped, *unknown, *talk.dropped))
 
 
 def _with_prompt(found: PromptBody, talk: Conversation) -> Chat:
     """A chat that has its prompt and no other parameters."""
-    return Chat(
-        model=found.model,
-        messages=tuple(talk.messages),
-        continue_last=talk.continues,
-        tools=_tools(found.tools or [], talk),
-        fold_system=True,
-    )
+    messages, tools = tuple(talk.messages), _tools(found.tools or [], talk)
+    return Chat(model=found.model, messages=messages, continue_last=talk.continues, tools=tools, fold_system=True)
 
 
 # -- tools ----------------------------------------------------------------------------------------------------------

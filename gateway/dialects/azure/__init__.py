@@ -12,7 +12,7 @@ from gateway.core.messages import Chat, Embed, Generate, ListModels, Op
 from gateway.core.ports import StreamWriter
 from gateway.dialects._shared.api import Api
 from gateway.dialects.azure import replies
-from gateway.dialects.azure.fields import EXAMPLES, FIELDS, KNOWN
+from gateway.dialects.azure.fields import EXAMPLES, FIELDS
 from gateway.dialects.azure.replies import ERRORS, error_event, refuse
 from gateway.dialects.azure.requests import check_version, deployment_of, policy_of, read_chat, read_embed
 from gateway.wire.json import encode, members, require_json, settle_unknown, whole_numbers
@@ -55,7 +55,7 @@ class Azure(Api):
         policy = policy_of(request, self.extras)
         # A client that sends this header has asked for what it does.
         binding = CONSTRAINTS[request.route] if request.header(b"extra-parameters") is None else ()
-        extra, dropped = settle_unknown(raw, KNOWN[request.route], policy, binding=binding)
+        extra, dropped = settle_unknown(raw, self.known[request.route], policy, binding=binding)
         body = encode(raw) if dropped else request.body
         op: Chat | Embed = (
             read_chat(body, raw, extra, dropped, policy)

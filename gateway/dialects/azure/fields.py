@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from gateway.core.fields import WORDS, Example, Examples, Field, body_members
+from gateway.core.fields import WORDS, Example, Examples, Field
 from gateway.dialects._shared.rows import model_row
 from gateway.wire.openai.requests.fields import TOOLS, mapped
 
@@ -43,9 +43,6 @@ FIELDS: Mapping[str, Sequence[Field]] = {
         Field("input_type", "refused", "query", "422, unless it is text, which is what a worker assumes"),
     ),
 }
-KNOWN = body_members(FIELDS)
-"""The names of the members of a body."""
-
 QUERY = b"api-version=2024-05-01-preview"
 EXAMPLES: Examples = {
     "chat": (Example("chat", {"messages": [{"role": "user", "content": WORDS}]}, QUERY, ends=b"data: [DONE]"),),

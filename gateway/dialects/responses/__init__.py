@@ -12,12 +12,11 @@ from gateway.core.messages import AnsweredFromStore, Op
 from gateway.dialects._shared.api import Api
 from gateway.dialects.responses import kept, replies, streams
 from gateway.dialects.responses.conversation import Given
-from gateway.dialects.responses.fields import EXAMPLES, FIELDS, KNOWN
+from gateway.dialects.responses.fields import EXAMPLES, FIELDS
 from gateway.dialects.responses.replies import NO_SOCKET, refuse
 from gateway.dialects.responses.requests import read_chat, read_count
-from gateway.wire.json import members, require_json, settle_unknown, whole_numbers
+from gateway.wire.json import members, require_json, whole_numbers
 from gateway.wire.openai.operations import name_deployment
-from gateway.wire.openai.requests.constraints import CONSTRAINTS
 from gateway.wire.sealed import Seal
 
 
@@ -64,8 +63,7 @@ class Responses(Api):
         require_json(request)
         raw = members(request)
         name_deployment(request, raw)
-        binding = CONSTRAINTS.get(request.route, ())
-        extra, dropped = settle_unknown(raw, KNOWN[request.route], self.extras, binding=binding)
+        extra, dropped = self.settle(raw, request.route)
         given = Given(Seal(request.sealing, b"reasoning"), request.stored)
         if request.route == "count":
             return read_count(raw, extra, dropped, self.extras, given)

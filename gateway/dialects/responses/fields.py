@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from gateway.core.fields import WORDS, Example, Examples, Field, body_members
-from gateway.dialects._shared.rows import NO_PLACE, ignored_members, model_row, renamed, rows
+from gateway.core.fields import WORDS, Example, Examples, Field
+from gateway.dialects._shared.rows import NO_PLACE, model_row, renamed, rows
 
 _TOOLS = [{"type": "function", "name": "f"}]
 _WITH_TOOLS = {"tools": _TOOLS}
@@ -72,8 +72,6 @@ FIELDS: Mapping[str, Sequence[Field]] = {
         *rows("ignored", _LENGTH, text={"verbosity": "low"}, truncation="auto"),
     ),
 }
-KNOWN = body_members(FIELDS)
-IGNORED = ignored_members(FIELDS)
 REFUSED = tuple(field.name for field in _REFUSED)
 
 _LEAST = {"input": WORDS}

@@ -16,7 +16,7 @@ from gateway.core.fields import ExtrasPolicy, sort_extras
 from gateway.core.messages import Chat, CountTokens, Extra, Logprobs, Op, Output, Sampling
 from gateway.dialects._shared.faults import unsupported, wrong_at
 from gateway.dialects.responses.conversation import Conversation, Given
-from gateway.dialects.responses.fields import IGNORED, REFUSED
+from gateway.dialects.responses.fields import REFUSED
 from gateway.dialects.responses.stored import as_items
 from gateway.dialects.responses.tools import Toolbox
 from gateway.dialects.responses.views import FORMS, ChatBody, FormatIn, PromptBody, ReasoningIn
@@ -76,15 +76,14 @@ def read_chat(
     if found.background:
         raise unsupported("background", "is not supported: nothing is stored here")
     op = _with_prompt(found, talk)
-    ignored = (name for name in IGNORED["chat"] if name in raw)
-    left = [*dropped, *ignored, *unknown, *talk.dropped, *talk.box.dropped]
+    left = [*dropped, *unknown, *talk.dropped, *talk.box.dropped]
     op.stream = op.include_usage = bool(found.stream)
     op.max_output = found.max_output_tokens
     op.fit_output = True
     op.sampling = Sampling(temperature=found.temperature, top_p=found.top_p)
     op.user = found.user
     op.cache_key = found.prompt_cache_key
-    op.optional = dict(_OPTIONAL)
+    op.optional = _OPTIONAL
     left += talk.box.choose(op, found.tool_choice)
     if op.tools:
         op.parallel_tools = found.parallel_tool_calls
@@ -116,8 +115,7 @@ def read_count(raw: Extra, extra: Extra, dropped: tuple[str, ...], policy: Extra
     _refuse_stored(raw, given)
     found, talk, unknown = _read(raw, _count, policy, given)
     op = _with_prompt(found, talk)
-    ignored = [name for name in IGNORED["count"] if name in raw]
-    left = (*dropped, *ignored, *unknown, *talk.dropped, *talk.box.dropped, *_with_extra(op, extra))
+    left = (*dropped, *unknown, *talk.dropped, *talk.box.dropped, *_with_extra(op, extra))
     return CountTokens(model=found.model, prompt_of=op, dropped=left)
 
 

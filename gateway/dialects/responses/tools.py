@@ -49,8 +49,8 @@ class Toolbox(Struct):
     _namespaces: dict[str, str] = {}
     # The model's names for custom tools.
     _custom: set[str] = set()
-    # A client's name for a tool in a namespace -> the model's name for it, or its names if there are several.
-    _named: dict[str, str | dict[str, None]] = {}
+    # A client's name for a tool in a namespace -> the model's name for it, or None if there are several.
+    _named: dict[str, str | None] = {}
 
     def add(self, found: list[Raw], place: str, namespace: str | None = None) -> None:
         """Adds tools. Raises GatewayError(BAD_REQUEST) for a malformed function, custom tool or namespace."""
@@ -72,37 +72,18 @@ class Toolbox(Struct):
 
     def _add(self, tool: ToolIn, namespace: str | None) -> None:
         name = f"{namespace}__{tool.name}" if namespace else tool.name
-        if name in self.tools:
-            self._forget(name)
+        if name in self.tools:  # this one takes its place
+            self._custom.discard(name)
+            self._namespaces.pop(name, None)
         if tool.type == "custom":
             self._custom.add(name)
             self.tools[name] = Tool(name, _described(tool), _INPUT)
         else:
             parameters = None if tool.parameters == NULL else tool.parameters
             self.tools[name] = Tool(name, tool.description, parameters, tool.strict)
-        if not namespace:
-            return
-        self._namespaces[name] = namespace
-        known = self._named.get(tool.name)
-        if known is None:
-            self._named[tool.name] = name
-        elif isinstance(known, str):
-            self._named[tool.name] = {known: None, name: None}
-        else:
-            known[name] = None
-
-    def _forget(self, name: str) -> None:
-        """Another tool takes the place of this one."""
-        self._custom.discard(name)
-        namespace = self._namespaces.pop(name, None)
-        if namespace is None:
-            return
-        client_name = name[len(namespace) + 2 :]
-        known = self._named[client_name]
-        if isinstance(known, str):
-            del self._named[client_name]
-        else:
-            del known[name]
+        if namespace:
+            self._namespaces[name] = namespace
+            self._named[tool.name] = name if self._named.get(tool.name, name) == name else None
 
     def _origin(self, name: str) -> Origin | None:
         if name not in self.tools:
@@ -111,18 +92,11 @@ class Toolbox(Struct):
         client_name = name if namespace is None else name[len(namespace) + 2 :]
         return Origin(client_name, namespace, name in self._custom)
 
-    def _only_name(self, client_name: str) -> str | None:
-        """The model's name for the one tool in a namespace that the client calls so; None with none or several."""
-        known = self._named.get(client_name)
-        if known is None or isinstance(known, str):
-            return known
-        return next(iter(known)) if len(known) == 1 else None
-
     def origin_of(self, name: str) -> Origin | None:
         """The tool that the model calls `name`: by its name in `tools`, with a dot behind the namespace, or without the
         namespace if that is unique, because models leave it out. None if there is none."""
         found = self._origin(name)
-        if found is None and (only := self._only_name(name)) is not None:
+        if found is None and (only := self._named.get(name)) is not None:
             found = self._origin(only)
         if found is None and name.count(".") <= _MOST_DOTS:
             parts = name.split(".")
@@ -136,7 +110,7 @@ class Toolbox(Struct):
             return f"{namespace}__{name}"
         if name in self.tools:
             return name
-        return self._only_name(name) or name
+        return self._named.get(name) or name
 
     def choose(self, op: Chat, found: str | ChoiceIn | None) -> tuple[str, ...]:
         """Writes the tool choice into `op`, and returns the names of what is dropped. A choice of a tool that was left

@@ -7,14 +7,14 @@ are listed too, so that they do not slow down reading. `wire.unknown` finds all 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Annotated
 
 from msgspec import Meta, Raw, Struct
 
 from gateway.dialects._shared.views import Object
 from gateway.wire.json import NULL, encode
-from gateway.wire.unknown import Form, KnownMembers, known_to
+from gateway.wire.unknown import Form, known_to
 
 
 class TypeIn(Struct):
@@ -187,22 +187,15 @@ class ChatBody(PromptBody, kw_only=True):
 
 # -- objects whose known members depend on their type -----------------------------------------------------------------
 
-_ITEMS = {encode(name) for name in ITEMS} | {bytes(NULL)}
-_TOOLS = {encode(name) for name in TOOLS}
-_PARTS = {encode(name) for name in ("input_text", "output_text", "input_image", "input_file", "text")}
+
+def _form(view: type[Struct], types: Container[bytes]) -> Form:
+    return lambda members: known_to(view) if bytes(members.get("type", NULL)) in types else None
 
 
-def _item(members: Mapping[str, Raw]) -> KnownMembers | None:
-    return known_to(ItemIn) if bytes(members.get("type", NULL)) in _ITEMS else None
-
-
-def _tool(members: Mapping[str, Raw]) -> KnownMembers | None:
-    return known_to(ToolIn) if bytes(members.get("type", NULL)) in _TOOLS else None
-
-
-def _said(members: Mapping[str, Raw]) -> KnownMembers | None:
-    return known_to(PartIn) if bytes(members.get("type", NULL)) in _PARTS else None
-
-
-FORMS: Mapping[str, Form] = {"input": _item, "tools": _tool, "output": _said}
+_PARTS = ("input_text", "output_text", "input_image", "input_file", "text")
+FORMS: Mapping[str, Form] = {
+    "input": _form(ItemIn, {encode(name) for name in ITEMS} | {bytes(NULL)}),
+    "tools": _form(ToolIn, {encode(name) for name in TOOLS}),
+    "output": _form(PartIn, {encode(name) for name in _PARTS}),
+}
 """The objects whose known members depend on their type, for `wire.unknown.find_unknown`."""
