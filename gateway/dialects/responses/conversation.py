@@ -8,7 +8,6 @@ one system message; a later one keeps its place. `dropped` names what is left ou
 from __future__ import annotations
 
 from base64 import b64decode
-from collections import deque
 from collections.abc import Mapping
 from urllib.parse import unquote_to_bytes
 
@@ -82,7 +81,7 @@ class Conversation:
     # -- items ------------------------------------------------------------------------------------------------------
 
     def _read_all(self, found: list[Raw]) -> None:
-        items = deque(self._decoded(raw, f"input.{index}") for index, raw in enumerate(found))
+        items = [self._decoded(raw, f"input.{index}") for index, raw in enumerate(found)]
         for index, item in enumerate(items):
             if item is not None and item.type == "additional_tools":
                 self.box.add(item.tools or [], f"input.{index}.tools")
@@ -90,8 +89,8 @@ class Conversation:
         self.compacts = last is not None and last.type == compaction.TRIGGER
         if self.compacts:
             items.pop()
-        for index in range(len(items)):
-            item = items.popleft()  # so that it is in memory in one form only
+        for index, item in enumerate(items):
+            items[index] = None  # so that it is in memory in one form only
             if item is not None:
                 self._read(item, f"input.{index}")
         if self.compacts:
