@@ -80,3 +80,36 @@ class EventWriter:
     def failed(self, error: GatewayError) -> bytes:
         """The bytes that end a failed stream."""
         raise NotImplementedError
+
+
+class WholeCallWriter(EventWriter):
+    """The base for wires on which a call is one piece, which is written when the call is complete."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        # Part index -> the call's start and the pieces of its arguments.
+        self._calls: dict[int, tuple[PartStart, list[str]]] = {}
+
+    def begin_call(self, event: PartStart) -> None:
+        self._calls[event.index] = (event, [])
+
+    def gather(self, event: Delta) -> bytes:
+        """Keeps more of a call; a text of any other part is left out."""
+        call = self._calls.get(event.index)
+        if call is not None:
+            call[1].append(event.text)
+            self.buffered_bytes += PIECE + len(event.text)
+        return b""
+
+    def part_ended(self, event: PartEnd) -> bytes:
+        call = self._calls.pop(event.index, None)
+        if call is None:
+            return b""
+        start, pieces = call
+        text = "".join(pieces)
+        self.buffered_bytes -= PIECE * len(pieces) + len(text)
+        return self.called(start, text)
+
+    def called(self, start: PartStart, text: str) -> bytes:
+        """The piece for a call; text: its arguments."""
+        raise NotImplementedError

@@ -9,55 +9,40 @@ from gateway.core.fields import WORDS, Example, Examples, Field, body_members
 from gateway.dialects._shared.rows import model_row, renamed, rows
 from gateway.wire.openai.requests.fields import LOGPROBS, TOOLS, mapped, stream_options
 
-TEAM = Field("X-Friendli-Team", "ignored", note="header; a key belongs to one team", sample="team", where="header")
+TEAM = Field("X-Friendli-Team", "ignored", "team", "header; a key belongs to one team", where="header")
+TIMEOUT = Field("timeout_microseconds", "emulated", 60_000_000, "429 before the first byte, else an error event")
 _MODEL = model_row("names the pool; null is the default model")
-TIMEOUT = Field(
-    "timeout_microseconds", "emulated", note="429 before the first byte, else an error event", sample=60_000_000
-)
 _BEAMS = {"num_beams": 4}
+_TOTAL = "less the prompt's length; for a text the worker is asked for it first; 400 with max_tokens"
+_NGRAM = "unless 0 or 1: vLLM has none; mapped where its workers run our logits processor"
 _ENCODER = "unless 1: only for encoder-decoder models, of which none is served"
+_WORDS = "entries of one id; longer ones 422, mapped where the workers run our logits processor"
+_SEARCH = "DETERMINISTIC only, else 422; ignored without num_beams, as specified"
+_STOPPING = "unless false: vLLM has none; 400 without num_beams"
+_FORMAT = "response_format or structured_outputs"
+_JSON = {"type": "json_object"}
 _UNKNOWN = "in no specification, only in friendli-client"
 
 FIELDS: Mapping[str, Sequence[Field]] = {
     "complete": (
         TEAM,
         *mapped("prompt", note="exactly one of prompt and tokens, else 400"),
-        Field("tokens", "renamed", to="prompt", note="token ids", sample=[1, 2, 3], beside={"prompt": None}),
+        Field("tokens", "renamed", [1, 2, 3], "token ids", "prompt", beside={"prompt": None}),
         _MODEL,
         *mapped("stream", note="400 with num_beams"),
         TIMEOUT,
         *mapped("max_tokens", note="absent: as many as the context holds, sent explicitly"),
-        Field(
-            "max_total_tokens",
-            "emulated",
-            to="max_tokens",
-            note="less the prompt's length; for a text the worker is asked for it first; 400 with max_tokens",
-            sample=32,
-        ),
+        Field("max_total_tokens", "emulated", 32, _TOTAL, "max_tokens"),
         *mapped("min_tokens"),
-        Field(
-            "min_total_tokens", "emulated", to="min_tokens", note="as max_total_tokens; 400 with min_tokens", sample=8
-        ),
+        Field("min_total_tokens", "emulated", 8, "as max_total_tokens; 400 with min_tokens", "min_tokens"),
         *mapped("n", note="400 with num_beams unless 1"),
-        Field(
-            "num_beams", "renamed", to="use_beam_search, n", note="1 to 31; the best beam is the one choice", sample=4
-        ),
-        Field("length_penalty", "mapped", note="with num_beams, else 400 unless 1", sample=1.5, beside=_BEAMS),
-        Field(
-            "early_stopping",
-            "refused",
-            note="unless false: vLLM has none; 400 without num_beams",
-            sample=True,
-            beside=_BEAMS,
-        ),
-        *rows(
-            "refused",
-            "unless 0 or 1: vLLM has none; mapped where its workers run our logits processor",
-            no_repeat_ngram=3,
-        ),
-        Field("encoder_no_repeat_ngram", "refused", note=_ENCODER, sample=3),
+        renamed("num_beams", "use_beam_search, n", 4, "1 to 31; the best beam is the one choice"),
+        Field("length_penalty", "mapped", 1.5, "with num_beams, else 400 unless 1", beside=_BEAMS),
+        Field("early_stopping", "refused", True, _STOPPING, beside=_BEAMS),
+        Field("no_repeat_ngram", "refused", 3, _NGRAM),
+        Field("encoder_no_repeat_ngram", "refused", 3, _ENCODER),
         *mapped("repetition_penalty", note="at least 1"),
-        Field("encoder_repetition_penalty", "refused", note=_ENCODER, sample=1.1),
+        Field("encoder_repetition_penalty", "refused", 1.1, _ENCODER),
         *mapped("frequency_penalty", "presence_penalty"),
         *mapped("temperature", note="1 is sent when absent"),
         *mapped("top_k", note="0, no filter, is sent when absent"),
@@ -69,32 +54,15 @@ FIELDS: Mapping[str, Sequence[Field]] = {
             [{"tokens": [7]}],
             "the ids of all entries: any one of them ends the choice",
         ),
-        Field("seed", "mapped", note="drawn when absent; a list must rise by one, else 422", sample=42),
+        Field("seed", "mapped", 42, "drawn when absent; a list must rise by one, else 422"),
         *rows("refused", "unless empty", token_index_to_replace=[0], embedding_to_replace=[0.5]),
-        Field(
-            "beam_search_type",
-            "consumed",
-            note="DETERMINISTIC only, else 422; ignored without num_beams, as specified",
-            sample="DETERMINISTIC",
-            beside=_BEAMS,
-            probe="STOCHASTIC",
-        ),
-        Field("bad_words", "mapped", sample=["x"]),
-        renamed(
-            "bad_word_tokens",
-            "logit_bias",
-            [{"tokens": [5]}],
-            "entries of one id; longer ones 422, mapped where the workers run our logits processor",
-        ),
-        Field("include_output_logits", "refused", note="unless false", sample=True),
-        Field("include_output_logprobs", "renamed", to="logprobs", note="answered in choices[].logprobs", sample=True),
-        Field("eos_token", "renamed", to="stop_token_ids", note="beside the model's own", sample=[2]),
-        renamed(
-            "response_format",
-            "response_format or structured_outputs",
-            {"type": "json_object"},
-            "text, json_object with or without schema, regex",
-        ),
+        Field("beam_search_type", "consumed", "DETERMINISTIC", _SEARCH, beside=_BEAMS, probe="STOCHASTIC"),
+        Field("bad_words", "mapped", ["x"]),
+        renamed("bad_word_tokens", "logit_bias", [{"tokens": [5]}], _WORDS),
+        Field("include_output_logits", "refused", True, "unless false"),
+        renamed("include_output_logprobs", "logprobs", True, "answered in choices[].logprobs"),
+        renamed("eos_token", "stop_token_ids", [2], "beside the model's own"),
+        renamed("response_format", _FORMAT, _JSON, "text, json_object with or without schema, regex"),
         *rows("refused", _UNKNOWN, beam_compat_pre_normalization=True, beam_compat_no_post_normalization=True),
         *rows("refused", _UNKNOWN, forced_output_tokens=[1], soft_prompts=[0.5], position_ids=[0], generation_offset=1),
     ),
@@ -116,12 +84,7 @@ FIELDS: Mapping[str, Sequence[Field]] = {
         *LOGPROBS,
         TIMEOUT,
         *TOOLS,
-        renamed(
-            "response_format",
-            "response_format or structured_outputs",
-            {"type": "json_object"},
-            "as for text completions, and json_schema as OpenAI has it",
-        ),
+        renamed("response_format", _FORMAT, _JSON, "as for text completions, and json_schema as OpenAI has it"),
     ),
 }
 KNOWN = body_members(FIELDS)

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, assert_never
 
 import msgspec
 from msgspec import Raw
 
 from gateway.core.errors import GatewayError
-from gateway.core.events import Delta, Event, PartEnd, PartStart
+from gateway.core.events import Delta, Event, PartStart
 from gateway.core.fields import own_words
 from gateway.core.http import JSON_TYPE, Request, Response
 from gateway.core.lifecycle import Reply
 from gateway.core.messages import Chat, Op
 from gateway.dialects._shared.faults import decoded
-from gateway.dialects._shared.streams import PIECE, EventWriter
+from gateway.dialects._shared.streams import WholeCallWriter
 from gateway.dialects.ollama.fields import FIELDS
 from gateway.wire import sse
 from gateway.wire.json import encode, encode_line, find, sent_names
@@ -57,7 +57,7 @@ _CALLS = b'{"message":{"role":"assistant","content":"","tool_calls":[%b]},"done"
 _LAST = b'{"message":{"role":"assistant","content":%b},"done":true,"index":%d}\n'
 
 
-class _Writer(EventWriter):
+class _Writer(WholeCallWriter):
     """The common part of both streams: the chunks, counted by `index`. Chunks without text are left out."""
 
     clean_end = True
@@ -68,34 +68,29 @@ class _Writer(EventWriter):
     def __init__(self) -> None:
         super().__init__()
         self._index = 0
-        # Part index -> the call's start and the pieces of its arguments. A call is sent as one chunk when complete.
-        self._calls: dict[int, tuple[PartStart, list[str]]] = {}
-        self._thinking: set[int] = set()
+        # Part index -> the form of its chunks.
+        self._forms: dict[int, bytes] = {}
 
     def chunk(self, event: Delta) -> bytes:
         """The chunk for `event`, or b""."""
-        if event.index in self._calls:
-            self._calls[event.index][1].append(event.text)
-            self.buffered_bytes += PIECE + len(event.text)
-            return b""
-        if not event.text:
-            return b""
-        form = self.thinking if event.index in self._thinking else self.text
-        return self.numbered(form, encode_line(event.text))
+        form = self._forms.get(event.index)
+        if form is None:
+            return self.gather(event)
+        return self.numbered(form, encode_line(event.text)) if event.text else b""
 
     def part_started(self, event: PartStart) -> bytes:
-        if event.kind == "tool":
-            self._calls[event.index] = (event, [])
-        elif event.kind == "thinking":
-            self._thinking.add(event.index)
+        match event.kind:
+            case "tool":
+                self.begin_call(event)
+            case "thinking":
+                self._forms[event.index] = self.thinking
+            case "text" | "refusal":
+                self._forms[event.index] = self.text
+            case _:
+                assert_never(event.kind)
         return b""
 
-    def part_ended(self, event: PartEnd) -> bytes:
-        if event.index not in self._calls:
-            return b""
-        start, pieces = self._calls.pop(event.index)
-        text = "".join(pieces)
-        self.buffered_bytes -= PIECE * len(pieces) + len(text)
+    def called(self, start: PartStart, text: str) -> bytes:
         return self.numbered(self.calls, encode_line(_call(start.call_id, start.name, text)))
 
     def numbered(self, form: bytes, value: bytes) -> bytes:
@@ -118,7 +113,7 @@ class LineWriter(_Writer):
     def write(self, event: Event) -> bytes:
         if type(event) is not Delta:
             return self.other(event)
-        if event.last and event.index not in self._calls and event.index not in self._thinking:
+        if event.last and self._forms.get(event.index) is self.text:
             self._held = encode_line(event.text)
             return b""
         return self.chunk(event)

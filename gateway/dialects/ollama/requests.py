@@ -13,7 +13,8 @@ from gateway.core.fields import ExtrasPolicy, integer, number, sort_extras, vali
 from gateway.core.http import Request
 from gateway.core.messages import Chat, Image, Message, Output, Thinking
 from gateway.dialects._shared.faults import decoded
-from gateway.dialects.ollama.fields import KNOWN, OPTIONS
+from gateway.dialects._shared.ollama import OPTIONS
+from gateway.dialects.ollama.fields import KNOWN
 from gateway.wire import images
 from gateway.wire.json import check_depth, encode, members, require_json, settle_unknown
 from gateway.wire.openai.requests import reading

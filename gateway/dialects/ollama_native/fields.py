@@ -6,115 +6,80 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from gateway.core.fields import WORDS, Example, Examples, Field, body_members
+from gateway.dialects._shared.ollama import OPTIONS as _ENGINES
+from gateway.dialects._shared.ollama import option_rows
 from gateway.dialects._shared.rows import ignored_members, model_row, renamed, rows
+from gateway.wire.openai.requests.fields import TOOLS, mapped
 
-_TOOLS = [{"type": "function", "function": {"name": "f"}}]
 _RUNNER = "of the server that runs a model: here its workers decide"
 _RUNNERS = (
     *("num_ctx", "num_batch", "num_gpu", "main_gpu", "use_mmap", "use_mlock", "low_vram", "numa", "num_thread"),
     *("vocab_only", "logits_all", "num_keep", "draft_num_predict"),
 )
-_SAMPLERS = (
-    *("typical_p", "mirostat", "mirostat_tau", "mirostat_eta", "tfs_z", "penalize_newline"),
-    "repeat_last_n",
-)
+_SAMPLERS = ("typical_p", "mirostat", "mirostat_tau", "mirostat_eta", "tfs_z", "penalize_newline", "repeat_last_n")
+_NEW = ("top_k", "min_p", "repeat_penalty", "presence_penalty", "frequency_penalty")
+OPTIONAL = {_ENGINES[name]: f"options.{name}" for name in _NEW}
+"""Parameters that clients send to every model: vLLM's name -> this API's."""
 _OTHERS = "left out and named for workers without it"
+_NOTES = {
+    **dict.fromkeys(_NEW, _OTHERS),
+    "repeat_penalty": f"over the whole text, whatever repeat_last_n says; {_OTHERS}",
+    "num_predict": "0 and less: no limit",
+    "seed": "less than 0 is none",
+    "stop": "a list, or one text",
+}
 
 _MODEL = model_row("names the pool; `m` and `m:latest` are one model")
-_KEEP = Field("keep_alive", "ignored", note="workers keep their model", sample="5m")
-_OPTIONS = (
-    Field("options", "consumed", note="its members are the next rows", sample={}, probe={"temperature": 0.5}),
-    renamed("options.num_predict", "max_tokens", 16, "0 and less: no limit"),
-    renamed("options.temperature", "temperature", 0.7),
-    renamed("options.top_p", "top_p", 0.9),
-    renamed("options.top_k", "top_k", 40, _OTHERS),
-    renamed("options.min_p", "min_p", 0.1, _OTHERS),
-    renamed("options.seed", "seed", 7, "less than 0 is none"),
-    renamed("options.stop", "stop", ["END"], "a list, or one text"),
-    renamed(
-        "options.repeat_penalty",
-        "repetition_penalty",
-        1.1,
-        f"over the whole text, whatever repeat_last_n says; {_OTHERS}",
-    ),
-    renamed("options.presence_penalty", "presence_penalty", 0.5, _OTHERS),
-    renamed("options.frequency_penalty", "frequency_penalty", 0.5, _OTHERS),
-    *(Field(f"options.{name}", "ignored", note=_RUNNER, sample=1) for name in _RUNNERS),
-    *(Field(f"options.{name}", "ignored", note="no engine behind us has it", sample=1) for name in _SAMPLERS),
-)
+_KEEP = Field("keep_alive", "ignored", "5m", "workers keep their model")
+_TEMPLATE = "the template is the worker's"
+_THINK = "false: none, left out for a model that cannot think; true: medium; max: high"
+_TRUNCATE = "true when absent: truncate_prompt_tokens for vLLM; others refuse an input that is too long"
+_RAW = "messages, path, prompt, max_tokens"
 _COMMON = (
     _MODEL,
-    Field("stream", "mapped", note="true when absent", sample=False),
-    Field("format", "renamed", to="response_format", note='"json" or a JSON schema', sample="json"),
-    renamed(
-        "think",
-        "reasoning_effort",
-        "low",
-        "false: none, left out for a model that cannot think; true: medium; max: high",
-    ),
-    *_OPTIONS,
+    Field("stream", "mapped", False, "true when absent"),
+    renamed("format", "response_format", "json", '"json" or a JSON schema'),
+    renamed("think", "reasoning_effort", "low", _THINK),
+    Field("options", "consumed", {}, "its members are the next rows", probe={"temperature": 0.5}),
+    *option_rows(_NOTES),
+    *(Field(f"options.{name}", "ignored", 1, _RUNNER) for name in _RUNNERS),
+    *(Field(f"options.{name}", "ignored", 1, "no engine behind us has it") for name in _SAMPLERS),
     _KEEP,
-    Field("logprobs", "mapped", sample=True),
-    Field("top_logprobs", "mapped", note="named as dropped without logprobs", sample=2, beside={"logprobs": True}),
-    Field("truncate", "ignored", note="a prompt that does not fit is a 400", sample=True),
-    Field("shift", "ignored", note="a prompt that does not fit is a 400", sample=True),
-    Field("_debug_render_only", "refused", note="the template is the worker's", sample=True),
+    Field("logprobs", "mapped", True),
+    Field("top_logprobs", "mapped", 2, "named as dropped without logprobs", beside={"logprobs": True}),
+    *rows("ignored", "a prompt that does not fit is a 400", truncate=True, shift=True),
+    Field("_debug_render_only", "refused", True, _TEMPLATE),
 )
 
 FIELDS: Mapping[str, Sequence[Field]] = {
     "chat": (
-        *rows(
-            "mapped",
-            "also images, thinking, and results of tools that name no call",
-            messages=[{"role": "user", "content": "hi"}],
-        ),
-        Field("tools", "mapped", note="an empty array is dropped", sample=_TOOLS),
+        *mapped("messages", note="also images, thinking, and results of tools that name no call"),
+        TOOLS[0],
         *_COMMON,
     ),
     "complete": (
-        Field("prompt", "renamed", to="messages", note="one message of the user; as it is with `raw`", sample="hi"),
-        Field("system", "renamed", to="messages", sample="be brief"),
-        Field("images", "renamed", to="messages", note="base64, before the text", sample=["iVBORw0KGgo="]),
-        Field(
-            "raw",
-            "emulated",
-            to="messages, path, prompt, max_tokens",
-            note="a text completion, no template",
-            sample=True,
-        ),
-        Field(
-            "suffix",
-            "emulated",
-            to="messages, path, prompt, max_tokens, suffix",
-            note="a text completion; vLLM answers 400 to it",
-            sample="end",
-        ),
+        renamed("prompt", "messages", "hi", "one message of the user; as it is with `raw`"),
+        renamed("system", "messages", "be brief"),
+        renamed("images", "messages", ["iVBORw0KGgo="], "base64, before the text"),
+        Field("raw", "emulated", True, "a text completion, no template", _RAW),
+        Field("suffix", "emulated", "end", "a text completion; vLLM answers 400 to it", f"{_RAW}, suffix"),
         *_COMMON,
-        Field("template", "refused", note="unless it is empty: the template is the worker's", sample="{{ .Prompt }}"),
-        Field("context", "refused", note="unless it is empty: no worker has the former turn's tokens", sample=[1]),
+        Field("template", "refused", "{{ .Prompt }}", f"unless it is empty: {_TEMPLATE}"),
+        Field("context", "refused", [1], "unless it is empty: no worker has the former turn's tokens"),
     ),
     "embed": (
-        Field("input", "mapped", note="a text or texts", sample="hi"),
-        Field("prompt", "renamed", to="input", note="of /api/embeddings", sample="hi", beside={"input": None}),
+        Field("input", "mapped", "hi", "a text or texts"),
+        Field("prompt", "renamed", "hi", "of /api/embeddings", "input", beside={"input": None}),
         _MODEL,
-        Field(
-            "truncate",
-            "consumed",
-            note="true when absent: truncate_prompt_tokens for vLLM; others refuse an input that is too long",
-            sample=True,
-            probe=False,
-        ),
-        Field("dimensions", "mapped", sample=8),
-        Field("options", "ignored", note=_RUNNER, sample={"num_ctx": 5}),
+        Field("truncate", "consumed", True, _TRUNCATE, probe=False),
+        Field("dimensions", "mapped", 8),
+        Field("options", "ignored", {"num_ctx": 5}, _RUNNER),
         _KEEP,
     ),
 }
 KNOWN = body_members(FIELDS)
 IGNORED = ignored_members(FIELDS)
-
-OPTIONS = frozenset(
-    field.name.removeprefix("options.") for field in FIELDS["chat"] if field.name.startswith("options.")
-)
+OPTIONS = frozenset({*_ENGINES, *_RUNNERS, *_SAMPLERS})
 """The names of the members of `options` that the table has."""
 
 _TALK = [{"role": "user", "content": WORDS}]

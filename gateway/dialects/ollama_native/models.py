@@ -10,6 +10,7 @@ from typing import Any
 
 from gateway.core.http import JSON_TYPE, Headers, Response
 from gateway.core.messages import ModelCard
+from gateway.core.usage import Usage
 from gateway.wire.json import encode
 
 Write = Callable[[Sequence[ModelCard]], Response]
@@ -90,19 +91,31 @@ def nothing_asked(route: str, model: str, reason: str) -> Write:
     def write(cards: Sequence[ModelCard]) -> Response:
         if route == "embeddings":
             return Response(200, [JSON_TYPE], encode({"embedding": []}))
-        timing = {"total_duration": 0, "load_duration": 0, "prompt_eval_count": 0}
         if route == "embed":
-            return Response(200, [JSON_TYPE], encode({"model": model, "embeddings": [], **timing}))
-        said: dict[str, Any] = {"model": model, "created_at": stamp(cards[0].created)}
-        if route == "chat":
-            said["message"] = {"role": "assistant", "content": ""}
-        else:
-            said["response"] = ""
-        more = {"prompt_eval_duration": 0, "eval_count": 0, "eval_duration": 0}
-        body = encode({**said, "done": True, "done_reason": reason, **timing, **more})
+            return Response(200, [JSON_TYPE], encode({"model": model, "embeddings": [], **prompt_metrics(None, 0)}))
+        said = {"model": model, "created_at": stamp(cards[0].created), **empty(route)}
+        body = encode({**said, "done": True, "done_reason": reason, **metrics(None, 0, 0)})
         return Response(200, [JSON_TYPE], body + b"\n")
 
     return write
+
+
+def empty(route: str) -> dict[str, Any]:
+    """The text of a reply without any."""
+    return {"message": {"role": "assistant", "content": ""}} if route == "chat" else {"response": ""}
+
+
+def prompt_metrics(usage: Usage | None, total: int) -> dict[str, int]:
+    """The members about time and tokens that every reply has. Durations are in nanoseconds; unknown counts are 0."""
+    read = (usage.input if usage is not None else None) or 0
+    return {"total_duration": total, "load_duration": 0, "prompt_eval_count": read}
+
+
+def metrics(usage: Usage | None, prompt: int, generation: int) -> dict[str, int]:
+    """The same, and those about the generation."""
+    written = (usage.output if usage is not None else None) or 0
+    own = {"prompt_eval_duration": prompt, "eval_count": written, "eval_duration": generation}
+    return prompt_metrics(usage, prompt + generation) | own
 
 
 def capabilities(card: ModelCard) -> list[str]:

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, assert_never
 
 import msgspec
 from msgspec import Raw
 
 from gateway.core.errors import GatewayError, Kind
-from gateway.core.events import Delta, Event, PartEnd, PartStart, Start
+from gateway.core.events import Delta, Event, PartStart, Start
 from gateway.core.fields import Field, own_words
 from gateway.core.http import JSON_TYPE, Headers, Request, Response
 from gateway.core.lifecycle import Embeddings, Reply
 from gateway.core.messages import Generate, Op
-from gateway.core.usage import Usage
 from gateway.dialects._shared.faults import decoded, refusal
-from gateway.dialects._shared.streams import PIECE, EventWriter
+from gateway.dialects._shared.streams import WholeCallWriter
+from gateway.dialects.ollama_native import models
 from gateway.dialects.ollama_native.conversation import RAW
 from gateway.dialects.ollama_native.fields import FIELDS
 from gateway.dialects.ollama_native.models import LINES, stamp
@@ -53,7 +53,7 @@ def write(reply: Reply, op: Op) -> Response:
         body["context"] = []
     spent = max(1, clock.nanoseconds() - view.began)
     head = {"model": view.model, "created_at": stamp(reply.start.created)}
-    last = {"done": True, "done_reason": _reason(choice.reason), **_metrics(reply.usage, spent + 1, 1, spent)}
+    last = {"done": True, "done_reason": _reason(choice.reason), **models.metrics(reply.usage, 1, spent)}
     return Response(200, [JSON_TYPE], encode({**head, **body, **last}))
 
 
@@ -65,9 +65,7 @@ def write_embeddings(reply: Embeddings, op: Op) -> Response:
     body = {
         "model": view.model,
         "embeddings": [_normal(vector) for vector in reply.vectors],
-        "total_duration": max(1, clock.nanoseconds() - view.began),
-        "load_duration": 0,
-        "prompt_eval_count": (reply.usage.input if reply.usage is not None else None) or 0,
+        **models.prompt_metrics(reply.usage, max(1, clock.nanoseconds() - view.began)),
     }
     return Response(200, [JSON_TYPE], encode(body))
 
@@ -85,18 +83,6 @@ def _reason(reason: str) -> str:
     return "length" if reason == "length" else "stop"
 
 
-def _metrics(usage: Usage | None, total: int, prompt: int, generation: int) -> dict[str, int]:
-    """The members about time and tokens. Durations are in nanoseconds; unknown counts are 0."""
-    return {
-        "total_duration": total,
-        "load_duration": 0,
-        "prompt_eval_count": (usage.input if usage is not None else None) or 0,
-        "prompt_eval_duration": prompt,
-        "eval_count": (usage.output if usage is not None else None) or 0,
-        "eval_duration": generation,
-    }
-
-
 def _call(index: int, call_id: str | None, name: str | None, text: str) -> dict[str, Any]:
     """A call. Its arguments are an object, with the model's own numbers and order; white space is an empty one. Text
     that is not a JSON object is its member `_raw`."""
@@ -107,8 +93,8 @@ def _call(index: int, call_id: str | None, name: str | None, text: str) -> dict[
     return {"id": call_id, "function": {"index": index, "name": name, "arguments": arguments}}
 
 
-class LineWriter(EventWriter):
-    """One stream, a line of JSON for each piece. A call is one line, when it is complete."""
+class LineWriter(WholeCallWriter):
+    """One stream, a line of JSON for each piece."""
 
     headers: Headers = [*LINES, (b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")]
     # Most clients take a clean end after an error as success.
@@ -120,8 +106,6 @@ class LineWriter(EventWriter):
         self._head = b""
         # Part index -> the bytes before and after its text in a line.
         self._lines: dict[int, tuple[bytes, bytes]] = {}
-        # Part index -> the call's start and the pieces of its arguments.
-        self._calls: dict[int, tuple[PartStart, list[str]]] = {}
         self._called = 0
         self._first = 0
 
@@ -129,7 +113,7 @@ class LineWriter(EventWriter):
         if type(event) is Delta:
             line = self._lines.get(event.index)
             if line is None:
-                return self._silent(event)
+                return self.gather(event)
             if event.logprobs is not None:
                 return self._with_logprobs(event, line)
             return line[0] + encode_line(event.text) + line[1] if event.text else b""
@@ -145,14 +129,17 @@ class LineWriter(EventWriter):
         return b" "
 
     def part_started(self, event: PartStart) -> bytes:
-        if not self._first:
-            self._first = clock.nanoseconds()
-        if event.kind == "tool":
-            self._calls[event.index] = (event, [])
-        elif event.kind != "thinking":
-            self._lines[event.index] = self._around(b"")
-        elif not self._view.quiet:
-            self._lines[event.index] = self._around(b"thinking")
+        self._first = self._first or clock.nanoseconds()
+        match event.kind:
+            case "tool":
+                self.begin_call(event)
+            case "thinking":
+                if not self._view.quiet:
+                    self._lines[event.index] = self._around(b"thinking")
+            case "text" | "refusal":
+                self._lines[event.index] = self._around(b"")
+            case _:
+                assert_never(event.kind)
         return b""
 
     def _around(self, name: bytes) -> tuple[bytes, bytes]:
@@ -162,28 +149,13 @@ class LineWriter(EventWriter):
             return self._head + b'"message":{"role":"assistant","content":' + member, b'},"done":false}\n'
         return self._head + b'"response":' + member, b',"done":false}\n'
 
-    def _silent(self, event: Delta) -> bytes:
-        """More of a call, or of thinking that the client does not want."""
-        call = self._calls.get(event.index)
-        if call is not None:
-            call[1].append(event.text)
-            self.buffered_bytes += PIECE + len(event.text)
-        return b""
-
     def _with_logprobs(self, event: Delta, line: tuple[bytes, bytes]) -> bytes:
         logprobs = b',"logprobs":' + one_line(bytes(event.logprobs or b"[]"))
         before, after = line
         end = after.index(b',"done"')
         return before + encode_line(event.text) + after[:end] + logprobs + after[end:]
 
-    def part_ended(self, event: PartEnd) -> bytes:
-        self._lines.pop(event.index, None)
-        found = self._calls.pop(event.index, None)
-        if found is None:
-            return b""
-        start, pieces = found
-        text = "".join(pieces)
-        self.buffered_bytes -= PIECE * len(pieces) + len(text)
+    def called(self, start: PartStart, text: str) -> bytes:
         before, after = self._around(b"tool_calls")
         call = encode_line([_call(self._called, start.call_id, start.name, text)])
         self._called += 1
@@ -196,16 +168,10 @@ class LineWriter(EventWriter):
         now = clock.nanoseconds()
         first = self._first or now
         prompt, generation = max(1, first - self._view.began), max(1, now - first)
-        metrics = _metrics(self.usage, prompt + generation, prompt, generation)
-        chat = self._view.route == "chat"
-        said: dict[str, Any] = {"message": {"role": "assistant", "content": ""}} if chat else {"response": ""}
-        last = {
-            **said,
-            "done": True,
-            "done_reason": _reason(self.finish.reason),
-            **({} if chat else {"context": []}),
-            **metrics,
-        }
+        last = {**models.empty(self._view.route), "done": True, "done_reason": _reason(self.finish.reason)}
+        if self._view.route == "generate":
+            last["context"] = []
+        last |= models.metrics(self.usage, prompt, generation)
         return self._head + encode_line(last)[1:] + b"\n"
 
 

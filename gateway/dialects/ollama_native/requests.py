@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
 from msgspec import Raw, Struct
+from msgspec.json import Decoder
 from msgspec.structs import replace
 
 from gateway.core.fields import ExtrasPolicy, sort_extras
@@ -20,14 +20,13 @@ from gateway.core.messages import (
     Message,
     Op,
     Output,
-    Part,
     Sampling,
     Text,
 )
 from gateway.dialects._shared.faults import decoded, missing, unsupported, wrong
 from gateway.dialects.ollama_native import models
 from gateway.dialects.ollama_native.conversation import pictures, read_messages
-from gateway.dialects.ollama_native.fields import IGNORED, KNOWN, OPTIONS
+from gateway.dialects.ollama_native.fields import IGNORED, KNOWN, OPTIONAL, OPTIONS
 from gateway.dialects.ollama_native.views import Body, ChatBody, EmbedBody, GenerateBody, NameIn, OptionsIn
 from gateway.wire import clock
 from gateway.wire.json import NULL, bad_value, check_depth, encode, members, settle_unknown, typed
@@ -38,33 +37,25 @@ from gateway.wire.unknown import read_known
 OPERATIONS = {"chat": "chat", "generate": "complete", "embed": "embed", "embeddings": "embed"}
 """Route of a request to a model -> the operation whose field table it has."""
 
-_chat = msgspec.json.Decoder(ChatBody)
-_generate = msgspec.json.Decoder(GenerateBody)
-_embed = msgspec.json.Decoder(EmbedBody)
-_name = msgspec.json.Decoder(NameIn)
-_object = msgspec.json.Decoder(dict[str, Raw]).decode
-_inputs = msgspec.json.Decoder(str | list[str]).decode
+_chat = Decoder(ChatBody)
+_generate = Decoder(GenerateBody)
+_embed = Decoder(EmbedBody)
+_name = Decoder(NameIn)
+_object = Decoder(dict[str, Raw]).decode
+_inputs = Decoder(str | list[str]).decode
 
 
 class _Options(Struct):
     options: OptionsIn
 
 
-_options = msgspec.json.Decoder(_Options)
+_options = Decoder(_Options)
 _LATEST = ":latest"
 _OPTIONS = frozenset(OptionsIn.__struct_fields__)
 _LEVELS = {"low": "low", "medium": "medium", "high": "high", "max": "high"}
 _EMPTY = (b"null", b'""', b"0", b'"0"', b'"0s"', b"0.0")
 _FOREIGN = ("max_output_tokens", "tool_choice")
 _MOST_TOP, _MOST_INPUTS = 20, 2048
-# Parameters that clients send to every model: vLLM's name -> this API's.
-_OPTIONAL = {
-    "top_k": "options.top_k",
-    "min_p": "options.min_p",
-    "repetition_penalty": "options.repeat_penalty",
-    "presence_penalty": "options.presence_penalty",
-    "frequency_penalty": "options.frequency_penalty",
-}
 
 
 class View(Struct, frozen=True):
@@ -108,14 +99,10 @@ def read(request: Request, policy: ExtrasPolicy) -> Op | ListModels:
     foreign = [name for name in habits if policy != "error" and raw.pop(name, None) is not None]
     extra, dropped = settle_unknown(raw, KNOWN[operation], policy, binding=CONSTRAINTS[operation])
     left = [*dropped, *foreign, *(name for name in IGNORED[operation] if name in raw), *left]
-    if operation == "chat":
-        op: Op | None = _read_chat(raw, options, extra, left, policy)
-    elif operation == "complete":
-        op = _read_generate(raw, options, extra, left, policy)
-    else:
-        op = _read_embed(raw, extra, left, request.route)
+    op = _read_embed(raw, request.route) if operation == "embed" else _read_text(raw, options, left, operation, policy)
     if op is None:
         return _without_model(raw, request.route, tuple(left))
+    op.extra = extra if isinstance(op, Embed) else constrain(op, extra)
     op.model_hints = names(op.model)
     quiet = isinstance(op, Chat) and op.reasoning == "none"
     op.memo = View(request.route, quiet, clock.nanoseconds(), op.model or "")
@@ -146,51 +133,21 @@ def _without_model(raw: Extra, route: str, dropped: tuple[str, ...]) -> ListMode
 # -- chats and generations --------------------------------------------------------------------------------------------
 
 
-def _read_chat(
-    raw: Extra, options: OptionsIn | None, extra: Extra, left: list[str], policy: ExtrasPolicy
-) -> Chat | None:
-    found, unknown = read_known(raw, _chat, policy)
-    left += unknown
-    if not found.messages:
-        return None
-    op = Chat(model=found.model, messages=read_messages(found.messages))
-    op.tools = tuple([function_tool(tool.function) for tool in found.tools or ()])
-    _common(op, found, options, left)
-    op.extra = constrain(op, extra)
-    return op
-
-
-def _read_generate(
-    raw: Extra, options: OptionsIn | None, extra: Extra, left: list[str], policy: ExtrasPolicy
+def _read_text(
+    raw: Extra, options: OptionsIn | None, left: list[str], operation: str, policy: ExtrasPolicy
 ) -> Chat | Complete | None:
-    found, unknown = read_known(raw, _generate, policy)
-    left += unknown
-    if found.raw and (found.template or found.system or found.context or found.images):
-        raise bad_value("raw", "raw mode does not support template, system, context or images")
-    if found.template:
-        raise unsupported("template", "is not supported: the template is the worker's")
-    if found.context:
-        raise unsupported(
-            "context", "is not supported: no worker has the tokens of a former turn; send the conversation to /api/chat"
-        )
-    if not (found.prompt or found.images or found.suffix):
-        return None
-    op: Chat | Complete
-    if found.raw or found.suffix:
-        if found.system or found.images:
-            raise unsupported("suffix", "is not supported: it does not go with system or images")
-        op = Complete(model=found.model, prompts=(found.prompt or "",), suffix=found.suffix or None)
+    """The chat or generation; None if it has no content. Adds what has no place to `left`."""
+    found: Body
+    op: Chat | Complete | None
+    if operation == "chat":
+        talk, unknown = read_known(raw, _chat, policy)
+        found, op = talk, _talk(talk)
     else:
-        system = [Message("system", (Text(found.system),))] if found.system else []
-        content: list[Part] = pictures(found.images, "images")
-        content.append(Text(found.prompt or ""))
-        op = Chat(model=found.model, messages=(*system, Message("user", tuple(content))))
-    _common(op, found, options, left)
-    op.extra = constrain(op, extra)
-    return op
-
-
-def _common(op: Chat | Complete, found: Body, options: OptionsIn | None, left: list[str]) -> None:
+        generation, unknown = read_known(raw, _generate, policy)
+        found, op = generation, _generation(generation)
+    left += unknown
+    if op is None:
+        return None
     op.stream = op.include_usage = found.stream is not False
     op.output = _read_format(found.format)
     if found.logprobs:
@@ -202,10 +159,38 @@ def _common(op: Chat | Complete, found: Body, options: OptionsIn | None, left: l
     if options is not None:
         _sample(op, options)
     if isinstance(op, Chat):
-        op.optional = dict(_OPTIONAL)
+        op.optional = OPTIONAL
         _think(op, found.think)
     elif found.think:
         left.append("think")
+    return op
+
+
+def _talk(found: ChatBody) -> Chat | None:
+    if not found.messages:
+        return None
+    tools = tuple([function_tool(tool.function) for tool in found.tools or ()])
+    return Chat(model=found.model, messages=read_messages(found.messages), tools=tools)
+
+
+def _generation(found: GenerateBody) -> Chat | Complete | None:
+    if found.raw and (found.template or found.system or found.context or found.images):
+        raise bad_value("raw", "raw mode does not support template, system, context or images")
+    if found.template:
+        raise unsupported("template", "is not supported: the template is the worker's")
+    if found.context:
+        raise unsupported(
+            "context", "is not supported: no worker has the tokens of a former turn; send the conversation to /api/chat"
+        )
+    if not (found.prompt or found.images or found.suffix):
+        return None
+    if found.raw or found.suffix:
+        if found.system or found.images:
+            raise unsupported("suffix", "is not supported: it does not go with system or images")
+        return Complete(model=found.model, prompts=(found.prompt or "",), suffix=found.suffix or None)
+    system = [Message("system", (Text(found.system),))] if found.system else []
+    content = (*pictures(found.images, "images"), Text(found.prompt or ""))
+    return Chat(model=found.model, messages=(*system, Message("user", content)))
 
 
 def _sample(op: Chat | Complete, options: OptionsIn) -> None:
@@ -275,7 +260,7 @@ def _read_format(found: Raw) -> Output | None:
 # -- embeddings -------------------------------------------------------------------------------------------------------
 
 
-def _read_embed(raw: Extra, extra: Extra, left: list[str], route: str) -> Embed | None:
+def _read_embed(raw: Extra, route: str) -> Embed | None:
     found = typed(encode(raw), _embed)
     inputs: Any = None
     if route == "embed" and found.input != NULL:
@@ -294,5 +279,4 @@ def _read_embed(raw: Extra, extra: Extra, left: list[str], route: str) -> Embed 
         encoding="float",
         dimensions=found.dimensions,
         truncate=found.truncate is not False,
-        extra=extra,
     )

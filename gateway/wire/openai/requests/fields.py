@@ -11,7 +11,7 @@ from typing import Any
 from gateway.core.fields import WORDS, Example, Examples, Field
 
 _TOOLS = [{"type": "function", "function": {"name": "f"}}]
-_SAMPLES: Mapping[str, Any] = {
+SAMPLES: Mapping[str, Any] = {
     "frequency_penalty": 0.5,
     "ignore_eos": False,
     "logit_bias": {"42": -1.0},
@@ -35,6 +35,7 @@ _SAMPLES: Mapping[str, Any] = {
     "top_p": 0.9,
     "user": "user-1",
 }
+"""Field of OpenAI's or vLLM's wire -> a value that a valid request may have."""
 
 TOOLS = (
     Field("tools", "mapped", note="an empty array is dropped", sample=_TOOLS),
@@ -63,7 +64,7 @@ LOGPROBS = (
 
 def mapped(*names: str, note: str = "") -> tuple[Field, ...]:
     """A row for each of these fields of OpenAI's or vLLM's wire, which reach the worker under their own names."""
-    return tuple(Field(name, "mapped", note=note, sample=_SAMPLES[name]) for name in names)
+    return tuple(Field(name, "mapped", note=note, sample=SAMPLES[name]) for name in names)
 
 
 def stream_options(note: str) -> Field:
