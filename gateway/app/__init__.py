@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 from importlib.metadata import version
-from typing import Any
 from urllib.parse import parse_qs
 
 from gateway import backends, dialects
 from gateway.app.cors import Cors
 from gateway.app.deployment import Deployment
-from gateway.app.fleet_metrics import FleetMetrics
+from gateway.app.deployment_metrics import DeploymentMetrics
 from gateway.app.prepared import Prepared
 from gateway.app.routes import postable, router
 from gateway.app.services import Host
@@ -21,13 +20,12 @@ from gateway.console import Console, Served, Watched
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Headers, header_value
 from gateway.observe.exposition import content_type
-from gateway.observe.limits import LimitMetrics
 from gateway.observe.log import Log
 from gateway.observe.metrics import Metrics
 from gateway.observe.process import LoopLag, ProcessMetrics
 from gateway.observe.process_group import ProcessGroup
 from gateway.observe.tracing import installed
-from gateway.pipeline import Receive, Scope, Send, request_id
+from gateway.pipeline import Application, Receive, Scope, Send, request_id, send_whole
 from gateway.server import HttpError
 
 KNOWN = Available(
@@ -61,11 +59,10 @@ class Gateway:
         log.mask = lambda text: host.known_keys.masked(text, [])
         self._lag = LoopLag(self.metrics.loop_lag, late=host.guard.late)
         self.draining = False
-        self._limit_metrics = LimitMetrics()
         # A reload cannot move a listener, and must not show /metrics to clients that could not see it before.
         self._apart = config.metrics.listen is not None
         self._retiring: set[asyncio.Task[None]] = set()
-        for collector in (self._limit_metrics, self.process, FleetMetrics(host.deployments)):
+        for collector in (self.process, DeploymentMetrics(host.deployments)):
             self.metrics.registry.register(collector)
         self._reloading = asyncio.Lock()
         self._console = Console(self._watched, self.metrics.registry, group)
@@ -79,19 +76,19 @@ class Gateway:
     def _install(self, deployment: Deployment) -> None:
         """New requests use `deployment` from now on."""
         deployment.put_in_force()
-        config, services = deployment.config, deployment.services
-        self._limit_metrics.limiter = services.limiting.limiter if services.limiting is not None else None
-        self._limit_metrics.stream = services.stream
+        config = deployment.config
         if config.log.dangerously_log_prompts:
             self.log.event("warning", "prompts are logged", option="log.dangerously_log_prompts")
         self._cors = Cors(config.cors, self._host.known_keys)
         paths = router(config, deployment.runtime)
         self._router = self._cors.wrap(paths)
         # Nearly every request has one of a few literal paths.
-        self._literal: dict[str, Any] = {path: self._cors.wrap(endpoint) for path, endpoint in paths.literal.items()}
+        self._literal: dict[str, Application] = {
+            path: self._cors.wrap(endpoint) for path, endpoint in paths.literal.items()
+        }
         own = {"/livez": _live, "/readyz": self._readyz}
         # Model names are shown only to operators: a client that may ask for one could find out the others.
-        self._operations: dict[str, Any] = {**own, "/readyz": self._readyz_of_model}
+        self._operations: dict[str, Application] = {**own, "/readyz": self._readyz_of_model}
         if config.metrics.enabled:
             self._operations["/metrics"] = self._metrics
         self._literal.update(own if self._apart else self._operations)
@@ -100,7 +97,7 @@ class Gateway:
             self._operations.update(self._console.endpoints(config.console, local))
 
     def _watched(self) -> Watched:
-        state = self.deployment
+        state, limiting = self.deployment, self.deployment.services.limiting
         return Watched(
             version=_VERSION,
             ready=state.fleets.ready,
@@ -110,7 +107,7 @@ class Gateway:
                 Served(name, options.aliases, options.backend, state.fleets.models[name].workers)
                 for name, options in state.config.models.items()
             ],
-            limiter=self._limit_metrics.limiter,
+            limiter=limiting.limiter if limiting is not None else None,
             runtime=state.runtime,
             dialects=postable(state.config),
             application=partial(router, state.config),
@@ -233,11 +230,7 @@ async def _live(scope: Scope, receive: Receive, send: Send) -> None:
 async def _plain(
     scope: Scope, send: Send, status: int, body: bytes, media_type: bytes = b"text/plain; charset=utf-8"
 ) -> None:
-    if scope["method"] not in ("GET", "HEAD"):
-        headers = [(b"allow", b"GET, HEAD"), (b"content-length", b"0")]
-        await send({"type": "http.response.start", "status": 405, "headers": headers})
-        await send({"type": "http.response.body", "body": b""})
-        return
-    headers = [(b"content-type", media_type), (b"content-length", str(len(body)).encode())]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+    if scope["method"] in ("GET", "HEAD"):
+        await send_whole(send, status, [(b"content-type", media_type), (b"content-length", b"%d" % len(body))], body)
+    else:
+        await send_whole(send, 405, [(b"allow", b"GET, HEAD"), (b"content-length", b"0")], b"")

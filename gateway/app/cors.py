@@ -7,14 +7,11 @@ reply allows it. Before most requests it asks first, without any key: that is a 
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable
 
 from gateway.auth import KnownKeys
 from gateway.config import Cors as CorsOptions
 from gateway.core.http import REPLY_HEADERS, Headers, header_value
-from gateway.pipeline import Receive, Scope, Send
-
-Application = Callable[[Scope, Receive, Send], Awaitable[None]]
+from gateway.pipeline import Application, Receive, Scope, Send, send_whole
 
 METHODS = b"GET, HEAD, POST"
 EXPOSED = (
@@ -96,5 +93,4 @@ class Cors:
         if found == [_VARY]:
             status, body = 403, b"the gateway's cors.origins does not list this origin\n"
             found += [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", b"%d" % len(body))]
-        await send({"type": "http.response.start", "status": status, "headers": found})
-        await send({"type": "http.response.body", "body": body})
+        await send_whole(send, status, found, body)

@@ -167,7 +167,7 @@ class Deployment:
         """The watchers that are called at the steps of every request."""
         tracing, explain = self.services.tracing, self.config.routing.explain
         found = [
-            None if tracing is None else Spans(tracing.tracer),
+            None if tracing is None else Spans(tracing),
             None if debug_log is None else DebugLog(debug_log),
             self.services.quarantine,
             limits,

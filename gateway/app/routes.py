@@ -8,8 +8,7 @@ dictionary, unless it has parameters.
 from __future__ import annotations
 
 import re
-from collections.abc import Coroutine, Mapping
-from typing import Any, Protocol
+from collections.abc import Awaitable, Mapping
 
 from msgspec import Struct
 from starlette.routing import compile_path
@@ -18,7 +17,7 @@ from gateway import dialects
 from gateway.config import Config
 from gateway.core.http import HeaderTest, Route, path_parameter
 from gateway.core.ports import Dialect
-from gateway.pipeline import Endpoint, Receive, Runtime, Scope, Send
+from gateway.pipeline import Application, Endpoint, Receive, Runtime, Scope, Send
 
 
 class Line(Struct, frozen=True):
@@ -102,19 +101,13 @@ def router(config: Config, runtime: Runtime) -> Paths:
     return Paths(endpoints, _Fallback(fallbacks))
 
 
-class Served(Protocol):
-    """A raw ASGI endpoint."""
-
-    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Coroutine[Any, Any, None]: ...
-
-
 class _Pattern(Struct, frozen=True):
     """A path with parameters. begins: its text before the first of them, which is compared first, because that is
     cheaper than a match."""
 
     begins: str
     match: re.Pattern[str]
-    endpoint: Served
+    endpoint: Application
 
 
 class Paths:
@@ -125,7 +118,7 @@ class Paths:
     plain request of `azure_openai` costs in `bench.inside`, whose paths name the deployment.
     """
 
-    def __init__(self, endpoints: Mapping[str, Served], fallback: Served) -> None:
+    def __init__(self, endpoints: Mapping[str, Application], fallback: Application) -> None:
         self.endpoints = endpoints
         self.literal = {path: endpoint for path, endpoint in endpoints.items() if "{" not in path}
         self._patterns = [
@@ -135,14 +128,14 @@ class Paths:
         ]
         self._fallback = fallback
 
-    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Coroutine[Any, Any, None]:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         path: str = scope["path"]
         endpoint = self.literal.get(path)
         if endpoint is None:
             endpoint = self._by_pattern(path, scope) or self._fallback
         return endpoint(scope, receive, send)
 
-    def _by_pattern(self, path: str, scope: Scope) -> Served | None:
+    def _by_pattern(self, path: str, scope: Scope) -> Application | None:
         """Writes the path's parameters into `scope`."""
         for pattern in self._patterns:
             if path.startswith(pattern.begins) and (found := pattern.match.match(path)) is not None:
@@ -178,7 +171,7 @@ class _SharedPath:
         # For methods that none of them has: its refusal names those that there are.
         self._no_method = Endpoint(first.runtime, first.dialect, every, first.default_model)
 
-    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Coroutine[Any, Any, None]:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         candidates = self._by_method.get(scope["method"])
         return (self._no_method if candidates is None else _chosen(candidates, scope))(scope, receive, send)
 
@@ -191,7 +184,7 @@ class _Fallback:
     def __init__(self, endpoints: Mapping[str, list[_Candidate]]) -> None:
         self._endpoints = sorted(endpoints.items(), key=lambda item: -len(item[0]))
 
-    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Coroutine[Any, Any, None]:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         path = scope["path"]
         found = (one for prefix, one in self._endpoints if path == prefix or path.startswith(prefix + "/"))
         return _chosen(next(found, self._endpoints[-1][1]), scope)(scope, receive, send)

@@ -19,7 +19,7 @@ from gateway.fleet.worker import Worker
 from gateway.observe.accounting import AccountingStream
 from gateway.observe.log import Log
 from gateway.observe.metrics import Metrics
-from gateway.observe.tracing import Tracing
+from gateway.observe.tracing import tracer_of
 from gateway.pipeline.caps import Caps
 from gateway.pipeline.guard import Guard
 from gateway.pipeline.quarantine import Quarantine
@@ -29,6 +29,7 @@ from gateway.redis import connect
 
 if TYPE_CHECKING:
     from gateway.app.deployment import Deployment
+    from gateway.observe.spans import Spans
 
 
 class Host:
@@ -63,7 +64,7 @@ class Host:
 class Services:
     """The services that one configuration uses; None for those that it does not need."""
 
-    tracing: Tracing | None = None
+    tracing: Spans | None = None
     limiting: HttpRateLimiter | None = None
     tokens: JwtVerifier | None = None
     stream: AccountingStream | None = None
@@ -110,7 +111,7 @@ def services_of(config: Config, limits: Limits, host: Host) -> Services:
     if any(options.kv_events is not None for options in config.models.values()):
         listening = before.listening or Listening(partial(_cache_changed, log))
     return Services(
-        tracing=Tracing.follow(before.tracing, config.tracing),
+        tracing=tracer_of(config.tracing, before.tracing),
         limiting=HttpRateLimiter.follow(
             before.limiting, config, limits, partial(_limits_changed, log), partial(_decided_alone, log)
         ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from ipaddress import IPv4Address, IPv6Address, ip_address
+from itertools import product
 from urllib.parse import urlsplit
 
 from gateway.config.available import listed
@@ -87,12 +88,6 @@ def key_name_fault(name: str) -> str | None:
     return None
 
 
-def _default_models(facts: Facts) -> Faults:
-    for name, dialect in facts.config.dialects.items():
-        if dialect.default_model is not None and dialect.default_model not in facts.models:
-            yield ("dialects", name, "default_model"), Unknown("is not a model", dialect.default_model, facts.models)
-
-
 def _within_sections(facts: Facts) -> Faults:
     config = facts.config
     if config.health.timeout_s > config.health.interval_s:
@@ -108,7 +103,7 @@ def _within_sections(facts: Facts) -> Faults:
     if "*" in (config.cors.headers or ()):
         words = 'must not hold "*": to browsers that is not authorization; leave headers out for all'
         yield ("cors", "headers"), words
-    yield from unused(config)
+    yield from unused(facts)
 
 
 def _tracing(facts: Facts) -> Faults:
@@ -120,9 +115,7 @@ def _tracing(facts: Facts) -> Faults:
 
 def _metrics(facts: Facts) -> Faults:
     metrics, listen = facts.config.metrics, facts.config.listen
-    if metrics.listen is not None and not metrics.enabled:
-        yield ("metrics", "listen"), "has no effect: metrics are not enabled"
-    elif metrics.listen is not None:
+    if metrics.listen is not None and metrics.enabled:
         host, _, port = metrics.listen.rpartition(":")
         if int(port) == listen.port and _overlap(host.strip("[]"), listen.host.strip("[]")):
             yield ("metrics", "listen"), "is where clients call, by listen.host and listen.port; give it another port"
@@ -130,15 +123,14 @@ def _metrics(facts: Facts) -> Faults:
 
 def _console(facts: Facts) -> Faults:
     console, place = facts.config.console, facts.config.metrics.listen
-    option = "key_file" if console.key_file is not None else "key_env" if console.key_env is not None else None
+    keyless = console.key_file is None and console.key_env is None
     if not console.enabled:
-        if option is not None:
-            yield ("console", option), "has no effect: the console is not enabled"
-    elif place is None or not facts.config.metrics.enabled:
+        return
+    if place is None or not facts.config.metrics.enabled:
         yield ("console", "enabled"), "needs metrics.listen, such as 127.0.0.1:9090: the console is served there"
-    elif option is None and facts.config.auth == "keys":
+    elif keyless and facts.config.auth == "keys":
         yield ("console", "key_file"), "or key_env is needed, as clients need keys, too"
-    elif option is None and not is_loopback(place.rpartition(":")[0].strip("[]")):
+    elif keyless and not is_loopback(place.rpartition(":")[0].strip("[]")):
         yield ("console", "key_file"), "or key_env is needed, as other machines can call metrics.listen"
 
 
@@ -148,13 +140,11 @@ def _overlap(one: str, other: str) -> bool:
     if one.lower() == other.lower():
         return True
     places = [_LOCALHOST if name.lower() == "localhost" else _addresses(name) for name in (one, other)]
-    return any(
-        first == second
-        or (first.is_unspecified and (first.version == 6 or second.version == 4))
-        or (second.is_unspecified and (second.version == 6 or first.version == 4))
-        for first in places[0]
-        for second in places[1]
-    )
+    return any(_covers(first, second) or _covers(second, first) for first, second in product(*places))
+
+
+def _covers(host: IPv4Address | IPv6Address, other: IPv4Address | IPv6Address) -> bool:
+    return host == other or (host.is_unspecified and (host.version == 6 or other.version == 4))
 
 
 def _addresses(host: str) -> tuple[IPv4Address | IPv6Address, ...]:
@@ -225,10 +215,7 @@ def _limits(facts: Facts) -> Faults:
     kinds: dict[str, str] = {"requests": "requests", "tokens": "tokens", "concurrency": "concurrency"}
     for index, limit in facts.limits():
         path = ("limits", index)
-        if limit.kind == "concurrency":
-            for option in sorted({"per_s", "burst"} & limit.model_fields_set):
-                yield (*path, option), "has no effect: requests in flight have no window"
-        elif limit.burst is not None and limit.burst > limit.limit:
+        if limit.kind != "concurrency" and limit.burst is not None and limit.burst > limit.limit:
             yield (*path, "burst"), "must be at most limit"
         if len(set(limit.scope)) < len(limit.scope):
             yield (*path, "scope"), "names a dimension twice"
@@ -283,8 +270,11 @@ def _kept_in_memory(facts: Facts) -> Faults:
 
 
 def _dialects(facts: Facts) -> Faults:
-    """Dialects that there are not, and options that one does not have."""
+    """Dialects and models that there are not, and options that a dialect does not have."""
     config, known = facts.config, facts.known
+    for name, dialect in config.dialects.items():
+        if dialect.default_model is not None and dialect.default_model not in facts.models:
+            yield ("dialects", name, "default_model"), Unknown("is not a model", dialect.default_model, facts.models)
     if known is None:
         return
     for name, dialect in config.dialects.items():
@@ -339,7 +329,6 @@ _RULES: tuple[tuple[Callable[[Facts], Faults], *tuple[str, ...]], ...] = (
     (_shared_secrets, "auth"),
     (_tracing,),
     (_keys,),
-    (_default_models,),
     (_limits,),
     (_matches,),
     (_dialects,),

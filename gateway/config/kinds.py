@@ -269,16 +269,6 @@ def header_fault(name: str, value: str) -> str | None:
     return None
 
 
-def nothing_is_empty(value: Any) -> Any:
-    """YAML reads a section whose lines are all commented out as null; it means an empty section."""
-    return {} if value is None else value
-
-
-def nothing_is_no_item(value: Any) -> Any:
-    """Like `nothing_is_empty`, for lists."""
-    return () if value is None else value
-
-
 Whole = Annotated[int, BeforeValidator(lambda value: _number(value, "must be a whole number"))]
 """A whole number. true, false and quoted numbers are refused."""
 

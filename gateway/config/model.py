@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from gateway.config.kinds import (
     Address,
@@ -27,8 +27,6 @@ from gateway.config.kinds import (
     Variable,
     Whole,
     WorkerUrl,
-    nothing_is_empty,
-    nothing_is_no_item,
 )
 from gateway.config.routing import KvEvents, Mirror, Policy, Prefill, Queue, Reason, Routing, SplitRule, WorkerOptions
 from gateway.config.section import Section
@@ -281,14 +279,14 @@ class Config(BaseModel):
     auth: Literal["open", "keys"] = "open"
     """`keys` asks for a key, `open` does not. Absent: `keys` if there are any, else `open`, which is then allowed on
     loopback only."""
-    keys: Annotated[dict[Name, Key], BeforeValidator(nothing_is_empty)] = {}
+    keys: dict[Name, Key] = {}
     """Client keys by name."""
     keys_file: str | None = Field(default=None, min_length=1)
     """Another file with keys by name, such as a mounted secret; relative to this one. Changes are picked up within 2
     s."""
-    models: Annotated[dict[Name, Model], BeforeValidator(nothing_is_empty)] = {}
+    models: dict[Name, Model] = {}
     """Models by the name that clients use."""
-    dialects: Annotated[dict[Name, DialectOptions], BeforeValidator(nothing_is_empty)] = {}
+    dialects: dict[Name, DialectOptions] = {}
     """Dialects by name; those that are not named here are offered in their own way."""
     deadlines: Deadlines = Deadlines()
     relay: Relay = Relay()
@@ -302,7 +300,7 @@ class Config(BaseModel):
     """Tokens of an identity provider, beside or instead of keys."""
     redis: Redis | None = None
     """A Redis or Valkey server that all gateways of a deployment share."""
-    limits: Annotated[tuple[Limit, ...], BeforeValidator(nothing_is_no_item)] = Field(default=(), max_length=10000)
+    limits: tuple[Limit, ...] = Field(default=(), max_length=10000)
     """Limits on requests, tokens and requests in flight."""
     cache_salt: CacheSalt | None = None
     """Keeps the prompts of one team apart from those of others in the prefix caches of vLLM workers. Absent: all share
@@ -324,8 +322,11 @@ class Config(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _who_may_call(cls, data: Any) -> Any:
-        return {**data, "auth": resolved_auth(data)} if isinstance(data, dict) else data
+    def _completed(cls, data: Any) -> Any:
+        """YAML reads a section whose lines are all commented out as null: it has its defaults."""
+        if not isinstance(data, dict):
+            return data
+        return {name: value for name, value in data.items() if value is not None} | {"auth": resolved_auth(data)}
 
     @property
     def caller_files(self) -> tuple[str, ...]:

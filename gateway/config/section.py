@@ -7,8 +7,6 @@ from typing import Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, ConfigDict, PrivateAttr, SecretStr, model_validator
 
-from gateway.config.kinds import nothing_is_empty
-
 S = TypeVar("S", bound="Section")
 
 
@@ -26,7 +24,7 @@ class Section(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _empty(cls, value: Any) -> Any:
-        return nothing_is_empty(value)
+        return {} if value is None else value
 
     def overridden(self: S, own: S | None) -> S:
         """This section with the options that `own` sets."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from gateway.config.faults import Faults, Path
-from gateway.config.model import Config
+from gateway.config.rules import Facts
 from gateway.config.section import Section
 
 
@@ -24,14 +24,19 @@ _RULES = {
     "store": _Rule("where", ("nowhere",), ("ttl_s", "max_bytes"), "as nothing is stored: where is nowhere"),
     "accounting": _Rule("redis_stream", (None,), ("max_length",), "without redis_stream"),
     "cors": _Rule("origins", ((),), ("headers", "max_age"), "without origins"),
-    "metrics": _Rule("enabled", (False,), ("genai",), "while metrics are not enabled"),
+    "metrics": _Rule("enabled", (False,), ("listen", "genai"), "while metrics are not enabled"),
+    "console": _Rule("enabled", (False,), ("key_file", "key_env"), "while the console is not enabled"),
 }
 _DISCOVER = _Rule("dns", (None,), ("interval_s",), "without dns: it is the time between two look-ups of that name")
 _FALLBACK = _Rule("fallback", ((),), ("fallback_on",), "without fallback")
 _SPLIT = _Rule("split", ((),), ("split_by",), "without split")
+_LIMIT = _Rule("kind", ("concurrency",), ("burst", "per_s"), "on requests in flight, which have no window")
 
 
-def unused(config: Config) -> Faults:
+def unused(facts: Facts) -> Faults:
+    config = facts.config
+    for index, limit in facts.limits():
+        yield from _idle(("limits", index), limit, _LIMIT)
     for name, rule in _RULES.items():
         yield from _idle((name,), getattr(config, name), rule)
     for name, model in config.models.items():

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any
 from urllib.parse import unquote
 
@@ -22,7 +22,7 @@ from gateway.core.errors import GatewayError
 from gateway.core.fields import WORDS
 from gateway.core.http import JSON_TYPE, Headers, Request, header_value
 from gateway.core.ports import BodySink, Deadlines, Dialect, Exchange, Transport
-from gateway.pipeline import Receive, Runtime, Scope, Send, ServedModel
+from gateway.pipeline import Application, Runtime, Scope, ServedModel
 from gateway.translation import offline
 
 MOST_BYTES = 262144
@@ -32,8 +32,6 @@ LONGEST_S = 600.0
 _LONGEST_TEXT = 2048
 # An encoded slash separates nothing: the server leaves these as they are, too (core.http.path_parameter).
 _KEPT_ENCODED = re.compile(r"(%2[Ff]|%25)")
-
-Application = Callable[[Scope, Receive, Send], Coroutine[Any, Any, None]]
 
 
 class Asked(Struct, forbid_unknown_fields=True):

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -24,15 +24,13 @@ from prometheus_client.metrics_core import Metric
 
 from gateway.config import Console as Options
 from gateway.console.guard import SECURITY_HEADERS, Denied, Guard
-from gateway.console.playground import LONGEST_S, MOST_BYTES, Application, Asked, asked_for, at, play, translated, ways
+from gateway.console.playground import LONGEST_S, MOST_BYTES, Asked, asked_for, at, play, translated, ways
 from gateway.console.state import Observed, State, of_all, read_state
 from gateway.console.transcript import Transcript
 from gateway.core.http import Headers, header_value
 from gateway.core.ports import Dialect
 from gateway.observe.process_group import ProcessGroup
-from gateway.pipeline import Receive, Runtime, Scope, Send
-
-Endpoint = Callable[[Scope, Receive, Send], Awaitable[None]]
+from gateway.pipeline import Application, Receive, Runtime, Scope, Send, send_whole
 
 FRESH_S = 0.5
 """A state is made at most this often, however many look at it."""
@@ -84,10 +82,10 @@ class Console:
         self._state: tuple[float, bytes] | None = None
         self._making = asyncio.Lock()
 
-    def endpoints(self, options: Options, local: bool) -> dict[str, Endpoint]:
+    def endpoints(self, options: Options, local: bool) -> dict[str, Application]:
         """The endpoints by path under `options`. local says that the admin address is loopback."""
         guard = Guard(options.key if options.enabled else None, local)
-        found: dict[str, Endpoint] = {"/status.json": _guarded(guard, "GET", self._send_state)}
+        found: dict[str, Application] = {"/status.json": _guarded(guard, "GET", self._send_state)}
         if options.enabled:
             for path, (name, kind) in _FILES.items():
                 found[path] = _guarded(guard, "GET", _file((_PAGE / name).read_bytes(), kind), public=True)
@@ -212,7 +210,7 @@ async def _body(receive: Receive) -> bytes | None:
             return bytes(body)
 
 
-def _guarded(guard: Guard, method: str, endpoint: Endpoint, *, public: bool = False) -> Endpoint:
+def _guarded(guard: Guard, method: str, endpoint: Application, *, public: bool = False) -> Application:
     """`endpoint` behind `guard`; public ones hold no data and need no key."""
 
     async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
@@ -232,7 +230,7 @@ def _guarded(guard: Guard, method: str, endpoint: Endpoint, *, public: bool = Fa
     return guarded
 
 
-def _file(content: bytes, kind: bytes) -> Endpoint:
+def _file(content: bytes, kind: bytes) -> Application:
     async def served(scope: Scope, receive: Receive, send: Send) -> None:
         await _answer(send, 200, content, kind)
 
@@ -241,5 +239,4 @@ def _file(content: bytes, kind: bytes) -> Endpoint:
 
 async def _answer(send: Send, status: int, body: bytes, kind: bytes, more: Sequence[tuple[bytes, bytes]] = ()) -> None:
     headers = [(b"content-type", kind), (b"content-length", b"%d" % len(body)), *SECURITY_HEADERS, *more]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+    await send_whole(send, status, headers, body)

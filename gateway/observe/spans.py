@@ -5,6 +5,7 @@ Conventions: https://opentelemetry.io/docs/specs/semconv/gen-ai/. A span never h
 
 from __future__ import annotations
 
+import asyncio
 import time
 from urllib.parse import urlsplit
 
@@ -18,7 +19,7 @@ from opentelemetry.trace import Span, SpanKind, StatusCode, Tracer, set_span_in_
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from opentelemetry.util.types import AttributeValue
 
-from gateway.config import Tracing as TracingConfig
+from gateway.config import Tracing
 from gateway.core.errors import GatewayError
 from gateway.core.http import Headers
 from gateway.core.ports import RequestRecord
@@ -28,7 +29,7 @@ _TIMEOUT_S = 3.0
 _PROPAGATOR = TraceContextTextMapPropagator()
 
 
-def exporter(settings: TracingConfig) -> SpanExporter:
+def exporter(settings: Tracing) -> SpanExporter:
     """An exporter that sends spans to the collector of `settings`."""
     return OTLPSpanExporter(settings.endpoint, headers=settings.headers, timeout=_TIMEOUT_S)
 
@@ -50,7 +51,8 @@ class Spans:
     Sampling is the client's choice where it names a trace, and else a share of requests.
     """
 
-    def __init__(self, target: SpanExporter, settings: TracingConfig, processor: SpanProcessor | None = None) -> None:
+    def __init__(self, target: SpanExporter, settings: Tracing, processor: SpanProcessor | None = None) -> None:
+        self.settings = settings
         self._provider = TracerProvider(
             sampler=ParentBased(TraceIdRatioBased(settings.sample)),
             resource=Resource({"service.name": settings.service}),
@@ -66,9 +68,9 @@ class Spans:
             parent = _PROPAGATOR.extract({name.decode(): value.decode() for name, value in context}, parent)
         return RequestSpans(self._tracer, self._tracer.start_span("request", parent, SpanKind.SERVER))
 
-    def close(self) -> None:
-        """Sends what is left. Takes seconds if the collector does not answer."""
-        self._provider.shutdown()
+    async def close(self) -> None:
+        """Sends what is left, for a few seconds at most."""
+        await asyncio.to_thread(self._provider.shutdown)
 
 
 class RequestSpans:

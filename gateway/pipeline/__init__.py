@@ -25,10 +25,21 @@ client.py       the client's connection: plain ASGI (the reference) and direct
 offload.py      long steps of large requests, in a thread
 """
 
-from gateway.pipeline.client import Receive, Scope, Send
+from gateway.pipeline.client import Application, Receive, Scope, Send, send_whole
 from gateway.pipeline.models import ServedModel
 from gateway.pipeline.request_ids import request_id
 from gateway.pipeline.run import Endpoint
 from gateway.pipeline.runtime import ActiveRequests, Runtime
 
-__all__ = ["ActiveRequests", "Endpoint", "Receive", "Runtime", "Scope", "Send", "ServedModel", "request_id"]
+__all__ = [
+    "ActiveRequests",
+    "Application",
+    "Endpoint",
+    "Receive",
+    "Runtime",
+    "Scope",
+    "Send",
+    "ServedModel",
+    "request_id",
+    "send_whole",
+]

@@ -20,6 +20,14 @@ from gateway.core.ports import CountedConnection, Downstream
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Any]
 Send = Callable[[MutableMapping[str, Any]], Any]
+Application = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+
+async def send_whole(send: Send, status: int, headers: Headers, body: bytes) -> None:
+    """Sends a reply that is none of a dialect's, such as that of a health check."""
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
 
 # Bytes that wait for a slow plain-ASGI client before its worker is paused.
 _HIGH = 65536

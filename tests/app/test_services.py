@@ -81,7 +81,7 @@ def test_a_reload_that_fails_halfway_changes_nothing(halfway: str, monkeypatch: 
         assert len(stack.records()) == 3
 
         stack.run(stack.gateway.reload(stack.config(OTHER)))
-        assert settings(stack) == [[5], 5, 5, 48 << 20, 3, 2, len(stack.gateway._host.deployments), 9]
+        assert settings(stack)[:6] == [[5], 5, 5, 48 << 20, 3, 2]
         assert [status(stack, "/new/v1/chat/completions", secret) for secret in (OLD_KEY, NEW_KEY)] == [200, 200]
         assert httpx.get(stack.url + "/metrics").status_code == 401, "as at any path of the dialects"
 

@@ -25,7 +25,7 @@ from gateway.app import KNOWN
 from gateway.config import ConfigError, load
 from gateway.config import Tracing as TracingConfig
 from gateway.observe.spans import Spans as Tracer
-from gateway.observe.tracing import Tracing
+from gateway.observe.tracing import tracer_of
 from gateway.pipeline.tracing import Spans
 from gateway.pipeline.watch import Watchers
 from tests.harness import Stack
@@ -223,17 +223,17 @@ def test_a_collector_that_is_away_is_nobodys_trouble() -> None:
             assert httpx.post(stack.url + CHAT, json=chat()).status_code == 200
 
 
-def test_a_reload_keeps_the_tracer_unless_its_options_change() -> None:
-    settings = TracingConfig(endpoint="http://127.0.0.1:1/v1/traces", sample=1.0)
-    first = Tracing.follow(None, settings)
+async def test_a_reload_keeps_the_tracer_unless_its_options_change() -> None:
+    settings, again = (TracingConfig(endpoint="http://127.0.0.1:1/v1/traces", sample=1.0) for _ in range(2))
+    first = tracer_of(settings, None)
     assert first is not None
-    assert Tracing.follow(first, TracingConfig(endpoint="http://127.0.0.1:1/v1/traces", sample=1.0)) is first
-    second = Tracing.follow(first, TracingConfig(endpoint="http://127.0.0.1:1/v1/traces", sample=0.5))
+    assert tracer_of(again, first) is first
+    second = tracer_of(settings.model_copy(update={"sample": 0.5}), first)
     assert second is not None
     assert second is not first
-    assert Tracing.follow(first, None) is None
-    first.tracer.close()
-    second.tracer.close()
+    assert tracer_of(None, first) is None
+    await first.close()
+    await second.close()
 
 
 def test_a_configuration_that_asks_for_what_is_not_installed_is_refused(tmp_path: Path) -> None:

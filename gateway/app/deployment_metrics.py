@@ -1,4 +1,4 @@
-"""Workers, the connections to them, their caches, the queues before them and the retry budget, for `/metrics`.
+"""Workers, connections, caches, queues, the retry budget, limits and accounting, for `/metrics`.
 
 The figures are read when they are scraped; a request costs nothing here.
 """
@@ -13,6 +13,7 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from gateway.app.deployment import Deployment
+from gateway.app.services import Services
 from gateway.fleet.pick.prefix import Prefix
 from gateway.observe.exposition import family
 
@@ -20,7 +21,7 @@ _BREAKER_STATES = ("closed", "open", "half_open")
 _CACHE_STATES = ("whole", "part", "silent")
 
 
-class FleetMetrics(Collector):
+class DeploymentMetrics(Collector):
     """deployments: those that requests run with; the last is in force. Queues and connections are those of all."""
 
     def __init__(self, deployments: Sequence[Deployment]) -> None:
@@ -42,6 +43,7 @@ class FleetMetrics(Collector):
         yield family("dragoman_retry_budget", [((), self._deployments[-1].budget.left)])
         yield from _workers(self._deployments[-1])
         yield from _caches(self._deployments[-1])
+        yield from _limits(self._deployments[-1].services)
 
 
 def _workers(deployment: Deployment) -> Iterator[Metric]:
@@ -77,3 +79,18 @@ def _caches(deployment: Deployment) -> Iterator[Metric]:
     yield family(
         "dragoman_cache_picks_total", (((model, by), n) for model, counts in picks for by, n in counts.items())
     )
+
+
+def _limits(services: Services) -> Iterator[Metric]:
+    if services.limiting is not None:
+        limiter = services.limiting.limiter
+        yield family("dragoman_limits_strict", [((), limiter.state == "strict")])
+        yield family("dragoman_limits_replicas", [((), limiter.replicas)])
+        yield family("dragoman_limits_in_flight", [((), limiter.in_flight)])
+        yield family("dragoman_limits_alone_total", [((), limiter.alone)])
+        yield family("dragoman_limit_decisions_total", limiter.decisions.items())
+        yield family("dragoman_limits_refused_total", (((name,), count) for name, count in limiter.refused.items()))
+        yield family("dragoman_limits_shadowed_total", (((name,), count) for name, count in limiter.shadowed.items()))
+    if (stream := services.stream) is not None:
+        counts = [(("written",), stream.written), (("lost",), stream.lost)]
+        yield family("dragoman_accounting_records_total", counts)
