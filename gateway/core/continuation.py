@@ -1,4 +1,4 @@
-"""What it takes to go on with a streamed reply on another worker: the text that its client has seen, and the seam."""
+"""The text of a streamed reply that its client has seen, and the seam at which another worker goes on with it."""
 
 from __future__ import annotations
 
@@ -71,22 +71,23 @@ class SeenText:
 
 
 NOT_KEPT = SeenText(ByteBudget(0))
-"""Of a reply that no other worker is asked to go on with."""
+"""The text of a reply that no other worker is asked to go on with."""
 NOT_KEPT.stop("off")
 
 
-def joined_usage(told: Usage, before: int, again: int) -> Usage:
+def joined_usage(reported: Usage, before: int, again: int) -> Usage:
     """The usage of the whole reply.
 
-    told    by the worker that went on. Its prompt held the text that was there before
-    before  output deltas of the first worker
-    again   those that the second worker repeated
+    reported  by the worker that went on. Its prompt held the text that was there before
+    before    output deltas of the first worker
+    again     those that the second worker repeated
     """
-    if told.input is None or told.output is None:
-        return told
-    output = before + told.output - again
-    prompt = max(0, told.input + told.output - output)
-    return replace(told, input=prompt, output=output, cached=None if told.cached is None else min(told.cached, prompt))
+    if reported.input is None or reported.output is None:
+        return reported
+    output = before + reported.output - again
+    prompt = max(0, reported.input + reported.output - output)
+    cached = None if reported.cached is None else min(reported.cached, prompt)
+    return replace(reported, input=prompt, output=output, cached=cached)
 
 
 def without_prefix(text: str, repeated: str) -> tuple[str, str]:

@@ -26,7 +26,7 @@ class ContinuedReader:
         self._part = part
         self._before = before
         self._again = 0
-        # What is added to the worker's index of a part; None before its first part.
+        # The difference between the client's index of a part and the worker's; None before the worker's first part.
         self._shift: int | None = None
 
     @property
@@ -67,7 +67,11 @@ class ContinuedReader:
     def _begun(self, event: PartStart) -> Iterator[Event]:
         if event.kind == "thinking":
             # The client has seen the text that this thinking should have come before.
-            yield Failed(GatewayError(Kind.UPSTREAM, "the reply could not be continued: another worker began anew"))
+            yield Failed(
+                GatewayError(
+                    Kind.UPSTREAM, "the reply could not be continued: the other worker began with its thinking"
+                )
+            )
             return
         if self._shift is None and self._part is not None and event.kind == "text":
             self._shift = self._part.index - event.index

@@ -20,7 +20,20 @@ from tests.simulated.kv import Connector
 from tests.simulated.ledger import Entry, Ledger
 from tests.simulated.metrics import Metrics
 from tests.simulated.options import Options
-from tests.simulated.plan import Plan, Step, constrained, draw, round_of, said, script_of, scripted, smallest, stopped
+from tests.simulated.plan import (
+    Plan,
+    Step,
+    after_script,
+    constrained,
+    draw,
+    resumed,
+    round_of,
+    said,
+    script_of,
+    scripted,
+    smallest,
+    stopped,
+)
 from tests.simulated.requests import Chat, Complete, Generate, Message, Refused, Script
 from tests.simulated.stream import Streamed
 
@@ -44,14 +57,20 @@ class Worker(Protocol):
 def prompt_of(request: Chat) -> str:
     """The chat template: the text that the model reads."""
     parts = []
-    for message in request.messages:
+    begun = begun_of(request)
+    for message in request.messages[:-1] if begun else request.messages:
         parts.append(f"<|{message.role}|>{content_of(message)}\n")
         if message.tool_calls:
             parts.append(render.text(message.tool_calls))
     if request.tools:
         parts.insert(0, f"<|tools|>{msgspec.json.encode(request.tools).decode()}\n")
-    parts.append("<|assistant|>")
+    parts.append("<|assistant|>" + begun)
     return "".join(parts)
+
+
+def begun_of(request: Chat) -> str:
+    """The text with which the reply begins, since the last message is unfinished."""
+    return content_of(request.messages[-1]) if request.continue_final_message else ""
 
 
 def content_of(message: Message) -> str:
@@ -148,7 +167,8 @@ def prepare(worker: Worker, body: bytes) -> Prepared:
     script = script_of(content_of(user) if user else "", asked.sim)
     if script is None and b"rounds" in body:
         offered = {str(tool.get("function", {}).get("name")) for tool in asked.tools or ()}
-        script = round_of([(message.role, content_of(message)) for message in asked.messages], offered)
+        messages = asked.messages[:-1] if asked.continue_final_message else asked.messages
+        script = round_of([(message.role, content_of(message)) for message in messages], offered)
     plans = [chat_plan(options, asked, prompt, script, index, room) for index in range(asked.n or 1)]
     ids = tokenizer.encode(prompt) if asked.return_token_ids else None
     fault = asked.sim_fault or (script.fault if script else None)
@@ -216,7 +236,7 @@ def chat_plan(options: Options, asked: Chat, prompt: str, script: Script | None,
             script = msgspec.structs.replace(script, tool_calls=[], text=(script.text or "") + calls)
         elif asked.parallel_tool_calls is False:
             script = msgspec.structs.replace(script, tool_calls=script.tool_calls[:1])
-        plan = scripted(script, index, prompt, room, asked.ignore_eos)
+        plan = resumed(script, index, prompt, room, asked.ignore_eos, begun_of(asked))
     elif tools and (choice == "required" or isinstance(choice, dict)):
         functions = {tool["function"]["name"]: tool["function"] for tool in tools}
         name = choice["function"]["name"] if isinstance(choice, dict) else next(iter(functions))
@@ -299,7 +319,7 @@ def complete_plan(options: Options, asked: Complete, text: str, script: Script |
         # vLLM makes one token, shows none of it, and counts it.
         return Plan("length", None, False, [], [Step("content", "", [tokenizer.token_id(" ")])])
     if script is not None:
-        plan = scripted(script, index, text, room, asked.ignore_eos)
+        plan = resumed(script, index, text, room, asked.ignore_eos, after_script(text))
     elif (least_text := constrained(asked)) is not None:
         plan = said(least_text, room)
     else:

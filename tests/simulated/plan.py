@@ -93,10 +93,20 @@ def script_of(text: str, body: dict[str, Any] | None) -> Script | None:
         if body is not None:
             return msgspec.convert(body, Script)
         if text.startswith("sim:"):
-            return script_decoder.decode(text[4:])
+            return script_decoder.decode(text[4 : len(text) - len(after_script(text))])
     except msgspec.DecodeError as error:
         raise schema(f"script: {error}", "sim") from None
     return None
+
+
+def after_script(text: str) -> str:
+    """What follows a script: the beginning of the reply to it, if the prompt of a text is to be continued."""
+    if not text.startswith("sim:"):
+        return ""
+    try:
+        return text[_json_text.raw_decode(text, 4)[1] :]
+    except ValueError:
+        return ""
 
 
 _ROUNDS = 'sim:{"rounds"'
@@ -173,6 +183,27 @@ def scripted(script: Script, index: int, prompt: str, limit: int, ignore_eos: bo
     plan.finish = script.finish or ("tool_calls" if plan.calls else "stop")
     plan.stop_reason = script.stop_reason
     plan.eos = plan.finish not in ("length", "abort") and script.tokens is None
+    if plan.tokens > limit:
+        _shorten(plan, limit)
+    return plan
+
+
+def resumed(script: Script, index: int, prompt: str, limit: int, ignore_eos: bool, begun: str) -> Plan:
+    """The rest of a scripted reply of which `begun` is there already."""
+    if not begun:
+        return scripted(script, index, prompt, limit, ignore_eos)
+    plan = scripted(script, index, prompt, limit + len(begun), ignore_eos)
+    steps: list[Step] = []
+    for step in plan.whole():
+        if step.kind != "content" or not begun:
+            steps.append(step)
+        elif not begun.startswith(step.text):
+            steps.append(msgspec.structs.replace(step, text=step.text.removeprefix(begun)))
+            begun = ""
+        else:
+            begun = begun.removeprefix(step.text)
+    plan.words, plan.steps = [], [step for step in steps if step.kind != "reasoning"]
+    plan.text, plan.reasoning = "".join([step.text for step in steps if step.kind == "content"]), None
     if plan.tokens > limit:
         _shorten(plan, limit)
     return plan

@@ -76,6 +76,7 @@ class Chat(Generate, kw_only=True):
     tool_choice: str | dict[str, Any] | UnsetType | None = UNSET
     parallel_tool_calls: bool | None = True
     include_reasoning: bool = True
+    continue_final_message: bool = False
     mm_processor_kwargs: dict[str, Any] | None = None
     media_io_kwargs: dict[str, Any] | None = None
 

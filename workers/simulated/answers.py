@@ -24,6 +24,8 @@ CYCLE = 4096
 _letters = random.Random(33)
 _TEXT = "".join(" " + "".join(_letters.choices("abcdefghijklmnoprstuvw", k=3)) for _ in range(CYCLE))
 
+_WORDS = frozenset(_TEXT[at : at + 4] for at in range(0, 4 * CYCLE, 4))
+
 
 class Choice(NamedTuple):
     """text: that of `words` tokens; ended: by itself, which takes one more token, and not because of a limit."""
@@ -42,13 +44,24 @@ class Choice(NamedTuple):
 
 
 def draw(prompt: str, request: Generate, index: int, limit: int, words: int) -> Choice:
-    """An invented reply of at most `limit` tokens; `words` is its natural length, 0 to draw that too."""
-    seed = zlib.crc32(prompt.encode("utf-8", "surrogatepass"), (request.seed or 0) + index * 2654435761 & 0xFFFFFFFF)
-    natural = limit if request.ignore_eos else max(words or 8 + seed % 25, request.min_tokens)
-    start = (seed >> 8) % CYCLE
+    """An invented reply of at most `limit` tokens; `words` is its natural length, 0 to draw that too.
+    A prompt that ends with the beginning of its own reply gets the rest of it."""
+    most = 0
+    while prompt[len(prompt) - 4 * most - 4 : len(prompt) - 4 * most] in _WORDS:
+        most += 1
+    for there in range(most, -1, -1):
+        base = prompt[: len(prompt) - 4 * there]
+        seed = zlib.crc32(base.encode("utf-8", "surrogatepass"), (request.seed or 0) + index * 2654435761 & 0xFFFFFFFF)
+        start = (seed >> 8) % CYCLE
+        if not there or _slice(start, there) == prompt[len(base) :]:
+            break
+    natural = limit if request.ignore_eos else max((words or 8 + seed % 25) - there, request.min_tokens)
     length = min(natural, limit)
-    turns = (start + length) // CYCLE + 1
-    return Choice((_TEXT * turns)[4 * start : 4 * (start + length)], length, natural < limit)
+    return Choice(_slice(start + there, length), length, natural < limit)
+
+
+def _slice(start: int, words: int) -> str:
+    return (_TEXT * ((start + words) // CYCLE + 1))[4 * start : 4 * (start + words)]
 
 
 class Sequences:

@@ -49,6 +49,7 @@ class Asked(Generate, kw_only=True):
     messages: list[Any] | None = None
     tools: list[Any] | None = None
     max_completion_tokens: int | None = None
+    continue_final_message: bool = False
     prompt: str | list[Any] = ""
     input: str | list[Any] = ""
     encoding_format: str | None = None
@@ -58,7 +59,9 @@ class Asked(Generate, kw_only=True):
         as the text of their numbers."""
         given = self.input or self.prompt
         if self.messages is not None:
-            given = msgspec.json.encode([self.tools, *self.messages]).decode()
+            last = self.messages[-1]["content"] if self.continue_final_message else ""
+            messages = self.messages[:-1] if last else self.messages
+            given = msgspec.json.encode([self.tools, *messages]).decode() + last
         items = [given] if isinstance(given, str) or all(type(item) is int for item in given) else given
         return [(item, tokenizer.count(item)) if isinstance(item, str) else (repr(item), len(item)) for item in items]
 

@@ -77,8 +77,8 @@ class Lane(Protocol):
         ...
 
     def partial(self) -> Partial | str:
-        """What the client has seen, if another worker can go on with it; else the reason why none can, as in the
-        record of a request."""
+        """The part of the reply that the client has seen, if another worker can go on with it; else the reason why
+        none can, as in the record of a request."""
         ...
 
     def splice(self, repeated: str) -> None:

@@ -1,6 +1,6 @@
 """Asks another worker to go on with a reply: the request of the first worker, with the text that was there already.
 
-What a worker cannot take up in the middle is not continued: each such member is named here, once for all engines.
+A reply that needs more than its text to go on is not continued. `_OBSTACLES` has these members for all engines.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _OBSTACLES: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "suffix": (("",), "suffix"),
     "truncate_prompt_tokens": ((), "truncation"),
     "truncate": ((), "truncation"),
-    # What is forbidden or forced by the output so far: a prompt has no part in it.
+    # Engines count these over the output alone, and the text so far would be a part of the prompt.
     "frequency_penalty": ((0,), "penalties"),
     "presence_penalty": ((0,), "penalties"),
     "no_repeat_ngram": ((0,), "penalties"),

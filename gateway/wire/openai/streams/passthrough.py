@@ -388,7 +388,7 @@ class PassthroughLane:
 
 
 class _Seam:
-    """What a second worker's chunks are told apart by. repeated: the text that it writes again; before: the output
+    """The place in a stream where a second worker goes on. repeated: the text that it writes again; before: the output
     deltas of the first worker."""
 
     def __init__(self, repeated: str, before: int) -> None:
@@ -401,7 +401,9 @@ class _Seam:
         """(whether the client is sent the chunk, `names` without a text that it has already). Takes out repeated text.
         A chunk of the role alone is not sent. more: the chunk has something beside text."""
         if names and not more and names[0] not in _PLAIN:
-            raise GatewayError(Kind.UPSTREAM, "the reply could not be continued: another worker began anew")
+            raise GatewayError(
+                Kind.UPSTREAM, "the reply could not be continued: the other worker began with its thinking"
+            )
         if names and self._repeated:
             text, self._repeated = without_prefix(text_of(holder[names[0]]), self._repeated)
             holder[names[0]] = Raw(encode(text))
@@ -411,8 +413,8 @@ class _Seam:
         self._begun = self._begun or more or bool(names)
         return self._begun, names
 
-    def usage(self, told: Usage) -> Usage:
-        return joined_usage(told, self._before, self._again)
+    def usage(self, reported: Usage) -> Usage:
+        return joined_usage(reported, self._before, self._again)
 
 
 class _Choice(Struct):

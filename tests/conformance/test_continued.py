@@ -1,0 +1,171 @@
+"""A reply that a second worker goes on with: cut behind each frame, for each client, backend and lane.
+
+The law: the client gets the bytes that one worker alone would have caused, with one id and one usage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+import pytest
+from msgspec.structs import replace
+
+from gateway.core.byte_budget import ByteBudget
+from gateway.core.continuation import MOST, SeenText
+from gateway.core.events import Delta, Event, Finish
+from gateway.core.ports import Lane, Partial
+from gateway.core.usage import Usage
+from gateway.translation.lanes import EventLane, lane_for
+from tests.conformance import workers
+from tests.conformance.cases import BACKENDS, CASES, DIALECTS, Case
+from tests.conformance.scenarios import USAGE, Scenario
+
+_TEXTS = ("usage alone", "unicode", "text ended by its last chunk")
+GROUPS: dict[str, list[Case]] = {}
+for _case in CASES:
+    if _case.scenario.name in _TEXTS:
+        GROUPS.setdefault(f"{_case.client.name}-{_case.lane}", []).append(_case)
+OTHERS = [case for case in CASES if case.scenario.name in ("tool call", "two choices", "thinking", "refusal")]
+each = pytest.mark.parametrize("cases", GROUPS.values(), ids=GROUPS)
+
+
+def opened(case: Case) -> Lane:
+    op, backend, dialect = case.op(), BACKENDS[case.backend], DIALECTS[case.client.dialect]
+    seen = SeenText(ByteBudget())
+    if case.lane == "bytes":
+        return dialect.passthrough[backend.reply_wire(op)].lane(op, seen)
+    return EventLane(partial(backend.reader, op), dialect.writer(op), seen=seen)
+
+
+def deltas(events: tuple[Event, ...]) -> list[Delta]:
+    return [event for event in events if isinstance(event, Delta)]
+
+
+def rest(scenario: Scenario, there: int, repeated: str = "") -> Scenario:
+    """What a second worker writes if the text of `there` deltas is there, of which it repeats the end."""
+    said = deltas(scenario.events)
+    events = [event for event in scenario.events if event not in said[:there]]
+    if there == len(said) and not repeated:
+        events = [event for event in events if isinstance(event, Finish)]
+    if repeated:
+        events.insert(1, Delta(0, 0, repeated, (7,)))
+    return replace(scenario, events=tuple(events))
+
+
+def second(case: Case, there: int, monkeypatch: pytest.MonkeyPatch, repeated: str = "") -> list[bytes]:
+    """The frames of a second worker, with ids of its own."""
+    again = 1 if repeated else 0
+    monkeypatch.setattr(workers, "USAGE", Usage(12 + there - again, 7 - there + again))
+    return [frame.replace(b"cmpl-1", b"cmpl-2") for frame in case.worker.frames(rest(case.scenario, there, repeated))]
+
+
+def cuts(cases: list[Case]) -> Iterator[tuple[Case, Lane, bytes, bytes]]:
+    """(a case, a lane that was fed its first frames, what the client got of them, what it gets of all)."""
+    for case in cases:
+        frames = case.frames
+        whole = opened(case)
+        expected = b"".join(map(whole.feed, frames)) + whole.eof()
+        for at in range(1, len(frames)):
+            lane = opened(case)
+            begun = b"".join(map(lane.feed, frames[:at]))
+            if not lane.done:
+                lane.eof()
+                yield case, lane, begun, expected
+
+
+@each
+def test_the_client_gets_what_one_worker_would_have_sent(cases: list[Case], monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = 0
+    for case, lane, begun, expected in cuts(cases):
+        seen = lane.partial()
+        assert isinstance(seen, Partial)
+        if seen.finished:
+            continue
+        with monkeypatch.context() as patch:
+            lane.splice("")
+            assert lane.error is None
+            blocks = second(case, seen.tokens, patch)
+            out = begun + b"".join(map(lane.feed, blocks)) + (b"" if lane.done else lane.eof())
+        assert lane.done, lane.error
+        assert out == expected
+        assert lane.usage is None or (lane.usage.input, lane.usage.output) == (USAGE.input, USAGE.output)
+        tried += 1
+    assert tried
+
+
+@each
+def test_repeated_text_reaches_the_client_once(cases: list[Case], monkeypatch: pytest.MonkeyPatch) -> None:
+    for case, lane, begun, expected in cuts(cases):
+        seen = lane.partial()
+        assert isinstance(seen, Partial)
+        if seen.finished or not seen.text:
+            continue
+        with monkeypatch.context() as patch:
+            repeated = seen.text[-1:]
+            lane.splice(repeated)
+            out = begun + b"".join(map(lane.feed, second(case, seen.tokens, patch, repeated)))
+            out += b"" if lane.done else lane.eof()
+        assert lane.done, lane.error
+        assert out == expected
+
+
+@each
+def test_a_second_worker_may_die_too(cases: list[Case], monkeypatch: pytest.MonkeyPatch) -> None:
+    for case, lane, begun, expected in cuts(cases):
+        seen = lane.partial()
+        while isinstance(seen, Partial) and not seen.finished and not lane.done:
+            with monkeypatch.context() as patch:
+                lane.splice("")
+                # Up to the first frame that has something new, then it is gone.
+                for frame in second(case, seen.tokens, patch):
+                    begun += lane.feed(frame)
+                    if lane.done or lane.produced > seen.tokens:
+                        break
+            if not lane.done:
+                lane.eof()
+                seen = lane.partial()
+        if lane.done:
+            assert begun == expected
+
+
+@each
+def test_only_the_end_is_missing(cases: list[Case]) -> None:
+    """A death behind the last token, before the end mark: the reply is whole, and its end is written."""
+    for case, lane, begun, expected in cuts(cases):
+        seen = lane.partial()
+        if isinstance(seen, Partial) and seen.finished:
+            out = begun + lane.conclude(Usage(USAGE.input, USAGE.output))
+            assert lane.done
+            assert lane.error is None
+            if case.scenario.usage != "absent":
+                no_details = b',"prompt_tokens_details":null'
+                assert out.replace(no_details, b"") == expected.replace(no_details, b"")
+
+
+@pytest.mark.parametrize("case", OTHERS, ids=str)
+def test_what_cannot_be_taken_up_in_the_middle(case: Case) -> None:
+    """Thinking, tool calls, refusals, several choices: the reason is named as soon as the client has seen some."""
+    op = case.op()
+    lane = lane_for(DIALECTS[case.client.dialect], BACKENDS[case.backend], op, seen=SeenText(ByteBudget()))
+    for frame in case.frames:
+        before = lane.produced
+        lane.feed(frame)
+        if lane.produced > before and not lane.done:
+            seen = lane.partial()
+            if not isinstance(seen, str):
+                assert seen.finished or not seen.text, case.scenario.name
+
+
+def test_a_text_that_is_too_long_or_finds_no_room_is_not_kept() -> None:
+    budget = ByteBudget(40_000)
+    kept, late = SeenText(budget), SeenText(budget)
+    kept.add("a" * 20_000)
+    late.add("b" * 20_000)
+    assert (kept.lost, late.lost) == (None, "memory")
+    assert (kept.text, late.text) == ("a" * 20_000, "")
+    kept.close()
+    assert budget.reserved == 0
+    long = SeenText(ByteBudget())
+    long.add("c" * (MOST + 1))
+    assert (long.lost, long.text) == ("long", "")
