@@ -73,11 +73,9 @@ class Charge(Protocol):
     def settle(self, record: RequestRecord) -> None:
         """Corrects the charge to the usage in `record`, and releases the request's slots. Call it on every exit; only
         the first call counts."""
-        ...
 
     def withdraw(self) -> None:
         """Gives all of it back, the request itself too, instead of `settle`. What `admit_early` made stays charged."""
-        ...
 
 
 class RateLimiter(Protocol):
@@ -85,7 +83,6 @@ class RateLimiter(Protocol):
 
     def cost(self, op: Op, max_context: int | None) -> Cost | None:
         """The most that `op` may use, for `admit`. It takes long for a large request."""
-        ...
 
     async def admit(
         self,
@@ -100,7 +97,6 @@ class RateLimiter(Protocol):
 
         In both cases it adds the reply's headers about limits to `headers`. scope is the request's ASGI scope.
         """
-        ...
 
     async def admit_early(self, record: RequestRecord, scope: Any, headers: Headers, charges: list[Charge]) -> None:
         """As `admit`, for a request whose body takes long to read, before it is read, on the limits that count it
@@ -108,7 +104,6 @@ class RateLimiter(Protocol):
 
         The request stays charged whatever becomes of it. Its slots are freed by `settle`.
         """
-        ...
 
 
 class RequestTrace(Protocol):
@@ -121,20 +116,16 @@ class RequestTrace(Protocol):
     def id(self) -> str | None: ...
     def waiting(self) -> None:
         """The request begins to wait for a worker."""
-        ...
 
     def sending(self, worker: str, attempt: int) -> Headers:
         """The request is sent to `worker` now. Returns the headers that carry the trace to the worker."""
-        ...
 
     def first_output(self, ago_s: float) -> None:
         """The attempt's first output came `ago_s` seconds ago."""
-        ...
 
     def attempt_ended(self, error: GatewayError | None) -> None: ...
     def finished(self, record: RequestRecord) -> None:
         """The request is over. Call it once, on every exit."""
-        ...
 
 
 class Tracer(Protocol):
@@ -142,7 +133,6 @@ class Tracer(Protocol):
 
     def begin(self, context: Headers) -> RequestTrace:
         """A request begins; `context` comes from `core.trace_context`."""
-        ...
 
 
 class Observer(Protocol):
@@ -153,14 +143,11 @@ class Observer(Protocol):
     def retried(self, model: str, worker: str, error: GatewayError) -> None: ...
     def hedged(self, model: str, won: bool) -> None:
         """A second worker was asked. won: its answer came first."""
-        ...
 
     def prefilled(self, model: str, worker: str | None, error: GatewayError | None) -> None:
         """A prefill worker computed a prompt, or failed to with `error`; worker is None if none was available."""
-        ...
 
     def misses(self, record: RequestRecord, flags: tuple[str, ...]) -> None:
         """A worker refused the request because it was started without these flags of its engine."""
-        ...
 
     def bug(self, record: RequestRecord, error: BaseException) -> None: ...

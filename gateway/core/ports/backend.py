@@ -100,16 +100,13 @@ class Handover(Protocol):
     def first(self, request: Request) -> Request | None:
         """The request that makes a worker compute the prompt of `request` and keep the result; None if `request` needs
         more of the prompt than can be handed over."""
-        ...
 
     def handed(self, response: Response) -> bytes:
         """The place of the result, from the 200 that answers it. Raises GatewayError(UPSTREAM) if the worker kept
         none."""
-        ...
 
     def second(self, request: Request, handed: bytes) -> Request:
         """`request` for a worker that is to fetch the result."""
-        ...
 
 
 class Backend(Protocol):
@@ -134,42 +131,34 @@ class Backend(Protocol):
 
     def reply_wire(self, op: Op) -> str:
         """The wire of the worker's reply to `op`. A dialect with a passthrough lane for it passes the bytes on."""
-        ...
 
     def write(self, op: Op, can: Capabilities) -> Request:
         """The worker's request. Its `dropped` names what it leaves out, such as `op.unnamed`. Raises
         GatewayError(UNSUPPORTED), which names the parameter, for what the worker cannot do."""
-        ...
 
     def count(self, op: Generate, can: Capabilities) -> Counting:
         """The request for the length of the one prompt of `op`, as the worker reads it. Raises
         GatewayError(UNSUPPORTED) if workers of this backend cannot count it, or cannot obey a total of `op`, which it
         then names."""
-        ...
 
     def tokenize(self, op: Tokenize | Detokenize, can: Capabilities) -> Ask:
         """The request for tokens, or for the text of tokens. Raises GatewayError(UNSUPPORTED) if workers of this
         backend cannot do it."""
-        ...
 
     def resume(self, request: Request, partial: Partial) -> Resumption | str:
         """Asks a worker to go on with a reply to `request`, as `write` made it, of which the client has seen `partial`.
         Returns the reason instead if the rest would not be what the first worker would have sent."""
-        ...
 
     def read(self, response: Response, op: Generate) -> Iterator[Event]:
         """A buffered 2xx reply. Ends with End or Failed."""
-        ...
 
     def read_embeddings(self, response: Response, op: Embed) -> Embeddings: ...
     def read_scores(self, response: Response, op: Score) -> Scores: ...
     def reader(self, op: Generate) -> StreamReader: ...
     def fault(self, response: Response, op: Op | None = None) -> GatewayError:
         """The error for an answer to `op` with any status but 2xx."""
-        ...
 
     def facts(self, body: bytes, model: str) -> Facts:
         """Reads the answer at `facts_path` for the model that the worker calls `model`.
 
         Raises GatewayError(UPSTREAM) if the answer has another form."""
-        ...

@@ -42,43 +42,33 @@ class Downstream(Protocol):
     @property
     def connection(self) -> CountedConnection:
         """The same for all requests of one connection."""
-        ...
 
     @property
     def paused(self) -> bool:
         """True between `on_pause` and `on_resume`: the client reads too slowly now."""
-        ...
 
     def body(self) -> bytes | None:
         """The whole request body if all of it has arrived; else None, and the body comes by ASGI. Call it once."""
-        ...
 
     def write(self, data: bytes) -> None:
         """Sends one block of a chunked response at the end of this turn of the event loop. The block is not empty; the
         head was sent by ASGI."""
-        ...
 
     def end(self) -> None:
         """Ends the chunked response, in one write with the block before. Idempotent. A client that leaves from then on
         has had its whole response, unless the client is paused: then it has once it has caught up."""
-        ...
 
     async def taken(self) -> None:
         """Returns when a client that was paused at `end` has caught up or left; else at once."""
-        ...
 
     def flush(self) -> None:
         """Sends what was written now, instead of at the end of the turn."""
-        ...
 
     def respond(self, status: int, headers: Headers, body: bytes) -> None:
         """Sends a whole response. Its content-length is added. Raises ValueError when a header holds a line ending."""
-        ...
 
     def cut(self) -> None:
         """Sends what was written, then ends the connection so that the client can tell that the reply is not whole."""
-        ...
 
     def release(self) -> None:
         """Ends the handler's use of the connection. Call it once, at the end."""
-        ...

@@ -60,36 +60,29 @@ class Lane(Protocol):
     @property
     def headers(self) -> Headers:
         """The headers of the streamed reply, its content type included."""
-        ...
 
     def feed(self, block: bytes) -> bytes: ...
     def eof(self) -> bytes:
         """The worker's body has ended. Sets `error` unless `done`. Returns the last bytes for the client."""
-        ...
 
     def fail(self, error: GatewayError) -> bytes:
         """A failure from elsewhere (deadline, lost connection, shutdown). Returns the error in the client's
         own form."""
-        ...
 
     def keepalive(self) -> bytes:
         """Bytes that every reader of this wire ignores, or b"" where there are none."""
-        ...
 
     def partial(self) -> Partial | str:
         """The part of the reply that the client has seen, if another worker can go on with it; else the reason why
         none can, as in the record of a request."""
-        ...
 
     def splice(self, repeated: str) -> None:
         """The next bytes come from another worker, which goes on with `partial()`. `repeated` is the end of its text
         that the worker writes again."""
-        ...
 
     def conclude(self, usage: Usage) -> bytes:
         """Ends the reply of which only the end is missing, or which has reached its limit of tokens. usage is for a
         worker that has not reported any. Returns the last bytes for the client."""
-        ...
 
 
 class StreamWriter(Protocol):
@@ -126,7 +119,6 @@ class Passthrough(Protocol):
     def lane(self, op: Generate, seen: SeenText = NOT_KEPT) -> Lane: ...
     def whole(self, response: Response, op: Generate | Embed) -> tuple[Response, Usage | None]:
         """A buffered reply and its usage. Raises GatewayError when the worker's body is not what it should be."""
-        ...
 
 
 class Dialect(Protocol):
@@ -156,11 +148,9 @@ class Dialect(Protocol):
 
     def read(self, request: Request) -> Op | ListModels | AnsweredFromStore:
         """Raises GatewayError (blame CLIENT) for whatever is wrong with the request."""
-        ...
 
     def write(self, reply: WholeReply, op: Op) -> Response: ...
     def writer(self, op: Generate) -> StreamWriter: ...
     def refuse(self, error: GatewayError, request: Request | None, op: Op | None) -> tuple[Response, str]:
         """(the reply to the client, the code for the record). The code is this API's own if it has a finer one than
         `error`. Does not change `error`."""
-        ...

@@ -27,7 +27,6 @@ class BodySink(Protocol):
     def block(self, data: bytes) -> None: ...
     def finished(self, error: GatewayError | None) -> None:
         """Called exactly once, after the last block. error is None when the body was whole by its own framing."""
-        ...
 
 
 class Exchange(Protocol):
@@ -38,21 +37,17 @@ class Exchange(Protocol):
 
     async def read(self) -> bytes:
         """The next block; b"" once the body is whole. Raises GatewayError (UPSTREAM, TRUNCATED, TIMEOUT)."""
-        ...
 
     async def body(self, limit: int) -> bytes:
         """The whole body; raises GatewayError(UPSTREAM) over `limit` bytes."""
-        ...
 
     def pipe(self, sink: BodySink) -> None:
         """Sends every block to `sink` from now on, those already buffered first. `sink` is called in the event loop."""
-        ...
 
     def pause(self) -> None: ...
     def resume(self) -> None: ...
     def close(self) -> None:
         """Returns the connection to the pool if the response is whole, else closes it at once. Idempotent."""
-        ...
 
 
 class Transport(Protocol):
@@ -61,7 +56,6 @@ class Transport(Protocol):
 
         Raises GatewayError: UPSTREAM (refused, reset, malformed), TIMEOUT. Cancelling it closes the connection.
         """
-        ...
 
     async def close(self) -> None: ...
 
@@ -92,47 +86,37 @@ class WorkerPool(Protocol[W]):
     @property
     def without_cache_events(self) -> Sequence[W] | None:
         """The workers that do not publish what they have cached; None if no worker does, or there is no choice."""
-        ...
 
     def routing(self, op: Op, headers: Headers) -> RoutingFacts:
         """Reads from `op`, whose client sent these headers, what the pick needs. Takes longer for a longer prompt."""
-        ...
 
     async def acquire(self, exclude: Sequence[W], priority: int, routing: RoutingFacts) -> W:
         """Returns a worker that is not in `exclude`, to be given back by `release`. A higher priority waits less.
         Writes the reason of the pick into `routing`. Raises GatewayError (NO_WORKER, OVERLOADED, `Busy`)."""
-        ...
 
     def borrow(self, exclude: Sequence[W]) -> W:
         """Returns a worker that is not in `exclude`, for a request that generates nothing. It never waits, takes no
         slot, and is not given back. Raises GatewayError(NO_WORKER)."""
-        ...
 
     def try_acquire(self, exclude: Sequence[W], routing: RoutingFacts) -> W | None:
         """Returns a worker that is free now and not in `exclude`, to be given back by `release`; None if there is none,
         or if requests wait for one."""
-        ...
 
     def may_serve(self, exclude: Sequence[W]) -> bool:
         """Whether a worker that is not in `exclude` serves requests now, perhaps after a wait."""
-        ...
 
     def release(self, worker: W, routing: RoutingFacts) -> None: ...
     def answered(self, worker: W, generation: int) -> None:
         """The reply has begun. Call it for half-open workers only."""
-        ...
 
     def succeeded(self, worker: W, generation: int) -> None:
         """The reply is whole."""
-        ...
 
     def failed(self, worker: W, generation: int, error: GatewayError) -> None:
         """The attempt ended with `error`. The pool decides by its blame whether it counts against the worker."""
-        ...
 
     def abandoned(self, worker: W, generation: int) -> None:
         """The request ended in a way that says nothing about the worker: its client left, or the gateway has a bug."""
-        ...
 
 
 Pool = WorkerPool[WorkerHandle]
