@@ -5,14 +5,9 @@
 
 from __future__ import annotations
 
-from typing import assert_never
-
-from gateway.core.http import JSON_TYPE, Request
-from gateway.core.messages import Chat, Complete, CountTokens, Detokenize, Embed, Op, Score, Tokenize
+from gateway.core.messages import Chat, Complete, Embed, Score
 from gateway.core.ports import Capabilities
-from gateway.wire.json import encode
-from gateway.wire.openai.backend import OpenAIBackend
-from gateway.wire.openai.requests.unsupported import cannot_tokenize
+from gateway.wire.openai.backend import OpenAIBackend, Written
 from gateway.wire.openai.requests.writing import PATHS, ParameterWriter, outgoing
 from gateway.wire.openai.scores import RERANK, rerank_body
 
@@ -26,14 +21,7 @@ class OpenAI(OpenAIBackend):
     name = NAME
     adapters = True
 
-    def write(self, op: Op, can: Capabilities) -> Request:
-        match op:
-            case Chat() | Complete() | Embed():
-                body, dropped = outgoing(op, can, _PARAMETERS)
-                return Request("POST", PATHS[type(op)], [JSON_TYPE], encode(body), dropped=dropped)
-            case Score():
-                return Request("POST", RERANK, [JSON_TYPE], encode(rerank_body(op, can, NAME)))
-            case CountTokens() | Tokenize() | Detokenize():
-                raise cannot_tokenize(NAME)
-            case _:
-                assert_never(op)
+    def _written(self, op: Chat | Complete | Embed | Score, can: Capabilities) -> Written:
+        if type(op) is Score:
+            return Written(RERANK, rerank_body(op, can, NAME))
+        return Written(PATHS[type(op)], *outgoing(op, can, _PARAMETERS))

@@ -7,8 +7,9 @@ from typing import cast
 
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Headers, Request
+from gateway.core.lifecycle import Detokenized, TokenCount, Tokens
 from gateway.core.messages import QUESTIONS, Chat, Complete, Op, Question
-from gateway.core.ports import Ask, Counting
+from gateway.core.ports import Ask
 from gateway.pipeline.models import ServedModel
 from gateway.pipeline.offload import Share, offload
 from gateway.pipeline.request_ids import worker_request_id
@@ -35,7 +36,7 @@ class Outgoing:
 
     request: Request
     handed_on: Request | None = None
-    question: Ask | None = None
+    question: Ask[TokenCount | Tokens | Detokenized] | None = None
 
     def __init__(self, served: ServedModel, request_id: str, share: Share | None, context: Headers) -> None:
         self.served = served
@@ -43,7 +44,7 @@ class Outgoing:
         self.share = share
         self.deadlines = served.deadlines
         self._request_id = request_id
-        self._counting: Counting | None = None
+        self._counting: Ask[TokenCount] | None = None
         self._context = context
 
     def write(self, op: Op, estimate: Callable[[Op], int]) -> tuple[str, ...]:
@@ -86,7 +87,7 @@ class Outgoing:
         assert isinstance(op, (Chat, Complete))  # no other has limits on prompt and output
         response = await visit.ask(counting.request, self.deadlines, max_reply_bytes)
         try:
-            length = counting.read(response)
+            length = counting.read(response).tokens
         except GatewayError as error:
             if error.kind is not Kind.UNSUPPORTED or not isinstance(op, Chat):
                 raise

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gateway.core.errors import GatewayError
-from gateway.core.lifecycle import Tokens
+from gateway.core.lifecycle import Detokenized, Tokens
 from gateway.core.messages import Audio, Chat, Complete, Image, Opaque, Tokenize
 from gateway.core.ports import Ask, Deadlines
 from gateway.pipeline.call import Call
@@ -63,7 +63,7 @@ async def ask_tokens(call: Call) -> None:
     routing.tokens, routing.salt = found.tokens, op.salt
 
 
-def _question(op: Chat | Complete, prompt: Chat | str, served: ServedModel) -> Ask:
+def _question(op: Chat | Complete, prompt: Chat | str, served: ServedModel) -> Ask[Tokens | Detokenized]:
     """Raises GatewayError(UNSUPPORTED) if these workers cannot return tokens."""
     extra = {name: op.extra[name] for name in _READ if name in op.extra}
     asked = Tokenize(model=op.model, prompt=prompt, special=isinstance(prompt, str), extra=extra)

@@ -15,8 +15,9 @@ from msgspec import Raw, Struct
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.fields import Example, with_field
 from gateway.core.http import JSON_TYPE, Request, Response, Route
+from gateway.core.lifecycle import TokenCount
 from gateway.core.messages import AnsweredFromStore, Chat, Complete, ListModels, Question
-from gateway.core.ports import Ask, Backend, Capabilities, Counting, Dialect, Lane
+from gateway.core.ports import Ask, Backend, Capabilities, Dialect, Lane
 from gateway.translation import totals
 from gateway.translation.ability import refuse_beyond, write_possible
 from gateway.translation.lanes import lane_for
@@ -45,7 +46,7 @@ class Crossing(Struct):
     op: Any
     outgoing: Request
     first: Request | None = None
-    question: Ask | None = None
+    question: Ask[Any] | None = None
 
 
 def send(
@@ -90,7 +91,7 @@ def read(
     return _read(dialect, _requests(dialect, body, route, query, headers))
 
 
-def _written(backend: Backend, op: Any, can: Capabilities) -> tuple[Request, Counting | None]:
+def _written(backend: Backend, op: Any, can: Capabilities) -> tuple[Request, Ask[TokenCount] | None]:
     return write_possible(backend, totals.without(op), can), totals.length_request(op, backend, can)
 
 

@@ -13,13 +13,14 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from gateway.core.errors import GatewayError, Kind
+from gateway.core.lifecycle import TokenCount
 from gateway.core.messages import Chat, Complete, Generate, Op
-from gateway.core.ports import Backend, Capabilities, Counting
+from gateway.core.ports import Ask, Backend, Capabilities
 
 T = TypeVar("T", bound=Op)
 
 
-def length_request(op: Op, backend: Backend, can: Capabilities, estimate: int = 0) -> Counting | None:
+def length_request(op: Op, backend: Backend, can: Capabilities, estimate: int = 0) -> Ask[TokenCount] | None:
     """The request that asks a worker for the length of the prompt of `op`. None if the length is not needed, or if
     workers of this backend cannot count and `op` has no totals. estimate: of that length, in tokens.
 

@@ -5,17 +5,14 @@ from __future__ import annotations
 from typing import assert_never
 
 from gateway.core.http import Response
-from gateway.core.lifecycle import Embeddings, Reply, Scores, TokenCount, fold
+from gateway.core.lifecycle import Detokenized, Embeddings, Reply, Scores, TokenCount, Tokens, fold
 from gateway.core.messages import Chat, Complete, CountTokens, Embed, Generate, Question, Score
 from gateway.core.ports import Ask, Backend, Capabilities
 
 
-def ask(op: Question, backend: Backend, can: Capabilities) -> Ask:
+def ask(op: Question, backend: Backend, can: Capabilities) -> Ask[TokenCount | Tokens | Detokenized]:
     """The request for the answer to `op`. Raises GatewayError(UNSUPPORTED) if workers of `backend` cannot answer."""
-    if not isinstance(op, CountTokens):
-        return backend.tokenize(op, can)
-    counting = backend.count(op.prompt_of, can)
-    return Ask(counting.request, lambda response: TokenCount(counting.read(response)))
+    return backend.count(op.prompt_of, can) if isinstance(op, CountTokens) else backend.tokenize(op, can)
 
 
 def read_whole(backend: Backend, response: Response, op: Generate | Embed | Score) -> Reply | Embeddings | Scores:

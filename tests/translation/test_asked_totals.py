@@ -10,8 +10,9 @@ import httpx
 import pytest
 
 from gateway.core.errors import GatewayError, Kind
+from gateway.core.lifecycle import TokenCount
 from gateway.core.messages import Generate
-from gateway.core.ports import Backend, Capabilities, Counting
+from gateway.core.ports import Ask, Backend, Capabilities
 from tests.harness import Stack, sse_data
 
 PATH = "/friendli/v1/completions"
@@ -91,15 +92,15 @@ class Unsure:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._backend, name)
 
-    def count(self, op: Generate, can: Capabilities) -> Counting:
+    def count(self, op: Generate, can: Capabilities) -> Ask[TokenCount]:
         counting = self._backend.count(op, can)
 
-        def read(response: Any) -> int:
+        def read(response: Any) -> TokenCount:
             if self._errors:
                 raise self._errors.pop()
             return counting.read(response)
 
-        return Counting(counting.request, read)
+        return Ask(counting.request, read)
 
 
 def test_a_worker_that_fails_to_tell_is_one_that_failed(stack: Stack) -> None:

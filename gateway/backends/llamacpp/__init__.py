@@ -7,24 +7,23 @@ Measured with xllamacpp 2026.10.11549; the findings are in docs/backends/llamacp
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import assert_never
 
 import msgspec
 from msgspec import Struct
 
-from gateway.backends.llamacpp.replies import TextReader, ToldReader, named, token_count, tokens_of
+from gateway.backends.llamacpp.replies import TextReader, ToldReader, input_tokens, named, token_count, tokens_of
 from gateway.backends.llamacpp.requests import NAME, PARAMETERS, adjust_chat, adjust_embed, score_body, text_body
 from gateway.core.errors import GatewayError
 from gateway.core.events import Event
-from gateway.core.http import JSON_TYPE, Request, Response
-from gateway.core.messages import Chat, Complete, CountTokens, Detokenize, Embed, Generate, Op, Score, Tokenize
-from gateway.core.ports import Ask, Capabilities, Counting, Facts, Gauges, Partial, Resumption, StreamReader
-from gateway.wire.json import encode
-from gateway.wire.openai.backend import OpenAIBackend
+from gateway.core.http import Request, Response
+from gateway.core.lifecycle import Detokenized, TokenCount, Tokens
+from gateway.core.messages import Chat, Complete, Detokenize, Embed, Generate, Op, Score, Tokenize
+from gateway.core.ports import Ask, Capabilities, Facts, Gauges, Partial, Resumption, StreamReader
+from gateway.wire.openai.backend import OpenAIBackend, Written
 from gateway.wire.openai.replies import views as wire
 from gateway.wire.openai.replies.reading import ChatReader
 from gateway.wire.openai.requests.resuming import append_to_chat, append_to_prompt, resumed
-from gateway.wire.openai.requests.unsupported import cannot_tokenize, unsupported
+from gateway.wire.openai.requests.unsupported import unsupported
 from gateway.wire.openai.requests.writing import PATHS, outgoing, prompt_of
 from gateway.wire.openai.scores import RERANK
 from gateway.wire.openai.tokens import read_text
@@ -44,47 +43,37 @@ class LlamaCpp(OpenAIBackend):
             return "openai"
         return f"{NAME} chat" if op.n > 1 else f"{NAME} stop"
 
-    def write(self, op: Op, can: Capabilities) -> Request:
-        match op:
-            case Chat() | Embed():
-                body, dropped = outgoing(op, can, PARAMETERS)
-                dropped += adjust_embed(body, op) if isinstance(op, Embed) else adjust_chat(body, op, can)
-                path = PATHS[type(op)]
-            case Complete():
-                body, dropped = text_body(op, can)
-                path = "/completion"
-            case Score():
-                body, dropped = score_body(op, can)
-                path = RERANK
-            case CountTokens() | Tokenize() | Detokenize():
-                raise cannot_tokenize(NAME)
-            case _:
-                assert_never(op)
-        return Request("POST", path, [JSON_TYPE], encode(body), dropped=dropped)
+    def _written(self, op: Chat | Complete | Embed | Score, can: Capabilities) -> Written:
+        if type(op) is Complete:
+            return Written("/completion", *text_body(op, can))
+        if type(op) is Score:
+            return Written(RERANK, *score_body(op, can))
+        body, dropped = outgoing(op, can, PARAMETERS)
+        dropped += adjust_embed(body, op) if type(op) is Embed else adjust_chat(body, op, can)
+        return Written(PATHS[type(op)], body, dropped)
 
     def resume(self, request: Request, partial: Partial) -> Resumption | str:
         """An unfinished last message goes on by itself; the chat template does not touch its text."""
         return resumed(request, partial, append_to_chat if request.path == PATHS[Chat] else append_to_prompt)
 
-    def count(self, op: Generate, can: Capabilities) -> Counting:
+    def count(self, op: Generate, can: Capabilities) -> Ask[TokenCount]:
         if isinstance(op, Chat):
-            where = "/v1/chat/completions/input_tokens"
             body = prompt_of(op, can, PARAMETERS)
-            return self._counting(op, body, lambda said: _input_tokens.decode(said).input_tokens, where)
+            return self._ask(op, "/v1/chat/completions/input_tokens", body, input_tokens)
         if op.min_total is not None:
             raise unsupported("min_total_tokens", NAME)
         (prompt,) = op.prompts
         # As /completion does: with the special tokens that the model puts before a text.
-        return self._counting(op, {"content": prompt, "add_special": True}, token_count, "/tokenize")
+        return self._ask(op, "/tokenize", {"content": prompt, "add_special": True}, token_count)
 
-    def tokenize(self, op: Tokenize | Detokenize, can: Capabilities) -> Ask:
+    def tokenize(self, op: Tokenize | Detokenize, can: Capabilities) -> Ask[Tokens | Detokenized]:
         """Raises GatewayError(UNSUPPORTED) for a chat: the worker only counts its tokens."""
         if isinstance(op, Detokenize):
-            return self._ask(op, {"tokens": op.tokens}, read_text, "/detokenize")
+            return self._ask(op, "/detokenize", {"tokens": op.tokens}, read_text)
         if isinstance(op.prompt, Chat):
             raise unsupported("messages", NAME, "it tells the tokens of a text, in 'prompt'")
         body = {"content": op.prompt, "add_special": op.special, "with_pieces": op.texts}
-        return self._ask(op, body, lambda said: tokens_of(said, can.max_context), "/tokenize")
+        return self._ask(op, "/tokenize", body, lambda said: tokens_of(said, can.max_context))
 
     def read(self, response: Response, op: Generate) -> Iterator[Event]:
         if isinstance(op, Complete):
@@ -150,11 +139,4 @@ class _PropsIn(Struct):
     default_generation_settings: _SettingsIn = _SettingsIn()
 
 
-class _InputTokensIn(Struct):
-    """`/v1/chat/completions/input_tokens`."""
-
-    input_tokens: wire.Count
-
-
-_input_tokens = msgspec.json.Decoder(_InputTokensIn)
 _props = msgspec.json.Decoder(_PropsIn)

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from gateway.backends.llamacpp.requests import NAME
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.events import Delta, End, Event, Failed, Finish, PartEnd, PartStart, Reason, Start, UsageReport
-from gateway.core.lifecycle import Tokens
+from gateway.core.lifecycle import TokenCount, Tokens
 from gateway.core.messages import Chat, Complete
 from gateway.core.usage import Usage
 from gateway.wire import sse
@@ -58,9 +58,14 @@ class ToldReader(ChatReader):
         )
 
 
-def token_count(said: bytes) -> int:
+def token_count(said: bytes) -> TokenCount:
     """The number of tokens in an answer of `/tokenize`. Raises msgspec's errors for anything else."""
-    return len(_tokens.decode(said).tokens)
+    return TokenCount(len(_tokens.decode(said).tokens))
+
+
+def input_tokens(said: bytes) -> TokenCount:
+    """The same in an answer of `/v1/chat/completions/input_tokens`."""
+    return TokenCount(_input.decode(said).input_tokens)
 
 
 class _PieceIn(Struct):
@@ -134,7 +139,12 @@ class _TokensIn(Struct):
     tokens: list[wire.Number]
 
 
+class _InputIn(Struct):
+    input_tokens: wire.Count
+
+
 _tokens = msgspec.json.Decoder(_TokensIn)
+_input = msgspec.json.Decoder(_InputIn)
 _told = msgspec.json.Decoder(_ToldIn)
 _chunk = msgspec.json.Decoder(_ChunkIn)
 _chunks = msgspec.json.Decoder(_ChunkIn | list[_ChunkIn])

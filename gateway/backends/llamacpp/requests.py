@@ -64,10 +64,26 @@ _POOLING_MEMBERS: Mapping[str, tuple[Any, ...]] = {
 
 
 class _Parameters(ParameterWriter):
-    """llama.cpp's names in chats that are written from the canonical form."""
+    """llama.cpp's names in requests that are written from the canonical form."""
+
+    passed = (
+        *("temperature", "top_p", "top_k", "min_p", "frequency_penalty", "presence_penalty"),
+        *("repetition_penalty", "ignore_eos"),
+    )
+    neutral = _NEUTRAL
 
     def sampling(self, body: dict[str, Any], sampling: Sampling) -> None:
-        write_sampling(body, sampling)
+        super().sampling(body, sampling)
+        _no_filters(body)
+        if sampling.seed is not None:
+            body["seed"] = sampling.seed % _SEEDS
+        bias: list[tuple[int, float | bool]] = list((sampling.logit_bias or {}).items())
+        for sequence in sampling.bad_tokens:
+            if len(sequence) != 1:
+                raise unsupported("bad_tokens", NAME)
+            bias.append((sequence[0], False))
+        if bias:
+            body["logit_bias"] = bias
 
     def output(self, body: dict[str, Any], output: Output) -> None:
         if output.kind in ("regex", "grammar", "choice"):
@@ -104,7 +120,7 @@ def text_body(op: Complete, can: Capabilities) -> tuple[dict[str, Any], tuple[st
         body["n_probs"] = max(1, op.logprobs.top)
     if op.stop:
         body["stop"] = op.stop
-    write_sampling(body, op.sampling)
+    PARAMETERS.sampling(body, op.sampling)
     if op.seeds:
         body["seed"] = _seed_of(op)
     if "seed" in body:
@@ -177,34 +193,6 @@ def _only(body: dict[str, Any], op: Chat, name: str) -> None:
         raise bad_value("tool_choice", f"there is no tool '{name}'")
     body["tools"] = [write_tool(tool) for tool in tools]
     body["tool_choice"] = "required"
-
-
-def write_sampling(body: dict[str, Any], sampling: Sampling) -> None:
-    """Adds the sampling members. Raises GatewayError(UNSUPPORTED), naming the parameter, for what llama.cpp lacks."""
-    for name in (
-        "temperature",
-        "top_p",
-        "top_k",
-        "min_p",
-        "frequency_penalty",
-        "presence_penalty",
-        "repetition_penalty",
-        "ignore_eos",
-    ):
-        value = getattr(sampling, name)
-        if value is not None:
-            body[name] = value
-    _no_filters(body)
-    if sampling.seed is not None:
-        body["seed"] = sampling.seed % _SEEDS
-    bias: list[tuple[int, float | bool]] = list((sampling.logit_bias or {}).items())
-    for sequence in sampling.bad_tokens:
-        if len(sequence) != 1:
-            raise unsupported("bad_tokens", NAME)
-        bias.append((sequence[0], False))
-    if bias:
-        body["logit_bias"] = bias
-    refuse_sampling(sampling, _NEUTRAL, NAME)
 
 
 def _refuse(op: Complete) -> None:

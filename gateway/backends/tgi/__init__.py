@@ -7,7 +7,7 @@ text-generation 0.7.0. Its limits, and the gateway's corrections: docs/backends/
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, assert_never
+from typing import Any
 
 from msgspec import Raw
 from msgspec.structs import replace
@@ -27,12 +27,12 @@ from gateway.backends.tgi.requests import (
 )
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.events import Event
-from gateway.core.http import JSON_TYPE, Request, Response
+from gateway.core.http import Request, Response
+from gateway.core.lifecycle import Detokenized, TokenCount, Tokens
 from gateway.core.messages import (
     Audio,
     Chat,
     Complete,
-    CountTokens,
     Detokenize,
     Embed,
     Extra,
@@ -44,13 +44,12 @@ from gateway.core.messages import (
     Score,
     Tokenize,
 )
-from gateway.core.ports import Ask, Capabilities, Counting, Gauges, Partial, Resumption, StreamReader
-from gateway.wire.json import encode
-from gateway.wire.openai.backend import OpenAIBackend
+from gateway.core.ports import Ask, Capabilities, Gauges, Partial, Resumption, StreamReader
+from gateway.wire.openai.backend import CANNOT_TOKENIZE, OpenAIBackend, Written
 from gateway.wire.openai.replies.waits import counted
 from gateway.wire.openai.requests.parts import put
 from gateway.wire.openai.requests.resuming import append_to_prompt, resumed
-from gateway.wire.openai.requests.unsupported import cannot_count, cannot_score, cannot_tokenize, unsupported
+from gateway.wire.openai.requests.unsupported import beyond, cannot_count, unsupported
 from gateway.wire.openai.requests.writing import PATHS, ParameterWriter, compose, messages_of, stream_options
 
 # TGI takes a chat's `model` as the id of a LoRA adapter, except for this value.
@@ -94,51 +93,42 @@ class Tgi(OpenAIBackend):
         docs/backends/tgi.md."""
         return NAME
 
-    def write(self, op: Op, can: Capabilities) -> Request:
-        match op:
-            case Chat() | Complete():
-                rest = rest_of(op)
-                dropped = (*refuse(op, rest), *left_out(op))
-            case Embed():
-                raise GatewayError(Kind.UNSUPPORTED, "a tgi worker makes no embeddings")
-            case Score():
-                raise cannot_score(NAME)
-            case CountTokens() | Tokenize() | Detokenize():
-                raise cannot_tokenize(NAME)
-            case _:
-                assert_never(op)
-        if isinstance(op, Chat):
-            path, body = PATHS[Chat], _chat_body(op, can, rest)
-        else:
-            path, body = "/generate_stream" if op.stream else "/generate", text_body(op, rest)
-        return Request("POST", path, [JSON_TYPE], encode(body), dropped=dropped)
+    def _written(self, op: Chat | Complete | Embed | Score, can: Capabilities) -> Written:
+        if type(op) is Embed:
+            raise GatewayError(Kind.UNSUPPORTED, "a tgi worker makes no embeddings")
+        if type(op) is Score:
+            raise beyond(NAME, "does not rank documents")
+        rest = rest_of(op)
+        dropped = (*refuse(op, rest), *left_out(op))
+        if type(op) is Chat:
+            return Written(PATHS[Chat], _chat_body(op, can, rest), dropped)
+        return Written("/generate_stream" if op.stream else "/generate", text_body(op, rest), dropped)
 
     def resume(self, request: Request, partial: Partial) -> Resumption | str:
         if request.path == PATHS[Chat]:
             return "engine"
         return resumed(request, partial, append_to_prompt, parameters="parameters")
 
-    def count(self, op: Generate, can: Capabilities) -> Counting:
+    def count(self, op: Generate, can: Capabilities) -> Ask[TokenCount]:
         """Counts with `/tokenize`, which reads the same body as `/generate` and truncates in the same way. It cannot
         count chats."""
         if isinstance(op, Chat):
             raise cannot_count(op, NAME)
         if op.min_total is not None:
             raise unsupported("min_total_tokens", NAME)
-        return self._counting(op, text_body(replace(op, max_total=None), rest_of(op)), count, "/tokenize")
+        return self._ask(op, "/tokenize", text_body(replace(op, max_total=None), rest_of(op)), count)
 
-    def tokenize(self, op: Tokenize | Detokenize, can: Capabilities) -> Ask:
-        """Tells the tokens of a text, always with the special ones. Raises GatewayError(UNSUPPORTED) for anything
+    def tokenize(self, op: Tokenize | Detokenize, can: Capabilities) -> Ask[Tokens | Detokenized]:
+        """Asks for the tokens of a text, always with the special ones. Raises GatewayError(UNSUPPORTED) for anything
         else."""
         if isinstance(op, Detokenize):
-            raise cannot_tokenize(NAME)
+            raise beyond(NAME, CANNOT_TOKENIZE)
         if isinstance(op.prompt, Chat):
             raise unsupported("messages", NAME, "it tells the tokens of a text, in 'prompt'")
         if not op.special:
             raise unsupported("add_special_tokens", NAME, "special tokens are always added")
         texts = op.texts
-        body = {"inputs": op.prompt}
-        return self._ask(op, body, lambda said: tokens_of(said, texts, can.max_context), "/tokenize")
+        return self._ask(op, "/tokenize", {"inputs": op.prompt}, lambda said: tokens_of(said, texts, can.max_context))
 
     def read(self, response: Response, op: Generate) -> Iterator[Event]:
         counts = counted(response.header(b"x-prompt-tokens"))

@@ -10,7 +10,7 @@ from msgspec import Raw, Struct
 
 from gateway.backends.tgi.errors import late_fault
 from gateway.core.events import Delta, End, Event, Failed, Finish, PartEnd, PartStart, Start, UsageReport
-from gateway.core.lifecycle import Tokens
+from gateway.core.lifecycle import TokenCount, Tokens
 from gateway.core.messages import Chat, Generate
 from gateway.core.usage import Usage
 from gateway.wire.json import encode
@@ -57,9 +57,9 @@ _generation_decoder = msgspec.json.Decoder(_GenerationIn)
 _ids = msgspec.json.Decoder(list[_IdIn])
 
 
-def count(said: bytes) -> int:
+def count(said: bytes) -> TokenCount:
     """The number of tokens in an answer of `/tokenize`."""
-    return len(_ids.decode(said))
+    return TokenCount(len(_ids.decode(said)))
 
 
 def tokens_of(said: bytes, texts: bool, max_context: int | None) -> Tokens:

@@ -7,37 +7,35 @@ from __future__ import annotations
 
 from base64 import urlsafe_b64encode
 from hmac import digest
-from typing import Any, assert_never
+from typing import Any
 
 import msgspec
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from gateway.backends.vllm.handover import KvTransfer
-from gateway.core.http import JSON_TYPE, Request
+from gateway.core.http import Request
+from gateway.core.lifecycle import Detokenized, TokenCount, Tokens
 from gateway.core.messages import (
     Chat,
     Complete,
-    CountTokens,
     Detokenize,
     Embed,
     Generate,
     Message,
-    Op,
     Output,
     Sampling,
     Score,
     Tokenize,
 )
-from gateway.core.ports import Ask, Capabilities, Counting, Gauges, Handover, Partial, Resumption
+from gateway.core.ports import Ask, Capabilities, Gauges, Handover, Partial, Resumption
 from gateway.wire.json import encode
-from gateway.wire.openai.backend import OpenAIBackend
+from gateway.wire.openai.backend import OpenAIBackend, Written
 from gateway.wire.openai.replies import views as wire
 from gateway.wire.openai.requests.resuming import append_to_chat, resumed
 from gateway.wire.openai.requests.unsupported import (
     OPENAI_IDLE,
     OPENAI_MEMBERS,
-    cannot_tokenize,
     leave_unread,
     no_token_ids,
     refuse_given,
@@ -68,6 +66,9 @@ _UNREAD = {**OPENAI_MEMBERS, "detokenize": (True,)}
 class _Parameters(ParameterWriter):
     """vLLM's names for what OpenAI's wire does not define."""
 
+    passed = (*ParameterWriter.passed, "top_k", "min_p", "repetition_penalty", "min_tokens", "ignore_eos")
+    neutral = {"no_repeat_ngram": (0, 1)}
+
     def completion(self, body: dict[str, Any], op: Complete, can: Capabilities) -> None:
         if op.max_output is None:
             body["max_tokens"] = _rest(op, can)
@@ -83,35 +84,16 @@ class _Parameters(ParameterWriter):
             body["length_penalty"] = op.beams.length_penalty
 
     def sampling(self, body: dict[str, Any], sampling: Sampling) -> None:
-        for name in (
-            "temperature",
-            "top_p",
-            "top_k",
-            "min_p",
-            "seed",
-            "frequency_penalty",
-            "presence_penalty",
-            "repetition_penalty",
-            "min_tokens",
-            "ignore_eos",
-        ):
-            value = getattr(sampling, name)
-            if value is not None:
-                body[name] = value
+        super().sampling(body, sampling)
         stops = (*sampling.stop_tokens, *sampling.eos_tokens)
         if stops:
             body["stop_token_ids"] = list(dict.fromkeys(stops))
         if sampling.bad_words:
             body["bad_words"] = sampling.bad_words
-        bias = {str(token): value for token, value in (sampling.logit_bias or {}).items()}
         for sequence in sampling.bad_tokens:
             if len(sequence) != 1:
                 raise unsupported("bad_word_tokens", NAME)
-            bias[str(sequence[0])] = -100.0
-        if bias:
-            body["logit_bias"] = bias
-        if sampling.no_repeat_ngram is not None and sampling.no_repeat_ngram > 1:
-            raise unsupported("no_repeat_ngram", NAME)
+            body.setdefault("logit_bias", {})[str(sequence[0])] = -100.0
 
     def output(self, body: dict[str, Any], output: Output) -> None:
         """`response_format` has no regex, choice or grammar type; `structured_outputs` (since 0.12) has all."""
@@ -162,63 +144,49 @@ class Vllm(OpenAIBackend):
     adapters = True
     cache_events = True
 
-    def write(self, op: Op, can: Capabilities) -> Request:
-        match op:
-            case Chat() | Complete():
+    def _written(self, op: Chat | Complete | Embed | Score, can: Capabilities) -> Written:
+        dropped: tuple[str, ...] = ()
+        if type(op) is Score:
+            # Scores of several queries have a path of their own. Reranking has members that it lacks in older versions.
+            alone = len(op.queries) == 1
+            path, body = (RERANK, rerank_body(op, can, NAME)) if alone else (SCORE, pairs_body(op, can))
+        else:
+            if type(op) is not Embed:
                 _refuse_for_age(op, can.version)
                 if op.raw is None or op.wire != "openai":
                     op = _with_processors(op, can)
-            case Embed():
-                pass
-            case Score():
-                return _score(op, can)
-            case CountTokens() | Tokenize() | Detokenize():
-                raise cannot_tokenize(NAME)
-            case _:
-                assert_never(op)
-        body, dropped = outgoing(op, can, _PARAMETERS)
+            path = PATHS[type(op)]
+            body, dropped = outgoing(op, can, _PARAMETERS)
         dropped += (*leave_unread(body, op, _UNREAD, OPENAI_IDLE, NAME), *_adjust(body, op))
         if not _GUIDED.keys().isdisjoint(body):
             _rename_guided(body, can.version)
-        return Request("POST", PATHS[type(op)], [JSON_TYPE], encode(body), dropped=dropped)
+        return Written(path, body, dropped)
 
     def resume(self, request: Request, partial: Partial) -> Resumption | str:
         if request.path != PATHS[Chat]:
             return super().resume(request, partial)
         return resumed(request, partial, append_to_chat, trim=True)
 
-    def count(self, op: Generate, can: Capabilities) -> Counting:
-        body: dict[str, Any]
+    def count(self, op: Generate, can: Capabilities) -> Ask[TokenCount]:
+        body: dict[str, Any] = {"model": can.upstream_model}
         if isinstance(op, Chat):
-            body = {"model": can.upstream_model, **prompt_of(op, can, _PARAMETERS)}
-            if "chat_template_kwargs" in op.extra:
-                body["chat_template_kwargs"] = op.extra["chat_template_kwargs"]
-            return self._counting(op, body, lambda said: _count.decode(said).count, "/tokenize")
-        (prompt,) = op.prompts
-        body = {"model": can.upstream_model, "prompt": prompt}
-        if "add_special_tokens" in op.extra:
-            body["add_special_tokens"] = op.extra["add_special_tokens"]
-        return self._counting(op, body, lambda said: _count.decode(said).count, "/tokenize")
+            body |= prompt_of(op, can, _PARAMETERS)
+        else:
+            (body["prompt"],) = op.prompts
+        kept = "chat_template_kwargs" if isinstance(op, Chat) else "add_special_tokens"
+        if kept in op.extra:
+            body[kept] = op.extra[kept]
+        return self._ask(op, "/tokenize", body, lambda said: TokenCount(_count.decode(said).count))
 
-    def tokenize(self, op: Tokenize | Detokenize, can: Capabilities) -> Ask:
+    def tokenize(self, op: Tokenize | Detokenize, can: Capabilities) -> Ask[Tokens | Detokenized]:
         body: dict[str, Any] = {"model": can.upstream_model}
         if isinstance(op, Detokenize):
-            return self._ask(op, {**body, "tokens": op.tokens}, read_text, "/detokenize")
+            return self._ask(op, "/detokenize", {**body, "tokens": op.tokens}, read_text)
         body |= prompt_of(op.prompt, can, _PARAMETERS) if isinstance(op.prompt, Chat) else {"prompt": op.prompt}
         body["add_special_tokens"] = op.special
         if op.texts:
             body["return_token_strs"] = True
-        return self._ask(op, body, read_tokens, "/tokenize")
-
-
-def _score(op: Score, can: Capabilities) -> Request:
-    """Pairs of several queries only are asked of `/v1/score`: reranking has members that it lacks in older versions."""
-    if len(op.queries) == 1:
-        path, body = RERANK, rerank_body(op, can, NAME)
-    else:
-        path, body = SCORE, pairs_body(op, can)
-    dropped = (*leave_unread(body, op, _UNREAD, OPENAI_IDLE, NAME), *_adjust(body, op))
-    return Request("POST", path, [JSON_TYPE], encode(body), dropped=dropped)
+        return self._ask(op, "/tokenize", body, read_tokens)
 
 
 def _adjust(body: dict[str, Any], op: Chat | Complete | Embed | Score) -> tuple[str, ...]:

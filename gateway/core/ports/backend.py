@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 from msgspec import Struct
 
 from gateway.core.errors import GatewayError
 from gateway.core.events import Event
 from gateway.core.http import Request, Response
-from gateway.core.lifecycle import Embeddings, Scores, WholeReply
+from gateway.core.lifecycle import Detokenized, Embeddings, Scores, TokenCount, Tokens
 from gateway.core.messages import Detokenize, Embed, Generate, Op, Score, Tokenize
 from gateway.core.ports.dialect import Partial, StreamReader
 
@@ -68,19 +68,15 @@ class Gauges(Struct, frozen=True):
     in_replies: str | None = None
 
 
-class Counting(Struct, frozen=True):
-    """A request that asks a worker how many tokens a prompt has. `read` takes the number from the answer, which may
-    have any status. It raises GatewayError; UNSUPPORTED if this worker turns out not to count tokens."""
+Answer = TypeVar("Answer", bound=TokenCount | Tokens | Detokenized, covariant=True)
+
+
+class Ask(Struct, Generic[Answer], frozen=True):
+    """A request for what a worker answers without its model. `read` takes the reply from the answer, which may have any
+    status. It raises GatewayError; UNSUPPORTED if this worker turns out not to do it."""
 
     request: Request
-    read: Callable[[Response], int]
-
-
-class Ask(Struct, frozen=True):
-    """A request for what a worker answers without its model. `read` is as in `Counting`, and makes the whole reply."""
-
-    request: Request
-    read: Callable[[Response], WholeReply]
+    read: Callable[[Response], Answer]
 
 
 class Resumption(Struct, frozen=True):
@@ -136,12 +132,12 @@ class Backend(Protocol):
         """The worker's request. Its `dropped` names what it leaves out, such as `op.unnamed`. Raises
         GatewayError(UNSUPPORTED), which names the parameter, for what the worker cannot do."""
 
-    def count(self, op: Generate, can: Capabilities) -> Counting:
+    def count(self, op: Generate, can: Capabilities) -> Ask[TokenCount]:
         """The request for the length of the one prompt of `op`, as the worker reads it. Raises
         GatewayError(UNSUPPORTED) if workers of this backend cannot count it, or cannot obey a total of `op`, which it
         then names."""
 
-    def tokenize(self, op: Tokenize | Detokenize, can: Capabilities) -> Ask:
+    def tokenize(self, op: Tokenize | Detokenize, can: Capabilities) -> Ask[Tokens | Detokenized]:
         """The request for tokens, or for the text of tokens. Raises GatewayError(UNSUPPORTED) if workers of this
         backend cannot do it."""
 

@@ -1,28 +1,18 @@
-"""The base of all backends: it reads what OpenAI's wire defines. Each backend adds its differences."""
+"""The base of all backends: it writes and reads what OpenAI's wire defines. Each backend adds its differences."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
 from gateway.core.errors import GatewayError
 from gateway.core.events import Event
 from gateway.core.http import JSON_TYPE, Request, Response
-from gateway.core.lifecycle import Detokenized, Embeddings, Scores, Tokens
-from gateway.core.messages import Complete, Detokenize, Embed, Generate, Op, Score, Tokenize
-from gateway.core.ports import (
-    Ask,
-    Capabilities,
-    Counting,
-    Facts,
-    Gauges,
-    Handover,
-    Partial,
-    Resumption,
-    StreamReader,
-)
+from gateway.core.lifecycle import Detokenized, Embeddings, Scores, TokenCount, Tokens
+from gateway.core.messages import Chat, Complete, CountTokens, Detokenize, Embed, Generate, Op, Score, Tokenize
+from gateway.core.ports import Ask, Capabilities, Facts, Gauges, Handover, Partial, Resumption, StreamReader
 from gateway.wire.json import encode
 from gateway.wire.openai.replies import views as wire
 from gateway.wire.openai.replies.defaults import DEFAULTS, ReplyDefaults
@@ -30,16 +20,25 @@ from gateway.wire.openai.replies.facts import PATH, facts_of
 from gateway.wire.openai.replies.reading import read_embeddings, reader_of
 from gateway.wire.openai.replies.waits import fault_of
 from gateway.wire.openai.requests.resuming import append_to_prompt, resumed
-from gateway.wire.openai.requests.unsupported import cannot_count, cannot_tokenize
+from gateway.wire.openai.requests.unsupported import beyond, cannot_count
 from gateway.wire.openai.requests.writing import PATHS
 from gateway.wire.openai.scores import inability, read_scores
 
-T = TypeVar("T")
+Answer = TypeVar("Answer", bound=TokenCount | Tokens | Detokenized)
+CANNOT_TOKENIZE = "cannot tokenize"
+
+
+class Written(NamedTuple):
+    """What a worker is sent: the members of its body, and the names of what is left out."""
+
+    path: str
+    body: dict[str, Any]
+    dropped: tuple[str, ...] = ()
 
 
 class OpenAIBackend:
-    """Reads all answers as OpenAI's wire has them, and can count no tokens. Subclasses write requests, and implement
-    core.ports.Backend with that."""
+    """Reads all answers as OpenAI's wire has them, and can count no tokens. Subclasses say what requests hold
+    (`_written`), and implement core.ports.Backend with that."""
 
     name: str
     salts = False
@@ -55,11 +54,22 @@ class OpenAIBackend:
     def reply_wire(self, op: Op) -> str:
         return "openai"
 
-    def count(self, op: Generate, can: Capabilities) -> Counting:
+    def write(self, op: Op, can: Capabilities) -> Request:
+        if type(op) is CountTokens or type(op) is Tokenize or type(op) is Detokenize:
+            raise beyond(self.name, CANNOT_TOKENIZE)  # `count` and `tokenize` write these
+        path, body, dropped = self._written(op, can)
+        return Request("POST", path, [JSON_TYPE], encode(body), dropped=dropped)
+
+    def _written(self, op: Chat | Complete | Embed | Score, can: Capabilities) -> Written:
+        """The request for `op`. Raises GatewayError(UNSUPPORTED), which names the parameter, for what the engine cannot
+        do."""
+        raise NotImplementedError
+
+    def count(self, op: Generate, can: Capabilities) -> Ask[TokenCount]:
         raise cannot_count(op, self.name)
 
-    def tokenize(self, op: Tokenize | Detokenize, can: Capabilities) -> Ask:
-        raise cannot_tokenize(self.name)
+    def tokenize(self, op: Tokenize | Detokenize, can: Capabilities) -> Ask[Tokens | Detokenized]:
+        raise beyond(self.name, CANNOT_TOKENIZE)
 
     def resume(self, request: Request, partial: Partial) -> Resumption | str:
         """Any engine goes on with a text. Chats need an unfinished last message, which OpenAI's API has not."""
@@ -89,30 +99,17 @@ class OpenAIBackend:
         """The error for an answer with any status but 200."""
         return fault_of(response, self._defaults.now())
 
-    def _counting(self, op: Generate, body: dict[str, Any], length: Callable[[bytes], int], path: str) -> Counting:
-        """Counts the tokens of `op` by a request to the worker's `path`. `length` reads the answer, or raises msgspec's
-        errors."""
-        request = Request("POST", path, [JSON_TYPE], encode(body))
-        return Counting(request, self._answered(lambda: cannot_count(op, self.name), length))
-
     def _ask(
-        self,
-        op: Tokenize | Detokenize,
-        body: dict[str, Any],
-        read: Callable[[bytes], Tokens | Detokenized],
-        path: str,
-    ) -> Ask:
-        """Asks for tokens or their text. Members of `op` without a canonical name are passed on."""
-        request = Request("POST", path, [JSON_TYPE], encode({**op.extra, **body}))
-        return Ask(request, self._answered(lambda: cannot_tokenize(self.name), read))
+        self, op: Generate | Tokenize | Detokenize, path: str, body: dict[str, Any], read: Callable[[bytes], Answer]
+    ) -> Ask[Answer]:
+        """Asks for the number of tokens, for tokens or for their text. `read` takes the body of a 200, or raises
+        msgspec's errors. For the latter two, members of `op` without a canonical name are passed on."""
 
-    def _answered(self, unable: Callable[[], GatewayError], read: Callable[[bytes], T]) -> Callable[[Response], T]:
-        """Reads an answer of any status: `read` takes the body of a 200, or raises msgspec's errors. `unable` is for a
-        path that is switched off, or blocked by a proxy before the worker."""
-
-        def reading(response: Response) -> T:
-            if response.status in (404, 405):
-                raise unable()
+        def reading(response: Response) -> Answer:
+            if response.status in (404, 405):  # the path is switched off, or blocked by a proxy before the worker
+                if isinstance(op, (Chat, Complete)):
+                    raise cannot_count(op, self.name)
+                raise beyond(self.name, CANNOT_TOKENIZE)
             if response.status != 200:
                 raise self.fault(response)
             try:
@@ -120,4 +117,6 @@ class OpenAIBackend:
             except (msgspec.MsgspecError, ValueError, RecursionError):
                 raise wire.malformed() from None
 
-        return reading
+        if isinstance(op, (Tokenize, Detokenize)):
+            body = {**op.extra, **body}
+        return Ask(Request("POST", path, [JSON_TYPE], encode(body)), reading)

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from gateway.core.errors import GatewayError, Kind
+from gateway.core.errors import GatewayError
 from gateway.core.http import Response
 from gateway.core.lifecycle import Scores
 from gateway.core.messages import Embed, Op, Score
@@ -21,7 +21,7 @@ from gateway.wire.bulk import is_large
 from gateway.wire.openai.replies import views as wire
 from gateway.wire.openai.replies.excess import refuse_longer
 from gateway.wire.openai.requests.parts import put
-from gateway.wire.openai.requests.unsupported import cannot_score, unsupported
+from gateway.wire.openai.requests.unsupported import beyond, unsupported
 
 RERANK, SCORE = "/v1/rerank", "/v1/score"
 """Never the same paths without the version: vLLM answers those without a key."""
@@ -105,7 +105,4 @@ def inability(response: Response, op: Op | None, backend: str) -> GatewayError |
     worker has failed. A model that the worker does not know is a fault of the configuration, and not meant here."""
     if not isinstance(op, (Embed, Score)) or response.status not in _UNABLE or b"does not exist" in response.body:
         return None
-    if isinstance(op, Score):
-        return cannot_score(backend)
-    message = f"the {backend} worker of this model makes no embeddings"
-    return GatewayError(Kind.UNSUPPORTED, message, code="beyond_model")
+    return beyond(backend, "does not rank documents" if isinstance(op, Score) else "makes no embeddings")

@@ -172,26 +172,14 @@ def unwritten(op: Chat | Complete) -> Iterator[str]:
         yield "response_format.json_schema.description"
 
 
+def beyond(backend: str, what: str) -> GatewayError:
+    """The error for an operation that no worker of `backend` can do; `what` continues "the worker"."""
+    return GatewayError(Kind.UNSUPPORTED, f"the {backend} worker of this model {what}", code="beyond_model")
+
+
 def cannot_count(op: Chat | Complete, backend: str) -> GatewayError:
     """The error for a worker that cannot count tokens. It names the total of `op`, if `op` has one."""
-    if isinstance(op, Complete) and (op.max_total is not None or op.min_total is not None):
-        return unsupported(total_of(op), backend)
-    message = f"the {backend} worker of this model cannot count the tokens of a prompt"
-    return GatewayError(Kind.UNSUPPORTED, message, code="beyond_model")
-
-
-def total_of(op: Complete) -> str:
-    """The name of the limit on prompt and output together that `op` sets."""
-    return "max_total_tokens" if op.max_total is not None else "min_total_tokens"
-
-
-def cannot_tokenize(backend: str) -> GatewayError:
-    """The error for a worker that cannot list tokens."""
-    message = f"the {backend} worker of this model cannot tokenize"
-    return GatewayError(Kind.UNSUPPORTED, message, code="beyond_model")
-
-
-def cannot_score(backend: str) -> GatewayError:
-    """The error for a worker that does not rank documents."""
-    message = f"the {backend} worker of this model does not rank documents"
-    return GatewayError(Kind.UNSUPPORTED, message, code="beyond_model")
+    for name in ("max_total", "min_total") if isinstance(op, Complete) else ():
+        if getattr(op, name) is not None:
+            return unsupported(f"{name}_tokens", backend)
+    return beyond(backend, "cannot count the tokens of a prompt")

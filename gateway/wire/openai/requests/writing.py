@@ -50,7 +50,13 @@ class ParameterWriter:
     """An engine's names for what OpenAI's wire does not define. This class has only OpenAI's own and refuses the rest.
 
     Each method adds members to the outgoing body, or raises GatewayError(UNSUPPORTED), which names the parameter.
+
+    passed   the parameters of sampling that the engine has under their own names
+    neutral  those that it lacks -> the values that change nothing
     """
+
+    passed: Sequence[str] = ("temperature", "top_p", "seed", "frequency_penalty", "presence_penalty")
+    neutral = _NEUTRAL
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -64,17 +70,10 @@ class ParameterWriter:
             body["seed"] = op.seeds[0]
 
     def sampling(self, body: dict[str, Any], sampling: Sampling) -> None:
-        put(
-            body,
-            temperature=sampling.temperature,
-            top_p=sampling.top_p,
-            seed=sampling.seed,
-            frequency_penalty=sampling.frequency_penalty,
-            presence_penalty=sampling.presence_penalty,
-        )
+        refuse_sampling(sampling, self.neutral, self.name)
+        put(body, **{name: getattr(sampling, name) for name in self.passed})
         if sampling.logit_bias:
             body["logit_bias"] = {str(token): bias for token, bias in sampling.logit_bias.items()}
-        refuse_sampling(sampling, _NEUTRAL, self.name)
 
     def output(self, body: dict[str, Any], output: Output) -> None:
         if output.kind == "text":
