@@ -308,13 +308,4 @@ ALL = (
             ("_gateway.tpl", "{{- if $model.headersSecret.name -}}", "{{- if false -}}"),
         ),
     ),
-    Property(
-        "further objects are taken, and templates in text are filled in",
-        "hatches",
-        lambda among: (
-            find(among, "ConfigMap", "site")["data"] == {"zone": "UTC"}
-            and find(among, "ConfigMap", "dragoman-extra")["data"] == {"gateway": "dragoman"}
-        ),
-        (("extraobjects.yaml", "{{- range .Values.extraObjects }}", "{{- range list }}"),),
-    ),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tests.helm.chart import Object, container, find, pods
-from tests.helm.property import Property, at, deployment, gateway_yaml
+from tests.helm.property import Property, at
 
 WORKER = "_worker.tpl"
 POD = "_pod.tpl"
@@ -89,12 +89,6 @@ def _ray(among: Sequence[Object]) -> bool:
 
 ALL = (
     Property(
-        "an autoscaled model has no number of copies",
-        "autoscaled",
-        lambda among: "replicas" not in deployment(among, "dragoman-busy"),
-        ((POD, "{{- if not .section.autoscaling.enabled -}}", "{{- if true -}}"),),
-    ),
-    Property(
         "workers scale by the sum of what waits in them and in the gateways",
         "autoscaled",
         _waiting,
@@ -113,44 +107,6 @@ ALL = (
             ("_queries.tpl", "sum(vllm:num_requests_running", "sum(vllm:num_requests_waiting_no"),
             (SCALED, 'threshold: "1000000000"', 'threshold: "1"'),
             (SCALED, "cooldownPeriod: {{ $scaling.cooldownSeconds }}", "cooldownPeriod: 0"),
-        ),
-    ),
-    Property(
-        "without Prometheus the copies stay",
-        "autoscaled",
-        lambda among: (
-            find(among, "ScaledObject", "dragoman-busy")["spec"]["fallback"]
-            == {"failureThreshold": 3, "replicas": 1, "behavior": "currentReplicasIfHigher"}
-        ),
-        ((SCALED, "behavior: currentReplicasIfHigher", "behavior: static"),),
-    ),
-    Property(
-        "copies of a model go slowly, one at a time",
-        "autoscaled",
-        lambda among: (
-            at(
-                find(among, "ScaledObject", "dragoman-busy"),
-                "spec.advanced.horizontalPodAutoscalerConfig.behavior.scaleDown",
-            )
-            == {"stabilizationWindowSeconds": 900, "policies": [{"type": "Pods", "value": 1, "periodSeconds": 180}]}
-        ),
-        ((SCALED, "stabilizationWindowSeconds: {{ $scaling.scaleDownSeconds }}", ""),),
-    ),
-    Property(
-        "a LeaderWorkerSet is scaled as a whole",
-        "multi-node",
-        lambda among: (
-            find(among, "ScaledObject", "dragoman-scaled")["spec"]["scaleTargetRef"]
-            == {"apiVersion": "leaderworkerset.x-k8s.io/v1", "kind": "LeaderWorkerSet", "name": "dragoman-scaled"}
-            and "replicas" not in find(among, "LeaderWorkerSet", "dragoman-scaled")["spec"]
-        ),
-        (
-            (
-                SCALED,
-                '{{ ternary "leaderworkerset.x-k8s.io/v1" "apps/v1" (eq $model.kind "LeaderWorkerSet") }}',
-                "apps/v1",
-            ),
-            (POD, "{{- if not .section.autoscaling.enabled -}}", "{{- if true -}}"),
         ),
     ),
     Property(
@@ -178,25 +134,10 @@ ALL = (
         ),
     ),
     Property(
-        "a lost rank restarts its group",
-        "multi-node",
-        lambda among: (
-            at(find(among, "LeaderWorkerSet", "dragoman-large"), "spec.leaderWorkerTemplate.restartPolicy")
-            == "RecreateGroupOnPodRestart"
-        ),
-        ((GROUP, "restartPolicy: RecreateGroupOnPodRestart", "restartPolicy: None"),),
-    ),
-    Property(
         "ranks outlive their leader's drain",
         "multi-node",
         _outlives,
         ((WORKER, 'seconds: {{ add (int (include "dragoman.graceSeconds" .)) 10 }}', "seconds: 5"),),
-    ),
-    Property(
-        "the gateway finds leaders alone",
-        "multi-node",
-        lambda among: find(among, "Service", "dragoman-large")["spec"]["selector"]["dragoman-role"] == "leader",
-        (("models/service.yaml", "dragoman-role: leader", ""),),
     ),
     Property(
         "a RayCluster runs Ray and the worker on its head",
@@ -207,43 +148,6 @@ ALL = (
             ("models/raycluster.yaml", "exec dragoman worker vllm", "exec vllm serve"),
             ("models/raycluster.yaml", '(list "--distributed-executor-backend" "ray")', "list"),
             ("models/raycluster.yaml", "minReplicas: {{ sub $model.nodes 1 }}", "minReplicas: 0"),
-        ),
-    ),
-    Property(
-        "workers elsewhere are named by their addresses, with their own key and authority",
-        "everything",
-        lambda among: (
-            gateway_yaml(among)["models"]["remote"]
-            == {
-                "backend": "openai",
-                "workers": ["https://api.provider.example/base"],
-                "api_key_file": "/run/dragoman/models/remote/api-key",
-                "ca_file": "/run/dragoman/ca/remote/ca.crt",
-                "upstream_model": "provider/big-2026",
-                "deadlines": {"first_byte_s": "2m"},
-            }
-            and gateway_yaml(among)["models"]["zephyr"] == {"backend": "tgi", "workers": ["http://tgi.example:8080"]}
-        ),
-        (
-            ("_gateway.tpl", '"backend" .backend', '"backend" "vllm"'),
-            ("_gateway.tpl", '$entry "ca_file"', '$entry "other"'),
-        ),
-    ),
-    Property(
-        "a small model on CPU runs without a GPU",
-        "embedded",
-        lambda among: (
-            container(among, "Deployment", "dragoman-smollm2")["command"] == ["dragoman", "worker", "embedded"]
-            and "limits" not in container(among, "Deployment", "dragoman-smollm2")["resources"]
-            and gateway_yaml(among)["models"]["smollm2"]["backend"] == "llamacpp"
-        ),
-        (
-            (
-                WORKER,
-                '(eq .model.engine "vllm") -}}\n  {{- $_ := set $resources',
-                "true -}}\n  {{- $_ := set $resources",
-            ),
-            ("_gateway.tpl", '(ternary "llamacpp" "vllm" (eq .engine "embedded"))', '"vllm"'),
         ),
     ),
 )

@@ -105,24 +105,6 @@ ALL = (
         ),
     ),
     Property(
-        "there is no console unless it is asked for",
-        "minimal",
-        lambda among: "console" not in gateway_yaml(among),
-        ((GATEWAY, "{{- if .Values.console.enabled -}}", "{{- if true -}}"),),
-    ),
-    Property(
-        "the gateway is restarted by /livez alone",
-        "minimal",
-        lambda among: at(gateway(among), "livenessProbe.httpGet") == {"path": "/livez", "port": "metrics"},
-        (
-            (
-                POD,
-                "livenessProbe:\n        httpGet:\n          path: /livez",
-                "livenessProbe:\n        httpGet:\n          path: /readyz",
-            ),
-        ),
-    ),
-    Property(
         "a gateway that starts late is not killed for it",
         "minimal",
         lambda among: (
@@ -130,12 +112,6 @@ ALL = (
             and probe["periodSeconds"] * probe["failureThreshold"] == 180
         ),
         ((POD, "failureThreshold: 90", "failureThreshold: 1"),),
-    ),
-    Property(
-        "the gateway takes requests when /readyz says so",
-        "minimal",
-        lambda among: at(gateway(among), "readinessProbe.httpGet") == {"path": "/readyz", "port": "metrics"},
-        ((POD, "path: /readyz", "path: /livez"),),
     ),
     Property(
         "metrics have a port of their own",
@@ -180,34 +156,10 @@ ALL = (
         (("gateway/hpa.yaml", "{{- if $scaling.requestsInFlight }}", "{{- if false }}"),),
     ),
     Property(
-        "gateways go slowly, one at a time",
-        "autoscaled",
-        lambda among: (
-            at(find(among, "HorizontalPodAutoscaler"), "spec.behavior.scaleDown")
-            == {"stabilizationWindowSeconds": 600, "policies": [{"type": "Pods", "value": 1, "periodSeconds": 120}]}
-        ),
-        (
-            ("gateway/hpa.yaml", "stabilizationWindowSeconds: {{ $scaling.scaleDownSeconds }}", ""),
-            ("gateway/hpa.yaml", "type: Pods\n          value: 1", "type: Pods\n          value: 9"),
-        ),
-    ),
-    Property(
-        "an autoscaled gateway has no number of copies",
-        "autoscaled",
-        lambda among: "replicas" not in deployment(among),
-        (("_pod.tpl", "{{- if not .section.autoscaling.enabled -}}", "{{- if true -}}"),),
-    ),
-    Property(
         "gateways are spread over nodes and zones",
         "minimal",
         _spread,
         ((POD, "{{- if .Values.gateway.topologySpread.enabled }}", "{{- if false }}"),),
-    ),
-    Property(
-        "a roll-out takes no gateway away before the next is ready",
-        "minimal",
-        lambda among: deployment(among)["strategy"]["rollingUpdate"] == {"maxUnavailable": 0, "maxSurge": 1},
-        ((DEPLOYMENT, "maxUnavailable: 0", "maxUnavailable: 1"),),
     ),
     Property(
         "a first install waits for the longest load",
@@ -290,12 +242,6 @@ ALL = (
         ((NAMES, "automountServiceAccountToken: false", "automountServiceAccountToken: true"),),
     ),
     Property(
-        "the ServiceAccount gives no token to anybody",
-        "minimal",
-        lambda among: find(among, "ServiceAccount")["automountServiceAccountToken"] is False,
-        (("serviceaccount.yaml", "automountServiceAccountToken: false", ""),),
-    ),
-    Property(
         "no Pod gets variables of Services, which the gateway would refuse",
         "multi-node",
         every_pod(lambda spec: spec["enableServiceLinks"] is False),
@@ -312,12 +258,6 @@ ALL = (
                 '{{- merge (include "dragoman.selector" . | fromYaml) (dict "helm.sh/chart" "x") (default dict .extra)',
             ),
         ),
-    ),
-    Property(
-        "limits know how many gateways there are before Redis has told",
-        "everything",
-        lambda among: gateway_yaml(among)["limiter"]["replicas"] == 3,
-        ((GATEWAY, '$config "limiter" (', '$config "limiter" dict -}}{{- $_ = ('),),
     ),
     Property(
         "Valkey's password stands in no argument and no variable",

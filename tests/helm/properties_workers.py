@@ -6,18 +6,11 @@ import json
 from collections.abc import Sequence
 
 from tests.helm.chart import Object, container, find
-from tests.helm.property import Property, at, deployment, environment, flags, gateway_yaml
+from tests.helm.property import Property, at, deployment, environment, flags, gateway_yaml, volume
 
 WORKER = "_worker.tpl"
 WORKLOAD = "models/workload.yaml"
 QWEN = "dragoman-qwen3-8b"
-
-
-def _volume(among: Sequence[Object], name: str, kind: str = "Deployment") -> Object:
-    """The volume with the weights of a model's Pods, without its name."""
-    volumes = at(find(among, kind, name), "spec.template.spec.volumes")
-    found: Object = next((volume for volume in volumes if volume["name"] == "cache"), {})
-    return {key: value for key, value in found.items() if key != "name"}
 
 
 def _mount(among: Sequence[Object], name: str, volume: str = "cache") -> Object:
@@ -79,37 +72,6 @@ def _told_and_heard(among: Sequence[Object]) -> bool:
 
 ALL = (
     Property(
-        "a worker is `dragoman worker vllm` with the model under the name that clients use",
-        "several-models",
-        lambda among: (
-            container(among, "Deployment", "dragoman-gpt-4-1")["command"] == ["dragoman", "worker", "vllm"]
-            and flags(among, "Deployment", "dragoman-gpt-4-1")["--model"] == "openai/gpt-oss-20b"
-            and flags(among, "Deployment", "dragoman-gpt-4-1")["--served-model-name"] == "gpt-4.1"
-        ),
-        (
-            (WORKER, "command: [dragoman, worker, {{ $model.engine }}]", "command: [vllm, serve]"),
-            (WORKER, 'list "--served-model-name" .name', "list"),
-        ),
-    ),
-    Property(
-        "workers ask for GPUs and tolerate their taint",
-        "minimal",
-        lambda among: (
-            container(among, "Deployment", QWEN)["resources"]["limits"] == {"nvidia.com/gpu": 1}
-            and at(deployment(among, QWEN), "template.spec.tolerations.0.key") == "nvidia.com/gpu"
-        ),
-        (
-            (WORKER, "(dict .model.gpuResource (int .model.gpus))", "dict"),
-            (WORKER, 'set $own "tolerations"', 'set $own "tolerated"'),
-        ),
-    ),
-    Property(
-        "vLLM is told of all GPUs of a Pod",
-        "autoscaled",
-        lambda among: flags(among, "Deployment", "dragoman-seldom")["--tensor-parallel-size"] == "2",
-        ((WORKER, "{{- if gt (int $model.gpus) 1 -}}", "{{- if false -}}"),),
-    ),
-    Property(
         "no worker is the first that a full node evicts",
         "several-models",
         lambda among: all(
@@ -117,20 +79,6 @@ ALL = (
             for name in ("gpt-4-1", "embed", "qwen-qwen3-8b")
         ),
         ((WORKER, "{{- with $requests -}}", "{{- with false -}}"),),
-    ),
-    Property(
-        "a limit alone is the request, too",
-        "hatches",
-        lambda among: (
-            at(deployment(among, "dragoman-one"), "template.spec.containers.0.resources.requests") == {"cpu": "2"}
-        ),
-        ((WORKER, "{{- if not (hasKey (default dict $resources.limits) $name) -}}", "{{- if true -}}"),),
-    ),
-    Property(
-        "workers run under a runtime class",
-        "everything",
-        lambda among: at(deployment(among, QWEN), "template.spec.runtimeClassName") == "nvidia",
-        (("_pod.tpl", '"runtimeClassName" ', ""),),
     ),
     Property(
         "/dev/shm is memory of its own size",
@@ -166,47 +114,10 @@ ALL = (
         ((WORKER, "timeoutSeconds: 15\n  failureThreshold: 8", "timeoutSeconds: 15\n  failureThreshold: 1"),),
     ),
     Property(
-        "weights in an emptyDir, with a limit",
-        "minimal",
-        lambda among: _volume(among, QWEN) == {"emptyDir": {"sizeLimit": "100Gi"}},
-        ((WORKER, "sizeLimit: {{ $cache.size }}", ""),),
-    ),
-    Property(
-        "weights on one claim, which stays when the release goes",
-        "everything",
-        lambda among: (
-            _volume(among, QWEN) == {"persistentVolumeClaim": {"claimName": f"{QWEN}-cache"}}
-            and at(find(among, "PersistentVolumeClaim"), "metadata.annotations") == {"helm.sh/resource-policy": "keep"}
-            and at(find(among, "PersistentVolumeClaim"), "spec.accessModes") == ["ReadWriteMany"]
-        ),
-        (
-            (WORKER, '{{- else if eq $cache.mode "pvc" }}', '{{- else if eq $cache.mode "none" }}'),
-            ("models/service.yaml", "helm.sh/resource-policy: keep", "note: none"),
-        ),
-    ),
-    Property(
-        "weights on a claim for each copy",
-        "openshift",
-        lambda among: (
-            at(find(among, "StatefulSet", QWEN), "spec.volumeClaimTemplates.0.spec.resources.requests.storage")
-            == "50Gi"
-        ),
-        ((WORKLOAD, "  {{- if $stateful }}\n  volumeClaimTemplates:", "  {{- if false }}\n  volumeClaimTemplates:"),),
-    ),
-    Property(
-        "weights in a folder of the node",
-        "air-gapped",
-        lambda among: (
-            _volume(among, "dragoman-from-node")
-            == {"hostPath": {"path": "/mnt/huggingface", "type": "DirectoryOrCreate"}}
-        ),
-        ((WORKER, "path: {{ $cache.hostPath }}", "path: /mnt"),),
-    ),
-    Property(
         "weights in an image volume, read-only",
         "air-gapped",
         lambda among: (
-            _volume(among, "dragoman-from-image")["image"]["reference"] == "registry.internal/weights/qwen3-8b:1"
+            volume(among, "dragoman-from-image")["image"]["reference"] == "registry.internal/weights/qwen3-8b:1"
             and _mount(among, "dragoman-from-image")["readOnly"]
             and _mount(among, "dragoman-from-claim")["readOnly"]
         ),
@@ -228,12 +139,6 @@ ALL = (
         ((WORKER, "{{- if $written }}", "{{- if true }}"),),
     ),
     Property(
-        "without a hub nothing is asked of one",
-        "air-gapped",
-        lambda among: environment(container(among, "Deployment", "dragoman-from-node"))["HF_HUB_OFFLINE"] == "1",
-        ((WORKER, "{{- if $model.loadsNothing }}", "{{- if false }}"),),
-    ),
-    Property(
         "a worker's grace fits into what the kubelet allows",
         "everything",
         _drain,
@@ -241,18 +146,6 @@ ALL = (
             (WORKER, "{{ sub (int .model.stopSeconds) 40 }}", "{{ .model.stopSeconds }}"),
             (WORKER, "terminationGracePeriodSeconds: {{ .model.stopSeconds }}", ""),
         ),
-    ),
-    Property(
-        "an embedded worker's grace fits as well",
-        "embedded",
-        lambda among: flags(among, "Deployment", "dragoman-smollm2")["--grace"] == "140",
-        ((WORKER, '{{- $flags = concat $flags (list "--grace" (include "dragoman.graceSeconds" .)) -}}', ""),),
-    ),
-    Property(
-        "a worker that is found by DNS waits until it is found no more",
-        "no-redis",
-        lambda among: at(container(among, "Deployment", QWEN), "lifecycle.preStop.sleep.seconds") == 10,
-        ((WORKER, "{{- if not $model.registers }}\nlifecycle:", "{{- if false }}\nlifecycle:"),),
     ),
     Property(
         "workers register, as a user of their own and by TLS",
@@ -277,15 +170,6 @@ ALL = (
         ),
     ),
     Property(
-        "engine and gateway agree how many sequences run at once",
-        "everything",
-        lambda among: (
-            flags(among, "Deployment", QWEN)["--max-num-seqs"] == "64"
-            and gateway_yaml(among)["models"]["qwen3-8b"]["max_in_flight"] == 64
-        ),
-        ((WORKER, '"--max-num-seqs"', '"--max-seqs"'), ("_gateway.tpl", '"max_in_flight"', '"max_context"')),
-    ),
-    Property(
         "engines tell what they have cached where gateways listen",
         "several-models",
         _told_and_heard,
@@ -294,40 +178,6 @@ ALL = (
             (WORKER, '(printf "tcp://*:%d" (int .replayPort))', '(printf "tcp://*:%d" (int .port))'),
             (WORKER, "(int .bufferSteps)", "10000"),
             ("_models.tpl", "and $runs $events.enabled", "and $runs"),
-        ),
-    ),
-    Property(
-        "vLLM's key comes from the Secret that the gateway shows",
-        "everything",
-        lambda among: (
-            environment(container(among, "Deployment", QWEN))["VLLM_API_KEY"]
-            == {"secretKeyRef": {"name": "worker-key", "key": "key"}}
-            and gateway_yaml(among)["models"]["qwen3-8b"]["api_key_file"] == "/run/dragoman/models/qwen3-8b/key"
-        ),
-        ((WORKER, "- name: VLLM_API_KEY", "- name: VLLM_KEY"), ("_gateway.tpl", '"api_key_file"', '"other"')),
-    ),
-    Property(
-        "a roll-out frees a GPU before it asks for one",
-        "minimal",
-        lambda among: deployment(among, QWEN)["strategy"]["rollingUpdate"] == {"maxSurge": 0, "maxUnavailable": 1},
-        ((WORKLOAD, "maxSurge: 0", "maxSurge: 1"),),
-    ),
-    Property(
-        "a roll-out with GPUs to spare keeps every copy",
-        "everything",
-        lambda among: deployment(among, QWEN)["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0},
-        ((WORKLOAD, '{{- if eq $model.rollout "replace" }}', "{{- if true }}"),),
-    ),
-    Property(
-        "one worker of a model at a time is evicted",
-        "minimal",
-        lambda among: (
-            find(among, "PodDisruptionBudget", QWEN)["spec"]["maxUnavailable"] == 1
-            and find(among, "PodDisruptionBudget", QWEN)["spec"]["unhealthyPodEvictionPolicy"] == "AlwaysAllow"
-        ),
-        (
-            ("models/service.yaml", "maxUnavailable: 1", "maxUnavailable: 0"),
-            ("models/service.yaml", "unhealthyPodEvictionPolicy: AlwaysAllow", ""),
         ),
     ),
 )

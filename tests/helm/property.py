@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -32,9 +34,9 @@ class Property:
             return False
 
 
-def at(value: Any, path: str) -> Any:
+def at(value: Any, path: str = "") -> Any:
     """What a dotted path leads to; numbers are positions in lists. Raises LookupError."""
-    for name in path.split("."):
+    for name in filter(None, path.split(".")):
         value = value[int(name)] if isinstance(value, list) else value[name]
     return value
 
@@ -66,3 +68,76 @@ def flags(among: Sequence[Object], kind: str, name: str) -> dict[str, str]:
 def environment(one: Object) -> dict[str, Any]:
     """The variables of a container: the value, or where it is from."""
     return {variable["name"]: variable.get("value", variable.get("valueFrom")) for variable in one.get("env", [])}
+
+
+def volume(among: Sequence[Object], name: str, kind: str = "Deployment") -> Object:
+    """The volume with the weights of a model's Pods, without its name."""
+    volumes = at(find(among, kind, name), "spec.template.spec.volumes")
+    found: Object = next((volume for volume in volumes if volume["name"] == "cache"), {})
+    return {key: value for key, value in found.items() if key != "name"}
+
+
+def policy(among: Sequence[Object], name: str) -> Object:
+    spec: Object = find(among, "NetworkPolicy", name)["spec"]
+    return spec
+
+
+def reached_from(policy: Object, port: Any) -> list[Any]:
+    """The peers that reach a port; [None] for everybody."""
+    rules = [rule for rule in policy["ingress"] if {"port": port} in rule.get("ports", [{"port": port}])]
+    return [peer for rule in rules for peer in rule.get("from", [None])]
+
+
+def components(peers: Sequence[Any]) -> list[str]:
+    return [peer["podSelector"]["matchLabels"]["app.kubernetes.io/component"] for peer in peers]
+
+
+def open_to(policy: Object, port: int | str) -> list[Any]:
+    """The peers to which a port is open; [None] for everybody."""
+    rules = [rule for rule in policy["egress"] if port in [one["port"] for one in rule.get("ports", [])]]
+    return [peer for rule in rules for peer in rule.get("to", [None])]
+
+
+def look(among: Sequence[Object], place: str) -> Any:
+    """The value at a place of properties.yaml. Its words, with a dotted path for PATH:
+
+    gateway.yaml PATH, KIND/NAME PATH (* for the only one of its kind), container KIND/NAME PATH, env KIND/NAME NAME,
+    flags KIND/NAME FLAG, volume NAME [PATH], from NAME PORT, to NAME PORT (the peers that a policy lets in or out),
+    components from NAME PORT (the components that these peers are). Raises LookupError.
+    """
+    match place.split():
+        case ["gateway.yaml", *path]:
+            return at(gateway_yaml(among), *path)
+        case ["container", where, path]:
+            return at(container(among, *where.split("/")), path)
+        case ["env", where, name]:
+            return environment(container(among, *where.split("/")))[name]
+        case ["flags", where, name]:
+            return flags(among, *where.split("/"))[name]
+        case ["volume", name, *path]:
+            return at(volume(among, name), *path)
+        case ["from" | "to" as way, name, port]:
+            number = int(port) if port.isdigit() else port
+            return (reached_from if way == "from" else open_to)(policy(among, name), number)
+        case ["components", *peers]:
+            return components(look(among, " ".join(peers)))
+        case [where, *path]:
+            kind, name = where.split("/")
+            return at(find(among, kind, None if name == "*" else name), *path)
+    raise LookupError(place)
+
+
+def _as_declared(declared: dict[str, Any], among: Sequence[Object]) -> bool:
+    return (
+        all(look(among, place) == value for place, value in declared.get("is", {}).items())
+        and all(value in look(among, place) for place, value in declared.get("has", {}).items())
+        and all(value not in look(among, place) for place, value in declared.get("lacks", {}).items())
+    )
+
+
+def declared() -> list[Property]:
+    """The properties of properties.yaml."""
+    return [
+        Property(one["name"], one["values"], partial(_as_declared, one), tuple(map(tuple, one["made_by"])))
+        for one in yaml.safe_load(Path(__file__).with_name("properties.yaml").read_text())
+    ]

@@ -8,9 +8,10 @@ import pytest
 
 from tests.helm import properties_added, properties_fleet, properties_gateway, properties_network, properties_workers
 from tests.helm.chart import CHART, VALUES, copy, objects, parsed, template
-from tests.helm.property import Off, Property
+from tests.helm.property import Off, Property, declared
 
 ALL = (
+    *declared(),
     *properties_gateway.ALL,
     *properties_workers.ALL,
     *properties_fleet.ALL,
