@@ -12,6 +12,10 @@ CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 GONE = {"backend": "vllm", "workers": ["http://127.0.0.1:9"]}
 
 
+FORGOTTEN = {"backend": "vllm", "upstream_model": "sim", "workers": ["http://127.0.0.1:9"]}
+"""A model with nobody at its worker's address."""
+
+
 def key(name: str, **options: Any) -> tuple[str, dict[str, Any]]:
     """A new key, and its part of the configuration."""
     secret, entry = new_key(name)

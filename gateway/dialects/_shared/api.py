@@ -28,6 +28,7 @@ class Api(Dialect):
     """One client-side API. By default it drops unknown fields, has OpenAI's errors, takes keys behind `Bearer`, and has
     no passthrough lane.
 
+    unknown  the kind of a refusal of unknown fields
     lists    route of a list of models, or of a probe -> what writes its reply
     known    operation -> the names of the top-level members in its table of fields
     ignored  operation -> those of them that are accepted and reported as dropped
@@ -36,6 +37,7 @@ class Api(Dialect):
     """
 
     extras: ExtrasPolicy = "drop"
+    unknown: Kind = Kind.BAD_REQUEST
     errors: Errors = refusals.ERRORS
     key_header = b"authorization"
     passthrough: Mapping[str, Passthrough] = {}
@@ -57,7 +59,7 @@ class Api(Dialect):
         """(the members of `raw` without a row in the table, as far as they are kept; the names of dropped and ignored
         members). See `settle_unknown`."""
         binding = CONSTRAINTS.get(operation, ())
-        extra, dropped = settle_unknown(raw, self.known[operation], self.extras, binding=binding)
+        extra, dropped = settle_unknown(raw, self.known[operation], self.extras, kind=self.unknown, binding=binding)
         return extra, (*dropped, *[name for name in self.ignored[operation] if name in raw])
 
     def listed(self, request: Request) -> ListModels:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gateway.core.fields import Field, Handling
+from gateway.core.fields import Field, Handling, body_members
 
 Tables = Mapping[str, Sequence[Field]]
 NO_PLACE = "nothing behind us has a place for it"
@@ -29,7 +29,8 @@ def renamed(name: str, to: str, sample: Any, note: str = "") -> Field:
 
 def ignored_members(fields: Tables) -> Mapping[str, tuple[str, ...]]:
     """The names of the top-level members that each operation accepts and reports as dropped."""
+    members = body_members(fields)
     return {
-        name: tuple(field.name for field in found if field.handling == "ignored" and "." not in field.name)
+        name: tuple(field.name for field in found if field.handling == "ignored" and field.name in members[name])
         for name, found in fields.items()
     }

@@ -19,11 +19,10 @@ from gateway.core.http import Request, Route
 from gateway.core.messages import Chat, Complete, Generate, Op
 from gateway.core.ports import StreamWriter
 from gateway.dialects._shared.api import Api
-from gateway.dialects.friendli.fields import EXAMPLES, FIELDS, KNOWN, TEAM
+from gateway.dialects.friendli.fields import EXAMPLES, FIELDS, TEAM
 from gateway.dialects.friendli.replies import ERRORS, ChatWriter, ChunkWriter, Writer, error_event, refuse, write
 from gateway.dialects.friendli.requests import Draw, read_chat, read_complete
-from gateway.wire.json import members, require_json, settle_unknown, whole_numbers
-from gateway.wire.openai.requests.constraints import CONSTRAINTS
+from gateway.wire.json import members, require_json, whole_numbers
 
 
 class Friendli(Api):
@@ -35,6 +34,7 @@ class Friendli(Api):
     name = "friendli"
     prefixes = ("/friendli",)
     extras: ExtrasPolicy = "error"
+    unknown = Kind.UNSUPPORTED
     routes = (
         Route("POST", "/v1/completions", "complete"),
         Route("POST", "/v1/chat/completions", "chat"),
@@ -55,9 +55,7 @@ class Friendli(Api):
         require_json(request)
         raw = members(request)
         operation = "chat" if request.route == "chat" else "complete"
-        extra, dropped = settle_unknown(
-            raw, KNOWN[operation], self.extras, kind=Kind.UNSUPPORTED, binding=CONSTRAINTS[operation]
-        )
+        extra, dropped = self.settle(raw, operation)
         if request.header(b"x-friendli-team") is not None:
             dropped = (*dropped, TEAM.name)
         op: Chat | Complete

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from gateway.core.fields import WORDS, Example, Examples, Field, body_members
+from gateway.core.fields import WORDS, Example, Examples, Field
 from gateway.dialects._shared.rows import model_row, renamed, rows
 from gateway.wire.openai.requests.fields import LOGPROBS, TOOLS, mapped, stream_options
 
@@ -87,8 +87,6 @@ FIELDS: Mapping[str, Sequence[Field]] = {
         renamed("response_format", _FORMAT, _JSON, "as for text completions, and json_schema as OpenAI has it"),
     ),
 }
-KNOWN = body_members(FIELDS)
-"""The names of the members of a body."""
 EXAMPLES: Examples = {
     "complete": (
         Example("complete", {"prompt": WORDS}, ends=b'"complete"'),

@@ -35,12 +35,7 @@ _Ids = Annotated[list[_Id], Meta(min_length=1)]
 _Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 _Least = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 _Penalty = Annotated[float, Meta(ge=-2, le=2)]
-_Repetition = Annotated[float, Meta(ge=1)]
-_Microseconds = Annotated[int, Meta(ge=1, le=10**15)]
 _Seed = Annotated[int, Meta(ge=0, le=2**63 - 1)]
-_Choices = Annotated[int, Meta(ge=1, le=128)]
-_Temperature = Annotated[float, Meta(ge=0)]
-_TopP = Annotated[float, Meta(gt=0, le=1)]
 
 
 class _SequenceIn(Struct, forbid_unknown_fields=True):
@@ -55,31 +50,36 @@ class _FormatIn(Struct, forbid_unknown_fields=True):
     schema: str | dict[str, Any] | None = None
 
 
-class _CompleteIn(Struct):
+class _SharedIn(Struct):
+    """Members that OpenAI's wire does not have, or has with another range."""
+
+    repetition_penalty: Annotated[float, Meta(ge=1)] | None = None
+    min_tokens: _Least | None = None
+    temperature: Annotated[float, Meta(ge=0)] | None = None
+    top_k: _Least | None = None
+    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
+    timeout_microseconds: Annotated[int, Meta(ge=1, le=10**15)] | None = None
+
+
+class _CompleteIn(_SharedIn):
     """The members that `read_complete` reads. Others are refused before."""
 
     model: str | None = None
     prompt: str | None = None
     tokens: _Ids | None = None
     stream: bool | None = None
-    timeout_microseconds: _Microseconds | None = None
     max_tokens: _Count | None = None
     max_total_tokens: _Count | None = None
-    min_tokens: _Least | None = None
     min_total_tokens: _Least | None = None
-    n: _Choices | None = None
+    n: Annotated[int, Meta(ge=1, le=128)] | None = None
     num_beams: Annotated[int, Meta(ge=1, le=31)] | None = None
     length_penalty: float | None = None
     early_stopping: bool | None = None
     no_repeat_ngram: _Least | None = None
     encoder_no_repeat_ngram: _Least | None = None
-    repetition_penalty: _Repetition | None = None
-    encoder_repetition_penalty: _Repetition | None = None
+    encoder_repetition_penalty: Annotated[float, Meta(ge=1)] | None = None
     frequency_penalty: _Penalty | None = None
     presence_penalty: _Penalty | None = None
-    temperature: _Temperature | None = None
-    top_k: _Least | None = None
-    top_p: _TopP | None = None
     stop: Annotated[list[str], Meta(max_length=64)] | None = None
     stop_tokens: _Sequences | None = None
     seed: _Seed | list[_Seed] | None = None
@@ -94,24 +94,12 @@ class _CompleteIn(Struct):
     response_format: _FormatIn | None = None
 
 
-class _ChatIn(Struct):
-    """Members of a chat that OpenAI's wire does not have, or has with another range."""
-
-    repetition_penalty: _Repetition | None = None
-    min_tokens: _Least | None = None
-    temperature: _Temperature | None = None
-    top_k: _Least | None = None
-    top_p: _TopP | None = None
+class _ChatIn(_SharedIn):
     seed: _Seed | None = None
-    timeout_microseconds: _Microseconds | None = None
 
 
 class _TypeIn(Struct):
     type: str = ""
-
-
-class _ChatFormatIn(Struct):
-    response_format: _TypeIn | None = None
 
 
 class _OwnFormatIn(Struct):
@@ -120,7 +108,7 @@ class _OwnFormatIn(Struct):
 
 _complete = msgspec.json.Decoder(_CompleteIn)
 _chat = msgspec.json.Decoder(_ChatIn)
-_chat_format = msgspec.json.Decoder(_ChatFormatIn)
+_type = msgspec.json.Decoder(_TypeIn).decode
 _own_format = msgspec.json.Decoder(_OwnFormatIn)
 _object = msgspec.json.Decoder(dict[str, Any]).decode
 
@@ -128,9 +116,9 @@ _object = msgspec.json.Decoder(dict[str, Any]).decode
 def read_complete(
     raw: dict[str, Raw], extra: dict[str, Raw], policy: ExtrasPolicy, draw: Draw = secrets.randbelow
 ) -> Complete:
-    for name in NEVER:
-        if name in raw:
-            raise unsupported(name, "cannot be executed here")
+    never = next((name for name in NEVER if name in raw), None)
+    if never is not None:
+        raise unsupported(never, "cannot be executed here")
     found, dropped = read_known(raw, _complete, policy, Kind.UNSUPPORTED)
     if (found.prompt is None) == (found.tokens is None):
         raise bad_value("prompt", "exactly one of 'prompt' and 'tokens' is required")
@@ -280,9 +268,9 @@ def read_chat(raw: dict[str, Raw], extra: dict[str, Raw], policy: ExtrasPolicy) 
 
 def _chat_output(raw: dict[str, Raw], policy: ExtrasPolicy) -> tuple[Output | None, tuple[str, ...]]:
     """(the output format, if it is in Friendli's form; else None, the names of dropped members)."""
-    given = {"response_format": raw["response_format"]} if "response_format" in raw else {}
-    found = typed(encode(given), _chat_format).response_format
-    if found is None or found.type == "json_schema":
+    given = raw.get("response_format")
+    found = decoded(_type, given) if given is not None else None
+    if given is None or found is None or found.type == "json_schema":
         return None, ()
-    own, dropped = read_known(given, _own_format, policy, Kind.UNSUPPORTED)
+    own, dropped = read_known({"response_format": given}, _own_format, policy, Kind.UNSUPPORTED)
     return _output(own.response_format), dropped

@@ -31,7 +31,7 @@ class Ollama(Api):
 
     @whole_numbers
     def read(self, request: Request) -> Op:
-        return read(request, self.extras)
+        return read(request, self)
 
     def writer(self, op: Generate) -> StreamWriter:
         return EventStream() if op.view == "sse" else LineWriter()

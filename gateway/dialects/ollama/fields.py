@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from gateway.core.fields import WORDS, Example, Examples, Field, body_members
+from gateway.core.fields import WORDS, Example, Examples, Field
 from gateway.dialects._shared.ollama import option_rows
 from gateway.dialects._shared.rows import model_row, renamed
 from gateway.wire.openai.requests.fields import TOOLS, mapped
@@ -29,9 +29,6 @@ FIELDS: Mapping[str, Sequence[Field]] = {
         *option_rows({"num_predict": "-1 and -2: no limit"}),
     ),
 }
-KNOWN = body_members(FIELDS)["chat"]
-"""The names of the top-level members of a body."""
-
 _LEAST = {"messages": [{"role": "user", "content": WORDS}]}
 EXAMPLES: Examples = {
     "chat": (

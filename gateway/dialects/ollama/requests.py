@@ -12,13 +12,13 @@ from gateway.core.errors import GatewayError, Kind
 from gateway.core.fields import ExtrasPolicy, integer, number, sort_extras, validate
 from gateway.core.http import Request
 from gateway.core.messages import Chat, Image, Message, Output, Thinking
+from gateway.dialects._shared.api import Api
 from gateway.dialects._shared.faults import decoded
 from gateway.dialects._shared.ollama import OPTIONS
-from gateway.dialects.ollama.fields import KNOWN
 from gateway.wire import images
-from gateway.wire.json import check_depth, encode, members, require_json, settle_unknown
+from gateway.wire.json import check_depth, encode, members, require_json
 from gateway.wire.openai.requests import reading
-from gateway.wire.openai.requests.constraints import CONSTRAINTS, lift
+from gateway.wire.openai.requests.constraints import lift
 from gateway.wire.openai.requests.messages import answer_calls, read_at
 from gateway.wire.openai.requests.views import CHAT_MEMBERS, MOST_PARTS
 
@@ -39,13 +39,14 @@ _object = msgspec.json.Decoder(dict[str, Raw]).decode
 _messages = msgspec.json.Decoder(list[dict[str, Raw]]).decode
 
 
-def read(request: Request, policy: ExtrasPolicy) -> Chat:
-    """Reads a request. `policy` applies to members that are in no table. Raises GatewayError (MEDIA_TYPE, BAD_REQUEST,
+def read(request: Request, api: Api) -> Chat:
+    """Reads a request. Raises GatewayError (MEDIA_TYPE, BAD_REQUEST,
     UNSUPPORTED)."""
     require_json(request)
     given = members(request)
+    policy = api.extras
     left_out = _lift_options(given, policy)
-    unknown, dropped = settle_unknown(given, KNOWN, policy, binding=CONSTRAINTS["chat"])
+    unknown, dropped = api.settle(given, "chat")
     # Members that OpenAI's wire defines have the same meaning here.
     extra = {name: raw for name, raw in unknown.items() if name not in CHAT_MEMBERS}
     known = {name: raw for name, raw in given.items() if name not in extra}

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Request, Route
-from gateway.core.messages import Generate, ListModels, Op
-from gateway.core.ports import StreamWriter
+from gateway.core.messages import ListModels, Op
 from gateway.dialects._shared.api import Api
 from gateway.dialects.ollama_native import models, replies
 from gateway.dialects.ollama_native.fields import EXAMPLES, FIELDS
@@ -51,6 +50,7 @@ class OllamaNative(Api):
     refuse = staticmethod(refuse)
     write_reply = staticmethod(replies.write)
     write_embeddings = staticmethod(replies.write_embeddings)
+    writer = staticmethod(replies.LineWriter)
 
     @whole_numbers
     def read(self, request: Request) -> Op | ListModels:
@@ -65,7 +65,4 @@ class OllamaNative(Api):
             name = read_name(request)
             write = models.show(name) if route == "show" else models.pulled
             return ListModels(write=write, model=name, names=names(name))
-        return read(request, self.extras)
-
-    def writer(self, op: Generate) -> StreamWriter:
-        return replies.LineWriter(op)
+        return read(request, self)

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from gateway.core.fields import WORDS, Example, Examples, Field, body_members
+from gateway.core.fields import WORDS, Example, Examples, Field
 from gateway.dialects._shared.ollama import OPTIONS as _ENGINES
 from gateway.dialects._shared.ollama import option_rows
-from gateway.dialects._shared.rows import ignored_members, model_row, renamed, rows
+from gateway.dialects._shared.rows import model_row, renamed, rows
 from gateway.wire.openai.requests.fields import TOOLS, mapped
 
 _RUNNER = "of the server that runs a model: here its workers decide"
@@ -77,8 +77,6 @@ FIELDS: Mapping[str, Sequence[Field]] = {
         _KEEP,
     ),
 }
-KNOWN = body_members(FIELDS)
-IGNORED = ignored_members(FIELDS)
 OPTIONS = frozenset({*_ENGINES, *_RUNNERS, *_SAMPLERS})
 """The names of the members of `options` that the table has."""
 

@@ -23,14 +23,15 @@ from gateway.core.messages import (
     Sampling,
     Text,
 )
+from gateway.dialects._shared.api import Api
 from gateway.dialects._shared.faults import decoded, missing, unsupported, wrong
 from gateway.dialects.ollama_native import models
 from gateway.dialects.ollama_native.conversation import pictures, read_messages
-from gateway.dialects.ollama_native.fields import IGNORED, KNOWN, OPTIONAL, OPTIONS
+from gateway.dialects.ollama_native.fields import OPTIONAL, OPTIONS
 from gateway.dialects.ollama_native.views import Body, ChatBody, EmbedBody, GenerateBody, NameIn, OptionsIn
 from gateway.wire import clock
-from gateway.wire.json import NULL, bad_value, check_depth, encode, members, settle_unknown, typed
-from gateway.wire.openai.requests.constraints import CONSTRAINTS, constrain, lift
+from gateway.wire.json import NULL, bad_value, check_depth, encode, members, typed
+from gateway.wire.openai.requests.constraints import constrain, lift
 from gateway.wire.openai.requests.messages import function_tool
 from gateway.wire.unknown import read_known
 
@@ -86,10 +87,10 @@ def names(model: str | None) -> tuple[str, ...]:
     return (model, model.removesuffix(_LATEST) if model.endswith(_LATEST) else model + _LATEST)
 
 
-def read(request: Request, policy: ExtrasPolicy) -> Op | ListModels:
+def read(request: Request, api: Api) -> Op | ListModels:
     """Reads a request to a model. A request without content loads or unloads the model, so it is answered here. Raises
     GatewayError(BAD_REQUEST, UNSUPPORTED)."""
-    raw = members(request)
+    raw, policy = members(request), api.extras
     operation = OPERATIONS[request.route]
     if raw.get("_debug_render_only") == Raw(b"true"):
         raise unsupported("_debug_render_only", "is not supported: the template is the worker's")
@@ -97,8 +98,8 @@ def read(request: Request, policy: ExtrasPolicy) -> Op | ListModels:
     # The AI SDK sends these here, although Ollama does not read them here. Its own temperature goes before this one.
     habits = _FOREIGN if options is None or options.temperature is None else (*_FOREIGN, "temperature")
     foreign = [name for name in habits if policy != "error" and raw.pop(name, None) is not None]
-    extra, dropped = settle_unknown(raw, KNOWN[operation], policy, binding=CONSTRAINTS[operation])
-    left = [*dropped, *foreign, *(name for name in IGNORED[operation] if name in raw), *left]
+    extra, dropped = api.settle(raw, operation)
+    left = [*dropped, *foreign, *left]
     op = _read_embed(raw, request.route) if operation == "embed" else _read_text(raw, options, left, operation, policy)
     if op is None:
         return _without_model(raw, request.route, tuple(left))

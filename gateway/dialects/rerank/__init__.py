@@ -41,4 +41,4 @@ class Rerank(Api):
 
     @whole_numbers
     def read(self, request: Request) -> Op | ListModels:
-        return read(request, self.extras)
+        return read(request, self)

@@ -45,16 +45,10 @@ def _ranked(reply: Scores, op: Op, asked: Ranking) -> Any:
     """The best first; of equals the one that was sent first."""
     scores = reply.scores
     order = sorted(range(len(scores)), key=lambda index: -scores[index])[: asked.top]
-    documents = asked.documents
+    score = "score" if asked.texts else "relevance_score"
+    results = [{"index": index, score: scores[index], **(asked.shown[index] if asked.shown else {})} for index in order]
     if asked.texts:
-        return [
-            {"index": index, "score": scores[index]} | ({"text": documents[index]["text"]} if documents else {})
-            for index in order
-        ]
-    results = [
-        {"index": index, "relevance_score": scores[index]} | ({"document": documents[index]} if documents else {})
-        for index in order
-    ]
+        return results
     return {
         "id": asked.id,
         "object": "list",
@@ -86,8 +80,6 @@ def _scored(reply: Scores, op: Op) -> dict[str, Any]:
 
 # -- errors -----------------------------------------------------------------------------------------------------------
 
-ERRORS: Mapping[Kind, tuple[int, str, str]] = refusals.ERRORS
-
 TEI_ERRORS: Mapping[Kind, tuple[int, str]] = {
     Kind.BAD_REQUEST: (422, "Validation"),
     Kind.UNSUPPORTED: (422, "Validation"),
@@ -114,16 +106,16 @@ def refuse(error: GatewayError, request: Request | None, op: Op | None) -> tuple
     message = own_words(error, fields, sent)
     if operation == "rerank" and "texts" in sent:
         return _in_teis_form(error, message)
-    told: dict[str, Any] = refusals.error_object(error, ERRORS)
+    told: dict[str, Any] = refusals.error_object(error)
     told["error"]["message"] = told["message"] = told["detail"] = message
     if error.param is not None:
         told["error"]["param"] = own_name(error.param, fields, sent)
     if request is not None and request.route == "rerank_v2":
         told["id"] = request.id
-    status = refusals.status_of(error, ERRORS)
+    status = refusals.status_of(error)
     return refusal(error, status, told), told["error"]["code"]
 
 
 def _in_teis_form(error: GatewayError, message: str) -> tuple[Response, str]:
-    status, word = TEI_ERRORS.get(error.kind, (ERRORS[error.kind][0], "Validation"))
+    status, word = TEI_ERRORS.get(error.kind, (refusals.ERRORS[error.kind][0], "Validation"))
     return refusal(error, status, {"error": message, "error_type": word}), error.code or error.kind.value

@@ -11,9 +11,10 @@ from msgspec import Meta, Raw, Struct
 from gateway.core.fields import ExtrasPolicy
 from gateway.core.http import Request
 from gateway.core.messages import Detokenize, Extra, Op, Score, Tokenize
+from gateway.dialects._shared.api import Api
 from gateway.dialects._shared.faults import missing, wrong
-from gateway.dialects.rerank.fields import FIELDS, KNOWN
-from gateway.wire.json import check_depth, encode, members, require_json, settle_unknown, typed
+from gateway.dialects.rerank.fields import FIELDS
+from gateway.wire.json import check_depth, encode, members, require_json, typed
 from gateway.wire.openai.requests import reading
 from gateway.wire.openai.requests.bounds import refuse_out_of_range
 
@@ -24,7 +25,6 @@ OPERATIONS = {"rerank_v1": "rerank", "rerank_v2": "rerank"}
 """Route -> operation, where they are called differently."""
 
 T = TypeVar("T", bound=Struct)
-_Id = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 _Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 
 
@@ -34,14 +34,14 @@ class Ranking(Struct, frozen=True):
     id         of the reply
     version    of Cohere's API
     top        the most results; None: all
-    documents  as they are returned, in the order of the request; None if they are not
+    shown      the members of each result that hold its document, in the order of the request; None if it has none
     texts      TEI's form
     """
 
     id: str
     version: str
     top: int | None
-    documents: tuple[dict[str, Any], ...] | None
+    shown: tuple[dict[str, Any], ...] | None
     texts: bool
 
 
@@ -94,7 +94,7 @@ class _TokenizeIn(Struct, kw_only=True):
 
 class _DetokenizeIn(Struct, kw_only=True):
     model: str | None = None
-    tokens: list[_Id]
+    tokens: list[_Count]
 
 
 _rerank = msgspec.json.Decoder(_RerankIn)
@@ -102,7 +102,6 @@ _score = msgspec.json.Decoder(_ScoreIn)
 _tokenize = msgspec.json.Decoder(_TokenizeIn)
 _detokenize = msgspec.json.Decoder(_DetokenizeIn)
 
-_IGNORED = tuple(field.name for field in FIELDS["rerank"] if field.handling == "ignored")
 # Members that workers get as they are.
 _PASSED = {
     operation: frozenset(field.name for field in FIELDS[operation] if field.handling == "mapped") - own
@@ -116,14 +115,14 @@ _PASSED = {
 _FIRST, _SECOND = ("queries", "data_1", "text_1"), ("documents", "items", "data_2", "text_2")
 
 
-def read(request: Request, policy: ExtrasPolicy) -> Op:
+def read(request: Request, api: Api) -> Op:
     """Raises GatewayError (MEDIA_TYPE, BAD_REQUEST, UNSUPPORTED)."""
     require_json(request)
     raw = members(request)
     operation = OPERATIONS.get(request.route, request.route)
-    extra, dropped = settle_unknown(raw, KNOWN[operation], policy)
+    extra, dropped = api.settle(raw, operation)
     # An ignored field may hold any number: no worker gets it.
-    refuse_out_of_range({name: value for name, value in raw.items() if name not in _IGNORED}, extra)
+    refuse_out_of_range({name: value for name, value in raw.items() if name not in api.ignored[operation]}, extra)
     passed = {name: raw[name] for name in _PASSED[operation] if name in raw}
     check_depth(passed)
     extra = {**extra, **passed}
@@ -133,11 +132,11 @@ def read(request: Request, policy: ExtrasPolicy) -> Op:
         op = _read_score(raw, extra)
         op.memo = request.id
     elif operation == "tokenize":
-        op = _read_tokenize(raw, extra, policy)
+        op = _read_tokenize(raw, extra, api.extras)
     else:
         found = typed(encode(raw), _detokenize)
         op = Detokenize(model=found.model, tokens=tuple(found.tokens), extra=extra)
-    op.dropped = (*dropped, *(name for name in _IGNORED if name in raw and name in KNOWN[operation]), *op.dropped)
+    op.dropped = (*dropped, *op.dropped)
     return op
 
 
@@ -163,7 +162,8 @@ def _read_rerank(raw: Extra, extra: Extra, request: Request) -> Score:
     asked = found.return_text if tei else found.return_documents
     shown = asked if asked is not None else not tei and request.route != "rerank_v2"
     version = "1" if request.route == "rerank_v1" else "2"
-    returned = tuple(map(_shown, documents, texts)) if shown else None
+    member = _text_member if tei else _document_member
+    returned = tuple(map(member, documents, texts)) if shown else None
     return Score(
         model=found.model,
         queries=(query,),
@@ -201,9 +201,14 @@ def _text_of(document: str | dict[str, Any], at: int, fields: Sequence[str]) -> 
     return "\n".join(lines)
 
 
-def _shown(document: str | dict[str, Any], text: str) -> dict[str, Any]:
-    """A document as it is returned: always an object with `text`, the client's own where it sent one."""
-    return {"text": text} if isinstance(document, str) else {"text": text, **document}
+def _document_member(document: str | dict[str, Any], text: str) -> dict[str, Any]:
+    """A document as it is returned: always an object with `text`, the client's own if it sent one."""
+    return {"document": {"text": text} if isinstance(document, str) else {"text": text, **document}}
+
+
+def _text_member(document: str | dict[str, Any], text: str) -> dict[str, Any]:
+    """The same in TEI's form."""
+    return {"text": text}
 
 
 # -- scores -----------------------------------------------------------------------------------------------------------

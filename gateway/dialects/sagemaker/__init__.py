@@ -13,18 +13,16 @@ from msgspec import Raw
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.fields import ExtrasPolicy
 from gateway.core.http import Request, Response, Route
-from gateway.core.messages import Chat, Complete, Generate, ListModels, ModelCard, Op
-from gateway.core.ports import StreamWriter
+from gateway.core.messages import Chat, Complete, ListModels, ModelCard, Op
 from gateway.dialects._shared.api import Api
 from gateway.dialects._shared.faults import missing
 from gateway.dialects.sagemaker.errors import refuse
-from gateway.dialects.sagemaker.fields import EXAMPLES, FIELDS, KNOWN, MAX_PROMPTS
+from gateway.dialects.sagemaker.fields import EXAMPLES, FIELDS, MAX_PROMPTS
 from gateway.dialects.sagemaker.headers import accompany, is_aws, read_headers
 from gateway.dialects.sagemaker.replies import Writer, write
-from gateway.wire.json import bad_value, check_depth, encode, members, settle_unknown, whole_numbers
+from gateway.wire.json import bad_value, check_depth, encode, members, whole_numbers
 from gateway.wire.openai.replies import refusals
 from gateway.wire.openai.requests import reading as requests
-from gateway.wire.openai.requests.constraints import CONSTRAINTS
 from gateway.wire.openai.requests.views import CHAT_MEMBERS, TEXT_MEMBERS
 
 
@@ -52,6 +50,7 @@ class SageMaker(Api):
     fields, examples = FIELDS, EXAMPLES
     lists = {"ping": _ping}
     write_reply = staticmethod(write)
+    writer = staticmethod(Writer)
 
     @whole_numbers
     def read(self, request: Request) -> Op | ListModels:
@@ -66,7 +65,7 @@ class SageMaker(Api):
             message = "cannot find a suitable handler for this request: give 'messages' (chat) or 'prompt' (text)"
             raise missing("messages", message)
         operation = "chat" if "messages" in raw else "complete"
-        _, dropped = settle_unknown(raw, KNOWN[operation], self.extras, binding=CONSTRAINTS[operation])
+        _, dropped = self.settle(raw, operation)
         canonical = CHAT_MEMBERS if operation == "chat" else TEXT_MEMBERS
         extra = {name: value for name, value in raw.items() if name not in canonical}
         check_depth(extra)
@@ -81,9 +80,6 @@ class SageMaker(Api):
             raise GatewayError(Kind.BAD_REQUEST, message, param="prompt", code="too_many")
         op.model_hints, op.view = hints, request.route
         return op
-
-    def writer(self, op: Generate) -> StreamWriter:
-        return Writer(op)
 
     def refuse(self, error: GatewayError, request: Request | None, op: Op | None) -> tuple[Response, str]:
         if request is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from gateway.core.fields import WORDS, Example, Examples, Field, body_members
+from gateway.core.fields import WORDS, Example, Examples, Field
 from gateway.dialects._shared.rows import model_row
 from gateway.wire.openai.requests.fields import LOGPROBS, TOOLS, mapped, stream_options
 
@@ -53,8 +53,6 @@ FIELDS: Mapping[str, Sequence[Field]] = {
         Field("logprobs", "mapped", sample=1),
     ),
 }
-KNOWN = body_members(FIELDS)
-"""The names of the members of a body."""
 
 
 def _examples(least: Mapping[str, object]) -> Sequence[Example]:

@@ -11,7 +11,7 @@ from gateway.core.lifecycle import Reply
 from gateway.core.messages import Complete, Generate, ListModels, Op
 from gateway.core.ports import StreamWriter
 from gateway.dialects._shared.api import Api
-from gateway.dialects.tgi.fields import EXAMPLES, FIELDS, KNOWN
+from gateway.dialects.tgi.fields import EXAMPLES, FIELDS
 from gateway.dialects.tgi.replies import ERRORS, ChatWriter, Writer, error_event, health, info, refuse, write
 from gateway.dialects.tgi.requests import read
 from gateway.wire.json import members, require_json, whole_numbers
@@ -45,9 +45,9 @@ class TGI(Api):
         if request.route in self.lists:
             return ListModels(write=self.lists[request.route], one=request.route == "info")
         if request.route != "chat":
-            return read(request, self.extras)
+            return read(request, self)
         require_json(request)
-        return operations.read(request, members(request), "chat", KNOWN["chat"], self.extras)
+        return operations.read(request, members(request), "chat", self.known["chat"], self.extras)
 
     def write_reply(self, reply: Reply, op: Generate) -> Response:
         if isinstance(op, Complete):

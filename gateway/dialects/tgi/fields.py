@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gateway.core.fields import WORDS, Example, Examples, Field, body_members
+from gateway.core.fields import WORDS, Example, Examples, Field
 from gateway.dialects._shared.rows import model_row
 from gateway.wire.openai.requests.fields import FIELDS as OPENAI_FIELDS
 
@@ -48,7 +48,6 @@ FIELDS: Mapping[str, Sequence[Field]] = {
     ),
     "chat": OPENAI_FIELDS["chat"],
 }  # fmt: skip
-KNOWN = body_members(FIELDS)
 PARAMETERS = frozenset(
     field.name.removeprefix("parameters.") for field in FIELDS["complete"] if field.name.startswith("parameters.")
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -16,6 +16,7 @@ from gateway.core.http import JSON_TYPE, Request, Response
 from gateway.core.lifecycle import Reply, ReplyChoice
 from gateway.core.messages import Complete, ModelCard, Op
 from gateway.core.usage import Usage
+from gateway.dialects._shared.api import Errors
 from gateway.dialects._shared.faults import refusal
 from gateway.dialects._shared.streams import PIECE, EventWriter
 from gateway.dialects.tgi.fields import FIELDS
@@ -166,7 +167,7 @@ class Writer(EventWriter):
 
 # -- errors -----------------------------------------------------------------------------------------------------------
 
-ERRORS: Mapping[Kind, tuple[int, str, str]] = {
+ERRORS: Errors = {
     kind: (status, type_, kind.value)
     for kind, status, type_ in (
         (Kind.BAD_REQUEST, 422, "validation"),

@@ -10,9 +10,10 @@ from msgspec import Meta, Raw, Struct
 from gateway.core.fields import ExtrasPolicy, sort_extras
 from gateway.core.http import Request
 from gateway.core.messages import Complete, Extra, Logprobs, Output, Sampling
+from gateway.dialects._shared.api import Api
 from gateway.dialects._shared.faults import decoded, unsupported, wrong
-from gateway.dialects.tgi.fields import KNOWN, PARAMETERS
-from gateway.wire.json import NULL, check_depth, encode, members, require_json, settle_unknown, typed
+from gateway.dialects.tgi.fields import PARAMETERS
+from gateway.wire.json import NULL, check_depth, encode, members, require_json, typed
 from gateway.wire.openai.requests.constraints import CONSTRAINTS, constrain, lift
 
 _Open = Annotated[float, Meta(gt=0, le=1)]
@@ -85,13 +86,13 @@ class View(Struct, frozen=True):
         return op.memo
 
 
-def read(request: Request, policy: ExtrasPolicy) -> Complete:
+def read(request: Request, api: Api) -> Complete:
     """Raises GatewayError (MEDIA_TYPE, BAD_REQUEST, UNSUPPORTED)."""
     require_json(request)
     raw = members(request)
     given = raw.pop("parameters", None)
-    parameters, left = _parameters(given, raw, policy)
-    extra, dropped = settle_unknown(raw, KNOWN["complete"], policy, binding=CONSTRAINTS["complete"])
+    parameters, left = _parameters(given, raw, api.extras)
+    extra, dropped = api.settle(raw, "complete")
     found = typed(encode(raw), _body)
     stream = request.route == "generate_stream" or (request.route == "root" and bool(found.stream))
     sampled = given is None or _samples(parameters)

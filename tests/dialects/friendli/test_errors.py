@@ -22,10 +22,6 @@ from tests.dialects.friendli.exchange import (
 )
 
 
-def test_every_kind_has_a_row() -> None:
-    assert set(ERRORS) == set(Kind)
-
-
 @pytest.mark.parametrize("kind", list(Kind))
 def test_errors(kind: Kind) -> None:
     error = GatewayError(kind, "why", param="prompt", retry_after=3)

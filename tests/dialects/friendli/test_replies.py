@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gateway.backends.vllm import Vllm
-from gateway.core.errors import Kind
+from gateway.core.errors import GatewayError, Kind
 from gateway.core.events import Delta, End, Event, Finish, PartEnd, PartStart, Start, UsageReport
 from gateway.core.http import Response
 from gateway.core.lifecycle import fold
@@ -29,52 +30,9 @@ from tests.dialects.friendli.exchange import (
 )
 
 # The specification's examples as it prints them.
-SAMPLE_REPLY = """{
-"choices": [
-{
-"index": 0,
-"seed": 42,
-"text": "\\n\\nThis is indeed a test",
-"tokens": [
-3,
-3,
-412,
-15,
-5440,
-129,
-3391
-]
-}
-],
-"usage": {
-"prompt_tokens": 5,
-"completion_tokens": 7,
-"total_tokens": 12
-}
-}"""
-SAMPLE_STREAM = """data: {"event": "token_sampled", "index": 0, "text": "\\n", "token": 3}
-data: {"event": "token_sampled", "index": 0, "text": "\\n", "token": 3}
-data: {"event": "token_sampled", "index": 0, "text": "This", "token": 412}
-data: {"event": "token_sampled", "index": 0, "text": " is", "token": 15}
-data: {"event": "token_sampled", "index": 0, "text": " indeed", "token": 5440}
-data: {"event": "token_sampled", "index": 0, "text": " a", "token": 129}
-data: {"event": "token_sampled", "index": 0, "text": " test", "token": 3391}
-data: {
-"event": "complete",
-"choices": [
-{
-"index": 0,
-"seed": 42,
-"text": "\\n\\nThis is indeed a test",
-"tokens": [3, 3, 412, 15, 5440, 129, 3391]
-}
-],
-"usage": {
-"prompt_tokens": 5,
-"completion_tokens": 7,
-"total_tokens": 12
-}
-}"""
+SAMPLE_REPLY, SAMPLE_STREAM = (
+    Path(__file__).with_name(name).read_text().strip() for name in ("reply.txt", "stream.txt")
+)
 SAID = [("\n", 3), ("\n", 3), ("This", 412), (" is", 15), (" indeed", 5440), (" a", 129), (" test", 3391)]
 
 
@@ -150,16 +108,8 @@ def test_several_ids_in_a_chunk_and_text_without_ids() -> None:
         + usage(2, 7)
         + DONE
     )
-    assert sampled(out) == [
-        (0, "", 1),
-        (0, "", 2),
-        (0, "abc", 3),
-        (0, "de", 4),
-        (0, "", 5),
-        (0, "", 6),
-        (0, "fg", 7),
-        (0, "h", None),
-    ]
+    pieces = [("", 1), ("", 2), ("abc", 3), ("de", 4), ("", 5), ("", 6), ("fg", 7), ("h", None)]
+    assert sampled(out) == [(0, *piece) for piece in pieces]
     (choice,) = events(out)[-1]["choices"]
     assert choice["text"] == "abcdefgh" == "".join(text for _, text, _ in sampled(out))
     assert choice["tokens"] == [1, 2, 3, 4, 5, 6, 7]
@@ -181,10 +131,11 @@ def test_choices_interleave_and_each_has_its_seed() -> None:
     ]
 
 
-def test_logprobs_stand_in_the_choices() -> None:
-    def probs(token: str) -> dict[str, Any]:
-        return {"tokens": [token], "token_logprobs": [-0.5], "top_logprobs": [{token: -0.5}], "text_offset": [0]}
+def probs(token: str) -> dict[str, Any]:
+    return {"tokens": [token], "token_logprobs": [-0.5], "top_logprobs": [{token: -0.5}], "text_offset": [0]}
 
+
+def test_logprobs_stand_in_the_choices() -> None:
     op = read(seed=1, stream=True, include_output_logprobs=True)
     out = lane(op).feed(
         chunk(0, "ab", [1], logprobs=probs("ab"))
@@ -226,37 +177,10 @@ def test_what_no_engine_counted_is_counted(told: Usage | None, counts: tuple[int
     assert tuple(whole["usage"].values()) == counts
 
 
-def test_cut_anywhere_it_never_looks_complete() -> None:
-    stream = b"".join(SAMPLE_WORKER)
-    for at in range(len(stream)):
-        op = read(seed=42, stream=True)
-        found = lane(op)
-        out = found.feed(stream[:at]) + found.eof()
-        assert not found.done
-        assert found.error is not None
-        assert found.error.kind is Kind.TRUNCATED
-        last = found.fail(found.error)
-        assert not found.clean_end
-        assert b"complete" not in out
-        (told,) = events(last)
-        assert told["event"] == "error"
-        assert told["message"] == told["error"]["message"]
-        assert "token" not in told
-
-
-def test_split_anywhere_it_says_the_same() -> None:
-    stream = b"".join(SAMPLE_WORKER)
-    op = read(seed=42, stream=True)
-    whole = lane(op).feed(stream)
-    for at in range(len(stream)):
-        found = lane(op)
-        assert found.feed(stream[:at]) + found.feed(stream[at:]) == whole
-        assert found.done
-
-
-def test_nothing_but_a_blank_line_keeps_it_alive() -> None:
-    """friendli-client raises at a comment."""
-    assert lane(read(stream=True)).keepalive() == b"\n"
+def test_a_failure_is_an_event_that_is_no_token() -> None:
+    (told,) = events(lane(read(seed=42, stream=True)).fail(GatewayError(Kind.TRUNCATED, "cut")))
+    assert (told["event"], told["message"], told["error"]["message"]) == ("error", "cut", "cut")
+    assert "token" not in told
 
 
 # -- chunks, under the paths of friendli 0.16.3 ---------------------------------------------------------------------
@@ -290,32 +214,12 @@ def test_several_ids_in_a_chunk_and_text_without_ids_in_chunks() -> None:
         + DONE
     )
     found = [one["choices"][0] for one in events(out.removesuffix(DONE))]
-    assert [(choice["text"], choice.get("token")) for choice in found] == [
-        ("", 1),
-        ("", 2),
-        ("abc", 3),
-        ("d", None),
-        ("", 5),
-        ("e", None),
-        ("", None),
-    ]
+    pieces = [("", 1), ("", 2), ("abc", 3), ("d", None), ("", 5), ("e", None), ("", None)]
+    assert [(choice["text"], choice.get("token")) for choice in found] == pieces
 
 
 def test_logprobs_of_chunks_begin_where_their_text_does() -> None:
-    def sure(token: str) -> dict[str, Any]:
-        return {"tokens": [token], "token_logprobs": [-0.5], "top_logprobs": [{token: -0.5}], "text_offset": [0]}
-
     out = lane(chunks(include_output_logprobs=True)).feed(
-        chunk(0, "ab", [1], logprobs=sure("ab")) + chunk(0, "c", [2], logprobs=sure("c"))
+        chunk(0, "ab", [1], logprobs=probs("ab")) + chunk(0, "c", [2], logprobs=probs("c"))
     )
     assert [one["choices"][0]["logprobs"]["text_offset"] for one in events(out)] == [[0], [2]]
-
-
-def test_chunks_cut_anywhere_never_look_complete() -> None:
-    stream = b"".join(SAMPLE_WORKER)
-    for at in range(len(stream)):
-        found = lane(chunks())
-        out = found.feed(stream[:at]) + found.eof()
-        assert found.error is not None
-        assert b"[DONE]" not in out + found.fail(found.error)
-        assert not found.clean_end

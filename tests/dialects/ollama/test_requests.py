@@ -25,27 +25,6 @@ def test_sample_request() -> None:
     assert (op.model, op.stream) == ("model-name", False)
 
 
-def with_field(name: str, value: Any) -> dict[str, Any]:
-    if name.startswith("options."):
-        return chat(options={name.removeprefix("options."): value})
-    body = chat(**{name: value})
-    if name in ("tool_choice", "parallel_tool_calls"):
-        body["tools"] = [{"type": "function", "function": {"name": "f"}}]
-    return body
-
-
-@pytest.mark.parametrize(
-    "field",
-    [field for field in FIELDS["chat"] if field.handling in ("mapped", "renamed")],
-    ids=lambda field: field.name,
-)
-def test_each_field_reaches_the_worker(field: Any) -> None:
-    op = read(with_field(field.name, field.sample))
-    expected = {"type": "json_object"} if field.name == "format" else field.sample
-    assert to_worker(op)[field.to or field.name] == expected
-    assert op.dropped == ()
-
-
 def test_null_is_absent_for_every_field() -> None:
     names = [
         field.name for field in FIELDS["chat"] if "." not in field.name and field.name not in ("model", "messages")

@@ -13,13 +13,13 @@ import httpx
 import pytest
 
 from gateway import backends
-from gateway.auth import new_key
 from gateway.core.events import Delta, End, Event, Finish, PartEnd, PartStart, Start, UsageReport
 from gateway.core.messages import Complete, ModelCard
 from gateway.core.ports import Capabilities
 from gateway.core.usage import Usage
 from gateway.dialects.ollama_native.models import capabilities
 from gateway.translation.offline import Refused, send
+from tests.app.asking import FORGOTTEN, key
 from tests.dialects.ollama_native.asking import (
     DIALECT,
     HI,
@@ -38,26 +38,13 @@ from tests.harness import Stack
 LAWS = 17
 """How many there are: tests/repo looks for a test of each."""
 
-METRICS = {
-    "total_duration",
-    "load_duration",
-    "prompt_eval_count",
-    "prompt_eval_duration",
-    "eval_count",
-    "eval_duration",
-}
-FORGOTTEN = {"backend": "vllm", "upstream_model": "sim", "workers": ["http://127.0.0.1:9"]}
+PROMPT_METRICS = {"total_duration", "load_duration", "prompt_eval_count"}
+METRICS = {*PROMPT_METRICS, "prompt_eval_duration", "eval_count", "eval_duration"}
 
 
 @pytest.fixture(scope="module")
 def stack() -> Iterator[Stack]:
     with Stack(workers=({"itl_ms": 2},), config={"breaker": {"failures": 10_000}}) as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
-def client(stack: Stack) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=stack.url) as found:
         yield found
 
 
@@ -124,23 +111,17 @@ def test_law_2_a_stream_and_a_whole_reply_say_the_same(client: httpx.Client, scr
 ARGUMENTS = '{"z": 1.0e2, "a": [12345678901234567890123, 2.50], "m": {"b": "\\u00e9"}}'
 
 
+def call_line(*arguments: str) -> str:
+    """The line for a call of which the arguments come in pieces."""
+    pieces = [Delta(0, 0, piece) for piece in arguments]
+    events: list[Event] = [Start("i", "m", 1), PartStart(0, 0, "tool", "c", "f"), *pieces, PartEnd(0, 0)]
+    writer = chat_writer()
+    return b"".join(writer.write(event) for event in events).decode()
+
+
 def test_law_3_arguments_keep_their_order_and_numbers_both_ways() -> None:
     """On the way back they are asked of a worker as the client wrote them."""
-    start = Start("id", "m", 1763726400)
-    writer = chat_writer()
-    out = b"".join(
-        writer.write(event)
-        for event in (
-            start,
-            PartStart(0, 0, "tool", "c1", "f"),
-            Delta(0, 0, ARGUMENTS[:9]),
-            Delta(0, 0, ARGUMENTS[9:].replace(" [", "\n [")),
-            PartEnd(0, 0),
-            Finish(0, "tool_calls", "tool_calls"),
-            End(),
-        )
-    )
-    (line,) = [one for one in out.decode().splitlines() if "tool_calls" in one]
+    line = call_line(ARGUMENTS[:9], ARGUMENTS[9:].replace(" [", "\n ["))
     compact = '"arguments":{"z":1.0e2,"a":[12345678901234567890123,2.50],"m":{"b":"\\u00e9"}}'
     assert compact in line
     call = '{"model":"m","messages":[{"role":"assistant","tool_calls":[{"function":{"name":"f","arguments":%s}}]}]}'
@@ -149,10 +130,8 @@ def test_law_3_arguments_keep_their_order_and_numbers_both_ways() -> None:
 
 
 @pytest.mark.parametrize("broken", ['{"a":', "[1]", "so", '"x"'])
-def test_law_3_what_is_no_object_is_kept_as_text_and_comes_back(client: httpx.Client, broken: str) -> None:
-    writer = chat_writer()
-    events: list[Event] = [Start("i", "m", 1), PartStart(0, 0, "tool", "c", "f"), Delta(0, 0, broken), PartEnd(0, 0)]
-    (line,) = lines(b"".join(writer.write(event) for event in events).decode())
+def test_law_3_what_is_no_object_is_kept_as_text_and_comes_back(broken: str) -> None:
+    (line,) = lines(call_line(broken))
     arguments = line["message"]["tool_calls"][0]["function"]["arguments"]
     assert arguments == {"_raw": broken}
     back = sent(messages=[{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": arguments}}]}])
@@ -225,30 +204,21 @@ def test_a_temperature_beside_the_options_is_the_second_choice() -> None:
 @pytest.mark.parametrize(
     "members",
     [
-        {"messages": "hi"},
         {"messages": [{"role": "user", "content": 5}]},
         {"options": []},
         {"options": {"temperature": "warm"}},
-        {"options": {"temperature": 5}},
-        {"stream": "yes"},
         {"think": "hard"},
-        {"think": 5},
-        {"tools": {}},
         {"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": [1]}}]}]},
         {"messages": [{"role": "user", "content": "", "images": ["AAAA"]}]},
         {"messages": [{"role": "user", "content": "", "images": ["http://x/y.png"]}]},
-        {"logprobs": True, "top_logprobs": 21},
+        {"top_logprobs": 21, "logprobs": True},
         {"_debug_render_only": True},
     ],
 )
 def test_law_5_a_wrong_type_is_a_400(client: httpx.Client, members: dict[str, Any]) -> None:
-    text = refused(client, "/api/chat", body(**members))
-    name = next(iter(members))
-    assert name in text or "top_logprobs" in text
-
-
-def test_a_field_is_told_by_the_clients_name(client: httpx.Client) -> None:
-    assert "options.temperature" in refused(client, "/api/chat", body(options={"temperature": 5}))
+    name, value = next(iter(members.items()))
+    inner = next(iter(value), "") if isinstance(value, dict) else ""
+    assert f"{name}.{inner}".rstrip(".") in refused(client, "/api/chat", body(**members))
 
 
 def test_images_stand_before_the_text() -> None:
@@ -268,23 +238,20 @@ def test_law_6_m_and_m_latest_are_one_model(client: httpx.Client) -> None:
 
 
 def test_law_6_a_model_configured_as_latest_is_found_without() -> None:
-    with (
-        Stack(config={"models": {"m": {"aliases": ["q:latest"]}}}) as stack,
-        httpx.Client(base_url=stack.url) as client,
-    ):
+    config = {"models": {"m": {"aliases": ["q:latest"]}}}
+    with Stack(config=config) as stack, httpx.Client(base_url=stack.url) as client:
         for name in ("q", "q:latest"):
             assert whole(client, "/api/chat", body(model=name))["model"] == name
 
 
 def test_law_6_what_is_listed_can_be_shown_and_asked() -> None:
-    key, entry = new_key("app")
-    keys = {"app": {"hash": entry.split("hash: ")[1].split()[0], "models": ["m", "e"]}}
+    secret, keys = key("app", models=["m", "e"])
     workers = ["http://127.0.0.1:10"]  # a list of its own: no YAML alias, which the configuration refuses
     models = {"m": {}, "e": {**FORGOTTEN, "workers": workers, "features": ["embeddings"]}, "secret": FORGOTTEN}
     config = {"auth": "keys", "keys": keys, "models": models}
     with (
         Stack(config=config) as stack,
-        httpx.Client(base_url=stack.url, headers={"authorization": f"Bearer {key}"}) as client,
+        httpx.Client(base_url=stack.url, headers={"authorization": f"Bearer {secret}"}) as client,
     ):
         listed = client.get("/api/tags").json()["models"]
         assert {card["model"] for card in listed} >= {"m", "e"}
@@ -437,10 +404,7 @@ def test_no_option_is_filled_in() -> None:
     assert set(sent(stream=False)) == {"model", "messages"}
 
 
-@pytest.mark.parametrize(
-    "members",
-    [{"context": [1, 2]}, {"template": "{{ .Prompt }}"}, {"raw": True, "system": "s"}, {"raw": True, "context": [1]}],
-)
+@pytest.mark.parametrize("members", [{"context": [1]}, {"template": "{{ .Prompt }}"}, {"raw": True, "system": "s"}])
 def test_law_13_what_would_be_lost_is_refused(client: httpx.Client, members: dict[str, Any]) -> None:
     text = refused(client, "/api/generate", {"model": "m", "prompt": "hi", **members})
     assert next(iter(members)) in text
@@ -452,10 +416,8 @@ def test_law_13_what_is_empty_is_not() -> None:
 
 
 def test_generations_are_chats_unless_raw() -> None:
-    assert sent(route="generate", prompt="p", system="s", images=[PNG])["messages"][0] == {
-        "role": "system",
-        "content": "s",
-    }
+    first = sent(route="generate", prompt="p", system="s", images=[PNG])["messages"][0]
+    assert first == {"role": "system", "content": "s"}
     assert crossing(route="generate", prompt="p").outgoing.path == "/v1/chat/completions"
     raw = crossing(route="generate", prompt="p", raw=True)
     assert isinstance(raw.op, Complete)
@@ -480,12 +442,8 @@ PLAIN = Capabilities("w", features=frozenset({"tools"}))
 
 def test_law_14_thinking_is_asked_for_or_not(client: httpx.Client) -> None:
     assert sent(think=False)["reasoning_effort"] == "none"
-    assert [sent(think=word)["reasoning_effort"] for word in (True, "low", "high", "max")] == [
-        "medium",
-        "low",
-        "high",
-        "high",
-    ]
+    efforts = {True: "medium", "low": "low", "high": "high", "max": "high"}
+    assert {word: sent(think=word)["reasoning_effort"] for word in efforts} == efforts
     assert "reasoning_effort" not in sent()
     asked = {**scripted(text="Hello", reasoning="hm"), "think": False}
     assert "thinking" not in json.dumps(streamed(client, "/api/chat", asked))
@@ -573,7 +531,8 @@ def test_law_17_embeddings_keep_their_order_and_have_norm_1(client: httpx.Client
 
 
 def test_law_17_no_input_no_vectors(client: httpx.Client) -> None:
-    assert whole(client, "/api/embed", {"model": "m", "input": []})["embeddings"] == []
+    empty = whole(client, "/api/embed", {"model": "m", "input": []})
+    assert empty == {"model": "m", "embeddings": [], **dict.fromkeys(PROMPT_METRICS, 0)}
     assert whole(client, "/api/embeddings", {"model": "m", "prompt": ""}) == {"embedding": []}
     assert refused(client, "/api/embed", {"model": "m", "input": 5}) == "invalid input type"
 

@@ -8,16 +8,15 @@ from typing import Any
 
 import httpx
 import pytest
-import yaml
 
 from gateway import backends, dialects
-from gateway.auth import new_key
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.estimate import Estimator
 from gateway.core.http import JSON_TYPE, Response
 from gateway.core.messages import Score
 from gateway.core.ports import Capabilities, Settings
 from gateway.translation.offline import Refused, send
+from tests.app.asking import FORGOTTEN, key
 from tests.harness import Stack
 
 LAWS = 12
@@ -40,21 +39,10 @@ ASKS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
 
 @pytest.fixture(scope="module")
 def stack() -> Iterator[Stack]:
-    generates = {
-        "backend": "vllm",
-        "upstream_model": "sim",
-        "features": ["completions"],
-        "workers": ["http://127.0.0.1:9"],
-    }
-    config = {"breaker": {"failures": 10_000}, "models": {"generates": generates}, "limits": LIMITS}
+    models = {"generates": {**FORGOTTEN, "features": ["completions"]}}
+    config = {"breaker": {"failures": 10_000}, "models": models, "limits": LIMITS}
     with Stack(workers=({"itl_ms": 1},), config=config) as made:
         yield made
-
-
-@pytest.fixture(scope="module")
-def client(stack: Stack) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=stack.url) as found:
-        yield found
 
 
 def ranked(client: httpx.Client, path: str = "/v2/rerank", **members: Any) -> Any:
@@ -140,20 +128,10 @@ def test_law_2_what_has_no_text_is_named(client: httpx.Client, document: Any) ->
 # -- 3: documents in the reply ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("path", "asked", "shown"),
-    [
-        ("/v1/rerank", None, True),
-        ("/v1/rerank", True, True),
-        ("/v1/rerank", False, False),
-        ("/rerank", None, True),
-        ("/rerank", False, False),
-        ("/v2/rerank", None, False),
-        ("/v2/rerank", False, False),
-        ("/v2/rerank", True, True),
-    ],
-)
-def test_law_3_documents_are_returned(client: httpx.Client, path: str, asked: bool | None, shown: bool) -> None:
+@pytest.mark.parametrize("path", RANKS)
+@pytest.mark.parametrize("asked", [None, True, False])
+def test_law_3_documents_are_returned(client: httpx.Client, path: str, asked: bool | None) -> None:
+    shown = path != "/v2/rerank" if asked is None else asked
     reply = ranked(client, path, documents=MIXED, return_documents=asked)
     for one in reply["results"]:
         own = MIXED[one["index"]]
@@ -165,14 +143,12 @@ def test_law_3_documents_are_returned(client: httpx.Client, path: str, asked: bo
 
 
 def test_law_4_every_path_needs_a_key() -> None:
-    key, entry = new_key("app")
-    with Stack(config={"auth": "keys", "keys": yaml.safe_load(entry)}) as stack:
-        for paths, body in ASKS.values():
-            for path in paths:
-                assert httpx.post(stack.url + path, json=body).status_code == 401, path
-                good = httpx.post(stack.url + path, json=body, headers={"authorization": f"Bearer {key}"})
-                assert good.status_code == 200, path
-        headers = {"authorization": f"Bearer {key}"}
+    secret, keys = key("app")
+    headers = {"authorization": f"Bearer {secret}"}
+    with Stack(config={"auth": "keys", "keys": keys}) as stack:
+        for path, body in ((path, body) for paths, body in ASKS.values() for path in paths):
+            assert httpx.post(stack.url + path, json=body).status_code == 401, path
+            assert httpx.post(stack.url + path, json=body, headers=headers).status_code == 200, path
         assert httpx.get(stack.url + "/tokenizer_info", headers=headers).status_code == 404, "it has the chat template"
     served = {(route.method, route.path) for route in DIALECT.routes}
     assert served == {("POST", path) for paths, _ in ASKS.values() for path in paths}, "the table has every path"
@@ -284,19 +260,16 @@ def test_law_8_pairs_are_pairs(client: httpx.Client) -> None:
         assert alone["data"][0]["score"] == one["score"]
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
+def test_law_8_lengths_and_names_that_do_not_fit(client: httpx.Client) -> None:
+    for body in (
         {"queries": ["a", "b"], "documents": ["a"]},
-        {"text_1": ["a", "b"], "text_2": ["a", "b", "c"]},
         {"queries": "a", "data_1": "b", "documents": ["a"]},
-        {"queries": "a", "documents": ["a"], "items": ["a"]},
-        {"queries": "a"},
-        {"documents": ["a"]},
-    ],
-)
-def test_law_8_lengths_and_names_that_do_not_fit(client: httpx.Client, body: dict[str, Any]) -> None:
-    assert refused(client, "/score", **body)["error"]["param"] is not None
+        {"documents": ["a"], "items": ["a"], "queries": "a"},
+        {"documents": "a"},
+    ):
+        assert refused(client, "/score", **body)["error"]["param"] == (
+            "queries" if "items" not in body else "documents"
+        )
 
 
 @pytest.mark.parametrize("backend", ["openai", "llamacpp"])
@@ -355,16 +328,14 @@ def test_law_9_questions_pass_the_limits_by(client: httpx.Client, stack: Stack) 
 @pytest.mark.parametrize(
     ("path", "body"),
     [
-        *((path, {"query": "q", "documents": []}) for path in RANKS),
-        *((path, {"query": query, "documents": ["a"]}) for path in RANKS for query in ("", " \n")),
+        ("/v1/rerank", {"query": "q", "documents": []}),
+        ("/v2/rerank", {"query": " \n", "documents": ["a"]}),
         ("/v1/rerank", {"query": "q"}),
         ("/v1/rerank", {"documents": ["a"]}),
-        ("/v1/rerank", {"query": "q", "documents": ["a"], "top_n": 0}),
         ("/v1/rerank", {"query": "q", "documents": ["a"] * 10_001}),
         ("/v1/rerank", {"query": "q", "documents": ["a"], "rank_fields": ["a"] * 65}),
         ("/v1/rerank", {"query": "q", "documents": ["a"], "truncation_direction": "up"}),
-        ("/v1/rerank", {"query": "q", "documents": ["a"], "truncate_prompt_tokens": -2}),
-        ("/score", {"queries": "q", "documents": ["a"], "truncate_prompt_tokens": "x"}),
+        ("/score", {"queries": "q", "documents": ["a"], "truncate_prompt_tokens": -2}),
         ("/score", {"queries": [], "documents": ["a"]}),
         ("/score", {"queries": "q", "documents": []}),
         ("/score", {"queries": ["q", " "], "documents": ["a", "b"]}),

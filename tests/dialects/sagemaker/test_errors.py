@@ -36,16 +36,9 @@ def test_both_error_tables_are_total() -> None:
     ("error", "status", "type_"),
     [
         (GatewayError(Kind.BAD_REQUEST, "m"), 400, "ValidationError"),
-        (GatewayError(Kind.NO_MODEL, "m"), 400, "ValidationError"),
-        (GatewayError(Kind.CONTEXT_LENGTH, "m"), 400, "ValidationError"),
-        (GatewayError(Kind.TOO_LARGE, "m"), 413, "ValidationError"),
         (GatewayError(Kind.UNAUTHENTICATED, "m"), 403, "MissingAuthenticationTokenException"),
-        (GatewayError(Kind.FORBIDDEN, "m"), 403, "AccessDeniedException"),
-        (GatewayError(Kind.LIMITED, "m"), 429, "ThrottlingException"),
-        (GatewayError(Kind.OVERLOADED, "m"), 503, "ServiceUnavailable"),
         (GatewayError(Kind.OVERLOADED, "m", upstream=429), 503, "ServiceUnavailable"),
-        (GatewayError(Kind.NO_WORKER, "m"), 503, "ServiceUnavailable"),
-        (GatewayError(Kind.INTERNAL, "m"), 500, "InternalFailure"),
+        *((GatewayError(kind, "m"), *AWS_ERRORS[kind]) for kind in (Kind.LIMITED, Kind.NO_WORKER, Kind.INTERNAL)),
     ],
 )
 @pytest.mark.parametrize("route", [ENDPOINT, STREAM])
@@ -78,13 +71,7 @@ def test_errors_of_the_model(error: GatewayError, status: int) -> None:
 
 @pytest.mark.parametrize(
     ("code", "status", "type_"),
-    [
-        ("incomplete_signature", 400, "IncompleteSignature"),
-        ("signature_expired", 403, "InvalidSignatureException"),
-        ("signature_mismatch", 403, "InvalidSignatureException"),
-        ("unknown_access_key", 403, "UnrecognizedClientException"),
-        (None, 403, "AccessDeniedException"),
-    ],
+    [(None, 403, "AccessDeniedException"), *((code, *told) for code, told in SIGNATURE_ERRORS.items())],
 )
 def test_errors_of_who_is_calling(code: str | None, status: int, type_: str) -> None:
     error = GatewayError(Kind.UNAUTHENTICATED, "m", code=code)

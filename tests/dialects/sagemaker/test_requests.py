@@ -11,7 +11,7 @@ from gateway.core.http import Request
 from gateway.core.messages import Chat, Complete, ListModels, ModelCard, Text
 from gateway.core.ports import Capabilities, Settings
 from gateway.dialects import create
-from gateway.dialects.sagemaker.fields import FIELDS, MODEL
+from gateway.dialects.sagemaker.fields import MODEL
 from tests.dialects.sagemaker.exchange import DIALECT, ENDPOINT, HI, RAW, STREAM, VLLM, read, refusal, request
 
 
@@ -73,19 +73,6 @@ def test_the_worker_sees_the_members_that_were_sent() -> None:
     assert dropping.dropped == ("new_in_vllm",)
     del sent["new_in_vllm"]
     assert json.loads(VLLM.write(dropping, Capabilities("sim")).body) == sent
-
-
-def test_every_field_of_the_tables_is_accepted_as_declared() -> None:
-    for operation, fields in FIELDS.items():
-        base = {"messages": HI} if operation == "chat" else {"prompt": "hi"}
-        for field in fields:
-            value = field.sample if field.sample is not None else {"model": "m", "stream_options": {}}[field.name]
-            beside = {"logprobs": True} if field.name == "top_logprobs" else {}
-            body = {**base, "stream": True, **beside, field.name: value}
-            if field.handling == "refused":
-                assert refusal(body).param == field.name
-            else:
-                read(body)
 
 
 def test_ping_is_about_readiness() -> None:

@@ -10,11 +10,11 @@ import httpx
 import pytest
 
 from gateway import backends, dialects
-from gateway.auth import new_key
 from gateway.core.http import JSON_TYPE, Request
 from gateway.core.messages import Complete
 from gateway.core.ports import Capabilities, Settings
 from gateway.translation.offline import Refused, send
+from tests.app.asking import FORGOTTEN, key
 from tests.harness import Stack
 
 LAWS = 12
@@ -23,18 +23,9 @@ LAWS = 12
 DIALECT = dialects.create("tgi", Settings())
 MEMBERS = {
     *("model_id", "model_sha", "model_pipeline_tag", "max_concurrent_requests", "max_best_of", "max_stop_sequences"),
-    *(
-        "max_input_tokens",
-        "max_total_tokens",
-        "validation_workers",
-        "max_client_batch_size",
-        "router",
-        "version",
-        "sha",
-    ),
-    "docker_label",
+    *("max_input_tokens", "max_total_tokens", "validation_workers", "max_client_batch_size"),
+    *("router", "version", "sha", "docker_label"),
 }
-FORGOTTEN = {"backend": "vllm", "upstream_model": "sim", "workers": ["http://127.0.0.1:9"]}
 
 
 @pytest.fixture(scope="module")
@@ -202,11 +193,10 @@ def test_law_10_best_of_needs_sampling_alone(client: httpx.Client, more: dict[st
 
 
 def test_law_11_info_names_no_secret() -> None:
-    key, entry = new_key("app")
-    keys = {"app": {"hash": entry.split("hash: ")[1].split()[0], "models": ["m"]}}
+    secret, keys = key("app", models=["m"])
     config = {"auth": "keys", "keys": keys, "models": {"secret": FORGOTTEN, "m": {}}}
     with Stack(config=config) as stack:
-        said = httpx.get(stack.url + "/tgi/info", headers={"authorization": f"Bearer {key}"}).json()
+        said = httpx.get(stack.url + "/tgi/info", headers={"authorization": f"Bearer {secret}"}).json()
         assert set(said) == MEMBERS
         assert said["model_id"] == "m"
         assert httpx.get(stack.url + "/tgi/info").status_code == 401

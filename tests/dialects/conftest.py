@@ -1,0 +1,17 @@
+"""Fixtures that the tests of dialects share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from tests.harness import Stack
+
+
+@pytest.fixture(scope="module")
+def client(stack: Stack) -> Iterator[httpx.Client]:
+    """A client of the module's own `stack`."""
+    with httpx.Client(base_url=stack.url) as found:
+        yield found
