@@ -34,6 +34,8 @@ RENEW_S = 0.5
 LEASE_S = 6.0
 NOTICE_S = 2.0
 """Seconds after which every gateway has read a changed record."""
+HAND_OVER_S = 10.0
+"""Most replies end by themselves in this time; the others cost another worker their prompt once more."""
 Load = Callable[[], Awaitable[tuple[int, int]]]
 """Returns how many requests run and wait."""
 _CALL_S = 1.0
@@ -58,7 +60,12 @@ def index_of(namespace: str) -> str:
 
 @dataclass
 class WorkerEntry:
-    """The record of one worker; its load and `draining` change while it runs."""
+    """The record of one worker; its load changes while it runs.
+
+    draining  it takes no new requests
+    leaving   gateways should move its requests to other workers
+    until     when it ends at the latest, in Unix seconds, once it drains; for people
+    """
 
     address: str
     models: tuple[str, ...]
@@ -69,6 +76,8 @@ class WorkerEntry:
     abilities: dict[str, bool] = field(default_factory=dict)
     flags: tuple[str, ...] = ()
     draining: bool = False
+    leaving: bool = False
+    until: int | None = None
     load: dict[str, int] = field(default_factory=lambda: {"running": 0, "waiting": 0})
     id: str = field(default_factory=lambda: secrets.token_hex(8))
     started: int = field(default_factory=lambda: int(time.time()))
@@ -168,9 +177,14 @@ class Lease:
         await self.write()
         self._task = asyncio.create_task(self._renew())
 
-    async def drain(self) -> None:
+    async def drain(self, grace_s: float) -> None:
         """Marks the record as draining: a gateway that has read it sends nothing new."""
-        self.record.draining = True
+        self.record.draining, self.record.until = True, int(time.time() + grace_s)
+        await self.write()
+
+    async def hand_over(self) -> None:
+        """Marks the record as leaving: a gateway that has read it moves requests to other workers."""
+        self.record.leaving = True
         await self.write()
 
     async def leave(self) -> None:
@@ -254,23 +268,30 @@ async def until_stopped(entry: WorkerEntry, given: argparse.Namespace, place: Pl
     print(f"listening on {here}", flush=True)
     await stop.wait()
     if lease is not None:
-        await wind_down(lease, load, grace_s=given.grace, hurry=hurry)
+        await wind_down(lease, load, grace_s=given.grace, hand_over_s=given.hand_over, hurry=hurry)
         await lease.leave()
 
 
 async def wind_down(
-    lease: Lease | None, load: Load, *, grace_s: float, hurry: asyncio.Event, notice_s: float = NOTICE_S
+    lease: Lease | None,
+    load: Load,
+    *,
+    grace_s: float,
+    hand_over_s: float,
+    hurry: asyncio.Event,
+    notice_s: float = NOTICE_S,
 ) -> bool:
-    """Drains: marks the record, then waits up to `grace_s` seconds for the running requests. False if some were still
-    running at the end.
+    """Drains: marks the record, then waits up to `grace_s` seconds for the running requests. After `hand_over_s`
+    gateways move those that other workers can continue; the others stay. False if some were still running at the end.
 
     load   running and waiting requests; if it raises, the wait ends
     hurry  ends the wait at once
     """
     loop = asyncio.get_running_loop()
-    end = loop.time() + grace_s
+    began = loop.time()
+    end = began + grace_s
     if lease is not None:
-        await lease.drain()
+        await lease.drain(grace_s)
         if await _set_within(hurry, min(notice_s, grace_s)):
             return False
     while True:
@@ -279,7 +300,10 @@ async def wind_down(
                 return True
         except (OSError, ValueError):
             return True
-        left = end - loop.time()
+        now = loop.time()
+        if lease is not None and not lease.record.leaving and now - began >= hand_over_s:
+            await lease.hand_over()
+        left = end - now
         if left <= 0 or await _set_within(hurry, min(0.2, left)):
             return False
 
@@ -311,6 +335,12 @@ def add_flags(out: argparse.ArgumentParser) -> None:
     add("--namespace", default=NAMESPACE, help="`redis.namespace` of the gateways (%(default)s)")
     add("--advertise", metavar="URL", help="address for the gateways to call (this machine's, as the registry sees it)")
     add("--grace", type=float, default=120.0, help="seconds that running requests get on SIGTERM (%(default)g)")
+    add(
+        "--hand-over",
+        type=float,
+        default=HAND_OVER_S,
+        help="seconds on SIGTERM until gateways move running requests to other workers; needs --register (%(default)g)",
+    )
     add("--lease", type=float, default=LEASE_S, help="seconds after which a silent worker's entry ends (%(default)g)")
 
 

@@ -27,6 +27,7 @@ from gateway.fleet.pool import Pool
 from gateway.fleet.worker import OUTPUT_COSTS, EngineLoad, Worker
 from workers.simulated import tokenizer
 from workers.simulated.engine import Engine, chain
+from workers.simulated.metrics import Entry
 from workers.simulated.options import Options
 
 _SCRAPE_S = 2.0
@@ -78,6 +79,7 @@ class _Job:
 
     weight = 1
     scheduled = 0.0
+    entry = Entry(0.0)  # nobody reads the engine's counters of tokens
 
     def __init__(self, engine: _Engine, turn: Turn) -> None:
         prompt = "".join([*(f"<|{one['role']}|>{one['content']}\n" for one in turn.messages), "<|assistant|>"])

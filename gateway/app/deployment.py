@@ -19,6 +19,8 @@ from gateway.app.services import Host, services_of
 from gateway.auth import Keyring
 from gateway.config import Config
 from gateway.config import Model as ModelOptions
+from gateway.core.errors import GatewayError
+from gateway.core.figures import Heard
 from gateway.core.http import Headers
 from gateway.core.messages import Op
 from gateway.core.ports import Capabilities, Pool
@@ -260,3 +262,10 @@ class Deployment:
     def withdrawn(self, model: str, adapter: str) -> None:
         del self._models[adapter]
         self._host.log.event("info", "adapter gone", model=model, adapter=adapter)
+
+    def heard(self, model: str, worker: Worker) -> Heard | None:
+        transport = self.transports.get(model)
+        return None if transport is None else transport.heard(worker.address)
+
+    def leave(self, worker: Worker, error: GatewayError) -> None:
+        self.runtime.active.leave(worker, error)

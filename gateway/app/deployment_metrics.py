@@ -55,6 +55,7 @@ def _workers(deployment: Deployment) -> Iterator[Metric]:
     breakers = [(place, worker.breaker.state(now)) for place, worker in workers]
     states = (((*place, state), found == state) for place, found in breakers for state in _BREAKER_STATES)
     yield family("dragoman_worker_breaker", states)
+    yield family("dragoman_worker_stalled", ((place, worker.progress.stalled) for place, worker in workers))
 
 
 def _caches(deployment: Deployment) -> Iterator[Metric]:

@@ -33,6 +33,9 @@ class FleetObserver:
     def ejected(self, model: str, address: str) -> None:
         self._metrics.ejected.labels(model, address).inc()
 
+    def stalled(self, model: str, address: str) -> None:
+        self._metrics.stalls.labels(model, address).inc()
+
 
 class Observer:
     """Implements core.ports.Observer."""

@@ -241,6 +241,9 @@ class Health(Section):
     """How long a probe may take; at most `interval_s`."""
     path: UrlPath = "/health"
     """Path of the probe. A worker without it answers 404, which counts as alive."""
+    stalled_s: Seconds | None = Field(default=None, ge=0, le=_DAY)
+    """How long a worker that owes answers may make no progress. 0: for ever. Absent: its history decides
+    (docs/reliability.md)."""
 
 
 class Breaker(Section):

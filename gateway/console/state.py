@@ -24,7 +24,8 @@ _HOST = socket.gethostname()
 
 
 class WorkerState(Struct, frozen=True):
-    """One worker of a model. condition: ready | down | ejected | draining. max_in_flight is None without a limit."""
+    """One worker of a model. condition: ready | down | stalled | ejected | leaving | draining. max_in_flight is None
+    without a limit."""
 
     address: str
     condition: str
@@ -190,7 +191,7 @@ def _model(model: Served, waiting: int, counters: _Counters) -> ModelState:
         workers=tuple(
             WorkerState(
                 worker.address,
-                _condition(worker.draining, worker.ready, worker.breaker.ejected),
+                _condition(worker),
                 worker.in_flight,
                 worker.max_in_flight,
             )
@@ -203,7 +204,7 @@ def _model(model: Served, waiting: int, counters: _Counters) -> ModelState:
     )
 
 
-_WORST = ("down", "ejected", "draining", "ready")
+_WORST = ("down", "stalled", "ejected", "leaving", "draining", "ready")
 
 
 def of_all(whole: State, states: Sequence[State]) -> State:
@@ -259,5 +260,12 @@ def _sums(counts: Sequence[Mapping[str, int]]) -> dict[str, int]:
     return {name: sum(one.get(name, 0) for one in counts) for name in names}
 
 
-def _condition(draining: bool, ready: bool, ejected: bool) -> str:
-    return "draining" if draining else "down" if not ready else "ejected" if ejected else "ready"
+def _condition(worker: Worker) -> str:
+    states = {
+        "leaving": worker.leaving,
+        "draining": worker.draining,
+        "down": not worker.ready,
+        "stalled": worker.progress.stalled,
+        "ejected": worker.breaker.ejected,
+    }
+    return next((name for name, holds in states.items() if holds), "ready")

@@ -6,7 +6,8 @@ All of them belong to one event loop: no locks, and nothing is formatted before 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 
 class Histogram:
@@ -45,3 +46,23 @@ class ConnectionCounts:
     def __init__(self) -> None:
         self.opened = 0
         self.reused = 0
+
+
+class Heard(NamedTuple):
+    """The silence of the replies that one worker owes; seconds of the monotonic clock.
+
+    body_at  when a piece of a body came last; None if none of these replies has got one
+    since    since when the most silent of the replies has been silent, from its last piece or its request
+    """
+
+    body_at: float | None
+    since: float
+
+
+def loudest(heard: Iterable[Heard | None]) -> Heard | None:
+    """Several silences of one worker as one; None if it owes no reply."""
+    found = [one for one in heard if one is not None]
+    if not found:
+        return None
+    bodies = [one.body_at for one in found if one.body_at is not None]
+    return Heard(max(bodies, default=None), min(one.since for one in found))

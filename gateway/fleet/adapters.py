@@ -12,6 +12,8 @@ from msgspec.structs import replace
 
 from gateway.config import Config
 from gateway.core.background import keep_running
+from gateway.core.errors import GatewayError
+from gateway.core.figures import Heard
 from gateway.core.http import Headers
 from gateway.core.messages import Op
 from gateway.core.ports import Capabilities
@@ -87,6 +89,14 @@ class Serving(Protocol):
 
     def withdrawn(self, model: str, adapter: str) -> None:
         """No worker has `adapter` any more."""
+        ...
+
+    def heard(self, model: str, worker: Worker) -> Heard | None:
+        """The silence of the replies that `worker` owes; None if it owes none."""
+        ...
+
+    def leave(self, worker: Worker, error: GatewayError) -> None:
+        """The requests that are with `worker` leave it because of `error`, as far as another one can take them."""
         ...
 
 

@@ -9,6 +9,7 @@ does not prove that new requests would.
 
 from __future__ import annotations
 
+from math import inf
 from typing import Literal
 
 from gateway.config import Breaker as BreakerOptions
@@ -93,11 +94,29 @@ class Breaker:
         # `may_eject` does not protect a worker that is ejected already and failed its trial.
         if not self.open_until and (self.failures < self.options.failures or not may_eject):
             return False
+        self._eject()
+        self.open_until = now + self.eject_s
+        return True
+
+    def _eject(self) -> None:
         self.generation += 1
         self.ejections = min(self.ejections + 1, _LONGEST)
-        self.open_until = now + self.options.eject_s * self.ejections
         self.trial_until = 0.0
-        return True
+
+    @property
+    def eject_s(self) -> float:
+        """For how long the worker is left out: longer each time in a row."""
+        return self.options.eject_s * self.ejections
+
+    def hold(self) -> None:
+        """Leaves the worker out until `try_again`. Outcomes of its requests do not count any more."""
+        self._eject()
+        self.open_until = inf
+
+    def try_again(self, now: float) -> None:
+        """Ends `hold`: one request goes through as a trial."""
+        if self.open_until == inf:
+            self.open_until = now
 
     def share(self, now: float) -> float:
         """0.01 to 1: the part of its fair share that a returned worker takes during its slow start.

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import httpx
 
-from gateway.core.http import Headers
+from gateway.core.http import Headers, Request
 
 _MOST_BYTES = 1 << 20
 
@@ -50,6 +50,20 @@ class Clients:
                 if len(body) > _MOST_BYTES:
                     return b""
         return bytes(body)
+
+    async def status(self, model: str, url: str, request: Request, headers: Headers, limit_s: float) -> int:
+        """Returns the status of the answer to a POST, once the whole answer has come; of an error its head is enough.
+        Raises TimeoutError after `limit_s`, httpx.HTTPError, httpx.InvalidURL."""
+        async with (
+            asyncio.timeout(limit_s),
+            self.of(model).stream(
+                "POST", url, content=request.body, headers=[*request.headers, *headers], timeout=None
+            ) as answer,
+        ):
+            if answer.status_code == 200:
+                async for _ in answer.aiter_raw():
+                    pass
+            return answer.status_code
 
     async def close(self) -> None:
         for client in self._clients.values():

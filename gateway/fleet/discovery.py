@@ -23,11 +23,13 @@ READ_S = 2.0
 
 
 class FoundWorker(Struct, frozen=True):
-    """One worker of a fleet. draining: it finishes its requests and takes no new ones."""
+    """One worker of a fleet. draining: it finishes its requests and takes no new ones. leaving: the time that it had
+    for them is over."""
 
     address: str
     draining: bool = False
     facts: Facts = UNKNOWN
+    leaving: bool = False
 
 
 def able(declared: Capabilities, members: Sequence[FoundWorker]) -> Capabilities:

@@ -36,10 +36,12 @@ def read_load(text: bytes, gauges: Gauges, in_flight: int) -> EngineLoad | None:
     counted = [None if name is None else _sum(text, name) for name in (gauges.prompt, gauges.cached, gauges.output)]
     prompt, cached, output = counted
     ranks = _ranks(text, gauges.running)
+    moving = [_sum(text, name) for name in gauges.progress]
+    progress = tuple(figure for figure in moving if figure is not None)
     if prompt is None or cached is None or output is None:
-        return EngineLoad(running, waiting, in_flight, ranks=ranks)
+        return EngineLoad(running, waiting, in_flight, ranks=ranks, progress=progress)
     computed = max(0.0, prompt - cached) + OUTPUT_COSTS * output
-    return EngineLoad(running, waiting, in_flight, computed, prompt + output, ranks)
+    return EngineLoad(running, waiting, in_flight, computed, prompt + output, ranks, progress)
 
 
 def _ranks(text: bytes, name: str) -> int:
@@ -153,6 +155,7 @@ class Scraper:
         fresh = worker.reported is None
         now = self._clock()
         worker.report_load(load, now - self._read_at.get(worker, now))
+        worker.progress.read(load.progress, now)
         self._read_at[worker] = now
         learn(worker, load)
         if fresh:

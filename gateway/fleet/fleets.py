@@ -11,8 +11,10 @@ from typing import Any
 import httpx
 
 from gateway.config import Config
-from gateway.core.errors import GatewayError
+from gateway.core.errors import GatewayError, Kind
+from gateway.core.figures import Heard, loudest
 from gateway.core.http import Headers
+from gateway.core.messages import Chat, Message, Text
 from gateway.core.ports import UNKNOWN, Backend, Facts
 from gateway.fleet.adapters import Adapters, Serving
 from gateway.fleet.clients import Clients
@@ -26,10 +28,14 @@ from gateway.fleet.pool import Pool
 from gateway.fleet.refusals import Refusals
 from gateway.fleet.registry import Registry
 from gateway.fleet.report import Report
+from gateway.fleet.stalls import StallDetector
 from gateway.fleet.worker import Worker
 from gateway.redis import connect, split_address
 
 _METRICS = "/metrics"
+_QUESTION = Chat(model=None, messages=(Message("user", (Text("1"),)),), max_output=1)
+_LEAVING = "the worker is leaving", "worker_leaving"
+_STALLED = "the worker makes no progress", "worker_stalled"
 _PREFILL_WAIT_S = 30.0
 """Longest wait for a worker that computes a prompt. Then the worker that generates computes it."""
 
@@ -63,6 +69,15 @@ class Roster:
             for older in reversed(self._fleets[:-1]):
                 older.follow(fleets, model)
 
+    def heard(self, model: str, worker: Worker) -> Heard | None:
+        """The silence of the replies that `worker` owes under any configuration."""
+        return loudest(fleets.serving.heard(model, worker) for fleets in self._fleets)
+
+    def leave(self, worker: Worker, error: GatewayError) -> None:
+        """The requests of every configuration that are with `worker` leave it, as far as others can take them."""
+        for fleets in self._fleets:
+            fleets.serving.leave(worker, error)
+
 
 class Fleets:
     """The workers of all models, by model and address, and the fleet of each model.
@@ -73,6 +88,7 @@ class Fleets:
     trusted    the authorities by which workers are trusted, by the model's `ca_file`
     listening  to the caches of engines; None if that is configured for no model
     serving    serves the models
+    stalls     finds workers that make no progress
     """
 
     def __init__(
@@ -93,7 +109,7 @@ class Fleets:
         self._roster = roster
         self._report = report
         self._listening = listening
-        self._serving = serving
+        self.serving = serving
         self._debug = config.log.level == "debug"
         self._refusals = Refusals(report, lambda model: self.models[model].pool.waiting)
         self._redis: list[Any] = []
@@ -101,6 +117,7 @@ class Fleets:
         self.health: Health | None = None
         scrape_s = config.routing.scrape_s
         self.scraper = Scraper(scrape_s, self._metrics_of, self._load_changed) if scrape_s else None
+        self.stalls = StallDetector(self, config.health.stalled_s)
 
     # -- pools ------------------------------------------------------------------------------------------------------
 
@@ -132,7 +149,7 @@ class Fleets:
             queue,
             config.breaker.max_eject_share,
             clock=time.monotonic,
-            events=FleetEvents(fleet.name, self._report, self._suspect, on_refuse),
+            events=FleetEvents(fleet.name, self._report, self._suspect, self.leave, on_refuse),
             sessions=frozenset(name.lower().encode() for name in config.routing.session_headers),
             salted=fleet.backend.salts,
         )
@@ -196,6 +213,9 @@ class Fleets:
         for member in members:
             worker = self._worker(fleet, member.address)
             worker.draining = member.draining
+            worker.leaving, left = member.leaving, worker.leaving
+            if member.leaving and not left:
+                fleet.pool.events.leaving(worker)
             workers.append(worker)
         fleet.pool.change(workers)
         if self._roster.in_force is self:
@@ -221,7 +241,7 @@ class Fleets:
     def _narrow(self, fleet: ModelFleet) -> None:
         """Sets what may be asked of a model: what is declared, less what one of its workers reports as missing."""
         fleet.can = able(fleet.declared, fleet.staying())
-        self._serving.narrowed(fleet.name, fleet.can)
+        self.serving.narrowed(fleet.name, fleet.can)
         self.adapters.offer(fleet)
 
     async def _ask(self, model: str, worker: Worker) -> None:
@@ -276,13 +296,20 @@ class Fleets:
             self._listening.keep([name for name, fleet in self.models.items() if fleet.options.kv_events is not None])
         for fleet in self.models.values():
             self._watch(fleet)
+        self.stalls.start()
 
     def _watch(self, fleet: ModelFleet) -> None:
-        """Reads the load of a model's workers if a pick or the capacity depends on it, and follows what they cache."""
+        """Reads the figures of a model's workers if a pick, the capacity or the stall detector depends on them, and
+        follows what they cache."""
         if self.scraper is not None and fleet.gauges_apply:
             assert fleet.backend.gauges is not None
-            wanted = [one for one in fleet.pools if one.policy.needs and len(one.workers) > 1]
-            wanted += [one for one in fleet.pools if one not in wanted and any(worker.learns for worker in one.workers)]
+            wanted = [
+                one
+                for one in fleet.pools
+                if self._config.health.stalled_s != 0
+                or (one.policy.needs and len(one.workers) > 1)
+                or any(worker.learns for worker in one.workers)
+            ]
             self.scraper.follow(fleet.name, [worker for one in wanted for worker in one.workers], fleet.backend.gauges)
         if fleet.options.kv_events is None:
             for worker in fleet.workers:
@@ -311,6 +338,7 @@ class Fleets:
         """Stops discovery, probes and readings of load: from now on `follow` alone changes the workers. Running
         requests keep theirs."""
         self._refusals.close()
+        await self.stalls.close()
         await self.adapters.close()
         if self.scraper is not None:
             await self.scraper.close()
@@ -332,6 +360,39 @@ class Fleets:
         """Probes a worker; the name of its death, None if it lives."""
         gone = self.health is not None and await self.health.is_gone(model, worker)
         return (worker.address, worker.lives) if gone else None
+
+    # -- stalls.Watched ---------------------------------------------------------------------------------------------
+
+    def pool_of(self, model: str, worker: Worker) -> Pool:
+        fleet = self.models[model]
+        return next((pool for pool in fleet.pools if worker in pool.workers), fleet.pool)
+
+    def heard(self, model: str, worker: Worker) -> Heard | None:
+        return self._roster.heard(model, worker)
+
+    async def ask(self, model: str, worker: Worker, patience_s: float) -> bool | None:
+        fleet = self.models[model]
+        try:
+            request = fleet.backend.write(_QUESTION, fleet.can)
+            if fleet.options.paths is not None and request.path not in fleet.options.paths:
+                return None
+            headers = [*fleet.headers, (b"x-request-id", b"dragoman-progress")]
+            status = await self.clients.status(model, worker.address + request.path, request, headers, patience_s)
+        except TimeoutError:
+            return False
+        except (GatewayError, httpx.HTTPError, httpx.InvalidURL):
+            return None
+        return True if status == 200 else None
+
+    def stalled(self, model: str, worker: Worker) -> None:
+        self.pool_of(model, worker).events.stalled(worker)
+
+    def resumed(self, model: str, worker: Worker) -> None:
+        self.pool_of(model, worker).events.resumed(worker)
+
+    def leave(self, model: str, worker: Worker) -> None:
+        why, code = _LEAVING if worker.leaving else _STALLED
+        self._roster.leave(worker, GatewayError(Kind.TIMEOUT, why, code=code))
 
     # -- reports ----------------------------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Sequence
+from math import inf
 
 from gateway.config import Queue as QueueOptions
 from gateway.core.errors import Blame, GatewayError, Kind
@@ -18,6 +19,8 @@ from gateway.fleet.worker import Worker, open_workers
 # Rest after a 429 or 503: the default without a Retry-After, and the most that is granted.
 _REST_S = 1.0
 _LONGEST_REST_S = 30.0
+_STALLED_REST_S = 3.0
+"""Rest of a stalled worker that cannot be spared: until after the next look at it."""
 # uvloop's timers fire up to a millisecond early. The margin makes sure that the state has changed when they do.
 _LATE_S = 0.002
 
@@ -28,6 +31,7 @@ class Pool:
     policy    chooses the open worker that takes a request
     sessions  headers in which clients name a session, lower case
     salted    the workers keep the caches of `op.salt` apart
+    events    receives what becomes of workers and requests
     """
 
     def __init__(
@@ -48,14 +52,14 @@ class Pool:
         self._salted = salted
         self._max_eject_share = max_eject_share
         self._clock = clock
-        self._events = events or PoolEvents()
+        self.events = events or PoolEvents()
         # After a reload, workers keep the turn numbers of the previous pool. New turns count on from the highest.
         self._turn = max((worker.turn for worker in self.workers), default=0)
         # Workers that just refused or failed -> until when the other workers are preferred. When that is over, one
         # request tries such a worker, and it rests again, for a second or until that request has succeeded.
         self._resting: dict[Worker, float] = {}
         self._tried: set[Worker] = set()
-        self._waiting = WaitQueue(queue, clock, self._states, self._may_serve, self._hand_over, self._events)
+        self._waiting = WaitQueue(queue, clock, self._states, self._may_serve, self._hand_over, self.events)
         for worker in self.workers:
             worker.on_free.append(self.serve_waiting)
 
@@ -178,19 +182,23 @@ class Pool:
         if worker.breaker.answer(self._clock(), generation):
             self._returned(worker)
 
-    def succeeded(self, worker: Worker, generation: int) -> None:
+    def succeeded(self, worker: Worker, generation: int, generated: bool = True) -> None:
+        now = self._clock()
+        if generated:
+            worker.progress.replied_at = now
         if self._resting and self._resting.pop(worker, None) is not None:
             self._tried.discard(worker)
             worker.freed()
-        if worker.breaker.succeed(self._clock(), generation):
+        if worker.breaker.succeed(now, generation):
             self._returned(worker)
 
     def _returned(self, worker: Worker) -> None:
-        self._events.returned(worker)
+        self.events.returned(worker)
         worker.freed()
 
     def abandoned(self, worker: Worker, generation: int) -> None:
         """The request ended in a way that says nothing about the worker: its client left, or a bug of ours."""
+        worker.progress.left_at = self._clock()
         worker.breaker.abandon(generation)
 
     def failed(self, worker: Worker, generation: int, error: GatewayError) -> None:
@@ -206,16 +214,33 @@ class Pool:
             if error.kind is Kind.OVERLOADED and error.upstream is not None:
                 self._rest(worker, min(error.retry_after or _REST_S, _LONGEST_REST_S))
             return
-        out = sum(other.breaker.ejected for other in self.workers if other is not worker)
-        may_eject = out + 1 <= self._max_eject_share * len(self.workers) and out + 1 < len(self.workers)
         now = self._clock()
-        if breaker.fail(now, generation, may_eject=may_eject):
-            self._events.ejected(worker)
+        if breaker.fail(now, generation, may_eject=self._can_spare(worker)):
+            self.events.ejected(worker)
             # Serve the queue when the ejection ends: all other workers may be full then.
             asyncio.get_running_loop().call_later(breaker.open_until - now + _LATE_S, worker.freed)
         elif breaker.failures >= breaker.options.failures and not breaker.ejected:
             self._rest(worker, _REST_S)  # too many workers are ejected already
-        self._events.suspect(worker)
+        self.events.suspect(worker)
+
+    def _can_spare(self, worker: Worker) -> bool:
+        """Whether the worker may be left out beside those that are already."""
+        out = sum(other.breaker.ejected for other in self.workers if other is not worker)
+        return out + 1 <= self._max_eject_share * len(self.workers) and out + 1 < len(self.workers)
+
+    def stall(self, worker: Worker) -> None:
+        """Sends the worker nothing new until `resume`: it makes no progress. Call it again while that is so: a worker
+        that cannot be spared rests meanwhile, so that others are preferred to it."""
+        if worker.breaker.open_until != inf:
+            if self._can_spare(worker):
+                worker.breaker.hold()
+            else:
+                self._rest(worker, _STALLED_REST_S)
+
+    def resume(self, worker: Worker) -> None:
+        """The worker makes progress again: if it was left out, one request tries it."""
+        worker.breaker.try_again(self._clock())
+        worker.freed()
 
     def _rest(self, worker: Worker, seconds: float) -> None:
         """Prefers the other workers for a while. This worker is full, still loads its model or is broken. A worker that

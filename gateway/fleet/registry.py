@@ -81,9 +81,11 @@ class WorkerEntry(msgspec.Struct, frozen=True):
     max_model_len: Annotated[int, Meta(ge=1, le=1_000_000_000)] | None = None
     abilities: Annotated[dict[_Text, bool], Meta(max_length=64)] = {}
     draining: bool = False
+    leaving: bool = False
 
     def member(self) -> FoundWorker:
-        return FoundWorker(self.address, self.draining, Facts(self.version, self.max_model_len, self.abilities))
+        facts = Facts(self.version, self.max_model_len, self.abilities)
+        return FoundWorker(self.address, self.draining or self.leaving, facts, self.leaving)
 
 
 _decoder = msgspec.json.Decoder(WorkerEntry)

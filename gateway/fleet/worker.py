@@ -11,6 +11,7 @@ from gateway.config import Breaker as BreakerOptions
 from gateway.core.ports import UNKNOWN
 from gateway.fleet.blocks import Blocks
 from gateway.fleet.breaker import Breaker
+from gateway.fleet.progress import Progress
 
 OTHERS = 1_024
 """Tokens that a request of another client of the engine is taken for: only the number of such requests is known."""
@@ -28,6 +29,7 @@ class EngineLoad(Struct, frozen=True):
               prompt does
     counted   tokens of prompts and replies since it started; falls only if it restarted
     ranks     engines behind its address
+    progress  figures that change while it works; those that it does not report are left out
     """
 
     running: float
@@ -36,6 +38,7 @@ class EngineLoad(Struct, frozen=True):
     computed: float | None = None
     counted: float = 0.0
     ranks: int = 1
+    progress: tuple[float, ...] = ()
 
     @property
     def others(self) -> float:
@@ -59,6 +62,8 @@ class Worker:
     place      64 bits of its address, the same in every gateway
     lives      how often it came back: each time with an empty cache, as far as we know
     draining   it finishes its requests and takes no new ones
+    leaving    its own grace is over: its requests go to other workers
+    progress   what its engine was seen to do, and whether it is stalled
     facts      what it answered when it was asked about itself
     on_free    callbacks for when it may have become free: its pools, more than one during a reload
     """
@@ -72,6 +77,7 @@ class Worker:
         "full_readings",
         "in_flight",
         "learns",
+        "leaving",
         "lives",
         "max_in_flight",
         "missed_probes",
@@ -79,6 +85,7 @@ class Worker:
         "peak",
         "place",
         "probed",
+        "progress",
         "ready",
         "recent",
         "reported",
@@ -104,6 +111,8 @@ class Worker:
         self.lives = 0
         self.ready = False
         self.draining = False
+        self.leaving = False
+        self.progress = Progress()
         self.facts = UNKNOWN
         self.missed_probes = 0
         self.probed = False

@@ -77,6 +77,7 @@ class Metrics:
         self.registry = registry = CollectorRegistry()
         self.ready = _gauge("dragoman_worker_ready", registry)
         self.ejected = _counter("dragoman_worker_ejections_total", registry)
+        self.stalls = _counter("dragoman_worker_stalls_total", registry)
         self.draining = _gauge("dragoman_draining", registry)
         self.reloads = _counter("dragoman_reloads_total", registry)
         self.bugs = _counter("dragoman_bugs_total", registry)
@@ -127,14 +128,16 @@ class Metrics:
         self.quarantined.labels(model)
 
     def worker(self, model: str, address: str, ready: bool) -> None:
-        """Shows whether a worker is ready, and how often it was ejected, from the moment that it is known."""
+        """Shows whether a worker is ready, and how often it was ejected or stalled, once it is known."""
         self.ready.labels(model, address).set(ready)
         self.ejected.labels(model, address)
+        self.stalls.labels(model, address)
 
     def worker_left(self, model: str, address: str) -> None:
         """Shows nothing more of a worker."""
         self.ready.remove(model, address)
         self.ejected.remove(model, address)
+        self.stalls.remove(model, address)
 
     def gaps(self, model: str) -> Histogram:
         """Seconds between two pieces of output of a stream of `model`."""

@@ -120,7 +120,7 @@ class Visit:
     def succeeded(self) -> None:
         if self.outcome is None:
             self.outcome = "succeeded"
-            self._pool.succeeded(self.worker, self._generation)
+            self._pool.succeeded(self.worker, self._generation, self._routing is not None)
 
     def failed(self, error: GatewayError) -> None:
         self.error = error

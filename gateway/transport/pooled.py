@@ -19,7 +19,7 @@ from operator import itemgetter
 from urllib.parse import quote, urlsplit
 
 from gateway.core.errors import GatewayError, Kind, out_of_descriptors
-from gateway.core.figures import ConnectionCounts
+from gateway.core.figures import ConnectionCounts, Heard, loudest
 from gateway.core.http import Request
 from gateway.core.ports import Deadlines
 from gateway.light_task import become_task
@@ -196,6 +196,11 @@ class Pooled:
     def idle(self) -> int:
         """The number of idle connections."""
         return sum(len(origin.idle) for origin in self.origins.values())
+
+    def heard(self, address: str) -> Heard | None:
+        """The silence of the replies that the worker at `address` owes; None if it owes none."""
+        origin = self.origins.get(address)
+        return None if origin is None else loudest(connection.heard() for connection in origin.connections)
 
     def ssl_context(self, address: str) -> ssl.SSLContext:
         context = self._ssl_for(address) if self._ssl_for is not None else None

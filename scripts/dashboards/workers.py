@@ -40,6 +40,18 @@ BOARD = Board(
             "bargauge",
         ),
         Panel(
+            "Stalled",
+            "Workers that owe answers and make no progress now, and how often that was found in the time shown.",
+            "short",
+            (
+                Query('max by (worker) (dragoman_worker_stalled{*,model=~"$model"})', "{{worker}}"),
+                Query(
+                    'sum by (worker) (increase(dragoman_worker_stalls_total{*,model=~"$model"}[$__range]))',
+                    "{{worker}}, times",
+                ),
+            ),
+        ),
+        Panel(
             "Retries",
             "Further tries on another worker a second, by model.",
             "ops",

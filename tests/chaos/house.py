@@ -139,8 +139,8 @@ async def house(
 ) -> AsyncIterator[House]:
     """keys: name -> further options of its entry. config: its model "m" adds to that of the workers here. workers: the
     flags of each. clocks: how far ahead each gateway's is, in seconds; absent, all are right. front: starts what
-    stands before the workers, and says by which addresses gateways reach them. under: the module, and its words, that
-    runs each gateway."""
+    stands before the workers, and says by which addresses gateways reach them; none, if they discover them. under: the
+    module, and its words, that runs each gateway."""
     with tempfile.TemporaryDirectory(prefix="chaos") as name:
         found = House(Path(name), clocks or (0.0,) * gateways)
         entries = {}
@@ -157,7 +157,7 @@ async def house(
             model = {
                 "backend": "vllm",
                 "upstream_model": "sim",
-                "workers": [f"http://{address}" for address in addresses],
+                **({"workers": [f"http://{address}" for address in addresses]} if addresses else {}),
                 **models.pop("m", {}),
             }
             for number, ahead in enumerate(found.clocks):

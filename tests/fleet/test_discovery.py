@@ -235,7 +235,11 @@ async def test_records_as_workers_write_them_are_read() -> None:
     }
     one.draining = True
     redis.put(one)
-    assert (await registry.read())["m"][0].draining
+    (drains,) = (await registry.read())["m"]
+    assert (drains.draining, drains.leaving) == (True, False)
+    one.leaving = True
+    redis.put(one)
+    assert (await registry.read())["m"][0].leaving
 
 
 @pytest.mark.parametrize("end", ["/v1", "/v1/", "/"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import dataclasses
 import json
 import re
 import signal
@@ -12,6 +14,7 @@ import tracemalloc
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from time import monotonic
 
@@ -254,6 +257,49 @@ def test_a_worker_told_to_stop_under_20_streams_cuts_none_of_them(redis: Server)
             answers = [stream.result() for stream in streams]
         assert [whole(answer) for answer in answers] == [True] * 20
         assert set(plain.statuses) == {200}
+
+
+def test_a_worker_that_leaves_hands_over_what_runs_and_need_not_wait_for_it(redis: Server) -> None:
+    body = {"model": "m", "messages": [{"role": "user", "content": "x"}], "max_tokens": 3000, "ignore_eos": True}
+    with (
+        Process(redis, "--itl-ms", "20", "--hand-over", "1", "--grace", "100") as one,
+        stack(redis) as gateway,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        until(gateway, {one.url: True})
+        asked = pool.submit(httpx.post, f"{gateway.url}/v1/chat/completions", json=body, timeout=60)
+        soon(lambda: any(worker.in_flight for worker in gateway.gateway.deployment.pools["m"].workers))
+        one.told_to_stop()
+        until_logged(gateway, "worker leaving")
+        assert one.popen.poll() is None, "nobody else could answer"
+        with Process(redis) as two:
+            assert one.ended() == 0
+            assert asked.result().status_code == 200
+            record = gateway.record()
+            assert (record["worker"], record["attempts"]) == (two.url, 2)
+
+
+async def test_a_worker_waits_out_its_grace_for_what_cannot_be_handed_over() -> None:
+    written: list[tuple[bool, bool]] = []
+
+    class Noting(writer.Lease):
+        async def write(self) -> bool:
+            written.append((self.record.draining, self.record.leaving))
+            return True
+
+    lease = Noting(writer.Place("redis://h:1"), dataclasses.replace(ENTRY), idle)
+    drained = partial(writer.wind_down, lease, grace_s=0.5, hand_over_s=0.1, notice_s=0.01, hurry=asyncio.Event())
+
+    async def busy() -> tuple[int, int]:
+        return 1, 0
+
+    assert not await drained(busy)
+    assert written == [(True, False), (True, True)]
+    assert lease.record.until is not None
+    lease.record.draining = lease.record.leaving = False
+    written.clear()
+    assert await drained(idle)
+    assert written == [(True, False)], "nothing runs"
 
 
 def test_a_killed_worker_takes_only_its_own_running_streams_along(redis: Server) -> None:

@@ -67,7 +67,7 @@ def _outlives(among: Sequence[Object]) -> bool:
     for where, pod in pods(among):
         if where.endswith("rank"):
             pause = at(pod, "spec.containers.0.lifecycle.preStop.sleep.seconds")
-            if not 140 < pause < pod["spec"]["terminationGracePeriodSeconds"] == 180:
+            if not 80 < pause < pod["spec"]["terminationGracePeriodSeconds"] == 120:
                 return False
     return True
 

@@ -96,7 +96,7 @@ class Learning:
     def __init__(self) -> None:
         self.learned: list[str] = []
 
-    def succeeded(self, worker: Named, generation: int) -> None:
+    def succeeded(self, worker: Named, generation: int, generated: bool) -> None:
         self.learned.append(f"{worker} succeeded")
 
     def failed(self, worker: Named, generation: int, error: GatewayError) -> None:

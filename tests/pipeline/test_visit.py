@@ -28,7 +28,7 @@ class Pool:
     def __init__(self) -> None:
         self.learned: list[str] = []
 
-    def succeeded(self, worker: Any, generation: int) -> None:
+    def succeeded(self, worker: Any, generation: int, generated: bool) -> None:
         self.learned.append("succeeded")
 
     def failed(self, worker: Any, generation: int, error: GatewayError) -> None:

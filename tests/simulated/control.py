@@ -5,7 +5,8 @@ GET  /sim/counters         running, waiting, received, completed, aborted, faile
 GET  /sim/wait?running=0&aborted=3&timeout=5   answers when levels (running, waiting, connections) are equal and counts
                            are reached; "met" is false if the time ran out first
 POST /sim/faults           {"fault", "count", "skip", "path"}: the fault of requests that name none; {} for none
-POST /sim/state            {"health": 503, "serving": false}: the status of /health; false answers requests with 503
+POST /sim/state            {"health": 503, "serving": false, "hung": true}: /health's status; "serving": false answers
+                           requests with 503; "hung" stops the engine behind a server that lives
 POST /sim/reset            forget ledger, counters, metrics, prefix cache, default fault and state
 """
 
@@ -29,6 +30,7 @@ class Worker(Protocol):
     ledger: Ledger
     health: int
     serving: bool
+    hung: bool
 
     def fault(self, spec: str, count: int | None = None, skip: int = 0, path: str = "") -> None: ...
     def reset(self) -> None: ...
@@ -58,7 +60,8 @@ def answer(worker: Worker, connection: Connection, request: Request, path: str) 
         elif path == "/sim/state":
             worker.health = int(given.get("health", worker.health))
             worker.serving = bool(given.get("serving", worker.serving))
-            said = {"health": worker.health, "serving": worker.serving}
+            worker.hung = bool(given.get("hung", worker.hung))
+            said = {"health": worker.health, "serving": worker.serving, "hung": worker.hung}
         elif path == "/sim/reset":
             worker.reset()
             said = {}

@@ -1,4 +1,4 @@
-"""The engine with what tests need: it publishes its prefix cache, stalls, and hurries."""
+"""The engine with what tests need: it publishes its prefix cache, stalls, hangs, and hurries."""
 
 from __future__ import annotations
 
@@ -25,13 +25,39 @@ class Read(NamedTuple):
 
 
 class Engine(engine.Engine):
-    """publisher: of the events of the prefix cache; stalled: jobs that are silent until `go_on`."""
+    """publisher: of the events of the prefix cache; stalled: jobs that are silent until `go_on`; hung: nothing is
+    computed, see `hang`."""
 
     def __init__(self, options: Options, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(options, loop)
         self.publisher: Publisher | None = None
         self.stalled: dict[Job, Callable[[], None]] = {}
         self._read: Read | None = None
+        self.hung = False
+        self._late: dict[Job, Callable[[Job], None]] = {}
+
+    def hang(self, hung: bool) -> None:
+        """Stops the engine as a core that is stuck behind a server that lives, or lets it go on."""
+        self.hung = hung
+        if hung:
+            return
+        late, self._late = self._late, {}
+        for job, then in late.items():
+            if job in self.held:
+                then(job)
+        while self.queue and self._fits(self.queue[0]):
+            self._start(self.queue.popleft())
+        if self.ticking is not None:
+            super().tick()
+
+    def _fits(self, job: Job) -> bool:
+        return not self.hung and super()._fits(job)
+
+    def _prefilled(self, job: Job) -> None:
+        if self.hung:
+            self._late[job] = self._prefilled
+        else:
+            super()._prefilled(job)
 
     @property
     def usage(self) -> float:
@@ -65,7 +91,8 @@ class Engine(engine.Engine):
         self.ticking = self.loop.call_soon(self._next_turn)
 
     def _next_turn(self) -> None:
-        self.ticking = self.loop.call_soon(super().tick)
+        if not self.hung:  # else `hang` goes on
+            self.ticking = self.loop.call_soon(super().tick)
 
     def after(self, job: Job, seconds: float) -> None:
         """Call the job's `step` once, later."""
@@ -73,7 +100,10 @@ class Engine(engine.Engine):
 
     def _later(self, job: Job) -> None:
         self.timers.pop(job, None)
-        job.step()
+        if self.hung:
+            self._late[job] = self._later
+        else:
+            job.step()
 
     def hurry(self, itl: float) -> None:
         """Make the next tokens now, and all others at this pace."""

@@ -54,6 +54,7 @@ class Simulated:
         self.tasks: set[asyncio.Task[None]] = set()
         self.dead = asyncio.Event()
         self.loading: asyncio.TimerHandle | None = None
+        self._frozen: str | None = None
 
     @property
     def url(self) -> str:
@@ -125,6 +126,17 @@ class Simulated:
         """Set the default fault; an empty one sets none. Raises ValueError."""
         self.defaults = faults.Defaults(faults.parse(spec) if spec else None, count, skip, path)
 
+    @property
+    def hung(self) -> bool:
+        """The engine is stuck: nothing is computed, and all but generation is answered as before."""
+        return self.engine.hung
+
+    @hung.setter
+    def hung(self, hung: bool) -> None:
+        if hung != self.engine.hung:
+            self._frozen = self.metrics_text() if hung else None
+            self.engine.hang(hung)
+
     def go_on(self) -> None:
         """End the silence of all requests that stall for ever."""
         self.engine.go_on()
@@ -136,7 +148,7 @@ class Simulated:
         self.engine.forget()
         self.engine.queries = self.engine.hits = self.engine.rejections = 0
         self.defaults = faults.Defaults()
-        self.health, self.serving = 200, True
+        self.health, self.serving, self.hung = 200, True, False
 
     @property
     def entries(self) -> list[Entry]:
@@ -226,6 +238,8 @@ class Simulated:
         self._answer(connection, entry, 200, msgspec.json.encode(body))
 
     def metrics_text(self) -> str:
-        """What /metrics answers."""
+        """What /metrics answers; of an engine that hangs what it answered before."""
+        if self._frozen is not None:
+            return self._frozen
         engine = self.engine
         return self.metrics.render(engine)

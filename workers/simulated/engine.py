@@ -30,17 +30,27 @@ def chain(prompt: str, salt: str = "") -> list[int]:
     return list(itertools.accumulate(parts, lambda key, part: hash((key, part)), initial=hash(salt)))[1:]
 
 
+class Made(Protocol):
+    """tokens: those made so far, of all sequences."""
+
+    @property
+    def tokens(self) -> int: ...
+
+
 class Job(Protocol):
     """One request on the engine.
 
     weight: sequences; need: tokens of prompt and reply together; uncached: prompt tokens to compute; scheduled: when it
-    left the queue, `time.monotonic()` seconds.
+    left the queue, `time.monotonic()` seconds; entry: the tokens that it has made.
     """
 
     weight: int
     need: int
     uncached: int
     scheduled: float
+
+    @property
+    def entry(self) -> Made: ...
 
     def prefilled(self) -> None:
         """The first token is due."""

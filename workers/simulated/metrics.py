@@ -76,11 +76,12 @@ class Metrics:
         labels = f'engine="0",model_name="{engine.options.models[0]}"'
         levels: dict[str, float] = {"num_requests_running": engine.running, "num_requests_waiting": len(engine.queue)}
         levels["kv_cache_usage_perc"] = min(1.0, engine.blocks / engine.options.kv_blocks)
-        counters = {"prefix_cache_queries": engine.queries, "prefix_cache_hits": engine.hits}
+        counters = {"prefix_cache_queries": engine.queries, "prefix_cache_hits": engine.hits, **self.counters}
+        counters["generation_tokens"] += sum(job.entry.tokens for job in engine.held)  # vLLM counts each step
         out: list[str] = []
         for name, value in levels.items():
             out += (f"# TYPE vllm:{name} gauge", f"vllm:{name}{{{labels}}} {float(value)}")
-        for name, value in {**counters, **self.counters}.items():
+        for name, value in counters.items():
             out += (f"# TYPE vllm:{name}_total counter", f"vllm:{name}_total{{{labels}}} {float(value)}")
         out.append("# TYPE vllm:request_success_total counter")
         for reason, count in self.success.items():

@@ -137,7 +137,8 @@ class _Worker:
                 raise OSError("the engine ended")
             return await self._engine.load()
 
-        whole = await wind_down(lease, load, grace_s=self._given.grace, hurry=hurry)
+        grace, hand_over = self._given.grace, self._given.hand_over
+        whole = await wind_down(lease, load, grace_s=grace, hand_over_s=hand_over, hurry=hurry)
         if died.done():
             return self._dead(died.result())
         say("drained" if whole else "requests were still running")

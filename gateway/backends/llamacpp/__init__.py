@@ -33,7 +33,11 @@ class LlamaCpp(OpenAIBackend):
     """The backend `llamacpp`."""
 
     name = NAME
-    gauges: Gauges | None = Gauges("llamacpp:requests_processing", "llamacpp:requests_deferred")
+    gauges: Gauges | None = Gauges(
+        "llamacpp:requests_processing",
+        "llamacpp:requests_deferred",
+        progress=("llamacpp:n_decode_total", "llamacpp:prompt_tokens_total", "llamacpp:tokens_predicted_total"),
+    )
     facts_path: str | None = "/props"
 
     def reply_wire(self, op: Op) -> str:

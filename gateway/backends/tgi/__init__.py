@@ -85,7 +85,9 @@ class Tgi(OpenAIBackend):
     """The backend `tgi`."""
 
     name = NAME
-    gauges: Gauges | None = Gauges("tgi_batch_current_size", "tgi_queue_size")
+    gauges: Gauges | None = Gauges(
+        "tgi_batch_current_size", "tgi_queue_size", progress=("tgi_batch_inference_success",)
+    )
     facts_path: str | None = None
 
     def reply_wire(self, op: Op) -> str:

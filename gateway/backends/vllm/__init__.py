@@ -139,6 +139,13 @@ class Vllm(OpenAIBackend):
         "vllm:prefix_cache_hits_total",
         "vllm:generation_tokens_total",
         "num_requests_waiting",
+        # Tokens count when a step has an output. The chunks of a long prompt have none, and take blocks of the cache.
+        progress=(
+            "vllm:prompt_tokens_total",
+            "vllm:generation_tokens_total",
+            "vllm:kv_cache_usage_perc",
+            "vllm:prefix_cache_queries_total",
+        ),
     )
     handover: Handover | None = KvTransfer()
     adapters = True

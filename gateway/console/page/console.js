@@ -185,7 +185,9 @@ function draw(state) {
       seconds(quantile(0.5, newest, (one) => one.name === model.name)),
     ];
   }));
-  const conditions = { ready: "good", draining: "warn", ejected: "bad", down: "bad" };
+  const conditions = {
+    ready: "good", draining: "warn", leaving: "warn", ejected: "bad", stalled: "bad", down: "bad",
+  };
   rows("workers", state.models.flatMap((model) => model.workers.map((one) => [model.name, bare(one.address), [one.condition, conditions[one.condition]], one.in_flight, one.max_in_flight ?? "–"])));
   rows("teams", state.teams.map((one) => [one.name, one.requests, one.input_tokens, one.output_tokens, short(rate((then) => tokens(then.teams.find((team) => team.name === one.name))))]));
   rows("errors", Object.entries(state.errors).map(([status, count]) => [[status, status >= 400 && status < 500 ? "warn" : "bad"], count]));

@@ -58,6 +58,7 @@ class Gauges(Struct, frozen=True):
     running, waiting  gauges: requests that run and that wait
     prompt, cached, output  counters: tokens of prompts, those of them that were cached, and tokens of replies; or None
     in_replies        what `waiting` is called in the `endpoint-load-metrics` header of its replies; None without one
+    progress          figures that change while the engine itself works, and never by its web server alone
     """
 
     running: str
@@ -66,6 +67,7 @@ class Gauges(Struct, frozen=True):
     cached: str | None = None
     output: str | None = None
     in_replies: str | None = None
+    progress: tuple[str, ...] = ()
 
 
 Answer = TypeVar("Answer", bound=TokenCount | Tokens | Detokenized, covariant=True)

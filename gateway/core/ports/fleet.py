@@ -109,8 +109,8 @@ class WorkerPool(Protocol[W]):
     def answered(self, worker: W, generation: int) -> None:
         """The reply has begun. Call it for half-open workers only."""
 
-    def succeeded(self, worker: W, generation: int) -> None:
-        """The reply is whole."""
+    def succeeded(self, worker: W, generation: int, generated: bool) -> None:
+        """The reply is whole. generated: the worker's model has made it, not its web server alone."""
 
     def failed(self, worker: W, generation: int, error: GatewayError) -> None:
         """The attempt ended with `error`. The pool decides by its blame whether it counts against the worker."""

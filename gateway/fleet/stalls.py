@@ -1,0 +1,190 @@
+"""Finds workers that owe answers and make no progress, whatever their health path answers.
+
+Proof of a stall is a reply that was silent for the bound, while neither the figures of the engine nor any other reply
+moved. Clients that left unanswered are evidence, and so are requests that the engine alone reports, and any silence of
+an engine without figures. On evidence the gateway asks for one token itself, and a worker that does not answer in time
+is stalled.
+
+A stalled worker comes back when it moves or answers such a question; the breaker's trial follows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from gateway.core.background import keep_running
+from gateway.core.figures import Heard
+from gateway.fleet.pool import Pool
+from gateway.fleet.worker import Worker
+
+LOOK_S = 1.0
+_ABSENT_S = 5.0
+"""After a look that comes so late, this gateway itself stood still, and cannot tell what workers did."""
+_LEAST_PATIENCE_S = 2.0
+_MOST_PATIENCE_S = 30.0
+_ASK_AGAIN_S = 5.0
+
+
+class Watched(Protocol):
+    """The fleets, as the detector sees them."""
+
+    @property
+    def workers(self) -> Mapping[tuple[str, str], Worker]: ...
+
+    def pool_of(self, model: str, worker: Worker) -> Pool:
+        """The pool of the model that has the worker."""
+        ...
+
+    def heard(self, model: str, worker: Worker) -> Heard | None:
+        """The silence of the replies that the worker owes this gateway; None if it owes none."""
+        ...
+
+    async def ask(self, model: str, worker: Worker, patience_s: float) -> bool | None:
+        """Asks the worker's model for one token. False if it does not answer within `patience_s`, None if the answer
+        is that of a web server alone."""
+        ...
+
+    def stalled(self, model: str, worker: Worker) -> None: ...
+    def resumed(self, model: str, worker: Worker) -> None: ...
+    def leave(self, model: str, worker: Worker) -> None:
+        """Moves the requests of a stalled or leaving worker to others, as far as others can take them."""
+        ...
+
+
+class StallDetector:
+    """Looks at all workers every second, until closed.
+
+    stalled_s  the bound for all workers; None: each one's history decides; 0: none is ever stalled
+    """
+
+    def __init__(self, watched: Watched, stalled_s: float | None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._watched = watched
+        self._stalled_s = stalled_s
+        self._clock = clock
+        self._looked_at = self._awake_since = clock()
+        self._asking: dict[Worker, asyncio.Task[None]] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Looks from now on."""
+        self._task = asyncio.create_task(self._run())
+
+    async def close(self) -> None:
+        tasks = [*self._asking.values(), *([] if self._task is None else [self._task])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _run(self) -> None:
+        pause = LOOK_S if not self._stalled_s else min(LOOK_S, self._stalled_s / 4)
+        while True:
+            await asyncio.sleep(pause)
+            with keep_running("stalled workers"):
+                self.look(self._clock())
+
+    def look(self, now: float) -> None:
+        """Looks at all workers. now: by the detector's clock."""
+        passed = now - self._looked_at
+        self._looked_at = now
+        if passed > _ABSENT_S:
+            self._awake_since, passed = now, 0.0
+        workers = self._watched.workers
+        longest: dict[str, float] = {}
+        for (model, _), worker in workers.items():
+            longest[model] = max(longest.get(model, 0.0), worker.progress.longest(now))
+        for (model, _), worker in list(workers.items()):
+            progress = worker.progress
+            if worker.lives != progress.life:
+                progress.begin_life(worker.lives)
+                self._resume(model, worker)
+            if worker.leaving:
+                self._leave(model, worker)
+            elif not worker.ready:
+                progress.owing = False  # its probes say enough
+            elif self._stalled_s == 0:
+                self._resume(model, worker)
+            else:
+                self._judge(model, worker, now, passed, self._bound(worker, longest[model]))
+
+    def _bound(self, worker: Worker, longest: float) -> float:
+        return self._stalled_s or worker.progress.bound(longest)
+
+    def _judge(self, model: str, worker: Worker, now: float, passed: float, bound: float) -> None:
+        progress, load = worker.progress, worker.reported
+        heard = self._watched.heard(model, worker)
+        engine_owes = load is not None and load.running + load.waiting > 0
+        silent = progress.look(now, passed, heard, engine_owes)
+        if progress.stalled_at is not None:
+            if progress.moved_at > progress.stalled_at:
+                self._resume(model, worker)
+            else:
+                self._stay(model, worker, now, bound)
+            return
+        silent = min(silent, now - self._awake_since)
+        if silent < bound:
+            return
+        owed_for = 0.0 if heard is None else min(silent, now - heard.since)
+        if progress.counted and load is not None and owed_for >= bound:
+            self._stall(model, worker, now)
+        else:
+            self._ask(model, worker, bound, owed_for >= bound)
+
+    def _stay(self, model: str, worker: Worker, now: float, bound: float) -> None:
+        """The worker is still stalled."""
+        progress = worker.progress
+        assert progress.stalled_at is not None
+        if progress.asked_at > progress.stalled_at and now - progress.stalled_at >= worker.breaker.eject_s > 0:
+            self._resume(model, worker)  # nothing answers for the model but a request
+            return
+        self._watched.pool_of(model, worker).stall(worker)
+        self._leave(model, worker)
+        self._ask(model, worker, bound, True)
+
+    def _leave(self, model: str, worker: Worker) -> None:
+        if worker.in_flight:
+            self._watched.leave(model, worker)
+
+    def _stall(self, model: str, worker: Worker, now: float) -> None:
+        worker.progress.stalled_at = now
+        self._watched.pool_of(model, worker).stall(worker)
+        self._watched.stalled(model, worker)
+        self._leave(model, worker)
+
+    def _resume(self, model: str, worker: Worker) -> None:
+        progress = worker.progress
+        if progress.stalled_at is not None:
+            progress.resume(self._clock())
+            self._watched.pool_of(model, worker).resume(worker)
+            self._watched.resumed(model, worker)
+
+    # -- the gateway's own question ---------------------------------------------------------------------------------
+
+    def _ask(self, model: str, worker: Worker, bound: float, owed: bool) -> None:
+        """Asks the worker for a token, unless a question is under way, or one has just got an error. owed: it has
+        owed this gateway a reply for the bound."""
+        if worker not in self._asking and self._clock() - worker.progress.asked_at >= _ASK_AGAIN_S:
+            sure = owed or worker.progress.counted  # else the question alone has to be as silent as a reply may be
+            patience = min(max(_LEAST_PATIENCE_S, bound / 2), _MOST_PATIENCE_S) if sure else bound
+            task = asyncio.create_task(self._question(model, worker, patience, owed))
+            self._asking[worker] = task
+            task.add_done_callback(lambda task: self._asking.pop(worker))
+
+    async def _question(self, model: str, worker: Worker, patience: float, owed: bool) -> None:
+        progress = worker.progress
+        began, life = self._clock(), worker.lives
+        with keep_running("a stalled worker's question"):
+            answered = await self._watched.ask(model, worker, patience)
+            now = self._clock()
+            if worker.lives != life or worker not in self._watched.workers.values():
+                return
+            if answered:
+                progress.move(now)
+                return
+            if answered is None:
+                progress.asked_at = now
+            silent = not progress.stalled and progress.owing and progress.moved_at < began and worker.ready
+            if silent and (owed if answered is None else True):
+                self._stall(model, worker, now)
