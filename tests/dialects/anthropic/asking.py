@@ -5,43 +5,19 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from gateway import backends, dialects
-from gateway.core.http import JSON_TYPE, Request
-from gateway.core.messages import Chat
-from gateway.core.ports import Capabilities, Settings
-from gateway.translation.offline import Crossing, send
+from tests.dialects.asking import Asking
 
-DIALECT = dialects.create("anthropic", Settings())
 HI: list[dict[str, Any]] = [{"role": "user", "content": "hi"}]
 TOOL: dict[str, Any] = {"name": "f", "description": "d", "input_schema": {"type": "object", "properties": {}}}
 
 
-def body(**members: Any) -> dict[str, Any]:
-    return {"model": "m", "max_tokens": 50, "messages": HI, **members}
+ASKING = Asking("anthropic", max_tokens=50, messages=HI)
+DIALECT, body, read, crossing, sent = ASKING.dialect, ASKING.body, ASKING.read, ASKING.crossing, ASKING.sent
 
 
 def scripted(*, stream: bool = False, **script: Any) -> dict[str, Any]:
     """A request to which a simulated worker answers as `script` says."""
     return body(stream=stream, messages=[{"role": "user", "content": "sim:" + json.dumps(script)}])
-
-
-def read(**members: Any) -> Chat:
-    request = Request("POST", "/", [JSON_TYPE], json.dumps(body(**members)).encode(), b"", "chat", {}, "r")
-    op = DIALECT.read(request)
-    assert isinstance(op, Chat)
-    return op
-
-
-def crossing(backend: str = "vllm", can: Capabilities | None = None, **members: Any) -> Crossing:
-    """On its way to a worker."""
-    return send(
-        DIALECT, backends.create(backend), json.dumps(body(**members)).encode(), can or Capabilities("w"), route="chat"
-    )
-
-
-def sent(backend: str = "vllm", can: Capabilities | None = None, **members: Any) -> Any:
-    """What a worker gets."""
-    return json.loads(crossing(backend, can, **members).outgoing.body)
 
 
 def roles(messages: list[dict[str, Any]]) -> list[str]:

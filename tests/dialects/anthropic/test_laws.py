@@ -4,7 +4,6 @@ must be answered."""
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +13,6 @@ import httpx
 import pytest
 from msgspec.json import Decoder as JSONDecoder
 
-from gateway.auth import new_key
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.events import Delta, End, Event, Failed, Finish, PartEnd, PartStart, Start, UsageReport
 from gateway.core.messages import Thinking
@@ -24,6 +22,7 @@ from gateway.dialects.anthropic.errors import too_long
 from gateway.dialects.anthropic.replies import write_usage
 from gateway.wire.openai.replies.views import UsageIn, decoded, usage
 from tests.dialects.anthropic.asking import (
+    ASKING,
     DIALECT,
     HI,
     TOOL,
@@ -36,6 +35,8 @@ from tests.dialects.anthropic.asking import (
     scripted,
     sent,
 )
+from tests.dialects.asking import ONE, SIDE_BY_SIDE, TWO, keyed, read_cut
+from tests.dialects.asking import SCRIPTS as ALL_SCRIPTS
 from tests.harness import Stack, kept_alive
 
 LAWS = 20
@@ -67,8 +68,7 @@ def streamed(client: httpx.Client, **script: Any) -> list[dict[str, Any]]:
 
 
 def test_law_1_one_key_in_any_of_its_headers_suffices() -> None:
-    key, entry = new_key("app")
-    config = {"auth": "keys", "keys": {"app": {"hash": entry.split("hash: ")[1].split()[0]}}}
+    key, config = keyed()
     with Stack(config=config) as stack, httpx.Client(base_url=stack.url) as client:
         for headers in (
             {"x-api-key": key},
@@ -241,16 +241,8 @@ def test_law_6_engines_words_become_those_that_clients_act_on(said: str, told: s
 # -- 7 to 11: what goes out -------------------------------------------------------------------------------------------
 
 SCRIPTS: dict[str, dict[str, Any]] = {
-    "text": {"text": "Hello there"},
-    "empty": {"text": ""},
-    "thinking": {"reasoning": "hm", "text": "Hello"},
-    "call": {"tool_calls": [{"name": "f", "arguments": {"a": 1}}]},
+    **ALL_SCRIPTS,
     "calls": {"text": "I look.", "tool_calls": [{"name": "f", "arguments": {"a": [1]}}, {"name": "g"}]},
-    "mixed": {
-        "interleave": True,
-        "tool_calls": [{"name": name, "arguments": {"path": f"{name} " * 9}} for name in "fgh"],
-    },
-    "cut": {"text": "Hello", "finish": "length"},
     "filtered": {"text": "", "finish": "content_filter"},
 }
 
@@ -283,27 +275,12 @@ def test_law_8_and_10_a_stream_says_what_a_whole_reply_says(client: httpx.Client
 
 
 def stream_of(*events: Event) -> list[dict[str, Any]]:
-    op = read()
-    writer = DIALECT.writer(op)
-    start = Start("chatcmpl-1", "w", 1)
-    return frames(b"".join(map(writer.write, (start, *events))).decode())
+    return frames(ASKING.streamed(*events))
 
 
 def test_law_8_calls_that_a_worker_writes_side_by_side_do_not_mix() -> None:
-    one, two = '{"a": "x"}', '{"b": [1, {}]}'
-    pieces = [Delta(0, part, text) for pair in zip(one + "    ", two, strict=True) for part, text in enumerate(pair)]
-    blocks = heard(
-        stream_of(
-            PartStart(0, 0, "tool", "c1", "f"),
-            PartStart(0, 1, "tool", "c2", "g"),
-            *pieces,
-            PartEnd(0, 0),
-            PartEnd(0, 1),
-            Finish(0, "tool_calls", "tool_calls"),
-            End(),
-        )
-    )
-    assert [(block["id"], block["input"]) for block in blocks] == [("c1", json.loads(one)), ("c2", json.loads(two))]
+    blocks = heard(stream_of(*SIDE_BY_SIDE))
+    assert [(block["id"], block["input"]) for block in blocks] == [("c1", json.loads(ONE)), ("c2", json.loads(TWO))]
 
 
 def test_law_8_a_complete_call_does_not_wait_for_the_end_of_the_reply() -> None:
@@ -377,16 +354,8 @@ def test_law_12_before_the_first_block_a_failure_is_a_status(client: httpx.Clien
 @pytest.mark.parametrize("fault", ["reset@3", "eof@3", "fin@3"])
 def test_law_12_and_13_a_stream_that_stops_ends_with_one_error_and_is_cut(fault: str) -> None:
     asked = scripted(stream=True, text="Hello there, how are you?", fault=fault)
-    seen = b""
-    with (
-        Stack(workers=({"itl_ms": 20},)) as stack,
-        httpx.stream("POST", stack.url + "/v1/messages", json=asked) as reply,
-        contextlib.suppress(httpx.RemoteProtocolError),
-    ):
-        for block in reply.iter_raw():
-            seen += block
-        pytest.fail("it ended in an orderly way")
-    events = frames(seen.decode())
+    with Stack(workers=({"itl_ms": 20},)) as stack, httpx.Client(base_url=stack.url) as client:
+        events = frames(read_cut(client, "/v1/messages", asked))
     kinds = [event["type"] for event in events]
     assert kinds.count("error") == 1
     assert kinds[-1] == "error"
@@ -513,10 +482,7 @@ def test_law_18_a_busy_worker_is_asked_all_the_same() -> None:
 
 @pytest.mark.parametrize("path", ["/", "/api/hello", "/anthropic", "/anthropic/", "/anthropic/api/hello"])
 def test_law_19_probes_are_answered_without_a_key(path: str) -> None:
-    key, entry = new_key("app")
-    del key
-    config = {"auth": "keys", "keys": {"app": {"hash": entry.split("hash: ")[1].split()[0]}}}
-    with Stack(config=config) as stack:
+    with Stack(config=keyed()[1]) as stack:
         assert httpx.head(stack.url + path).status_code == 200
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.auth import new_key
+from tests.dialects.asking import keyed
 from tests.harness import Stack
 
 LAWS = 12
@@ -159,16 +159,10 @@ def test_law_6_no_chunk_is_empty(client: httpx.Client, usage: bool) -> None:
 # -- 7 to 12: keys, refusals, records ---------------------------------------------------------------------------------
 
 
-def keyed(**options: Any) -> tuple[str, dict[str, Any]]:
-    """(a key, its entry)"""
-    key, entry = new_key("app")
-    return key, {"app": {"hash": entry.split("hash: ")[1].split()[0], **options}}
-
-
 def test_law_7_a_key_in_any_of_its_headers_and_a_bad_one_is_a_401() -> None:
-    key, keys = keyed()
+    key, config = keyed()
     path = f"/openai/deployments/m/chat/completions{VERSION}"
-    with Stack(config={"auth": "keys", "keys": keys}) as stack, httpx.Client(base_url=stack.url) as client:
+    with Stack(config=config) as stack, httpx.Client(base_url=stack.url) as client:
         for headers in (
             {"api-key": key},
             {"authorization": f"Bearer {key}"},
@@ -204,9 +198,8 @@ def test_law_9_a_limit_says_when_to_come_back() -> None:
 
 
 def test_law_10_a_keys_models_hold_for_names_in_the_path() -> None:
-    key, keys = keyed(models=["m"])
-    models = {"m": {}, "other": {**SIM, "workers": ["http://127.0.0.1:9"]}}
-    config = {"auth": "keys", "keys": keys, "models": models}
+    key, config = keyed(models=["m"])
+    config["models"] = {"m": {}, "other": {**SIM, "workers": ["http://127.0.0.1:9"]}}
     with Stack(config=config) as stack, httpx.Client(base_url=stack.url, headers={"api-key": key}) as client:
         for deployment, body in (("other", {}), ("other", {"model": "m"})):
             refused = client.post(f"/openai/deployments/{deployment}/chat/completions", json={**CHAT, **body})

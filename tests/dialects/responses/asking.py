@@ -5,15 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from gateway import backends, dialects
-from gateway.core.events import Event, Start
-from gateway.core.http import JSON_TYPE, Request
-from gateway.core.messages import Chat
-from gateway.core.ports import Capabilities, Settings
-from gateway.translation.offline import Crossing, send
+from gateway.core.events import Event
 from tests.conformance.clients.responses import hear_responses
+from tests.dialects.asking import Asking
 
-DIALECT = dialects.create("responses", Settings())
+ASKING = Asking("responses", input="hi")
+DIALECT, body, read, crossing, sent = ASKING.dialect, ASKING.body, ASKING.read, ASKING.crossing, ASKING.sent
 TOOL: dict[str, Any] = {"type": "function", "name": "f", "description": "d", "parameters": {"type": "object"}}
 SPACE: dict[str, Any] = {
     "type": "namespace",
@@ -29,32 +26,9 @@ PATCH: dict[str, Any] = {
 }
 
 
-def body(**members: Any) -> dict[str, Any]:
-    return {"model": "m", "input": "hi", **members}
-
-
 def scripted(*, stream: bool = False, also: dict[str, Any] | None = None, **script: Any) -> dict[str, Any]:
     """A request to which a simulated worker answers as `script` says; `also` are other members of it."""
     return body(**{"stream": stream, "input": "sim:" + json.dumps(script), **(also or {})})
-
-
-def read(**members: Any) -> Chat:
-    request = Request("POST", "/", [JSON_TYPE], json.dumps(body(**members)).encode(), b"", "chat", {}, "r")
-    op = DIALECT.read(request)
-    assert isinstance(op, Chat)
-    return op
-
-
-def crossing(backend: str = "vllm", can: Capabilities | None = None, **members: Any) -> Crossing:
-    """On its way to a worker."""
-    return send(
-        DIALECT, backends.create(backend), json.dumps(body(**members)).encode(), can or Capabilities("w"), route="chat"
-    )
-
-
-def sent(backend: str = "vllm", can: Capabilities | None = None, **members: Any) -> Any:
-    """What a worker gets."""
-    return json.loads(crossing(backend, can, **members).outgoing.body)
 
 
 def message(role: str, text: str) -> dict[str, Any]:
@@ -84,5 +58,4 @@ def kinds(events: list[dict[str, Any]]) -> list[str]:
 
 def stream_of(*events: Event, **members: Any) -> list[dict[str, Any]]:
     """What a client hears of these events behind a worker's begin."""
-    writer = DIALECT.writer(read(**members))
-    return frames(b"".join(map(writer.write, (Start("chatcmpl-1", "w", 1), *events))).decode())
+    return frames(ASKING.streamed(*events, **members))

@@ -3,7 +3,6 @@ must be answered."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Callable, Iterator
 from itertools import product
@@ -22,6 +21,8 @@ from gateway.core.messages import Thinking
 from gateway.core.ports import Capabilities
 from gateway.core.usage import Usage
 from gateway.translation.offline import send
+from tests.dialects.asking import ONE, SIDE_BY_SIDE, TWO, read_cut
+from tests.dialects.asking import SCRIPTS as ALL_SCRIPTS
 from tests.dialects.responses.asking import (
     DIALECT,
     PATCH,
@@ -181,20 +182,12 @@ def test_law_3_what_the_model_is_told_first_is_one_message() -> None:
 
 NAMED = [{**TOOL, "name": name} for name in "fgh"]
 SCRIPTS: dict[str, dict[str, Any]] = {
-    "text": {"text": "Hello there"},
-    "empty": {"text": ""},
-    "thinking": {"reasoning": "hm", "text": "Hello"},
-    "call": {"tool_calls": [{"name": "f", "arguments": {"a": 1}}]},
+    **ALL_SCRIPTS,
     "all": {
         "reasoning": "hm",
         "text": "I look.",
         "tool_calls": [{"name": "f", "arguments": {"a": [1]}}, {"name": "g", "arguments": ""}],
     },
-    "mixed": {
-        "interleave": True,
-        "tool_calls": [{"name": name, "arguments": {"path": f"{name} " * 9}} for name in "fgh"],
-    },
-    "cut": {"text": "Hello", "finish": "length"},
     "cut in a call": {"tool_calls": [{"name": "f", "arguments": '{"a'}], "finish": "length"},
     "filtered": {"text": "He", "finish": "content_filter"},
 }
@@ -247,22 +240,11 @@ def test_law_5_nothing_is_an_empty_list(client: httpx.Client) -> None:
 
 
 def test_law_6_arguments_of_calls_side_by_side_do_not_mix() -> None:
-    one, two = '{"a": "x"}', '{"b": [1, {}]}'
-    pieces = [Delta(0, part, text) for pair in zip(one + "    ", two, strict=True) for part, text in enumerate(pair)]
-    events = stream_of(
-        PartStart(0, 0, "tool", "c1", "f"),
-        PartStart(0, 1, "tool", "c2", "g"),
-        *pieces,
-        PartEnd(0, 0),
-        PartEnd(0, 1),
-        Finish(0, "tool_calls", "tool_calls"),
-        End(),
-        tools=NAMED,
-    )
+    events = stream_of(*SIDE_BY_SIDE, tools=NAMED)
     done = [event for event in events if event["type"] == "response.function_call_arguments.done"]
-    assert [(event["name"], event["arguments"].strip()) for event in done] == [("f", one), ("g", two)]
+    assert [(event["name"], event["arguments"].strip()) for event in done] == [("f", ONE), ("g", TWO)]
     items = events[-1]["response"]["output"]
-    assert [(item["call_id"], item["arguments"].strip()) for item in items] == [("c1", one), ("c2", two)]
+    assert [(item["call_id"], item["arguments"].strip()) for item in items] == [("c1", ONE), ("c2", TWO)]
 
 
 TEXT = '*** Begin Patch\n"quoted"\n'
@@ -387,16 +369,8 @@ def test_law_9_what_is_refused_is_named_as_its_client_knows_it() -> None:
 @pytest.mark.parametrize("fault", ["reset@3", "eof@3", "fin@3"])
 def test_law_10_a_stream_that_stops_fails_twice_and_is_cut(fault: str) -> None:
     asked = scripted(stream=True, text="Hello there, how are you?", fault=fault)
-    seen = b""
-    with (
-        Stack(workers=({"itl_ms": 20},)) as stack,
-        httpx.stream("POST", stack.url + "/v1/responses", json=asked) as reply,
-        contextlib.suppress(httpx.RemoteProtocolError),
-    ):
-        for block in reply.iter_raw():
-            seen += block
-        pytest.fail("it ended in an orderly way")
-    error, failed = frames(seen.decode())[-2:]
+    with Stack(workers=({"itl_ms": 20},)) as stack, httpx.Client(base_url=stack.url) as client:
+        error, failed = frames(read_cut(client, "/v1/responses", asked))[-2:]
     assert (error["type"], failed["type"]) == ("error", "response.failed")
     assert error["error"]["message"] == error["message"] == failed["response"]["error"]["message"]
     assert error["error"]["code"] == error["code"] == failed["response"]["error"]["code"] == "upstream_truncated"
