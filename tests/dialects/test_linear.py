@@ -100,40 +100,34 @@ def _nested(around: str, inner: Any) -> Any:
 
 DEEP, DECODED = 150, 24
 _TOOL = {"type": "function", "name": "f", "zz": 1}
-NESTED: list[tuple[str, Make]] = [
-    (dialect, partial(make, around))
-    for dialect, make, arounds in (
-        (
-            "anthropic",
-            lambda around, _: {
-                "max_tokens": 5,
-                "messages": [{"role": "user", "content": [_nested(around, {"type": "text", "text": "a", "zz": 1})]}],
-            },
-            (
-                '{"type":"tool_result","tool_use_id":"c","content":[INNER]}',
-                '{"type":"search_result","content":[INNER]}',
-                '{"type":"document","source":{"type":"content","content":[INNER]}}',
-            ),
-        ),
-        (
-            "responses",
-            lambda around, _: {"input": "a", "tools": [_nested(around, _TOOL)]},
-            ('{"type":"namespace","name":"n","tools":[INNER]}',),
-        ),
-        (
-            "responses",
-            lambda around, _: {"input": [_nested(around, _TOOL)]},
-            ('{"type":"additional_tools","tools":[INNER]}',),
-        ),
-    )
-    for around in arounds
+_BLOCK = {"type": "text", "text": "a", "zz": 1}
+
+
+def _turn(block: Any) -> dict[str, Any]:
+    return {"max_tokens": 5, "messages": [{"role": "user", "content": [block]}]}
+
+
+_SPACE = '{"type":"namespace","name":"n","tools":[INNER]}'
+NESTED: list[tuple[str, Callable[[Any], dict[str, Any]], str, Any]] = [
+    ("anthropic", _turn, '{"type":"tool_result","tool_use_id":"c","content":[INNER]}', _BLOCK),
+    ("anthropic", _turn, '{"type":"search_result","content":[INNER]}', _BLOCK),
+    ("anthropic", _turn, '{"type":"document","source":{"type":"content","content":[INNER]}}', _BLOCK),
+    (
+        "responses",
+        lambda tool: {"input": "a", "tools": [tool]},
+        '{"type":"namespace","name":"n","tools":[INNER]}',
+        _TOOL,
+    ),
+    ("responses", lambda tool: {"input": [tool]}, '{"type":"additional_tools","tools":[INNER]}', _TOOL),
 ]
 
 
-@pytest.mark.parametrize(("dialect", "make"), NESTED)
-def test_what_is_nested_is_not_decoded_for_each_level_around_it(dialect: str, make: Make) -> None:
+@pytest.mark.parametrize(("dialect", "make", "around", "inner"), NESTED)
+def test_what_is_nested_is_not_decoded_for_each_level_around_it(
+    dialect: str, make: Callable[[Any], dict[str, Any]], around: str, inner: Any
+) -> None:
     way = next(way for way in WAYS if way.dialect == dialect)
-    members = make(0)
+    members = make(_nested(around, inner))
     counted = lines(lambda: handle(way, members), "/gateway/")
     decoded = {
         line: times

@@ -36,27 +36,20 @@ SAMPLE_REQUEST: dict[str, Any] = {
     "top_p": 1,
     "response_format": {"type": "text"},
 }
-SAMPLE_REPLY = """{
-  "id": "1234567890",
-  "model": "llama2-70b-chat",
-  "choices": [
-    {
-      "index": 0,
-      "finish_reason": "stop",
-      "message": {
-        "role": "assistant",
-        "content": "No, it has never been proved"
-      }
-    }
-  ],
-  "created": 1234567890,
-  "object": "chat.completion",
-  "usage": {
-    "prompt_tokens": 205,
-    "completion_tokens": 5,
-    "total_tokens": 210
-  }
-}"""
+SAMPLE_REPLY: dict[str, Any] = {
+    "id": "1234567890",
+    "model": "llama2-70b-chat",
+    "choices": [
+        {
+            "index": 0,
+            "finish_reason": "stop",
+            "message": {"role": "assistant", "content": "No, it has never been proved"},
+        }
+    ],
+    "created": 1234567890,
+    "object": "chat.completion",
+    "usage": {"prompt_tokens": 205, "completion_tokens": 5, "total_tokens": 210},
+}
 
 
 def request(

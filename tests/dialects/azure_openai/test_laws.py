@@ -126,13 +126,13 @@ def test_law_4_no_version_matters(client: httpx.Client, query: str) -> None:
     assert model_of(client.post("/openai/deployments/m/chat/completions" + query, json=CHAT)) == "m"
 
 
-@pytest.mark.parametrize("stream", [False, True])
-def test_law_5_the_reply_is_openais(client: httpx.Client, stream: bool) -> None:
+@pytest.mark.parametrize("members", [{}, {"stream": True}, {"stream": True, "stream_options": {"include_usage": True}}])
+def test_law_5_and_6_the_reply_is_openais_and_no_chunk_is_empty(client: httpx.Client, members: dict[str, Any]) -> None:
     messages = [{"role": "user", "content": 'sim:{"text":"Hello there","reasoning":"hm"}'}]
-    body = {"model": "m", "messages": messages, "stream": stream}
 
     def answer(path: str) -> list[Any]:
-        reply = client.post(path, json=body)
+        reply = client.post(path, json={"model": "m", "messages": messages, **members})
+        assert "content_filter" not in reply.text
         texts = [line.removeprefix("data: ") for line in reply.text.splitlines() if line]
         found = [json.loads(text) for text in texts if text != "[DONE]"]
         for one in found:
@@ -140,20 +140,10 @@ def test_law_5_the_reply_is_openais(client: httpx.Client, stream: bool) -> None:
             del one["created"]
         return found
 
-    assert answer("/v1/chat/completions") == answer(f"/openai/deployments/m/chat/completions{VERSION}")
-
-
-@pytest.mark.parametrize("usage", [False, True])
-def test_law_6_no_chunk_is_empty(client: httpx.Client, usage: bool) -> None:
-    body = {**CHAT, "stream": True, "stream_options": {"include_usage": usage}}
-    reply = client.post(f"/openai/deployments/m/chat/completions{VERSION}", json=body)
-    lines = [line.removeprefix("data: ") for line in reply.text.splitlines() if line]
-    assert lines.pop() == "[DONE]"
-    chunks = [json.loads(line) for line in lines]
-    assert all(chunk["id"] for chunk in chunks)
-    assert [bool(chunk["choices"]) for chunk in chunks[:-1]] == [True] * (len(chunks) - 1)
-    assert bool(chunks[-1]["choices"]) is not usage
-    assert "content_filter" not in reply.text
+    chunks = answer(f"/openai/deployments/m/chat/completions{VERSION}")
+    assert all(chunk["choices"] for chunk in chunks[:-1])
+    assert bool(chunks[-1]["choices"]) is ("stream_options" not in members)
+    assert chunks == answer("/v1/chat/completions")
 
 
 # -- 7 to 12: keys, refusals, records ---------------------------------------------------------------------------------

@@ -52,6 +52,11 @@ def frames(stream: str) -> list[dict[str, Any]]:
     return [json.loads(piece.split("\ndata: ", 1)[1]) for piece in stream.split("\n\n") if piece]
 
 
+def waited_twice(said: bytes) -> bool:
+    """Whether a client was kept waiting two times, behind the begin."""
+    return said.count(b"event: response.in_progress\n") >= 3
+
+
 def kinds(events: list[dict[str, Any]]) -> list[str]:
     return [event["type"].removeprefix("response.") for event in events]
 

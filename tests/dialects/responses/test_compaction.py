@@ -27,6 +27,7 @@ from tests.dialects.responses.asking import (
     read,
     sent,
     stream_of,
+    waited_twice,
 )
 from tests.harness import Stack, kept_alive
 
@@ -90,14 +91,8 @@ def test_the_summary_is_one_item_that_stands_for_the_conversation(client: httpx.
 def test_a_stream_holds_the_text_until_it_is_whole() -> None:
     """However many pieces the model's text has, there is one item."""
     usage = UsageReport(Usage(input=1, output=1))
-    events = [
-        *part(0, "text", "One, "),
-        *part(1, "thinking", "hm"),
-        *part(2, "text", "two."),
-        Finish(0, "stop", "stop"),
-        usage,
-    ]
-    found = stream_of(*events, End(), input=TALK)
+    said = [*part(0, "text", "One, "), *part(1, "thinking", "hm"), *part(2, "text", "two.")]
+    found = stream_of(*said, Finish(0, "stop", "stop"), usage, End(), input=TALK)
     assert not [kind for kind in kinds(found) if kind.startswith("output_text")]
     named = [one["item"]["type"] for one in found if "item" in one]
     assert named == ["reasoning", "reasoning", "compaction", "compaction"]
@@ -110,9 +105,7 @@ def test_a_client_hears_events_while_the_summary_is_written() -> None:
     """Its text is held, and idle timers count events."""
     request = asked({"text": "The sum of it.", "fault": "stall@2"}, stream=True)
     with Stack(config={"relay": {"keepalive_s": 0.1}}) as stack:
-        reply = kept_alive(
-            stack, "/v1/responses", request, lambda said: said.count(b"event: response.in_progress\n") >= 3
-        )
+        reply = kept_alive(stack, "/v1/responses", request, waited_twice)
     events = frames(reply.text)
     assert kinds(events)[:4] == ["created", "in_progress", "in_progress", "in_progress"]
     assert [item["type"] for item in events[-1]["response"]["output"]] == ["compaction"]

@@ -113,19 +113,10 @@ def test_items_are_shown_in_full(client: httpx.Client) -> None:
     first = ask(client, body(input=turns))
     page = client.get(f"/v1/responses/{first['id']}/input_items?order=asc").json()
     found = page["data"]
-    assert [item["type"] for item in found] == [
-        "message",
-        "message",
-        "function_call",
-        "function_call_output",
-        "message",
-    ]
-    assert found[0] == {
-        "type": "message",
-        "role": "user",
-        "id": "mine",
-        "content": [{"type": "input_text", "text": "a"}],
-    }
+    types = [item["type"] for item in found]
+    assert types == ["message", "message", "function_call", "function_call_output", "message"]
+    text = {"type": "input_text", "text": "a"}
+    assert found[0] == {"type": "message", "role": "user", "id": "mine", "content": [text]}
     assert found[1]["content"] == [{"type": "output_text", "text": "b"}]
     assert (page["first_id"], page["last_id"], page["has_more"]) == ("mine", found[-1]["id"], False)
 

@@ -39,6 +39,7 @@ from tests.dialects.responses.asking import (
     scripted,
     sent,
     stream_of,
+    waited_twice,
 )
 from tests.dialects.responses.recorded import CODEX, CODEX_HEADERS, CODEX_TOOLS_AS_ITEM
 from tests.harness import Stack, kept_alive
@@ -121,10 +122,8 @@ def test_law_2_what_the_assistant_says_in_a_row_is_one_message() -> None:
     assert [one["role"] for one in messages] == ["user", "assistant", "tool", "tool", "user", "assistant"]
     said = messages[1]
     assert (said["content"], said["reasoning_content"]) == ("I look.", "hm")
-    assert [(one["id"], one["function"]["arguments"]) for one in said["tool_calls"]] == [
-        ("c1", '{"i": 1}'),
-        ("c2", '{"i": 2}'),
-    ]
+    calls = [(one["id"], one["function"]["arguments"]) for one in said["tool_calls"]]
+    assert calls == [("c1", '{"i": 1}'), ("c2", '{"i": 2}')]
     assert [(one["tool_call_id"], one["content"]) for one in messages[2:4]] == [("c1", "seen"), ("c2", "no such file")]
     assert messages[4]["content"] == [{"type": "image_url", "image_url": {"url": PNG, "detail": "high"}}]
 
@@ -146,13 +145,8 @@ def test_law_2_a_message_of_the_developer_never_parts_a_call_from_its_output() -
         told = sent(can=takes, input=[message("user", "go"), *items], tools=[TOOL])["messages"]
         return [one["role"] for one in told]
 
-    assert roles(call(1), call(2), mind, output(1, "a"), output(2, "b")) == [
-        "user",
-        "assistant",
-        "tool",
-        "tool",
-        "system",
-    ]
+    late = roles(call(1), call(2), mind, output(1, "a"), output(2, "b"))
+    assert late == ["user", "assistant", "tool", "tool", "system"]
     assert roles(call(1), mind, output(1, "a")) == ["user", "assistant", "tool", "system"]
     both = roles(call(1), call(2), output(2, image), mind, output(1, "a"))
     assert both == ["user", "assistant", "tool", "tool", "user", "system"]
@@ -211,21 +205,11 @@ def test_law_4_every_item_is_added_filled_and_done(client: httpx.Client, script:
 
 
 def test_law_4_a_whole_message() -> None:
-    events = stream_of(
-        PartStart(0, 0, "text"), Delta(0, 0, "Hel"), Delta(0, 0, "lo"), PartEnd(0, 0), Finish(0, "stop", "stop"), End()
-    )
-    assert kinds(events) == [
-        "created",
-        "in_progress",
-        "output_item.added",
-        "content_part.added",
-        "output_text.delta",
-        "output_text.delta",
-        "output_text.done",
-        "content_part.done",
-        "output_item.done",
-        "completed",
-    ]
+    said = (PartStart(0, 0, "text"), Delta(0, 0, "Hel"), Delta(0, 0, "lo"), PartEnd(0, 0))
+    events = stream_of(*said, Finish(0, "stop", "stop"), End())
+    opened = ["created", "in_progress", "output_item.added", "content_part.added"]
+    closed = ["output_text.done", "content_part.done", "output_item.done", "completed"]
+    assert kinds(events) == [*opened, "output_text.delta", "output_text.delta", *closed]
     part = {"type": "output_text", "text": "Hello", "annotations": [], "logprobs": []}
     assert events[-3]["part"] == part
     item = {"type": "message", "id": "msg_r_0", "status": "completed", "role": "assistant", "content": [part]}
@@ -389,9 +373,7 @@ def test_law_10_what_was_done_before_the_failure_stays() -> None:
 def test_law_11_silence_is_bridged_by_events_behind_one_begin() -> None:
     with Stack(workers=({"fault": "stall"},), config={"relay": {"keepalive_s": 0.1}}) as stack:
         asked = scripted(stream=True, text="Hello")
-        reply = kept_alive(
-            stack, "/v1/responses", asked, lambda said: said.count(b"event: response.in_progress\n") >= 3
-        )
+        reply = kept_alive(stack, "/v1/responses", asked, waited_twice)
     events = frames(reply.text)
     assert kinds(events)[:4] == ["created", "in_progress", "in_progress", "in_progress"]
     assert kinds(events)[-1] == "completed"
@@ -452,20 +434,14 @@ def test_law_12_a_reference_to_a_message_is_never_silently_lost(client: httpx.Cl
     assert "input[].item_reference" in reply.headers["x-dragoman-dropped"]
 
 
+SUMMED = {**THOUGHT, "summary": [{"type": "summary_text", "text": "hm"}]}
+SHORT = [{"type": "summary_text", "text": "short"}]
 REASONING: dict[str, dict[str, Any]] = {
     "plain": {**THOUGHT, "content": [{"type": "reasoning_text", "text": "hm"}], "encrypted_content": None},
-    "a summary": {**THOUGHT, "summary": [{"type": "summary_text", "text": "hm"}]},
-    "both": {
-        **THOUGHT,
-        "summary": [{"type": "summary_text", "text": "short"}],
-        "content": [{"type": "text", "text": "hm"}],
-    },
+    "a summary": SUMMED,
+    "both": {**THOUGHT, "summary": SHORT, "content": [{"type": "text", "text": "hm"}]},
     "sealed elsewhere": {**THOUGHT, "encrypted_content": "gAAAAA=="},
-    "sealed elsewhere, with a summary": {
-        **THOUGHT,
-        "summary": [{"type": "summary_text", "text": "hm"}],
-        "encrypted_content": "gAAAAA==",
-    },
+    "sealed elsewhere, with a summary": {**SUMMED, "encrypted_content": "gAAAAA=="},
     "nothing": THOUGHT,
     "without an id": {"type": "reasoning", "summary": []},
 }
@@ -481,10 +457,8 @@ def test_law_13_reasoning_never_fails_a_request(name: str) -> None:
 
 @pytest.mark.parametrize("also", [{}, {"reasoning": {"summary": "auto"}}], ids=["text", "summary"])
 def test_law_13_reasoning_of_ours_comes_back_to_the_model(also: dict[str, Any]) -> None:
-    key, other = (new_key(name) for name in ("a", "b"))
-    keys = {
-        name: {"hash": entry.split("hash: ")[1].split()[0]} for name, (_, entry) in zip("ab", (key, other), strict=True)
-    }
+    key, other = new_key("x"), new_key("x")
+    keys = {name: yaml.safe_load(text)["x"] for name, (_, text) in zip("ab", (key, other), strict=True)}
     include = {"include": ["reasoning.encrypted_content"], **also}
     with Stack(config={"auth": "keys", "keys": keys}) as stack, httpx.Client(base_url=stack.url) as client:
         client.headers["authorization"] = f"Bearer {key[0]}"
@@ -714,13 +688,9 @@ def test_what_is_wrong_is_refused_with_a_name(members: dict[str, Any]) -> None:
 
 def test_counting_agrees_with_usage(client: httpx.Client) -> None:
     asked = scripted(text="a", also={"instructions": "be brief"})
-    counted = post(
-        client, {name: asked[name] for name in ("model", "input", "instructions")}, "/v1/responses/input_tokens"
-    )
-    assert counted == {
-        "object": "response.input_tokens",
-        "input_tokens": post(client, asked)["usage"]["input_tokens"],
-    }
+    prompt = {name: asked[name] for name in ("model", "input", "instructions")}
+    counted = post(client, prompt, "/v1/responses/input_tokens")
+    assert counted == {"object": "response.input_tokens", "input_tokens": post(client, asked)["usage"]["input_tokens"]}
 
 
 @pytest.mark.parametrize("path", ["/openai/responses?api-version=2025-04-01-preview", "/openai/v1/responses"])
