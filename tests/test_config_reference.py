@@ -81,7 +81,7 @@ def test_the_page_and_the_schema_beside_it_are_up_to_date(tmp_path: Path, capsys
     assert page == documented(page), "run: python -m gateway.config update docs"
     assert json.loads((ROOT / "docs" / "gateway.schema.json").read_text()) == json_schema()
     (tmp_path / "configuration.md").write_text("<!-- options: begin -->stale<!-- options: end -->")
-    assert main(["update", str(tmp_path)]) == main(["schema"]) == main(["reference"]) == 0
+    assert main(["update", str(tmp_path)]) == 0
     assert "stale" not in (tmp_path / "configuration.md").read_text()
     assert main([]) == 2
     assert "gateway.schema.json" in capsys.readouterr().err

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ssl
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -61,7 +60,7 @@ class Deployment:
         self.transports: dict[str, Pooled] = {}
         trace = partial(log.event, "debug") if config.log.level == "debug" else None
         observer = FleetObserver(log, metrics)
-        self.fleets = Fleets(config, host.roster, observer, prepared.trust.of, services.listening, self)
+        self.fleets = Fleets(config, host.roster, observer, prepared.trust.__getitem__, services.listening, self)
         clock = time.monotonic
         limits = Limits(services.limiting) if prepared.limits.any and services.limiting is not None else None
         watchers = self._watchers(trace, limits)
@@ -107,7 +106,11 @@ class Deployment:
     def _serve_model(self, name: str, options: ModelOptions, watchers: Watchers) -> ServedModel:
         self._host.metrics.serves(name)
         backend = backends.create(options.backend)
-        transport = Pooled(ssl_for=self._ssl_for(options.ca_file), counts=self._host.metrics.connections(name))
+        context = self.prepared.trust[options.ca_file]
+        transport = Pooled(
+            ssl_for=None if options.ca_file is None else lambda address: context,
+            counts=self._host.metrics.connections(name),
+        )
         self.transports[name] = transport
         headers: Headers = [(key.lower().encode(), value.encode()) for key, value in options.headers.items()]
         if options.api_key is not None:
@@ -158,12 +161,6 @@ class Deployment:
 
     def _mirrored(self, name: str, to: str, result: str) -> None:
         self._host.metrics.mirrored.labels(name, to, result).inc()
-
-    def _ssl_for(self, ca_file: str | None) -> Callable[[str], ssl.SSLContext | None] | None:
-        if ca_file is None:
-            return None
-        context = self.prepared.trust.of(ca_file)
-        return lambda address: context
 
     def _watchers(self, debug_log: Callable[..., None] | None, limits: Limits | None) -> Watchers:
         """The watchers that are called at the steps of every request."""

@@ -17,7 +17,7 @@ class Prepared:
 
     keys        the callers
     limits      the rules
-    trust       by which authorities workers are trusted
+    trust       the authorities that workers are trusted by, by the `ca_file` of their model; those of the web by None
     secrets     those that no log may show
     priorities  those that requests may have; callers without a key have 0
     """
@@ -25,20 +25,10 @@ class Prepared:
     def __init__(self, config: Config) -> None:
         self.keys = KeyTable(config)
         self.limits = Limits(config)
-        self.trust = Trust(config)
+        files = {options.ca_file for options in config.models.values() if options.ca_file is not None}
+        # Reading those of the web takes some 30 ms.
+        self.trust: dict[str | None, ssl.SSLContext] = {None: httpx.create_ssl_context(trust_env=False)}
+        self.trust |= {file: ssl.create_default_context(cafile=file) for file in files}
         self.secrets = tuple(plain_secrets(config))
         keyless = {0} if config.auth == "open" or config.jwt is not None else set[int]()
         self.priorities = keyless | {key.priority for key in config.keys.values()}
-
-
-class Trust:
-    """The authorities of the workers of one configuration. Reading those of the web takes some 30 ms."""
-
-    def __init__(self, config: Config) -> None:
-        self._web = httpx.create_ssl_context(trust_env=False)
-        files = {options.ca_file for options in config.models.values() if options.ca_file is not None}
-        self._own = {file: ssl.create_default_context(cafile=file) for file in files}
-
-    def of(self, ca_file: str | None) -> ssl.SSLContext:
-        """The context for the workers of a model with this `ca_file`."""
-        return self._web if ca_file is None else self._own[ca_file]

@@ -1,9 +1,5 @@
-"""`python -m gateway.config`: writes what is generated from the options.
-
-schema                 the JSON Schema, to standard output
-reference              the tables of docs/configuration.md, to standard output
-update FOLDER          configuration.md and gateway.schema.json in FOLDER
-"""
+"""`python -m gateway.config update FOLDER`: writes what is made of the options in FOLDER's configuration.md and
+gateway.schema.json."""
 
 from __future__ import annotations
 
@@ -11,15 +7,11 @@ import json
 import sys
 from pathlib import Path
 
-from gateway.config.reference import documented, json_schema, reference_markdown
+from gateway.config.reference import documented, json_schema
 
 
 def main(arguments: list[str]) -> int:
     match arguments:
-        case ["schema"]:
-            print(json.dumps(json_schema(), indent=2))
-        case ["reference"]:
-            print(reference_markdown(), end="")
         case ["update", folder]:
             page = Path(folder) / "configuration.md"
             page.write_text(documented(page.read_text(encoding="utf-8")), encoding="utf-8")

@@ -63,7 +63,7 @@ class Transcript:
         self._decoders.pop("worker", None)
         shown = self._allowed("worker", body)
         line = Line("worker", "request", self._ms(), address=address, method=method, path=path)
-        line.text = self._readable(shown.decode("utf-8", "backslashreplace"))
+        line.text = shown.decode("utf-8", "backslashreplace").translate(_CONTROLS)
         self._add(line)
 
     def head(self, side: Side, status: int, headers: list[tuple[str, str]]) -> None:
@@ -80,7 +80,7 @@ class Transcript:
         decoder = self._decoders.get(side)
         if decoder is None:
             decoder = self._decoders[side] = _decoder("backslashreplace")
-        text = self._readable(decoder.decode(shown))
+        text = decoder.decode(shown).translate(_CONTROLS)
         if not text:
             return
         if joins and last is not None:
@@ -125,9 +125,6 @@ class Transcript:
         self._left[side] = room - len(shown)
         self._unshown[side] += len(data) - len(shown)
         return shown
-
-    def _readable(self, text: str) -> str:
-        return text.translate(_CONTROLS)
 
     def _ms(self) -> int:
         return round((time.monotonic() - self._began) * 1000)

@@ -82,7 +82,7 @@ def slices(registry: Collector | CollectorRegistry, accept: bytes) -> Iterator[b
         for first in range(0, len(whole.samples), _SAMPLES) or (0,):
             part = copy(whole)
             part.samples = whole.samples[first : first + _SAMPLES]
-            text = write(_Fixed([part]))
+            text = write(Fixed([part]))
             if wants_open:
                 text = text.removesuffix(_END)
             if first:  # HELP and TYPE, which stand once
@@ -104,7 +104,7 @@ async def in_turns(pieces: Iterator[bytes], clock: Callable[[], float] = time.pe
     return bytes(text)
 
 
-class _Fixed(Collector):
+class Fixed(Collector):
     """Families in the form that the library's writers take."""
 
     def __init__(self, families: Iterable[Metric]) -> None:

@@ -5,7 +5,9 @@ Source: https://opentelemetry.io/docs/specs/semconv/gen-ai/gen-ai-metrics/, spel
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
+from functools import partial
 
 from prometheus_client.core import Metric
 
@@ -34,8 +36,9 @@ class GenAi:
     """Adds up finished requests whose model is known."""
 
     def __init__(self) -> None:
-        self._series: dict[str, dict[tuple[str, ...], Histogram]] = {
-            name: {} for name in (_REQUEST, _FIRST, _TOKEN, _USAGE)
+        self._series = {
+            name: defaultdict[tuple[str, ...], Histogram](partial(exposition.new_histogram, name))
+            for name in (_REQUEST, _FIRST, _TOKEN, _USAGE)
         }
 
     def add(self, record: RequestRecord) -> None:
@@ -54,10 +57,7 @@ class GenAi:
                     self._add(_USAGE, (*labels, kind), count, record)
 
     def _add(self, name: str, labels: tuple[str, ...], value: float, record: RequestRecord) -> None:
-        series = self._series[name]
-        figures = series.get(labels)
-        if figures is None:
-            figures = series[labels] = exposition.new_histogram(name)
+        figures = self._series[name][labels]
         if record.trace is None:
             figures.add(value)
         else:

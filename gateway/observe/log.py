@@ -90,13 +90,13 @@ class Log:
 
     def request(self, record: RequestRecord) -> None:
         if self.requests and self._level <= 20:
-            record.time = _now()
+            record.time = time.time()
             self._put(record)
 
     def event(self, level: str, message: str, **fields: Any) -> None:
         """An event of the gateway itself; fields must be JSON-able and free of secrets."""
         if LEVELS[level] >= self._level:
-            self._put({"time": _now(), "level": level, "event": message, **fields})
+            self._put({"time": time.time(), "level": level, "event": message, **fields})
 
     def rationed(self, level: str, message: str, **fields: Any) -> None:
         """Like `event`, for events that strangers can cause at will. Writes at most 10 lines a second of one
@@ -115,7 +115,7 @@ class Log:
         """The body of a request as it came. Called only if `log.dangerously_log_prompts` is set."""
         if self._level <= LEVELS["info"]:
             text = body[:_MOST_PROMPT_BYTES].decode("utf-8", "replace")
-            line = {"time": _now(), "level": "info", "event": "prompt", "id": id, "bytes": len(body), "body": text}
+            line = {"time": time.time(), "level": "info", "event": "prompt", "id": id, "bytes": len(body), "body": text}
             self._put(line, sys.getsizeof(text))  # one emoji makes all its characters take 4 bytes each
 
     def bug(self, record: RequestRecord, error: BaseException) -> None:
@@ -182,7 +182,7 @@ class Log:
                 del self._rations[message]
                 if ration.held:
                     self._lines.append(
-                        {"time": _now(), "level": ration.level, "event": message, "suppressed": ration.held}
+                        {"time": time.time(), "level": ration.level, "event": message, "suppressed": ration.held}
                     )
 
     def _written(self, data: bytes) -> bool:
@@ -248,27 +248,19 @@ def _readable(lines: list[RequestRecord | dict[str, Any]]) -> bytes:
         moment, level, event = fields.pop("time"), fields.pop("level"), fields.pop("event")
         clock = time.strftime("%H:%M:%S", time.localtime(moment)) + f".{int(moment * 1000) % 1000:03d}"
         shown = [f"{name}={_shown(value)}" for name, value in fields.items() if value not in (None, "", [], {}, 0)]
-        text.append(f"{clock} {level:7} {_ascii(event)}  {' '.join(shown)}".rstrip() + "\n")
+        text.append(f"{clock} {level:7} {json.dumps(event)[1:-1]}  {' '.join(shown)}".rstrip() + "\n")
     return "".join(text).encode()
 
 
 def _lost(lines: int) -> dict[str, Any]:
-    return {"time": _now(), "level": "error", "event": "log lines lost", "lost": lines}
+    return {"time": time.time(), "level": "error", "event": "log lines lost", "lost": lines}
 
 
 def _shown(value: Any) -> str:
     if isinstance(value, str) and _BARE.match(value):
         return value
-    return json.dumps(value, ensure_ascii=True, default=str)
-
-
-def _ascii(text: str) -> str:
-    return json.dumps(text, ensure_ascii=True)[1:-1]
+    return json.dumps(value, default=str)
 
 
 def _places(trace: TracebackType | None) -> list[str]:
     return [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in traceback.extract_tb(trace)]
-
-
-def _now() -> float:
-    return time.time()

@@ -7,7 +7,9 @@ counters and histograms cost some 10 µs a request, a tenth of all that a reques
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import chain, product
 from typing import Any, NamedTuple
 
@@ -105,9 +107,9 @@ class Metrics:
         self._teams: set[str] = set()
         self._routed: dict[tuple[str, str, str], int] = {}
         self._genai = GenAi() if genai else None
-        self._gaps: dict[str, Histogram] = {}
-        self._waits: dict[str, Histogram] = {}
-        self._connections: dict[str, ConnectionCounts] = {}
+        self._gaps = defaultdict[str, Histogram](partial(exposition.new_histogram, "dragoman_output_gap_seconds"))
+        self._waits = defaultdict[str, Histogram](partial(exposition.new_histogram, "dragoman_queue_wait_seconds"))
+        self._connections = defaultdict[str, ConnectionCounts](ConnectionCounts)
         self.loop_lag = exposition.new_histogram("dragoman_loop_lag_seconds")
         registry.register(self)
 
@@ -141,15 +143,15 @@ class Metrics:
 
     def gaps(self, model: str) -> Histogram:
         """Seconds between two pieces of output of a stream of `model`."""
-        return _known(self._gaps, model, "dragoman_output_gap_seconds")
+        return self._gaps[model]
 
     def waits(self, model: str) -> Histogram:
         """Seconds that requests waited for a worker of `model`."""
-        return _known(self._waits, model, "dragoman_queue_wait_seconds")
+        return self._waits[model]
 
     def connections(self, model: str) -> ConnectionCounts:
         """Connections to the workers of `model`."""
-        return self._connections.setdefault(model, ConnectionCounts())
+        return self._connections[model]
 
     # -- requests ---------------------------------------------------------------------------------------------------
 
@@ -304,12 +306,6 @@ def _add_traced(times: _Times, record: RequestRecord, trace: str) -> None:
         times.added.add_traced((record.ms - record.upstream_ms) / 1000, trace, at)
     if record.ttft_ms is not None:
         times.first.add_traced(record.ttft_ms / 1000, trace, at)
-
-
-def _known(found: dict[str, Histogram], model: str, name: str) -> Histogram:
-    if model not in found:
-        found[model] = exposition.new_histogram(name)
-    return found[model]
 
 
 def _gauge(name: str, registry: CollectorRegistry) -> Gauge:

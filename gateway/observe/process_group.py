@@ -22,6 +22,7 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from gateway.observe.catalogue import FIGURES, Combine
+from gateway.observe.exposition import Fixed
 
 _ANSWER_S = 1.0
 _METRICS, _STATE = b"m", b"s"
@@ -88,7 +89,8 @@ class ProcessGroup:
         """The families of `registry` and of the other processes now, and the counters of processes that are gone.
         Exemplars are left out."""
         asking = asyncio.gather(*map(self._families_of, self._others()))
-        return _Together(_combined([await self._own(registry), *await asking]))
+        families = _combined([await self._own(registry), *await asking])
+        return Fixed(list(map(_metric, families)))
 
     async def states(self) -> list[bytes]:
         """The states of the other processes; those that do not answer in time are left out."""
@@ -173,13 +175,8 @@ def _combined(processes: Iterable[Sequence[_Family]]) -> list[_Family]:
     ]
 
 
-class _Together(Collector):
-    def __init__(self, families: Sequence[_Family]) -> None:
-        self._families = families
-
-    def collect(self) -> Iterable[Metric]:
-        for family in self._families:
-            metric = Metric(family.name, family.text, family.kind)
-            for (name, labels), value in family.samples:
-                metric.add_sample(name, dict(labels), value)
-            yield metric
+def _metric(family: _Family) -> Metric:
+    metric = Metric(family.name, family.text, family.kind)
+    for (name, labels), value in family.samples:
+        metric.add_sample(name, dict(labels), value)
+    return metric

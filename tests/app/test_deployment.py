@@ -193,9 +193,9 @@ def test_the_webs_authorities_are_not_read_for_every_client(monkeypatch: pytest.
             return create(*given, **named)
 
         async def made() -> None:
-            trusted = stack.gateway.deployment.prepared.trust.of
+            trusted = stack.gateway.deployment.prepared.trust
             for _ in range(3):
-                clients = Clients(lambda model: trusted(None), 1.0)
+                clients = Clients(lambda model: trusted[None], 1.0)
                 clients.of("m")
                 await clients.close()
 

@@ -11,9 +11,8 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.observe.__main__ import main
+from gateway.observe.__main__ import BEGIN, documented, main
 from gateway.observe.catalogue import FIGURES, GROUPS
-from gateway.observe.page import BEGIN, documented
 from tests.harness import Stack
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
