@@ -27,16 +27,12 @@ from gateway.core.events import (
 from gateway.core.messages import Extra
 from gateway.core.usage import Usage
 
-# state of the whole reply -> events allowed in it. Within "open", each choice has its own state (below).
+# State of the reply -> events allowed in it. A choice takes none after its Finish. Its parts may be open side by side
+# (interleaved tool calls).
 TRANSITIONS: dict[str, frozenset[type]] = {
     "new": frozenset([Start, Failed]),
     "open": frozenset([PartStart, Delta, PartEnd, Finish, UsageReport, End, Failed]),
     "over": frozenset(),
-}
-# state of one choice -> events allowed in it. Parts of a choice may be open side by side (interleaved tool calls).
-CHOICE_TRANSITIONS: dict[str, frozenset[type]] = {
-    "open": frozenset([PartStart, Delta, PartEnd, Finish]),
-    "finished": frozenset(),
 }
 
 
@@ -44,69 +40,53 @@ class IllegalEvent(AssertionError):
     """A reader broke the lifecycle. It is a bug of the gateway, never a client's or a worker's fault."""
 
 
-class Checker:
-    """Sees events one by one and raises `IllegalEvent` at the first that may not follow those before it."""
+class _Seen(Struct):
+    """The parts of one choice so far."""
 
-    def __init__(self) -> None:
-        self.state = "new"
-        self._open: dict[int, set[int]] = {}
-        self._seen: dict[int, set[int]] = {}
-        self._finished: set[int] = set()
-
-    @property
-    def over(self) -> bool:
-        return self.state == "over"
-
-    def see(self, event: Event) -> None:
-        """Raises IllegalEvent if `event` may not come now."""
-        if type(event) not in TRANSITIONS[self.state]:
-            raise IllegalEvent(f"{type(event).__name__} may not come while the reply is {self.state}")
-        if type(event) is Start:
-            self.state = "open"
-        elif type(event) is End:
-            self._may_end()
-            self.state = "over"
-        elif type(event) is Failed:
-            self.state = "over"
-        elif type(event) is not UsageReport:
-            self._see_choice(event)
-
-    def _may_end(self) -> None:
-        unfinished = set(self._seen) - self._finished
-        if unfinished:
-            raise IllegalEvent(f"End while choices {sorted(unfinished)} have no Finish")
-
-    def _see_choice(self, event: PartStart | Delta | PartEnd | Finish) -> None:
-        choice = event.choice
-        state = "finished" if choice in self._finished else "open"
-        if type(event) not in CHOICE_TRANSITIONS[state]:
-            raise IllegalEvent(f"{type(event).__name__} after Finish of choice {choice}")
-        open_parts = self._open.setdefault(choice, set())
-        seen = self._seen.setdefault(choice, set())
-        if type(event) is PartStart:
-            if event.index in seen:
-                raise IllegalEvent(f"part {event.index} of choice {choice} starts twice")
-            seen.add(event.index)
-            open_parts.add(event.index)
-        elif type(event) is Finish:
-            if open_parts:
-                raise IllegalEvent(f"Finish of choice {choice} while parts {sorted(open_parts)} are open")
-            self._finished.add(choice)
-        elif event.index not in open_parts:
-            raise IllegalEvent(f"{type(event).__name__} for part {event.index} of choice {choice}, which is not open")
-        elif type(event) is PartEnd:
-            open_parts.discard(event.index)
+    parts: set[int] = set()
+    open: set[int] = set()
+    finished: bool = False
 
 
 def checked(events: Iterable[Event]) -> Iterator[Event]:
     """Yields `events` as they are. Raises `IllegalEvent` at the first illegal one, and when they stop without End or
     Failed."""
-    checker = Checker()
+    state = "new"
+    choices: dict[int, _Seen] = {}
     for event in events:
-        checker.see(event)
+        if type(event) not in TRANSITIONS[state]:
+            raise IllegalEvent(f"{type(event).__name__} may not come while the reply is {state}")
+        if type(event) is Start:
+            state = "open"
+        elif type(event) is End or type(event) is Failed:
+            state = "over"
+            unfinished = sorted(choice for choice, seen in choices.items() if not seen.finished)
+            if unfinished and type(event) is End:
+                raise IllegalEvent(f"End while choices {unfinished} have no Finish")
+        elif type(event) is not UsageReport:
+            _see(event, choices.setdefault(event.choice, _Seen()))
         yield event
-    if not checker.over:
+    if state != "over":
         raise IllegalEvent("events stop without End or Failed")
+
+
+def _see(event: PartStart | Delta | PartEnd | Finish, seen: _Seen) -> None:
+    name = type(event).__name__
+    if seen.finished:
+        raise IllegalEvent(f"{name} after Finish of choice {event.choice}")
+    if type(event) is PartStart:
+        if event.index in seen.parts:
+            raise IllegalEvent(f"part {event.index} of choice {event.choice} starts twice")
+        seen.parts.add(event.index)
+        seen.open.add(event.index)
+    elif type(event) is Finish:
+        if seen.open:
+            raise IllegalEvent(f"Finish of choice {event.choice} while parts {sorted(seen.open)} are open")
+        seen.finished = True
+    elif event.index not in seen.open:
+        raise IllegalEvent(f"{name} for part {event.index} of choice {event.choice}, which is not open")
+    elif type(event) is PartEnd:
+        seen.open.discard(event.index)
 
 
 class ReplyPart(Struct):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 
 import pytest
@@ -10,8 +11,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gateway import backends, dialects
-from gateway.core.events import Event
-from gateway.core.lifecycle import Checker
+from gateway.core.events import End, Event, Failed
+from gateway.core.lifecycle import checked
 from gateway.core.messages import Chat, Complete
 from gateway.core.ports import Backend, Capabilities, Dialect, Lane, Settings, StreamReader
 from gateway.dialects.friendli import Friendli
@@ -48,17 +49,22 @@ class Watched:
 
     def __init__(self, reader: StreamReader) -> None:
         self._reader = reader
-        self.checker = Checker()
         self.seen: list[Event] = []
+        self._next: deque[Event] = deque()
+        self._checked = checked(iter(self._next.popleft, None))
 
     @property
     def buffered_bytes(self) -> int:
         return self._reader.buffered_bytes
 
+    @property
+    def over(self) -> bool:
+        return bool(self.seen) and isinstance(self.seen[-1], (End, Failed))
+
     def _watch(self, events: Iterable[Event]) -> Iterator[Event]:
         for event in events:
-            self.checker.see(event)
-            self.seen.append(event)
+            self._next.append(event)
+            self.seen.append(next(self._checked))
             yield event
 
     def feed(self, block: bytes) -> Iterator[Event]:

@@ -230,7 +230,7 @@ def what_is_written_reads_back(case: Case) -> int:
         stop = case.client.tells("stop")
         assert _in_openais_words(found, stop) == _in_openais_words(wanted, stop)
         assert content(fold(unfold(again))) == content(again)
-    assert case.lane == "bytes" or watched.checker.over
+    assert case.lane == "bytes" or watched.over
     return len(readers)
 
 
@@ -531,7 +531,7 @@ def test_no_order_of_frames_breaks_the_lifecycle(name: str, operation: str, data
     for frame in frames:
         list(watched.feed(frame))
     list(watched.eof())
-    assert watched.checker.over
+    assert watched.over
     assert list(watched.eof()) == []
     assert list(watched.feed(b"data: {}\n\n")) == []
     if not isinstance(watched.seen[-1], Failed):

@@ -11,18 +11,18 @@ from msgspec.structs import replace
 
 from gateway.backends.llamacpp.requests import NAME
 from gateway.core.errors import GatewayError, Kind
-from gateway.core.events import Delta, End, Event, Failed, Finish, PartEnd, PartStart, Reason, Start, UsageReport
+from gateway.core.events import Delta, End, Event, Finish, PartEnd, PartStart, Reason, Start, UsageReport
 from gateway.core.lifecycle import TokenCount, Tokens
 from gateway.core.messages import Chat, Complete
 from gateway.core.usage import Usage
-from gateway.wire import sse
 from gateway.wire.bulk import is_large
 from gateway.wire.json import encode
 from gateway.wire.openai.replies import views as wire
 from gateway.wire.openai.replies.defaults import ReplyDefaults
-from gateway.wire.openai.replies.excess import MOST_TOKENS, ORDINARY_BYTES, refuse_bulky, refuse_longer
+from gateway.wire.openai.replies.excess import MOST_TOKENS, refuse_longer
 from gateway.wire.openai.replies.reading import ChatReader
 from gateway.wire.openai.requests.unsupported import unsupported
+from gateway.wire.openai.streams.reading import Reader
 from gateway.wire.openai.tokens import whole_tokens
 
 _REASONS: dict[str, Reason] = {"eos": "stop", "word": "stop", "limit": "length"}
@@ -160,64 +160,45 @@ class _Open(Struct):
     texts: list[str] = []
 
 
-class TextReader:
+class TextReader(Reader):
     """One reply of `/completion`. There is no `[DONE]`: each choice ends with an event that has `"stop": true`.
 
     Choice i of prompt p has index p * n + i. Token counts are per choice.
     """
 
     def __init__(self, op: Complete, defaults: ReplyDefaults) -> None:
+        super().__init__(op, defaults)
         self._op = op
-        self._defaults = defaults
-        self._choices = op.n * len(op.prompts)
         self._json = op.output is not None and op.output.kind in ("json", "schema")
-        self._frames = sse.Reader()
-        self.buffered_bytes = 0
-        self._over = False
         self._open: dict[int, _Open] = {}
         self._finished: set[int] = set()
         self._input = self._output = self._cached = 0
 
-    def feed(self, block: bytes) -> Iterator[Event]:
-        try:
-            for frame in self._frames.feed(block):
-                # llama.cpp writes `null` after the end of an empty prompt beside others.
-                if not self._over and frame.data != b"null":
-                    large = len(frame.data) > ORDINARY_BYTES
-                    if large:
-                        refuse_bulky(frame.data, self._choices, self._op.logprobs is not None)
-                    found = wire.decoded(frame.data, _chunk)
-                    if large and len(found.completion_probabilities) > MOST_TOKENS:
-                        raise wire.malformed()  # they are looked at one by one
-                    yield from self._read(found, len(frame.data))
-        except GatewayError as error:
-            yield self._fail(error)
-
-    def eof(self) -> Iterator[Event]:
-        if not self._over:
-            yield self._fail(wire.truncated())
+    def chunk(self, data: bytes) -> Iterator[Event]:
+        # llama.cpp writes `null` after the end of an empty prompt beside others.
+        if not self.over and data != b"null":
+            found = wire.decoded(data, _chunk)
+            if len(found.completion_probabilities) > MOST_TOKENS:
+                raise wire.malformed()  # they are looked at one by one
+            yield from self._read(found, len(data))
 
     def whole(self, body: bytes) -> Iterator[Event]:
         """A buffered reply: an object, or an array of them for several choices."""
         try:
             if is_large(body):
-                refuse_longer(body, self._choices)
+                refuse_longer(body, self.most)
             found = wire.decoded(body, _chunks)
             chunks = found if isinstance(found, list) else [found]
-            if len(chunks) > self._choices:
+            if len(chunks) > self.most:
                 raise wire.malformed()
             for chunk in chunks:
                 if not chunk.stop and chunk.error is None:
                     raise wire.malformed()
                 yield from self._read(chunk, 0)
         except GatewayError as error:
-            yield self._fail(error)
-        if not self._over:
-            yield self._fail(wire.malformed())
-
-    def _fail(self, error: GatewayError) -> Failed:
-        self._over = True
-        return Failed(error)
+            yield self.fail(error)
+        if not self.over:
+            yield self.fail(wire.malformed())
 
     def _read(self, found: _ChunkIn, size: int) -> Iterator[Event]:
         """The events of one object. `size` is the size of its frame in bytes."""
@@ -231,9 +212,8 @@ class TextReader:
         choice = self._open.get(index)
         if choice is None:
             if not self._open and not self._finished:
-                defaults = self._defaults
-                yield Start(defaults.new_id("cmpl-"), self._op.model or "", int(defaults.now()))
-            elif len(self._open) + len(self._finished) == self._choices:
+                yield Start(self.defaults.new_id("cmpl-"), self._op.model or "", int(self.defaults.now()))
+            elif len(self._open) + len(self._finished) == self.most:
                 raise wire.malformed()
             choice = self._open[index] = _Open()
             self.buffered_bytes += size
@@ -282,8 +262,8 @@ class TextReader:
         if index % self._op.n == 0:
             self._input += found.tokens_evaluated
             self._cached += (found.timings.cache_n if found.timings is not None else None) or 0
-        if len(self._finished) == self._choices:
-            self._over = True
+        if len(self._finished) == self.most:
+            self.over = True
             yield UsageReport(Usage(self._input, self._output, self._cached))
             yield End()
 

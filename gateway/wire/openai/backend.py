@@ -29,7 +29,7 @@ CANNOT_TOKENIZE = "cannot tokenize"
 
 
 class Written(NamedTuple):
-    """What a worker is sent: the members of its body, and the names of what is left out."""
+    """The path of a request, the members of its body, and the names of what is left out."""
 
     path: str
     body: dict[str, Any]
