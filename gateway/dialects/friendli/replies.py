@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from msgspec import Raw
+from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from gateway.core.errors import GatewayError, Kind
@@ -16,6 +16,7 @@ from gateway.core.http import JSON_TYPE, Request, Response
 from gateway.core.lifecycle import Reply, ReplyChoice
 from gateway.core.messages import Chat, Complete, Generate, Op
 from gateway.core.usage import Usage
+from gateway.dialects._shared.api import Errors
 from gateway.dialects._shared.faults import refusal
 from gateway.dialects._shared.streams import EventWriter
 from gateway.dialects.friendli.fields import FIELDS, TIMEOUT
@@ -90,18 +91,16 @@ def _chat_choice(choice: ReplyChoice) -> dict[str, Any]:
 # -- streams --------------------------------------------------------------------------------------------------------
 
 
-class _Sent:
-    """The state of one choice of a stream. `waiting` is text whose token ids have not arrived."""
+class _Sent(Struct):
+    """The state of one choice of a stream. head begins its events; `waiting` is text whose token ids have not
+    arrived."""
 
-    __slots__ = ("head", "logprobs", "reason", "texts", "tokens", "waiting")
-
-    def __init__(self, index: int) -> None:
-        self.head = b'data: {"event": "token_sampled", "index": %d, "text": ' % index
-        self.texts: list[str] = []
-        self.tokens: list[int] = []
-        self.logprobs: list[Raw] = []
-        self.waiting: list[str] = []
-        self.reason: Reason = "stop"
+    head: bytes
+    texts: list[str] = []
+    tokens: list[int] = []
+    logprobs: list[Raw] = []
+    waiting: list[str] = []
+    reason: Reason = "stop"
 
 
 class Writer(EventWriter):
@@ -135,11 +134,16 @@ class Writer(EventWriter):
         return self.other(event)
 
     def part_started(self, event: PartStart) -> bytes:
-        self._sent.setdefault(event.choice, _Sent(event.choice))
+        self._state(event.choice)
         return b""
 
+    def _state(self, index: int) -> _Sent:
+        if index not in self._sent:
+            self._sent[index] = _Sent(b'data: {"event": "token_sampled", "index": %d, "text": ' % index)
+        return self._sent[index]
+
     def finished(self, event: Finish) -> bytes:
-        sent = self._sent.setdefault(event.choice, _Sent(event.choice))
+        sent = self._state(event.choice)
         sent.reason = event.reason
         if not sent.waiting:
             return b""
@@ -192,7 +196,7 @@ class ChunkWriter(ChatWriter):
 
 # -- errors -----------------------------------------------------------------------------------------------------------
 
-ERRORS: Mapping[Kind, tuple[int, str, str]] = {
+ERRORS: Errors = {
     **refusals.ERRORS,
     Kind.UNSUPPORTED: (422, "unprocessable_request_error", Kind.UNSUPPORTED.value),
     Kind.TIMEOUT: (504, "timeout_error", Kind.TIMEOUT.value),

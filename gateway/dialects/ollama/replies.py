@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, assert_never
 
-import msgspec
 from msgspec import Raw
 
 from gateway.core.errors import GatewayError
@@ -13,14 +12,12 @@ from gateway.core.fields import own_words
 from gateway.core.http import JSON_TYPE, Request, Response
 from gateway.core.lifecycle import Reply
 from gateway.core.messages import Chat, Op
-from gateway.dialects._shared.faults import decoded
+from gateway.dialects._shared.objects import members_of
 from gateway.dialects._shared.streams import WholeCallWriter
 from gateway.dialects.ollama.fields import FIELDS
 from gateway.wire import sse
 from gateway.wire.json import encode, encode_line, find, sent_names
 from gateway.wire.openai.replies import refusals, writing
-
-_object = msgspec.json.Decoder(dict[str, Raw]).decode
 
 
 def write(reply: Reply, op: Op) -> Response:
@@ -44,7 +41,7 @@ def write(reply: Reply, op: Op) -> Response:
 
 def _call(call_id: str | None, name: str | None, text: str) -> dict[str, Any]:
     """A tool call. As in Ollama, arguments are an object; arguments that are not valid JSON stay text."""
-    arguments = decoded(_object, text or "{}")
+    arguments = members_of(text or "{}")
     return {"id": call_id, "function": {"name": name, "arguments": text if arguments is None else arguments}}
 
 

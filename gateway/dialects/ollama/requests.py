@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta, Raw, Struct
@@ -11,9 +11,10 @@ from msgspec import Meta, Raw, Struct
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.fields import ExtrasPolicy, integer, number, sort_extras, validate
 from gateway.core.http import Request
-from gateway.core.messages import Chat, Image, Message, Output, Thinking
+from gateway.core.messages import Chat, Extra, Image, Message, Output, Thinking
 from gateway.dialects._shared.api import Api
 from gateway.dialects._shared.faults import decoded
+from gateway.dialects._shared.objects import members_of
 from gateway.dialects._shared.ollama import OPTIONS
 from gateway.wire import images
 from gateway.wire.json import check_depth, encode, members, require_json
@@ -35,7 +36,6 @@ class _OwnIn(Struct):
 
 _OWN = _OwnIn.__struct_fields__
 _own = msgspec.json.Decoder(_OwnIn)
-_object = msgspec.json.Decoder(dict[str, Raw]).decode
 _messages = msgspec.json.Decoder(list[dict[str, Raw]]).decode
 
 
@@ -56,7 +56,7 @@ def read(request: Request, api: Api) -> Chat:
     output = _lift_format(known)
     if request.route == "sse":
         known.pop("stream", None)
-    sampling = _take_sampling(known)
+    _check_sampling(known)
     own = _take_own(known)
     if "max_tokens" in known and "max_completion_tokens" in known:
         raise _twice("max_completion_tokens", "max_tokens")
@@ -64,7 +64,6 @@ def read(request: Request, api: Api) -> Chat:
     if op.n != 1:
         raise GatewayError(Kind.BAD_REQUEST, "'n' must be 1 here: a reply has one message", param="n")
     op.raw = op.wire = None
-    op.sampling = msgspec.structs.replace(op.sampling, **sampling)
     op.output = output or op.output
     op.messages = answer_calls(_with_own(op.messages, own))
     op.stream = op.stream or request.route == "sse"
@@ -72,18 +71,14 @@ def read(request: Request, api: Api) -> Chat:
     return op
 
 
-def _take_sampling(known: dict[str, Raw]) -> dict[str, Any]:
-    """Removes from `known`, and returns, the parameters that OpenAI's wire does not have."""
-    raws = {name: known.pop(name) for name in _LIMITS if name in known}
-    check_depth(raws)
-    values = {name: msgspec.json.decode(raw) for name, raw in raws.items()}
-    validate(values, _LIMITS)
-    if "top_k" in values:
-        values["top_k"] = int(values["top_k"])
-    return values
+def _check_sampling(known: Extra) -> None:
+    """Raises GatewayError(BAD_REQUEST) for a wrong number among the parameters that OpenAI's wire does not have."""
+    given = {name: known[name] for name in _LIMITS if name in known}
+    check_depth(given)
+    validate({name: msgspec.json.decode(raw) for name, raw in given.items()}, _LIMITS)
 
 
-def _lift_options(known: dict[str, Raw], policy: ExtrasPolicy) -> tuple[str, ...]:
+def _lift_options(known: Extra, policy: ExtrasPolicy) -> tuple[str, ...]:
     """Moves the members of `options` to the top level of `known`. Returns the names of members with no place there.
 
     Raises GatewayError(BAD_REQUEST) for a value that is given in both places.
@@ -91,10 +86,10 @@ def _lift_options(known: dict[str, Raw], policy: ExtrasPolicy) -> tuple[str, ...
     raw = known.pop("options", None)
     if raw is None:
         return ()
-    options = decoded(_object, raw)
+    options = members_of(raw)
     if options is None:
         raise GatewayError(Kind.BAD_REQUEST, "'options' must be an object", param="options")
-    left_out: dict[str, Raw] = {}
+    left_out: Extra = {}
     for name, value in options.items():
         target = OPTIONS.get(name)
         if bytes(value) == b"null" or (name == "num_predict" and bytes(value) in (b"-1", b"-2")):
@@ -110,7 +105,7 @@ def _lift_options(known: dict[str, Raw], policy: ExtrasPolicy) -> tuple[str, ...
     return tuple(f"options.{name}" for name in left_out)
 
 
-def _lift_think(known: dict[str, Raw]) -> tuple[str, ...]:
+def _lift_think(known: Extra) -> tuple[str, ...]:
     """Reads `think`. A level is a reasoning effort. true and false are dropped, and returned as dropped names: not
     every worker can switch thinking on or off."""
     raw = known.pop("think", None)
@@ -124,7 +119,7 @@ def _lift_think(known: dict[str, Raw]) -> tuple[str, ...]:
     return ()
 
 
-def _lift_format(known: dict[str, Raw]) -> Output | None:
+def _lift_format(known: Extra) -> Output | None:
     raw = known.pop("format", None)
     if raw is None or bytes(raw) == b'""':
         return None
@@ -142,7 +137,7 @@ def _twice(own: str, other: str) -> GatewayError:
     return GatewayError(Kind.BAD_REQUEST, f"'{own}' and '{other}' are the same: send one of them", param=own)
 
 
-def _take_own(known: dict[str, Raw]) -> dict[int, _OwnIn]:
+def _take_own(known: Extra) -> dict[int, _OwnIn]:
     """Removes Ollama's own members from the messages in `known`, and returns them by message index."""
     raw = bytes(known.get("messages", b""))
     if not any(b'"%b"' % name.encode() in raw for name in _OWN):

@@ -7,6 +7,8 @@ resembles it has a specification of its own: the dialect `ollama`.
 
 from __future__ import annotations
 
+from functools import partial
+
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Request, Route
 from gateway.core.messages import ListModels, Op
@@ -63,6 +65,6 @@ class OllamaNative(Api):
             raise GatewayError(Kind.FORBIDDEN, message, code="not_managed_here")
         if route in ("show", "pull"):
             name = read_name(request)
-            write = models.show(name) if route == "show" else models.pulled
+            write = partial(models.show, name) if route == "show" else models.pulled
             return ListModels(write=write, model=name, names=names(name))
         return read(request, self)

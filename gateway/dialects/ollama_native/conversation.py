@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from gateway.core.messages import Image, Message, Part, Text, Thinking, ToolCall
 from gateway.dialects._shared.faults import decoded, wrong
+from gateway.dialects._shared.objects import members_of
 from gateway.dialects.ollama_native.views import CallIn, MessageIn
 from gateway.wire import images
 from gateway.wire.json import NULL
@@ -24,7 +25,6 @@ RAW = "_raw"
 """The only member of arguments for which the model wrote a text that is not a JSON object. Backends write such a text
 in the same form, so it goes back as it came."""
 
-_object = msgspec.json.Decoder(dict[str, Raw]).decode
 _text = msgspec.json.Decoder(str).decode
 _LINK = re.compile(r"https?://", re.IGNORECASE)
 
@@ -86,7 +86,7 @@ def arguments_text(found: Raw, place: str) -> str:
     """The arguments of a call as JSON text, with members and numbers unchanged."""
     if found == NULL:
         return "{}"
-    if decoded(_object, found) is not None:
+    if members_of(found) is not None:
         return bytes(found).decode()
     text = decoded(_text, found)
     if text is None:

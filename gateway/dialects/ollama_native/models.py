@@ -3,7 +3,7 @@ content."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Any
@@ -12,8 +12,6 @@ from gateway.core.http import JSON_TYPE, Headers, Response
 from gateway.core.messages import ModelCard
 from gateway.core.usage import Usage
 from gateway.wire.json import encode
-
-Write = Callable[[Sequence[ModelCard]], Response]
 
 VERSION = "0.32.9"
 """Codex wants 0.13.4 at least, VS Code 0.6.4; Open WebUI reads digits and dots only."""
@@ -56,27 +54,20 @@ def running(cards: Sequence[ModelCard]) -> Response:
     return Response(200, [JSON_TYPE], encode({"models": entries}))
 
 
-def show(name: str) -> Write:
+def show(name: str, cards: Sequence[ModelCard]) -> Response:
     """The card of one model, which the client calls `name`."""
-
-    def write(cards: Sequence[ModelCard]) -> Response:
-        card = cards[0]
-        info: dict[str, Any] = {"general.architecture": _ARCHITECTURE, "general.basename": name}
-        if card.max_context is not None:
-            info[f"{_ARCHITECTURE}.context_length"] = card.max_context
-        body = {
-            "license": "",
-            "modelfile": "",
-            "parameters": "",
-            "template": "",
-            "details": _details(card),
-            "model_info": info,
-            "capabilities": capabilities(card),
-            "modified_at": stamp(card.created),
-        }
-        return Response(200, [JSON_TYPE], encode(body))
-
-    return write
+    card = cards[0]
+    info: dict[str, Any] = {"general.architecture": _ARCHITECTURE, "general.basename": name}
+    if card.max_context is not None:
+        info[f"{_ARCHITECTURE}.context_length"] = card.max_context
+    body = {
+        **dict.fromkeys(("license", "modelfile", "parameters", "template"), ""),
+        "details": _details(card),
+        "model_info": info,
+        "capabilities": capabilities(card),
+        "modified_at": stamp(card.created),
+    }
+    return Response(200, [JSON_TYPE], encode(body))
 
 
 def pulled(cards: Sequence[ModelCard]) -> Response:
@@ -84,20 +75,16 @@ def pulled(cards: Sequence[ModelCard]) -> Response:
     return Response(200, LINES, b'{"status":"success"}\n')
 
 
-def nothing_asked(route: str, model: str, reason: str) -> Write:
+def nothing_asked(route: str, model: str, reason: str, cards: Sequence[ModelCard]) -> Response:
     """The reply to a request without content, which loads or unloads a model (`reason`). Streamed or not, it is one
     object on one line."""
-
-    def write(cards: Sequence[ModelCard]) -> Response:
-        if route == "embeddings":
-            return Response(200, [JSON_TYPE], encode({"embedding": []}))
-        if route == "embed":
-            return Response(200, [JSON_TYPE], encode({"model": model, "embeddings": [], **prompt_metrics(None, 0)}))
-        said = {"model": model, "created_at": stamp(cards[0].created), **empty(route)}
-        body = encode({**said, "done": True, "done_reason": reason, **metrics(None, 0, 0)})
-        return Response(200, [JSON_TYPE], body + b"\n")
-
-    return write
+    if route == "embeddings":
+        return Response(200, [JSON_TYPE], encode({"embedding": []}))
+    if route == "embed":
+        return Response(200, [JSON_TYPE], encode({"model": model, "embeddings": [], **prompt_metrics(None, 0)}))
+    said = {"model": model, "created_at": stamp(cards[0].created), **empty(route)}
+    body = encode({**said, "done": True, "done_reason": reason, **metrics(None, 0, 0)})
+    return Response(200, [JSON_TYPE], body + b"\n")
 
 
 def empty(route: str) -> dict[str, Any]:

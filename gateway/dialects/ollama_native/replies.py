@@ -15,7 +15,8 @@ from gateway.core.fields import Field, own_words
 from gateway.core.http import JSON_TYPE, Headers, Request, Response
 from gateway.core.lifecycle import Embeddings, Reply
 from gateway.core.messages import Generate, Op
-from gateway.dialects._shared.faults import decoded, refusal
+from gateway.dialects._shared.faults import refusal
+from gateway.dialects._shared.objects import members_of
 from gateway.dialects._shared.streams import WholeCallWriter
 from gateway.dialects.ollama_native import models
 from gateway.dialects.ollama_native.conversation import RAW
@@ -26,7 +27,6 @@ from gateway.wire import clock
 from gateway.wire.json import encode, encode_line, find, one_line, sent_names
 from gateway.wire.openai.replies import refusals, writing
 
-_object = msgspec.json.Decoder(dict[str, Raw]).decode
 _numbers = msgspec.json.Decoder(list[float]).decode
 # A vector whose norm is 1 within the precision of 32 bits is passed on unchanged.
 _UNIT = 1e-6
@@ -88,7 +88,7 @@ def _call(index: int, call_id: str | None, name: str | None, text: str) -> dict[
     that is not a JSON object is its member `_raw`."""
     text = text.strip() or "{}"
     arguments: Any = {RAW: text}
-    if decoded(_object, text) is not None:
+    if members_of(text) is not None:
         arguments = Raw(msgspec.json.format(text.encode(), indent=-1))
     return {"id": call_id, "function": {"index": index, "name": name, "arguments": arguments}}
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from msgspec import Raw, Struct
 from msgspec.json import Decoder
 from msgspec.structs import replace
 
-from gateway.core.fields import ExtrasPolicy, sort_extras
+from gateway.core.fields import ExtrasPolicy
 from gateway.core.http import Request
 from gateway.core.messages import (
     Chat,
@@ -25,13 +26,14 @@ from gateway.core.messages import (
 )
 from gateway.dialects._shared.api import Api
 from gateway.dialects._shared.faults import decoded, missing, unsupported, wrong
+from gateway.dialects._shared.objects import take_object
 from gateway.dialects.ollama_native import models
 from gateway.dialects.ollama_native.conversation import pictures, read_messages
 from gateway.dialects.ollama_native.fields import OPTIONAL, OPTIONS
 from gateway.dialects.ollama_native.views import Body, ChatBody, EmbedBody, GenerateBody, NameIn, OptionsIn
 from gateway.wire import clock
 from gateway.wire.json import NULL, bad_value, check_depth, encode, members, typed
-from gateway.wire.openai.requests.constraints import constrain, lift
+from gateway.wire.openai.requests.constraints import constrain
 from gateway.wire.openai.requests.messages import function_tool
 from gateway.wire.unknown import read_known
 
@@ -42,7 +44,6 @@ _chat = Decoder(ChatBody)
 _generate = Decoder(GenerateBody)
 _embed = Decoder(EmbedBody)
 _name = Decoder(NameIn)
-_object = Decoder(dict[str, Raw]).decode
 _inputs = Decoder(str | list[str]).decode
 
 
@@ -52,7 +53,7 @@ class _Options(Struct):
 
 _options = Decoder(_Options)
 _LATEST = ":latest"
-_OPTIONS = frozenset(OptionsIn.__struct_fields__)
+_OPTIONS = OptionsIn.__struct_fields__
 _LEVELS = {"low": "low", "medium": "medium", "high": "high", "max": "high"}
 _EMPTY = (b"null", b'""', b"0", b'"0"', b'"0s"', b"0.0")
 _FOREIGN = ("max_output_tokens", "tool_choice")
@@ -94,7 +95,11 @@ def read(request: Request, api: Api) -> Op | ListModels:
     operation = OPERATIONS[request.route]
     if raw.get("_debug_render_only") == Raw(b"true"):
         raise unsupported("_debug_render_only", "is not supported: the template is the worker's")
-    options, left = _take_options(raw, policy, operation) if operation != "embed" else (None, [])
+    options: OptionsIn | None = None
+    left: list[str] = []
+    if "options" in raw and operation != "embed":
+        own, left = take_object(raw, "options", _OPTIONS, OPTIONS, policy, operation)
+        options = typed(encode({"options": own}), _options).options
     # The AI SDK sends these here, although Ollama does not read them here. Its own temperature goes before this one.
     habits = _FOREIGN if options is None or options.temperature is None else (*_FOREIGN, "temperature")
     foreign = [name for name in habits if policy != "error" and raw.pop(name, None) is not None]
@@ -127,7 +132,7 @@ def _without_model(raw: Extra, route: str, dropped: tuple[str, ...]) -> ListMode
     """The reply to a request that needs no model."""
     model = _required(typed(encode({"model": raw.get("model", NULL)}), _name).model)
     unload = bytes(raw.get("keep_alive", Raw(b"5"))) in _EMPTY[2:]
-    write = models.nothing_asked(route, model, "unload" if unload else "load")
+    write = partial(models.nothing_asked, route, model, "unload" if unload else "load")
     return ListModels(write=write, model=model, names=names(model), dropped=dropped)
 
 
@@ -223,27 +228,6 @@ def _think(op: Chat, think: bool | str | None) -> None:
     if effort is None:
         raise bad_value("think", "invalid think value: it must be true, false, high, medium, low or max")
     op.reasoning = effort
-
-
-def _take_options(raw: Extra, policy: ExtrasPolicy, operation: str) -> tuple[OptionsIn | None, list[str]]:
-    """Removes `options` from `raw`: (the known members, the names of the others). Constraints among the others become
-    members of `raw`. Raises GatewayError(BAD_REQUEST)."""
-    given = raw.pop("options", None)
-    if given is None:
-        return None, []
-    found = decoded(_object, given)
-    if found is None:
-        raise wrong("options", "must be an object")
-    said = {name: value for name, value in found.items() if value != NULL}
-    unknown = {name: value for name, value in said.items() if name not in _OPTIONS}
-    if policy != "error":
-        unknown = lift(unknown, raw, "options", operation)
-    left = {f"options.{name}": value for name, value in unknown.items()}
-    check_depth(left)
-    if policy == "error":
-        sort_extras(policy, (name for name in left if name.removeprefix("options.") not in OPTIONS))
-    own: Any = {"options": {name: value for name, value in said.items() if name in _OPTIONS}}
-    return typed(encode(own), _options).options, list(left)
 
 
 def _read_format(found: Raw) -> Output | None:

@@ -81,17 +81,11 @@ def _scored(reply: Scores, op: Op) -> dict[str, Any]:
 # -- errors -----------------------------------------------------------------------------------------------------------
 
 TEI_ERRORS: Mapping[Kind, tuple[int, str]] = {
-    Kind.BAD_REQUEST: (422, "Validation"),
-    Kind.UNSUPPORTED: (422, "Validation"),
-    Kind.CONTEXT_LENGTH: (413, "Validation"),
-    Kind.TOO_LARGE: (413, "Validation"),
-    Kind.LIMITED: (429, "Overloaded"),
-    Kind.OVERLOADED: (429, "Overloaded"),
-    Kind.NO_WORKER: (503, "Unhealthy"),
-    Kind.DRAINING: (503, "Unhealthy"),
-    Kind.TIMEOUT: (424, "Backend"),
-    Kind.UPSTREAM: (424, "Backend"),
-    Kind.TRUNCATED: (424, "Backend"),
+    **dict.fromkeys((Kind.BAD_REQUEST, Kind.UNSUPPORTED), (422, "Validation")),
+    **dict.fromkeys((Kind.CONTEXT_LENGTH, Kind.TOO_LARGE), (413, "Validation")),
+    **dict.fromkeys((Kind.LIMITED, Kind.OVERLOADED), (429, "Overloaded")),
+    **dict.fromkeys((Kind.NO_WORKER, Kind.DRAINING), (503, "Unhealthy")),
+    **dict.fromkeys((Kind.TIMEOUT, Kind.UPSTREAM, Kind.TRUNCATED), (424, "Backend")),
     Kind.INTERNAL: (500, "Backend"),
 }
 """Kind -> (status, error_type) for a client of TEI. Others have our status, and are "Validation"."""

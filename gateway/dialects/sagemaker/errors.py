@@ -12,26 +12,19 @@ from gateway.wire import awsevent
 from gateway.wire.json import encode, encode_line
 from gateway.wire.openai.replies import refusals
 
+_INVALID = (Kind.BAD_REQUEST, Kind.UNSUPPORTED, Kind.NO_MODEL, Kind.CONTEXT_LENGTH)
 AWS_ERRORS: Mapping[Kind, tuple[int, str]] = {
-    Kind.BAD_REQUEST: (400, "ValidationError"),
-    Kind.UNSUPPORTED: (400, "ValidationError"),
-    Kind.UNAUTHENTICATED: (403, "AccessDeniedException"),
-    Kind.FORBIDDEN: (403, "AccessDeniedException"),
+    **dict.fromkeys(_INVALID, (400, "ValidationError")),
+    **dict.fromkeys((Kind.UNAUTHENTICATED, Kind.FORBIDDEN), (403, "AccessDeniedException")),
     Kind.NO_ROUTE: (404, "UnknownOperationException"),
     Kind.NO_METHOD: (405, "UnknownOperationException"),
-    Kind.NO_MODEL: (400, "ValidationError"),
-    Kind.MEDIA_TYPE: (415, "ValidationError"),
     Kind.TOO_LARGE: (413, "ValidationError"),
-    Kind.CONTEXT_LENGTH: (400, "ValidationError"),
+    Kind.MEDIA_TYPE: (415, "ValidationError"),
+    **dict.fromkeys((Kind.TIMEOUT, Kind.UPSTREAM, Kind.TRUNCATED), (424, "ModelError")),
     Kind.LIMITED: (429, "ThrottlingException"),
-    Kind.OVERLOADED: (503, "ServiceUnavailable"),
-    Kind.NO_WORKER: (503, "ServiceUnavailable"),
-    Kind.DRAINING: (503, "ServiceUnavailable"),
-    Kind.TIMEOUT: (424, "ModelError"),
-    Kind.UPSTREAM: (424, "ModelError"),
-    Kind.TRUNCATED: (424, "ModelError"),
     Kind.CLIENT_GONE: (499, "InternalFailure"),
     Kind.INTERNAL: (500, "InternalFailure"),
+    **dict.fromkeys((Kind.OVERLOADED, Kind.NO_WORKER, Kind.DRAINING), (503, "ServiceUnavailable")),
 }
 """Kind -> (status, `x-amzn-ErrorType`) on the paths that boto3 calls. The other paths answer as OpenAI."""
 

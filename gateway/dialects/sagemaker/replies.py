@@ -38,12 +38,8 @@ def id_of(said: str, chat: bool) -> str:
 
 def write_usage(usage: Usage) -> dict[str, Any]:
     """The usage of a whole reply, or of a stream whose client asked for it."""
-    return {
-        "prompt_tokens": usage.input or 0,
-        "completion_tokens": usage.output or 0,
-        "total_tokens": (usage.input or 0) + (usage.output or 0),
-        "prompt_tokens_details": {"cached_tokens": usage.cached} if usage.cached is not None else None,
-    }
+    details = {"cached_tokens": usage.cached} if usage.cached is not None else None
+    return {**writing.write_usage(Usage(usage.input, usage.output)), "prompt_tokens_details": details}
 
 
 def _stop(sequence: str | int | None) -> str | None:

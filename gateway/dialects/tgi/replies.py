@@ -43,7 +43,8 @@ def write(reply: Reply, op: Complete) -> Response:
     body: dict[str, Any] = {"generated_text": _before(op, view) + text}
     if view.details:
         tokens = _tokens(text.removesuffix(stop) if stop else text, choice.tokens, choice.logprobs)
-        _end_with(tokens, stop)
+        if tokens:
+            tokens[-1]["text"] += stop
         if choice.end_token is not None:
             tokens.append(_ended_by(choice.end_token, "" if tokens else text))
         used = reply.usage if len(reply.choices) == 1 else None
@@ -93,11 +94,6 @@ def _ended_by(end_token: int, loose: str = "") -> dict[str, Any]:
     """The model's end token. Its text is the tokenizer's own, which no worker returns; clients leave it out. loose:
     text for which there is no other token."""
     return {**_token(end_token, loose, None), "special": not loose}
-
-
-def _end_with(tokens: list[dict[str, Any]], stop: str) -> None:
-    if stop and tokens:
-        tokens[-1]["text"] += stop
 
 
 class ChatWriter(OpenAIStreamWriter):
@@ -167,30 +163,24 @@ class Writer(EventWriter):
 
 # -- errors -----------------------------------------------------------------------------------------------------------
 
-ERRORS: Errors = {
-    kind: (status, type_, kind.value)
-    for kind, status, type_ in (
-        (Kind.BAD_REQUEST, 422, "validation"),
-        (Kind.UNSUPPORTED, 422, "validation"),
-        (Kind.UNAUTHENTICATED, 401, "unauthorized"),
-        (Kind.FORBIDDEN, 403, "forbidden"),
-        (Kind.NO_ROUTE, 404, "not_found"),
-        (Kind.NO_METHOD, 405, "not_found"),
-        (Kind.NO_MODEL, 404, "not_found"),
-        (Kind.MEDIA_TYPE, 415, "validation"),
-        (Kind.TOO_LARGE, 413, "validation"),
-        (Kind.CONTEXT_LENGTH, 422, "validation"),
-        (Kind.LIMITED, 429, "overloaded"),
-        (Kind.OVERLOADED, 503, "overloaded"),
-        (Kind.NO_WORKER, 503, "healthcheck"),
-        (Kind.DRAINING, 503, "healthcheck"),
-        (Kind.TIMEOUT, 504, "generation"),
-        (Kind.UPSTREAM, 424, "generation"),
-        (Kind.TRUNCATED, 500, "incomplete_generation"),
-        (Kind.CLIENT_GONE, 499, "generation"),
-        (Kind.INTERNAL, 500, "generation"),
-    )
+_ERRORS = {
+    **dict.fromkeys((Kind.BAD_REQUEST, Kind.UNSUPPORTED, Kind.CONTEXT_LENGTH), (422, "validation")),
+    Kind.UNAUTHENTICATED: (401, "unauthorized"),
+    Kind.FORBIDDEN: (403, "forbidden"),
+    **dict.fromkeys((Kind.NO_ROUTE, Kind.NO_MODEL), (404, "not_found")),
+    Kind.NO_METHOD: (405, "not_found"),
+    Kind.TOO_LARGE: (413, "validation"),
+    Kind.MEDIA_TYPE: (415, "validation"),
+    Kind.UPSTREAM: (424, "generation"),
+    Kind.LIMITED: (429, "overloaded"),
+    Kind.CLIENT_GONE: (499, "generation"),
+    Kind.TRUNCATED: (500, "incomplete_generation"),
+    Kind.INTERNAL: (500, "generation"),
+    Kind.OVERLOADED: (503, "overloaded"),
+    **dict.fromkeys((Kind.NO_WORKER, Kind.DRAINING), (503, "healthcheck")),
+    Kind.TIMEOUT: (504, "generation"),
 }
+ERRORS: Errors = {kind: (*found, kind.value) for kind, found in _ERRORS.items()}
 """Kind -> (status, error_type, code)."""
 
 # TGI's words before the cause.

@@ -7,17 +7,17 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Raw, Struct
 
-from gateway.core.fields import ExtrasPolicy, sort_extras
+from gateway.core.fields import ExtrasPolicy
 from gateway.core.http import Request
 from gateway.core.messages import Complete, Extra, Logprobs, Output, Sampling
 from gateway.dialects._shared.api import Api
 from gateway.dialects._shared.faults import decoded, unsupported, wrong
+from gateway.dialects._shared.objects import take_object
 from gateway.dialects.tgi.fields import PARAMETERS
 from gateway.wire.json import NULL, check_depth, encode, members, require_json, typed
-from gateway.wire.openai.requests.constraints import CONSTRAINTS, constrain, lift
+from gateway.wire.openai.requests.constraints import CONSTRAINTS, constrain
 
 _Open = Annotated[float, Meta(gt=0, le=1)]
-_object = msgspec.json.Decoder(dict[str, Raw]).decode
 _MOST_BEST = 2
 # Parameters that vLLM has too, under the same name and at the top level.
 _BESIDE = PARAMETERS & CONSTRAINTS["complete"]
@@ -90,12 +90,12 @@ def read(request: Request, api: Api) -> Complete:
     """Raises GatewayError (MEDIA_TYPE, BAD_REQUEST, UNSUPPORTED)."""
     require_json(request)
     raw = members(request)
-    given = raw.pop("parameters", None)
-    parameters, left = _parameters(given, raw, api.extras)
+    given = "parameters" in raw
+    parameters, left = _parameters(raw, api.extras)
     extra, dropped = api.settle(raw, "complete")
     found = typed(encode(raw), _body)
     stream = request.route == "generate_stream" or (request.route == "root" and bool(found.stream))
-    sampled = given is None or _samples(parameters)
+    sampled = not given or _samples(parameters)
     _refuse(parameters, stream, sampled)
     view = View(request.route == "root", bool(parameters.details), bool(parameters.return_full_text))
     best_of = parameters.best_of or 1
@@ -130,33 +130,21 @@ def read(request: Request, api: Api) -> Complete:
     return op
 
 
-def _parameters(given: Raw | None, raw: Extra, policy: ExtrasPolicy) -> tuple[ParametersIn, list[str]]:
-    """(the parameters, the names of those that have no place). A null is as if absent.
-
-    Parameters that stand in `raw`, the members of the body, count as if they stood among the parameters. Constraints
-    that TGI does not have become members of `raw`.
-    """
+def _parameters(raw: Extra, policy: ExtrasPolicy) -> tuple[ParametersIn, list[str]]:
+    """(the parameters, the names of those that have no place). Parameters that stand in `raw`, the members of the body,
+    count as if they stood among the parameters."""
     beside = {name: raw.pop(name) for name in _BESIDE.intersection(raw)} if policy != "error" else {}
-    if given is None and not beside:
-        return ParametersIn(), []
-    try:
-        found = {name: value for name, value in _object(given or Raw(b"{}")).items() if value != NULL}
-    except msgspec.ValidationError:
-        raise wrong("parameters", "must be an object") from None
-    twice = next((name for name in beside if name in found), None)
+    own: Extra = {}
+    left: list[str] = []
+    if "parameters" in raw:
+        own, left = take_object(raw, "parameters", PARAMETERS, (), policy, "complete")
+    if not own and not beside:
+        return ParametersIn(), left
+    twice = next((name for name in beside if name in own), None)
     if twice is not None:
         raise wrong(f"parameters.{twice}", f"and '{twice}' are the same: send one of them")
-    found |= beside
-    others = {name: value for name, value in found.items() if name not in PARAMETERS}
-    if policy != "error":
-        others = lift(others, raw, "parameters", "complete")
-    check_depth(others)
-    unknown = list(others)
-    sort_extras("error" if policy == "error" else "drop", (f"parameters.{name}" for name in unknown))
-    own = {name: value for name, value in found.items() if name in PARAMETERS}
-    read = typed(encode({"parameters": own}), _inside).parameters
-    lost = [name for name in ("typical_p", "watermark") if getattr(read, name)]
-    return read, [f"parameters.{name}" for name in (*unknown, *lost)]
+    read = typed(encode({"parameters": own | beside}), _inside).parameters
+    return read, [*left, *(f"parameters.{name}" for name in ("typical_p", "watermark") if getattr(read, name))]
 
 
 def _samples(parameters: ParametersIn) -> bool:
