@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from io import StringIO
 
@@ -14,6 +15,8 @@ MOST = 1 << 20
 """The longest text that is kept, in characters: some 250,000 tokens."""
 LOST_FROM_START = ("off", "choices")
 """Reasons for which not even the end of a complete reply is added."""
+_TAIL = 16
+"""Deltas at the end of a text that are known one by one."""
 _STEP = 1 << 14
 """Characters that are taken from the budget at a time."""
 
@@ -24,12 +27,14 @@ class SeenText:
     The budget counts a byte a character. Call `close` at the end of the reply.
 
     lost  why there is no text: "long", "memory", or what `stop` was given; None while all of it is kept
+    tail  its last deltas
     """
 
-    __slots__ = ("_budget", "_reserved", "_room", "_text", "_write", "lost")
+    __slots__ = ("_budget", "_reserved", "_room", "_text", "_write", "lost", "tail")
 
     def __init__(self, budget: ByteBudget) -> None:
         self.lost: str | None = None
+        self.tail: deque[str] = deque(maxlen=_TAIL)
         self._budget = budget
         self._reserved = 0
         self._room = 0
@@ -41,6 +46,7 @@ class SeenText:
         if self._room < 0:
             self._grow()
         self._write(text)
+        self.tail.append(text)
 
     @property
     def text(self) -> str:

@@ -123,7 +123,7 @@ class EventLane:
         seen = self._seen
         if self._finished and seen.lost not in LOST_FROM_START:
             return Partial("", self.produced, finished=True)
-        return seen.lost or Partial(seen.text, self.produced, finished=False)
+        return seen.lost or Partial(seen.text, self.produced, tail=tuple(seen.tail))
 
     def splice(self, repeated: str) -> None:
         self.error = None

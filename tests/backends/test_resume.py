@@ -16,7 +16,7 @@ CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 MESSAGES = [{"role": "user", "content": "hi"}]
 
 
-SEEN = Partial("Hello wor", 3, finished=False)
+SEEN = Partial("Hello wor", 3)
 
 
 def resume(backend: str, path: str, seen: Partial = SEEN, **members: Any) -> Resumption | str:
@@ -48,13 +48,15 @@ def test_a_message_that_the_client_began_grows() -> None:
 
 
 def test_white_space_that_a_template_may_cut_off_is_written_again() -> None:
-    resumption = resume("vllm", CHAT, Partial("one\n\n", 2, finished=False), messages=MESSAGES, max_tokens=10)
+    resumption = resume(
+        "vllm", CHAT, Partial("one\n\n", 4, tail=("o", "ne", "\n", "\n")), messages=MESSAGES, max_tokens=10
+    )
     body = body_of(resumption)
     assert body["messages"][-1]["content"] == "one"
-    assert body["max_tokens"] == 9  # a token of room for what comes again
+    assert body["max_tokens"] == 8  # there is room for the two tokens that come again
     assert isinstance(resumption, Resumption)
     assert resumption.repeated == "\n\n"
-    llamacpp = resume("llamacpp", CHAT, Partial("one\n\n", 2, finished=False), messages=MESSAGES)
+    llamacpp = resume("llamacpp", CHAT, Partial("one\n\n", 4, tail=("o", "ne", "\n", "\n")), messages=MESSAGES)
     assert isinstance(llamacpp, Resumption)
     assert (body_of(llamacpp)["messages"][-1]["content"], llamacpp.repeated) == ("one\n\n", "")
 
@@ -84,7 +86,7 @@ def test_tgi_goes_on_with_texts() -> None:
 
 
 def test_nothing_seen_is_the_same_request_again() -> None:
-    resumption = resume("vllm", CHAT, Partial("", 0, finished=False), messages=MESSAGES, max_tokens=5)
+    resumption = resume("vllm", CHAT, Partial("", 0), messages=MESSAGES, max_tokens=5)
     body = body_of(resumption)
     assert isinstance(resumption, Resumption)
     assert resumption.request.headers == [(b"x-request-id", b"1")]

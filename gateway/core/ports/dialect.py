@@ -31,11 +31,22 @@ class Partial(Struct, frozen=True):
     text      that text
     tokens    its output deltas: a lower bound of its tokens
     finished  the worker has ended every choice: only the usage and the end mark are missing
+    tail      the last deltas of `text`
     """
 
     text: str
     tokens: int
-    finished: bool
+    finished: bool = False
+    tail: tuple[str, ...] = ()
+
+    def deltas(self, end: int) -> int:
+        """How many deltas the last `end` characters of the text are in."""
+        count = 0
+        for text in reversed(self.tail):
+            if end <= 0:
+                break
+            count, end = count + 1, end - len(text)
+        return count
 
 
 class Lane(Protocol):

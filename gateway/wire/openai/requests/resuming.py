@@ -70,7 +70,7 @@ def resumed(
         return reason
     text = partial.text.rstrip() if trim else partial.text
     repeated = partial.text[len(text) :]
-    if not _lower_bounds(members, partial.tokens - (1 if repeated else 0)):
+    if not _lower_bounds(members, partial.tokens - partial.deltas(len(repeated))):
         return "length"
     if text and (reason := put(body, text)) is not None:
         return reason

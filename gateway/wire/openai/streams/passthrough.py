@@ -364,7 +364,7 @@ class PassthroughLane:
         text = self._text
         if self._finished and text.lost not in LOST_FROM_START:
             return Partial("", self.produced, finished=True)
-        return text.lost or Partial(text.text, self.produced, finished=False)
+        return text.lost or Partial(text.text, self.produced, tail=tuple(text.tail))
 
     def splice(self, repeated: str) -> None:
         """A second worker's ids, times and roles are corrected as those of an inexact server are."""
