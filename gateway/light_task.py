@@ -31,8 +31,8 @@ class AnyTask(Protocol):
     def uncancel(self) -> int: ...
 
 
-class _Once:
-    """Something that happens once. One coroutine may wait for it, before or after it happened."""
+class OneTimeEvent:
+    """Something that happens once, and cannot fail. One coroutine may wait for it, before or after it happened."""
 
     __slots__ = ("_future", "_light_task", "happened")
 
@@ -51,7 +51,7 @@ class _Once:
         elif self._future is not None and not self._future.done():
             self._future.set_result(None)
 
-    def _wait(self) -> Generator[Any, None, None]:
+    def __await__(self) -> Generator[Any, None, Any]:
         if self.happened:
             return
         task = _current.task
@@ -63,15 +63,7 @@ class _Once:
             yield self
 
 
-class OneTimeEvent(_Once):
-    """It cannot fail."""
-
-    __slots__ = ()
-
-    __await__ = _Once._wait
-
-
-class Promise(_Once, Generic[Value]):
+class Promise(OneTimeEvent, Generic[Value]):
     """An event that brings a value or an error. A future would resume a light task one turn of the loop later.
 
     left  the coroutine that awaited it was cancelled before the value came
@@ -103,7 +95,7 @@ class Promise(_Once, Generic[Value]):
 
     def __await__(self) -> Generator[Any, None, Value]:
         try:
-            yield from self._wait()
+            yield from OneTimeEvent.__await__(self)  # without super(): a call fewer
         except BaseException:
             self.left = not self.happened
             raise
@@ -230,7 +222,7 @@ class LightTask:
         self._on_done = on_done
         self._cancelled = False  # raised when it runs next
         # None: it runs, or is due.
-        self._waits_for: _Once | asyncio.Future[Any] | None = None
+        self._waits_for: OneTimeEvent | asyncio.Future[Any] | None = None
         self._task: asyncio.Task[None] | None = None
         loop_round.resume(self)
 
@@ -278,7 +270,7 @@ class LightTask:
             _current.task = None
 
     def _wait_for(self, awaited: Any) -> None:
-        if isinstance(awaited, _Once):
+        if isinstance(awaited, OneTimeEvent):
             self._waits_for = awaited
         elif awaited is _BECOME_TASK:
             # The coroutine has begun, so a cancellation reaches it where it is.

@@ -86,7 +86,7 @@ def _limits(services: Services) -> Iterator[Metric]:
     if services.limiting is not None:
         limiter = services.limiting.limiter
         yield family("dragoman_limits_strict", [((), limiter.state == "strict")])
-        yield family("dragoman_limits_replicas", [((), limiter.replicas)])
+        yield family("dragoman_limits_replicas", [((), limiter.store.replicas)])
         yield family("dragoman_limits_in_flight", [((), limiter.in_flight)])
         yield family("dragoman_limits_alone_total", [((), limiter.alone)])
         yield family("dragoman_limit_decisions_total", limiter.decisions.items())

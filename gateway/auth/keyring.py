@@ -16,6 +16,8 @@ from collections.abc import Callable, Container
 from hashlib import sha256
 from hmac import digest as hmac_digest
 
+from msgspec import Struct
+
 from gateway.auth import sigv4
 from gateway.auth.headers import WHERE, find_key, holds_key, refused
 from gateway.auth.jwt import Bearer, JwtVerifier
@@ -30,15 +32,12 @@ from gateway.core.http import Headers
 _LONGEST = 1024
 
 
-class _Entry:
+class _Entry(Struct, frozen=True):
     """The caller of a key. expires is in Unix seconds."""
 
-    __slots__ = ("disabled", "expires", "principal")
-
-    def __init__(self, principal: Principal, expires: float | None, disabled: bool) -> None:
-        self.principal = principal
-        self.expires = expires
-        self.disabled = disabled
+    principal: Principal
+    expires: float | None
+    disabled: bool
 
 
 class KeyTable:

@@ -172,7 +172,7 @@ def read_state(families: Iterable[Metric], gateway: Observed, uptime_s: float) -
             for name, count in sorted(counters.by("dragoman_team_requests_total", "team").items())
         ),
         limits=LimitsState(
-            limiter.state, limiter.replicas, limiter.in_flight, dict(limiter.refused), dict(limiter.shadowed)
+            limiter.state, limiter.store.replicas, limiter.in_flight, dict(limiter.refused), dict(limiter.shadowed)
         )
         if limiter is not None
         else None,

@@ -135,9 +135,10 @@ class Discovery:
 
     async def look(self, source: Source) -> None:
         """Reads one source now. Raises what `apply` raises."""
+        before = self.read[source.name]
         try:
             async with asyncio.timeout(READ_S):
-                found = await source.read()
+                self.read[source.name] = await source.read()
         except Exception as error:  # any trouble of a source leaves the known fleet as it is
             if source.name not in self._lost:
                 self._lost.add(source.name)
@@ -146,12 +147,7 @@ class Discovery:
             if source.name in self._lost:
                 self._lost.discard(source.name)
                 self._report(source.name, None)
-            before = self.read[source.name]
-            self.read[source.name] = found
-            for model in {*before, *found}:
-                await self._show(model)
-            return
-        for model in self.read[source.name]:
+        for model in {*before, *self.read[source.name]}:
             await self._show(model)
 
     async def _watch(self, source: Source) -> None:

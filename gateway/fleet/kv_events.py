@@ -90,31 +90,25 @@ class Listener:
     async def _listen(self) -> None:
         """Until the connection ends, which it does at a message that is too large."""
         with suppress(*_BROKEN), closing(await Peer.connect(*self._events, "SUB", MOST_BYTES)) as events:
+            blocks = self._blocks
             try:
-                await self._connected()
+                blocks.owner, blocks.connected = self, True
+                self._replays = self._replay is not None
+                if self._replays:
+                    await self._catch_up()
                 while True:
                     await self._heard(await events.receive())
                     await asyncio.sleep(0)  # thousands may wait: requests come in between
             finally:
-                self._disconnected()
+                self._tell(False)
+                if blocks.owner is self:
+                    blocks.connected = False
 
     def _tell(self, live: bool) -> None:
         blocks = self._blocks
         if blocks.owner is self and blocks.heard != live:
             blocks.heard = live
             self._report(self._worker, live)
-
-    async def _connected(self) -> None:
-        blocks = self._blocks
-        blocks.owner, blocks.connected = self, True
-        self._replays = self._replay is not None
-        if self._replays:
-            await self._catch_up()
-
-    def _disconnected(self) -> None:
-        self._tell(False)
-        if self._blocks.owner is self:
-            self._blocks.connected = False
 
     def _missed(self, number: int) -> int:
         """Batches before `number` that did not arrive. Those published before the first that arrived do not count."""

@@ -62,6 +62,7 @@ class SubjectLimiter:
     on_change   called with ("strict" | "degraded", reason) after each change, for one log line and a gauge
     on_alone    called with (requests, seconds): the number of requests that this process decided alone in that time; at
                 most once a heartbeat while the store is up, and when it has come back
+    store       counts, and says why it is down and how many processes share it
     refused     rule name -> requests that it refused
     shadowed    rule name -> requests that a shadow rule would have refused
     alone       requests that this process decided alone, because the store was down or did not answer in time
@@ -84,7 +85,7 @@ class SubjectLimiter:
         # By the names of all rules that were asked, and whether the store decided.
         self._admitted: Counter[tuple[tuple[str, ...], bool]] = Counter()
         self._others: Counter[tuple[str, str, str]] = Counter()
-        self._store = store
+        self.store = store
         self._local = local or MemoryStore()
         self._index = RuleIndex.of(rules)
         self._replaced: list[Replaced] = []
@@ -105,17 +106,7 @@ class SubjectLimiter:
     @property
     def state(self) -> str:
         """ "strict": the store decides. "degraded": it is down."""
-        return "strict" if self._store.up else "degraded"
-
-    @property
-    def reason(self) -> str:
-        """Why the store is down, or ""."""
-        return self._store.reason
-
-    @property
-    def replicas(self) -> int:
-        """Live processes on the same counters, as last known."""
-        return self._store.replicas
+        return "strict" if self.store.up else "degraded"
 
     @property
     def in_flight(self) -> int:
@@ -142,7 +133,6 @@ class SubjectLimiter:
         index = RuleIndex.of(rules)
         if index is self._index:
             return
-        self._plans = Plans(index, self._store.layout)
         now = monotonic()
         old, self._index = self._index, index
         self._replaced = [*self._replaced, Replaced(old, index, now, _REPLACED_SLOTS)][-_GENERATIONS:]
@@ -152,25 +142,22 @@ class SubjectLimiter:
         """Forgets replaced rules whose time is over."""
         self._replaced = [one for one in self._replaced if one.ends and one.ends[-1] > now]
         self._next_end = min((end for one in self._replaced for end in one.ends if end > now), default=inf)
-        self._plans = Plans(self._index, self._store.layout, self._replaced, now)
+        self._plans = Plans(self._index, self.store.layout, self._replaced, now)
 
-    async def start(self) -> None:
-        """Connects, and sends heartbeats. Does not raise if the store is down: it starts degraded and recovers by
-        itself."""
+    async def start(self, *, beats: bool = True) -> None:
+        """Connects, and sends heartbeats, unless the caller only reads: it is soon not counted as a replica. Does not
+        raise if the store is down: it starts degraded and recovers by itself."""
         await self._local.start(self._lease_ttl)
-        await self._store.start(self._lease_ttl)
-        self._beating = asyncio.create_task(self._beat())
-
-    async def connect(self) -> None:
-        """As `start`, without heartbeats, for a caller that only reads: it is soon not counted as a replica."""
-        await self._store.start(self._lease_ttl)
+        await self.store.start(self._lease_ttl)
+        if beats:
+            self._beating = asyncio.create_task(self._beat())
 
     async def close(self) -> None:
         """Sends the remaining settlements and signs off, so that the other replicas' shares grow at once."""
         if self._beating is not None:
             self._beating.cancel()
             await asyncio.wait([self._beating])
-        await self._store.close()
+        await self.store.close()
 
     async def reserve(
         self, subject: Subject, cost: Cost | None = FREE, before: Reservation | None = None, *, early: bool = False
@@ -185,13 +172,11 @@ class SubjectLimiter:
         plans = self._plans
         plan = plans.early(subject) if early else plans.of(subject, () if before is None else before.plan.keys)
         self._count = count = self._count + 1
-        made = Reservation(
-            self, f"{self._prefix}{count}", plan, cost, (), UNLIMITED, self._store.up, monotonic(), early
-        )
+        made = Reservation(self, f"{self._prefix}{count}", plan, cost, (), UNLIMITED, self.store.up, monotonic(), early)
         if not plan.rules:
             return made
         made.charged = costs = self._costs(plan, cost) if plan.measured else plan.costs
-        store = self._store
+        store = self.store
         if not store.up:
             return self._reserve_alone(made)
         try:
@@ -239,11 +224,11 @@ class SubjectLimiter:
         if not settlements:
             return
         if made.strict:
-            self._store.settle(plan, made.id, settlements, made.verdict)
+            self.store.settle(plan, made.id, settlements, made.verdict)
         else:
             self._local.settle(plan, made.id, settlements)
         if made.adopted:
-            other = self._local if made.strict else self._store
+            other = self._local if made.strict else self.store
             other.settle(plan, made.id, [one for one in settlements if one.index in plan.slots])
 
     async def inspect(self, subject: Subject) -> tuple[LimitState, ...]:
@@ -251,7 +236,7 @@ class SubjectLimiter:
         down."""
         plan = self._plans.of(subject)
         with _store_is_needed():
-            verdict = await self._store.look(plan) if plan.rules else UNLIMITED
+            verdict = await self.store.look(plan) if plan.rules else UNLIMITED
         states = plan.states(verdict)
         for state, counted in zip(states, verdict.counters, strict=True):
             state.used = counted.entry
@@ -262,11 +247,11 @@ class SubjectLimiter:
         plan = self._plans.of(subject)
         with _store_is_needed():
             if plan.rules:
-                await self._store.reset(plan)
+                await self.store.reset(plan)
 
     async def flush(self) -> None:
         """Returns when all settlements so far have taken effect; for shutdown and tests."""
-        await self._store.flush()
+        await self.store.flush()
 
     def _reserve_alone(self, made: Reservation) -> Reservation:
         self.alone += 1
@@ -279,7 +264,7 @@ class SubjectLimiter:
                     code="limits_unavailable",
                     retry_after=_CLOSED_RETRY,
                 )
-        made.plan = plan = scaled(made.plan, self._store.replicas)
+        made.plan = plan = scaled(made.plan, self.store.replicas)
         made.strict = False
         if not plan.rules:
             made.charged = ()
@@ -303,7 +288,7 @@ class SubjectLimiter:
             rule = plan.rules[index]
             wrong = None if rule.shadow else kind.never_fits(cost, rule)
             if wrong is not None:
-                self._refuse(rule, _MODES[self._store.up])
+                self._refuse(rule, _MODES[self.store.up])
                 raise Limited(rule, wrong[0], param=wrong[1])
         return costs
 
@@ -346,7 +331,7 @@ class SubjectLimiter:
         in_flight = KINDS[plan.rules[index].kind].in_flight
         most = _SLOT_SPREAD if in_flight else plan.rules[index].per_s
         each = 1.0 / shape.limit if in_flight else most * cost / shape.limit
-        more = random() * min(count * each * self._store.replicas, most)
+        more = random() * min(count * each * self.store.replicas, most)
         if len(self._crowds) >= _CROWDS and key not in self._crowds:
             for old in list(self._crowds)[: _CROWDS // 2]:
                 del self._crowds[old]
@@ -368,7 +353,7 @@ class SubjectLimiter:
             # Running requests hold slots, which this process must keep counting.
             held = [lease for one in self._live.values() if (lease := one()) is not None and lease.strict]
             for lease in held:
-                plan = scaled(lease.plan, self._store.replicas)
+                plan = scaled(lease.plan, self.store.replicas)
                 if plan.slots:
                     self._local.renew([(lease.id, plan)])
                     lease.adopted = True
@@ -385,12 +370,12 @@ class SubjectLimiter:
                 self._live.pop(id, None)
             else:
                 leases.append(lease)
-        self._store.renew([(lease.id, lease.plan) for lease in leases])
-        if self._store.up:
+        self.store.renew([(lease.id, lease.plan) for lease in leases])
+        if self.store.up:
             for lease in leases:
                 lease.adopted = lease.adopted or not lease.strict
         again = [lease for lease in leases if lease.adopted or not lease.strict]
-        self._local.renew([(lease.id, scaled(lease.plan, self._store.replicas)) for lease in again])
+        self._local.renew([(lease.id, scaled(lease.plan, self.store.replicas)) for lease in again])
 
     async def _beat(self) -> None:
         while True:
@@ -403,9 +388,9 @@ class SubjectLimiter:
         for first in range(0, len(ids), _RENEWED):
             self._renew(ids[first : first + _RENEWED])
             await asyncio.sleep(_RENEWED_EVERY)
-        await self._store.beat()
+        await self.store.beat()
         await self._local.beat()
-        if self._store.up:
+        if self.store.up:
             self._tell_alone()
         now = monotonic()
         if now >= self._next_end:

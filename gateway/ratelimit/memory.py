@@ -75,13 +75,11 @@ class MemoryStore:
         now = self._clock() // 1000
         for one in settlements:
             key, shape = plan.keys[one.index], plan.shapes[one.index]
-            if one.delta > 0:
-                self._touch(key, shape, now).settle(now, one.entry, one.delta, shape, lease)
-                continue
-            group = self._groups.get(shape.keep)
-            found = group.get(key) if group is not None else None
-            if found is not None:  # else nothing can be given back
-                found[0].settle(now, one.entry, one.delta, shape, lease)
+            try:
+                counter = self._touch(key, shape, now) if one.delta > 0 else self._groups[shape.keep][key][0]
+            except KeyError:
+                continue  # nothing can be given back
+            counter.settle(now, one.entry, one.delta, shape, lease)
 
     def renew(self, leases: Sequence[tuple[str, Plan]]) -> None:
         now = self._clock() // 1000
@@ -125,9 +123,7 @@ class MemoryStore:
         return None
 
     def _touch(self, key: bytes, shape: Shape, now: int) -> Window | Slots:
-        group = self._groups.get(shape.keep)
-        if group is None:
-            group = self._groups[shape.keep] = OrderedDict()
+        group = self._groups.setdefault(shape.keep, OrderedDict())
         found = group.get(key)
         if found is not None:
             group.move_to_end(key)

@@ -48,7 +48,7 @@ async def table(config: Config, subjects: Sequence[Subject], *, forget: bool = F
     patient = {"timeout_s": max(where.settings.timeout_s, _PATIENCE_S)}
     settings = where.settings.model_copy(update=patient)
     limiter = SubjectLimiter(rules(config), RedisStore(settings, layout=where.layout, expected=where.replicas))
-    await limiter.connect()
+    await limiter.start(beats=False)
     try:
         rows: dict[tuple[str, str], LimitState] = {}
         for subject in subjects:
@@ -59,7 +59,9 @@ async def table(config: Config, subjects: Sequence[Subject], *, forget: bool = F
                 rows.setdefault((state.rule.name, whom), state)
     except GatewayError as error:
         addresses = ", ".join(settings.server.addresses)
-        raise GatewayError(error.kind, f"{error.message}: {addresses}: {error.__cause__ or limiter.reason}") from None
+        raise GatewayError(
+            error.kind, f"{error.message}: {addresses}: {error.__cause__ or limiter.store.reason}"
+        ) from None
     finally:
         await limiter.close()
     if not rows:

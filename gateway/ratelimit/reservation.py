@@ -58,12 +58,6 @@ class Reservation(Struct, eq=False, weakref=True):
         """In configured order. Limits that fail open while the store is down are absent."""
         return self.plan.states(self.verdict)
 
-    @property
-    def shadowed(self) -> tuple[str, ...]:
-        """Names of the shadow limits that would have refused the request."""
-        counters = self.verdict.counters
-        return tuple(self.plan.names[index] for index in self.plan.shadows if counters[index].entry < 0)
-
     def settle(self, record: RequestRecord) -> None:
         """See core.ports.Charge."""
         if self.settled:

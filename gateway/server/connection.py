@@ -6,6 +6,7 @@ import asyncio
 import json
 import socket
 import struct
+from collections import deque
 from collections.abc import Callable
 from enum import Enum
 from typing import Any, cast
@@ -19,7 +20,6 @@ from gateway.light_task import LoopRound
 from gateway.server.cycle import RequestCycle
 from gateway.server.head import response_head
 from gateway.server.refusal import HttpError, RefusalHeaders
-from gateway.server.turns import Turns
 
 # Past this much unsent data the transport pauses the writer; small, since each stream may hold as much.
 _WRITE_HIGH_BYTES = 65536
@@ -50,6 +50,27 @@ class Part(Enum):
 
 # Members of an Enum are slow to look up in its class.
 BETWEEN, HEAD, BODY, SKIPPED = Part
+
+
+class Turns:
+    """Fair turns: the connections of one server that have unparsed bytes. A client that sends more than is parsed at
+    once waits: in each turn of the event loop one connection is served, the one that waited longest. However many
+    there are, the loop's turns stay short."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[ClientConnection] = deque()
+
+    def add(self, connection: ClientConnection, loop: asyncio.AbstractEventLoop) -> None:
+        """Queues `connection`, which must not be queued already."""
+        if not self._waiting:
+            loop.call_soon(self._serve, loop)
+        self._waiting.append(connection)
+
+    def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
+        connection = self._waiting.popleft()
+        if self._waiting:
+            loop.call_soon(self._serve, loop)
+        connection.take_turn()  # parses a bounded part, and may call `add` again
 
 
 class ClientConnection(asyncio.Protocol):

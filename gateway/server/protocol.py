@@ -15,11 +15,10 @@ from uvicorn.server import ServerState
 
 from gateway.config import Listen
 from gateway.light_task import LightTask
-from gateway.server.connection import BETWEEN, BODY, HEAD, LARGE_READ_BYTES, SKIPPED, ClientConnection
+from gateway.server.connection import BETWEEN, BODY, HEAD, LARGE_READ_BYTES, SKIPPED, ClientConnection, Turns
 from gateway.server.cycle import RequestCycle
 from gateway.server.known_head import KnownHead
 from gateway.server.refusal import HttpError, RefusalHeaders
-from gateway.server.turns import Turns
 
 _NAME = itemgetter(0)
 _ASGI = {"version": "3.0", "spec_version": "2.3"}

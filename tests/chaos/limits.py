@@ -171,7 +171,7 @@ async def standing(at: House, config: dict[str, Any], key: str) -> dict[str, int
     models = {"m": {"backend": "vllm", "workers": ["http://127.0.0.1:1"]}}
     found = load_text(yaml.safe_dump({**config, "models": models}))
     limiter = HttpRateLimiter(found, Limits(found)).limiter
-    await limiter.connect()
+    await limiter.start(beats=False)
     try:
         states = await limiter.inspect(Subject(key=key, model="m"))
     finally:

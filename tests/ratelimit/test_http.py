@@ -541,7 +541,7 @@ def test_the_command_shows_what_was_used_of_a_limit_with_a_burst(
         async def two() -> None:
             found = load(path, KNOWN, {})
             limiter = HttpRateLimiter(found, Limits(found)).limiter
-            await limiter.connect()
+            await limiter.start(beats=False)
             for _ in range(2):
                 await limiter.reserve(Subject("jwt:alice", model="m"))
             await limiter.close()

@@ -248,7 +248,6 @@ async def test_a_shadow_rule_counts_and_refuses_nothing(make: Make) -> None:
     leases = [await limiter.reserve(ANN, Cost(60)) for _ in range(4)]
     assert limiter.shadowed == {"rpm": 2, "hidden": 3}
     assert not limiter.refused
-    assert leases[3].shadowed == ("rpm", "hidden")
     assert tightest(leases[0].states, "requests") is None  # no header tells of it
     for lease in leases:
         limiter.settle(lease, Usage(0, 10))
@@ -270,7 +269,7 @@ async def test_reset_forgets(make: Make) -> None:
 async def test_no_rules_no_store(make: Make) -> None:
     limiter = await make()
     lease = await limiter.reserve(ANN, Cost(5))
-    assert (lease.states, lease.shadowed) == ((), ())
+    assert (lease.states, limiter.shadowed) == ((), {})
     limiter.settle(lease, Usage(0, 5))
     assert (await limiter.inspect(ANN)) == ()
     await limiter.reset(ANN)

@@ -20,9 +20,10 @@ from tests.redis.server import Server
 TTL = 2.0
 START = 1_700_000_000 * 1_000_000
 CLOCK = "local clock = call('TIME')\nlocal now = clock[1] * 1000000 + clock[2]\n"
-assert CLOCK in SCRIPT
+TEXT = SCRIPT.decode()
+assert CLOCK in TEXT
 # The server expires keys by its own clock, which in these tests stands still: keep what the script stores for longer.
-FAKED = SCRIPT.replace(CLOCK, "local now = tonumber(ARGV[2])\n").replace("'PEXPIRE', key, w.keep", "'PERSIST', key")
+FAKED = TEXT.replace(CLOCK, "local now = tonumber(ARGV[2])\n").replace("'PEXPIRE', key, w.keep", "'PERSIST', key")
 FAKED = FAKED.replace("call('PEXPIRE', KEYS[k], floor(ttl / 1000) + 1000)", "")
 
 rules = st.lists(

@@ -75,7 +75,7 @@ class Charge(Protocol):
         the first call counts."""
 
     def withdraw(self) -> None:
-        """Gives all of it back, the request itself too, instead of `settle`. What `admit_early` made stays charged."""
+        """Gives all of it back, the request itself too, instead of `settle`; but not what `admit_early` made."""
 
 
 class RateLimiter(Protocol):

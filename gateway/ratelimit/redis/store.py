@@ -22,7 +22,8 @@ from gateway.ratelimit.redis.codec import ADMIT, LOOK, RENEW, RESET, SETTLE
 from gateway.ratelimit.redis.link import Link
 from gateway.redis import Servers
 
-SCRIPT = files(__package__).joinpath("admit.lua").read_text(encoding="utf-8")
+SCRIPT = files(__package__).joinpath("admit.lua").read_bytes()
+_SHA = hashlib.sha1(SCRIPT, usedforsecurity=False).hexdigest().encode()
 
 _PLENTY = 16
 _HEARTBEATS_KEPT = 3.5
@@ -31,7 +32,7 @@ _HEARTBEATS_KEPT = 3.5
 
 class RedisStore:
     """Counters in Redis. heartbeat: seconds between two calls of `beat`; expected: replicas to assume before the first
-    heartbeat was answered. Tests that need their own clock replace `script`."""
+    heartbeat was answered."""
 
     def __init__(
         self,
@@ -40,7 +41,6 @@ class RedisStore:
         layout: Layout | None = None,
         expected: int = 1,
         heartbeat: float = 5.0,
-        script: str = SCRIPT,
     ) -> None:
         self.layout = layout or Layout()
         self.up = False
@@ -49,8 +49,6 @@ class RedisStore:
         self.changed: Callable[[bool, str], None] | None = None
         self._settings = settings
         self._heartbeat = heartbeat
-        self._script = script.encode()
-        self._sha = hashlib.sha1(self._script, usedforsecurity=False).hexdigest().encode()
         self._me = secrets.token_hex(6)
         self._servers: Servers | None = None
         self._batchers: list[Batcher] = []
@@ -84,7 +82,7 @@ class RedisStore:
         for tag in range(self.layout.partitions):
             key = self.layout.key(tag, "replicas")
             beat_ttl = _HEARTBEATS_KEPT * self._heartbeat
-            link = Link(servers, key, self._script, self._sha)
+            link = Link(servers, key, SCRIPT, _SHA)
             self._links.append(link)
             me = Replica(key, self._me, round(beat_ttl * 1_000_000), round(lease_ttl * 1_000_000))
             self._batchers.append(Batcher(link, me, self._settings.timeout_s, self._batcher_changed))

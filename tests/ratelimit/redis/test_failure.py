@@ -48,7 +48,7 @@ async def make(mortal: Server) -> AsyncIterator[Make]:
 def wait_at_most(limiter: SubjectLimiter, seconds: float) -> None:
     """A call has this long from now on, whatever earlier ones took. It is short only while the server is frozen: a
     machine that stands still makes a server that lives look dead."""
-    for batcher in limiter._store._batchers:  # type: ignore[attr-defined]
+    for batcher in limiter.store._batchers:  # type: ignore[attr-defined]
         offset, batcher._timing = batcher._timing._offset, Timing(seconds)
         batcher._timing._offset = offset
         if batcher._watch is not None:
@@ -93,8 +93,8 @@ async def test_a_frozen_server_costs_one_timeout_and_then_nothing(mortal: Server
     # Heartbeats so rare that neither counts as gone on a machine that stands still.
     limiter = await make(REQUESTS, TOKENS, heartbeat=10, on_change=lambda *change: changes.append(change))
     await make(REQUESTS, TOKENS, heartbeat=10)
-    await limiter._store.beat()
-    assert limiter.replicas == 2
+    await limiter.store.beat()
+    assert limiter.store.replicas == 2
     assert len(await take(limiter, 3)) == 3
 
     freeze(mortal, limiter)
@@ -105,7 +105,7 @@ async def test_a_frozen_server_costs_one_timeout_and_then_nothing(mortal: Server
         waits.append(time.perf_counter() - started)
     assert max(waits) < 15
     assert limiter.state == "degraded"
-    assert limiter.reason == "no answer within 1000 ms"
+    assert limiter.store.reason == "no answer within 1000 ms"
     started = time.perf_counter()
     for _ in range(100):
         with pytest.raises(Limited):
@@ -228,7 +228,7 @@ async def test_a_wrong_password_is_a_failure_that_says_so(mortal: Server) -> Non
     limiter = SubjectLimiter([REQUESTS], RedisStore(Redis(addresses=(mortal.address,), timeout_s=10)))
     await limiter.start()
     assert limiter.state == "degraded"
-    assert "Authentication" in limiter.reason
+    assert "Authentication" in limiter.store.reason
     assert (await limiter.reserve(ANN)).states[0].limit == 10
     await limiter.close()
 
@@ -238,7 +238,7 @@ async def test_a_primary_that_became_a_replica_is_left_until_it_is_one_again(mor
     await limiter.start()
     mortal.command("REPLICAOF", "127.0.0.1", free_port())
     assert [lease.strict for lease in await take(limiter, 3)] == [False] * 3
-    assert (limiter.state, limiter.reason) == ("degraded", "READONLY")
+    assert (limiter.state, limiter.store.reason) == ("degraded", "READONLY")
     mortal.command("REPLICAOF", "NO", "ONE")
     await reach(limiter, "strict")
     assert (await limiter.reserve(ANN)).strict

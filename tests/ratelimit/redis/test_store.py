@@ -329,7 +329,7 @@ async def test_a_cluster(cluster: Server, partitions: int) -> None:
     await traffic(limiter, 10, 2)
     cluster.command("SCRIPT", "FLUSH")
     await traffic(limiter, 10, 3)
-    assert (limiter.state, limiter.reason) == ("strict", "")
+    assert (limiter.state, limiter.store.reason) == ("strict", "")
     assert not limiter.refused.keys() - {rule.name for rule in rules}
     assert all(cluster.command("PTTL", key) > 0 for key in cluster.command("KEYS", "*"))
     await limiter.close()
@@ -369,7 +369,7 @@ async def test_a_cluster_of_several_nodes(nodes: list[Server], partitions: int) 
     rules = [Limit(name="rpm", kind="requests", limit=3, scope=("team",)), *([RULES[2]] if partitions == 1 else [])]
     for _ in range(3):  # as `dragoman limits` does: start, ask, end
         limiter = SubjectLimiter(rules, RedisStore(settings, layout=layout))
-        await limiter.connect()
+        await limiter.start(beats=False)
         await strict(limiter)
         await limiter.inspect(Subject("k", "t"))
         await limiter.close()
@@ -435,7 +435,7 @@ async def test_a_sentinel_whose_machine_died_keeps_no_other_from_being_asked(
         settings = Redis(addresses=(gone, sentinel.address), mode="sentinel", timeout_s=10)
         limiter = SubjectLimiter(RULES, RedisStore(settings))
         await limiter.start()
-        assert (limiter.state, limiter.reason) == ("strict", "")
+        assert (limiter.state, limiter.store.reason) == ("strict", "")
         await limiter.close()
 
 
@@ -470,7 +470,7 @@ async def test_a_primary_behind_sentinel(server: Server, tmp_path: Path) -> None
         settings = Redis(addresses=(dead, f"127.0.0.1:{port}"), mode="sentinel", timeout_s=10)
         limiter = SubjectLimiter(RULES, RedisStore(settings))
         await limiter.start()
-        assert (limiter.state, limiter.reason) == ("strict", "")
+        assert (limiter.state, limiter.store.reason) == ("strict", "")
         await traffic(limiter, 5, 4)
         assert limiter.state == "strict"
         await limiter.close()
@@ -493,7 +493,7 @@ async def test_an_acl_user_with_a_password_file(
         while limiter.state != "strict":  # noqa: ASYNC110 - the background probe
             await asyncio.sleep(0.01)
     await traffic(limiter, 10, 5)
-    assert (limiter.state, limiter.reason) == ("strict", "")
+    assert (limiter.state, limiter.store.reason) == ("strict", "")
     await limiter.close()
     assert [record.message for record in caplog.records if record.name == "redis.credentials"] == []
     denied = {entry[b"reason"] for entry in mortal.command("ACL", "LOG")}
@@ -511,7 +511,7 @@ async def test_a_password_that_is_known(mortal: Server, user: str | None) -> Non
     assert "canary" not in repr(settings)
     limiter = SubjectLimiter(RULES, RedisStore(settings))
     await limiter.start()
-    assert (limiter.state, limiter.reason) == ("strict", "")
+    assert (limiter.state, limiter.store.reason) == ("strict", "")
     await limiter.close()
 
 
