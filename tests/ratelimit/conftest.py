@@ -2,12 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from gateway.config import Limit
+from gateway.ratelimit import Store, SubjectLimiter
 from tests.redis.server import Server
+
+Make = Callable[..., Awaitable[SubjectLimiter]]
+
+
+async def reach(limiter: SubjectLimiter, state: str = "strict", within: float = 60.0) -> None:
+    """Until the limiter is in `state`: "strict" at the latest after some probes, "degraded" after a call."""
+    async with asyncio.timeout(within):
+        while limiter.state != state:  # noqa: ASYNC110 - what is waited for happens in the server
+            await asyncio.sleep(0.01)
+
+
+@pytest.fixture
+async def started() -> AsyncIterator[Make]:
+    """Starts a limiter of the rules, the store and the options given. It is closed in the end."""
+    made: list[SubjectLimiter] = []
+
+    async def one(rules: Sequence[Limit], store: Store, **options: Any) -> SubjectLimiter:
+        made.append(SubjectLimiter(rules, store, **options))
+        await made[-1].start()
+        return made[-1]
+
+    yield one
+    for limiter in made:
+        await limiter.close()
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from time import monotonic
 from typing import Any
 
@@ -21,31 +21,23 @@ from gateway.ratelimit.model import Plan, Verdict, tightest
 from gateway.ratelimit.redis.store import RedisStore
 from gateway.ratelimit.store import StoreDown
 from gateway.wire.openai.replies.refusals import error_headers
+from tests.ratelimit.conftest import Make
 from tests.redis.server import Server
 
-Make = Callable[..., Awaitable[SubjectLimiter]]
 ANN = Subject(key="ann", team="red", model="m", address="192.0.2.1")
 BOB = Subject(key="bob", team="red", model="m", address="2001:db8::1")
 
 
 @pytest.fixture(params=["memory", "redis"])
-async def make(request: pytest.FixtureRequest) -> AsyncIterator[Make]:
+async def make(request: pytest.FixtureRequest, started: Make) -> Make:
     """A started limiter of the rules given."""
-    made: list[SubjectLimiter] = []
+    server: Server | None = request.getfixturevalue("server") if request.param == "redis" else None
 
     async def one(*rules: Limit, **options: Any) -> SubjectLimiter:
-        store: Store = MemoryStore()
-        if request.param == "redis":
-            server: Server = request.getfixturevalue("server")
-            store = RedisStore(server.settings)
-        limiter = SubjectLimiter(rules, store, **options)
-        await limiter.start()
-        made.append(limiter)
-        return limiter
+        store: Store = MemoryStore() if server is None else RedisStore(server.settings)
+        return await started(rules, store, **options)
 
-    yield one
-    for limiter in made:
-        await limiter.close()
+    return one
 
 
 def requests(limit: int, **more: Any) -> Limit:

@@ -127,6 +127,20 @@ class Bench:
     def ask(self, lease: str) -> Promise[Result]:
         return self.batcher.ask(ADMIT, PLAN, (1,), lease)
 
+    async def asked(self, lease: str = "a") -> Promise[Result]:
+        """As `ask`; returns when whatever is to happen at once has happened."""
+        waiting = self.ask(lease)
+        await turns()
+        return waiting
+
+    async def granted(self, lease: str, took: float = 0.0) -> None:
+        """Asks, and is answered after `took` seconds. The call holds nothing else, and is forgotten."""
+        waiting = await self.asked(lease)
+        assert self.link.calls.pop() == [(ADMIT, lease)]
+        self.clock.run_until(self.clock.now + took)
+        self.link.answer()
+        assert await waiting == GRANTED
+
     def settle(self, lease: str, needed: bool = True) -> None:
         self.batcher.post(SETTLE, PLAN, RELEASE, lease, needed)
 
@@ -158,11 +172,7 @@ async def crowd(bench: Bench) -> None:
 
 async def test_who_asks_one_thing_after_the_other_is_never_held(bench: Bench) -> None:
     for number in range(5):
-        waiting = bench.ask(f"l{number}")
-        await turns()
-        assert bench.link.calls.pop() == [(ADMIT, f"l{number}")]
-        bench.link.answer()
-        assert await waiting == GRANTED
+        await bench.granted(f"l{number}")
         bench.settle(f"l{number}")
         await turns()
         assert bench.link.calls.pop() == [(SETTLE, f"l{number}")]
@@ -202,8 +212,7 @@ async def test_a_settlement_that_nobody_needs_goes_with_the_next_request(bench: 
     bench.settle("old", needed=False)
     await turns()
     assert bench.link.calls == []
-    waiting = bench.ask("new")
-    await turns()
+    waiting = await bench.asked("new")
     assert bench.link.calls == [[(SETTLE, "old"), (ADMIT, "new")]]
     bench.settle("newer", needed=False)
     bench.link.answer()
@@ -230,8 +239,7 @@ async def test_a_pause_ends_without_a_call_where_nobody_needs_one(bench: Bench) 
     bench.settle("a", needed=False)
     bench.clock.run_until(100 + module.PACE)
     assert bench.link.calls == []
-    waiting = bench.ask("c")  # and the pause is over
-    await turns()
+    waiting = await bench.asked("c")  # and the pause is over
     assert bench.link.calls == [[(SETTLE, "a"), (ADMIT, "c")]]
     bench.link.answer()
     assert await waiting == GRANTED
@@ -250,15 +258,13 @@ async def test_draining_waits_for_no_company(bench: Bench) -> None:
 
 
 async def test_a_settlement_that_waits_for_company_outlives_a_failure(bench: Bench) -> None:
-    first = bench.ask("first")
-    await turns()
+    first = await bench.asked("first")
     bench.settle("a", needed=False)
     bench.link.fail(ConnectionResetError())
     with pytest.raises(StoreDown):
         await first
     assert bench.clock.timers == []
-    after = bench.ask("after")
-    await turns()
+    after = await bench.asked("after")
     assert bench.link.calls[1:] == [[(SETTLE, "a"), (ADMIT, "after")]]
     bench.link.answer()
     assert await after == GRANTED
@@ -267,8 +273,7 @@ async def test_a_settlement_that_waits_for_company_outlives_a_failure(bench: Ben
 async def test_a_settlement_under_way_holds_nobody_for_longer_than_its_call(bench: Bench) -> None:
     bench.settle("old")
     await turns()
-    waiting = bench.ask("new")
-    await turns()
+    waiting = await bench.asked("new")
     assert bench.link.calls == [[(SETTLE, "old")]]
     bench.link.answer()
     assert bench.link.calls[1] == [(ADMIT, "new")]
@@ -297,11 +302,7 @@ async def test_a_crowd_that_has_gone_holds_nobody(bench: Bench) -> None:
     await crowd(bench)
     bench.clock.run_until(100 + module.PACE)
     for lease in ("c", "d"):  # the first call after it, and the one after that
-        waiting = bench.ask(lease)
-        await turns()
-        assert bench.link.calls.pop() == [(ADMIT, lease)]
-        bench.link.answer()
-        assert await waiting == GRANTED
+        await bench.granted(lease)
 
 
 async def test_calls_overlap_while_the_server_is_far_away(bench: Bench) -> None:
@@ -378,11 +379,9 @@ async def test_a_pause_with_nothing_to_send_is_just_over(bench: Bench) -> None:
 
 
 async def test_nobody_waits_longer_than_a_call_may_take(bench: Bench) -> None:
-    first = bench.ask("first")
-    await turns()
+    first = await bench.asked("first")
     bench.clock.run_until(100.03)
-    second = bench.ask("second")
-    await turns()
+    second = await bench.asked("second")
     assert bench.link.calls[1:] == [[(ADMIT, "second")]], "it waits for no answer"
     bench.clock.run_until(100.049)
     assert not first.done
@@ -433,8 +432,7 @@ async def test_an_answer_that_stood_still_tells_no_clock(bench: Bench, monkeypat
 
 
 async def test_a_call_that_a_jump_of_the_clock_made_late_is_repeated_once(bench: Bench) -> None:
-    waiting = bench.ask("a")
-    await turns()
+    waiting = await bench.asked("a")
     bench.link.answer(verdict=TOO_LATE)
     assert bench.link.calls == [[(ADMIT, "a")]] * 2
     bench.link.answer(verdict=TOO_LATE)
@@ -446,30 +444,16 @@ async def test_a_call_that_a_jump_of_the_clock_made_late_is_repeated_once(bench:
 async def test_a_server_that_is_slow_is_waited_for(bench: Bench) -> None:
     """Twice the slowest round trip of late, so that a constant distance is never a failure."""
     for number, distance in enumerate((0.04, 0.07, 0.13, 0.25)):
-        waiting = bench.ask(f"l{number}")
-        await turns()
-        bench.clock.run_until(bench.clock.now + distance)
-        bench.link.answer()
-        assert await waiting == GRANTED
-    for quiet in (4.9, 5.2):  # and once it is near again, no longer
+        await bench.granted(f"l{number}", distance)
+    for quiet in (4.9, 5.2, 5.2, 0.0):  # and once it is near again, no longer
         bench.clock.run_until(bench.clock.now + quiet)
-        waiting = bench.ask("near")
-        await turns()
-        bench.link.answer()
-        await waiting
-    bench.clock.run_until(bench.clock.now + 5.2)
-    for _ in range(2):
-        waiting = bench.ask("near")
-        await turns()
-        bench.link.answer()
-        await waiting
+        await bench.granted("near")
     assert bench.batcher._timing.seconds == 0.05
     assert bench.batcher.up
 
 
 async def test_a_process_that_was_kept_from_reading_reads_before_it_gives_up(bench: Bench) -> None:
-    waiting = bench.ask("a")
-    await turns()
+    waiting = await bench.asked("a")
     bench.clock.now = 100.3  # nothing ran in between: neither a timer nor the socket
     due = bench.clock.timers
     for timer in [timer for timer in due if timer[0] <= bench.clock.now]:
@@ -482,13 +466,11 @@ async def test_a_process_that_was_kept_from_reading_reads_before_it_gives_up(ben
 
 
 async def test_a_server_that_says_nothing_is_given_up(bench: Bench) -> None:
-    first = bench.ask("first")
-    await turns()
+    first = await bench.asked("first")
     bench.clock.run_until(100.01)
     bench.settle("before")
     bench.clock.run_until(100.02)
-    second = bench.ask("second")
-    await turns()
+    second = await bench.asked("second")
     bench.clock.run_until(100.12)
     for waiting in (first, second):
         with pytest.raises(StoreDown, match="no answer within 50 ms"):
@@ -520,17 +502,12 @@ async def test_a_failed_call_of_a_crowd_holds_nobody(bench: Bench) -> None:
         with pytest.raises(StoreDown, match="ConnectionError"):
             await one
     for lease in ("c", "d"):
-        after = bench.ask(lease)
-        await turns()
-        assert bench.link.calls.pop() == [(ADMIT, lease)]
-        bench.link.answer()
-        assert await after == GRANTED
+        await bench.granted(lease)
 
 
 @pytest.mark.parametrize("answer", [b"\xc1", msgpack.encode([10**15])])
 async def test_an_answer_that_makes_no_sense_is_a_failure(bench: Bench, answer: bytes) -> None:
-    waiting = bench.ask("a")
-    await turns()
+    waiting = await bench.asked("a")
     bench.link.fail(answer)
     with pytest.raises(StoreDown):
         await waiting

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -17,6 +17,7 @@ from gateway.ratelimit import Limited, Reservation, Subject, SubjectLimiter
 from gateway.ratelimit.redis.store import RedisStore
 from gateway.ratelimit.redis.timing import Timing
 from tests.ports import free_port
+from tests.ratelimit.conftest import Make, reach
 from tests.redis.server import Server
 
 ANN = Subject(key="ann")
@@ -24,25 +25,14 @@ REQUESTS = Limit(name="rpm", kind="requests", limit=10)
 TOKENS = Limit(name="tpm", kind="tokens", limit=1000)
 SLOTS = Limit(name="slots", kind="concurrency", limit=6)
 
-Make = Callable[..., Awaitable[SubjectLimiter]]
-
 
 @pytest.fixture
-async def make(mortal: Server) -> AsyncIterator[Make]:
-    made: list[SubjectLimiter] = []
-
+async def make(mortal: Server, started: Make) -> AsyncIterator[Make]:
     async def one(*rules: Limit, heartbeat: float = 0.2, **options: Any) -> SubjectLimiter:
-        limiter = SubjectLimiter(
-            rules, RedisStore(mortal.settings, heartbeat=heartbeat), heartbeat=heartbeat, **options
-        )
-        await limiter.start()
-        made.append(limiter)
-        return limiter
+        return await started(rules, RedisStore(mortal.settings, heartbeat=heartbeat), heartbeat=heartbeat, **options)
 
     yield one
     mortal.thaw_if_alive()
-    for limiter in made:
-        await limiter.close()
 
 
 def wait_at_most(limiter: SubjectLimiter, seconds: float) -> None:
@@ -64,12 +54,6 @@ def freeze(mortal: Server, limiter: SubjectLimiter, patience: float = 1.0) -> No
 def thaw(mortal: Server, limiter: SubjectLimiter) -> None:
     wait_at_most(limiter, 30)
     mortal.thaw()
-
-
-async def reach(limiter: SubjectLimiter, state: str, within: float = 30.0) -> None:
-    async with asyncio.timeout(within):
-        while limiter.state != state:  # noqa: ASYNC110 - what is waited for happens in the server
-            await asyncio.sleep(0.01)
 
 
 async def take(limiter: SubjectLimiter, most: int, cost: Cost = Cost()) -> list[Reservation]:  # noqa: B008

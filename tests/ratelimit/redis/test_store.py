@@ -29,6 +29,7 @@ from gateway.ratelimit.redis.store import SCRIPT, RedisStore
 from gateway.redis import Refused
 from gateway.redis.connection import frame
 from tests.ports import free_port
+from tests.ratelimit.conftest import Make, reach
 from tests.redis.server import Server
 
 RULES = (
@@ -69,16 +70,8 @@ async def traffic(limiter: SubjectLimiter, turns: int, seed: int) -> None:
     await limiter.flush()
 
 
-async def strict(limiter: SubjectLimiter) -> None:
-    """Until the store decides, at the latest after some probes: nodes that stand still are asked again."""
-    async with asyncio.timeout(60):
-        while limiter.state != "strict":  # noqa: ASYNC110 - the background probe
-            await asyncio.sleep(0.01)
-
-
-async def test_every_key_expires_and_none_is_negative(server: Server) -> None:
-    limiter = SubjectLimiter(RULES, RedisStore(server.settings))
-    await limiter.start()
+async def test_every_key_expires_and_none_is_negative(server: Server, started: Make) -> None:
+    limiter = await started(RULES, RedisStore(server.settings))
     await traffic(limiter, 30, 1)
     keys = server.command("KEYS", "*")
     assert len(keys) > 20
@@ -90,24 +83,20 @@ async def test_every_key_expires_and_none_is_negative(server: Server) -> None:
             amounts = {name: int(value) for name, value in fields.items() if name.isdigit()}
             assert all(amount >= 0 for amount in amounts.values()), (key, fields)
             assert int(fields[b"u"]) == sum(amounts.values()) + int(fields.get(b"d", 0)), (key, fields)
-    await limiter.close()
 
 
-async def test_a_flushed_script_is_sent_again(server: Server) -> None:
-    limiter = SubjectLimiter(RULES, RedisStore(server.settings))
-    await limiter.start()
+async def test_a_flushed_script_is_sent_again(server: Server, started: Make) -> None:
+    limiter = await started(RULES, RedisStore(server.settings))
     subject = Subject("k", "t", "m", "10.0.0.1")
     await limiter.reserve(subject, Cost(1))
     server.command("SCRIPT", "FLUSH")
     lease = await limiter.reserve(subject, Cost(1))
     assert lease.strict
     assert lease.states[0].remaining == 18
-    await limiter.close()
 
 
-async def test_one_loop_turn_shares_one_call(server: Server) -> None:
-    limiter = SubjectLimiter(RULES[:1], RedisStore(server.settings), heartbeat=1000)
-    await limiter.start()
+async def test_one_loop_turn_shares_one_call(server: Server, started: Make) -> None:
+    limiter = await started(RULES[:1], RedisStore(server.settings), heartbeat=1000)
     await limiter.flush()
     await asyncio.sleep(0.05)
 
@@ -119,12 +108,10 @@ async def test_one_loop_turn_shares_one_call(server: Server) -> None:
     results = await asyncio.gather(*(limiter.reserve(Subject(f"k{n % 3}")) for n in range(200)), return_exceptions=True)
     assert calls() - before == 1
     assert sum(not isinstance(one, Exception) for one in results) == 60
-    await limiter.close()
 
 
-async def test_a_freed_slot_is_free_at_once_however_crowded_it_is(server: Server) -> None:
-    limiter = SubjectLimiter([Limit(name="slots", kind="concurrency", limit=1)], RedisStore(server.settings))
-    await limiter.start()
+async def test_a_freed_slot_is_free_at_once_however_crowded_it_is(server: Server, started: Make) -> None:
+    limiter = await started([Limit(name="slots", kind="concurrency", limit=1)], RedisStore(server.settings))
 
     async def client(key: str) -> None:
         for _ in range(50):
@@ -134,13 +121,11 @@ async def test_a_freed_slot_is_free_at_once_however_crowded_it_is(server: Server
 
     await asyncio.gather(*(client(f"k{number}") for number in range(20)))
     assert not limiter.refused
-    await limiter.close()
 
 
-async def test_a_connection_that_the_server_closed_is_not_used_again(server: Server) -> None:
+async def test_a_connection_that_the_server_closed_is_not_used_again(server: Server, started: Make) -> None:
     store = RedisStore(server.settings)
-    limiter = SubjectLimiter(RULES[:1], store, heartbeat=1000)
-    await limiter.start()
+    limiter = await started(RULES[:1], store, heartbeat=1000)
     await limiter.reserve(Subject("k"))
     link = store._links[0]
     assert isinstance(link, Link)
@@ -151,7 +136,6 @@ async def test_a_connection_that_the_server_closed_is_not_used_again(server: Ser
                 await asyncio.sleep(0.001)
         assert (await limiter.reserve(Subject("k"))).strict
     assert limiter.state == "strict"
-    await limiter.close()
 
 
 class Wire:
@@ -319,20 +303,18 @@ def cluster(tmp_path: Path) -> Iterator[Server]:
 
 
 @pytest.mark.parametrize("partitions", [1, 8])
-async def test_a_cluster(cluster: Server, partitions: int) -> None:
+async def test_a_cluster(cluster: Server, partitions: int, started: Make) -> None:
     settings = cluster.settings.model_copy(update={"mode": "cluster"})
     layout = Layout(partitions=partitions, partition_by="team" if partitions > 1 else None)
     rules = RULES if partitions == 1 else [rule for rule in RULES if "team" in rule.scope]
-    limiter = SubjectLimiter(rules, RedisStore(settings, layout=layout))
-    await limiter.start()
-    await strict(limiter)
+    limiter = await started(rules, RedisStore(settings, layout=layout))
+    await reach(limiter)
     await traffic(limiter, 10, 2)
     cluster.command("SCRIPT", "FLUSH")
     await traffic(limiter, 10, 3)
     assert (limiter.state, limiter.store.reason) == ("strict", "")
     assert not limiter.refused.keys() - {rule.name for rule in rules}
     assert all(cluster.command("PTTL", key) > 0 for key in cluster.command("KEYS", "*"))
-    await limiter.close()
 
 
 @pytest.fixture
@@ -370,12 +352,12 @@ async def test_a_cluster_of_several_nodes(nodes: list[Server], partitions: int) 
     for _ in range(3):  # as `dragoman limits` does: start, ask, end
         limiter = SubjectLimiter(rules, RedisStore(settings, layout=layout))
         await limiter.start(beats=False)
-        await strict(limiter)
+        await reach(limiter)
         await limiter.inspect(Subject("k", "t"))
         await limiter.close()
     limiter = SubjectLimiter(rules, RedisStore(settings, layout=layout))
     await limiter.start()
-    await strict(limiter)
+    await reach(limiter)
     for team in range(40):
         for _ in range(3):
             assert (await limiter.reserve(Subject("k", f"t{team}"))).strict
@@ -387,13 +369,12 @@ async def test_a_cluster_of_several_nodes(nodes: list[Server], partitions: int) 
     await limiter.close()
 
 
-async def test_a_node_that_stands_still_holds_no_request_up(nodes: list[Server]) -> None:
+async def test_a_node_that_stands_still_holds_no_request_up(nodes: list[Server], started: Make) -> None:
     """Requests are decided alone while it does, also those whose counters lie on other nodes once that is known."""
     settings = Redis(addresses=tuple(one.address for one in nodes), mode="cluster", timeout_s=0.3)
     rules = [Limit(name="rpm", kind="requests", limit=100, scope=("team",))]
-    limiter = SubjectLimiter(rules, RedisStore(settings, layout=Layout(partitions=16, partition_by="team")))
-    await limiter.start()
-    await strict(limiter)
+    limiter = await started(rules, RedisStore(settings, layout=Layout(partitions=16, partition_by="team")))
+    await reach(limiter)
     nodes[0].freeze()
     async with asyncio.timeout(60):
         for team in range(40):
@@ -401,8 +382,7 @@ async def test_a_node_that_stands_still_holds_no_request_up(nodes: list[Server])
     assert limiter.state == "degraded"
     assert limiter.alone > 1
     nodes[0].thaw()
-    await strict(limiter)
-    await limiter.close()
+    await reach(limiter)
 
 
 @pytest.fixture
@@ -419,11 +399,11 @@ def gone(monkeypatch: pytest.MonkeyPatch) -> str:
     return f"127.0.0.1:{port}"
 
 
-async def test_a_node_whose_machine_died_keeps_no_other_from_being_asked(cluster: Server, gone: str) -> None:
-    limiter = SubjectLimiter(RULES, RedisStore(Redis(addresses=(gone, cluster.address), mode="cluster", timeout_s=10)))
-    await limiter.start()
-    await strict(limiter)  # a cluster that has just begun may still say that it is down
-    await limiter.close()
+async def test_a_node_whose_machine_died_keeps_no_other_from_being_asked(
+    cluster: Server, gone: str, started: Make
+) -> None:
+    limiter = await started(RULES, RedisStore(Redis(addresses=(gone, cluster.address), mode="cluster", timeout_s=10)))
+    await reach(limiter)  # a cluster that has just begun may still say that it is down
 
 
 async def test_a_sentinel_whose_machine_died_keeps_no_other_from_being_asked(
@@ -439,12 +419,11 @@ async def test_a_sentinel_whose_machine_died_keeps_no_other_from_being_asked(
         await limiter.close()
 
 
-async def test_a_full_server_is_down_until_there_is_room(mortal: Server) -> None:
+async def test_a_full_server_is_down_until_there_is_room(mortal: Server, started: Make) -> None:
     """`noeviction`: a heartbeat passes where an admission does not, so a probe has to write as an admission does."""
     changes: list[tuple[str, str]] = []
     settings = mortal.settings
-    limiter = SubjectLimiter(RULES[:2], RedisStore(settings), on_change=lambda *change: changes.append(change))
-    await limiter.start()
+    limiter = await started(RULES[:2], RedisStore(settings), on_change=lambda *change: changes.append(change))
     await limiter.reserve(Subject("k", "t", "m"))
     mortal.command("CONFIG", "SET", "maxmemory-policy", "noeviction")
     mortal.command("CONFIG", "SET", "maxmemory", "1mb")
@@ -454,11 +433,8 @@ async def test_a_full_server_is_down_until_there_is_room(mortal: Server) -> None
     assert [state for state, _ in changes] == ["strict", "degraded"]
     assert changes[1][1].startswith("OOM")
     mortal.command("CONFIG", "SET", "maxmemory", "0")
-    async with asyncio.timeout(30):
-        while limiter.state != "strict":  # noqa: ASYNC110 - the background probe
-            await asyncio.sleep(0.01)
+    await reach(limiter)
     assert (await limiter.reserve(Subject("k", "t", "m"))).strict
-    await limiter.close()
 
 
 async def test_a_primary_behind_sentinel(server: Server, tmp_path: Path) -> None:
@@ -489,9 +465,7 @@ async def test_an_acl_user_with_a_password_file(
     await limiter.start()
     assert limiter.state == "degraded"
     file.write_text("secret\n")  # rotated: no restart
-    async with asyncio.timeout(30):
-        while limiter.state != "strict":  # noqa: ASYNC110 - the background probe
-            await asyncio.sleep(0.01)
+    await reach(limiter)
     await traffic(limiter, 10, 5)
     assert (limiter.state, limiter.store.reason) == ("strict", "")
     await limiter.close()
@@ -501,7 +475,7 @@ async def test_an_acl_user_with_a_password_file(
 
 
 @pytest.mark.parametrize("user", [None, "limits"])
-async def test_a_password_that_is_known(mortal: Server, user: str | None) -> None:
+async def test_a_password_that_is_known(mortal: Server, user: str | None, started: Make) -> None:
     if user is None:
         mortal.command("CONFIG", "SET", "requirepass", "canary")
     else:
@@ -509,10 +483,8 @@ async def test_a_password_that_is_known(mortal: Server, user: str | None) -> Non
         mortal.command("ACL", "SETUSER", "default", "off")
     settings = mortal.settings.model_copy(update={"username": user}).holding({"password": "canary"})
     assert "canary" not in repr(settings)
-    limiter = SubjectLimiter(RULES, RedisStore(settings))
-    await limiter.start()
+    limiter = await started(RULES, RedisStore(settings))
     assert (limiter.state, limiter.store.reason) == ("strict", "")
-    await limiter.close()
 
 
 @pytest.fixture
