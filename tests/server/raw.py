@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import socket
-import time
-from collections.abc import Callable
 from typing import Any
 
 from gateway.config import Listen
@@ -120,12 +118,6 @@ def connections(stack: Stack) -> list[Any]:
 def only_connection(stack: Stack) -> Any:
     (protocol,) = connections(stack)
     return protocol
-
-
-def elapsed(job: Callable[[], Any]) -> tuple[float, Any]:
-    began = time.monotonic()
-    result = job()
-    return time.monotonic() - began, result
 
 
 def chunked(content: bytes, size: int, trailer: bytes = b"") -> bytes:

@@ -29,7 +29,6 @@ from tests.server.raw import (
     ask,
     chat,
     code_of,
-    elapsed,
     only_connection,
     post,
     scripted,
@@ -41,36 +40,28 @@ from tests.server.raw import (
 def test_a_header_that_drips_is_ended_by_its_deadline(quick: Stack) -> None:
     with Raw(quick) as client:
         client.send(b"GET /v1/models HTTP/1.1\r\nhost: x\r\n")
-        began = time.monotonic()
         client.socket.settimeout(0.02)
         received = b""
-        while time.monotonic() - began < 30:
+        for _ in range(90):  # fields, beyond which the head would be refused for their number
             try:
                 client.send(b"a: b\r\n")
                 received = client.socket.recv(65536)
+                break
             except TimeoutError:
                 continue
-            except (ConnectionResetError, BrokenPipeError):
-                pass
-            break
-        assert 0.25 < time.monotonic() - began < 30
         assert received.startswith(b"HTTP/1.1 408 ")
         assert code_of(received.partition(b"\r\n\r\n")[2]) == "request_timeout"
 
 
 def test_a_connection_that_says_nothing_is_closed_in_silence(quick: Stack) -> None:
     with Raw(quick) as client:
-        seconds, received = elapsed(client.rest)
-    assert received == b""
-    assert 0.25 < seconds < 30
+        assert client.rest() == b""
 
 
 def test_a_second_header_that_drips_is_ended_too(quick: Stack) -> None:
     with Raw(quick) as client:
         assert client.send(MODELS).response()[0] == 200
-        seconds, received = elapsed(client.send(b"GET /v1/mo").rest)
-    assert received.startswith(b"HTTP/1.1 408 ")
-    assert 0.25 < seconds < 30
+        assert client.send(b"GET /v1/mo").rest().startswith(b"HTTP/1.1 408 ")
 
 
 def test_blank_lines_keep_no_connection_for_ever() -> None:
@@ -86,10 +77,9 @@ def test_blank_lines_keep_no_connection_for_ever() -> None:
 def test_a_body_that_stalls_is_ended_by_its_deadline(quick: Stack, version: bytes) -> None:
     head = b"POST /v1/chat/completions HTTP/%b\r\nhost: x\r\ncontent-length: 100\r\n\r\n{"
     with Raw(quick) as client:
-        seconds, received = elapsed(client.send(head % version).rest)
+        received = client.send(head % version).rest()
     assert received.startswith(b"HTTP/1.1 408 ")
     assert code_of(received.partition(b"\r\n\r\n")[2]) == "request_timeout"
-    assert 0.25 < seconds < 30
     until(lambda: not quick.gateway.deployment.runtime.active.requests)
     record = quick.records()[-1]
     assert (record["status"], record["outcome"], record["code"]) == (408, "refused", "request_timeout")
@@ -147,8 +137,8 @@ def test_a_body_that_drips_without_a_pause_is_ended_by_its_rate() -> None:
 def test_without_a_rate_a_body_may_drip_for_ever() -> None:
     listen = Listen(body_timeout_s=0.3, min_body_rate_bytes=0)
     with Stack(listen=listen) as stack:
-        began = time.monotonic()
-        _, received = drip(stack, b"{" * 10_000, lambda sent: time.monotonic() - began > 1.0)
+        # Each byte is followed by 10 ms of silence.
+        _, received = drip(stack, b"{" * 10_000, lambda sent: sent > 100)
         assert received == b""
 
 
@@ -189,11 +179,9 @@ def test_a_reader_that_stalls_is_dropped_when_its_time_is_over() -> None:
         client.send(post(chat("long", stream=True, max_tokens=300_000, ignore_eos=True)))
         until(lambda: bool(stack.server.server_state.connections))
         until(lambda: only_connection(stack).write_paused)
-        began = time.monotonic()
         kept = only_connection(stack).transport.get_extra_info("socket")
         assert kept.getsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT) == 131072
         stack.run(stack.sim.ledger.wait(aborted=1))
-        assert 0.3 < time.monotonic() - began < 30
         with pytest.raises(ConnectionResetError):  # else the kernel would keep what it has to send
             list(iter(partial(client.socket.recv, 1 << 20), b""))
         until(lambda: not stack.server.server_state.connections)
