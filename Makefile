@@ -188,6 +188,10 @@ bench-processes: install ## Measure what two processes can do beside one
 bench-pick: install ## Measure what reading a prompt and picking a worker costs
 	$(BIN)/python -m bench.pick $(ARGS)
 
+.PHONY: bench-large
+bench-large: install ## Measure how the event loop goes round while large bodies are read in a thread
+	$(BIN)/python -m bench.large $(ARGS)
+
 .PHONY: bench-routing
 bench-routing: install $(if $(findstring sglang,$(ARGS)),.venv-peer-sglang-router/locked) $(if $(findstring vllm-router,$(ARGS)),.venv-peer-vllm-router/locked) ## Measure pick policies by conversations on simulated workers
 	$(BIN)/python -m bench.routing $(ARGS)

@@ -4,10 +4,11 @@ A thread alone is not enough. The long steps are a few calls that hold the inter
 (msgspec over 20 MB), and the event loop asks for that lock again for every connection that is ready. So
 one step runs at a time, and waits between two of its calls until the loop has gone round once.
 
-The wait is made by a profile hook, which is not free: reading 600 KB of 15,000 messages takes 135 ms with it and 42 ms
-without; 400 KB of text take 1 ms in both. In return a loop of 50 connections went round 480 to 670 times in 3 s beside
-such bodies, at worst in 16 ms; without the hook 180 to 220 times, at worst in 55 ms (two cores that others used too). A
-plain thread also cannot be ended when its client leaves or its body takes too long.
+The wait is made by a profile hook, which is not free: reading 600 KB of 15,000 messages takes 85 ms with it and 51 ms
+without; 400 KB of text take 1 ms in both. In return a loop of 50 connections goes round twice as often beside such
+bodies: 4,497 times in 3 s with the hook, at worst in 162 ms, and without it 2,123 times, at worst in 325 ms (`make
+bench-large`, on two cores that others used too). A plain thread also cannot be ended when its client leaves or its body
+takes too long.
 
 The requests of one owner are read and written one after the other. The steps of several owners take turns of 2 ms, so
 that nobody waits for all that others sent. A request whose steps take more CPU than its size allows is refused.
