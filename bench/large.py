@@ -1,5 +1,7 @@
-"""`python -m bench.large`: large bodies read in a thread while an event loop goes round, with the hook that makes a step
-of `gateway.pipeline.offload` wait for the loop between its calls, and without it."""
+"""`python -m bench.large`: large bodies read in a thread while an event loop goes round.
+
+With the hook that makes a step of `gateway.pipeline.offload` wait for the loop between its calls, and without it.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ async def read(content: bytes, seconds: float) -> tuple[int, float, float]:
     ends = before + seconds
 
     async def connection() -> None:
-        while time.perf_counter() < ends:
+        while time.perf_counter() < ends:  # noqa: ASYNC110 - it is what a busy connection does
             await asyncio.sleep(0)
 
     async def watch() -> None:
