@@ -162,12 +162,6 @@ ALL = (
         ((POD, "{{- if .Values.gateway.topologySpread.enabled }}", "{{- if false }}"),),
     ),
     Property(
-        "a first install waits for the longest load",
-        "minimal",
-        lambda among: deployment(among)["progressDeadlineSeconds"] >= 1800,
-        ((DEPLOYMENT, 'max 600 (add (int (include "dragoman.longestLoad" .)) 300)', "600"),),
-    ),
-    Property(
         "a changed configuration rolls the Pods",
         "minimal",
         _checksum,

@@ -58,6 +58,19 @@ def test_a_model_that_sleeps_is_told_of() -> None:
     assert "503 with Retry-After" not in notes("minimal")
 
 
+def test_the_notes_wait_for_the_workers() -> None:
+    """Not for the gateways, which are ready without workers (`/readyz`)."""
+    waited = re.search(r"wait pod .*--selector (\S+) --timeout (\d+)s", notes("minimal"))
+    assert waited is not None
+    labels = dict(pair.split("=") for pair in waited[1].split(","))
+    (worker,) = [
+        one for one in objects("minimal") if one["kind"] == "Deployment" and one["metadata"]["name"] != "dragoman"
+    ]
+    assert labels.items() <= worker["spec"]["template"]["metadata"]["labels"].items()
+    assert int(waited[2]) > worker["spec"]["progressDeadlineSeconds"] - 1
+    assert "wait pod" not in notes("gateway-alone")
+
+
 def test_the_addresses_of_clients_are_printed() -> None:
     """Those of the Ingress with their scheme; an HTTPRoute does not know its listener's."""
     said = notes("everything")
