@@ -33,14 +33,11 @@ def read_list(request: Request) -> ListModels:
 
 def _write_page(cards: Sequence[ModelCard], limit: int, after: str | None, before: str | None) -> Response:
     names = [card.name for card in cards]
-    first, last = 0, len(cards)
-    if after is not None:
-        first = _place(names, after, "after_id") + 1
-    if before is not None:
-        last = _place(names, before, "before_id")
-        page, more = cards[max(first, last - limit) : last], last - limit > first
-    else:
-        page, more = cards[first : first + limit], first + limit < last
+    first = _place(names, after, "after_id") + 1 if after is not None else 0
+    last = _place(names, before, "before_id") if before is not None else len(cards)
+    more = last - first > limit
+    page = cards[first:last]
+    page = page[-limit:] if before is not None else page[:limit]
     body = {
         "data": [_card(card) for card in page],
         "has_more": more,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Any, Literal
+from typing import Any, Literal, assert_never
 
 import msgspec
 from msgspec import Raw, Struct
@@ -33,6 +33,7 @@ _STOP = sse.frame(b'{"type":"message_stop"}', b"message_stop")
 _PIECE = 128
 _TRIES = 8
 _DELTA = b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,"delta":{"type":"%b","%b":'
+_AFTER = b"}}\n\n"
 _DELTAS: dict[PartKind, tuple[bytes, bytes]] = {
     "thinking": (b"thinking_delta", b"thinking"),
     "text": (b"text_delta", b"text"),
@@ -51,11 +52,6 @@ class Message(Struct):
 def message_of(op: Op) -> Message:
     assert isinstance(op.memo, Message)
     return op.memo
-
-
-def message_id(op: Op) -> str:
-    """The reply's id, derived from the request's."""
-    return "msg_" + message_of(op).request_id
 
 
 def write_usage(usage: Usage | None) -> dict[str, Any]:
@@ -103,7 +99,7 @@ def write(reply: Reply, op: Op) -> Response:
 def _message(op: Op, model: str, usage: Usage | None) -> dict[str, Any]:
     """A message without content."""
     return {
-        "id": message_id(op),
+        "id": f"msg_{message_of(op).request_id}",
         "type": "message",
         "role": "assistant",
         "model": model,
@@ -128,11 +124,15 @@ def _blocks(choice: ReplyChoice) -> list[dict[str, Any]]:
 
 
 def _block(part: ReplyPart) -> dict[str, Any]:
-    if part.kind == "thinking":
-        return {"type": "thinking", "thinking": part.text, "signature": SIGNATURE}
-    if part.kind != "tool":
-        return {"type": "text", "text": part.text}
-    return {"type": "tool_use", "id": part.call_id, "name": part.name, "input": _input(part.text)}
+    match part.kind:
+        case "thinking":
+            return {"type": "thinking", "thinking": part.text, "signature": SIGNATURE}
+        case "text" | "refusal":
+            return {"type": "text", "text": part.text}
+        case "tool":
+            return {"type": "tool_use", "id": part.call_id, "name": part.name, "input": _input(part.text)}
+        case _:
+            assert_never(part.kind)
 
 
 def _input(text: str) -> Any:
@@ -149,19 +149,19 @@ class _Block:
     """A content block of the stream. state: known (nothing to show yet), waiting (for the block before it), open, or
     closed.
 
-    before, after  of an open block: the bytes around a delta's text
-    texts          of a waiting block: its text so far; of an open call: its arguments so far
-    ended          the worker has ended it
-    tries          how many more times `complete` may parse the arguments
+    before  of an open block: the bytes before a delta's text
+    texts   of a waiting block: its text so far; of an open call: its arguments so far
+    ended   the worker has ended it
+    tries   how many more times `complete` may parse the arguments
     """
 
-    __slots__ = ("after", "before", "ended", "kind", "start", "state", "texts", "tries")
+    __slots__ = ("before", "ended", "kind", "start", "state", "texts", "tries")
 
     def __init__(self, kind: PartKind, start: dict[str, Any]) -> None:
         self.kind = kind
         self.start = start
         self.state: Literal["known", "waiting", "open", "closed"] = "known"
-        self.before = self.after = b""
+        self.before = b""
         self.texts: list[str] = []
         self.ended = False
         self.tries = _TRIES
@@ -198,7 +198,7 @@ class StreamWriter(EventWriter):
         if type(event) is Delta:
             block = self._blocks[event.index]
             if block is self._open and block.kind != "tool" and event.text:
-                return block.before + encode_line(event.text) + block.after
+                return block.before + encode_line(event.text) + _AFTER
             return self._delta(block, event.text) if event.text else b""
         return self.other(event)
 
@@ -225,12 +225,15 @@ class StreamWriter(EventWriter):
 
     def part_started(self, event: PartStart) -> bytes:
         start: dict[str, Any]
-        if event.kind == "tool":
-            start = {"type": "tool_use", "id": event.call_id, "name": event.name, "input": {}}
-        elif event.kind == "thinking":
-            start = {"type": "thinking", "thinking": "", "signature": ""}
-        else:
-            start = {"type": "text", "text": ""}
+        match event.kind:
+            case "tool":
+                start = {"type": "tool_use", "id": event.call_id, "name": event.name, "input": {}}
+            case "thinking":
+                start = {"type": "thinking", "thinking": "", "signature": ""}
+            case "text" | "refusal":
+                start = {"type": "text", "text": ""}
+            case _:
+                assert_never(event.kind)
         block = self._blocks[event.index] = _Block(event.kind, start)
         self._calls = self._calls or event.kind == "tool"
         self._refused = self._refused or event.kind == "refusal"
@@ -253,7 +256,7 @@ class StreamWriter(EventWriter):
             if block.kind == "tool":
                 block.texts.append(text)
                 self.buffered_bytes += len(text)
-            return block.before + encode_line(text) + block.after
+            return block.before + encode_line(text) + _AFTER
         if block.state == "closed":
             return b""  # white space behind complete arguments
         block.texts.append(text)
@@ -266,17 +269,14 @@ class StreamWriter(EventWriter):
 
     def _advance(self) -> bytes:
         """Closes the open block if it is over and opens the next waiting one, repeatedly."""
-        out = []
-        while True:
-            block = self._open
+        out = b""
+        while (block := self._open) is None or block.ended or (self._waiting and block.complete):
             if block is not None:
-                if not (block.ended or (self._waiting and block.complete)):
-                    break
-                out.append(self._close(block))
+                out += self._close(block)
             if not self._waiting:
                 break
-            out.append(self._show(self._waiting.popleft()))
-        return b"".join(out)
+            out += self._show(self._waiting.popleft())
+        return out
 
     def _show(self, block: _Block) -> bytes:
         index = self._opened
@@ -284,13 +284,12 @@ class StreamWriter(EventWriter):
         self._open, block.state = block, "open"
         name, member = _DELTAS[block.kind]
         block.before = _DELTA % (index, name, member)
-        block.after = b"}}\n\n"
         start = {"type": "content_block_start", "index": index, "content_block": block.start}
         out = sse.frame(encode_line(start), b"content_block_start")
         texts = block.texts
         if texts:
             self.buffered_bytes -= _PIECE * len(texts)
-            out += block.before + encode_line("".join(texts)) + block.after
+            out += block.before + encode_line("".join(texts)) + _AFTER
         if block.kind != "tool":
             self.buffered_bytes -= sum(map(len, texts))
             block.texts = []
@@ -304,9 +303,8 @@ class StreamWriter(EventWriter):
         out = b""
         if block.kind == "thinking":
             delta = {"type": "signature_delta", "signature": SIGNATURE}
-            out = sse.frame(
-                encode_line({"type": "content_block_delta", "index": index, "delta": delta}), b"content_block_delta"
-            )
+            signed = {"type": "content_block_delta", "index": index, "delta": delta}
+            out = sse.frame(encode_line(signed), b"content_block_delta")
         stop = {"type": "content_block_stop", "index": index}
         return out + sse.frame(encode_line(stop), b"content_block_stop")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from urllib.parse import parse_qsl, unquote_to_bytes
+from urllib.parse import parse_qs, unquote_to_bytes
 
 import msgspec
 from msgspec import Raw, Struct
@@ -51,8 +51,9 @@ _PART_TYPES = frozenset({"text", "image", "image_url", "input_audio", "audio_url
 
 def check_version(request: Request, default: str | None) -> None:
     """Raises GatewayError(BAD_REQUEST) for an API version that is malformed, or missing without a default."""
-    given = next((value for name, value in _query(request) if name == "api-version"), "")
-    version = given or default
+    # Clients may percent-encode names and values.
+    query = parse_qs(request.query.decode("latin-1"), keep_blank_values=True)
+    version = query.get("api-version", [""])[0] or default
     if version is None:
         why, code = "(?api-version=) is required for all requests.", "MissingApiVersionParameter"
     elif not _API_VERSION.fullmatch(version):
@@ -61,11 +62,6 @@ def check_version(request: Request, default: str | None) -> None:
         return
     message = f"The api-version query parameter {why}"
     raise GatewayError(Kind.BAD_REQUEST, message, param="api-version", code=code)
-
-
-def _query(request: Request) -> list[tuple[str, str]]:
-    """The query's names and values, decoded: clients may percent-encode both."""
-    return parse_qsl(request.query.decode("latin-1"), keep_blank_values=True)
 
 
 def deployment_of(request: Request) -> str | None:
@@ -136,31 +132,27 @@ def _with_defaults(sampling: Sampling) -> Sampling:
 def _read_part(raw: Raw, place: str) -> Part:
     """Reads a content part: the specification's `{type, content, detail}`, or the OpenAI form that the SDK sends."""
     found = read_at(place, raw, _part)
-    part: Part
     if found.type not in _PART_TYPES:
         why = f"this model does not understand content of type '{found.type[:64]}'"
         raise GatewayError(Kind.UNSUPPORTED, why, param=place)
     if found.content == NULL:
-        part = read_part(raw, place)
-        if isinstance(part, Image):
-            _check_detail(part, f"{place}.image_url.detail")
-        return part
+        return _checked(read_part(raw, place), f"{place}.image_url.detail")
     if found.type == "text":
         return Text(read_at(place, raw, _own_text).content)
     if found.type in ("image", "image_url"):
         image = read_at(place, raw, _own_image)
         url = images.as_url(image.content)
         if url is not None:
-            part = Image(url, image.detail)
-            _check_detail(part, f"{place}.detail")
-            return part
+            return _checked(Image(url, image.detail), f"{place}.detail")
     why = "image content must be a URL (http, https or data) or the base64 of a PNG, JPEG, GIF, WebP or BMP image"
     raise GatewayError(Kind.UNSUPPORTED, why, param=f"{place}.content")
 
 
-def _check_detail(image: Image, place: str) -> None:
-    if image.detail not in _DETAILS:
+def _checked(part: Part, place: str) -> Part:
+    """The part, if it is not an image whose detail, at `place`, the specification does not have."""
+    if isinstance(part, Image) and part.detail not in _DETAILS:
         raise wrong(place, "must be 'auto', 'low' or 'high'")
+    return part
 
 
 def _part_form(members: Mapping[str, Raw]) -> KnownMembers | None:

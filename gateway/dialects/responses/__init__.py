@@ -10,11 +10,12 @@ from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Request, Route
 from gateway.core.messages import AnsweredFromStore, Op
 from gateway.dialects._shared.api import Api
-from gateway.dialects.responses import kept, replies, streams
+from gateway.dialects.responses import replies, streams
 from gateway.dialects.responses.conversation import Given
 from gateway.dialects.responses.fields import EXAMPLES, FIELDS
 from gateway.dialects.responses.replies import NO_SOCKET, refuse
 from gateway.dialects.responses.requests import read_chat, read_count
+from gateway.dialects.responses.stored import ROUTES, read_kept
 from gateway.wire.json import members, require_json, whole_numbers
 from gateway.wire.openai.operations import name_deployment
 from gateway.wire.sealed import Seal
@@ -58,8 +59,8 @@ class Responses(Api):
         if request.route == "compact":
             message = "not served here: send the conversation to /v1/responses, with a compaction_trigger as last item"
             raise GatewayError(Kind.UNSUPPORTED, message)
-        if request.route in kept.ROUTES:
-            return kept.read(request)
+        if request.route in ROUTES:
+            return read_kept(request)
         require_json(request)
         raw = members(request)
         name_deployment(request, raw)

@@ -8,7 +8,7 @@ from typing import Any, assert_never
 from gateway.core.errors import Blame, GatewayError, Kind
 from gateway.core.events import PartKind, Reason
 from gateway.core.http import JSON_TYPE, Request, Response
-from gateway.core.lifecycle import Reply, ReplyPart, TokenCount
+from gateway.core.lifecycle import Reply, TokenCount
 from gateway.core.messages import Op
 from gateway.core.usage import Usage
 from gateway.dialects._shared.faults import cannot_count, in_own_words, refusal
@@ -142,10 +142,12 @@ def write(reply: Reply, op: Op) -> Response:
     if request.compacts:
         summary = "".join(part.text for part in parts if part.kind == "text").strip()
         parts = [part for part in parts if part.kind != "text"]
-    items = [
-        encode_line(_item(request, part, index, cut is not None and index == len(parts) - 1))
-        for index, part in enumerate(parts)
-    ]
+    items = []
+    for index, part in enumerate(parts):
+        status = "incomplete" if cut is not None and index == len(parts) - 1 else "completed"
+        begun = begun_item(request, part.kind, index, part.call_id, part.name)
+        whole = whole_item(request, begun, part.kind, part.text, join_logprobs(part.logprobs), status)
+        items.append(encode_line(whole))
     if request.compacts and not summary and cut is None:
         raise no_summary()
     if summary and cut is None:
@@ -166,12 +168,6 @@ def write(reply: Reply, op: Op) -> Response:
 def to_keep(request: Asked, response: bytes, items: Sequence[bytes]) -> dict[str, bytes] | None:
     """The values to store of a complete response with these items, by name; None if nothing is stored."""
     return None if request.items is None else kept(f"resp_{request.id}", request.items, response, items)
-
-
-def _item(request: Asked, part: ReplyPart, index: int, is_cut: bool) -> dict[str, Any]:
-    begun = begun_item(request, part.kind, index, part.call_id, part.name)
-    status = "incomplete" if is_cut else "completed"
-    return whole_item(request, begun, part.kind, part.text, join_logprobs(part.logprobs), status)
 
 
 def write_count(reply: TokenCount) -> Response:

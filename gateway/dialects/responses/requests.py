@@ -71,7 +71,6 @@ def read_chat(
     raw: Extra, extra: Extra, dropped: tuple[str, ...], policy: ExtrasPolicy, request_id: str, given: Given
 ) -> Chat:
     """Reads a request for a response. Raises GatewayError(BAD_REQUEST, UNSUPPORTED)."""
-    _refuse_stored(raw, given)
     found, talk, unknown = _read(raw, _chat, policy, given)
     if found.background:
         raise unsupported("background", "is not supported: nothing is stored here")
@@ -112,18 +111,10 @@ def read_chat(
 
 def read_count(raw: Extra, extra: Extra, dropped: tuple[str, ...], policy: ExtrasPolicy, given: Given) -> CountTokens:
     """Reads a request to count tokens. Raises GatewayError(BAD_REQUEST)."""
-    _refuse_stored(raw, given)
     found, talk, unknown = _read(raw, _count, policy, given)
     op = _with_prompt(found, talk)
     left = (*dropped, *unknown, *talk.dropped, *talk.box.dropped, *_with_extra(op, extra))
     return CountTokens(model=found.model, prompt_of=op, dropped=left)
-
-
-def _refuse_stored(raw: Extra, given: Given) -> None:
-    for name in REFUSED:
-        if name in raw and (given.stored is None or name != "previous_response_id"):
-            why = "is not supported: nothing is stored here, send the whole conversation as 'input'"
-            raise unsupported(name, why)
 
 
 def _read(
@@ -131,6 +122,10 @@ def _read(
 ) -> tuple[Body, Conversation, tuple[str, ...]]:
     """(the body in `raw`, its items, the names of unknown members inside its objects). No worker reads those members,
     so they are dropped unless `policy` refuses them."""
+    for name in REFUSED:
+        if name in raw and (given.stored is None or name != "previous_response_id"):
+            why = "is not supported: nothing is stored here, send the whole conversation as 'input'"
+            raise unsupported(name, why)
     body = encode(raw)
     try:
         found = typed(body, decoder)

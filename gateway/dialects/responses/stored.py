@@ -1,4 +1,4 @@
-"""References of a request to stored responses and items, and the values that are stored for them.
+"""Stored responses: the values that are stored, references of a request to them, and requests about one by its id.
 
 A response is kept by its id, whole, with all items that led to it, so that the next one needs no other; each of its
 items is kept by its own id.
@@ -7,18 +7,24 @@ items is kept by its own id.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import parse_qs
 
 import msgspec
 from msgspec import Raw, Struct
 
 from gateway.core.errors import GatewayError, Kind
-from gateway.core.http import NeedsStored
+from gateway.core.http import JSON_TYPE, NeedsStored, Request, Response
+from gateway.core.messages import AnsweredFromStore
 from gateway.dialects._shared.faults import decoded
 from gateway.wire.bulk import refuse_bulk
 from gateway.wire.json import bad_value, encode
 
-LONGEST = 256
-"""A longer id is not one of ours."""
+ROUTES = ("stored", "asked", "forget", "cancel")
+"""The names of the routes of a stored response."""
+_MOST_LISTED, _LISTED = 100, 20
+# A longer id is not one of ours.
+_LONGEST = 256
 _REASONING = "rs_"
 _COMPACTION = b'"compaction"'
 
@@ -55,6 +61,7 @@ class _Head(Struct):
 _past = msgspec.json.Decoder(Past)
 _output = msgspec.json.Decoder(_Output)
 _head = msgspec.json.Decoder(_Head)
+_members = msgspec.json.Decoder(dict[str, Raw])
 
 
 def with_past(
@@ -71,7 +78,7 @@ def with_past(
     items = found if isinstance(found, list) else []
     references = {index: name for index, raw in enumerate(items) if (name := _referred(raw)) is not None}
     names = [*([previous] if previous else []), *references.values()]
-    unknown = [name for name in dict.fromkeys(names) if name not in stored and len(name) <= LONGEST]
+    unknown = [name for name in dict.fromkeys(names) if name not in stored and len(name) <= _LONGEST]
     if unknown:
         raise NeedsStored(tuple(unknown))
     refuse_bulk(b",".join(text for name in dict.fromkeys(names) if (text := stored.get(name)) is not None))
@@ -133,7 +140,7 @@ def past_of(text: bytes) -> Past | None:
 
 def _referred(raw: Raw) -> str | None:
     """The id that an item refers to, if it is a reference."""
-    if b"item_reference" not in bytes(memoryview(raw)[: LONGEST * 4]):
+    if b"item_reference" not in bytes(memoryview(raw)[: _LONGEST * 4]):
         return None
     found = decoded(_head.decode, raw)
     return found.id or "" if found is not None and found.type == "item_reference" else None
@@ -141,3 +148,83 @@ def _referred(raw: Raw) -> str | None:
 
 def _gone(param: str, message: str, code: str) -> GatewayError:
     return GatewayError(Kind.BAD_REQUEST, message, param=param, code=code)
+
+
+# -- requests about one stored response -------------------------------------------------------------------------------
+
+
+def read_kept(request: Request) -> AnsweredFromStore:
+    """Answers a request about one stored response. Raises NeedsStored for it, and GatewayError: NO_ROUTE (404) for one
+    that is not stored, BAD_REQUEST for what cannot be done with it: only a background response can be cancelled, and
+    there is none here."""
+    name = request.params["response"]
+    past = _found(name, request)
+    query = parse_qs(request.query.decode("latin-1"))
+    forgets: tuple[str, ...] = ()
+    match request.route:
+        case "forget":
+            body = encode({"id": name, "object": "response", "deleted": True})
+            forgets = (name, *filter(None, map(id_of, past.output)))
+        case "cancel":
+            message = "Cannot cancel a synchronous response."
+            raise GatewayError(Kind.BAD_REQUEST, message, code="response_not_in_background")
+        case "asked":
+            body = _page(name, past, query)
+        case _:
+            if query.get("stream", ["false"])[-1].lower() == "true":
+                raise GatewayError(Kind.UNSUPPORTED, "a stored response is not streamed again", param="stream")
+            body = bytes(past.response)
+    return AnsweredFromStore(Response(200, [JSON_TYPE], body), forgets)
+
+
+def _found(name: str, request: Request) -> Past:
+    stored = request.stored
+    if stored is not None and name not in stored and len(name) <= _LONGEST:
+        raise NeedsStored((name,))
+    text = stored.get(name) if stored is not None else None
+    past = past_of(text) if text is not None else None
+    if past is None:
+        why = "" if stored is not None else ": nothing is stored here"
+        message = f"Response with id '{name[:64]}' not found{why}."
+        raise GatewayError(Kind.NO_ROUTE, message, code="response_not_found")
+    return past
+
+
+def _page(name: str, past: Past, query: dict[str, list[str]]) -> bytes:
+    """The items that led to the response, the latest first unless asked otherwise."""
+    told = query.get("limit", [str(_LISTED)])[-1]
+    if not (told.isascii() and told.isdigit() and len(told) < 4 and 1 <= int(told) <= _MOST_LISTED):
+        raise GatewayError(Kind.BAD_REQUEST, f"'limit' must be a number from 1 to {_MOST_LISTED}", param="limit")
+    order = query.get("order", ["desc"])[-1]
+    if order not in ("asc", "desc"):
+        raise GatewayError(Kind.BAD_REQUEST, "'order' must be asc or desc", param="order")
+    # Clients need not send ids. An item without one gets one that is always the same.
+    without = f"item_{name.removeprefix('resp_')}_"
+    items = [(id_of(raw) or f"{without}{index}", raw) for index, raw in enumerate(past.input)]
+    if order == "desc":
+        items.reverse()
+    after = query.get("after", [None])[-1]
+    if after is not None:
+        places = [place for place, (item_id, _) in enumerate(items) if item_id == after]
+        if not places:
+            raise GatewayError(Kind.BAD_REQUEST, f"'after' names no item: '{after[:64]}'", param="after")
+        items = items[places[0] + 1 :]
+    shown = [_shown(raw, item_id) for item_id, raw in items[: int(told)]]
+    page = {
+        "object": "list",
+        "data": shown,
+        "first_id": shown[0]["id"] if shown else None,
+        "last_id": shown[-1]["id"] if shown else None,
+        "has_more": len(items) > len(shown),
+    }
+    return encode(page)
+
+
+def _shown(raw: Raw, item_id: str) -> dict[str, Any]:
+    """An item in its full form: with a type, an id, and parts instead of a text."""
+    item: dict[str, Any] = {"type": "message", **_members.decode(raw), "id": item_id}
+    content = item.get("content")
+    if content is not None and bytes(memoryview(content)[:1]) == b'"':
+        spoken = bytes(item.get("role", b"")) == b'"assistant"'
+        item["content"] = [{"type": "output_text" if spoken else "input_text", "text": content}]
+    return item
