@@ -260,9 +260,9 @@ class Deployment:
         del self._models[adapter]
         self._host.log.event("info", "adapter gone", model=model, adapter=adapter)
 
-    def heard(self, model: str, worker: Worker) -> Heard | None:
+    def heard(self, model: str, worker: Worker, recent: float) -> Heard | None:
         transport = self.transports.get(model)
-        return None if transport is None else transport.heard(worker.address)
+        return None if transport is None else transport.heard(worker.address, recent)
 
     def leave(self, worker: Worker, error: GatewayError) -> None:
         self.runtime.active.leave(worker, error)

@@ -91,8 +91,9 @@ class Serving(Protocol):
         """No worker has `adapter` any more."""
         ...
 
-    def heard(self, model: str, worker: Worker) -> Heard | None:
-        """The silence of the replies that `worker` owes; None if it owes none."""
+    def heard(self, model: str, worker: Worker, recent: float) -> Heard | None:
+        """The silence of the replies that `worker` owes; None if it owes none. If a piece came after `recent`, that one
+        is enough."""
         ...
 
     def leave(self, worker: Worker, error: GatewayError) -> None:

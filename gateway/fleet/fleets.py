@@ -69,9 +69,9 @@ class Roster:
             for older in reversed(self._fleets[:-1]):
                 older.follow(fleets, model)
 
-    def heard(self, model: str, worker: Worker) -> Heard | None:
-        """The silence of the replies that `worker` owes under any configuration."""
-        return loudest(fleets.serving.heard(model, worker) for fleets in self._fleets)
+    def heard(self, model: str, worker: Worker, recent: float) -> Heard | None:
+        """The silence of the replies that `worker` owes under any configuration. See `adapters.Serving`."""
+        return loudest(fleets.serving.heard(model, worker, recent) for fleets in self._fleets)
 
     def leave(self, worker: Worker, error: GatewayError) -> None:
         """The requests of every configuration that are with `worker` leave it, as far as others can take them."""
@@ -367,8 +367,8 @@ class Fleets:
         fleet = self.models[model]
         return next((pool for pool in fleet.pools if worker in pool.workers), fleet.pool)
 
-    def heard(self, model: str, worker: Worker) -> Heard | None:
-        return self._roster.heard(model, worker)
+    def heard(self, model: str, worker: Worker, recent: float) -> Heard | None:
+        return self._roster.heard(model, worker, recent)
 
     async def ask(self, model: str, worker: Worker, patience_s: float) -> bool | None:
         fleet = self.models[model]

@@ -23,6 +23,8 @@ from gateway.fleet.worker import Worker
 LOOK_S = 1.0
 _ABSENT_S = 5.0
 """After a look that comes so late, this gateway itself stood still, and cannot tell what workers did."""
+_RECENT_S = 2.0
+"""A piece of a reply that is not older is progress enough: the others need not be looked at."""
 _LEAST_PATIENCE_S = 2.0
 _MOST_PATIENCE_S = 30.0
 _ASK_AGAIN_S = 5.0
@@ -38,8 +40,9 @@ class Watched(Protocol):
         """The pool of the model that has the worker."""
         ...
 
-    def heard(self, model: str, worker: Worker) -> Heard | None:
-        """The silence of the replies that the worker owes this gateway; None if it owes none."""
+    def heard(self, model: str, worker: Worker, recent: float) -> Heard | None:
+        """The silence of the replies that the worker owes this gateway; None if it owes none. If a piece came after
+        `recent`, that one is enough."""
         ...
 
     async def ask(self, model: str, worker: Worker, patience_s: float) -> bool | None:
@@ -74,6 +77,7 @@ class StallDetector:
 
     async def close(self) -> None:
         tasks = [*self._asking.values(), *([] if self._task is None else [self._task])]
+        self._task = None
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -114,7 +118,7 @@ class StallDetector:
 
     def _judge(self, model: str, worker: Worker, now: float, passed: float, bound: float) -> None:
         progress, load = worker.progress, worker.reported
-        heard = self._watched.heard(model, worker)
+        heard = self._watched.heard(model, worker, now - min(_RECENT_S, bound / 2))
         engine_owes = load is not None and load.running + load.waiting > 0
         silent = progress.look(now, passed, heard, engine_owes)
         if progress.stalled_at is not None:

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Final, cast
 from httptools import HttpParserCallbackError, HttpParserError, HttpParserUpgrade, HttpResponseParser
 
 from gateway.core.errors import GatewayError, Kind
-from gateway.core.figures import Heard
 from gateway.core.http import Headers
 from gateway.core.ports import Deadlines
 from gateway.light_task import LoopRound, OneTimeEvent
@@ -60,10 +59,10 @@ class WorkerConnection(asyncio.BufferedProtocol):
 
     # Slots: most of the attributes are read or set at each block of a stream.
     __slots__ = (
-        "_began_at", "_blocks", "_dirty", "_framed", "_head_at", "_late", "_loop_round", "_most", "_outgoing",
-        "_pausing", "_reusable", "_small", "_spare", "_timer", "_timer_at", "_unsent", "_used", "_waits", "_whole",
-        "dropped", "exchange", "idle_limit", "limit", "loop", "origin", "parser", "probe", "reading_paused", "since",
-        "transport", "write_paused",
+        "_blocks", "_dirty", "_framed", "_late", "_loop_round", "_most", "_outgoing", "_pausing", "_reusable", "_small",
+        "_spare", "_timer", "_timer_at", "_unsent", "_used", "_waits", "_whole", "began_at", "dropped", "exchange",
+        "head_at", "idle_limit", "limit", "loop", "origin", "parser", "probe", "reading_paused", "since", "transport",
+        "write_paused",
     )  # fmt: skip
 
     def __init__(self, origin: Origin) -> None:
@@ -80,8 +79,8 @@ class WorkerConnection(asyncio.BufferedProtocol):
         self.idle_limit = inf
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = inf
-        # For `heard`: when the request and the head of its response were the newest.
-        self._began_at = self._head_at = 0.0
+        # When the newest request was sent, and the newest head of a response came.
+        self.began_at = self.head_at = 0.0
         # The request.
         self.write_paused = False  # the worker does not take more of the request at the moment
         self._outgoing = b""  # a request, to be sent at the end of the round
@@ -108,7 +107,7 @@ class WorkerConnection(asyncio.BufferedProtocol):
         exchange = Incoming(self, bodiless)
         exchange.waiter = OneTimeEvent()
         self.exchange = exchange
-        self._began_at = self.since = self.loop.time()
+        self.began_at = self.since = self.loop.time()
         self.limit = deadlines.first_byte
         self.idle_limit = deadlines.idle
         self._spare = 0
@@ -128,16 +127,6 @@ class WorkerConnection(asyncio.BufferedProtocol):
             self._unsent = memoryview(body)
             self._pump()
         return exchange
-
-    def heard(self) -> Heard | None:
-        """The silence of the reply under way; None if none is due: an error's body, or a client that reads slowly. A
-        head says nothing: servers send that of a stream before their engine has begun."""
-        exchange = self.exchange
-        if exchange is None or self.reading_paused or exchange.status not in (0, 200):
-            return None
-        if exchange.status and self.since > self._head_at:
-            return Heard(self.since, self.since)
-        return Heard(None, self._began_at)
 
     def flush(self) -> None:
         """Sends the request."""
@@ -374,7 +363,7 @@ class WorkerConnection(asyncio.BufferedProtocol):
             self.fail(GatewayError(Kind.UPSTREAM, problem))
             return
         self._spare = 0
-        self._head_at = self.since = self.loop.time()
+        self.head_at = self.since = self.loop.time()
         self.limit = self.idle_limit
         self._arm()
         exchange.status = status

@@ -15,11 +15,12 @@ import socket
 import ssl
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from math import inf
 from operator import itemgetter
 from urllib.parse import quote, urlsplit
 
 from gateway.core.errors import GatewayError, Kind, out_of_descriptors
-from gateway.core.figures import ConnectionCounts, Heard, loudest
+from gateway.core.figures import ConnectionCounts, Heard
 from gateway.core.http import Request
 from gateway.core.ports import Deadlines
 from gateway.light_task import become_task
@@ -118,6 +119,24 @@ class Origin:
         self.idle[connection] = None
         return True
 
+    def heard(self, recent: float) -> Heard | None:
+        """The silence of the replies that the worker owes; None if it owes none. It owes no body of an error, and
+        nothing to a client that reads slowly. A head says nothing: servers send that of a stream before their engine
+        has begun. There may be thousands of streams: a piece that came after `recent` is enough to know."""
+        body_at, since = 0.0, inf
+        for connection in self.connections:
+            exchange = connection.exchange
+            if exchange is None or connection.reading_paused or exchange.status not in (0, 200):
+                continue
+            silent = connection.began_at
+            if exchange.status and connection.since > connection.head_at:
+                silent = connection.since
+                if silent > recent:
+                    return Heard(silent, silent)
+                body_at = max(body_at, silent)
+            since = min(since, silent)
+        return None if since == inf else Heard(body_at or None, since)
+
     async def connect(self, seconds: float) -> WorkerConnection:
         """A new connection, with the TLS handshake done. Raises GatewayError: UPSTREAM, TIMEOUT after `seconds`, or
         OVERLOADED if this process has no file descriptor left."""
@@ -197,10 +216,10 @@ class Pooled:
         """The number of idle connections."""
         return sum(len(origin.idle) for origin in self.origins.values())
 
-    def heard(self, address: str) -> Heard | None:
-        """The silence of the replies that the worker at `address` owes; None if it owes none."""
+    def heard(self, address: str, recent: float) -> Heard | None:
+        """The silence of the replies that the worker at `address` owes; None if it owes none. See `Origin.heard`."""
         origin = self.origins.get(address)
-        return None if origin is None else loudest(connection.heard() for connection in origin.connections)
+        return None if origin is None else origin.heard(recent)
 
     def ssl_context(self, address: str) -> ssl.SSLContext:
         context = self._ssl_for(address) if self._ssl_for is not None else None

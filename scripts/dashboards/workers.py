@@ -29,27 +29,19 @@ BOARD = Board(
         ),
         Panel(
             "Ejections",
-            "Times that the breaker left a worker out, in the time that is shown.",
+            "Times that the breaker left a worker out, and that a worker was found stalled, in the time that is shown.",
             "short",
             (
                 Query(
                     'sum by (model, worker) (increase(dragoman_worker_ejections_total{*,model=~"$model"}[$__range]))',
                     "{{model}} {{worker}}",
                 ),
-            ),
-            "bargauge",
-        ),
-        Panel(
-            "Stalled",
-            "Workers that owe answers and make no progress now, and how often that was found in the time shown.",
-            "short",
-            (
-                Query('max by (worker) (dragoman_worker_stalled{*,model=~"$model"})', "{{worker}}"),
                 Query(
-                    'sum by (worker) (increase(dragoman_worker_stalls_total{*,model=~"$model"}[$__range]))',
-                    "{{worker}}, times",
+                    'sum by (model, worker) (increase(dragoman_worker_stalls_total{*,model=~"$model"}[$__range]))',
+                    "{{model}} {{worker}} stalled",
                 ),
             ),
+            "bargauge",
         ),
         Panel(
             "Retries",
@@ -72,9 +64,12 @@ BOARD = Board(
         ),
         Panel(
             "Left out by the breaker",
-            "Gateways whose breaker leaves the worker out now.",
+            "Gateways whose breaker leaves the worker out now, and gateways that have found it stalled.",
             "short",
-            (Query('sum by (worker) (dragoman_worker_breaker{*,model=~"$model",state="open"})', "{{worker}}"),),
+            (
+                Query('sum by (worker) (dragoman_worker_breaker{*,model=~"$model",state="open"})', "{{worker}}"),
+                Query('sum by (worker) (dragoman_worker_stalled{*,model=~"$model"})', "{{worker}} stalled"),
+            ),
         ),
         Panel(
             "Connections to workers",

@@ -48,7 +48,7 @@ class Fleet:
     def pool_of(self, model: str, worker: Worker) -> Pool:
         return self.pool
 
-    def heard(self, model: str, worker: Worker) -> Heard | None:
+    def heard(self, model: str, worker: Worker, recent: float) -> Heard | None:
         return self.owed.get(worker)
 
     async def ask(self, model: str, worker: Worker, patience_s: float) -> bool | None:

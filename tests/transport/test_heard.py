@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from math import inf
 from typing import TYPE_CHECKING
 
 import pytest
@@ -45,10 +46,10 @@ async def test_a_head_is_not_progress_and_a_piece_of_the_body_is(serve: Serve, p
         await peer.gone()
 
     worker, client = await serve(answer), pooled()
-    assert client.heard(worker.address) is None
+    assert client.heard(worker.address, inf) is None
     began = asyncio.get_running_loop().time()
     exchange = await client.send(ASK, worker.address, Deadlines())
-    silent = client.heard(worker.address)
+    silent = client.heard(worker.address, inf)
     assert silent is not None
     assert silent.body_at is None
     assert began <= silent.since
@@ -57,11 +58,12 @@ async def test_a_head_is_not_progress_and_a_piece_of_the_body_is(serve: Serve, p
     await asyncio.sleep(0.002)  # the event loop's clock has milliseconds
     go.set()
     await sink.came.wait()
-    heard = client.heard(worker.address)
+    heard = client.heard(worker.address, inf)
     assert heard is not None
     assert heard.body_at == heard.since > silent.since
+    assert client.heard(worker.address, silent.since) == heard
     exchange.close()
-    assert client.heard(worker.address) is None
+    assert client.heard(worker.address, inf) is None
 
 
 @pytest.mark.parametrize("why", ["a client that does not read", "an error's body"])
@@ -75,11 +77,11 @@ async def test_what_a_worker_does_not_owe(why: str, serve: Serve, pooled: MakeCl
     exchange = await client.send(ASK, worker.address, Deadlines())
     if why == "a client that does not read":
         exchange.pause()
-        assert client.heard(worker.address) is None
+        assert client.heard(worker.address, inf) is None
         exchange.resume()
-        assert client.heard(worker.address) is not None
+        assert client.heard(worker.address, inf) is not None
     else:
-        assert client.heard(worker.address) is None
+        assert client.heard(worker.address, inf) is None
     exchange.close()
 
 
