@@ -15,7 +15,6 @@ from msgspec import Raw, Struct
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.fields import Example, with_field
 from gateway.core.http import JSON_TYPE, Request, Response, Route
-from gateway.core.lifecycle import TokenCount
 from gateway.core.messages import AnsweredFromStore, Chat, Complete, ListModels, Question
 from gateway.core.ports import Ask, Backend, Capabilities, Dialect, Lane
 from gateway.translation import totals
@@ -69,12 +68,7 @@ def send(
     op.model = op.model or can.upstream_model
     op.stream = op.stream or stream
     try:
-        refuse_beyond(op, can)
-        if isinstance(op, Question):
-            question = ask(op, backend, can)
-            return Crossing(request, op, question.request, question=question)
-        outgoing, counting = _written(backend, op, can)
-        return Crossing(request, op, outgoing, counting.request if counting is not None else None)
+        return _crossing(request, op, backend, can)
     except GatewayError as error:
         raise Refused(dialect.refuse(error, request, op)[0]) from None
 
@@ -91,8 +85,14 @@ def read(
     return _read(dialect, _requests(dialect, body, route, query, headers))
 
 
-def _written(backend: Backend, op: Any, can: Capabilities) -> tuple[Request, Ask[TokenCount] | None]:
-    return write_possible(backend, totals.without(op), can), totals.length_request(op, backend, can)
+def _crossing(request: Request, op: Any, backend: Backend, can: Capabilities) -> Crossing:
+    """Raises GatewayError for what a model with these capabilities, or its backend, cannot do."""
+    refuse_beyond(op, can)
+    if isinstance(op, Question):
+        question = ask(op, backend, can)
+        return Crossing(request, op, question.request, question=question)
+    outgoing, counting = write_possible(backend, totals.without(op), can), totals.length_request(op, backend, can)
+    return Crossing(request, op, outgoing, counting.request if counting is not None else None)
 
 
 def _requests(
@@ -208,15 +208,11 @@ def _refusal(
     """The reason why the worker does not get `body`. None if it gets it, or if the dialect itself refuses it, because
     then the field has no meaning alone."""
     try:
-        _, op = _read(dialect, _requests(dialect, msgspec.json.encode(body), example.route, example.query, []))
+        request, op = _read(dialect, _requests(dialect, msgspec.json.encode(body), example.route, example.query, []))
     except Refused:
         return None
     try:
-        refuse_beyond(op, can)
-        if isinstance(op, Question):
-            ask(op, backend, can)
-        else:
-            _written(backend, op, can)
+        _crossing(request, op, backend, can)
     except GatewayError as error:
         return error.message if error.kind in (Kind.UNSUPPORTED, Kind.BAD_REQUEST) else None
     return None

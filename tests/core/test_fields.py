@@ -7,17 +7,7 @@ from typing import Any
 import pytest
 
 from gateway.core.errors import GatewayError, Kind
-from gateway.core.fields import (
-    Check,
-    Field,
-    body_members,
-    integer,
-    number,
-    own_name,
-    sort_extras,
-    validate,
-    with_field,
-)
+from gateway.core.fields import Check, Field, body_members, integer, number, own_name, sort_extras, validate, with_field
 
 INFINITE, NAN = float("inf"), float("nan")
 

@@ -10,27 +10,8 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from gateway.core.errors import GatewayError, Kind
-from gateway.core.events import (
-    Delta,
-    End,
-    Event,
-    Failed,
-    Finish,
-    PartEnd,
-    PartStart,
-    Start,
-    UsageReport,
-)
-from gateway.core.lifecycle import (
-    TRANSITIONS,
-    IllegalEvent,
-    Reply,
-    ReplyChoice,
-    ReplyPart,
-    checked,
-    fold,
-    unfold,
-)
+from gateway.core.events import Delta, End, Event, Failed, Finish, PartEnd, PartStart, Start, UsageReport
+from gateway.core.lifecycle import TRANSITIONS, IllegalEvent, Reply, ReplyChoice, ReplyPart, checked, fold, unfold
 from gateway.core.usage import Usage
 from tests.core.replies import replies, streams
 

@@ -12,7 +12,7 @@ from gateway.backends.llamacpp.patterns import grammar
 from gateway.core.messages import Chat, Complete, Embed, NamedTool, Output, Sampling, Score
 from gateway.core.ports import Capabilities
 from gateway.wire.json import bad_value, encode, valid
-from gateway.wire.openai.requests.parts import write_tool
+from gateway.wire.openai.requests.parts import put, write_tool
 from gateway.wire.openai.requests.unsupported import (
     IDLE,
     OPENAI_MEMBERS,
@@ -108,18 +108,15 @@ def text_body(op: Complete, can: Capabilities) -> tuple[dict[str, Any], tuple[st
     if op.user is not None:
         dropped += ("user",)
     body: dict[str, Any] = {"prompt": op.prompts[0] if len(op.prompts) == 1 else op.prompts}
-    if op.max_output is not None:
-        body["n_predict"] = op.max_output
-    if op.n != 1:
-        body["n"] = op.n
-    if op.stream:
-        body["stream"] = True
-    if op.want_tokens:
-        body["return_tokens"] = True
-    if op.logprobs is not None:
-        body["n_probs"] = max(1, op.logprobs.top)
-    if op.stop:
-        body["stop"] = op.stop
+    put(
+        body,
+        n_predict=op.max_output,
+        n=op.n if op.n != 1 else None,
+        stream=op.stream or None,
+        return_tokens=op.want_tokens or None,
+        n_probs=max(1, op.logprobs.top) if op.logprobs is not None else None,
+        stop=op.stop or None,
+    )
     PARAMETERS.sampling(body, op.sampling)
     if op.seeds:
         body["seed"] = _seed_of(op)

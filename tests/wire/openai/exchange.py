@@ -9,12 +9,7 @@ import pytest
 
 from gateway.core.errors import GatewayError
 from gateway.core.fields import ExtrasPolicy
-from gateway.core.messages import (
-    Chat,
-    Complete,
-    Embed,
-    Message,
-)
+from gateway.core.messages import Chat, Complete, Embed, Message
 from gateway.wire.openai.requests.reading import read_chat, read_embed, read_text
 
 HI = [{"role": "user", "content": "hi"}]

@@ -127,14 +127,19 @@ class ErrorIn(Struct):
     code: int | str | None = None
 
 
-class ReplyIn(Struct, kw_only=True):
+class AnswerIn(Struct, kw_only=True):
+    """The common members of all answers."""
+
+    model: str | None = None
+    usage: UsageIn | None = None
+    error: ErrorIn | str | None = None
+
+
+class ReplyIn(AnswerIn, kw_only=True):
     """The common members of chunks and whole replies."""
 
     id: str | None = None
-    model: str | None = None
     created: int | float | None = None
-    usage: UsageIn | None = None
-    error: ErrorIn | str | None = None
     system_fingerprint: str | None = None
     service_tier: str | None = None
     kv_transfer_params: Raw = NULL
@@ -158,22 +163,16 @@ class VectorIn(Struct):
     index: Index = 0
 
 
-class EmbeddingsIn(Struct):
+class EmbeddingsIn(AnswerIn):
     data: list[VectorIn] | None = None
-    model: str | None = None
-    usage: UsageIn | None = None
-    error: ErrorIn | str | None = None
 
 
-class TallyIn(Struct):
+class TallyIn(AnswerIn):
     """The fields of a buffered reply that its pass-through needs."""
 
     id: str | None = None
     object: str | None = None
     created: int | float | None = None
-    usage: UsageIn | None = None
-    error: ErrorIn | str | None = None
-    model: str | None = None
     choices: list[TallyChoiceIn] | None = None
     data: list[TallyVectorIn] | None = None
 

@@ -58,5 +58,4 @@ def _refuse_long_patterns(extra: Extra) -> None:
     for name, raw in given.items():
         # A text is never longer than its JSON.
         if memoryview(raw).nbytes > LONGEST_PATTERN and len(str(msgspec.json.decode(raw))) > LONGEST_PATTERN:
-            message = f"'{name}' must have at most {LONGEST_PATTERN} characters"
-            raise bad_value(name, message)
+            raise bad_value(name, f"'{name}' must have at most {LONGEST_PATTERN} characters")

@@ -122,8 +122,7 @@ def lift(inside: Extra, raw: Extra, around: str, operation: str) -> Extra:
     twice = next((name for name in moved if name in raw), None)
     if twice is not None:
         param = f"{around}.{twice}"
-        message = f"'{param}' and '{twice}' are the same: send one of them"
-        raise bad_value(param, message)
+        raise bad_value(param, f"'{param}' and '{twice}' are the same: send one of them")
     raw |= moved
     return {name: value for name, value in inside.items() if name not in moved}
 
@@ -136,5 +135,4 @@ def _one(name: str, own: Any, said: Any) -> Any:
     """The value that was given, under the dialect's own name (`own`) or vLLM's (`said`)."""
     if own in _UNSET or said in _UNSET or own == said:
         return own if said in _UNSET else said
-    message = f"'{name}' is given twice, with two values and under two names: send one of them"
-    raise bad_value(name, message)
+    raise bad_value(name, f"'{name}' is given twice, with two values and under two names: send one of them")

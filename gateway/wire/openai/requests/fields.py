@@ -72,31 +72,14 @@ def stream_options(note: str) -> Field:
     return Field("stream_options", "consumed", note=note, sample={"include_usage": True}, beside={"stream": True})
 
 
-_SAMPLING = (
-    *mapped(
-        "temperature",
-        "top_p",
-        "seed",
-        "frequency_penalty",
-        "presence_penalty",
-        "logit_bias",
-        "stop",
-        "n",
-        "user",
-        "max_tokens",
-    ),
-)
 _COMMON = (
     Field(
-        "model",
-        "consumed",
-        note="names the pool; the worker sees its own name for it",
-        sample="m",
-        names_model=True,
+        "model", "consumed", note="names the pool; the worker sees its own name for it", sample="m", names_model=True
     ),
     *mapped("stream"),
     stream_options("usage is always asked of the worker, and stripped unless asked for here; other members go on"),
-    *_SAMPLING,
+    *mapped("temperature", "top_p", "seed", "frequency_penalty", "presence_penalty", "logit_bias", "stop", "n", "user"),
+    *mapped("max_tokens"),
 )
 _REMOTE = "only OpenAI's own service reads it"
 

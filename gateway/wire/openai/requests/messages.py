@@ -148,8 +148,7 @@ def read_part(raw: Raw, place: str) -> Part:
     elif encode(kind) not in PARTS:
         return Opaque(kind, raw)
     else:
-        name = f"{place}.{kind}"
-        raise missing(name)
+        raise missing(f"{place}.{kind}")
     if (found.text, found.image_url, found.input_audio, found.refusal).count(None) != 3:
         raise GatewayError(Kind.BAD_REQUEST, f"'{place}' has more than its type '{kind}' allows", param=place)
     return part

@@ -265,8 +265,7 @@ def read_sampling(found: Body) -> Sampling:
     if found.logit_bias:
         wrong = next((token for token in found.logit_bias if not _TOKEN_ID.fullmatch(token)), None)
         if wrong is not None:
-            message = f"'logit_bias' keys must be token ids, not '{wrong[:64]}'"
-            raise bad_value("logit_bias", message)
+            raise bad_value("logit_bias", f"'logit_bias' keys must be token ids, not '{wrong[:64]}'")
         bias = {int(token): value for token, value in found.logit_bias.items()}
     return Sampling(
         temperature=found.temperature,

@@ -8,14 +8,7 @@ from typing import Any
 import msgspec
 
 from gateway.core.errors import GatewayError, Kind
-from gateway.core.messages import (
-    Chat,
-    Complete,
-    Embed,
-    Op,
-    Sampling,
-    Score,
-)
+from gateway.core.messages import Chat, Complete, Embed, Op, Sampling, Score
 from gateway.wire.json import NULL
 from gateway.wire.openai.requests.constraints import CONSTRAINTS, ENGINE, REPORTS
 

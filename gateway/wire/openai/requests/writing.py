@@ -158,22 +158,13 @@ def compose(op: Chat | Complete | Embed, can: Capabilities, parameters: Paramete
         if op.tool_choice is not None:
             body["tool_choice"] = write_tool_choice(op.tool_choice)
         if op.logprobs is not None:
-            body["logprobs"] = True
-            if op.logprobs.top:
-                body["top_logprobs"] = op.logprobs.top
+            put(body, logprobs=True, top_logprobs=op.logprobs.top or None)
     else:
         body = {"prompt": op.prompts[0] if len(op.prompts) == 1 else op.prompts}
         put(body, max_tokens=op.max_output, suffix=op.suffix)
-        if op.echo:
-            body["echo"] = True
-        if op.logprobs is not None:
-            body["logprobs"] = op.logprobs.top
+        put(body, echo=op.echo or None, logprobs=op.logprobs.top if op.logprobs is not None else None)
         parameters.completion(body, op, can)
-    if op.n != 1:
-        body["n"] = op.n
-    if op.stop:
-        body["stop"] = op.stop
-    put(body, user=op.user)
+    put(body, n=op.n if op.n != 1 else None, stop=op.stop or None, user=op.user)
     parameters.sampling(body, op.sampling)
     if op.output is not None:
         parameters.output(body, op.output)

@@ -8,17 +8,7 @@ import msgspec
 import pytest
 from msgspec import Raw
 
-from gateway.core.messages import (
-    Audio,
-    Image,
-    Message,
-    Opaque,
-    Part,
-    Refusal,
-    Text,
-    Thinking,
-    ToolCall,
-)
+from gateway.core.messages import Audio, Image, Message, Opaque, Part, Refusal, Text, Thinking, ToolCall
 from gateway.wire.openai.requests.messages import answer_calls, read_part
 from tests.wire.openai.exchange import chat, messages
 

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from msgspec import Raw
 
-from gateway.core.messages import (
-    NamedTool,
-    Tool,
-)
+from gateway.core.messages import NamedTool, Tool
 from gateway.wire.openai.requests.reading import read_chat
 from tests.wire.openai.exchange import TOOLS, chat
 
