@@ -52,13 +52,8 @@ class Blame(Enum):
 
 
 _BLAME = {
-    Kind.UPSTREAM: Blame.WORKER,
-    Kind.TRUNCATED: Blame.WORKER,
-    Kind.TIMEOUT: Blame.WORKER,
-    Kind.OVERLOADED: Blame.US,
-    Kind.NO_WORKER: Blame.US,
-    Kind.DRAINING: Blame.US,
-    Kind.INTERNAL: Blame.US,
+    **dict.fromkeys((Kind.UPSTREAM, Kind.TRUNCATED, Kind.TIMEOUT), Blame.WORKER),
+    **dict.fromkeys((Kind.OVERLOADED, Kind.NO_WORKER, Kind.DRAINING, Kind.INTERNAL), Blame.US),
 }
 
 

@@ -81,12 +81,12 @@ def _count(body: bytes, byte: bytes, most: int) -> int:
 
 def _excess(text: bytes, times: int) -> str | None:
     """The name of what exceeds its bound, or None. Every bracket, quote and comma in `text` counts as structure."""
-    if text.count(b"{") + text.count(b"[") > MOST_NESTED * times:
-        return f"{MOST_NESTED * times} objects and arrays"
-    if text.count(b":") > MOST_MEMBERS * times:
-        return f"{MOST_MEMBERS * times} members of objects"
-    if text.count(b'"') > 2 * MOST_STRINGS * times:
-        return f"{MOST_STRINGS * times} strings"
-    if text.count(b",") > MOST_VALUES * times:
-        return f"{MOST_VALUES * times} values"
+    for most, name, found in (
+        (MOST_NESTED, "objects and arrays", text.count(b"{") + text.count(b"[")),
+        (MOST_MEMBERS, "members of objects", text.count(b":")),
+        (MOST_STRINGS, "strings", (text.count(b'"') + 1) // 2),
+        (MOST_VALUES, "values", text.count(b",")),
+    ):
+        if found > most * times:
+            return f"{most * times} {name}"
     return None

@@ -303,19 +303,18 @@ def find(body: bytes, place: str) -> Raw | None:
 
 def _malformed(body: bytes, error: Exception) -> GatewayError:
     if isinstance(error, msgspec.ValidationError):
-        return GatewayError(Kind.BAD_REQUEST, "the request body must be a JSON object", code="invalid_json")
-    if isinstance(error, RecursionError):
-        return GatewayError(Kind.BAD_REQUEST, "the request body is nested too deeply", code="invalid_json")
-    if isinstance(error, UnicodeDecodeError):
-        return GatewayError(Kind.BAD_REQUEST, "the request body is not UTF-8", code="invalid_json")
-    if not body.strip():
-        return GatewayError(
-            Kind.BAD_REQUEST, "the request body is empty; a JSON object is required", code="invalid_json"
-        )
-    if _LONE.search(body):
+        what = "must be a JSON object"
+    elif isinstance(error, RecursionError):
+        what = "is nested too deeply"
+    elif isinstance(error, UnicodeDecodeError):
+        what = "is not UTF-8"
+    elif not body.strip():
+        what = "is empty; a JSON object is required"
+    elif _LONE.search(body):
         return _lone_surrogate(body)
-    what = str(error).removeprefix("JSON is malformed: ")
-    return GatewayError(Kind.BAD_REQUEST, f"the request body is not valid JSON: {what}", code="invalid_json")
+    else:
+        what = "is not valid JSON: " + str(error).removeprefix("JSON is malformed: ")
+    return GatewayError(Kind.BAD_REQUEST, f"the request body {what}", code="invalid_json")
 
 
 def _lone_surrogate(body: bytes) -> GatewayError:

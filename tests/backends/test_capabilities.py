@@ -13,6 +13,7 @@ from gateway.core.errors import GatewayError, Kind
 from gateway.core.messages import Beams, Chat, Complete, Image, Message, Output, Sampling, Text, Tool
 from gateway.core.ports import BEYOND, Capabilities
 from gateway.translation.ability import refuse_beyond
+from tests.raised import raised
 
 CHAT = Chat(model="m", messages=(Message("user", (Text("x"),)),))
 
@@ -55,9 +56,8 @@ def test_what_is_off_needs_no_processor(ngram: int | None) -> None:
 def test_stock_vllm_and_its_beam_search_refuse_by_name(
     sampling: Sampling, beams: Beams | None, beyond: frozenset[str], param: str
 ) -> None:
-    with pytest.raises(GatewayError) as caught:
-        sent(complete(sampling=sampling, beams=beams), beyond=beyond)
-    assert (caught.value.kind, caught.value.param) == (Kind.UNSUPPORTED, param)
+    error = raised(sent, complete(sampling=sampling, beams=beams), beyond=beyond)
+    assert (error.kind, error.param) == (Kind.UNSUPPORTED, param)
 
 
 @pytest.mark.parametrize(
@@ -71,10 +71,9 @@ def test_stock_vllm_and_its_beam_search_refuse_by_name(
 def test_an_older_engine_would_ignore_it_in_silence(
     fields: dict[str, Any], version: tuple[int, ...], param: str
 ) -> None:
-    with pytest.raises(GatewayError) as caught:
-        sent(complete(**fields), version=version)
-    assert (caught.value.kind, caught.value.param) == (Kind.UNSUPPORTED, param)
-    assert ".".join(map(str, version)) in caught.value.message
+    error = raised(sent, complete(**fields), version=version)
+    assert (error.kind, error.param) == (Kind.UNSUPPORTED, param)
+    assert ".".join(map(str, version)) in error.message
     for enough in ((), (0, 12), (0, 32, 0)):
         assert sent(complete(**fields), version=enough)
 
@@ -83,13 +82,10 @@ def test_what_a_worker_lacks_is_refused_though_nothing_was_declared() -> None:
     op = Chat(model="m", messages=CHAT.messages, tools=(Tool("f"),))
     refuse_beyond(op, Capabilities("m"))
     refuse_beyond(op, Capabilities("m", lacks=frozenset({"vision"})))
-    with pytest.raises(GatewayError) as caught:
-        refuse_beyond(op, Capabilities("m", lacks=frozenset({"tools"})))
-    assert caught.value.param == "tools"
+    assert raised(refuse_beyond, op, Capabilities("m", lacks=frozenset({"tools"}))).param == "tools"
     seen = Chat(model="m", messages=(Message("user", (Image("data:image/png;base64,AA"),)),))
-    with pytest.raises(GatewayError) as caught:
-        refuse_beyond(seen, Capabilities("m", lacks=frozenset({"vision"})))
-    assert caught.value.param == "messages.0.content.0"
+    error = raised(refuse_beyond, seen, Capabilities("m", lacks=frozenset({"vision"})))
+    assert error.param == "messages.0.content.0"
 
 
 def test_what_a_worker_lacks_outweighs_what_was_declared() -> None:

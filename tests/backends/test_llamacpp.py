@@ -34,6 +34,7 @@ from gateway.core.messages import (
 from gateway.core.ports import Capabilities, Facts
 from gateway.core.usage import Usage
 from tests.harness import Stack, sse_data
+from tests.raised import failed, raised
 
 BACKEND = LlamaCpp()
 CAN = Capabilities("small", 512)
@@ -174,9 +175,8 @@ def test_constraints(output: Output, members: dict[str, Any]) -> None:
     ],
 )
 def test_expressions_that_would_be_passed_over_in_silence(pattern: str, kind: Kind) -> None:
-    with pytest.raises(GatewayError) as caught:
-        BACKEND.write(complete(output=Output("regex", pattern=pattern)), CAN)
-    assert (caught.value.kind, caught.value.param) == (kind, "response_format")
+    error = raised(BACKEND.write, complete(output=Output("regex", pattern=pattern)), CAN)
+    assert (error.kind, error.param) == (kind, "response_format")
 
 
 @pytest.mark.parametrize(
@@ -199,9 +199,8 @@ def test_expressions_that_would_be_passed_over_in_silence(pattern: str, kind: Ki
     ],
 )
 def test_what_it_cannot_do(members: dict[str, Any], param: str) -> None:
-    with pytest.raises(GatewayError) as caught:
-        BACKEND.write(complete(**members), CAN)
-    assert (caught.value.kind, caught.value.param) == (Kind.UNSUPPORTED, param)
+    error = raised(BACKEND.write, complete(**members), CAN)
+    assert (error.kind, error.param) == (Kind.UNSUPPORTED, param)
 
 
 def test_who_says_how_to_sample_gets_no_filters_beside() -> None:
@@ -267,9 +266,8 @@ def test_structured_outputs_are_constraints(given: Any, members: dict[str, Any])
 
 @pytest.mark.parametrize("given", [{}, {"structural_tag": "x"}, {"regex": "a", "choice": ["b"]}, {"json": "{"}, 7])
 def test_structured_outputs_that_it_cannot_follow_are_refused(given: Any) -> None:
-    with pytest.raises(GatewayError) as caught:
-        sent(chat(extra={"structured_outputs": Raw(json.dumps(given).encode())}))
-    assert (caught.value.kind, caught.value.param) == (Kind.UNSUPPORTED, "structured_outputs")
+    error = raised(sent, chat(extra={"structured_outputs": Raw(json.dumps(given).encode())}))
+    assert (error.kind, error.param) == (Kind.UNSUPPORTED, "structured_outputs")
 
 
 def test_members_of_vllm_that_change_nothing_are_no_reason_to_refuse() -> None:
@@ -461,9 +459,7 @@ def test_the_end_has_no_logprob() -> None:
 def test_cut_anywhere_it_never_looks_complete() -> None:
     stream = b"".join(STREAM)
     for at in range(len(stream)):
-        (*_, end) = events(complete(stream=True), stream[:at])
-        assert isinstance(end, Failed)
-        assert end.error.kind is Kind.TRUNCATED
+        assert failed(events(complete(stream=True), stream[:at])).kind is Kind.TRUNCATED
     for at in range(len(stream)):
         assert isinstance(events(complete(stream=True), stream[:at], stream[at:])[-1], End)
 
@@ -479,9 +475,7 @@ def test_cut_anywhere_it_never_looks_complete() -> None:
     ],
 )
 def test_bodies_that_are_no_reply(body: bytes, kind: Kind) -> None:
-    with pytest.raises(GatewayError) as caught:
-        fold(BACKEND.read(Response(200, [], body), complete()))
-    assert caught.value.kind is kind
+    assert raised(fold, BACKEND.read(Response(200, [], body), complete())).kind is kind
 
 
 @pytest.mark.parametrize(("there", "all_there"), [(1, False), (2, True), (3, False)])
@@ -490,8 +484,7 @@ def test_a_reply_has_as_many_choices_as_were_asked_for(there: int, all_there: bo
     found = list(checked(BACKEND.read(Response(200, [], json.dumps(choices).encode()), complete(n=2))))
     assert isinstance(found[-1], End) is all_there
     if not all_there:
-        assert isinstance(found[-1], Failed)
-        assert found[-1].error.code == "upstream_malformed"
+        assert failed(found).code == "upstream_malformed"
 
 
 @pytest.mark.parametrize(
@@ -500,8 +493,7 @@ def test_a_reply_has_as_many_choices_as_were_asked_for(there: int, all_there: bo
 def test_what_no_choice_takes_is_not_lost_in_silence(extra: bytes) -> None:
     begun = [frame(index=1, content="b"), frame(index=0, content="a"), last(index=0)]
     found = events(complete(n=2, stream=True), *begun, extra, last(index=1))
-    assert isinstance(found[-1], Failed)
-    assert found[-1].error.code == "upstream_malformed"
+    assert failed(found).code == "upstream_malformed"
 
 
 def test_what_waits_is_counted_as_held() -> None:
@@ -534,9 +526,8 @@ def test_how_long_a_prompt_is_is_asked_first() -> None:
 def test_a_schema_passed_over_in_silence_is_noticed() -> None:
     op = complete(stream=True, output=Output("json"))
     assert isinstance(events(op, frame(content='{"a":'), frame(content="1}"), last(stop_type="eos"))[-1], End)
-    (*_, end) = events(op, frame(content="Once "), frame(content="upon"), last(stop_type="eos"))
-    assert isinstance(end, Failed)
-    assert (end.error.kind, end.error.param) == (Kind.UNSUPPORTED, "response_format")
+    error = failed(events(op, frame(content="Once "), frame(content="upon"), last(stop_type="eos")))
+    assert (error.kind, error.param) == (Kind.UNSUPPORTED, "response_format")
 
 
 @pytest.mark.parametrize(
@@ -564,9 +555,8 @@ def test_errors(status: int, message: str, kind: Kind, param: str | None) -> Non
 @pytest.mark.parametrize("prompts", [("",), ("hi", ""), ((),)])
 def test_several_choices_of_an_empty_prompt_are_refused(prompts: tuple[Any, ...]) -> None:
     """The engine would never answer."""
-    with pytest.raises(GatewayError) as caught:
-        BACKEND.write(complete(*prompts, n=2), CAN)
-    assert (caught.value.kind, caught.value.param) == (Kind.UNSUPPORTED, "n")
+    error = raised(BACKEND.write, complete(*prompts, n=2), CAN)
+    assert (error.kind, error.param) == (Kind.UNSUPPORTED, "n")
     BACKEND.write(complete(*prompts), CAN)
 
 

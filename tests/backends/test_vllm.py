@@ -14,6 +14,7 @@ from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Response
 from gateway.core.messages import Beams, Chat, Complete, Embed, Message, Op, Output, Sampling, Text, Thinking, Tool
 from gateway.core.ports import Capabilities
+from tests.raised import raised
 
 BACKEND = Vllm()
 HI = (Message("user", (Text("hi"),)),)
@@ -121,9 +122,8 @@ def test_its_own_constraints(output: Output, expected: dict[str, Any]) -> None:
 def test_beam_search() -> None:
     found = body(text(beams=Beams(3, 1.5, False)))
     assert (found["use_beam_search"], found["n"], found["length_penalty"]) == (True, 3, 1.5)
-    with pytest.raises(GatewayError) as caught:
-        body(text(beams=Beams(3, None, True)))
-    assert (caught.value.kind, caught.value.param) == (Kind.UNSUPPORTED, "early_stopping")
+    error = raised(body, text(beams=Beams(3, None, True)))
+    assert (error.kind, error.param) == (Kind.UNSUPPORTED, "early_stopping")
 
 
 def test_ids_of_tokens() -> None:
@@ -157,9 +157,8 @@ def test_how_long_a_prompt_is_is_asked_first() -> None:
 )
 def test_a_worker_that_does_not_tell(status: int, said: bytes, kind: Kind, param: str | None) -> None:
     counting = BACKEND.count(text(min_total=9), Capabilities("sim"))
-    with pytest.raises(GatewayError) as caught:
-        counting.read(Response(status, [], said))
-    assert (caught.value.kind, caught.value.param) == (kind, param)
+    error = raised(counting.read, Response(status, [], said))
+    assert (error.kind, error.param) == (kind, param)
 
 
 def test_how_long_a_chat_is_is_asked_with_all_that_its_template_reads() -> None:

@@ -38,6 +38,7 @@ from tests.conformance.cases import (
 from tests.conformance.clients import CLIENTS, Client, Heard
 from tests.conformance.scenarios import SCENARIOS
 from tests.conformance.workers import WORKERS
+from tests.raised import raised
 
 
 def cuts(stream: bytes, sizes: Iterator[int]) -> list[bytes]:
@@ -335,10 +336,9 @@ def is_no_reply(case: Case, body: bytes) -> None:
             return dialect.passthrough[backend.reply_wire(op)].whole(whole, op)
         return fold(backend.read(whole, op))
 
-    with pytest.raises(GatewayError) as caught:
-        read()
-    assert caught.value.blame is Blame.WORKER
-    assert "<" not in caught.value.message
+    error = raised(read)
+    assert error.blame is Blame.WORKER
+    assert "<" not in error.message
 
 
 def only_the_terminal_mark_is_no_reply(case: Case) -> int:

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from gateway.core.errors import GatewayError, Kind
+from gateway.core.errors import Kind
 from gateway.core.fields import Check, Field, body_members, integer, number, own_name, sort_extras, validate, with_field
+from tests.raised import raised
 
 INFINITE, NAN = float("inf"), float("nan")
 
@@ -46,24 +47,20 @@ def test_validate_names_the_first_wrong_field() -> None:
     checks = {"a": number(0), "b": integer()}
     validate({}, checks)
     validate({"a": None, "b": 1, "unknown": object()}, checks)
-    with pytest.raises(GatewayError) as caught:
-        validate({"b": "x", "a": -1}, checks)
-    assert caught.value.kind is Kind.BAD_REQUEST
-    assert caught.value.param in ("a", "b")
-    assert f"'{caught.value.param}'" in caught.value.message
+    error = raised(validate, {"b": "x", "a": -1}, checks)
+    assert error.kind is Kind.BAD_REQUEST
+    assert error.param in ("a", "b")
+    assert f"'{error.param}'" in error.message
 
 
 def test_unknown_fields_under_each_policy() -> None:
     assert sort_extras("pass", ["x", "y"]) == (("x", "y"), ())
     assert sort_extras("drop", iter(["x", "y"])) == ((), ("x", "y"))
     assert sort_extras("error", []) == ((), ())
-    with pytest.raises(GatewayError) as caught:
-        sort_extras("error", ["x", "y"])
-    assert (caught.value.kind, caught.value.param, caught.value.code) == (Kind.BAD_REQUEST, "x", "unknown_parameter")
-    assert "'x', 'y'" in caught.value.message
-    with pytest.raises(GatewayError) as caught:
-        sort_extras("error", ["x"], kind=Kind.UNSUPPORTED)
-    assert caught.value.kind is Kind.UNSUPPORTED
+    error = raised(sort_extras, "error", ["x", "y"])
+    assert (error.kind, error.param, error.code) == (Kind.BAD_REQUEST, "x", "unknown_parameter")
+    assert "'x', 'y'" in error.message
+    assert raised(sort_extras, "error", ["x"], kind=Kind.UNSUPPORTED).kind is Kind.UNSUPPORTED
 
 
 FIELDS = (

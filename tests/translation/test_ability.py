@@ -34,6 +34,7 @@ from gateway.core.messages import (
 )
 from gateway.core.ports import Backend, Capabilities
 from gateway.translation.ability import refuse_beyond, write_possible
+from tests.raised import raised
 
 ALL = frozenset(
     {"tools", "vision", "audio", "reasoning", "json", "json_schema", "regex", "beams", "embeddings", "scores"}
@@ -71,9 +72,7 @@ ROWS: list[tuple[Op, str, str | None]] = [
 @pytest.mark.parametrize(("op", "feature", "param"), ROWS)
 def test_each_need_is_refused_only_where_its_feature_is_missing(op: Op, feature: str, param: str | None) -> None:
     refuse_beyond(op, Capabilities("m", features=ALL))
-    with pytest.raises(GatewayError) as caught:
-        refuse_beyond(op, Capabilities("m", features=ALL - {feature}))
-    error = caught.value
+    error = raised(refuse_beyond, op, Capabilities("m", features=ALL - {feature}))
     assert (error.kind, error.param, error.blame) == (Kind.UNSUPPORTED, param, Blame.CLIENT)
 
 
@@ -86,9 +85,7 @@ def test_json_needs_either_of_two_features() -> None:
     op = chat(output=Output("json"))
     refuse_beyond(op, Capabilities("m", features=frozenset({"json"})))
     refuse_beyond(op, Capabilities("m", features=frozenset({"json_schema"})))
-    with pytest.raises(GatewayError) as caught:
-        refuse_beyond(op, Capabilities("m", features=frozenset()))
-    assert caught.value.value == "json_object"
+    assert raised(refuse_beyond, op, Capabilities("m", features=frozenset())).value == "json_object"
 
 
 def test_plain_chats_and_text_need_nothing() -> None:
@@ -129,9 +126,8 @@ def test_what_a_backend_refuses_to_write_is_left_out_where_it_is_optional(
 
 @pytest.mark.parametrize("features", [{"embeddings"}, {"scores"}, {"embeddings", "scores"}])
 def test_a_model_that_only_pools_takes_no_chat(features: set[str]) -> None:
-    with pytest.raises(GatewayError) as caught:
-        refuse_beyond(chat(), Capabilities("m", features=frozenset(features)))
-    assert (caught.value.kind, caught.value.code) == (Kind.UNSUPPORTED, "beyond_model")
+    error = raised(refuse_beyond, chat(), Capabilities("m", features=frozenset(features)))
+    assert (error.kind, error.code) == (Kind.UNSUPPORTED, "beyond_model")
     assert refuse_beyond(chat(), Capabilities("m", features=frozenset())) == (), "a plain chat needs no feature"
     for question in (Tokenize(model="m", prompt="hi", special=True), Detokenize(model="m", tokens=(1,))):
         assert refuse_beyond(question, Capabilities("m", features=frozenset(features))) == ()

@@ -11,20 +11,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.errors import GatewayError, Kind
+from gateway.core.errors import Kind
 from gateway.core.http import Request
 from gateway.core.ports import Settings
 from gateway.dialects import REGISTRY, create
 from gateway.wire import bulk
 from gateway.wire.bulk import MOST_MEMBERS, MOST_NESTED, MOST_STRINGS, MOST_VALUES, refuse_bulk
 from gateway.wire.json import members
+from tests.raised import raised
 
 
 def refusal(body: bytes) -> str:
-    with pytest.raises(GatewayError) as caught:
-        refuse_bulk(body)
-    assert (caught.value.kind, caught.value.code) == (Kind.BAD_REQUEST, "too_many_values")
-    return caught.value.message.removeprefix("the request body holds more than ")
+    error = raised(refuse_bulk, body)
+    assert (error.kind, error.code) == (Kind.BAD_REQUEST, "too_many_values")
+    return error.message.removeprefix("the request body holds more than ")
 
 
 def array(item: bytes, count: int) -> bytes:
@@ -96,9 +96,8 @@ def test_it_counts_as_a_parser_does(value: dict[str, Any], ascii_only: bool) -> 
 def test_a_body_has_a_thousand_members_at_most() -> None:
     most = {f"a{number}": 1 for number in range(1000)}
     assert len(members(Request("POST", "/", [], json.dumps(most).encode()))) == 1000
-    with pytest.raises(GatewayError) as caught:
-        members(Request("POST", "/", [], json.dumps({**most, "b": 1}).encode()))
-    assert (caught.value.kind, caught.value.code) == (Kind.BAD_REQUEST, "too_many_values")
+    error = raised(members, Request("POST", "/", [], json.dumps({**most, "b": 1}).encode()))
+    assert (error.kind, error.code) == (Kind.BAD_REQUEST, "too_many_values")
 
 
 @pytest.mark.parametrize("name", REGISTRY)
@@ -109,6 +108,4 @@ def test_every_dialect_refuses_too_much(name: str) -> None:
     for route in dialect.routes:
         if route.method == "POST" and route.name in asking:
             request = Request("POST", route.path, [], body, b"api-version=2024-05-01-preview", route.name)
-            with pytest.raises(GatewayError) as caught:
-                dialect.read(request)
-            assert caught.value.code == "too_many_values"
+            assert raised(dialect.read, request).code == "too_many_values"

@@ -14,6 +14,7 @@ from msgspec import Raw
 from gateway.core.errors import Blame, GatewayError, Kind
 from gateway.core.http import Headers, Request
 from gateway.wire.json import check_depth, encode, members, present, require_json, settle_unknown, typed
+from tests.raised import raised
 
 
 def request(body: bytes, *headers: tuple[bytes, bytes]) -> Request:
@@ -21,10 +22,9 @@ def request(body: bytes, *headers: tuple[bytes, bytes]) -> Request:
 
 
 def refusal(body: bytes, *headers: tuple[bytes, bytes]) -> GatewayError:
-    with pytest.raises(GatewayError) as caught:
-        members(request(body, *headers))
-    assert caught.value.blame is Blame.CLIENT
-    return caught.value
+    error = raised(members, request(body, *headers))
+    assert error.blame is Blame.CLIENT
+    return error
 
 
 def test_members_are_kept_as_they_were_written() -> None:
@@ -73,18 +73,16 @@ def test_what_is_no_object_is_refused(body: bytes, words: str) -> None:
 @pytest.mark.parametrize("value", [b"1e999", b"[-1e400]", b"[" * 100_000 + b"1.5" + b"]" * 100_000])
 def test_numbers_beyond_all_bounds_are_refused_wherever_they_are_read(name: str, value: bytes) -> None:
     """Those of some names are read as integers before anything else."""
-    with pytest.raises(GatewayError) as caught:
-        settle_unknown(members(request(b'{"%b":%b}' % (name.encode(), value))), frozenset(), "pass")
-    assert (caught.value.kind, caught.value.code) == (Kind.BAD_REQUEST, "invalid_json")
+    error = raised(settle_unknown, members(request(b'{"%b":%b}' % (name.encode(), value))), frozenset(), "pass")
+    assert (error.kind, error.code) == (Kind.BAD_REQUEST, "invalid_json")
 
 
 def test_nesting_without_end_is_refused() -> None:
     """At the top by the decoder, in a member that only passes through by `check_depth`."""
     deep = b"[" * 100_000 + b"]" * 100_000
     assert refusal(b'{"a":' + deep + b"}").kind is Kind.BAD_REQUEST
-    with pytest.raises(GatewayError) as caught:
-        check_depth({"fine": Raw(b"[1]"), "deep": Raw(deep)})
-    assert (caught.value.param, caught.value.code) == ("deep", "invalid_json")
+    error = raised(check_depth, {"fine": Raw(b"[1]"), "deep": Raw(deep)})
+    assert (error.param, error.code) == ("deep", "invalid_json")
 
 
 @pytest.mark.parametrize(
@@ -140,9 +138,7 @@ def test_json_by_any_of_its_names(declared: bytes | None) -> None:
 
 @pytest.mark.parametrize("declared", [b"text/plain", b"multipart/form-data; boundary=x", b"application/x-json"])
 def test_what_is_declared_otherwise_is_refused(declared: bytes) -> None:
-    with pytest.raises(GatewayError) as caught:
-        require_json(request(b"{}", (b"content-type", declared)))
-    assert caught.value.kind is Kind.MEDIA_TYPE
+    assert raised(require_json, request(b"{}", (b"content-type", declared))).kind is Kind.MEDIA_TYPE
 
 
 class Inner(msgspec.Struct):
@@ -170,18 +166,14 @@ _outer = msgspec.json.Decoder(Outer)
     ],
 )
 def test_a_wrong_field_is_named_as_the_client_wrote_it(body: bytes, param: str, code: str) -> None:
-    with pytest.raises(GatewayError) as caught:
-        typed(body, _outer)
-    error = caught.value
+    error = raised(typed, body, _outer)
     assert (error.kind, error.param, error.code) == (Kind.BAD_REQUEST, param, code)
     assert f"'{param}'" in error.message
 
 
 @pytest.mark.parametrize("body", [b"{", b'{"name":"\xff"}', b'{"name":"a","x":' + b"[" * 100_000])
 def test_what_is_malformed_below_the_top_is_refused(body: bytes) -> None:
-    with pytest.raises(GatewayError) as caught:
-        typed(body, _outer)
-    assert caught.value.code == "invalid_json"
+    assert raised(typed, body, _outer).code == "invalid_json"
 
 
 _VALUES = st.recursive(

@@ -10,9 +10,10 @@ import msgspec
 import pytest
 from msgspec import Raw, Struct
 
-from gateway.core.errors import GatewayError, Kind
+from gateway.core.errors import Kind
 from gateway.wire import unknown
 from gateway.wire.unknown import Form, Unknown, find_unknown, known_to
+from tests.raised import raised
 
 
 class Inner(Struct):
@@ -137,9 +138,8 @@ def test_more_objects_than_can_be_looked_into_are_left_to_their_reader(monkeypat
 def test_more_objects_than_can_be_changed_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unknown, "MOST_FOUND", 2)
     assert find({"items": [{"b": 1}, {}, {"b": None}, {}]}) is not None
-    with pytest.raises(GatewayError) as caught:
-        find({"items": [{"b": 1}, {"b": 1}, {"b": 1}]})
-    assert (caught.value.kind, caught.value.code) == (Kind.BAD_REQUEST, "too_many_values")
+    error = raised(find, {"items": [{"b": 1}, {"b": 1}, {"b": 1}]})
+    assert (error.kind, error.code) == (Kind.BAD_REQUEST, "too_many_values")
 
 
 MANY = {f"z{number}": 1 for number in range(unknown.MOST_NAMES + 1)}
@@ -158,9 +158,8 @@ MANY = {f"z{number}": 1 for number in range(unknown.MOST_NAMES + 1)}
     ids=["item", "inside an item", "object", "tagged", "one of each", "one of each inside"],
 )
 def test_more_names_than_can_be_told_are_refused(body: Any) -> None:
-    with pytest.raises(GatewayError) as caught:
-        find(body)
-    assert (caught.value.kind, caught.value.code) == (Kind.BAD_REQUEST, "too_many_values")
+    error = raised(find, body)
+    assert (error.kind, error.code) == (Kind.BAD_REQUEST, "too_many_values")
 
 
 def test_as_many_names_as_are_allowed_are_found_and_free_objects_may_have_more() -> None:

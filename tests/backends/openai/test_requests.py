@@ -33,6 +33,7 @@ from gateway.core.ports import Capabilities
 from gateway.wire.json import encode
 from gateway.wire.openai.requests.parts import fold_system, write_message
 from tests.backends.openai.exchange import BACKEND, CAN, chat, text
+from tests.raised import raised
 
 
 def body(op: Op) -> Any:
@@ -43,10 +44,9 @@ def body(op: Op) -> Any:
 
 
 def refused(op: Op) -> str | None:
-    with pytest.raises(GatewayError) as caught:
-        BACKEND.write(op, CAN)
-    assert caught.value.kind is Kind.UNSUPPORTED
-    return caught.value.param
+    error = raised(BACKEND.write, op, CAN)
+    assert error.kind is Kind.UNSUPPORTED
+    return error.param
 
 
 def test_each_operation_has_its_path() -> None:
@@ -265,9 +265,8 @@ def test_completions_beyond_openai_are_refused(members: dict[str, Any], param: s
     ("members", "param"), [({"max_total": 9}, "max_total_tokens"), ({"min_total": 9}, "min_total_tokens")]
 )
 def test_no_word_tells_how_long_a_prompt_is(members: dict[str, Any], param: str) -> None:
-    with pytest.raises(GatewayError) as caught:
-        BACKEND.count(text(**members), CAN)
-    assert (caught.value.kind, caught.value.param) == (Kind.UNSUPPORTED, param)
+    error = raised(BACKEND.count, text(**members), CAN)
+    assert (error.kind, error.param) == (Kind.UNSUPPORTED, param)
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from gateway.core.lifecycle import checked, fold
 from gateway.core.messages import Chat, Complete, Logprobs
 from gateway.core.usage import Usage
 from tests.backends.tgi.exchange import TGI, streamed, text
+from tests.raised import failed
 
 
 def token(number: int, said: str, *, special: bool = False) -> dict[str, Any]:
@@ -92,16 +93,12 @@ def test_the_prompts_tokens_where_they_are_told(headers: Any, prefill: Any, expe
 
 @pytest.mark.parametrize("place", [0, 20, len(STREAM) // 2, STREAM.rindex(b"data:")])
 def test_a_stream_that_is_cut(place: int) -> None:
-    last = streamed(text(), STREAM[:place])[-1]
-    assert isinstance(last, Failed)
-    assert last.error.kind is Kind.TRUNCATED
+    assert failed(streamed(text(), STREAM[:place])).kind is Kind.TRUNCATED
 
 
 @pytest.mark.parametrize("junk", [b"{}", b"[]", b'{"generated_text":"x"}', b'{"token":{"id":1}}', b"\xff"])
 def test_junk(junk: bytes) -> None:
-    last = streamed(text(), event(token(1, "a")) + b"data:" + junk + b"\n\n")[-1]
-    assert isinstance(last, Failed)
-    assert last.error.kind is Kind.UPSTREAM
+    assert failed(streamed(text(), event(token(1, "a")) + b"data:" + junk + b"\n\n")).kind is Kind.UPSTREAM
     last = list(TGI.read(Response(200, [], junk), text()))[-1]
     assert isinstance(last, Failed)
 

@@ -29,6 +29,7 @@ from gateway.core.messages import (
 from gateway.core.ports import Capabilities
 from gateway.translation import totals
 from tests.backends.tgi.exchange import TGI, chat, text
+from tests.raised import raised
 
 CAN = Capabilities("ignored")
 SCHEMA = Raw(b'{"properties":{"a":{"type":"string"}}}')
@@ -171,18 +172,15 @@ def test_what_a_text_cannot_have(param: str, fields: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(("param", "fields"), REFUSED + REFUSED_CHATS)
 def test_what_a_chat_cannot_have(param: str, fields: dict[str, Any]) -> None:
-    with pytest.raises(GatewayError) as caught:
-        sent(chat(**fields))
-    assert (caught.value.kind, caught.value.param) == (Kind.UNSUPPORTED, param)
+    error = raised(sent, chat(**fields))
+    assert (error.kind, error.param) == (Kind.UNSUPPORTED, param)
 
 
 def test_several_prompts_and_embeddings() -> None:
-    with pytest.raises(GatewayError) as caught:
-        TGI.write(Complete(model="m", prompts=("a", "b")), CAN)
-    assert (caught.value.kind, caught.value.param) == (Kind.UNSUPPORTED, "prompt")
-    with pytest.raises(GatewayError) as caught:
-        TGI.write(Embed(model="m", inputs=("a",)), CAN)
-    assert (caught.value.kind, caught.value.param) == (Kind.UNSUPPORTED, None)
+    error = raised(TGI.write, Complete(model="m", prompts=("a", "b")), CAN)
+    assert (error.kind, error.param) == (Kind.UNSUPPORTED, "prompt")
+    error = raised(TGI.write, Embed(model="m", inputs=("a",)), CAN)
+    assert (error.kind, error.param) == (Kind.UNSUPPORTED, None)
 
 
 def test_messages_and_tools() -> None:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
-
 from gateway.core.errors import GatewayError
 from gateway.core.fields import ExtrasPolicy
 from gateway.core.messages import Chat, Complete, Embed, Message
 from gateway.wire.openai.requests.reading import read_chat, read_embed, read_text
+from tests.raised import raised
 
 HI = [{"role": "user", "content": "hi"}]
 
@@ -38,6 +37,4 @@ def messages(*given: dict[str, Any]) -> tuple[Message, ...]:
 
 
 def refusal(read: Any, **members: Any) -> GatewayError:
-    with pytest.raises(GatewayError) as caught:
-        read(**members)
-    return caught.value
+    return raised(read, **members)

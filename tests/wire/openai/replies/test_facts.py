@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from gateway import backends
-from gateway.core.errors import GatewayError, Kind
+from gateway.core.errors import Kind
 from gateway.core.ports import UNKNOWN, Facts
 from gateway.wire.openai.replies.facts import facts_of
+from tests.raised import raised
 
 
 def said(*entries: Any) -> bytes:
@@ -48,16 +49,12 @@ def test_a_list_that_tells_nothing_of_the_model(body: bytes) -> None:
 
 @pytest.mark.parametrize("context", [0, -1, 2**31, 1e400, 8192.5, "8192", True, [8192]])
 def test_a_context_that_makes_no_sense(context: Any) -> None:
-    with pytest.raises(GatewayError) as caught:
-        facts_of(said({"id": "m", "max_model_len": context}), "m")
-    assert caught.value.kind is Kind.UPSTREAM
+    assert raised(facts_of, said({"id": "m", "max_model_len": context}), "m").kind is Kind.UPSTREAM
 
 
 @pytest.mark.parametrize("body", [b"", b"<html>", b"[]", b"{}", b'{"data":{}}', b"\xff", b"[" * 100_000])
 def test_what_is_no_list_of_models(body: bytes) -> None:
-    with pytest.raises(GatewayError) as caught:
-        facts_of(body, "m")
-    assert caught.value.kind is Kind.UPSTREAM
+    assert raised(facts_of, body, "m").kind is Kind.UPSTREAM
 
 
 def test_adapters_are_the_models_whose_parent_it_is() -> None:

@@ -15,6 +15,7 @@ from gateway.core.lifecycle import checked, fold
 from gateway.core.messages import Beams, Chat, Complete, Embed
 from gateway.core.usage import Usage
 from tests.backends.openai.exchange import BACKEND, chat, text
+from tests.raised import failed, raised
 
 
 def streamed(*chunks: Any, op: Chat | Complete | None = None, done: bool = True) -> list[Event]:
@@ -281,9 +282,7 @@ def test_a_reply_without_an_id_is_given_one(op: Chat | Complete, prefix: str, sa
 
 @pytest.mark.parametrize("word", ["abort", "error"])
 def test_a_generation_given_up_is_a_failure(word: str) -> None:
-    last = streamed(chunk(content="a"), chunk(word))[-1]
-    assert isinstance(last, Failed)
-    assert last.error.code == "upstream_aborted"
+    assert failed(streamed(chunk(content="a"), chunk(word))).code == "upstream_aborted"
 
 
 def test_a_whole_reply_without_a_reason_has_ended() -> None:
@@ -316,9 +315,8 @@ def test_embeddings_are_put_in_order() -> None:
 
 @pytest.mark.parametrize("said", [b"", b"<p>", b"{}", b'{"data":7}', b'{"data":[{}]}', b'{"error":"x"}'])
 def test_what_are_no_embeddings(said: bytes) -> None:
-    with pytest.raises(GatewayError) as caught:
-        BACKEND.read_embeddings(Response(200, [], said), Embed(model="m", inputs=("a",)))
-    assert caught.value.blame is Blame.WORKER
+    error = raised(BACKEND.read_embeddings, Response(200, [], said), Embed(model="m", inputs=("a",)))
+    assert error.blame is Blame.WORKER
 
 
 # -- errors ---------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from msgspec import Raw
 
-from gateway.core.errors import GatewayError, Kind
+from gateway.core.errors import Kind
 from gateway.core.fields import ExtrasPolicy
 from gateway.core.messages import (
     Chat,
@@ -27,6 +27,7 @@ from gateway.core.messages import (
 )
 from gateway.wire.openai.requests.reading import read_chat, read_text
 from gateway.wire.openai.requests.views import LONGEST_PATTERN
+from tests.raised import raised
 from tests.wire.openai.exchange import CALL, HI, TOOLS, chat, embed, refusal, text
 
 
@@ -156,9 +157,8 @@ def test_what_is_unknown_does_not_hide_what_is_wrong(members: dict[str, Any], pa
 
 @pytest.mark.parametrize("name", ["functions", "function_call"])
 def test_deprecated_functions_are_refused(name: str) -> None:
-    with pytest.raises(GatewayError) as caught:
-        read_chat(b'{"messages":[{"role":"user","content":"x"}]}', {name: Raw(b"[]")}, {}, ())
-    assert (caught.value.kind, caught.value.param) == (Kind.UNSUPPORTED, name)
+    error = raised(read_chat, b'{"messages":[{"role":"user","content":"x"}]}', {name: Raw(b"[]")}, {}, ())
+    assert (error.kind, error.param) == (Kind.UNSUPPORTED, name)
 
 
 @pytest.mark.parametrize(
@@ -277,9 +277,7 @@ def test_it_is_dropped_and_named() -> None:
 
 def test_it_is_refused_by_its_place() -> None:
     body = json.dumps({"messages": [*HI, *STRAYS["messages"]]}).encode()
-    with pytest.raises(GatewayError) as caught:
-        read_chat(body, {}, {}, (), "error", Kind.UNSUPPORTED)
-    error = caught.value
+    error = raised(read_chat, body, {}, {}, (), "error", Kind.UNSUPPORTED)
     assert (error.kind, error.param, error.code) == (Kind.UNSUPPORTED, "messages.1.x", "unknown_parameter")
     assert "'messages.2.content.1.x'" in error.message
 
@@ -347,9 +345,8 @@ def test_a_pattern_is_bounded_before_it_is_passed_on(place: str, letter: str, le
         if length <= LONGEST_PATTERN:
             assert outer in read_it(body, raw, {outer: raw[outer]}, ()).extra
             continue
-        with pytest.raises(GatewayError) as caught:
-            read_it(body, raw, {outer: raw[outer]}, ())
-        assert (caught.value.kind, caught.value.param) == (Kind.BAD_REQUEST, place)
+        error = raised(read_it, body, raw, {outer: raw[outer]}, ())
+        assert (error.kind, error.param) == (Kind.BAD_REQUEST, place)
 
 
 def test_other_constraints_may_be_longer_than_a_pattern() -> None:

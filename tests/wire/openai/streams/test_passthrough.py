@@ -15,6 +15,7 @@ from gateway.wire import sse
 from gateway.wire.openai.replies.defaults import ReplyDefaults
 from gateway.wire.openai.replies.whole import whole
 from gateway.wire.openai.streams.passthrough import Asked, PassthroughLane
+from tests.raised import raised
 
 
 def refuse(error: GatewayError) -> bytes:
@@ -34,6 +35,12 @@ def chunk(*choices: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 def choice(index: int = 0, finish: str | None = None, /, **delta: Any) -> dict[str, Any]:
     return {"index": index, "delta": delta, "logprobs": None, "finish_reason": finish}
+
+
+def failure(lane: PassthroughLane) -> GatewayError:
+    """Why the reply will never be complete."""
+    assert lane.error is not None
+    return lane.error
 
 
 def frame(body: Any, spaced: bool = False) -> bytes:
@@ -109,11 +116,8 @@ def test_counts_that_make_no_sense_are_charged_to_nobody(count: int) -> None:
     lane = relay()
     carried(lane, ROLE, TEXT, STOP, chunk(usage=usage))
     assert lane.usage is None
-    assert lane.error is not None
-    assert lane.error.code == "upstream_malformed"
-    with pytest.raises(GatewayError) as caught:
-        whole(json.dumps({**reply(), "usage": usage}).encode(), CHAT)
-    assert caught.value.code == "upstream_malformed"
+    assert failure(lane).code == "upstream_malformed"
+    assert raised(whole, json.dumps({**reply(), "usage": usage}).encode(), CHAT).code == "upstream_malformed"
 
 
 def test_usage_on_a_chunk_with_choices_is_taken_off_it() -> None:
@@ -154,8 +158,7 @@ def test_reasons_are_those_that_openai_knows(said: str, told: str) -> None:
 def test_a_generation_given_up_is_a_failure(said: str) -> None:
     lane = relay()
     carried(lane, ROLE, TEXT, chunk(choice(0, said)))
-    assert lane.error is not None
-    assert lane.error.code == "upstream_aborted"
+    assert failure(lane).code == "upstream_aborted"
 
 
 def test_other_forms_of_the_same_stream_become_one() -> None:
@@ -199,8 +202,7 @@ def test_the_mark_alone_is_no_end(bodies: list[Any]) -> None:
     carried(lane, *bodies)
     lane.eof()
     assert not lane.done
-    assert lane.error is not None
-    assert lane.error.kind is Kind.TRUNCATED
+    assert failure(lane).kind is Kind.TRUNCATED
 
 
 @pytest.mark.parametrize("chat", [True, False])
@@ -233,9 +235,8 @@ def test_what_follows_the_mark_is_not_read() -> None:
 def test_junk_is_the_workers_fault(junk: bytes) -> None:
     lane = relay()
     lane.feed(b"data: " + junk + b"\n\n")
-    assert lane.error is not None
-    assert lane.error.blame is Blame.WORKER
-    assert lane.error.code == "upstream_malformed"
+    error = failure(lane)
+    assert (error.blame, error.code) == (Blame.WORKER, "upstream_malformed")
 
 
 @pytest.mark.parametrize(
@@ -252,8 +253,7 @@ def test_an_error_within_the_stream_is_one(error: Any, kind: Kind) -> None:
     lane = relay()
     carried(lane, ROLE, TEXT)
     assert lane.feed(frame({"error": error})) == b""
-    assert lane.error is not None
-    assert lane.error.kind is kind
+    assert failure(lane).kind is kind
 
 
 def test_a_failure_from_elsewhere_is_told() -> None:
@@ -327,20 +327,14 @@ def test_a_whole_replys_thinking_comes_under_both_names(name: str) -> None:
     ],
 )
 def test_what_is_no_whole_reply_is_the_workers_fault(body: bytes) -> None:
-    with pytest.raises(GatewayError) as caught:
-        whole(body, CHAT)
-    assert caught.value.code == "upstream_malformed"
+    assert raised(whole, body, CHAT).code == "upstream_malformed"
 
 
 def test_an_error_in_a_200_is_an_error() -> None:
-    with pytest.raises(GatewayError) as caught:
-        whole(b'{"error":{"message":"bad","code":400}}', CHAT)
-    assert caught.value.kind is Kind.BAD_REQUEST
+    assert raised(whole, b'{"error":{"message":"bad","code":400}}', CHAT).kind is Kind.BAD_REQUEST
     aborted = reply()
     aborted["choices"][0]["finish_reason"] = "abort"
-    with pytest.raises(GatewayError) as caught:
-        whole(json.dumps(aborted).encode(), CHAT)
-    assert caught.value.code == "upstream_aborted"
+    assert raised(whole, json.dumps(aborted).encode(), CHAT).code == "upstream_aborted"
 
 
 TEXTS = Complete(model="m", prompts=("a", "b"))
@@ -360,9 +354,7 @@ VECTORS = Embed(model="m", inputs=("a", "b"))
     ],
 )
 def test_less_than_was_asked_for_is_the_workers_fault(op: Complete | Embed, body: dict[str, Any]) -> None:
-    with pytest.raises(GatewayError) as caught:
-        whole(json.dumps({"model": "m", **body}).encode(), op)
-    assert caught.value.code == "upstream_malformed"
+    assert raised(whole, json.dumps({"model": "m", **body}).encode(), op).code == "upstream_malformed"
 
 
 def test_as_much_as_was_asked_for_is_a_reply() -> None:
@@ -399,8 +391,7 @@ def test_a_broken_chunk_late_in_a_stream_is_an_error(broken: bytes) -> None:
     usual = frame(TEXT)
     carried(lane, ROLE, TEXT, TEXT, TEXT)
     assert lane.feed(usual.replace(b'"content":"Hi"', broken)) == b""
-    assert lane.error is not None
-    assert lane.error.code == "upstream_malformed"
+    assert failure(lane).code == "upstream_malformed"
 
 
 @pytest.mark.parametrize("odd", ['{"content":"a\\ud83d"}', '{"content":"a","note":"\\udC00"}'])
@@ -426,8 +417,7 @@ def test_an_empty_word_is_no_end() -> None:
 def test_fewer_choices_than_asked_for_are_no_whole_stream() -> None:
     lane = relay(choices=2)
     carried(lane, ROLE, TEXT, STOP, DONE)
-    assert lane.error is not None
-    assert lane.error.kind is Kind.TRUNCATED
+    assert failure(lane).kind is Kind.TRUNCATED
 
 
 def test_what_several_choices_say_is_told_apart() -> None:
@@ -545,8 +535,7 @@ def test_text_after_a_choices_end_is_an_error(late: dict[str, Any]) -> None:
     texts = [chunk(choice(content=str(n))) for n in range(3)]
     assert len(carried(lane, ROLE, *texts, STOP)) == 5
     carried(lane, chunk(late))
-    assert lane.error is not None
-    assert lane.error.code == "upstream_malformed"
+    assert failure(lane).code == "upstream_malformed"
 
 
 def test_an_empty_chunk_after_a_choices_end_is_left_out() -> None:
@@ -598,9 +587,7 @@ def test_what_is_no_strict_json_is_not_passed_on(odd: str) -> None:
         carried(lane, ROLE, *before)
         told = frame({**TEXT, "odd": 7}).replace(b'"odd":7', b'"odd":' + odd.encode("latin-1"))
         assert lane.feed(told) == b""
-        assert lane.error is not None
-        assert lane.error.code == "upstream_malformed"
+        assert failure(lane).code == "upstream_malformed"
     body = json.dumps({**reply(), "odd": 7}, separators=(",", ":")).encode()
-    with pytest.raises(GatewayError) as caught:
-        whole(body.replace(b'"odd":7', b'"odd":' + odd.encode("latin-1")), CHAT)
-    assert caught.value.code == "upstream_malformed"
+    error = raised(whole, body.replace(b'"odd":7', b'"odd":' + odd.encode("latin-1")), CHAT)
+    assert error.code == "upstream_malformed"
