@@ -58,9 +58,13 @@ class Api(Dialect):
     def settle(self, raw: Extra, operation: str) -> tuple[Extra, tuple[str, ...]]:
         """(the members of `raw` without a row in the table, as far as they are kept; the names of dropped and ignored
         members). See `settle_unknown`."""
-        binding = CONSTRAINTS.get(operation, ())
-        extra, dropped = settle_unknown(raw, self.known[operation], self.extras, kind=self.unknown, binding=binding)
-        return extra, (*dropped, *[name for name in self.ignored[operation] if name in raw])
+        extra: Extra = {}
+        dropped: tuple[str, ...] = ()
+        known, ignored = self.known[operation], self.ignored[operation]
+        if not known.issuperset(raw):
+            binding = CONSTRAINTS.get(operation, ())
+            extra, dropped = settle_unknown(raw, known, self.extras, kind=self.unknown, binding=binding)
+        return extra, (*dropped, *[name for name in ignored if name in raw]) if ignored else dropped
 
     def listed(self, request: Request) -> ListModels:
         """The request for a route in `lists`; a path may name the model."""

@@ -40,8 +40,7 @@ _messages = msgspec.json.Decoder(list[dict[str, Raw]]).decode
 
 
 def read(request: Request, api: Api) -> Chat:
-    """Reads a request. Raises GatewayError (MEDIA_TYPE, BAD_REQUEST,
-    UNSUPPORTED)."""
+    """Reads a request. Raises GatewayError (MEDIA_TYPE, BAD_REQUEST, UNSUPPORTED)."""
     require_json(request)
     given = members(request)
     policy = api.extras

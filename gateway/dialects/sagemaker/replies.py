@@ -130,26 +130,31 @@ class Writer(OpenAIStreamWriter):
         self.headers = FRAMED_HEADERS if framed else [*sse.HEADERS, *([] if op.view == "invocations" else [VARIANT])]
         self.clean_end = framed
         self._frame: Callable[[bytes], bytes] = part_frame if framed else bytes
+        self._end_of_line = b"}\n\n" if self._chat else b',"usage":null}\n\n'
+        self.more = b',"finish_reason":null,"stop_reason":null}]' + self._end_of_line
         # The chunk with a choice's last text, up to its end.
         self._held: dict[int, bytes] = {}
 
     def write(self, event: Event) -> bytes:
         if type(event) is Delta:
-            part, text = self._open[event.choice, event.index], encode_line(event.text)
+            part, frame = self._open[event.choice, event.index], self._frame
             if event.logprobs is None and not event.last:
-                return self._frame(part.before + text + part.ordinary)
-            chunk = self._special(event, part, text)
+                return frame(part.before + encode_line(event.text) + part.ordinary)
+            chunk = self._special(event, part, encode_line(event.text))
             if not event.last:
-                return self._frame(chunk)
-            self._held[event.choice] = chunk.removesuffix(self._more)
+                return frame(chunk)
+            self._held[event.choice] = chunk.removesuffix(self.more)
             return b""
         if type(event) is Failed:
-            held = b"".join(chunk + self._more for chunk in self._held.values())
+            held = b"".join(chunk + self.more for chunk in self._held.values())
             return self._framed(held) + self._refuse(event.error)
-        return self._framed(super().write(event))
+        sent = super().write(event)
+        return self._framed(sent)
 
     def _framed(self, chunks: bytes) -> bytes:
-        return b"".join(self._frame(chunk + b"\n\n") for chunk in chunks.split(b"\n\n")[:-1])
+        if self._frame is bytes or not chunks:
+            return chunks
+        return b"".join([part_frame(chunk + b"\n\n") for chunk in chunks.split(b"\n\n")[:-1]])
 
     def keepalive(self) -> bytes:
         """A blank line between events, in its own frame if there are frames. Every SSE parser ignores it, and it
@@ -160,14 +165,13 @@ class Writer(OpenAIStreamWriter):
         kind = "chat.completion.chunk" if self._chat else "text_completion"
         return {"id": id_of(event.id, self._chat), "object": kind, "created": event.created, "model": MODEL}
 
-    def _closing(self, event: Finish | None = None) -> bytes:
-        reason, stop = (event.reason, _stop(event.stop_sequence)) if event is not None else (None, None)
-        end = b"" if self._chat else b',"usage":null'
-        return b',"finish_reason":%b,"stop_reason":%b}]%b}\n\n' % (encode(reason), encode_line(stop), end)
+    def _last_end(self, event: Finish) -> bytes:
+        reason, stop = encode(event.reason), encode_line(_stop(event.stop_sequence))
+        return b',"finish_reason":%b,"stop_reason":%b}]%b' % (reason, stop, self._end_of_line)
 
     def _finish(self, event: Finish) -> bytes:
         held = self._held.pop(event.choice, None)
-        return held + self._closing(event) if held is not None else super()._finish(event)
+        return held + self._last_end(event) if held is not None else super()._finish(event)
 
     def _usage(self, usage: Usage) -> bytes:
         return self._head + b'],"usage":' + encode(write_usage(usage)) + b"}\n\n"

@@ -14,15 +14,7 @@ from gateway.core.messages import Chat
 from gateway.core.ports import Settings
 from gateway.dialects import create
 from gateway.dialects.friendli.fields import FIELDS
-from tests.dialects.friendli.exchange import (
-    DIALECT,
-    HI,
-    lane,
-    read_chat,
-    refused,
-    request,
-    to_worker,
-)
+from tests.dialects.friendli.exchange import DIALECT, HI, lane, read_chat, refused, request, to_worker
 
 CLIENT_CHAT: dict[str, Any] = {
     **{field.name: None for field in FIELDS["chat"] if field.sample is not None},
@@ -83,12 +75,8 @@ def test_a_chat_in_openais_json_schema() -> None:
 
 def test_a_chats_reply_has_no_reason_that_the_client_does_not_know() -> None:
     op = read_chat(model="m")
-    body = {
-        "id": "c",
-        "model": "w",
-        "created": 5,
-        "choices": [{"index": 0, "message": {"content": "hi"}, "finish_reason": "content_filter"}],
-    }
+    choice = {"index": 0, "message": {"content": "hi"}, "finish_reason": "content_filter"}
+    body = {"id": "c", "model": "w", "created": 5, "choices": [choice]}
     reply = fold(Vllm().read(Response(200, [], json.dumps(body).encode()), op))
     said = json.loads(DIALECT.write(reply, op).body)
     assert said["choices"][0]["finish_reason"] == "stop"

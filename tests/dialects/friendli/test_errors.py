@@ -12,14 +12,7 @@ from gateway.backends.openai import OpenAI
 from gateway.backends.vllm import Vllm
 from gateway.core.errors import GatewayError, Kind
 from gateway.dialects.friendli.replies import ERRORS
-from tests.dialects.friendli.exchange import (
-    CAN,
-    DIALECT,
-    events,
-    lane,
-    read,
-    read_chat,
-)
+from tests.dialects.friendli.exchange import CAN, DIALECT, events, lane, read, read_chat
 
 
 @pytest.mark.parametrize("kind", list(Kind))

@@ -12,29 +12,15 @@ from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Response
 from gateway.core.lifecycle import fold
 from gateway.core.ports import Capabilities
-from tests.dialects.friendli.exchange import (
-    CLIENT_BODY,
-    DIALECT,
-    read,
-    read_chat,
-    refused,
-    to_worker,
-)
+from tests.dialects.friendli.exchange import CLIENT_BODY, DIALECT, read, read_chat, refused, to_worker
 
 
 def test_the_clients_body_is_read_and_every_default_is_said_aloud() -> None:
     sent = to_worker(read(CLIENT_BODY))
     seed = sent.pop("seed")
     assert 0 <= seed < 2**31
-    assert sent == {
-        "prompt": "Say this is a test!",
-        "model": "w",
-        "max_tokens": 2048,
-        "temperature": 1.0,
-        "top_k": 0,
-        "top_p": 1.0,
-        "return_token_ids": True,
-    }
+    own = {"prompt": "Say this is a test!", "model": "w", "max_tokens": 2048, "return_token_ids": True}
+    assert sent == {**own, "temperature": 1.0, "top_k": 0, "top_p": 1.0}
 
 
 def test_members_whose_form_differs_from_the_workers() -> None:
@@ -126,18 +112,9 @@ def test_beam_search() -> None:
 
 def test_a_beam_search_has_one_choice_the_best_beam() -> None:
     op = read(num_beams=2, seed=3)
-    body = json.dumps(
-        {
-            "id": "c",
-            "model": "w",
-            "created": 1,
-            "choices": [
-                {"index": i, "text": f" {i}", "finish_reason": "length", "token_ids": [i, 9]} for i in range(2)
-            ],
-            "usage": {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7},
-        }
-    ).encode()
-    reply = fold(Vllm().read(Response(200, [], body), op))
+    beams = [{"index": i, "text": f" {i}", "finish_reason": "length", "token_ids": [i, 9]} for i in range(2)]
+    body = {"choices": beams, "usage": {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7}}
+    reply = fold(Vllm().read(Response(200, [], json.dumps(body).encode()), op))
     said = json.loads(DIALECT.write(reply, op).body)
     assert said["choices"] == [{"index": 0, "seed": 3, "text": " 0", "tokens": [0, 9], "finish_reason": "length"}]
     assert said["usage"] == {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
@@ -155,7 +132,6 @@ def test_what_is_ignored_is_named() -> None:
         ({"tokens": [1]}, "prompt"),
         ({"prompt": None}, "prompt"),
         ({"prompt": None, "tokens": []}, "tokens"),
-        ({"prompt": 1}, "prompt"),
         ({"max_tokens": 5, "max_total_tokens": 5}, "max_total_tokens"),
         ({"min_tokens": 5, "min_total_tokens": 5}, "min_total_tokens"),
         ({"prompt": None, "tokens": [1, 2], "max_total_tokens": 2}, "max_total_tokens"),
@@ -171,8 +147,6 @@ def test_what_is_ignored_is_named() -> None:
         ({"length_penalty": 2.0}, "length_penalty"),
         ({"early_stopping": True}, "early_stopping"),
         ({"encoder_repetition_penalty": 0.9}, "encoder_repetition_penalty"),
-        ({"stop": "a"}, "stop"),
-        ({"stop_tokens": [[1]]}, "stop_tokens.0"),
         ({"stop_tokens": [{"tokens": []}]}, "stop_tokens.0.tokens"),
         ({"beam_search_type": "GREEDY"}, "beam_search_type"),
         ({"response_format": {"type": "xml"}}, "response_format.type"),

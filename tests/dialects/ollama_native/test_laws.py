@@ -335,12 +335,6 @@ def test_law_9_a_failure_in_a_stream_is_one_line_and_a_cut(client: httpx.Client,
     assert before
 
 
-@pytest.mark.parametrize(("fault", "status"), [("status:500", 502), ("status:503", 503), ("status:400", 400)])
-@pytest.mark.parametrize("stream", [False, True])
-def test_law_9_a_failure_before_it_has_its_status(client: httpx.Client, fault: str, status: int, stream: bool) -> None:
-    assert refused(client, "/api/chat", {**scripted(fault=fault), "stream": stream}, status)
-
-
 # -- 10 to 14: formats, loading, options, thinking --------------------------------------------------------------------
 
 SCHEMA = {"type": "object", "properties": {"b": {"type": "string"}, "a": {"type": "integer"}}}

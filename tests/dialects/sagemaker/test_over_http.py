@@ -12,7 +12,7 @@ import pytest
 
 from gateway.dialects.sagemaker.fields import MODEL
 from tests.app.asking import key
-from tests.dialects.sagemaker.exchange import HI, chunks, payloads
+from tests.dialects.sagemaker.exchange import HI, payloads
 from tests.harness import Stack
 
 
@@ -108,14 +108,6 @@ def test_paths_and_methods_that_are_not_there(stack: Stack) -> None:
     assert (reply.status_code, reply.json()["error"]["code"]) == (404, "unknown_path")
 
 
-def test_a_stream_on_the_plain_paths_is_server_sent_events(stack: Stack) -> None:
-    body = {"prompt": ["a", "b"], "max_tokens": 2, "stream": True}
-    reply = httpx.post(stack.url + "/invocations", json=body)
-    assert reply.headers["content-type"] == "text/event-stream"
-    assert reply.content.endswith(b"data: [DONE]\n\n")
-    assert {chunk["choices"][0]["index"] for chunk in chunks(reply.content)} == {0, 1}
-
-
 def test_the_response_stream(stack: Stack) -> None:
     headers = {"X-Amzn-SageMaker-Custom-Attributes": "k=v", "X-Amzn-SageMaker-Session-Id": "NEW_SESSION"}
     reply = httpx.post(
@@ -130,32 +122,6 @@ def test_the_response_stream(stack: Stack) -> None:
     parts = payloads(reply.content)
     assert len(parts) == 5
     assert parts[-1] == b"data: [DONE]\n\n"
-
-
-@pytest.mark.parametrize(
-    ("fault", "status", "type_", "original"),
-    [
-        ("status:400", 424, "ModelError", 400),
-        ("status:500", 424, "ModelError", 500),
-        ("status:503", 503, "ServiceUnavailable", None),
-        ("error-frame:500", 424, "ModelError", 500),
-        ("fin", 424, "ModelError", 502),
-    ],
-)
-def test_a_failing_worker_before_the_first_byte(
-    stack: Stack, fault: str, status: int, type_: str, original: int | None
-) -> None:
-    message = "sim:" + json.dumps({"text": "a", "fault": fault})
-    reply = httpx.post(
-        stack.url + "/sagemaker/endpoints/ep/invocations-response-stream",
-        json={"messages": [{"role": "user", "content": message}]},
-    )
-    assert (reply.status_code, reply.headers["x-amzn-errortype"]) == (status, type_)
-    assert reply.json().get("OriginalStatusCode") == original
-    raw = httpx.post(stack.url + "/invocations", json={"messages": [{"role": "user", "content": message}]})
-    assert raw.status_code >= 400
-    assert "x-amzn-errortype" not in raw.headers
-    assert raw.json()["error"]["message"]
 
 
 def test_ping_needs_no_key_and_everything_else_does() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, assert_never
+from typing import Any, assert_never
 
 from gateway.core.errors import GatewayError
 from gateway.core.events import Delta, End, Event, Failed, Finish, PartEnd, PartStart, Start, UsageReport
@@ -34,6 +34,7 @@ class OpenAIStreamWriter:
     thinking  the names of a thinking text: one, or two that both have it
     logprobs  the form of a chat's logprobs
     silent    a delta without text
+    more      the end of a chunk, behind its logprobs, if its choice goes on
     """
 
     headers: Headers = sse.HEADERS
@@ -42,6 +43,7 @@ class OpenAIStreamWriter:
     thinking: tuple[bytes, ...] = (b"reasoning", b"reasoning_content")
     logprobs = b'{"content":%b,"refusal":null}'
     silent = b'"delta":{}'
+    more = b',"finish_reason":null}]}\n\n'
 
     def __init__(self, op: Generate, refuse: Callable[[GatewayError], bytes]) -> None:
         self._op = op
@@ -55,7 +57,6 @@ class OpenAIStreamWriter:
         # The last chunk of a stream without a fingerprint so far. It is held back: the worker may send one after it.
         self._last = b""
         self._without_fingerprint = False
-        self._more = self._closing()
 
     def write(self, event: Event) -> bytes:
         if type(event) is Delta:
@@ -105,48 +106,41 @@ class OpenAIStreamWriter:
         if not self._chat:
             return b""
         role = b'"delta":{"role":"assistant","content":""}'
-        return b"".join(self._chunk(choice, role) for choice in range(self._op.n))
+        return b"".join([self._chunk(choice, role, self.more) for choice in range(self._op.n)])
 
-    def _chunk(self, choice: int, delta: bytes, closing: bytes | None = None) -> bytes:
-        return b'%b{"index":%d,%b,"logprobs":null%b' % (self._head, choice, delta, closing or self._more)
+    def _chunk(self, choice: int, delta: bytes, end: bytes) -> bytes:
+        return b'%b{"index":%d,%b,"logprobs":null%b' % (self._head, choice, delta, end)
 
-    def _closing(self, event: Finish | None = None) -> bytes:
-        """The end of a chunk, behind its logprobs. event: the end of its choice, if the chunk has it."""
-        return b',"finish_reason":%b}]}\n\n' % encode(event.reason if event is not None else None)
+    def _last_end(self, event: Finish) -> bytes:
+        """The end of the last chunk of a choice, as `more`."""
+        return b',"finish_reason":%b}]}\n\n' % encode(event.reason)
 
     def _part(self, event: PartStart) -> bytes:
         before = b'%b{"index":%d,' % (self._head, event.choice)
-        out, twice = b"", False
+        out, after, twice = b"", b"}", False
         if not self._chat:
             before, after = before + b'"text":', b""
-        elif event.kind == "tool":
-            position = self._calls.get(event.choice, 0)
-            self._calls[event.choice] = position + 1
-            call = {
-                "index": position,
-                "id": event.call_id,
-                "type": "function",
-                "function": {"name": event.name, "arguments": ""},
-            }
-            out = self._chunk(event.choice, b'"delta":{"tool_calls":[' + encode_line(call) + b"]}")
-            before, after = before + b'"delta":{"tool_calls":[{"index":%d,"function":{"arguments":' % position, b"}}]}"
         else:
-            before, after = before + b'"delta":{"%b":' % self._name(event.kind), b"}"
-            twice = event.kind == "thinking" and len(self.thinking) > 1
-        self._open[event.choice, event.index] = _Open(before, after, self._more, twice)
+            match event.kind:
+                case "text":
+                    before += b'"delta":{"content":'
+                case "refusal":
+                    before += b'"delta":{"refusal":'
+                case "thinking":
+                    before += b'"delta":{"%b":' % self.thinking[0]
+                    twice = len(self.thinking) > 1
+                case "tool":
+                    position = self._calls.get(event.choice, 0)
+                    self._calls[event.choice] = position + 1
+                    function = {"name": event.name, "arguments": ""}
+                    call = {"index": position, "id": event.call_id, "type": "function", "function": function}
+                    out = self._chunk(event.choice, b'"delta":{"tool_calls":[' + encode_line(call) + b"]}", self.more)
+                    before += b'"delta":{"tool_calls":[{"index":%d,"function":{"arguments":' % position
+                    after = b"}}]}"
+                case _:
+                    assert_never(event.kind)
+        self._open[event.choice, event.index] = _Open(before, after, self.more, twice)
         return out
-
-    def _name(self, kind: Literal["text", "thinking", "refusal"]) -> bytes:
-        """The member of a delta that has a text of this kind."""
-        match kind:
-            case "text":
-                return b"content"
-            case "thinking":
-                return self.thinking[0]
-            case "refusal":
-                return b"refusal"
-            case _:
-                assert_never(kind)
 
     def _special(self, event: Delta, part: _Open, text: bytes) -> bytes:
         """The chunk of a text with logprobs, or of a thinking text."""
@@ -160,11 +154,11 @@ class OpenAIStreamWriter:
             offset = self._offsets.get(event.choice, 0)
             self._offsets[event.choice] = offset + len(event.text)
             logprobs = encode_line(text_logprobs((event.logprobs,), offset))
-        return b'%b%b%b,"logprobs":%b%b' % (part.before, text, part.after, logprobs, self._more)
+        return b'%b%b%b,"logprobs":%b%b' % (part.before, text, part.after, logprobs, self.more)
 
     def _finish(self, event: Finish) -> bytes:
         delta = self.silent if self._chat else b'"text":""'
-        chunk = self._chunk(event.choice, delta, self._closing(event))
+        chunk = self._chunk(event.choice, delta, self._last_end(event))
         self._unfinished -= 1
         return chunk if self._unfinished else self._held_back(chunk)
 
