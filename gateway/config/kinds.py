@@ -6,7 +6,7 @@ The fault of a value is one sentence and never repeats it: it may be a secret in
 from __future__ import annotations
 
 import re
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from ipaddress import ip_network
 from typing import Annotated, Any, Literal, NamedTuple
 from urllib.parse import unquote, urlsplit
@@ -236,20 +236,15 @@ def _origin(value: str) -> str:
 
 def _expiry(value: Any) -> Any:
     """A date lasts through the end of that day. A time without a zone is UTC."""
-    wrong = ValueError('must be a date such as 2027-01-31, or a time such as "2027-01-31T12:00:00Z"')
-    if isinstance(value, datetime):
-        moment = value
-    elif isinstance(value, date):
-        return datetime(value.year, value.month, value.day, tzinfo=UTC) + timedelta(days=1)
-    elif isinstance(value, str):
+    moment = value
+    if isinstance(value, str):
         try:
-            if re.match(r"\d{4}-\d\d-\d\d\Z", value):
-                return datetime.fromisoformat(value).replace(tzinfo=UTC) + timedelta(days=1)
-            moment = datetime.fromisoformat(value)
+            whole_day = re.match(r"\d{4}-\d\d-\d\d\Z", value) is not None
+            moment = datetime.fromisoformat(value) + timedelta(days=whole_day)
         except (ValueError, OverflowError):
-            raise wrong from None
-    else:
-        raise wrong
+            moment = None
+    if not isinstance(moment, datetime):
+        raise ValueError('must be a date such as 2027-01-31, or a time such as "2027-01-31T12:00:00Z"')
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 

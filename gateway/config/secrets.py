@@ -102,19 +102,16 @@ class _Reading:
         variable: str | None = getattr(section, f"{name}_env")
         file_name: str | None = getattr(section, f"{name}_file")
         option = (*at, f"{name}_env" if variable is not None else f"{name}_file")
+        text = None
         if variable is not None:
             if file_name is not None:
                 self.fault(option, f"and {name}_file exclude each other")
-            if variable not in self._environ:
+            text = self._environ.get(variable)
+            if text is None:
                 self.fault(option, "names a variable that is not set")
-                return
-            text = self._environ[variable]
         elif file_name is not None:
-            data = self._file(option, file_name, MOST_SECRET_BYTES + 1)
-            if data is None:
-                return
-            text = data.decode("latin-1")
-        else:
+            text = self._file(option, file_name, MOST_SECRET_BYTES + 1)
+        if text is None:
             return
         secret = text.strip()
         least, command = _LENGTHS.get(str(at[0]), (0, ""))
@@ -135,15 +132,12 @@ class _Reading:
     def key_set(self, file_name: str, known: Available | None) -> None:
         """The keys of an identity provider."""
         option = ("jwt", "jwks_file")
-        data = self._file(option, file_name, MOST_FILE_BYTES)
-        if data is None:
+        text = self._file(option, file_name, MOST_FILE_BYTES, "utf-8")
+        if text is None:
             return
         try:
-            text = data.decode("utf-8")
             if known is not None and known.key_set is not None:
                 known.key_set(text)
-        except UnicodeDecodeError:
-            self.fault(option, "names a file that is not UTF-8 text")
         except ValueError as error:
             self.fault(option, f"names a file that {error}")
         else:
@@ -175,12 +169,14 @@ class _Reading:
                     self.fault(("redis", name), "has no effect without TLS: tls: true, or rediss:// in the URL")
                 self._file(("redis", name), getattr(options, name), 1)
 
-    def _file(self, option: Path, file_name: str, most_bytes: int) -> bytes | None:
+    def _file(self, option: Path, file_name: str, most_bytes: int, encoding: str = "latin-1") -> str | None:
         try:
-            return read_file(file_name, most_bytes)
+            return read_file(file_name, most_bytes).decode(encoding)
+        except UnicodeDecodeError:
+            self.fault(option, "names a file that is not UTF-8 text")
         except (OSError, ValueError) as error:
             self.fault(option, _not_read(error))
-            return None
+        return None
 
 
 def _bundle_fault(file_name: str) -> str | None:

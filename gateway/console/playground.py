@@ -17,6 +17,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from gateway.console.guard import Denied
 from gateway.console.transcript import Transcript
 from gateway.core.errors import GatewayError
 from gateway.core.fields import WORDS
@@ -58,15 +59,13 @@ class Asked(Struct, forbid_unknown_fields=True):
         key = self.key.encode()
         return [JSON_TYPE, (key_header, b"Bearer " + key if key_header == b"authorization" else key)]
 
-    def fault(self) -> str | None:
-        """The request's fault, or None."""
+    def __post_init__(self) -> None:
         if not self.path.startswith("/") or not _is_line(self.path) or set(self.path) & set("?#"):
-            return "path must begin with / and hold no ? or #"
+            raise ValueError("path must begin with / and hold no ? or #")
         if not _is_line(self.query) or "#" in self.query:
-            return "query must be printable ASCII"
+            raise ValueError("query must be printable ASCII")
         if not _is_line(self.key):
-            return "key must be printable ASCII"
-        return None
+            raise ValueError("key must be printable ASCII")
 
 
 def _is_line(text: str) -> bool:
@@ -310,12 +309,8 @@ class _WatchedExchange:
 
 
 def asked_for(body: bytes) -> Asked:
-    """The request in the page's body. Raises ValueError, fit to be shown, if it is not one."""
+    """The request in the page's body. Raises Denied if it is not one."""
     try:
-        asked = msgspec.json.decode(body, type=Asked)
+        return msgspec.json.decode(body, type=Asked)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise ValueError(str(error)) from None
-    wrong = asked.fault()
-    if wrong is not None:
-        raise ValueError(wrong)
-    return asked
+        raise Denied(400, str(error)) from None

@@ -138,11 +138,7 @@ class Console:
             body = await _body(receive)
             if body is None:
                 return
-            try:
-                asked = asked_for(body)
-            except ValueError as error:
-                raise Denied(400, str(error)) from None
-            await self._run(asked, scope, receive, send)
+            await self._run(asked_for(body), scope, receive, send)
         finally:
             self._playing -= 1
 
@@ -167,7 +163,8 @@ class Console:
         playing.add_done_callback(lambda _: transcript.wake())
         try:
             while not playing.done():
-                await _more(send, await transcript.take())
+                if lines := await transcript.take():
+                    await send({"type": "http.response.body", "body": lines, "more_body": True})
             await playing
         finally:
             ending.cancel()
@@ -182,11 +179,6 @@ def _decoded(group: Iterable[bytes]) -> Iterator[State]:
     for data in group:
         with contextlib.suppress(msgspec.DecodeError):
             yield _decoder.decode(data)
-
-
-async def _more(send: Send, lines: bytes) -> None:
-    if lines:
-        await send({"type": "http.response.body", "body": lines, "more_body": True})
 
 
 async def _departure(receive: Receive, left: asyncio.Event) -> None:

@@ -9,7 +9,6 @@ from tests.helm.chart import Object, find, pods
 from tests.helm.property import Property, at, environment
 
 POD = "_pod.tpl"
-WATCHED = "monitoring/_watched.tpl"
 PARTS = ("Deployment/dragoman", "Deployment/dragoman-one", "LeaderWorkerSet/dragoman-group leader")
 RANK = "LeaderWorkerSet/dragoman-group rank"
 
@@ -37,14 +36,14 @@ def _once(spec: Object) -> bool:
     return all(len(names) == len(set(names)) for names in lists)
 
 
-def _replaced(among: Sequence[Object]) -> bool:
+def replaced(among: Sequence[Object]) -> bool:
     gateway, worker = _pods(among, *PARTS[:2])
     hub = environment(worker["spec"]["containers"][0])["HF_HOME"]
     tmp = [one for one in gateway["spec"]["volumes"] if one["name"] == "tmp"]
     return hub == "/models/hub" and tmp == [{"name": "tmp", "emptyDir": {"sizeLimit": "1Gi"}}]
 
 
-def _mounted(among: Sequence[Object]) -> bool:
+def mounted(among: Sequence[Object]) -> bool:
     return all(
         {"site", "nccl"} & set(_names(pod["spec"]["volumes"]))
         and {"/etc/site", "/opt/nccl"} & set(_names(pod["spec"]["containers"][0]["volumeMounts"], "mountPath"))
@@ -61,13 +60,13 @@ def _secured(spec: Object) -> bool:
     return bool(added) and kept and pod["runAsNonRoot"] is True and (pod["runAsUser"], pod["fsGroup"]) != (65532, 65532)
 
 
-def _networked(among: Sequence[Object]) -> bool:
+def networked(among: Sequence[Object]) -> bool:
     gateway, worker, leader = (pod["spec"] for pod in _pods(among, *PARTS))
     both = all((one["hostNetwork"], one["dnsPolicy"]) == (True, "ClusterFirstWithHostNet") for one in (gateway, worker))
     return both and "hostNetwork" not in leader and leader["dnsPolicy"] == "Default" and "dnsConfig" in gateway
 
 
-def _probed(among: Sequence[Object]) -> bool:
+def probed(among: Sequence[Object]) -> bool:
     gateway, worker, rank = (pod["spec"]["containers"][0] for pod in _pods(among, *PARTS[:2], RANK))
     return bool(
         gateway["livenessProbe"]
@@ -87,7 +86,7 @@ def _probed(among: Sequence[Object]) -> bool:
     )
 
 
-def _hooked(among: Sequence[Object]) -> bool:
+def hooked(among: Sequence[Object]) -> bool:
     gateway, worker, rank = (pod["spec"]["containers"][0]["lifecycle"] for pod in _pods(among, *PARTS[:2], RANK))
     return (
         gateway == {"preStop": {"exec": {"command": ["sleep", "9"]}}}
@@ -96,7 +95,7 @@ def _hooked(among: Sequence[Object]) -> bool:
     )
 
 
-def _labelled(among: Sequence[Object]) -> bool:
+def labelled(among: Sequence[Object]) -> bool:
     """A label of a part stands before a common one, and none is there twice."""
     gateway, worker = find(among, "Deployment", "dragoman"), find(among, "Deployment", "dragoman-one")
     return bool(
@@ -108,7 +107,7 @@ def _labelled(among: Sequence[Object]) -> bool:
     )
 
 
-def _service(among: Sequence[Object]) -> bool:
+def service(among: Sequence[Object]) -> bool:
     spec = find(among, "Service", "dragoman")["spec"]
     return bool(
         spec["loadBalancerClass"] == "example.com/internal"
@@ -119,7 +118,7 @@ def _service(among: Sequence[Object]) -> bool:
     )
 
 
-def _scraped(among: Sequence[Object]) -> bool:
+def scraped(among: Sequence[Object]) -> bool:
     ends = [
         (find(among, kind), at(find(among, kind), f"spec.{key}.0"))
         for kind, key in (("ServiceMonitor", "endpoints"), ("PodMonitor", "podMetricsEndpoints"))
@@ -134,7 +133,7 @@ def _scraped(among: Sequence[Object]) -> bool:
     )
 
 
-def _alerts(among: Sequence[Object]) -> bool:
+def alerts(among: Sequence[Object]) -> bool:
     rule = find(among, "PrometheusRule")
     alerts = {one["alert"]: one for group in at(rule, "spec.groups") for one in group["rules"]}
     fast = alerts["DragomanErrorBudgetFast"]
@@ -148,7 +147,7 @@ def _alerts(among: Sequence[Object]) -> bool:
     )
 
 
-def _headers(among: Sequence[Object]) -> bool:
+def headers(among: Sequence[Object]) -> bool:
     """Headers that may hold keys are nowhere in the configuration."""
     found = environment(_pods(among, PARTS[0])[0]["spec"]["containers"][0])
     name = "HEADERS_PARTNER_HOSTED_MODEL"
@@ -165,21 +164,6 @@ ALL = (
         "hatches",
         each(_once),
         ((POD, "{{- if not (has (get . $key) $names) -}}", "{{- if true -}}"),),
-    ),
-    Property(
-        "a variable and a volume with the chart's name stand in its place",
-        "hatches",
-        _replaced,
-        ((POD, "{{- with concat $kept $given -}}", "{{- with $kept -}}"),),
-    ),
-    Property(
-        "volumes and mounts are added",
-        "hatches",
-        _mounted,
-        (
-            (POD, '(list $main "volumeMounts" "mountPath")', '(list $main "volumeMount" "mountPath")'),
-            (POD, '(list $spec "volumes" "name")', '(list $main "volumes" "name")'),
-        ),
     ),
     Property(
         "environment comes from whole Secrets and ConfigMaps too",
@@ -215,16 +199,6 @@ ALL = (
         ),
     ),
     Property(
-        "Pods on their node's network still find Services",
-        "hatches",
-        _networked,
-        (
-            (POD, '"hostNetwork" ', ""),
-            (POD, '"dnsConfig"', ""),
-            (POD, "{{- if and $own.hostNetwork (not $own.dnsPolicy) -}}", "{{- if false -}}"),
-        ),
-    ),
-    Property(
         "scheduler, spread and hosts are the site's",
         "hatches",
         each(
@@ -236,76 +210,6 @@ ALL = (
         (
             (POD, '"schedulerName" ', ""),
             (POD, "{{- with $own.topologySpreadConstraints -}}", "{{- with false -}}"),
-        ),
-    ),
-    Property(
-        "probes are joined over the chart's, and another handler replaces its own",
-        "hatches",
-        _probed,
-        (
-            (POD, 'omit $chart "httpGet"', "$chart"),
-            (POD, "{{- with mergeOverwrite $chart $probe -}}", "{{- with $probe -}}"),
-            (POD, "{{- if not .rank -}}", "{{- if true -}}"),
-        ),
-    ),
-    Property(
-        "a hook replaces the chart's, and the other one stays",
-        "hatches",
-        _hooked,
-        (
-            (
-                POD,
-                "(mergeOverwrite (omit (default dict $main.lifecycle) $name)",
-                "(merge (default dict $main.lifecycle)",
-            ),
-        ),
-    ),
-    Property(
-        "labels and annotations are those of the part, then the common ones",
-        "hatches",
-        _labelled,
-        (
-            ("_names.tpl", "(default dict .extra) .root.Values.commonLabels", ".root.Values.commonLabels"),
-            ("gateway/deployment.yaml", "{{- with .Values.gateway.annotations }}", "{{- with false }}"),
-            ("_worker.tpl", ".model.annotations }}", "dict }}"),
-        ),
-    ),
-    Property(
-        "the clients' Service takes a class, networks and families",
-        "hatches",
-        _service,
-        (("gateway/service.yaml", "{{- with get $.Values.gateway.service $key }}", "{{- with false }}"),),
-    ),
-    Property(
-        "monitors live where Prometheus looks, and relabel",
-        "hatches",
-        _scraped,
-        (
-            (WATCHED, "{{- with .section.namespace -}}", "{{- with false -}}"),
-            ("monitoring/servicemonitor.yaml", "matchNames: [{{ .Release.Namespace }}]", "any: false"),
-            ("monitoring/servicemonitor.yaml", '"metricRelabelings"', ""),
-            ("monitoring/podmonitor.yaml", "matchNames: [{{ .Release.Namespace }}]", "any: false"),
-            ("monitoring/podmonitor.yaml", '"metricRelabelings"', ""),
-        ),
-    ),
-    Property(
-        "an alert is left out, or compares with another number",
-        "hatches",
-        _alerts,
-        (
-            (WATCHED, '{{- if ne (toString $own.enabled) "false" -}}', "{{- if true -}}"),
-            (WATCHED, '{{- if hasKey $own "threshold" -}}', "{{- if false -}}"),
-            (WATCHED, "{{- with $own.for -}}", "{{- with false -}}"),
-            (WATCHED, "{{- with $own.severity -}}", "{{- with false -}}"),
-        ),
-    ),
-    Property(
-        "headers that may hold keys come from Secrets",
-        "hatches",
-        _headers,
-        (
-            ("_gateway.tpl", '$secrets "DRAGOMAN_TRACING__HEADERS" .', '$secrets "OTHER" .'),
-            ("_gateway.tpl", "{{- if $model.headersSecret.name -}}", "{{- if false -}}"),
         ),
     ),
 )

@@ -5,19 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tests.helm.chart import Object, container, find, pods
-from tests.helm.property import Property, at
-
-WORKER = "_worker.tpl"
-POD = "_pod.tpl"
-GROUP = "models/leaderworkerset.yaml"
-SCALED = "models/scaledobject.yaml"
+from tests.helm.property import at
 
 
 def _triggers(among: Sequence[Object], name: str) -> dict[str, Object]:
     return {one["name"]: one["metadata"] for one in find(among, "ScaledObject", name)["spec"]["triggers"]}
 
 
-def _waiting(among: Sequence[Object]) -> bool:
+def waiting(among: Sequence[Object]) -> bool:
     """Summed over the workers: one that waits at each of ten is ten, not one."""
     trigger = _triggers(among, "dragoman-busy")["waiting"]
     workers = 'sum(vllm:num_requests_waiting{namespace="llm",model_name="busy"})'
@@ -25,7 +20,7 @@ def _waiting(among: Sequence[Object]) -> bool:
     return workers in trigger["query"] and gateways in trigger["query"] and trigger["threshold"] == "8"
 
 
-def _wakes(among: Sequence[Object]) -> bool:
+def wakes(among: Sequence[Object]) -> bool:
     """Whatever was asked in the last minutes keeps one copy, and never orders a second."""
     spec = find(among, "ScaledObject", "dragoman-seldom")["spec"]
     trigger = _triggers(among, "dragoman-seldom")["demand"]
@@ -36,7 +31,7 @@ def _wakes(among: Sequence[Object]) -> bool:
     return bool(spec["minReplicaCount"] == 0 and spec["cooldownPeriod"] == 1200 and seen and runs and one)
 
 
-def _group(among: Sequence[Object]) -> bool:
+def group(among: Sequence[Object]) -> bool:
     template = find(among, "LeaderWorkerSet", "dragoman-large")["spec"]["leaderWorkerTemplate"]
     leader = container(among, "LeaderWorkerSet", "dragoman-large")
     rank = at(template, "workerTemplate.spec.containers.0")
@@ -53,7 +48,7 @@ def _group(among: Sequence[Object]) -> bool:
     )
 
 
-def _same_processor(among: Sequence[Object]) -> bool:
+def same_processor(among: Sequence[Object]) -> bool:
     """The sampler may run on any node; what the leader says that it can do must hold there."""
     both = find(among, "LeaderWorkerSet", "dragoman-large")["spec"]["leaderWorkerTemplate"]
     words = [at(both[part], "spec.containers.0.args") for part in ("leaderTemplate", "workerTemplate")]
@@ -62,7 +57,7 @@ def _same_processor(among: Sequence[Object]) -> bool:
     return found and "--stock" not in at(stock["workerTemplate"], "spec.containers.0.args")
 
 
-def _outlives(among: Sequence[Object]) -> bool:
+def outlives(among: Sequence[Object]) -> bool:
     """All Pods of a group are told to end at once: those that compute go when the leader has drained."""
     for where, pod in pods(among):
         if where.endswith("rank"):
@@ -72,7 +67,7 @@ def _outlives(among: Sequence[Object]) -> bool:
     return True
 
 
-def _ray(among: Sequence[Object]) -> bool:
+def ray(among: Sequence[Object]) -> bool:
     clusters = [one for one in among if one["kind"] == "RayCluster"]
     head = container(among, "RayCluster", "dragoman-ray-0")
     script, *words = head["args"]
@@ -85,69 +80,3 @@ def _ray(among: Sequence[Object]) -> bool:
         and words[-2:] == ["--distributed-executor-backend", "ray"]
         and [groups[0][key] for key in ("replicas", "minReplicas", "maxReplicas")] == [1, 1, 1]
     )
-
-
-ALL = (
-    Property(
-        "workers scale by the sum of what waits in them and in the gateways",
-        "autoscaled",
-        _waiting,
-        (
-            ("_queries.tpl", "sum(vllm:num_requests_waiting", "avg(vllm:num_requests_waiting"),
-            ("_queries.tpl", "sum(dragoman_queue_length", "max(dragoman_queue_length"),
-            (SCALED, "threshold: {{ $scaling.waitingPerReplica | quote }}", 'threshold: "1"'),
-        ),
-    ),
-    Property(
-        "a request wakes a model that sleeps, and only idleness sends it to sleep",
-        "autoscaled",
-        _wakes,
-        (
-            (SCALED, "{{- if eq (int $scaling.minReplicas) 0 }}", "{{- if false }}"),
-            ("_queries.tpl", "sum(vllm:num_requests_running", "sum(vllm:num_requests_waiting_no"),
-            (SCALED, 'threshold: "1000000000"', 'threshold: "1"'),
-            (SCALED, "cooldownPeriod: {{ $scaling.cooldownSeconds }}", "cooldownPeriod: 0"),
-        ),
-    ),
-    Property(
-        "a model larger than a machine is a group with one leader that answers",
-        "multi-node",
-        _group,
-        (
-            (GROUP, "size: {{ $model.nodes }}", "size: 1"),
-            (GROUP, '"--nnodes" (toString $model.nodes)', '"--nnodes" "1"'),
-            (GROUP, '(list $model.model "--headless")', "(list $model.model)"),
-            (GROUP, '(list "--node-rank" "$(LWS_WORKER_INDEX)")', '(list "--node-rank" "1")'),
-        ),
-    ),
-    Property(
-        "all nodes of a group load the same logits processor",
-        "multi-node",
-        _same_processor,
-        (
-            (WORKER, '(list "--logits-processors" "workers.vllm.processors:Sequences")', "list"),
-            (
-                GROUP,
-                '(without (include "dragoman.engineFlags" $of | fromJsonArray) "--stock")',
-                '(include "dragoman.engineFlags" $of | fromJsonArray)',
-            ),
-        ),
-    ),
-    Property(
-        "ranks outlive their leader's drain",
-        "multi-node",
-        _outlives,
-        ((WORKER, 'seconds: {{ add (int (include "dragoman.graceSeconds" .)) 10 }}', "seconds: 5"),),
-    ),
-    Property(
-        "a RayCluster runs Ray and the worker on its head",
-        "multi-node",
-        _ray,
-        (
-            ("models/raycluster.yaml", '"ray.io/overwrite-container-cmd" "true"', '"note" "true"'),
-            ("models/raycluster.yaml", "exec dragoman worker vllm", "exec vllm serve"),
-            ("models/raycluster.yaml", '(list "--distributed-executor-backend" "ray")', "list"),
-            ("models/raycluster.yaml", "minReplicas: {{ sub $model.nodes 1 }}", "minReplicas: 0"),
-        ),
-    ),
-)

@@ -8,10 +8,8 @@ from collections.abc import Callable, Sequence
 from tests.helm.chart import Object, find, pods
 from tests.helm.property import Property, at, deployment, environment, gateway, gateway_yaml
 
-DEPLOYMENT = "gateway/deployment.yaml"
 POD = "gateway/_pod.tpl"
 NAMES = "_names.tpl"
-GATEWAY = "_gateway.tpl"
 
 
 def every_pod(test: Callable[[Object], bool]) -> Callable[[Sequence[Object]], bool]:
@@ -24,7 +22,7 @@ def every_container(test: Callable[[Object], bool]) -> Callable[[Sequence[Object
     return every_pod(lambda spec: all(test(one) for one in spec["containers"]))
 
 
-def _stop_fits(among: Sequence[Object]) -> bool:
+def stop_fits(among: Sequence[Object]) -> bool:
     """One value rules: the pause, the drain and 8 s to close connections end before the kubelet kills."""
     relay, grace = gateway_yaml(among)["relay"], at(deployment(among), "template.spec.terminationGracePeriodSeconds")
     pause = at(gateway(among), "lifecycle.preStop.sleep.seconds")
@@ -32,7 +30,7 @@ def _stop_fits(among: Sequence[Object]) -> bool:
     return grace == 300 and fits and relay["drain_s"] >= grace - 20 and 5 <= relay["notice_s"] <= relay["drain_s"]
 
 
-def _no_secret_in_it(among: Sequence[Object]) -> bool:
+def no_secret_in_it(among: Sequence[Object]) -> bool:
     """The chart makes no Secret, and the gateway reads passwords and keys from files of Secrets that exist."""
     config = gateway_yaml(among)
     files = (config["redis"]["password_file"], config["keys_file"])
@@ -41,12 +39,12 @@ def _no_secret_in_it(among: Sequence[Object]) -> bool:
     return not made and all(file.rpartition("/")[0] in mounts for file in files)
 
 
-def _nothing_versioned(among: Sequence[Object]) -> bool:
+def nothing_versioned(among: Sequence[Object]) -> bool:
     keys = {key for _, pod in pods(among) for key in pod["metadata"]["labels"]}
     return not keys & {"helm.sh/chart", "app.kubernetes.io/version"}
 
 
-def _spread(among: Sequence[Object]) -> bool:
+def spread(among: Sequence[Object]) -> bool:
     constraints = at(deployment(among), "template.spec.topologySpreadConstraints")
     keys = {one["topologyKey"] for one in constraints}
     labels = at(deployment(among), "template.metadata.labels")
@@ -62,7 +60,7 @@ def _scaled(among: Sequence[Object], metric: str) -> bool:
     return bool(at(named["Pods"], "pods.metric.name") == metric)
 
 
-def _budget(among: Sequence[Object]) -> bool:
+def budget(among: Sequence[Object]) -> bool:
     spec = find(among, "PodDisruptionBudget", "dragoman")["spec"]
     labels = at(deployment(among), "template.metadata.labels")
     return bool(
@@ -72,20 +70,20 @@ def _budget(among: Sequence[Object]) -> bool:
     )
 
 
-def _own_port(among: Sequence[Object]) -> bool:
+def own_port(among: Sequence[Object]) -> bool:
     """Metrics are nowhere where clients call."""
     listens = gateway_yaml(among)["metrics"]["listen"].endswith(":9090")
     ports = [port["targetPort"] for port in find(among, "Service", "dragoman")["spec"]["ports"]]
     return listens and ports == ["http"]
 
 
-def _checksum(among: Sequence[Object]) -> bool:
+def checksum(among: Sequence[Object]) -> bool:
     text = find(among, "ConfigMap", "dragoman")["data"]["gateway.yaml"].rstrip("\n")
     annotated = at(deployment(among), "template.metadata.annotations")["checksum/config"]
     return bool(annotated == hashlib.sha256(text.encode()).hexdigest())
 
 
-def _console(among: Sequence[Object]) -> bool:
+def console(among: Sequence[Object]) -> bool:
     """It asks for a key, which comes from a mounted Secret."""
     file = "/run/dragoman/console/console.key"
     mounts = {mount["mountPath"]: mount["name"] for mount in gateway(among)["volumeMounts"]}
@@ -96,15 +94,6 @@ def _console(among: Sequence[Object]) -> bool:
 
 ALL = (
     Property(
-        "the console has a key from a Secret",
-        "everything",
-        _console,
-        (
-            (GATEWAY, '"key_file" (printf "/run/dragoman/console/%s" .Values.console.secretKey)', ""),
-            (GATEWAY, '{{- with .Values.console.existingSecret -}}{{- $_ := set $found "console" . -}}{{- end -}}', ""),
-        ),
-    ),
-    Property(
         "a gateway that starts late is not killed for it",
         "minimal",
         lambda among: (
@@ -112,36 +101,6 @@ ALL = (
             and probe["periodSeconds"] * probe["failureThreshold"] == 180
         ),
         ((POD, "failureThreshold: 90", "failureThreshold: 1"),),
-    ),
-    Property(
-        "metrics have a port of their own",
-        "minimal",
-        _own_port,
-        (
-            (GATEWAY, '$config "metrics" (dict "listen" (', '$config "metrics" (dict "other" ('),
-            ("gateway/service.yaml", "targetPort: http", "targetPort: metrics"),
-        ),
-    ),
-    Property(
-        "pause, notice, drain and grace follow from one value",
-        "everything",
-        _stop_fits,
-        (
-            (POD, "terminationGracePeriodSeconds: {{ .Values.gateway.stopSeconds }}", ""),
-            (GATEWAY, "{{ sub (int .Values.gateway.stopSeconds) 15 }}", "30"),
-            (GATEWAY, '{{ min 10 (div (int (include "dragoman.drainSeconds" .)) 2) }}', "0"),
-            (POD, 'seconds: {{ include "dragoman.preStopSeconds" . }}', "seconds: 30"),
-        ),
-    ),
-    Property(
-        "one gateway at a time is evicted, and one that is not ready is never in the way",
-        "minimal",
-        _budget,
-        (
-            ("gateway/pdb.yaml", ".Values.gateway.podDisruptionBudget.enabled", "false"),
-            ("gateway/pdb.yaml", "maxUnavailable: 1", "minAvailable: 1"),
-            ("gateway/pdb.yaml", "unhealthyPodEvictionPolicy: AlwaysAllow", ""),
-        ),
     ),
     Property(
         "gateways scale by CPU",
@@ -154,28 +113,6 @@ ALL = (
         "everything",
         lambda among: _scaled(among, "dragoman_requests_running"),
         (("gateway/hpa.yaml", "{{- if $scaling.requestsInFlight }}", "{{- if false }}"),),
-    ),
-    Property(
-        "gateways are spread over nodes and zones",
-        "minimal",
-        _spread,
-        ((POD, "{{- if .Values.gateway.topologySpread.enabled }}", "{{- if false }}"),),
-    ),
-    Property(
-        "a changed configuration rolls the Pods",
-        "minimal",
-        _checksum,
-        ((POD, '{{ include "dragoman.gatewayYaml" . | sha256sum }}', "none"),),
-    ),
-    Property(
-        "passwords and keys come from Secrets that exist, by files that can change",
-        "minimal",
-        _no_secret_in_it,
-        (
-            (GATEWAY, '$redis "password_file"', '$redis "password_env"'),
-            (GATEWAY, '$config "keys_file"', '$config "keys_list"'),
-            (POD, "mountPath: /run/dragoman/{{ $folder }}", "subPath: x\n          mountPath: /run/x"),
-        ),
     ),
     Property(
         "no Pod runs as root",
@@ -240,18 +177,6 @@ ALL = (
         "multi-node",
         every_pod(lambda spec: spec["enableServiceLinks"] is False),
         ((NAMES, "enableServiceLinks: false", "enableServiceLinks: true"),),
-    ),
-    Property(
-        "a new chart restarts no Pod that did not change",
-        "multi-node",
-        _nothing_versioned,
-        (
-            (
-                NAMES,
-                '{{- merge (include "dragoman.selector" . | fromYaml) (default dict .extra)',
-                '{{- merge (include "dragoman.selector" . | fromYaml) (dict "helm.sh/chart" "x") (default dict .extra)',
-            ),
-        ),
     ),
     Property(
         "Valkey's password stands in no argument and no variable",

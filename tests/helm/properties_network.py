@@ -9,7 +9,6 @@ from tests.helm.chart import Object, container, find, pods
 from tests.helm.property import Property, at, components, environment, open_to, policy, reached_from
 
 POLICY = "networkpolicy.yaml"
-PROMETHEUS = [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}]
 QWEN = "dragoman-qwen3-8b"
 
 
@@ -17,7 +16,7 @@ def _covers(policy: Object, labels: dict[str, str]) -> bool:
     return bool(policy["podSelector"]["matchLabels"].items() <= labels.items())
 
 
-def _every_pod_is_fenced(among: Sequence[Object]) -> bool:
+def every_pod_is_fenced(among: Sequence[Object]) -> bool:
     """Each Pod is selected by one policy, which speaks of both directions: what it does not allow is forbidden."""
     policies = [one["spec"] for one in among if one["kind"] == "NetworkPolicy"]
     both = all(policy["policyTypes"] == ["Ingress", "Egress"] for policy in policies)
@@ -25,7 +24,7 @@ def _every_pod_is_fenced(among: Sequence[Object]) -> bool:
     return both and all(len(one) == 1 for one in found)
 
 
-def _services(among: Sequence[Object]) -> bool:
+def services(among: Sequence[Object]) -> bool:
     """A policy sees the port of a Pod: each in the Service's namespace, unless the values name those that there are."""
     rules = policy(among, "dragoman")["egress"]
     narrow = [{"podSelector": {"matchLabels": {"app": "tgi"}}, "namespaceSelector": {}}]
@@ -36,7 +35,7 @@ def _services(among: Sequence[Object]) -> bool:
     )
 
 
-def _dns(among: Sequence[Object]) -> bool:
+def dns(among: Sequence[Object]) -> bool:
     ports = [{"port": 5353, "protocol": "UDP"}, {"port": 5353, "protocol": "TCP"}]
     names = ("dragoman", QWEN, "dragoman-completions")
     return all(
@@ -50,7 +49,7 @@ def _paths(among: Sequence[Object]) -> dict[str, list[str]]:
     return {rule["host"]: [one["path"] for one in rule["http"]["paths"]] for rule in rules}
 
 
-def _nginx(among: Sequence[Object]) -> bool:
+def nginx(among: Sequence[Object]) -> bool:
     annotations = at(find(among, "Ingress"), "metadata.annotations")
     prefix = "nginx.ingress.kubernetes.io/"
     return bool(
@@ -61,7 +60,7 @@ def _nginx(among: Sequence[Object]) -> bool:
     )
 
 
-def _rules(among: Sequence[Object]) -> bool:
+def rules(among: Sequence[Object]) -> bool:
     """The files of alerts/ as they are."""
     groups = at(find(among, "PrometheusRule"), "spec.groups")
     alerts = [rule["alert"] for group in groups for rule in group["rules"]]
@@ -70,7 +69,7 @@ def _rules(among: Sequence[Object]) -> bool:
     )
 
 
-def _tests_every_dialect(among: Sequence[Object]) -> bool:
+def tests_every_dialect(among: Sequence[Object]) -> bool:
     pod = find(among, "Pod")
     one = at(pod, "spec.containers.0")
     variables = environment(one)
@@ -89,16 +88,6 @@ def _tests_every_dialect(among: Sequence[Object]) -> bool:
 
 ALL = (
     Property(
-        "policies are on by default and fence every Pod in both directions",
-        "minimal",
-        _every_pod_is_fenced,
-        (
-            (POLICY, "{{- if .Values.networkPolicy.enabled }}", "{{- if false }}"),
-            (POLICY, '{{- if eq .Values.redis.mode "valkey" }}', "{{- if false }}"),
-            (POLICY, "{{- if .Values.test.enabled }}", "{{- if false }}"),
-        ),
-    ),
-    Property(
         "clients reach the gateway's own port, and the test does",
         "everything",
         lambda among: (
@@ -107,15 +96,6 @@ ALL = (
             and components(reached_from(policy(among, "dragoman"), "http")[1:]) == ["test"]
         ),
         ((POLICY, "{{- with $policy.clients }}", "{{- with false }}"), (POLICY, "append . $tests", ".")),
-    ),
-    Property(
-        "Pods reach DNS, where and on which port it is",
-        "openshift",
-        _dns,
-        (
-            ("_network.tpl", "{port: {{ . }}, protocol: TCP}", "{port: {{ . }}, protocol: UDP}"),
-            ("_network.tpl", "{{- with .Values.networkPolicy.dnsTo }}", "{{- with false }}"),
-        ),
     ),
     Property(
         "without a hub no worker reaches one",
@@ -151,27 +131,6 @@ ALL = (
                 '- port: 8000\n        {{- range include "dragoman.kvPorts" (dict "gateway" dict)',
             ),
             ("_models.tpl", "$events.port) $events.replay_port", "$events.port)"),
-        ),
-    ),
-    Property(
-        "a Service at `urls` is reached, whatever ports its Pods have",
-        "hatches",
-        _services,
-        (
-            ("_network.tpl", "{{- $open := and (empty .ports) $spaces }}", "{{- $open := false }}"),
-            ("_network.tpl", "{{- $ports := .ports -}}{{- $spaces", "{{- $ports := list -}}{{- $spaces"),
-        ),
-    ),
-    Property(
-        "an Ingress keeps streams whole",
-        "everything",
-        _nginx,
-        (
-            ("ingress.yaml", '/proxy-buffering" "off"', '/proxy-buffering" "on"'),
-            ("ingress.yaml", '/proxy-request-buffering" "off"', '/proxy-request-buffering" "on"'),
-            ("ingress.yaml", '/proxy-read-timeout" (toString $seconds)', '/proxy-read-timeout" "60"'),
-            ("ingress.yaml", '/proxy-send-timeout" (toString $seconds)', '/proxy-send-timeout" "60"'),
-            ("ingress.yaml", '/proxy-next-upstream" "error"', '/proxy-next-upstream" "error timeout"'),
         ),
     ),
     Property(
@@ -226,23 +185,6 @@ ALL = (
                 "{{- if false }}",
             ),
             ("monitoring/servicemonitor.yaml", "- port: metrics", "- port: http"),
-        ),
-    ),
-    Property(
-        "alerts come with the chart",
-        "everything",
-        _rules,
-        (("monitoring/prometheusrule.yaml", '"alerts/*.yaml"', '"alert/*.yaml"'),),
-    ),
-    Property(
-        "`helm test` asks every enabled dialect with the gateway's own image",
-        "everything",
-        _tests_every_dialect,
-        (
-            ("tests/completions.yaml", 'if ne (toString $options.enabled) "false"', "if true"),
-            ("tests/completions.yaml", "value: {{ toJson $prefixes | quote }}", 'value: "{}"'),
-            ("tests/completions.yaml", '.Files.Get "files/completions.py"', '"pass"'),
-            ("tests/completions.yaml", "- name: KEY", "- name: API_KEY"),
         ),
     ),
 )

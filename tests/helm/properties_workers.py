@@ -9,7 +9,6 @@ from tests.helm.chart import Object, container, find
 from tests.helm.property import Property, at, deployment, environment, flags, gateway_yaml, volume
 
 WORKER = "_worker.tpl"
-WORKLOAD = "models/workload.yaml"
 QWEN = "dragoman-qwen3-8b"
 
 
@@ -18,7 +17,7 @@ def _mount(among: Sequence[Object], name: str, volume: str = "cache") -> Object:
     return dict(only)
 
 
-def _load(among: Sequence[Object]) -> bool:
+def load(among: Sequence[Object]) -> bool:
     """The probe waits for as long as the worker waits for its engine, and the roll-out for longer."""
     probe = container(among, "Deployment", QWEN)["startupProbe"]
     waits = probe["failureThreshold"] * probe["periodSeconds"]
@@ -26,14 +25,14 @@ def _load(among: Sequence[Object]) -> bool:
     return said == 905 and 905 <= waits <= 915 and deployment(among, QWEN)["progressDeadlineSeconds"] > waits
 
 
-def _drain(among: Sequence[Object]) -> bool:
+def drain(among: Sequence[Object]) -> bool:
     """The worker's grace ends 30 s and its preStop pause before the kubelet kills, as docs/workers.md asks."""
     grace = at(deployment(among, QWEN), "template.spec.terminationGracePeriodSeconds")
     given = int(flags(among, "Deployment", QWEN)["--grace"])
     return bool(grace == 600 and grace - 60 <= given <= grace - 40)
 
 
-def _registers(among: Sequence[Object]) -> bool:
+def registers(among: Sequence[Object]) -> bool:
     given, spec = flags(among, "Deployment", QWEN), at(deployment(among, QWEN), "template.spec")
     return (
         given["--register"] == "rediss://worker@redis.example:6380/2"
@@ -44,7 +43,7 @@ def _registers(among: Sequence[Object]) -> bool:
     )
 
 
-def _found_by_dns(among: Sequence[Object]) -> bool:
+def found_by_dns(among: Sequence[Object]) -> bool:
     service = find(among, "Service", QWEN)["spec"]
     labels = at(deployment(among, QWEN), "template.metadata.labels")
     selected = bool(service["selector"].items() <= labels.items())
@@ -52,7 +51,7 @@ def _found_by_dns(among: Sequence[Object]) -> bool:
     return selected and named and bool(service["clusterIP"] == "None")
 
 
-def _told_and_heard(among: Sequence[Object]) -> bool:
+def told_and_heard(among: Sequence[Object]) -> bool:
     """Engines publish on the ports where gateways listen, and keep as many batches as is said."""
     published = json.loads(flags(among, "Deployment", "dragoman-gpt-4-1")["--kv-events-config"])
     heard = gateway_yaml(among)["models"]["gpt-4.1"]["kv_events"]
@@ -91,16 +90,6 @@ ALL = (
         ((WORKER, "medium: Memory", ""), (WORKER, "mountPath: /dev/shm", "mountPath: /shm")),
     ),
     Property(
-        "startup probe, start timeout and progress deadline follow from loadTimeout",
-        "everything",
-        _load,
-        (
-            (WORKER, "{{ div (add (int $model.loadTimeout) 9) 10 }}", "60"),
-            (WORKER, '"--start-timeout" (toString $model.loadTimeout)', '"--start-timeout" "600"'),
-            (WORKLOAD, "progressDeadlineSeconds: {{ add (int $model.loadTimeout) 300 }}", ""),
-        ),
-    ),
-    Property(
         "a worker's probes ask its engine, and nothing that it depends on",
         "minimal",
         lambda among: (
@@ -137,47 +126,5 @@ ALL = (
             == [None, None, "/models/huggingface"]
         ),
         ((WORKER, "{{- if $written }}", "{{- if true }}"),),
-    ),
-    Property(
-        "a worker's grace fits into what the kubelet allows",
-        "everything",
-        _drain,
-        (
-            (WORKER, "{{ sub (int .model.stopSeconds) 40 }}", "{{ .model.stopSeconds }}"),
-            (WORKER, "terminationGracePeriodSeconds: {{ .model.stopSeconds }}", ""),
-        ),
-    ),
-    Property(
-        "workers register, as a user of their own and by TLS",
-        "external-redis",
-        _registers,
-        (
-            (WORKER, 'list "--register" $url', "list"),
-            (WORKER, "(default $given.username $given.workers.username)", "$given.username"),
-            (WORKER, '(list "--redis-password-file"', '(list "--redis-file"'),
-            (WORKER, '(list "--redis-ca-file"', '(list "--redis-file"'),
-            (WORKER, "(default $redis.existingSecret $redis.external.workers.existingSecret)", "$redis.existingSecret"),
-            ("_gateway.tpl", 'dict "redis" true', 'dict "redis" false'),
-        ),
-    ),
-    Property(
-        "workers without a registry are found by a headless Service",
-        "sentinels",
-        _found_by_dns,
-        (
-            ("models/service.yaml", "clusterIP: None", "clusterIP: 10.0.0.1"),
-            ("_gateway.tpl", '(dict "dns" (', '(dict "name" ('),
-        ),
-    ),
-    Property(
-        "engines tell what they have cached where gateways listen",
-        "several-models",
-        _told_and_heard,
-        (
-            (WORKER, '(list "--kv-events-config" (toJson $events))', "(list)"),
-            (WORKER, '(printf "tcp://*:%d" (int .replayPort))', '(printf "tcp://*:%d" (int .port))'),
-            (WORKER, "(int .bufferSteps)", "10000"),
-            ("_models.tpl", "and $runs $events.enabled", "and $runs"),
-        ),
     ),
 )

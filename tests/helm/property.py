@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -135,9 +136,11 @@ def _as_declared(declared: dict[str, Any], among: Sequence[Object]) -> bool:
     )
 
 
-def declared() -> list[Property]:
+def declared() -> Iterator[Property]:
     """The properties of properties.yaml."""
-    return [
-        Property(one["name"], one["values"], partial(_as_declared, one), tuple(map(tuple, one["made_by"])))
-        for one in yaml.safe_load(Path(__file__).with_name("properties.yaml").read_text())
-    ]
+    for one in yaml.safe_load(Path(__file__).with_name("properties.yaml").read_text()):
+        holds: Callable[[Sequence[Object]], bool] = partial(_as_declared, one)
+        if "holds" in one:
+            room, function = one["holds"].split(".")
+            holds = getattr(import_module(f"tests.helm.properties_{room}"), function)
+        yield Property(one["name"], one["values"], holds, tuple(map(tuple, one["made_by"])))

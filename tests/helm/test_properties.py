@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.helm import properties_added, properties_fleet, properties_gateway, properties_network, properties_workers
+from tests.helm import properties_added, properties_gateway, properties_network, properties_workers
 from tests.helm.chart import CHART, VALUES, copy, objects, parsed, template
 from tests.helm.property import Off, Property, declared
 
@@ -14,7 +14,6 @@ ALL = (
     *declared(),
     *properties_gateway.ALL,
     *properties_workers.ALL,
-    *properties_fleet.ALL,
     *properties_network.ALL,
     *properties_added.ALL,
 )
