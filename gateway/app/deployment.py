@@ -14,6 +14,7 @@ from gateway import backends
 from gateway.app.memory import room_for_bodies
 from gateway.app.observer import FleetObserver, Observer
 from gateway.app.prepared import Prepared
+from gateway.app.routes import templates
 from gateway.app.services import Host, services_of
 from gateway.auth import Keyring
 from gateway.config import Config
@@ -166,7 +167,7 @@ class Deployment:
         """The watchers that are called at the steps of every request."""
         tracing, explain = self.services.tracing, self.config.routing.explain
         found = [
-            None if tracing is None else Spans(tracing),
+            None if tracing is None else Spans(tracing, templates(self.config)),
             None if debug_log is None else DebugLog(debug_log),
             self.services.quarantine,
             limits,

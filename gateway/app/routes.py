@@ -8,7 +8,7 @@ dictionary, unless it has parameters.
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 from msgspec import Struct
 from starlette.routing import compile_path
@@ -99,6 +99,18 @@ def router(config: Config, runtime: Runtime) -> Paths:
             fallbacks.setdefault(place, []).append((test, nothing))
     endpoints = {path: found[0] if len(found) == 1 else _SharedPath(found) for path, found in placed.items()}
     return Paths(endpoints, _Fallback(fallbacks))
+
+
+def templates(config: Config) -> Callable[[str], str]:
+    """Finds the line of the route table that serves a path: "" for a path that is not served."""
+    served = {path: path for dialect in active_dialects(config) for path in paths(dialect)}
+    patterns = [(compile_path(path)[0], path) for path in served if "{" in path]
+
+    def template(path: str) -> str:
+        found = served.get(path)
+        return next((one for match, one in patterns if match.match(path)), "") if found is None else found
+
+    return template
 
 
 class _Pattern(Struct, frozen=True):

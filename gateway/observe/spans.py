@@ -1,17 +1,21 @@
 """The spans of requests, by OpenTelemetry's SDK and its semantic conventions for generative AI.
 
-Conventions: https://opentelemetry.io/docs/specs/semconv/gen-ai/. A span never holds text of a prompt or a reply.
+Conventions: https://opentelemetry.io/docs/specs/semconv/gen-ai/ and, for the request itself,
+https://opentelemetry.io/docs/specs/semconv/http/http-spans/. A span never holds text of a prompt or a reply.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
+import uuid
+from collections.abc import Sequence
+from importlib.metadata import version
 from urllib.parse import urlsplit
 
 from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
 from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
@@ -26,6 +30,8 @@ from gateway.core.ports import RequestRecord
 from gateway.observe.genai import OPERATIONS, PROVIDER
 
 _TIMEOUT_S = 3.0
+_METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH", "QUERY"))
+"""Those of the conventions. A client may send any other word, which must not become a value."""
 _PROPAGATOR = TraceContextTextMapPropagator()
 
 
@@ -55,22 +61,35 @@ class Spans:
         self.settings = settings
         self._provider = TracerProvider(
             sampler=ParentBased(TraceIdRatioBased(settings.sample)),
-            resource=Resource({"service.name": settings.service}),
+            resource=_resource(settings.service),
             shutdown_on_exit=False,
         )
         self._provider.add_span_processor(processor or batches(target))
         self._tracer = self._provider.get_tracer("dragoman")
 
-    def begin(self, context: Headers) -> RequestSpans:
+    def begin(self, context: Headers, method: str, route: str) -> RequestSpans:
         """See core.ports.Tracer."""
         parent = Context()
         if context:
             parent = _PROPAGATOR.extract({name.decode(): value.decode() for name, value in context}, parent)
-        return RequestSpans(self._tracer, self._tracer.start_span("request", parent, SpanKind.SERVER))
+        about: dict[str, AttributeValue] = {"http.request.method": method if method in _METHODS else "_OTHER"}
+        if route:
+            about["http.route"] = route
+        return RequestSpans(self._tracer, self._tracer.start_span("request", parent, SpanKind.SERVER, about))
 
     async def close(self) -> None:
         """Sends what is left, for a few seconds at most."""
         await asyncio.to_thread(self._provider.shutdown)
+
+
+def _resource(service: str) -> Resource:
+    """What all spans of this process have. `OTEL_RESOURCE_ATTRIBUTES` and `OTEL_SERVICE_NAME` come before our own."""
+    own = {
+        "service.name": service,
+        "service.version": version("dragoman"),
+        "service.instance.id": str(uuid.uuid4()),
+    }
+    return Resource.create(own).merge(OTELResourceDetector().detect())
 
 
 class RequestSpans:
@@ -122,14 +141,16 @@ class RequestSpans:
             span.set_status(StatusCode.ERROR)
         span.end()
 
-    def finished(self, record: RequestRecord) -> None:
+    def finished(self, record: RequestRecord, finishes: Sequence[str]) -> None:
         self._end_queue()
         self.attempt_ended(None)
         span = self._server
         if self._recording:
             operation = OPERATIONS.get(record.operation, record.operation)
-            span.update_name(f"{operation} {record.model}".strip() or "request")
+            span.update_name(f"{operation} {record.asked or record.model}".strip() or "request")
             span.set_attributes(_attributes(record, operation))
+            if finishes:
+                span.set_attribute("gen_ai.response.finish_reasons", finishes)
             if record.outcome == "failed":
                 span.set_status(StatusCode.ERROR)
         span.end()
@@ -144,7 +165,9 @@ def _attributes(record: RequestRecord, operation: str) -> dict[str, AttributeVal
     found: dict[str, AttributeValue | None] = {
         "gen_ai.operation.name": operation or None,
         "gen_ai.provider.name": PROVIDER,
-        "gen_ai.request.model": record.model or None,
+        "gen_ai.request.model": record.asked or record.model or None,
+        "gen_ai.response.model": record.model if record.worker is not None and record.outcome == "ok" else None,
+        "gen_ai.response.time_to_first_chunk": record.ttft_ms / 1000 if record.ttft_ms is not None else None,
         "http.response.status_code": record.status or None,
         "error.type": record.code,
         "dragoman.request_id": record.id,

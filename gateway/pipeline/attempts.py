@@ -12,6 +12,7 @@ from typing import cast
 
 from gateway.core.errors import Blame, GatewayError, Kind
 from gateway.core.http import Request, Response
+from gateway.core.lifecycle import Reply
 from gateway.core.messages import Embed, Generate, Score
 from gateway.core.ports import Exchange, Lane, WorkerHandle
 from gateway.pipeline.call import Call
@@ -158,9 +159,13 @@ class Attempts:
         passthrough = dialect.passthrough.get(backend.reply_wire(op))
         if passthrough is not None:
             translated, call.record.usage = passthrough.whole(response, cast(Generate | Embed, op))
+            if call.record.trace is not None:
+                call.finishes = passthrough.finishes(translated)
             return translated
         reply = read_whole(backend, response, cast(Generate | Embed | Score, op))  # QuestionAttempts has the others
         call.record.usage = reply.usage
+        if call.record.trace is not None and type(reply) is Reply:
+            call.finishes = [choice.reason for choice in reply.choices]
         return dialect.write(reply, op)
 
     async def _stream(self, exchange: Exchange, visit: Visit) -> GatewayError | None:

@@ -48,6 +48,7 @@ class Call:
     tried      workers of `served` that failed, and are not asked again
     interrupted  the error that ends the request from outside
     lane       of the last stream that a worker began
+    finishes   why the choices of a plain reply ended, if the request is traced
     counted    until when the record has the times of waits and visits, in seconds of the clock
     reply_at   when a worker's whole reply had come: what follows is not the worker's time
     """
@@ -63,6 +64,7 @@ class Call:
     context: Headers
     stage: Literal["reading", "queued", "visiting"] = "reading"
     lane: Lane | None = None
+    finishes: Sequence[str] = ()
     visit: Visit | None = None
     tried: Sequence[WorkerHandle] = ()
     interrupted: GatewayError | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from gateway.core.errors import GatewayError
@@ -16,13 +17,16 @@ EXPLAIN = b"x-dragoman-explain"
 
 
 class Spans(Watcher):
-    """The spans of requests. Each attempt has a trace context of its own, instead of the client's."""
+    """The spans of requests. Each attempt has a trace context of its own, instead of the client's. `route_of` returns
+    the template of a path, or ""."""
 
-    def __init__(self, tracer: Tracer) -> None:
+    def __init__(self, tracer: Tracer, route_of: Callable[[str], str]) -> None:
         self._tracer = tracer
+        self._route_of = route_of
 
     def begun(self, call: Call) -> None:
-        trace = call.notes[self] = self._tracer.begin(call.context)
+        route = self._route_of(call.scope["path"])
+        trace = call.notes[self] = self._tracer.begin(call.context, call.scope["method"], route)
         call.record.trace = trace.id
         call.context = []
 
@@ -44,7 +48,11 @@ class Spans(Watcher):
         self._of(call).attempt_ended(error)
 
     def closed(self, call: Call) -> None:
-        self._of(call).finished(call.record)
+        lane = call.lane
+        finishes: Sequence[str] = call.finishes
+        if lane is not None:
+            finishes = [reason for _, reason in sorted(lane.finishes.items())]
+        self._of(call).finished(call.record, finishes)
 
 
 class EventLog(Protocol):

@@ -46,7 +46,6 @@ class EventLane:
     keeps_op = True  # most readers and writers do
     # Where the client's text stands: None before it, and once it has ended.
     _open: PartStart | None = None
-    _finished = False
 
     def __init__(
         self,
@@ -58,6 +57,7 @@ class EventLane:
         self.done = False
         self.error: GatewayError | None = None
         self.usage: Usage | None = None
+        self.finishes: dict[int, str] = {}
         self.produced = 0
         self._new_reader = reader
         self._reader = reader()
@@ -96,7 +96,7 @@ class EventLane:
                     self._seen.stop("tool_call" if event.kind == "tool" else event.kind)
                 self._open = event
             case Finish():
-                self._finished = True
+                self.finishes[event.choice] = event.reason
             case UsageReport():
                 self.usage = event.usage
             case End():
@@ -121,7 +121,7 @@ class EventLane:
 
     def partial(self) -> Partial | str:
         seen = self._seen
-        if self._finished and seen.lost not in LOST_FROM_START:
+        if self.finishes and seen.lost not in LOST_FROM_START:
             return Partial("", self.produced, finished=True)
         return seen.lost or Partial(seen.text, self.produced, tail=tuple(seen.tail))
 
@@ -133,7 +133,7 @@ class EventLane:
     def conclude(self, usage: Usage) -> bytes:
         self.error = None
         events: list[Event] = []
-        if not self._finished:
+        if not self.finishes:
             if self._open is not None:
                 events.append(PartEnd(self._open.choice, self._open.index))
             events.append(Finish(0, "length", "length"))

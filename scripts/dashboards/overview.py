@@ -40,7 +40,7 @@ BOARD = Board(
             "Failed",
             "Failed requests, of all that ended. Refused and cancelled ones are no failures.",
             "percentunit",
-            (Query(share(FAILED, "dragoman_requests_total{*}"), "failed"),),
+            (Query(share(FAILED, "dragoman_model_requests_total{*}"), "failed"),),
             "stat",
             4,
             alarm=0.01,

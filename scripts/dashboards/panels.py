@@ -36,7 +36,7 @@ def share_of_failures(title: str) -> Panel:
         title,
         "Failed requests of a model, of all of its requests that ended.",
         "percentunit",
-        (Query(share(FAILED, "dragoman_requests_total{*}", "model"), "{{model}}"),),
+        (Query(share(FAILED, "dragoman_model_requests_total{*}", "model"), "{{model}}"),),
     )
 
 

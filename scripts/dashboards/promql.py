@@ -15,11 +15,11 @@ def rate(selector: str, *by: str) -> str:
     return f"sum by ({', '.join(by)}) (rate({selector}{RATE}))" if by else f"sum(rate({selector}{RATE}))"
 
 
-def quantiles(metric: str, by: str = "") -> tuple[Query, ...]:
-    """Median, 95th and 99th percentile of a histogram, over all series or by a label."""
+def quantiles(metric: str, by: str = "", of: str = "{*}") -> tuple[Query, ...]:
+    """Median, 95th and 99th percentile of a histogram, over all series or by a label; of is the selector."""
     labels, legend = (f"le, {by}", f" {{{{{by}}}}}") if by else ("le", "")
     return tuple(
-        Query(f"histogram_quantile({share}, sum by ({labels}) (rate({metric}_bucket{{*}}{RATE})))", f"{name}{legend}")
+        Query(f"histogram_quantile({share}, sum by ({labels}) (rate({metric}_bucket{of}{RATE})))", f"{name}{legend}")
         for share, name in ((0.5, "p50"), (0.95, "p95"), (0.99, "p99"))
     )
 
@@ -30,5 +30,5 @@ def share(part: str, whole: str, *by: str) -> str:
     return f"({rate(part, *by)} or 0 * {all_}) / ({all_} > 0)"
 
 
-FAILED = 'dragoman_requests_total{*,outcome="failed"}'
+FAILED = 'dragoman_model_requests_total{*,outcome="failed"}'
 OUTCOMES = "`ok`; `refused` is a 4xx; `failed` is an error behind the gateway or in it; `cancelled`: the client left."

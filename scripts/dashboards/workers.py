@@ -6,6 +6,8 @@ from scripts.dashboards.grafana import Board, Panel, Query
 from scripts.dashboards.promql import BY_NAMESPACE, MODEL_CHOICE, RATE, quantiles, rate, share
 
 _VLLM = "As the worker counts it."
+# vLLM's label is the name that it serves. The chart's workers serve a model under its name in the gateway.
+_OF_MODEL = '{*,model_name=~"$model"}'
 
 BOARD = Board(
     "workers",
@@ -141,33 +143,48 @@ BOARD = Board(
             "vLLM: requests running",
             f"Sequences that run now, by worker. {_VLLM}",
             "short",
-            (Query("sum by (instance, model_name) (vllm:num_requests_running{*})", "{{instance}} {{model_name}}"),),
+            (
+                Query(
+                    f"sum by (instance, model_name) (vllm:num_requests_running{_OF_MODEL})",
+                    "{{instance}} {{model_name}}",
+                ),
+            ),
         ),
         Panel(
             "vLLM: requests waiting",
             f"Sequences that wait in the worker, by worker. {_VLLM}",
             "short",
-            (Query("sum by (instance, model_name) (vllm:num_requests_waiting{*})", "{{instance}} {{model_name}}"),),
+            (
+                Query(
+                    f"sum by (instance, model_name) (vllm:num_requests_waiting{_OF_MODEL})",
+                    "{{instance}} {{model_name}}",
+                ),
+            ),
         ),
         Panel(
             "vLLM: KV cache in use",
             "Share of the blocks of the KV cache, by worker. Near 1 the worker preempts sequences.",
             "percentunit",
-            (Query("max by (instance, model_name) (vllm:kv_cache_usage_perc{*})", "{{instance}} {{model_name}}"),),
+            (
+                Query(
+                    f"max by (instance, model_name) (vllm:kv_cache_usage_perc{_OF_MODEL})",
+                    "{{instance}} {{model_name}}",
+                ),
+            ),
         ),
         Panel(
             "vLLM: preemptions",
             "Sequences a second whose cache was taken away and which begin anew, by worker.",
             "cps",
-            (Query(rate("vllm:num_preemptions_total{*}", "instance"), "{{instance}}"),),
+            (Query(rate(f"vllm:num_preemptions_total{_OF_MODEL}", "instance"), "{{instance}}"),),
         ),
         Panel(
             "vLLM: tokens",
             f"Tokens a second, read and made, by worker. {_VLLM}",
             "cps",
             (
-                Query(rate("vllm:prompt_tokens_total{*}", "instance"), "read {{instance}}"),
-                Query(rate("vllm:generation_tokens_total{*}", "instance"), "made {{instance}}"),
+                Query(rate(f"vllm:prompt_tokens_total{_OF_MODEL}", "instance"), "read {{instance}}"),
+                Query(rate(f"vllm:generation_tokens_total{_OF_MODEL}", "instance"), "made {{instance}}"),
             ),
         ),
         Panel(
@@ -176,7 +193,11 @@ BOARD = Board(
             "percentunit",
             (
                 Query(
-                    share("vllm:prefix_cache_hits_total{*}", "vllm:prefix_cache_queries_total{*}", "instance"),
+                    share(
+                        f"vllm:prefix_cache_hits_total{_OF_MODEL}",
+                        f"vllm:prefix_cache_queries_total{_OF_MODEL}",
+                        "instance",
+                    ),
                     "{{instance}}",
                 ),
             ),
@@ -185,19 +206,19 @@ BOARD = Board(
             "vLLM: time to the first token",
             f"From the worker's own clock. {_VLLM}",
             "s",
-            quantiles("vllm:time_to_first_token_seconds", "model_name"),
+            quantiles("vllm:time_to_first_token_seconds", "model_name", _OF_MODEL),
         ),
         Panel(
             "vLLM: between two tokens",
             f"From the worker's own clock. {_VLLM}",
             "s",
-            quantiles("vllm:inter_token_latency_seconds", "model_name"),
+            quantiles("vllm:inter_token_latency_seconds", "model_name", _OF_MODEL),
         ),
         Panel(
             "vLLM: ends of sequences",
             "Sequences a second, by why they ended; `abort`: the client left.",
             "cps",
-            (Query(rate("vllm:request_success_total{*}", "finished_reason"), "{{finished_reason}}"),),
+            (Query(rate(f"vllm:request_success_total{_OF_MODEL}", "finished_reason"), "{{finished_reason}}"),),
             stacked=True,
         ),
     ),

@@ -61,6 +61,19 @@ def test_the_reader_chooses_the_data_source_and_every_variable_is_declared(path:
     assert used == declared
 
 
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_every_panel_obeys_the_choice_of_a_model(path: Path) -> None:
+    """Gateways label it `model`, vLLM `model_name`. What has neither label is about gateways as a whole."""
+    board = load(path)
+    if "model" not in {one["name"] for one in board["templating"]["list"]}:
+        return
+    for panel in board["panels"]:
+        for target in panel["targets"]:
+            for metric, braces in re.findall(r"\b((?:dragoman_|vllm:)\w+)(\{[^}]*\})", target["expr"]):
+                (label,) = {"model", "model_name"} & KNOWN[metric] or {""}
+                assert not label or f'{label}=~"$model"' in braces, (panel["title"], target["expr"])
+
+
 @pytest.mark.parametrize("panel", ALL)
 def test_a_panel_says_what_it_shows_and_in_which_unit(panel: dict[str, Any]) -> None:
     assert panel["title"]

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +23,15 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 
 from gateway.app import KNOWN
+from gateway.app.routes import route_table, templates
 from gateway.config import ConfigError, load
 from gateway.config import Tracing as TracingConfig
 from gateway.observe.spans import Spans as Tracer
 from gateway.observe.tracing import tracer_of
 from gateway.pipeline.tracing import Spans
 from gateway.pipeline.watch import Watchers
+from tests.app.asking import GONE
+from tests.clients import WAYS
 from tests.harness import Stack
 
 CHAT = "/v1/chat/completions"
@@ -46,7 +50,7 @@ def traced(stack: Stack, sample: float = 1.0) -> InMemorySpanExporter:
     settings = TracingConfig(endpoint="http://127.0.0.1:1/v1/traces", sample=sample, service="test")
     tracer = Tracer(memory, settings, SimpleSpanProcessor(memory))
     runtime = stack.gateway.deployment.runtime
-    runtime.watchers = Watchers(*runtime.watchers.all, Spans(tracer))
+    runtime.watchers = Watchers(*runtime.watchers.all, Spans(tracer, templates(stack.gateway.deployment.config)))
     for served in runtime.models.values():
         served.watchers = runtime.watchers
     return memory
@@ -93,7 +97,10 @@ def test_a_request_has_its_spans(stream: bool) -> None:
         assert record["trace"] == TRACE
         about = dict(server.attributes or {})
         assert about["gen_ai.operation.name"] == "chat"
-        assert about["gen_ai.request.model"] == "m"
+        assert about["gen_ai.request.model"] == about["gen_ai.response.model"] == "m"
+        assert (about["http.request.method"], about["http.route"]) == ("POST", CHAT)
+        assert about["gen_ai.response.finish_reasons"] == ("stop",)
+        assert about.get("gen_ai.response.time_to_first_chunk") == (record["ttft_ms"] / 1000 if stream else None)
         assert about["gen_ai.usage.input_tokens"] == record["usage"]["input"]
         assert about["gen_ai.usage.output_tokens"] == record["usage"]["output"]
         assert about["http.response.status_code"] == 200
@@ -104,6 +111,85 @@ def test_a_request_has_its_spans(stream: bool) -> None:
         entry = [one for one in stack.sim.ledger.entries if one.generation][-1]
         assert entry.header("tracestate") == "a=b"
         assert CANARY not in "".join(span.to_json() for span in memory.get_finished_spans())
+
+
+def about(stack: Stack, memory: InMemorySpanExporter) -> dict[str, Any]:
+    """The attributes of the last request's own span."""
+    stack.records()
+    span = [one for one in memory.get_finished_spans() if one.kind is SpanKind.SERVER][-1]
+    return dict(span.attributes or {})
+
+
+# A thing that every dialect has, by whichever lane its replies come.
+ASKED = [(way, stream) for way in WAYS for stream in (True, False) if way.answers(stream=stream)]
+
+
+@pytest.mark.parametrize("backend", ["vllm", "tgi"])
+def test_every_way_to_ask_has_its_route_and_what_became_of_it(backend: str) -> None:
+    with Stack(config={"models": {"m": {"backend": backend}}}) as stack, httpx.Client() as client:
+        memory = traced(stack)
+        routes = {line.path for line in route_table(stack.gateway.deployment.config)}
+        for way, stream in ASKED:
+            body = way.body("sim:" + json.dumps({"text": "a b c"}), stream=stream, model="m")
+            reply = client.post(stack.url + way.path("m"), json=body)
+            found = about(stack, memory)
+            assert found["http.route"] in routes, way
+            assert found["http.route"].endswith(way.route.path), way
+            assert found["http.request.method"] == "POST"
+            if reply.status_code != 200 or way.operation not in ("chat", "complete"):
+                continue
+            assert found["gen_ai.response.model"] == "m", way
+            assert found["gen_ai.response.finish_reasons"] == ("stop",), (way, stream)
+            assert ("gen_ai.response.time_to_first_chunk" in found) == (stack.record()["ttft_ms"] is not None), way
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_each_choice_says_why_it_ended(stream: bool) -> None:
+    with Stack() as stack:
+        memory = traced(stack)
+        reply = httpx.post(stack.url + CHAT, json=chat(n=2, max_tokens=1, stream=stream))
+        assert reply.status_code == 200
+        assert about(stack, memory)["gen_ai.response.finish_reasons"] == ("length", "length")
+
+
+def test_nothing_that_a_client_made_up_is_a_value() -> None:
+    with Stack() as stack:
+        memory = traced(stack)
+        httpx.request("PROPFIND", stack.url + CHAT)
+        assert about(stack, memory)["http.request.method"] == "_OTHER"
+        httpx.get(stack.url + f"/v1/{CANARY}")
+        assert "http.route" not in about(stack, memory)
+        httpx.get(stack.url + f"/v1/models/{CANARY}")
+        assert about(stack, memory)["http.route"] == "/v1/models/{model:path}"
+        assert CANARY not in "".join(span.to_json() for span in memory.get_finished_spans())
+
+
+def test_another_model_that_answers_is_named() -> None:
+    models = {"m": {}, "away": {**GONE, "fallback": ["m"]}}
+    with Stack(config={"models": models}) as stack:
+        memory = traced(stack)
+        assert httpx.post(stack.url + CHAT, json=chat(model="away")).status_code == 200
+        found = about(stack, memory)
+        assert (found["gen_ai.request.model"], found["gen_ai.response.model"]) == ("away", "m")
+
+
+async def test_the_resource_says_which_process_of_which_version_and_what_the_environment_adds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("OTEL_SERVICE_NAME", raising=False)
+    monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "k8s.pod.name=door-1,deployment.environment.name=test%20one")
+    settings = TracingConfig(endpoint="http://127.0.0.1:1/v1/traces", sample=1.0, service="door")
+    made = [Tracer(InMemorySpanExporter(), settings) for _ in range(2)]
+    one, other = (dict(spans._provider.resource.attributes) for spans in made)
+    assert (one["service.name"], one["service.version"]) == ("door", version("dragoman"))
+    assert one["service.instance.id"] != other["service.instance.id"]
+    assert (one["k8s.pod.name"], one["deployment.environment.name"]) == ("door-1", "test one")
+    monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "service.instance.id=7,service.name=mine")
+    named = Tracer(InMemorySpanExporter(), settings)
+    attributes = named._provider.resource.attributes
+    assert (attributes["service.name"], attributes["service.instance.id"]) == ("mine", "7")
+    for spans in (*made, named):
+        await spans.close()
 
 
 def test_each_attempt_has_a_span_and_a_context_of_its_own() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from msgspec import Struct
@@ -124,15 +125,16 @@ class RequestTrace(Protocol):
         """The attempt's first output came `ago_s` seconds ago."""
 
     def attempt_ended(self, error: GatewayError | None) -> None: ...
-    def finished(self, record: RequestRecord) -> None:
-        """The request is over. Call it once, on every exit."""
+    def finished(self, record: RequestRecord, finishes: Sequence[str]) -> None:
+        """The request is over. finishes: why each choice of its reply ended. Call it once, on every exit."""
 
 
 class Tracer(Protocol):
     """Makes the spans of requests."""
 
-    def begin(self, context: Headers) -> RequestTrace:
-        """A request begins; `context` comes from `core.trace_context`."""
+    def begin(self, context: Headers, method: str, route: str) -> RequestTrace:
+        """A request begins; `context` comes from `core.trace_context`. route is its path as a template, such as
+        `/v1/models/{model}`, or "" for a path that is not served."""
 
 
 class Observer(Protocol):

@@ -55,6 +55,7 @@ class Lane(Protocol):
     done       the worker's terminal mark was seen: the reply is complete
     error      why the reply will never be complete; set at most once, after which nothing more is fed
     usage      the last usage the worker reported
+    finishes   why choices ended, by index: stop | length | tool_calls | content_filter
     produced   output deltas seen so far: a lower bound of output tokens when the stream is cut
     clean_end  whether this client's wire has an orderly end after an error; if not, the connection must be cut
     keeps_op   whether it refers to the operation, and so to the prompt, until its end
@@ -64,6 +65,7 @@ class Lane(Protocol):
     done: bool
     error: GatewayError | None
     usage: Usage | None
+    finishes: dict[int, str]
     produced: int
 
     @property
@@ -130,6 +132,9 @@ class Passthrough(Protocol):
     def lane(self, op: Generate, seen: SeenText = NOT_KEPT) -> Lane: ...
     def whole(self, response: Response, op: Generate | Embed) -> tuple[Response, Usage | None]:
         """A buffered reply and its usage. Raises GatewayError when the worker's body is not what it should be."""
+
+    def finishes(self, response: Response) -> list[str]:
+        """Why the choices of a buffered reply that `whole` returned ended, in their order."""
 
 
 class Dialect(Protocol):

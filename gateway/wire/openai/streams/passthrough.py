@@ -74,6 +74,19 @@ class Asked(Struct, frozen=True):
     running_usage: bool = False
 
 
+class _EndedChoice(Struct):
+    finish_reason: str | None = None
+
+
+class _Ended(Struct):
+    """The choices of a buffered reply, of which embeddings have none."""
+
+    choices: list[_EndedChoice] = []
+
+
+_ended = msgspec.json.Decoder(_Ended).decode
+
+
 class Passthrough(Struct, frozen=True):
     """Serves any dialect of this wire. `refuse` writes the dialect's error event. Implements core.ports.Passthrough."""
 
@@ -95,6 +108,9 @@ class Passthrough(Struct, frozen=True):
     def whole(self, response: Response, op: Generate | Embed) -> tuple[Response, Usage | None]:
         body, usage = whole(response.body, op, self.defaults)
         return Response(200, [JSON_TYPE], body), usage
+
+    def finishes(self, response: Response) -> list[str]:
+        return [choice.finish_reason for choice in _ended(response.body).choices if choice.finish_reason is not None]
 
 
 class PassthroughLane:
@@ -121,7 +137,7 @@ class PassthroughLane:
         self._refuse = refuse
         self._defaults = defaults
         self._seen: set[int] = set()
-        self._finished: set[int] = set()
+        self.finishes: dict[int, str] = {}
         self._calls: dict[int, Calls] = {}
         # The members that are the same in every chunk (id, object and created), from the first chunk.
         self._same: Extra = {}
@@ -169,7 +185,7 @@ class PassthroughLane:
         return b""
 
     def _finish(self) -> bytes:
-        if len(self._finished) < self._asked.choices:
+        if len(self.finishes) < self._asked.choices:
             raise wire.truncated()
         self.done = True
         out = self._release()
@@ -284,7 +300,7 @@ class PassthroughLane:
             elif "role" not in holder:
                 holder = choice.delta = {"role": _ASSISTANT, **holder}
         names, calls = self._spoken(holder)
-        if index in self._finished:
+        if index in self.finishes:
             if names or calls:
                 raise wire.malformed()  # content after a choice's end would be lost
             return None
@@ -297,10 +313,10 @@ class PassthroughLane:
         if self._asked.chat:
             _under_both_names(holder)
         if word:
-            choice.members["finish_reason"] = Raw(encode(finish_word(word)))
-            self._finished.add(index)
+            self.finishes[index] = finish_word(word)
+            choice.members["finish_reason"] = Raw(encode(self.finishes[index]))
             self._forget(index)
-            chunk.last = len(self._finished) == self._asked.choices
+            chunk.last = len(self.finishes) == self._asked.choices
             return "", index
         if word is not None:
             choice.members["finish_reason"] = NULL
@@ -362,7 +378,7 @@ class PassthroughLane:
 
     def partial(self) -> Partial | str:
         text = self._text
-        if self._finished and text.lost not in LOST_FROM_START:
+        if self.finishes and text.lost not in LOST_FROM_START:
             return Partial("", self.produced, finished=True)
         return text.lost or Partial(text.text, self.produced, tail=tuple(text.tail))
 
@@ -375,8 +391,8 @@ class PassthroughLane:
     def conclude(self, usage: Usage) -> bytes:
         self.error = None
         ends = b""
-        if not self._finished:
-            self._finished.add(0)
+        if not self.finishes:
+            self.finishes[0] = "length"
             content: dict[str, Any] = {"delta": {}} if self._asked.chat else {"text": ""}
             choices = [{"index": 0, **content, "logprobs": None, "finish_reason": "length"}]
             ends = b"data: " + encode({**self._same, "model": self._model, "choices": choices}) + b"\n\n"
