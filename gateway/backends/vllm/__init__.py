@@ -144,6 +144,7 @@ class Vllm(OpenAIBackend):
             "vllm:prompt_tokens_total",
             "vllm:generation_tokens_total",
             "vllm:kv_cache_usage_perc",
+            "vllm:gpu_cache_usage_perc",  # its name in older engines
             "vllm:prefix_cache_queries_total",
         ),
     )
