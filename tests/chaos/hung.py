@@ -111,6 +111,9 @@ async def hung(findings: Findings) -> None:
         lost = [one.status for one in load.asked if one.status != 200]
         findings.none("requests that were lost", lost, len(load.asked))
         findings.none("streams that were cut", open_streams.cut, len(open_streams.answers))
+        waited = sum(one is not None and one.began + one.seconds > ended for one in open_streams.answers)
+        what, count = "streams that waited until it moved", len(open_streams.answers)
+        findings.check(what, waited, count, not waited, timed=True)
         if found:
             sent = [one for one in await given(worker, stalls[0] + 0.5) if one["started"] < ended]
             ours = [one for one in sent if one["request"] and not one["request"].startswith("dragoman")]

@@ -150,12 +150,18 @@ async def test_an_engine_in_its_first_minutes_may_compile() -> None:
     assert fleet.events == []
     await fleet.pass_(108)
     assert fleet.events == [], "it is in its history"
-    fleet.read(worker)
+
+
+async def test_another_life_begins_as_patiently() -> None:
+    fleet = Fleet()
+    worker = fleet.first
+    fleet.send(worker)
+    await fleet.work(worker, HISTORY_S + 20)
     worker.lives += 1
     await fleet.work(worker, 10)
-    await fleet.pass_(COUNTED_S[1] - 2)
-    assert fleet.events == [], "another life begins as patiently"
-    await fleet.pass_(6)
+    await fleet.pass_(COUNTED_S[1] - 5)
+    assert not fleet.events
+    await fleet.pass_(10)
     assert "stalled http://0" in fleet.events
     await fleet.close()
 
@@ -171,7 +177,6 @@ async def test_bytes_of_any_reply_are_progress() -> None:
         fleet.piece(worker)
     for _ in range(5):
         await fleet.pass_(8)
-        fleet.send(worker)
         worker.progress.replied_at = fleet.now
     assert fleet.events == []
     await fleet.pass_(12)
