@@ -6,7 +6,7 @@ A buffered reply is read as the same events as a streamed one, so the two cannot
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import assert_never
+from typing import NamedTuple, assert_never
 
 from msgspec import Raw, Struct
 
@@ -100,6 +100,16 @@ class ReplyPart(Struct):
     logprobs: tuple[Raw, ...] = ()
 
 
+class ByKind(NamedTuple):
+    """The parts of a choice by their kinds: texts joined, or None if there is no part of the kind. Dialects unpack it,
+    so that a new kind does not type-check until each of them has a place for it."""
+
+    text: str | None
+    thinking: str | None
+    refusal: str | None
+    calls: list[ReplyPart]
+
+
 class ReplyChoice(Struct):
     index: int
     parts: list[ReplyPart]
@@ -113,6 +123,20 @@ class ReplyChoice(Struct):
         """The parts of `kind` joined, or None when there is none."""
         texts = [part.text for part in self.parts if part.kind == kind]
         return "".join(texts) if texts else None
+
+    def by_kind(self) -> ByKind:
+        texts: dict[PartKind, list[str]] = {}
+        calls: list[ReplyPart] = []
+        for part in self.parts:
+            match part.kind:
+                case "text" | "thinking" | "refusal":
+                    texts.setdefault(part.kind, []).append(part.text)
+                case "tool":
+                    calls.append(part)
+                case _:
+                    assert_never(part.kind)
+        joined = {kind: "".join(pieces) for kind, pieces in texts.items()}
+        return ByKind(joined.get("text"), joined.get("thinking"), joined.get("refusal"), calls)
 
     @property
     def words(self) -> str:

@@ -20,7 +20,7 @@ from gateway.core.messages import Chat, Complete, Generate, Op
 from gateway.core.ports import StreamWriter
 from gateway.dialects._shared.api import Api
 from gateway.dialects.friendli.fields import EXAMPLES, FIELDS, TEAM
-from gateway.dialects.friendli.replies import ERRORS, ChatWriter, ChunkWriter, Writer, error_event, refuse, write
+from gateway.dialects.friendli.replies import ERRORS, ChatWriter, ChunkWriter, TokenWriter, error_event, refuse, write
 from gateway.dialects.friendli.requests import Draw, read_chat, read_complete
 from gateway.wire.json import members, require_json, whole_numbers
 
@@ -70,4 +70,4 @@ class Friendli(Api):
         refuse = partial(error_event, op=op)
         if isinstance(op, Chat):
             return ChatWriter(op, refuse)
-        return ChunkWriter(op, refuse) if op.view == "chunks" else Writer(op)
+        return ChunkWriter(op, refuse) if op.view == "chunks" else TokenWriter(op)

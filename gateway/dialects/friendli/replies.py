@@ -13,7 +13,7 @@ from gateway.core.errors import GatewayError, Kind
 from gateway.core.events import Delta, Event, Finish, PartStart, Reason
 from gateway.core.fields import own_name
 from gateway.core.http import JSON_TYPE, Request, Response
-from gateway.core.lifecycle import Reply, ReplyChoice
+from gateway.core.lifecycle import Reply, ReplyChoice, ReplyPart
 from gateway.core.messages import Chat, Complete, Generate, Op
 from gateway.core.usage import Usage
 from gateway.dialects._shared.api import Errors
@@ -42,12 +42,7 @@ def write(reply: Reply, op: Generate) -> Response:
     }
     if isinstance(op, Complete):
         # A beam search returns the best beam only.
-        found = reply.choices[:1] if op.beams is not None else reply.choices
-        body["choices"] = [
-            _choice(op, choice.index, choice.text() or "", choice.tokens, choice.reason, choice.logprobs)
-            for choice in found
-        ]
-        body["usage"] = _usage(op, reply.usage, sum(len(choice.tokens) for choice in found))
+        body |= _complete(op, reply.choices[:1] if op.beams is not None else reply.choices, reply.usage)
     else:
         body["choices"] = [_chat_choice(choice) for choice in reply.choices]
         # Never null: without numbers the client raises and discards the reply.
@@ -55,31 +50,35 @@ def write(reply: Reply, op: Generate) -> Response:
     return Response(200, [JSON_TYPE], encode(body))
 
 
-def _choice(
-    op: Complete, index: int, text: str, tokens: Sequence[int], reason: Reason, logprobs: Sequence[Raw]
-) -> dict[str, Any]:
+def _complete(op: Complete, choices: Sequence[ReplyChoice], usage: Usage | None) -> dict[str, Any]:
+    """The members of a finished text completion, streamed or whole."""
+    written = [_choice(op, choice) for choice in choices]
+    return {"choices": written, "usage": _usage(op, usage, sum(len(choice["tokens"]) for choice in written))}
+
+
+def _choice(op: Complete, choice: ReplyChoice) -> dict[str, Any]:
     """A finished choice. Logprobs are cut to the tokens that are shown."""
+    tokens = choice.tokens
     body: dict[str, Any] = {
-        "index": index,
-        "seed": op.seeds[index % len(op.seeds)],
-        "text": text,
-        "tokens": list(tokens),
-        "finish_reason": _known(reason),
+        "index": choice.index,
+        "seed": op.seeds[choice.index % len(op.seeds)],
+        "text": choice.text() or "",
+        "tokens": tokens,
+        "finish_reason": _known(choice.reason),
     }
     if op.logprobs is not None:
-        body["logprobs"] = {name: values[: len(tokens)] for name, values in writing.text_logprobs(logprobs, 0).items()}
+        logprobs = writing.text_logprobs(choice.logprobs, 0)
+        body["logprobs"] = {name: values[: len(tokens)] for name, values in logprobs.items()}
     return body
 
 
 def _usage(op: Complete, told: Usage | None, ids: int) -> dict[str, int]:
     """Exactly the specification's three counts. `ids` is the output count of a beam, or if the engine gave none."""
-    prompt = told.input if told is not None and told.input is not None else _length(op)
+    prompt = told.input if told is not None else None
+    if prompt is None:
+        prompt = sum(len(given) for given in op.prompts if not isinstance(given, str))
     completion = ids if op.beams is not None or told is None or told.output is None else told.output
     return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
-
-
-def _length(op: Complete) -> int:
-    return sum(len(prompt) for prompt in op.prompts if not isinstance(prompt, str))
 
 
 def _chat_choice(choice: ReplyChoice) -> dict[str, Any]:
@@ -102,8 +101,12 @@ class _Sent(Struct):
     waiting: list[str] = []
     reason: Reason = "stop"
 
+    def choice(self, index: int) -> ReplyChoice:
+        part = ReplyPart("text", "".join(self.texts), tokens=tuple(self.tokens), logprobs=tuple(self.logprobs))
+        return ReplyChoice(index, [part], self.reason)
 
-class Writer(EventWriter):
+
+class TokenWriter(EventWriter):
     """Canonical events to `token_sampled` events, one for each token id, and `complete`, with the specified whitespace.
 
     If several ids come together, the last one carries their text. Text without ids goes to the next id, or at the
@@ -163,12 +166,8 @@ class Writer(EventWriter):
 
     def ended(self) -> bytes:
         """The last event, on one line and without a `token` member: friendli-client would count it as another token."""
-        choices = [
-            _choice(self._op, index, "".join(sent.texts), sent.tokens, sent.reason, sent.logprobs)
-            for index, sent in sorted(self._sent.items())
-        ]
-        usage = _usage(self._op, self.usage, sum(len(sent.tokens) for sent in self._sent.values()))
-        body = {"event": "complete", "choices": choices, "usage": usage}
+        choices = [sent.choice(index) for index, sent in sorted(self._sent.items())]
+        body = {"event": "complete", **_complete(self._op, choices, self.usage)}
         return sse.frame(one_line(json.dumps(body, ensure_ascii=False).encode()))
 
 

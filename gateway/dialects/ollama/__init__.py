@@ -11,7 +11,7 @@ from gateway.core.messages import Generate, Op
 from gateway.core.ports import StreamWriter
 from gateway.dialects._shared.api import Api
 from gateway.dialects.ollama.fields import EXAMPLES, FIELDS
-from gateway.dialects.ollama.replies import EventStream, LineWriter, refuse, write
+from gateway.dialects.ollama.replies import LineWriter, SseWriter, refuse, write
 from gateway.dialects.ollama.requests import read
 from gateway.wire.json import whole_numbers
 
@@ -34,4 +34,4 @@ class Ollama(Api):
         return read(request, self)
 
     def writer(self, op: Generate) -> StreamWriter:
-        return EventStream() if op.view == "sse" else LineWriter()
+        return SseWriter() if op.view == "sse" else LineWriter()

@@ -23,12 +23,12 @@ from gateway.wire.openai.replies import refusals, writing
 def write(reply: Reply, op: Op) -> Response:
     """A whole reply."""
     choice = reply.choices[0]
+    _, thinking, _, calls = choice.by_kind()
     message: dict[str, Any] = {"role": "assistant", "content": choice.words}
-    thinking = choice.text("thinking")
     if thinking is not None:
         message["thinking"] = thinking
-    if choice.calls:
-        message["tool_calls"] = [_call(call.call_id, call.name, call.text) for call in choice.calls]
+    if calls:
+        message["tool_calls"] = [_call(call.call_id, call.name, call.text) for call in calls]
     body = {
         "id": "cmpl-" + reply.start.id.removeprefix("chatcmpl-"),
         "model": writing.shown(op, reply.start.model),
@@ -54,7 +54,7 @@ _CALLS = b'{"message":{"role":"assistant","content":"","tool_calls":[%b]},"done"
 _LAST = b'{"message":{"role":"assistant","content":%b},"done":true,"index":%d}\n'
 
 
-class _Writer(WholeCallWriter):
+class _ChunkWriter(WholeCallWriter):
     """The common part of both streams: the chunks, counted by `index`. Chunks without text are left out."""
 
     clean_end = True
@@ -96,7 +96,7 @@ class _Writer(WholeCallWriter):
         return form % (value, index)
 
 
-class LineWriter(_Writer):
+class LineWriter(_ChunkWriter):
     """Newline-delimited JSON. The last line has `done: true`. It has text only if the worker ends the choice in the
     same chunk as its last text: text is never held back to see whether it is the last."""
 
@@ -127,7 +127,7 @@ class LineWriter(_Writer):
         return b" "
 
 
-class EventStream(_Writer):
+class SseWriter(_ChunkWriter):
     """Server-sent events, `done: false` throughout; `[END]` ends success and failure alike."""
 
     headers = [*sse.HEADERS, _KEPT]

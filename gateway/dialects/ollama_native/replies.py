@@ -22,7 +22,7 @@ from gateway.dialects.ollama_native import models
 from gateway.dialects.ollama_native.conversation import RAW
 from gateway.dialects.ollama_native.fields import FIELDS
 from gateway.dialects.ollama_native.models import LINES, stamp
-from gateway.dialects.ollama_native.requests import OPERATIONS, View
+from gateway.dialects.ollama_native.requests import OPERATIONS, ReplyFacts
 from gateway.wire import clock
 from gateway.wire.json import encode, encode_line, find, one_line, sent_names
 from gateway.wire.openai.replies import refusals, writing
@@ -34,38 +34,36 @@ _UNIT = 1e-6
 
 def write(reply: Reply, op: Op) -> Response:
     """A whole reply. The time of its first token is unknown, so all of the time counts as generation."""
-    view, choice = View.of(op), reply.choices[0]
-    content = choice.words
-    thinking = None if view.quiet else choice.text("thinking")
-    calls = [_call(index, call.call_id, call.name, call.text) for index, call in enumerate(choice.calls)]
-    if view.route == "chat":
-        inner: dict[str, Any] = {"role": "assistant", "content": content}
+    facts, choice = ReplyFacts.of(op), reply.choices[0]
+    _, thinking, _, calls = choice.by_kind()
+    if facts.route == "chat":
+        inner: dict[str, Any] = {"role": "assistant", "content": choice.words}
         body: dict[str, Any] = {"message": inner}
     else:
-        body = inner = {"response": content}
-    if thinking:
+        body = inner = {"response": choice.words}
+    if thinking and not facts.quiet:
         inner["thinking"] = thinking
     if calls:
-        inner["tool_calls"] = calls
+        inner["tool_calls"] = [_call(at, call.call_id, call.name, call.text) for at, call in enumerate(calls)]
     if choice.logprobs:
         body["logprobs"] = writing.join_logprobs(choice.logprobs)
-    if view.route == "generate":
+    if facts.route == "generate":
         body["context"] = []
-    spent = max(1, clock.nanoseconds() - view.began)
-    head = {"model": view.model, "created_at": stamp(reply.start.created)}
+    spent = max(1, clock.nanoseconds() - facts.began)
+    head = {"model": facts.model, "created_at": stamp(reply.start.created)}
     last = {"done": True, "done_reason": _reason(choice.reason), **models.metrics(reply.usage, 1, spent)}
     return Response(200, [JSON_TYPE], encode({**head, **body, **last}))
 
 
 def write_embeddings(reply: Embeddings, op: Op) -> Response:
     """Vectors in the order of the inputs: normalised, or for the old path as the worker wrote them."""
-    view = View.of(op)
-    if view.route == "embeddings":
+    facts = ReplyFacts.of(op)
+    if facts.route == "embeddings":
         return Response(200, [JSON_TYPE], encode({"embedding": reply.vectors[0]}))
     body = {
-        "model": view.model,
+        "model": facts.model,
         "embeddings": [_normal(vector) for vector in reply.vectors],
-        **models.prompt_metrics(reply.usage, max(1, clock.nanoseconds() - view.began)),
+        **models.prompt_metrics(reply.usage, max(1, clock.nanoseconds() - facts.began)),
     }
     return Response(200, [JSON_TYPE], encode(body))
 
@@ -102,7 +100,7 @@ class LineWriter(WholeCallWriter):
 
     def __init__(self, op: Generate) -> None:
         super().__init__()
-        self._view = View.of(op)
+        self._facts = ReplyFacts.of(op)
         self._head = b""
         # Part index -> the bytes before and after its text in a line.
         self._lines: dict[int, tuple[bytes, bytes]] = {}
@@ -120,7 +118,7 @@ class LineWriter(WholeCallWriter):
         return self.other(event)
 
     def started(self, event: Start) -> bytes:
-        head = {"model": self._view.model, "created_at": stamp(event.created)}
+        head = {"model": self._facts.model, "created_at": stamp(event.created)}
         self._head = encode_line(head)[:-1] + b","
         return b""
 
@@ -134,7 +132,7 @@ class LineWriter(WholeCallWriter):
             case "tool":
                 self.begin_call(event)
             case "thinking":
-                if not self._view.quiet:
+                if not self._facts.quiet:
                     self._lines[event.index] = self._around(b"thinking")
             case "text" | "refusal":
                 self._lines[event.index] = self._around(b"")
@@ -145,7 +143,7 @@ class LineWriter(WholeCallWriter):
     def _around(self, name: bytes) -> tuple[bytes, bytes]:
         """The bytes before and after a text: for the content, or for a member `name` beside an empty content."""
         member = b'"",' + b'"%b":' % name if name else b""
-        if self._view.route == "chat":
+        if self._facts.route == "chat":
             return self._head + b'"message":{"role":"assistant","content":' + member, b'},"done":false}\n'
         return self._head + b'"response":' + member, b',"done":false}\n'
 
@@ -167,9 +165,9 @@ class LineWriter(WholeCallWriter):
     def ended(self) -> bytes:
         now = clock.nanoseconds()
         first = self._first or now
-        prompt, generation = max(1, first - self._view.began), max(1, now - first)
-        last = {**models.empty(self._view.route), "done": True, "done_reason": _reason(self.finish.reason)}
-        if self._view.route == "generate":
+        prompt, generation = max(1, first - self._facts.began), max(1, now - first)
+        last = {**models.empty(self._facts.route), "done": True, "done_reason": _reason(self.finish.reason)}
+        if self._facts.route == "generate":
             last["context"] = []
         last |= models.metrics(self.usage, prompt, generation)
         return self._head + encode_line(last)[1:] + b"\n"

@@ -60,7 +60,7 @@ _FOREIGN = ("max_output_tokens", "tool_choice")
 _MOST_TOP, _MOST_INPUTS = 20, 2048
 
 
-class View(Struct, frozen=True):
+class ReplyFacts(Struct, frozen=True):
     """The facts of a request that its reply needs.
 
     route   chat | generate | embed | embeddings
@@ -75,8 +75,8 @@ class View(Struct, frozen=True):
     model: str
 
     @classmethod
-    def of(cls, op: Op) -> View:
-        """The view of the request that `op` was read from. A request without a model has the default one by now."""
+    def of(cls, op: Op) -> ReplyFacts:
+        """The facts of the request that `op` was read from. A request without a model has the default one by now."""
         assert isinstance(op.memo, cls)
         return op.memo if op.memo.model else replace(op.memo, model=op.model or "")
 
@@ -111,7 +111,7 @@ def read(request: Request, api: Api) -> Op | ListModels:
     op.extra = extra if isinstance(op, Embed) else constrain(op, extra)
     op.model_hints = names(op.model)
     quiet = isinstance(op, Chat) and op.reasoning == "none"
-    op.memo = View(request.route, quiet, clock.nanoseconds(), op.model or "")
+    op.memo = ReplyFacts(request.route, quiet, clock.nanoseconds(), op.model or "")
     op.dropped = tuple(left)
     return op
 

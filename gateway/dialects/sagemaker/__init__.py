@@ -19,7 +19,7 @@ from gateway.dialects._shared.faults import missing
 from gateway.dialects.sagemaker.errors import refuse
 from gateway.dialects.sagemaker.fields import EXAMPLES, FIELDS, MAX_PROMPTS
 from gateway.dialects.sagemaker.headers import accompany, is_aws, read_headers
-from gateway.dialects.sagemaker.replies import Writer, write
+from gateway.dialects.sagemaker.replies import ChunkWriter, write
 from gateway.wire.json import bad_value, check_depth, encode, members, whole_numbers
 from gateway.wire.openai.replies import refusals
 from gateway.wire.openai.requests import reading as requests
@@ -50,7 +50,7 @@ class SageMaker(Api):
     fields, examples = FIELDS, EXAMPLES
     lists = {"ping": _ping}
     write_reply = staticmethod(write)
-    writer = staticmethod(Writer)
+    writer = staticmethod(ChunkWriter)
 
     @whole_numbers
     def read(self, request: Request) -> Op | ListModels:

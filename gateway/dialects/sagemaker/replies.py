@@ -69,16 +69,16 @@ def write(reply: Reply, op: Generate) -> Response:
 def _chat_choice(choice: ReplyChoice) -> dict[str, Any]:
     """One choice of a whole chat."""
     extra = choice.extra or {}
+    text, thinking, refusal, calls = choice.by_kind()
     message: dict[str, Any] = {
         "role": "assistant",
-        "content": choice.text() or "",
-        "refusal": choice.text("refusal"),
+        "content": text or "",
+        "refusal": refusal,
         "annotations": extra.get("annotations"),
         "audio": extra.get("audio"),
         "function_call": None,
-        "tool_calls": writing.write_calls(choice),
+        "tool_calls": writing.write_calls(calls),
     }
-    thinking = choice.text("thinking")
     if thinking is not None:
         message["reasoning_content"] = thinking
     return {
@@ -116,7 +116,7 @@ part_frame = awsevent.framer(
 """Puts a chunk into the frame that boto3 unpacks."""
 
 
-class Writer(OpenAIStreamWriter):
+class ChunkWriter(OpenAIStreamWriter):
     """OpenAI's chunks with the specification's members. A choice's last text and its end are one chunk."""
 
     thinking = (b"reasoning_content",)

@@ -12,7 +12,7 @@ from gateway.core.messages import Complete, Generate, ListModels, Op
 from gateway.core.ports import StreamWriter
 from gateway.dialects._shared.api import Api
 from gateway.dialects.tgi.fields import EXAMPLES, FIELDS
-from gateway.dialects.tgi.replies import ERRORS, ChatWriter, Writer, error_event, health, info, refuse, write
+from gateway.dialects.tgi.replies import ERRORS, ChatWriter, TokenWriter, error_event, health, info, refuse, write
 from gateway.dialects.tgi.requests import read
 from gateway.wire.json import members, require_json, whole_numbers
 from gateway.wire.openai import operations
@@ -56,4 +56,4 @@ class TGI(Api):
         return operations.write(reply, op)
 
     def writer(self, op: Generate) -> StreamWriter:
-        return Writer(op) if isinstance(op, Complete) else ChatWriter(op, error_event)
+        return TokenWriter(op) if isinstance(op, Complete) else ChatWriter(op, error_event)

@@ -20,7 +20,7 @@ from gateway.dialects._shared.api import Errors
 from gateway.dialects._shared.faults import refusal
 from gateway.dialects._shared.streams import PIECE, EventWriter
 from gateway.dialects.tgi.fields import FIELDS
-from gateway.dialects.tgi.requests import View
+from gateway.dialects.tgi.requests import ReplyFacts
 from gateway.wire import sse
 from gateway.wire.json import encode, encode_line, sent_names
 from gateway.wire.openai.streams.writing import OpenAIStreamWriter
@@ -36,12 +36,12 @@ _logprobs = msgspec.json.Decoder(list[_LogprobIn]).decode
 
 def write(reply: Reply, op: Complete) -> Response:
     """A whole reply: the likeliest choice where there are several."""
-    view = View.of(op)
+    facts = ReplyFacts.of(op)
     choice = max(reply.choices, key=_likelihood) if len(reply.choices) > 1 else reply.choices[0]
     stop = _stop(choice.stop_sequence)
     text = (choice.text() or "") + stop
-    body: dict[str, Any] = {"generated_text": _before(op, view) + text}
-    if view.details:
+    body: dict[str, Any] = {"generated_text": _before(op, facts) + text}
+    if facts.details:
         tokens = _tokens(text.removesuffix(stop) if stop else text, choice.tokens, choice.logprobs)
         if tokens:
             tokens[-1]["text"] += stop
@@ -49,7 +49,7 @@ def write(reply: Reply, op: Complete) -> Response:
             tokens.append(_ended_by(choice.end_token, "" if tokens else text))
         used = reply.usage if len(reply.choices) == 1 else None
         body["details"] = {**_ending(choice.reason, stop, used, len(tokens), op), "prefill": [], "tokens": tokens}
-    return Response(200, [JSON_TYPE], encode([body] if view.listed else body))
+    return Response(200, [JSON_TYPE], encode([body] if facts.listed else body))
 
 
 def _likelihood(choice: ReplyChoice) -> float:
@@ -58,8 +58,8 @@ def _likelihood(choice: ReplyChoice) -> float:
     return sum(found) / len(found) if found else float("-inf")
 
 
-def _before(op: Complete, view: View) -> str:
-    return str(op.prompts[0]) if view.full else ""
+def _before(op: Complete, facts: ReplyFacts) -> str:
+    return str(op.prompts[0]) if facts.full else ""
 
 
 def _stop(matched: str | int | None) -> str:
@@ -103,7 +103,7 @@ class ChatWriter(OpenAIStreamWriter):
         return super()._start(replace(event, fingerprint=event.fingerprint or ""))
 
 
-class Writer(EventWriter):
+class TokenWriter(EventWriter):
     """One stream: an event for each token. The last token waits for the end, beside which it stands."""
 
     def __init__(self, op: Complete) -> None:
@@ -155,7 +155,7 @@ class Writer(EventWriter):
             self._held = {"id": -1, "text": self._loose, "logprob": None, "special": not self._loose}
         self._held["text"] += stop
         self._held["special"] = self._held["special"] and not stop
-        text = _before(self._op, View.of(self._op)) + "".join(self._texts) + stop
+        text = _before(self._op, ReplyFacts.of(self._op)) + "".join(self._texts) + stop
         details = _ending(self.finish.reason, stop, self.usage, self._index + 1, self._op)
         read = self.usage.input if self.usage is not None else None
         return before + self._token(text, {**details, "input_length": read or 0})

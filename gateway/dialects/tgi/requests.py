@@ -68,7 +68,7 @@ _body = msgspec.json.Decoder(BodyIn)
 _inside = msgspec.json.Decoder(_Inside)
 
 
-class View(Struct, frozen=True):
+class ReplyFacts(Struct, frozen=True):
     """The facts of a request that its reply needs.
 
     listed   the whole reply is a list
@@ -81,7 +81,7 @@ class View(Struct, frozen=True):
     full: bool
 
     @classmethod
-    def of(cls, op: Complete) -> View:
+    def of(cls, op: Complete) -> ReplyFacts:
         assert isinstance(op.memo, cls)
         return op.memo
 
@@ -97,7 +97,7 @@ def read(request: Request, api: Api) -> Complete:
     stream = request.route == "generate_stream" or (request.route == "root" and bool(found.stream))
     sampled = not given or _samples(parameters)
     _refuse(parameters, stream, sampled)
-    view = View(request.route == "root", bool(parameters.details), bool(parameters.return_full_text))
+    facts = ReplyFacts(request.route == "root", bool(parameters.details), bool(parameters.return_full_text))
     best_of = parameters.best_of or 1
     seed = parameters.seed
     op = Complete(
@@ -117,11 +117,11 @@ def read(request: Request, api: Api) -> Complete:
         stop=tuple(text for text in parameters.stop or () if text),
         n=best_of,
         output=_output(parameters.grammar),
-        memo=view,
+        memo=facts,
     )
-    if stream or view.details:
+    if stream or facts.details:
         op.want_tokens = True
-    if stream or view.details or best_of > 1:
+    if stream or facts.details or best_of > 1:
         op.logprobs = Logprobs()
     if parameters.truncate is not None:
         extra = {**extra, "truncate_prompt_tokens": Raw(b"%d" % parameters.truncate)}

@@ -151,6 +151,7 @@ def test_what_is_ignored_is_named() -> None:
         ({"beam_search_type": "GREEDY"}, "beam_search_type"),
         ({"response_format": {"type": "xml"}}, "response_format.type"),
         ({"response_format": {"type": "regex"}}, "response_format.schema"),
+        ({"response_format": {"type": "regex", "schema": "a" * 20_000}}, "response_format.schema"),
         ({"response_format": {"type": "text", "schema": "a"}}, "response_format.schema"),
         ({"response_format": {"type": "json_object", "schema": "{"}}, "response_format.schema"),
         ({"response_format": {"type": "json_object", "schema": "1"}}, "response_format.schema"),

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from gateway.core.lifecycle import ReplyChoice
+from gateway.core.lifecycle import ReplyChoice, ReplyPart
 from gateway.core.messages import Op
 from gateway.core.usage import Usage
 
@@ -34,21 +34,21 @@ def write_usage(usage: Usage) -> dict[str, Any]:
 
 def write_message(choice: ReplyChoice) -> dict[str, Any]:
     """The assistant message of a finished choice. content is null only with tool calls or a refusal."""
-    text, thinking, refusal = choice.text(), choice.text("thinking"), choice.text("refusal")
-    if text is None and not choice.calls and refusal is None:
+    text, thinking, refusal, calls = choice.by_kind()
+    if text is None and not calls and refusal is None:
         text = ""
     message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": refusal}
     if thinking is not None:
         message["reasoning"] = message["reasoning_content"] = thinking
-    if choice.calls:
-        message["tool_calls"] = write_calls(choice)
+    if calls:
+        message["tool_calls"] = write_calls(calls)
     return message
 
 
-def write_calls(choice: ReplyChoice) -> list[dict[str, Any]]:
+def write_calls(calls: Sequence[ReplyPart]) -> list[dict[str, Any]]:
     return [
         {"id": call.call_id, "type": "function", "function": {"name": call.name, "arguments": call.text}}
-        for call in choice.calls
+        for call in calls
     ]
 
 
