@@ -87,6 +87,7 @@ class Deployment:
             max_body_bytes=config.listen.max_body_bytes,
             relay=config.relay,
             body_budget=host.body_budget,
+            kept=host.kept,
             retries=Retries(config.retry.attempts, budget.earn, budget.spend),
             clock=clock,
             active=ActiveRequests(),
@@ -146,6 +147,7 @@ class Deployment:
             watchers=watchers,
             stages=() if options.kv_events is None else (ask_tokens,),
             hear=hear,
+            continues=options.continue_streams,
         )
 
     def _mirror(self, estimate: Callable[[Op], int]) -> list[Mirror]:
@@ -194,6 +196,7 @@ class Deployment:
         host.guard.configure(listen.shed_lag_s, self.prepared.priorities)
         room = max(room_for_bodies() // host.processes, listen.max_body_bytes)
         host.body_budget.limit = listen.max_bodies_bytes or room
+        host.kept.limit = self.config.relay.continue_bytes
         if services.limiting is not None:
             services.limiting.use(self.config, self.prepared.limits)
         if services.quarantine is not None:

@@ -58,6 +58,16 @@ class Observer:
         self._metrics.retries.labels(model).inc()
         self._log.event("warning", "retry", model=model, worker=worker, code=error.code or error.kind.value)
 
+    def moved(self, model: str, reason: str) -> None:
+        self._metrics.moved.labels(model, reason).inc()
+
+    def continued(self, model: str, worker: str, reason: str) -> None:
+        self._metrics.continued.labels(model, reason).inc()
+        self._log.rationed("warning", "stream continued", model=model, worker=worker, reason=reason)
+
+    def not_continued(self, model: str, reason: str) -> None:
+        self._metrics.not_continued.labels(model, reason).inc()
+
     def hedged(self, model: str, won: bool) -> None:
         self._metrics.hedges.labels(model, "second" if won else "first").inc()
 

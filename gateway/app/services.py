@@ -48,6 +48,8 @@ class Host:
         self.guard = Guard(self._shedding, metrics.shed.labels("lag").inc)
         self.caps = Caps(lambda what: metrics.shed.labels(what).inc())
         self.body_budget = ByteBudget()
+        self.kept = ByteBudget()
+        metrics.kept.set_function(lambda: self.kept.reserved)
         self.known_keys = KnownKeys()
         self.roster = Roster()
         self.deployments: list[Deployment] = []

@@ -33,7 +33,7 @@ from gateway.config.section import Section
 from gateway.config.serving import Console, Cors, Listen, Log, Metrics, Tracing
 from gateway.config.sharing import Accounting, CacheSalt, Jwt, KeyLimits, Limit, Limiter, Redis, Seal, Store
 from gateway.core.ports import Deadlines as TransportDeadlines
-from gateway.core.ports import Settings
+from gateway.core.ports import Moves, Settings
 
 PREFIX = "DRAGOMAN_"
 """The begin of our environment variables' names."""
@@ -91,14 +91,21 @@ class Deadlines(Section):
     idle_s: Seconds = Field(default=300.0, gt=0, le=_DAY)
     """Between two pieces of a reply."""
     first_byte_per_1000_s: Seconds = Field(default=0.0, ge=0, le=3600)
-    """Added to `first_byte_s` for every 1,000 tokens of the prompt."""
+    """Added to `first_byte_s` and `first_token_s` for every 1,000 tokens of the prompt."""
+    first_token_s: Seconds | None = Field(default=None, gt=0, le=_DAY)
+    """To the first token of a stream, and to the reply of embeddings and scores. A later request goes to another
+    worker, then to a fallback. Absent: it waits for its worker."""
+    unstreamed_s: Seconds | None = Field(default=None, gt=0, le=_DAY)
+    """The same for generated replies that are not streamed, whose first token comes with the last."""
     total_s: Seconds | None = Field(default=None, gt=0, le=_DAY)
     """The whole reply. Absent: no limit."""
 
     @property
     def for_transport(self) -> TransportDeadlines:
         """Those that the transport watches over."""
-        return TransportDeadlines(self.connect_s, self.first_byte_s, self.idle_s)
+        late = self.first_token_s, self.unstreamed_s
+        moves = Moves(*late) if late != (None, None) else None
+        return TransportDeadlines(self.connect_s, self.first_byte_s, self.idle_s, moves)
 
 
 class Discover(Section):
@@ -159,6 +166,9 @@ class Model(Section):
     `queue.learn_capacity`."""
     deadlines: Deadlines | None = None
     """Deadlines of its own; what is absent is as in `deadlines`."""
+    continue_streams: Flag = True
+    """Another worker goes on with a stream of plain text whose worker dies, stalls or leaves; see docs/reliability.md.
+    `false`: such a stream ends with an error."""
     fallback: tuple[Name, ...] = Field(default=(), max_length=10)
     """Models that are asked, in this order, where this one cannot answer; see docs/fallback.md."""
     fallback_on: tuple[Reason, ...] = Field(default=("unavailable", "overloaded"), min_length=1)
@@ -219,6 +229,9 @@ class Relay(Section):
     `drain_s`."""
     max_reply_bytes: Bytes = Field(default=67108864, ge=1024, le=1 << 32)
     """Most bytes of one reply held in memory: of one that is not streamed, or of what a stream repeats at its end."""
+    continue_bytes: Bytes = Field(default=268435456, ge=0, le=1 << 40)
+    """Most bytes held in memory of prompts and replies of streams, for a worker that goes on with them
+    (`continue_streams`). A stream beyond it is not continued."""
 
 
 class Retry(Section):

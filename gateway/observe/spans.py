@@ -130,6 +130,9 @@ class RequestSpans:
         if self._attempt is not None:
             self._attempt.add_event("first token", timestamp=time.time_ns() - int(ago_s * 1e9))
 
+    def went_on(self, step: str, reason: str) -> None:
+        self._server.add_event(step, {"dragoman.reason": reason})
+
     def attempt_ended(self, error: GatewayError | None) -> None:
         span, self._attempt = self._attempt, None
         if span is None:

@@ -6,16 +6,22 @@
 
 from __future__ import annotations
 
+from asyncio import TimerHandle, get_running_loop
 from collections.abc import Sequence
 from functools import partial
 from typing import cast
 
+from gateway.core.continuation import NOT_KEPT, SeenText
 from gateway.core.errors import Blame, GatewayError, Kind
 from gateway.core.http import Request, Response
 from gateway.core.lifecycle import Reply
-from gateway.core.messages import Embed, Generate, Score
-from gateway.core.ports import Exchange, Lane, WorkerHandle
+from gateway.core.messages import Chat, Complete, Embed, Generate, Score
+from gateway.core.ports import Exchange, Lane, Moves, Partial, WorkerHandle
+from gateway.core.usage import Usage
+from gateway.light_task import AnyTask, current_task
 from gateway.pipeline.call import Call
+from gateway.pipeline.going_on import Continuation, breaks, resumed
+from gateway.pipeline.moving import late, leave, reason_of
 from gateway.pipeline.offload import offload
 from gateway.pipeline.pump import Pump
 from gateway.pipeline.timing import milliseconds
@@ -26,21 +32,26 @@ from gateway.wire.bulk import is_large
 
 
 class Attempts:
-    """Picks a worker, sends, passes the reply on. Tries another worker while that may help and the client has seen
-    nothing. Writes into the record: attempts, worker, picked, ttft_ms, queue_ms, upstream_ms."""
+    """Picks a worker, sends, passes the reply on. Tries another worker while that may help: while the client has seen
+    nothing, with the request itself; then, with what is left of a stream (`going_on`). Writes into the record:
+    attempts, worker, picked, ttft_ms, queue_ms, upstream_ms, moved, continued, not_continued."""
+
+    # Of the visit before this one, and where that was.
+    _failure: GatewayError | None = None
+    _failed_at = ""
+    # Ends a visit that has nothing for the client until then.
+    _timer: TimerHandle | None = None
 
     def __init__(self, call: Call) -> None:
         self._call = call
 
     async def run(self) -> None:
-        """Returns when the client has its reply, or the whole of a stream that failed on the way. Raises the
-        GatewayError of the last attempt while the client has seen nothing."""
+        """Returns when the client has its reply. Raises the GatewayError of the last attempt; if the client has seen a
+        part of a stream, that of the first failure after which no worker went on with it."""
         call = self._call
         runtime, record, watchers = call.runtime, call.record, call.watchers
         if record.stream:
             call.reply.keep_alive(self._new_lane)
-        failure: GatewayError | None = None
-        failed_at = ""
         while True:
             for before in watchers.before_worker:
                 await before(call)
@@ -52,31 +63,26 @@ class Attempts:
                 # Mostly one is free, and there is nothing to wait for.
                 visit = self._at_once(call.tried) or await self._wait(call.tried)
             except GatewayError as error:
-                raise failure or error from None
+                raise self._without_worker(error) from None
             finally:
                 call.waited(asked_at)
             call.stage = "visiting"
-            if failure is not None:
-                runtime.observer.retried(record.model, failed_at, failure)
+            if self._failure is not None:
+                self._note_next(self._failure)
             try:
                 with visit:
-                    late_failure = await self._attempt(visit)
-                    if late_failure is not None:
-                        visit.failed(late_failure)
-                        return
+                    if call.outgoing.deadlines.moves is not None:
+                        self._watch(visit, call.outgoing.deadlines.moves)
+                    await (self._attempt(visit) if call.continuation is None else self._go_on(visit))
                     for answered in watchers.answered:
                         await answered(call)
                 return
             except GatewayError as error:
-                again = self._may_retry(error, visit)
-                for failed in watchers.failed:
-                    failed(call, visit, error, again)
-                if not again:
-                    raise
-                record.prefill = None  # from now on the worker that generates computes the prompt
-                call.tried = [*call.tried, *self._unfit(visit)]
-                failure, failed_at = error, visit.worker.address
-                failure.release_frames()
+                if not await self._may_try_again(error, visit):
+                    return
+            finally:
+                if self._timer is not None:
+                    self._timer.cancel()
 
     # -- the pick ---------------------------------------------------------------------------------------------------
 
@@ -114,16 +120,119 @@ class Attempts:
         """The workers that the next attempt leaves out."""
         return [visit.worker] if visit.outcome == "failed" or visit.moving is not None else []
 
+    # -- after a failure --------------------------------------------------------------------------------------------
+
+    async def _may_try_again(self, error: GatewayError, visit: Visit) -> bool:
+        """Whether another worker is asked after the failure of this visit. False if the client has its reply all the
+        same. Raises GatewayError if the request has failed."""
+        call = self._call
+        record = call.record
+        if call.reply.committed:
+            again = await self._may_go_on(error, visit)
+        else:
+            again = self._may_retry(error, visit)
+            if visit.moving is not None:
+                reason = reason_of(error)
+                record.moved += (reason,)
+                call.runtime.observer.moved(record.model, reason)
+        for failed in call.watchers.failed:
+            failed(call, visit, error, again)
+        if again:
+            record.prefill = None  # from now on the worker that generates computes the prompt
+            call.tried = [*call.tried, *self._unfit(visit)]
+            self._failure, self._failed_at = error, visit.worker.address
+            error.release_frames()
+        elif call.lane is None or not call.lane.done:
+            raise self._cause(error)
+        return again
+
+    def _without_worker(self, error: GatewayError) -> GatewayError:
+        """The error of a request that no worker takes, for which the pool gave `error`."""
+        if self._call.continuation is not None:
+            self._not_continued("no_worker")
+        return self._cause(self._failure or error)
+
+    # -- another worker, for a request that has one already ---------------------------------------------------------
+
+    def _watch(self, visit: Visit, moves: Moves) -> None:
+        """Has the request leave the worker if nothing of its reply has come in time."""
+        call, task = self._call, current_task()
+        generates = type(call.op) is Chat or type(call.op) is Complete
+        seconds = moves.unstreamed if generates and not call.record.stream else moves.first_token
+        if seconds is not None and task is not None:
+            self._timer = get_running_loop().call_later(seconds, self._look, visit, task, seconds)
+
+    def _look(self, visit: Visit, task: AnyTask, seconds: float) -> None:
+        call = self._call
+        stream = call.reply.stream
+        if stream is not None and stream.lane.produced > call.produced_before:
+            return
+        if not leave(call, visit, late(seconds), task):  # nobody else is there: look again
+            self._timer = get_running_loop().call_later(seconds, self._look, visit, task, seconds)
+
+    def _note_next(self, failure: GatewayError) -> None:
+        """A worker has failed, and another one is asked now."""
+        call, failed_at = self._call, self._failed_at
+        record, observer = call.record, call.runtime.observer
+        if call.continuation is None:
+            observer.retried(record.model, failed_at, failure)
+        else:
+            reason = reason_of(failure)
+            record.continued += (reason,)
+            observer.continued(record.model, failed_at, reason)
+
+    async def _may_go_on(self, error: GatewayError, visit: Visit) -> bool:
+        """Whether another worker is asked to go on with the stream. If only the end of the stream is missing, this ends
+        it, and its lane is done."""
+        call, lane = self._call, self._call.lane
+        going_on = call.continuation
+        if lane is None or not call.served.continues or (going_on is None and not breaks(error)):
+            return False
+        if error.blame is Blame.US and error.upstream is None:
+            return False  # the request is over
+        if going_on is None:
+            going_on = call.continuation = Continuation()
+        obstacle = going_on.obstacle(call, visit, error)
+        rest = await resumed(call, lane)
+        if isinstance(rest, Partial):
+            call.record.continued += ("ended",)
+            call.runtime.observer.continued(call.record.model, visit.worker.address, "ended")
+            last = lane.conclude(call.used() or Usage(call.prompt, lane.produced, source="estimated"))
+            call.settle()
+            await call.reply.conclude(last)
+        elif obstacle is not None or isinstance(rest, str):
+            self._not_continued(obstacle or str(rest))
+        else:
+            going_on.resumption = rest
+            return True
+        return False
+
+    def _not_continued(self, reason: str) -> None:
+        record = self._call.record
+        record.not_continued = reason
+        self._call.runtime.observer.not_continued(record.model, reason)
+
+    def _cause(self, error: GatewayError) -> GatewayError:
+        """The error for the client if `error` was the last one. A client need not learn how others failed to go on with
+        its stream."""
+        going_on = self._call.continuation
+        if going_on is None or going_on.failure is None or (error.blame is Blame.US and error.upstream is None):
+            return error
+        return going_on.failure
+
+    async def _go_on(self, visit: Visit) -> None:
+        call = self._call
+        assert call.continuation is not None
+        await self._exchange(visit, call.continuation.next_request(call))
+
     # -- one attempt ------------------------------------------------------------------------------------------------
 
-    async def _attempt(self, visit: Visit) -> GatewayError | None:
-        """One attempt. Returns the error that ended a stream of which the client had seen something, else None; raises
-        GatewayError for any other failure."""
+    async def _attempt(self, visit: Visit) -> None:
         if self._call.outgoing.unmeasured:
             await measure(self._call, visit)
-        return await self._exchange(visit, self._call.outgoing.request)
+        await self._exchange(visit, self._call.outgoing.request)
 
-    async def _exchange(self, visit: Visit, request: Request) -> GatewayError | None:
+    async def _exchange(self, visit: Visit, request: Request) -> None:
         call = self._call
         exchange = await visit.send(request, call.outgoing.deadlines)
         for responded in call.watchers.responded:
@@ -131,12 +240,12 @@ class Attempts:
         if exchange.status != 200:
             raise await error_of(exchange, self._fault)
         if call.record.stream:
-            return await self._stream(exchange, visit)
+            await self._stream(exchange, visit)
+            return
         body = await exchange.body(call.runtime.relay.max_reply_bytes)
         if call.served.hear is not None:
             call.served.hear(visit.worker, exchange.headers)
         await self._respond(Response(exchange.status, exchange.headers, body))
-        return None
 
     @property
     def _fault(self) -> Fault:
@@ -168,24 +277,28 @@ class Attempts:
             call.finishes = [choice.reason for choice in reply.choices]
         return dialect.write(reply, op)
 
-    async def _stream(self, exchange: Exchange, visit: Visit) -> GatewayError | None:
+    async def _stream(self, exchange: Exchange, visit: Visit) -> None:
         call = self._call
-        lane = call.lane = self._new_lane()
+        going_on = call.continuation
+        if going_on is None:
+            lane = call.lane = self._new_lane(call.keep_text())
+        else:
+            lane = going_on.spliced(call)
         pump = Pump(exchange, lane, call, visit)
         try:
             await pump.run()
         finally:
             first_at = pump.first_output_at
             if first_at is not None and (lane.error is None or lane.produced):
-                call.record.ttft_ms = milliseconds(first_at - call.began)
+                if going_on is None or call.record.ttft_ms is None:
+                    call.record.ttft_ms = milliseconds(first_at - call.began)
                 for first_output in call.watchers.first_output:
                     first_output(call, call.runtime.clock() - first_at)
-        return lane.error
 
-    def _new_lane(self) -> Lane:
+    def _new_lane(self, seen: SeenText = NOT_KEPT) -> Lane:
         call = self._call
         op = cast(Generate, call.asked)  # no other operation is streamed
-        return lane_for(call.reply.dialect, call.served.backend, op, call.runtime.relay.max_reply_bytes)
+        return lane_for(call.reply.dialect, call.served.backend, op, call.runtime.relay.max_reply_bytes, seen)
 
 
 class QuestionAttempts(Attempts):

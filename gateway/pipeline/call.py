@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from gateway.auth import ANONYMOUS, Principal
+from gateway.core.continuation import NOT_KEPT, SeenText
 from gateway.core.errors import GatewayError
 from gateway.core.http import Headers
 from gateway.core.messages import Op
@@ -20,6 +21,7 @@ from gateway.pipeline.timing import milliseconds
 from gateway.pipeline.watch import Watcher
 
 if TYPE_CHECKING:
+    from gateway.pipeline.going_on import Continuation
     from gateway.pipeline.models import ServedModel
     from gateway.pipeline.runtime import Runtime
     from gateway.pipeline.visit import Visit
@@ -44,6 +46,10 @@ class Call:
     routing    what the pick of a worker goes by
     prompt     estimated tokens of the prompt; None until they are needed
     stage      how far it is
+    seen       keeps the text of the stream, for a worker that goes on with it; None if that is not wanted
+    kept       bytes of the request that are kept for that worker
+    continuation  set once the stream of a worker broke that another one may go on with
+    produced_before  output of the stream before the visit that is under way
     visit      the one that is under way
     tried      workers of `served` that failed, and are not asked again
     interrupted  the error that ends the request from outside
@@ -65,6 +71,10 @@ class Call:
     stage: Literal["reading", "queued", "visiting"] = "reading"
     lane: Lane | None = None
     finishes: Sequence[str] = ()
+    seen: SeenText | None = None
+    kept: int = 0
+    continuation: Continuation | None = None
+    produced_before: int = 0
     visit: Visit | None = None
     tried: Sequence[WorkerHandle] = ()
     interrupted: GatewayError | None = None
@@ -153,17 +163,45 @@ class Call:
 
     # -- the end ----------------------------------------------------------------------------------------------------
 
+    def keep_text(self) -> SeenText:
+        """Keeps the text of a stream that begins now, if another worker may go on with it."""
+        if not self.served.continues:
+            return NOT_KEPT
+        if self.seen is not None:
+            self.seen.close()
+        self.seen = seen = SeenText(self.runtime.kept)
+        return seen
+
+    def _forget_request(self) -> None:
+        """Keeps of the worker's request what it takes to go on with its reply, if there is room."""
+        seen, request = self.seen, self.outgoing.request
+        if seen is None or seen.lost is not None:
+            self.outgoing.forget()
+        elif self.runtime.kept.take(len(request.body)):
+            self.kept = len(request.body)
+            self.outgoing.handed_on = None
+        else:
+            seen.stop("memory")
+            self.outgoing.forget()
+
+    def release_kept(self) -> None:
+        """The reply is over."""
+        if self.seen is not None:
+            self.seen.close()
+            self.runtime.kept.release(self.kept)
+
     def drop_prompt(self) -> None:
         """Lets go of the prompt, and of its share of the memory for bodies. Called when a stream has its first token:
-        the prompt is in memory several times, a stream lasts long, and no other worker will be sent it."""
-        if any(needs(self) for needs in self.watchers.needs_prompt):
+        the prompt is in memory several times, and a stream lasts long. Another worker may still be asked to go on; for
+        that the worker's request is enough."""
+        if self.kept or any(needs(self) for needs in self.watchers.needs_prompt):
             return
         op, runtime = self.op, self.runtime
         assert op is not None
         if self.prompt is None:
             self.prompt = runtime.estimate(op)
         self.untouched = None
-        self.outgoing.forget()
+        self._forget_request()
         self.reply.request.body = b""
         self.routing.forget_prompt()
         if any(needs(self) for needs in self.watchers.needs_operation):
@@ -180,7 +218,10 @@ class Call:
         Called when a stream is complete, before its end reaches the client, so that an immediate next request is not
         refused; and at the end of each request."""
         if self.stage != "reading":
-            self.record.usage = self.used()
+            usage = self.record.usage = self.used()
+            if self.continuation is not None and self.continuation.asked:
+                prompt = (usage.input if usage is not None else None) or self.prompt or 0
+                self.record.recomputed = self.continuation.asked * prompt + self.continuation.tokens
         for settled in self.watchers.settled:
             settled(self)
 

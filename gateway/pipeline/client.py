@@ -170,6 +170,8 @@ class AsgiClient(Client):
 
     def flow(self, pause: Callable[[], None], resume: Callable[[], None]) -> None:
         self._pause, self._resume = pause, resume
+        if self._paused:
+            pause()
 
     async def respond(self, response: Response, extra: Headers) -> None:
         self.started = True

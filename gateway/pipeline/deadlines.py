@@ -55,8 +55,11 @@ def client_waits(headers: Headers) -> Waits | None:
 
 
 def for_request(deadlines: Deadlines, extra: float, waits: Waits | None, stream: bool, keepalive_s: float) -> Deadlines:
-    """`deadlines` with `extra` seconds to the first byte, for the length of its prompt. If the client does not wait
-    longer, and reads no keep-alive before, the worker has as long as the client waits, and a margin."""
+    """`deadlines` with `extra` seconds to the first byte and token, for the length of its prompt. If the client does
+    not wait longer, and reads no keep-alive before, the worker has as long as the client waits, and a margin."""
+    moves = deadlines.moves
+    if extra and moves is not None and moves.first_token is not None:
+        deadlines = replace(deadlines, moves=replace(moves, first_token=moves.first_token + extra))
     first_byte = deadlines.first_byte + extra
     kept_alive = stream and waits is not None and waits.read is not None and 0 < keepalive_s < waits.read
     if waits is not None and waits.read is not None and waits.read <= first_byte and not kept_alive:

@@ -41,7 +41,8 @@ class ServedModel(Struct):
     watchers  of its requests: `Runtime.watchers`, and those of the model
     stages   that its requests pass before a worker is picked, after `Runtime.stages`
     hedge_s  seconds after which a second worker is asked for embeddings; None for never
-    first_byte_per_token  seconds that each token of a prompt adds to the first-byte deadline
+    first_byte_per_token  seconds that each token of a prompt adds to the deadlines of the first byte and token
+    continues  another worker may go on with a stream whose worker fails
     prefill  workers that compute its prompts; None if those that generate do
     hear     called with (worker, the head of each whole 200) if that may carry its load; None if it does not
     adapter  the LoRA adapter that this is, of the model `name`; None for the model itself
@@ -67,6 +68,7 @@ class ServedModel(Struct):
     prefill: Prefill | None = None
     adapter: str | None = None
     hear: Callable[[Any, Headers], None] | None = None
+    continues: bool = False
 
     def __repr__(self) -> str:
         return f"ServedModel({self.name!r})"  # a header may hold the workers' key

@@ -1,19 +1,39 @@
-"""A request leaves its worker before it is answered, for another one: the worker stalls, or leaves the fleet."""
+"""A request leaves its worker before its reply is whole: the worker stalls, leaves the fleet, or is late.
+
+If the client has seen nothing, another worker is asked anew. If it has seen a part of a stream, another worker goes on
+with that (`going_on`). A request that nobody else can serve now stays where it is.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gateway.core.errors import GatewayError
+from gateway.core.errors import GatewayError, Kind
 from gateway.light_task import AnyTask
+from gateway.pipeline.going_on import may_go_on
 from gateway.pipeline.other_models import UNAVAILABLE
 
 if TYPE_CHECKING:
     from gateway.pipeline.call import Call
     from gateway.pipeline.visit import Visit
 
-STALLED, LEAVING = "worker_stalled", "worker_leaving"
+STALLED, LEAVING, LATE = "worker_stalled", "worker_leaving", "first_token_late"
 """Codes of the errors by which requests leave a worker."""
+_REASONS = {STALLED: "stalled", LEAVING: "leaving", LATE: "late"}
+
+
+def reason_of(error: GatewayError) -> str:
+    """Why a request goes to another worker, as records and metrics have it: stalled, leaving, late, died, silent, or
+    failed for all other failures."""
+    if error.code in _REASONS:
+        return _REASONS[error.code]
+    if error.broke or error.kind is Kind.TRUNCATED:
+        return "died"
+    return "silent" if error.kind is Kind.TIMEOUT else "failed"
+
+
+def late(seconds: float) -> GatewayError:
+    return GatewayError(Kind.TIMEOUT, f"the worker had not begun to answer after {seconds:g} s", code=LATE)
 
 
 def leave(call: Call, visit: Visit, error: GatewayError, task: AnyTask) -> bool:
@@ -24,7 +44,7 @@ def leave(call: Call, visit: Visit, error: GatewayError, task: AnyTask) -> bool:
     over = call.reply_at is not None if stream is None else stream.over
     if over or visit.moving is not None or call.interrupted is not None or reply.client.gone:
         return False
-    if not visit.prefill and not (reply.unseen and _may_move(call, visit)):
+    if not visit.prefill and not (_may_move(call, visit) if reply.unseen else may_go_on(call, visit)):
         return False
     visit.moving = error
     if stream is not None:

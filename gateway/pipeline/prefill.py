@@ -32,16 +32,17 @@ class PrefillAttempts(Attempts):
         self._handed = await compute_prompt(call, prefill)
         await super().run()
 
-    async def _attempt(self, visit: Visit) -> GatewayError | None:
+    async def _attempt(self, visit: Visit) -> None:
         handed, self._handed = self._handed, None
         if handed is None:
-            return await super()._attempt(visit)
+            await super()._attempt(visit)
+            return
         call, prefill = self._call, self._call.served.prefill
         assert prefill is not None
         if call.outgoing.unmeasured:
             await measure(call, visit)
         try:
-            return await self._exchange(visit, await self._second(prefill.handover, handed))
+            await self._exchange(visit, await self._second(prefill.handover, handed))
         except GatewayError as error:
             if error.upstream is not None and error.blame is Blame.WORKER:
                 visit.abandoned()  # what was handed over may be at fault: this worker may be tried again

@@ -25,11 +25,11 @@ class Pump:
     """One streamed reply under way. Implements core.ports.BodySink for the transport.
 
     Nothing is sent before the first output, so that an error until then is still an error status, or another worker's
-    turn.
+    turn. The stream of a worker that goes on with another one's is written on at once.
 
     While the worker is half open, its visit learns that a reply has begun from the first output. The call settles once
     the reply is known to be complete, before its end can have reached the client, and lets go of the prompt when the
-    client has been committed to and the model has produced a token: no other worker will be sent the request.
+    client has been committed to and the model has produced a token: no other worker will be sent the whole request.
 
     written_at       when it last had output, in seconds of the monotonic clock
     first_output_at  likewise, or None
@@ -140,34 +140,24 @@ class Pump:
     # -- called by the attempt --------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Carries the whole reply.
-
-        Raises the lane's GatewayError if the stream failed before anything of it was sent. A later failure is sent in
-        the client's own form and left in `lane.error`.
-        """
+        """Carries the whole reply. Raises the lane's GatewayError if the stream failed."""
         reply, lane, exchange = self._reply, self.lane, self._exchange
         try:
-            await reply.attach(self)
+            reply.attach(self)
             exchange.pipe(self)
             await self._opened
             if lane.error is not None:
                 raise lane.error
-            self._write = await reply.commit(lane.headers, exchange.pause, exchange.resume)
+            self._write = await reply.commit(lane, exchange.pause, exchange.resume)
             if not self._over.done():
                 self._begun()
                 await reply.carry(self._over)
-            await self._conclude()
+            if lane.error is not None:
+                raise lane.error
+            await reply.finish()
+            # Once the worker's framing has ended, its connection can be used again.
+            if not self._closed.done():
+                await asyncio.wait([self._closed], timeout=_LINGER_S)
         finally:
             reply.detach()
             exchange.close()
-
-    async def _conclude(self) -> None:
-        error = self.lane.error
-        if error is not None:
-            self._exchange.close()
-            await self._reply.send_error(self.lane, error)
-            return
-        await self._reply.finish()
-        # Once the worker's framing has ended, its connection can be used again.
-        if not self._closed.done():
-            await asyncio.wait([self._closed], timeout=_LINGER_S)

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, TypeVar
 from gateway.core.errors import Blame, GatewayError, Kind
 from gateway.core.http import Request
 from gateway.core.ports import WorkerHandle
+from gateway.pipeline.going_on import FEW
 from gateway.pipeline.offload import offload
 from gateway.pipeline.watch import Watcher
 
@@ -113,18 +114,20 @@ class Quarantine(Watcher):
             since = call.runtime.clock()
             await asyncio.wait(deaths)
             call.waited(since)
-            await self.refuse_held(call.reply.request)
+            await self.refuse_held(_known_by(call))
 
     def left(self, call: Call, visit: Visit, error: GatewayError | None) -> None:
         if error is None or visit.outcome != "failed" or call.question or not looks_deadly(error):
             return
-        if call.lane is None or not call.lane.produced:
-            death = self.suspect(call.record.model, visit.worker, call.reply.request)
+        # Most streams that a worker's death breaks have nothing to do with it. One that breaks again at once may have.
+        few = 0 if call.continuation is None else FEW
+        if call.lane is None or call.lane.produced - call.produced_before <= few:
+            death = self.suspect(call.record.model, visit.worker, _known_by(call))
             call.notes.setdefault(self, []).append(death)
 
     async def answered(self, call: Call) -> None:
-        if (self.noted or self.held) and call.reply.request.body and not call.question:
-            await self.clear(call.reply.request)
+        if (self.noted or self.held) and _known_by(call).body and not call.question:
+            await self.clear(_known_by(call))
 
     # -----------------------------------------------------------------------------------------------------------------
 
@@ -132,6 +135,8 @@ class Quarantine(Watcher):
         """A stage: refuses what is held. Raises GatewayError as `refuse_held` does."""
         if self.held and not call.question:
             await self.refuse_held(call.reply.request)
+            if not call.outgoing.unmeasured:
+                await self.refuse_held(_as_sent(call))
 
     async def clear(self, request: Request) -> None:
         """A worker has answered `request`."""
@@ -163,6 +168,15 @@ class Quarantine(Watcher):
                 blame=Blame.US,
                 retryable=False,
             )
+
+
+def _known_by(call: Call) -> Request:
+    """A request is known by what its client sent. Of a stream that goes on only what a worker was sent is there."""
+    return call.reply.request if call.reply.request.body else _as_sent(call)
+
+
+def _as_sent(call: Call) -> Request:
+    return Request("POST", call.reply.request.path, [], call.outgoing.request.body)
 
 
 def looks_deadly(error: GatewayError) -> bool:

@@ -29,8 +29,8 @@ _UNFIT = re.compile(r"[^A-Za-z0-9_.\[\]-]")
 class ClientReply:
     """The reply to one request, in three states.
 
-    unseen     nothing went out, or only the head of a 200 and keep-alives: another worker may still be tried
-    committed  bytes of one worker's stream may have reached the client: no other worker is tried
+    unseen     nothing went out, or only the head of a 200 and keep-alives: another worker may still be asked anew
+    committed  bytes of a worker's stream may have reached the client: another worker may only go on with it
     ended      a whole response, the end of a stream, or an error went out
 
     It keeps what belongs to each state: the headers of any reply, the names of what was dropped, a worker's bytes that
@@ -48,8 +48,9 @@ class ClientReply:
     _flowing = False
     _pending = b""
     stream: Pump | None = None
-    # Set when the head of a 200 went out before any worker began to answer: it has the words for what follows.
-    _early_lane: Lane | None = None
+    # It has the words for what follows while no worker's stream is attached: set when the head of a 200 goes out, and
+    # until the end.
+    _lane: Lane | None = None
     _early: _EarlyHead | None = None
     _timer: asyncio.TimerHandle | None = None
     _explain: Callable[[], Headers] | None = None
@@ -79,7 +80,12 @@ class ClientReply:
     @property
     def unseen(self) -> bool:
         """The client has seen nothing of a reply, keep-alives at most."""
-        return not self.committed and (self._early_lane is not None or not self.client.started)
+        return not self.committed and (self._lane is not None or not self.client.started)
+
+    @property
+    def between(self) -> bool:
+        """One worker's stream broke, and no other one goes on with it yet."""
+        return self.committed and self.stream is None and self._lane is not None
 
     # -- headers ----------------------------------------------------------------------------------------------------
 
@@ -135,10 +141,10 @@ class ClientReply:
         if client.gone or error.kind is Kind.CLIENT_GONE:
             self._report(error)
             self.left()
-        elif self.unseen and self._early_lane is not None:
+        elif self._lane is not None:
             self.committed = True
             await self._end_early()
-            await self.send_error(self._early_lane, error)
+            await self.send_error(self._lane, error)
         elif client.started:
             self._failed(error, outcome)
             await client.cut(b"")
@@ -158,6 +164,7 @@ class ClientReply:
         error.message = self._masked(error.message)
         error.param = self._masked(error.param) if error.param is not None else None
         error.code = self._masked(error.code) if error.code is not None else None
+        self._lane = None
         last = lane.fail(error)
         self._failed(error, "failed")
         if lane.clean_end:
@@ -190,30 +197,35 @@ class ClientReply:
 
     # -- a worker's stream ------------------------------------------------------------------------------------------
 
-    async def attach(self, stream: Pump) -> None:
+    def attach(self, stream: Pump) -> None:
         """From now on `stream` writes. Its bytes are kept until `commit`."""
-        await self._end_early()
         self.stream = stream
 
     def detach(self) -> None:
         """The attached stream is over. Bytes that it wrote without a commit are dropped."""
+        if self.stream is not None and self.stream.written_at > self._sent_at:
+            self._sent_at = self.stream.written_at
         self.stream = None
         self._pending = b""
 
     async def commit(
-        self, headers: Headers, pause: Callable[[], None], resume: Callable[[], None]
+        self, lane: Lane, pause: Callable[[], None], resume: Callable[[], None]
     ) -> Callable[[bytes], None]:
-        """The attached stream is the reply: sends the head, unless it went out early, and what was kept.
+        """The attached stream is the reply, or goes on with it: sends the head, unless that went out before, and what
+        was kept.
 
-        headers are the stream's own. The client calls `pause` when it reads more slowly than we write, and `resume`.
+        lane is the stream's. The client calls `pause` when it reads more slowly than we write, and `resume`.
         Returns what writes to the client, in place of `write`: a call fewer for every chunk.
         """
         self.committed = True
+        self._lane = lane
         client = self.client
+        if self._early is not None:
+            await self._end_early()
         client.flow(pause, resume)
         self._record.status = 200
         if not client.started:
-            await client.start(200, [*headers, *self._head()])
+            await client.start(200, [*lane.headers, *self._head()])
         self._flowing = True
         pending, self._pending = self._pending, b""
         if pending:
@@ -238,7 +250,14 @@ class ClientReply:
 
     async def finish(self) -> None:
         """Ends the stream: it is whole. Returns when the client has been handed all of it."""
+        self._lane = None
         await self.client.finish(b"")
+
+    async def conclude(self, last: bytes) -> None:
+        """Ends a stream by its last bytes, without a worker."""
+        await self._end_early()
+        self._lane = None
+        await self.client.finish(last)
 
     def interrupt(self, error: GatewayError) -> None:
         """Ends a committed stream with `error`. A whole reply or an error that is on its way is left alone."""
@@ -267,21 +286,20 @@ class ClientReply:
         self._timer = asyncio.get_running_loop().call_later(due, self._look, lane)
 
     def _send_keepalive(self, lane: Callable[[], Lane]) -> None:
-        """Commits to a worker's stream if there is one. Before that, it sends the head of a 200 and commits to
-        nothing."""
+        """Before the stream of a worker has sent anything, this sends the head of a 200 and commits to nothing."""
         stream = self.stream
-        if stream is not None:
+        if stream is not None and self._flowing:
             blank = stream.lane.keepalive()
             if blank and not stream.over:
-                self.write(blank)
+                self.client.write(blank)
                 stream.open()
         elif self._early is not None:
             self._early.send_keepalive()
-        elif not self.committed:
-            if self._early_lane is None:
-                self._early_lane = lane()
+        elif not self.committed or self.between:
+            if self._lane is None:
+                self._lane = lane()
                 self._record.status = 200
-            self._early = _EarlyHead(self.client, self._early_lane, self._head())
+            self._early = _EarlyHead(self.client, self._lane, self._head())
 
     async def _end_early(self) -> None:
         if self._early is not None:
@@ -299,7 +317,8 @@ class ClientReply:
 
 
 class _EarlyHead:
-    """Sends the head of a 200 and keep-alives while no worker has begun to answer. `lane` has the words for them."""
+    """Sends keep-alives while no worker has anything for the client, and before them the head of a 200, unless that is
+    out. `lane` has the words for them."""
 
     def __init__(self, client: Client, lane: Lane, headers: Headers) -> None:
         loop = asyncio.get_running_loop()

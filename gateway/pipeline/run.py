@@ -403,10 +403,11 @@ class RequestHandler:
     def interrupt(self, error: GatewayError) -> None:
         """Ends the request with `error`, told to the client in its dialect. An error that is being told already is left
         alone."""
-        if self.reply.committed:
-            self.reply.interrupt(error)
-        elif self.reply.unseen and self._task is not None and self.call.interrupted is None and self._error is None:
-            self.call.interrupted = error
+        reply, call = self.reply, self.call
+        if reply.committed and not reply.between:
+            reply.interrupt(error)
+        elif (reply.unseen or reply.between) and self._task and call.interrupted is None and self._error is None:
+            call.interrupted = error
             self._task.cancel()
 
     def leave(self, worker: WorkerHandle, error: GatewayError) -> bool:
@@ -457,6 +458,8 @@ class RequestHandler:
         if call.share is not None:
             call.share.end_turn()
         call.settle()
+        if call.seen is not None:
+            call.release_kept()
         if record.outcome == "cancelled":
             record.phase = call.phase
         self.reply.close()

@@ -91,6 +91,7 @@ class Runtime(Struct):
     extension        where the server's `Downstream` is in `scope["extensions"]`
     relay            bounds of replies, and the seconds of silence after which a streaming client gets a keep-alive
     body_budget      for large request bodies
+    kept             for requests and replies of streams that another worker may go on with
     clock            monotonic seconds
     guard            refuses requests while this process cannot keep up
     caps             what single keys may hold open
@@ -108,6 +109,7 @@ class Runtime(Struct):
     max_body_bytes: int
     relay: Relay
     body_budget: ByteBudget
+    kept: ByteBudget
     retries: Retries
     clock: Callable[[], float]
     active: ActiveRequests

@@ -9,6 +9,7 @@ from gateway.core.errors import GatewayError
 from gateway.core.http import header_value
 from gateway.core.ports import RequestTrace, Tracer
 from gateway.pipeline.call import Call
+from gateway.pipeline.moving import reason_of
 from gateway.pipeline.visit import Visit
 from gateway.pipeline.watch import Watcher
 
@@ -46,6 +47,11 @@ class Spans(Watcher):
 
     def left(self, call: Call, visit: Visit, error: GatewayError | None) -> None:
         self._of(call).attempt_ended(error)
+
+    def failed(self, call: Call, visit: Visit, error: GatewayError, again: bool) -> None:
+        if again:
+            step = "continued" if call.continuation is not None else "moved" if visit.moving is not None else "retried"
+            self._of(call).went_on(step, reason_of(error))
 
     def closed(self, call: Call) -> None:
         lane = call.lane

@@ -596,9 +596,9 @@ class Scripted:
     def feed(self, block: bytes) -> bytes:
         return block
 
-    async def attach(self, stream: Any) -> None: ...
+    def attach(self, stream: Any) -> None: ...
 
-    async def commit(self, headers: Any, pause: Any, resume: Any) -> Callable[[bytes], None]:
+    async def commit(self, lane: Any, pause: Any, resume: Any) -> Callable[[bytes], None]:
         self.committed = True
         return self.write
 

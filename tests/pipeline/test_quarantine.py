@@ -86,7 +86,8 @@ def test_a_connection_that_breaks_while_its_worker_lives_is_no_death(fault: str)
 
 
 def test_a_worker_that_dies_after_output_did_not_die_of_the_prompt() -> None:
-    with Stack(({}, {}, {}), config=CALM) as stack:
+    config = {**CALM, "models": {"m": {"continue_streams": False}}}
+    with Stack(({}, {}, {}), config=config) as stack:
         body = chat(scripted(text="a b c d", fault="die@2"), stream=True)
         for _ in range(2):
             with pytest.raises(httpx.RemoteProtocolError):

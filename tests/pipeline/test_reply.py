@@ -12,7 +12,7 @@ import pytest
 from gateway.auth import KnownKeys
 from gateway.backends.vllm import Vllm
 from gateway.core.errors import GatewayError, Kind
-from gateway.core.http import Headers, Request, Response
+from gateway.core.http import Request, Response
 from gateway.core.messages import Chat
 from gateway.core.ports import Lane, RequestRecord
 from gateway.dialects.openai import OpenAI
@@ -61,6 +61,9 @@ class Observer:
     def begun(self, dialect: str) -> None: ...
     def finished(self, record: RequestRecord) -> None: ...
     def retried(self, model: str, worker: str, error: GatewayError) -> None: ...
+    def moved(self, model: str, reason: str) -> None: ...
+    def continued(self, model: str, worker: str, reason: str) -> None: ...
+    def not_continued(self, model: str, reason: str) -> None: ...
     def hedged(self, model: str, won: bool) -> None: ...
     def misses(self, record: RequestRecord, flags: tuple[str, ...]) -> None:
         self.flags = flags
@@ -102,9 +105,6 @@ def nothing() -> None:
     """Nobody is paused here."""
 
 
-HEADERS: Headers = [(b"content-type", b"text/event-stream")]
-
-
 async def test_flags_of_an_engine_are_reported_to_its_operator() -> None:
     case = Case()
     await case.reply.refuse(GatewayError(Kind.UNSUPPORTED, "not started for this", flags=("--embeddings",)), None)
@@ -114,13 +114,13 @@ async def test_flags_of_an_engine_are_reported_to_its_operator() -> None:
 async def test_what_a_stream_writes_waits_for_the_commit() -> None:
     case = Case()
     first, second = Stream(), Stream()
-    await case.reply.attach(cast(Pump, first))
+    case.reply.attach(cast(Pump, first))
     case.reply.write(b"of the first")
     assert case.reply.unseen
     case.reply.detach()
-    await case.reply.attach(cast(Pump, second))
+    case.reply.attach(cast(Pump, second))
     case.reply.write(b"of the second")
-    await case.reply.commit(HEADERS, nothing, nothing)
+    await case.reply.commit(new_lane(), nothing, nothing)
     await case.reply.finish()
     assert (await case.sent.next())["status"] == 200
     assert await case.sent.body() == b"of the second"
@@ -129,10 +129,10 @@ async def test_what_a_stream_writes_waits_for_the_commit() -> None:
 
 async def test_nothing_overtakes_the_head() -> None:
     case = Case()
-    await case.reply.attach(cast(Pump, Stream()))
+    case.reply.attach(cast(Pump, Stream()))
     case.reply.write(b"a")
     case.sent.free.clear()
-    committing = asyncio.create_task(case.reply.commit(HEADERS, nothing, nothing))
+    committing = asyncio.create_task(case.reply.commit(new_lane(), nothing, nothing))
     await case.sent.blocked.wait()
     case.reply.write(b"b")
     case.sent.free.set()
@@ -145,9 +145,9 @@ async def test_nothing_overtakes_the_head() -> None:
 
 async def test_a_stream_can_be_interrupted_while_its_head_is_being_sent() -> None:
     case, stream = Case(), Stream()
-    await case.reply.attach(cast(Pump, stream))
+    case.reply.attach(cast(Pump, stream))
     case.sent.free.clear()
-    committing = asyncio.create_task(case.reply.commit(HEADERS, nothing, nothing))
+    committing = asyncio.create_task(case.reply.commit(new_lane(), nothing, nothing))
     await case.sent.blocked.wait()
     late = GatewayError(Kind.TIMEOUT, "late")
     assert case.reply.committed
@@ -162,7 +162,7 @@ async def test_keepalives_go_on_while_another_worker_is_tried() -> None:
     case.reply.keep_alive(new_lane)
     assert (await case.sent.next())["type"] == "http.response.start"
     assert await case.sent.body() == b"\n"
-    await case.reply.attach(cast(Pump, Stream()))
+    case.reply.attach(cast(Pump, Stream()))
     case.reply.detach()  # it failed before its first output
     assert case.reply.unseen
     while case.sent.messages.qsize():
@@ -196,22 +196,66 @@ async def test_a_workers_words_that_repeat_a_key_are_masked(early: bool) -> None
     assert case.record.code == "***"
 
 
-async def test_a_keepalive_commits_to_a_stream_that_is_here() -> None:
+async def test_a_keepalive_commits_to_no_stream() -> None:
+    """While a worker has sent its head alone, another one may still be asked."""
     case, stream = Case(keepalive_s=0.01), Stream()
-    await case.reply.attach(cast(Pump, stream))
+    case.reply.attach(cast(Pump, stream))
     case.reply.keep_alive(new_lane)
-    await asyncio.wait_for(stream.opened.wait(), 30)
-    await case.reply.commit(HEADERS, nothing, nothing)
-    case.reply.close()
+    assert (await case.sent.next())["type"] == "http.response.start"
+    assert await case.sent.body() == b"\n"
+    assert case.reply.unseen
+    assert not stream.opened.is_set()
+    case.reply.write(b"x")
+    await case.reply.commit(new_lane(), nothing, nothing)
     await case.reply.finish()
-    await case.sent.next()
-    assert set(await case.sent.body()) == set(b"\n")
+    case.reply.close()
+    said = b""
+    while not case.sent.messages.empty():
+        said += await case.sent.body()
+    assert said.strip(b"\n") == b"x"
+
+
+async def test_keepalives_bridge_the_gap_between_two_workers() -> None:
+    """By the lane of the stream, after as long as in any silence."""
+    case, first, second = Case(keepalive_s=0.01), Stream(), Stream()
+    case.reply.keep_alive(new_lane)
+    case.reply.attach(cast(Pump, first))
+    await case.reply.commit(first.lane, nothing, nothing)
+    assert (await case.sent.next())["type"] == "http.response.start"
+    case.reply.write(b"x")
+    assert (case.reply.between, case.reply.unseen) == (False, False)
+    case.reply.detach()
+    assert (case.reply.between, case.reply.unseen) == (True, False)
+    assert (await case.sent.body()).strip(b"\n") == b"x"
+    assert await case.sent.body() == b"\n"
+    case.reply.attach(cast(Pump, second))
+    case.reply.write(b"y")
+    await case.reply.commit(first.lane, nothing, nothing)
+    await case.reply.finish()
+    case.reply.close()
+    said = b""
+    while not case.sent.messages.empty():
+        said += await case.sent.body()
+    assert said.strip(b"\n") == b"y"
+
+
+async def test_an_error_between_two_workers_is_the_end_of_the_stream() -> None:
+    case, stream = Case(), Stream()
+    case.reply.attach(cast(Pump, stream))
+    await case.reply.commit(stream.lane, nothing, nothing)
+    case.reply.detach()
+    await case.reply.refuse(GatewayError(Kind.TRUNCATED, "it broke"), OP)
+    assert (await case.sent.next())["status"] == 200
+    assert b"it broke" in await case.sent.body()
+    assert (case.record.outcome, case.record.code) == ("failed", "upstream_truncated")
+    assert (case.reply.between, case.reply.unseen) == (False, False)
 
 
 async def test_a_stream_that_has_output_needs_no_keepalive() -> None:
     case, stream = Case(keepalive_s=60), Stream()
-    await case.reply.attach(cast(Pump, stream))
+    case.reply.attach(cast(Pump, stream))
     case.reply.keep_alive(new_lane)
+    await case.reply.commit(stream.lane, nothing, nothing)
     case.reply._sent_at -= 61  # nothing else was sent for so long
     stream.written_at = monotonic()
     case.reply._look(new_lane)
@@ -227,8 +271,9 @@ async def whole(reply: ClientReply) -> None:
 
 
 async def streamed(reply: ClientReply) -> None:
-    await reply.attach(cast(Pump, Stream()))
-    await reply.commit(HEADERS, nothing, nothing)
+    reply.attach(cast(Pump, Stream()))
+    await reply.commit(new_lane(), nothing, nothing)
+    await reply.finish()
 
 
 @pytest.mark.parametrize("before", [whole, streamed])

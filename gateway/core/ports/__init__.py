@@ -9,7 +9,7 @@ from gateway.core.ports.account import Charge, Observer, RateLimiter, RequestRec
 from gateway.core.ports.backend import BEYOND, UNKNOWN, Ask, Backend, Capabilities, Facts, Gauges, Handover, Resumption
 from gateway.core.ports.client import CountedConnection, Downstream
 from gateway.core.ports.dialect import Dialect, Lane, Partial, Passthrough, Settings, StreamReader, StreamWriter
-from gateway.core.ports.fleet import BodySink, Deadlines, Exchange, Pool, Transport, WorkerHandle, WorkerPool
+from gateway.core.ports.fleet import BodySink, Deadlines, Exchange, Moves, Pool, Transport, WorkerHandle, WorkerPool
 
 __all__ = [
     "BEYOND",
@@ -28,6 +28,7 @@ __all__ = [
     "Gauges",
     "Handover",
     "Lane",
+    "Moves",
     "Observer",
     "Partial",
     "Passthrough",

@@ -33,6 +33,10 @@ class RequestRecord(Struct):
     routed    why another one: unavailable | overloaded | context_length (its fallback) | split; else None
     phase     what a client that left was waiting for: reading | queued | first_output | streaming; else None
     trace     the id of its trace, if it is sampled
+    moved     why it left workers before its client had seen anything: stalled | leaving | late, one for each
+    continued  why other workers went on with its stream: those, died | silent | failed | ended (only its end was added)
+    not_continued  why none did, although the worker was at fault; see docs/reliability.md
+    recomputed  tokens that those workers computed again: the prompt, and the reply so far
     time      Unix seconds at the end
     """
 
@@ -63,6 +67,10 @@ class RequestRecord(Struct):
     dropped: tuple[str, ...] = ()
     phase: str | None = None
     trace: str | None = None
+    moved: tuple[str, ...] = ()
+    continued: tuple[str, ...] = ()
+    not_continued: str | None = None
+    recomputed: int | None = None
     time: float = 0.0
     level: str = "info"
     event: str = "request"
@@ -124,6 +132,10 @@ class RequestTrace(Protocol):
     def first_output(self, ago_s: float) -> None:
         """The attempt's first output came `ago_s` seconds ago."""
 
+    def went_on(self, step: str, reason: str) -> None:
+        """step: moved | continued | retried."""
+        ...
+
     def attempt_ended(self, error: GatewayError | None) -> None: ...
     def finished(self, record: RequestRecord, finishes: Sequence[str]) -> None:
         """The request is over. finishes: why each choice of its reply ended. Call it once, on every exit."""
@@ -143,6 +155,15 @@ class Observer(Protocol):
     def begun(self, dialect: str) -> None: ...
     def finished(self, record: RequestRecord) -> None: ...
     def retried(self, model: str, worker: str, error: GatewayError) -> None: ...
+    def moved(self, model: str, reason: str) -> None:
+        """A request left its worker, before its client had seen anything."""
+        ...
+
+    def continued(self, model: str, worker: str, reason: str) -> None:
+        """Another worker goes on with a stream that `worker` began."""
+        ...
+
+    def not_continued(self, model: str, reason: str) -> None: ...
     def hedged(self, model: str, won: bool) -> None:
         """A second worker was asked. won: its answer came first."""
 

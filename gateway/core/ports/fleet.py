@@ -13,12 +13,25 @@ from gateway.core.messages import Op
 from gateway.core.routing_facts import RoutingFacts
 
 
+class Moves(Struct, frozen=True):
+    """Seconds after which a request that waits for its worker goes to another one; None for never.
+
+    first_token  of a stream without a token, and of what is computed in one step
+    unstreamed   of a generated reply that is not streamed
+    """
+
+    first_token: float | None
+    unstreamed: float | None
+
+
 class Deadlines(Struct, frozen=True):
-    """Seconds that may pass: until connected, until the first byte of the response head, between blocks of the body."""
+    """Seconds that may pass: until connected, until the first byte of the response head, between blocks of the body.
+    moves: until another worker is asked, which the transport does not watch over; None for never."""
 
     connect: float = 2.0
     first_byte: float = 600.0
     idle: float = 300.0
+    moves: Moves | None = None
 
 
 class BodySink(Protocol):
