@@ -89,6 +89,17 @@ BOARD = Board(
             ),
         ),
         Panel(
+            "Requests that another worker took over",
+            "A second: moved before their client had seen anything, streams that another one was asked to go on with,"
+            " and streams that ended with an error because none could, by reason.",
+            "ops",
+            (
+                Query(rate("dragoman_moved_total{*}", "reason"), "moved {{reason}}"),
+                Query(rate("dragoman_continued_total{*}", "reason"), "continued {{reason}}"),
+                Query(rate("dragoman_not_continued_total{*}", "reason"), "not continued {{reason}}"),
+            ),
+        ),
+        Panel(
             "Between two pieces of output",
             "Of streams, as the gateway passes them on. Tokens that a worker sends together are one piece.",
             "s",

@@ -78,6 +78,15 @@ class _Records:
     def retried(self, model: str, worker: str, error: GatewayError) -> None:
         """There is one worker only: no other is asked."""
 
+    def moved(self, model: str, reason: str) -> None:
+        raise AssertionError("the one worker stalls in no transcript")
+
+    def continued(self, model: str, worker: str, reason: str) -> None:
+        raise AssertionError("no stream of a transcript is continued")
+
+    def not_continued(self, model: str, reason: str) -> None:
+        raise AssertionError("nor should one be")
+
     def misses(self, record: RequestRecord, flags: tuple[str, ...]) -> None: ...
     def prefilled(self, model: str, worker: str | None, error: GatewayError | None) -> None:
         """The one worker computes its prompts."""
@@ -111,6 +120,7 @@ class Stage:
 
     def _gateway(self, options: dict[str, Any]) -> Gateway:
         usual = {"backend": "vllm", "upstream_model": "sim", "workers": ["http://worker:8000"], "aliases": ["alias"]}
+        options = {"continue_streams": False, **options}  # transcripts show each stream as its one worker leaves it
         text = yaml.safe_dump({"models": {"m": {**usual, **options}}})
         if text not in self._gateways:
             self._gateways[text] = Gateway(load_text(text), self._log)

@@ -71,6 +71,9 @@ def test_a_loaded_gateway_shows_what_is_in_the_catalogue_and_nothing_else() -> N
         stack.gateway.metrics.queue_refused.labels("m", "full")
         stack.gateway.metrics.hedges.labels("m", "first")
         stack.gateway.metrics.quarantined.labels("m")
+        stack.gateway.metrics.moved.labels("m", "late")
+        stack.gateway.metrics.continued.labels("m", "died")
+        stack.gateway.metrics.not_continued.labels("m", "tool_call")
         found = {name: (kind, labels) for name, kind, labels in shown(client.get("/metrics").text)}
     assert found == {name: (figure.kind, frozenset(figure.labels)) for name, figure in FIGURES.items()}
 

@@ -122,6 +122,10 @@ def test_a_record_says_everything(log: Log, output: Output) -> None:
         "routed": "split",
         "phase": None,
         "trace": None,
+        "moved": [],
+        "continued": [],
+        "not_continued": None,
+        "recomputed": None,
     }
 
 
