@@ -80,23 +80,16 @@ BOARD = Board(
         Panel(
             "Retries, ejections, prefills",
             "A second: further tries on another worker, times that the breaker left a worker out, and prompts for "
-            "prefill workers by outcome.",
+            "prefill workers by outcome. Requests that left their worker unseen (moved), streams that another one was "
+            "asked to go on with, and those that ended with an error because none could (lost), by reason.",
             "ops",
             (
                 Query(rate("dragoman_retries_total{*}", "model"), "retries {{model}}"),
                 Query(rate("dragoman_worker_ejections_total{*}", "model"), "ejections {{model}}"),
                 Query(rate("dragoman_prefills_total{*}", "model", "outcome"), "prefills {{outcome}} {{model}}"),
-            ),
-        ),
-        Panel(
-            "Requests that another worker took over",
-            "A second: moved before their client had seen anything, streams that another one was asked to go on with,"
-            " and streams that ended with an error because none could, by reason.",
-            "ops",
-            (
                 Query(rate("dragoman_moved_total{*}", "reason"), "moved {{reason}}"),
                 Query(rate("dragoman_continued_total{*}", "reason"), "continued {{reason}}"),
-                Query(rate("dragoman_not_continued_total{*}", "reason"), "not continued {{reason}}"),
+                Query(rate("dragoman_not_continued_total{*}", "reason"), "lost {{reason}}"),
             ),
         ),
         Panel(

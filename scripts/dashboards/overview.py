@@ -125,12 +125,6 @@ BOARD = Board(
             ),
         ),
         Panel(
-            "Kept of streams",
-            "Bytes of prompts and replies that gateways keep of streams under way, so that another worker can go on.",
-            "bytes",
-            (Query("sum(dragoman_kept_bytes{*})", "kept"),),
-        ),
-        Panel(
             "Refused connections",
             "Connections a second that the server ended itself, before a dialect saw a whole request, by status: a 503 "
             "means that the gateway was full. And requests refused because the event loop was late, or their key had "

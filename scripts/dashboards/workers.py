@@ -135,9 +135,13 @@ BOARD = Board(
         ),
         Panel(
             "Memory for known blocks",
-            "Bytes that what is known of caches takes in each gateway.",
+            "Bytes that what is known of caches takes in each gateway; and prompts and replies that it keeps of "
+            "streams, so that another worker can go on with them.",
             "bytes",
-            (Query('sum by (instance) (dragoman_cache_bytes{*,model=~"$model"})', "{{instance}}"),),
+            (
+                Query('sum by (instance) (dragoman_cache_bytes{*,model=~"$model"})', "{{instance}}"),
+                Query("sum by (instance) (dragoman_kept_bytes{*})", "streams {{instance}}"),
+            ),
         ),
         Panel(
             "vLLM: requests running",
