@@ -93,8 +93,8 @@ class Deadlines(Section):
     first_byte_per_1000_s: Seconds = Field(default=0.0, ge=0, le=3600)
     """Added to `first_byte_s` and `first_token_s` for every 1,000 tokens of the prompt."""
     first_token_s: Seconds | None = Field(default=None, gt=0, le=_DAY)
-    """To the first token of a stream, and to the reply of embeddings and scores. A later request goes to another
-    worker, then to a fallback. Absent: it waits for its worker."""
+    """To the first token of a stream, or to the reply of embeddings and scores; a later request moves to another
+    worker. Absent: none moves."""
     unstreamed_s: Seconds | None = Field(default=None, gt=0, le=_DAY)
     """The same for generated replies that are not streamed, whose first token comes with the last."""
     total_s: Seconds | None = Field(default=None, gt=0, le=_DAY)
@@ -167,8 +167,7 @@ class Model(Section):
     deadlines: Deadlines | None = None
     """Deadlines of its own; what is absent is as in `deadlines`."""
     continue_streams: Flag = True
-    """Another worker goes on with a stream of plain text whose worker dies, stalls or leaves; see docs/reliability.md.
-    `false`: such a stream ends with an error."""
+    """Another worker goes on with a stream of plain text whose worker fails or leaves; see docs/reliability.md."""
     fallback: tuple[Name, ...] = Field(default=(), max_length=10)
     """Models that are asked, in this order, where this one cannot answer; see docs/fallback.md."""
     fallback_on: tuple[Reason, ...] = Field(default=("unavailable", "overloaded"), min_length=1)
@@ -230,8 +229,7 @@ class Relay(Section):
     max_reply_bytes: Bytes = Field(default=67108864, ge=1024, le=1 << 32)
     """Most bytes of one reply held in memory: of one that is not streamed, or of what a stream repeats at its end."""
     continue_bytes: Bytes = Field(default=268435456, ge=0, le=1 << 40)
-    """Most bytes held in memory of prompts and replies of streams, for a worker that goes on with them
-    (`continue_streams`). A stream beyond it is not continued."""
+    """Most bytes held of prompts and replies of streams for `continue_streams`. A stream beyond it is not continued."""
 
 
 class Retry(Section):

@@ -36,7 +36,7 @@ class Attempts:
     nothing, with the request itself; then, with what is left of a stream (`going_on`). Writes into the record:
     attempts, worker, picked, ttft_ms, queue_ms, upstream_ms, moved, continued, not_continued."""
 
-    # Of the visit before this one, and where that was.
+    # The failure of the visit before this one, and its worker.
     _failure: GatewayError | None = None
     _failed_at = ""
     # Ends a visit that has nothing for the client until then.

@@ -26,7 +26,7 @@ FEW: Final = 16
 
 
 class Continuation:
-    """What has happened to one stream that workers went on with. Made at the first failure.
+    """The history of one stream that workers go on with. Made at the first failure.
 
     failure     the first one, since the last worker that added more than a few tokens
     resumption  for the next worker; None before anything was decided
@@ -43,7 +43,7 @@ class Continuation:
         self._visits = 0  # since a worker has added more than a few tokens
 
     def next_request(self, call: Call) -> Request:
-        """What the next worker is sent. Its id is another one: a worker that stalled may still have the first."""
+        """The request for the next worker. Its id is another one: a worker that stalled may still have the first."""
         assert self.resumption is not None
         self.asked += 1
         self.tokens += call.produced_before
@@ -79,7 +79,7 @@ class Continuation:
             return "refused"
         if self._visits >= retries.attempts or self._failures > MOST_DEATHS:
             return "attempts"
-        # A stream that goes on is no additional load, but one that is tried again and again is.
+        # A stream that goes on adds no load, but one that is tried again and again does.
         if added == 0 and visit.moving is None and not retries.spend():
             return "retry_budget"
         return None

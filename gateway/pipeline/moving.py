@@ -1,7 +1,7 @@
 """A request leaves its worker before its reply is whole: the worker stalls, leaves the fleet, or is late.
 
-If the client has seen nothing, another worker is asked anew. If it has seen a part of a stream, another worker goes on
-with that (`going_on`). A request that nobody else can serve now stays where it is.
+If the client has seen nothing, another worker gets the whole request. If it has seen a part of a stream, another worker
+goes on with that (`going_on`). A request that nobody else can serve now stays where it is.
 """
 
 from __future__ import annotations

@@ -171,7 +171,7 @@ class Quarantine(Watcher):
 
 
 def _known_by(call: Call) -> Request:
-    """A request is known by what its client sent. Of a stream that goes on only what a worker was sent is there."""
+    """A request is known by what its client sent. A stream that goes on keeps only the worker's request."""
     return call.reply.request if call.reply.request.body else _as_sent(call)
 
 

@@ -29,7 +29,7 @@ _UNFIT = re.compile(r"[^A-Za-z0-9_.\[\]-]")
 class ClientReply:
     """The reply to one request, in three states.
 
-    unseen     nothing went out, or only the head of a 200 and keep-alives: another worker may still be asked anew
+    unseen     nothing went out, or only the head of a 200 and keep-alives: another worker may still get all of it
     committed  bytes of a worker's stream may have reached the client: another worker may only go on with it
     ended      a whole response, the end of a stream, or an error went out
 

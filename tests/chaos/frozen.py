@@ -77,6 +77,7 @@ async def under_way(findings: Findings) -> None:
     config: dict[str, Any] = {
         "deadlines": {"first_byte_s": SILENT_S, "idle_s": SILENT_S},
         "health": HEALTH,
+        "models": {"m": {"continue_streams": False}},
         "breaker": {"slowstart_s": 0},  # a worker that came after the gateway would have less than its share to lose
     }
     async with house({}, config, 1, [flags] * WORKERS) as at, _loaded(at) as load:

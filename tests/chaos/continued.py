@@ -1,0 +1,202 @@
+"""G1 to G3: late first tokens, workers that are killed in mid-stream, two deaths in one stream; in every dialect."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from collections import Counter
+from typing import Any
+
+from msgspec import Struct
+
+from tests.chaos.broken import AWS_EXCEPTION, WAYS, Way, head, opened, scripted
+from tests.chaos.house import House, Process, house
+from tests.chaos.paced import known, tell, until
+from tests.chaos.row import FULL, Findings, row
+from tests.conformance.clients import CLIENTS
+
+GENERATING = tuple(way for way in WAYS if way.client.operation in ("chat", "complete"))
+STREAMS = 1000 if FULL else 2 * len(GENERATING)
+AT_ONCE = 100
+KILL_S = 10.0 if FULL else 1.5
+WORDS = 100 if FULL else 40
+ITL_MS = 100 if FULL else 40
+"""So a stream takes 10 s, or 1.6 s."""
+LATE_S = 0.5
+CONFIG: dict[str, Any] = {
+    "models": {"m": {"policy": "round_robin"}},
+    "health": {"interval_s": 0.5, "timeout_s": 0.5},
+    "breaker": {"eject_s": 1, "slowstart_s": 0},
+    "retry": {"min_per_second": 1000},  # those of which the client has seen nothing are another row's
+}
+
+
+class Read(Struct):
+    """One stream: as it was asked, and what came."""
+
+    way: Way
+    id: str
+    text: str
+    data: bytes = b""
+
+    @property
+    def body(self) -> bytes:
+        return self.data.partition(b"\r\n\r\n")[2]
+
+    def wrong(self) -> str:
+        """What is wrong with it as a whole reply with that text, or ""."""
+        body = unchunked(self.body)
+        for client in CLIENTS:
+            if (client.dialect, client.operation) == (self.way.client.dialect, self.way.client.operation):
+                with contextlib.suppress(Exception):  # another client's form
+                    said = client.hear(body)
+                    if said.complete and said.of(0).text == self.text:
+                        return ""
+        return f"{self.id}: {body[-200:]!r}"
+
+    @property
+    def errors(self) -> int:
+        found = self.body.count(b'"error"') + self.body.count(b"event: error") + self.body.count(AWS_EXCEPTION)
+        return found + self.data.lower().count(b"\r\nx-amzn-errortype:")
+
+
+def unchunked(body: bytes) -> bytes:
+    """The body without the framing of its chunks, as far as it came."""
+    found = b""
+    while body:
+        size, _, rest = body.partition(b"\r\n")
+        length = int(size or b"0", 16)
+        found, body = found + rest[:length], rest[length + 2 :]
+    return found
+
+
+async def read(at: House, way: Way, number: int, words: int = WORDS) -> Read:
+    """Asks for a text that no other request has."""
+    one = Read(way, f"{way.name}-{number}", " ".join(f"é{number}x{word}" for word in range(words)))
+    asked = scripted(way.body(stream=True, max_tokens=20 * words), text=one.text)
+    reader, writer = await opened(at, way.path, one.id, asked)
+    with contextlib.suppress(ConnectionError):
+        one.data = await reader.read(-1)
+    writer.close()
+    return one
+
+
+async def recorded(at: House, ids: set[str]) -> list[dict[str, Any]]:
+    """The records of these requests, once all are there."""
+    await until(lambda: ids <= at.records().keys(), 10)
+    records = at.records()
+    return [records[id_] for id_ in ids if id_ in records]
+
+
+@row("G1", "first tokens that are late, streamed and not, in every dialect")
+async def late(findings: Findings) -> None:
+    deadlines = {"first_token_s": LATE_S, "unstreamed_s": LATE_S}
+    config = {**CONFIG, "models": {"m": {"policy": "round_robin", "deadlines": deadlines}}}
+    async with house({}, config, 1, [("--itl-ms", "2")] * 3) as at:
+        await known(at)
+        await tell(at.workers[0], "/sim/faults", fault="stall@before", path="/v1/")
+        asked = [(way, number) for way in GENERATING for number in range(3)]  # one of three comes to that worker
+        streams = await asyncio.gather(*(read(at, way, number, 5) for way, number in asked))
+        wrong = [text for text in (one.wrong() for one in streams) if text]
+        findings.none("streams that are not whole", wrong, len(streams))
+        whole = [(way, number) for way, number in asked if way.plain]
+        replies = await asyncio.gather(*(plain(at, way, number) for way, number in whole))
+        findings.none("plain replies that are no 200", [one for one in replies if one != 200], len(replies))
+        records = await recorded(at, {one.id for one in streams} | {f"plain-{way.name}-{n}" for way, n in whole})
+        moved = [record for record in records if record["moved"] == ["late"]]
+        slow = [record for record in records if record["worker"] == f"http://{at.workers[0].address}"]
+        # Then its breaker has opened.
+        findings.at_least("requests that moved, five at least", len(moved), 5, len(records), "d")
+        findings.none("requests that the late worker answered", slow, len(records))
+
+
+async def plain(at: House, way: Way, number: int) -> int:
+    """The status of a reply that is not streamed."""
+    body = scripted(way.body(stream=False, max_tokens=100), text="a b c")
+    host, _, port = at.gateways[0].address.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(head(at, way.path, f"plain-{way.name}-{number}", body))
+    data = await reader.read(-1)
+    writer.close()
+    return int(data.split(b" ", 2)[1])
+
+
+@row("G2", "workers are killed in mid-stream, one after the other, in every dialect")
+async def killed(findings: Findings) -> None:
+    async with house({}, CONFIG, 1, [("--itl-ms", str(ITL_MS))] * 4) as at:
+        await known(at)
+        over = asyncio.Event()
+        killing = asyncio.create_task(kill(at, over))
+        room = asyncio.Semaphore(AT_ONCE)
+
+        async def one(number: int) -> Read:
+            async with room:
+                return await read(at, GENERATING[number % len(GENERATING)], number)
+
+        streams = await asyncio.gather(*(one(number) for number in range(STREAMS)))
+        over.set()
+        deaths = await killing
+        wrong = [text for text in (stream.wrong() for stream in streams) if text]
+        findings.none("streams that are not what one worker alone sends", wrong, len(streams))
+        records = await recorded(at, {stream.id for stream in streams})
+        bad = Counter(record["code"] for record in records if record["outcome"] != "ok")
+        findings.none("records that do not say ok", bad, len(records))
+        continued = [record for record in records if record["continued"]]
+        findings.at_least("workers killed, one at least", deaths, 1, deaths, "d")
+        findings.at_least(
+            "streams that another worker went on with, one at least", len(continued), 1, len(records), "d"
+        )
+        dialects = {record["dialect"] for record in continued}
+        least = len({way.client.dialect for way in GENERATING}) if FULL else 1
+        findings.at_least(f"their dialects, {least} at least", len(dialects), least, len(dialects), "d")
+
+
+async def kill(at: House, over: asyncio.Event) -> int:
+    """Kills one worker after the other, each back before the next; how many, until `over`."""
+    deaths = 0
+    while True:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(over.wait(), KILL_S)
+        if over.is_set():
+            return deaths
+        at.workers[deaths % 4] = await killed_and_back(at.workers[deaths % 4])
+        deaths += 1
+
+
+async def killed_and_back(worker: Process) -> Process:
+    worker.process.send_signal(signal.SIGKILL)
+    await worker.process.wait()
+    again = await worker.again()
+    await again.ready("/health")
+    return again
+
+
+@row("G3", "two workers die in one stream, then all, in every dialect")
+async def two_deaths(findings: Findings) -> None:
+    async with house({}, CONFIG, 1, [("--itl-ms", "50")] * 3) as at:
+        await known(at)
+        streams = [asyncio.create_task(read(at, way, number, 60)) for number, way in enumerate(GENERATING)]
+        for worker in at.workers[:2]:
+            await asyncio.sleep(0.8)
+            worker.process.send_signal(signal.SIGKILL)
+        done = await asyncio.gather(*streams)
+        wrong = [text for text in (one.wrong() for one in done) if text]
+        findings.none("streams that are not what one worker alone sends", wrong, len(done))
+        records = await recorded(at, {one.id for one in done})
+        twice = [record for record in records if len(record["continued"]) == 2]
+        findings.at_least("streams that saw two deaths, one at least", len(twice), 1, len(records), "d")
+        odd = [record["usage"] for record in records if record["usage"]["output"] < 60]
+        findings.none("usages without the output of each worker", odd, len(records))
+
+        streams = [asyncio.create_task(read(at, way, 1000 + number, 60)) for number, way in enumerate(GENERATING)]
+        await asyncio.sleep(0.8)
+        at.workers[2].process.send_signal(signal.SIGKILL)
+        done = await asyncio.gather(*streams)
+        findings.none(
+            "streams of the last worker that look whole", [one.id for one in done if not one.wrong()], len(done)
+        )
+        findings.none("of those, that end with no error", [one.id for one in done if not one.errors], len(done))
+        records = await recorded(at, {one.id for one in done})
+        why = Counter(record["not_continued"] for record in records)
+        findings.check("why they were not continued", dict(why), len(records), set(why) == {"no_worker"})
