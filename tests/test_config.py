@@ -117,9 +117,10 @@ def test_there_are_enough_broken_configs_and_none_is_left_over() -> None:
         (b"listen:\n  host: a\x00b\n", 2, "holds a control character"),
         (b"[" * 500_000, 1, "is nested too deeply"),
         (b"models: " + b"{a: " * 10_000, 1, "is nested too deeply"),
+        (b"a: &a " + b"[" * 15 + b"]" * 15 + b"\nb: " + b"[" * 9 + b"*a" + b"]" * 9, 2, "is nested too deeply"),
         (b"\xef\xbb\xbf- a\n", 1, "must be a mapping of options"),
     ],
-    ids=["latin", "nul", "deep", "deep-mapping", "list"],
+    ids=["latin", "nul", "deep", "deep-mapping", "deep-alias", "list"],
 )
 def test_files_that_are_no_text(tmp_path: Path, data: bytes, line: int, message: str) -> None:
     assert faults(tmp_path, data) == [f"gateway.yaml:{line}: (file): {message}"]

@@ -59,8 +59,7 @@ def _workers(deployment: Deployment) -> Iterator[Metric]:
 
 
 def _caches(deployment: Deployment) -> Iterator[Metric]:
-    """Of the workers whose engines publish what they have cached, and what decided where models with `kv_events` pick
-    by prefix."""
+    """Caches of the workers whose engines publish them, and what decided the picks of models with `kv_events`."""
     every = deployment.workers.items()
     caches = [(place, worker.blocks) for place, worker in every if worker.blocks is not None]
     yield family("dragoman_cache_connected", ((place, one.connected) for place, one in caches))
