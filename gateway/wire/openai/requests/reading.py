@@ -263,9 +263,9 @@ def read_sampling(found: Body) -> Sampling:
     """The parameters of sampling. Raises GatewayError(BAD_REQUEST) for a bias of what is not a token id."""
     bias = None
     if found.logit_bias:
-        wrong = next((token for token in found.logit_bias if not _TOKEN_ID.fullmatch(token)), None)
-        if wrong is not None:
-            raise bad_value("logit_bias", f"'logit_bias' keys must be token ids, not '{wrong[:64]}'")
+        wrong = [f"'{token[:64]}'" for token in found.logit_bias if not _TOKEN_ID.fullmatch(token)]
+        if wrong:
+            raise bad_value("logit_bias", f"'logit_bias' keys must be token ids, not {', '.join(wrong[:8])}")
         bias = {int(token): value for token, value in found.logit_bias.items()}
     return Sampling(
         temperature=found.temperature,

@@ -38,6 +38,12 @@ def test_what_is_not_said_stays_unknown() -> None:
     assert embed() == Embed(model=None, inputs=("hi",), raw={}, wire="openai")
 
 
+def test_every_bias_of_what_is_no_token_is_named() -> None:
+    error = refusal(chat, logit_bias={"bad1": 1, "7": 1, "bad2": 1})
+    assert error.message == "'logit_bias' keys must be token ids, not 'bad1', 'bad2'"
+    assert len(refusal(chat, logit_bias={"x" * 99 + str(n): 1 for n in range(99)}).message) < 700
+
+
 def test_what_is_said_is_read() -> None:
     op = chat(
         model="m",
