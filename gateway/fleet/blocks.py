@@ -190,14 +190,9 @@ class Blocks:
             depth += 1
         return depth * self.size
 
-    def apply(self, number: int, payload: bytes) -> None:
-        """Applies a batch. Raises Malformed; then nothing is known of this engine any more."""
-        for _ in self.steps(number, payload):
-            pass
-
     def steps(self, number: int, payload: bytes) -> Iterator[None]:
-        """Applies a batch as `apply` does, in steps: other work may go between them. A caller that stops early has not
-        applied the batch."""
+        """Applies a batch in steps: other work may go between them. A caller that stops early has not applied the
+        batch. Raises Malformed; then nothing is known of this engine any more."""
         try:
             yield from self._applied(payload)
         except Exception as error:

@@ -14,7 +14,7 @@ from gateway.core.messages import QUESTIONS, Op
 from gateway.core.ports import Charge, RequestRecord
 from gateway.ratelimit.addresses import Scope, client_address
 from gateway.ratelimit.kinds import KINDS
-from gateway.ratelimit.limiter import SubjectLimiter
+from gateway.ratelimit.limiter import FREE, SubjectLimiter
 from gateway.ratelimit.memory import MemoryStore
 from gateway.ratelimit.model import Limited, LimitHeaders, LimitState, Plan, Subject, Verdict, tightest
 from gateway.ratelimit.plan import Layout
@@ -22,7 +22,6 @@ from gateway.ratelimit.redis.store import RedisStore
 from gateway.ratelimit.reservation import Reservation
 from gateway.ratelimit.rules import Limits, estimator
 
-_FREE = Cost()
 _HEADERS: dict[str, tuple[bytes, bytes, bytes]] = {
     kind: (
         b"x-ratelimit-limit-" + kind.encode(),
@@ -118,7 +117,7 @@ class HttpRateLimiter:
         """See core.ports.RateLimiter. None for a question: it counts as a request, and uses no tokens of a model."""
         if type(op) in QUESTIONS:
             return None
-        return self._estimator.cost(op, max_context) if self._measured else _FREE
+        return self._estimator.cost(op, max_context) if self._measured else FREE
 
     async def admit(
         self,

@@ -126,24 +126,28 @@ class ClientConnection(asyncio.Protocol):
         self.running: RequestCycle | None = None
         self.write_paused = False
         self.headers: Headers = []  # of the request whose head is being read, or was read last
+        # The message that arrives.
         self._part = BETWEEN
         self._body_left = 0  # bytes of the arriving body that its content-length still promises
         self._body_chunked = False
+        self._body_since = 0.0  # 0: nothing of a body is late
+        self._body_size = 0
+        # Reads and writes.
         self._unparsed = bytearray()  # read and not parsed
         self._queued = False  # in `turns`
         self._reading = True
         self._pausing = False  # no reads before the next turn of the loop
         self._writable: asyncio.Future[None] | None = None
-        self._body_since = 0.0  # 0: nothing of a body is late
-        self._body_size = 0
+        # The deadline: one timer, which is moved only to come earlier.
         self._deadline = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
+        self._stall: asyncio.TimerHandle | None = None
+        # The end.
         self._idle = False
         self._discarding = False  # nothing that still arrives matters
         self._ignored = 0  # bytes that arrived since
         self._ended = False
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_at = 0.0
-        self._stall: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport = cast(asyncio.Transport, transport)

@@ -156,7 +156,10 @@ class Origin:
                     self._tell_at = now + _TELL_S
                     _LOG.warning("no file descriptor is left: raise the limit on open files or lower max_connections")
                 raise GatewayError(Kind.OVERLOADED, "the gateway has no file descriptor left", retry_after=1) from error
-            raise GatewayError(Kind.UPSTREAM, _why(error)) from error
+            why = next(
+                (text for kind, text in _WHY.items() if isinstance(error, kind)), "the worker could not be reached"
+            )
+            raise GatewayError(Kind.UPSTREAM, why) from error
         except BaseException:
             connection.drop()
             raise
@@ -308,15 +311,12 @@ def _is_sent(name: bytes) -> bool:
     return name not in _OURS
 
 
-def _why(error: Exception) -> str:
-    if isinstance(error, ConnectionRefusedError):
-        return "the worker refused the connection"
-    if isinstance(error, (socket.gaierror, UnicodeError)):
-        return "the worker's name could not be resolved"
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return "the worker's certificate could not be verified"
-    if isinstance(error, ssl.SSLError):
-        return "the worker and the gateway could not agree on TLS"
-    if isinstance(error, ConnectionError):
-        return "the worker closed the connection while it was being set up"
-    return "the worker could not be reached"
+_WHY = {
+    ConnectionRefusedError: "the worker refused the connection",
+    socket.gaierror: "the worker's name could not be resolved",
+    UnicodeError: "the worker's name could not be resolved",
+    ssl.SSLCertVerificationError: "the worker's certificate could not be verified",
+    ssl.SSLError: "the worker and the gateway could not agree on TLS",
+    ConnectionError: "the worker closed the connection while it was being set up",
+}
+"""What an error on the way to a connection means. The first class that it belongs to counts."""

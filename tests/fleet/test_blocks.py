@@ -35,7 +35,7 @@ def batch(*events: dict[str, Any]) -> bytes:
 def told(*events: dict[str, Any], most: int = 100) -> Blocks:
     blocks = Blocks(most)
     blocks.heard = True
-    blocks.apply(0, batch(*events))
+    list(blocks.steps(0, batch(*events)))
     return blocks
 
 
@@ -58,7 +58,7 @@ def had(blocks: Blocks, tokens: list[int] = TOKENS, salt: str | None = None) -> 
 )
 def test_every_form_is_read(payload: Any) -> None:
     blocks = Blocks()
-    blocks.apply(7, msgspec.msgpack.encode(payload))
+    list(blocks.steps(7, msgspec.msgpack.encode(payload)))
     assert (had(blocks), blocks.size, blocks.last) == (8, SIZE, 7)
 
 
@@ -79,11 +79,11 @@ def test_blocks_follow_each_other() -> None:
 def test_what_is_removed_is_gone() -> None:
     blocks = told(stored(1, 4, TOKENS), removed(3))
     assert had(blocks) == 8
-    blocks.apply(1, batch(stored(3, 1, TOKENS[8:12], parent=2)))
+    list(blocks.steps(1, batch(stored(3, 1, TOKENS[8:12], parent=2))))
     assert had(blocks) == 16
-    blocks.apply(2, batch(removed(1), removed(99)))
+    list(blocks.steps(2, batch(removed(1), removed(99))))
     assert had(blocks) == 0
-    blocks.apply(3, batch(CLEARED))
+    list(blocks.steps(3, batch(CLEARED)))
     assert len(blocks) == 0
     assert blocks.whole, "that is all that the engine has"
 
@@ -130,7 +130,7 @@ def test_salts_and_adapters_keep_prompts_apart() -> None:
 def test_memory_is_bounded() -> None:
     blocks = told(stored(1, 4, TOKENS), most=3)
     assert (had(blocks), len(blocks)) == (12, 3)
-    blocks.apply(1, batch(removed(3), stored(3, 2, TOKENS[8:], parent=2)))
+    list(blocks.steps(1, batch(removed(3), stored(3, 2, TOKENS[8:], parent=2))))
     assert (had(blocks), len(blocks)) == (12, 3)
 
 
@@ -171,7 +171,7 @@ def test_memory_is_bounded() -> None:
 def test_what_cannot_be_read_makes_all_unknown(payload: bytes) -> None:
     blocks = told(stored(1, 1, TOKENS[:4]))
     with pytest.raises(Malformed):
-        blocks.apply(1, payload)
+        list(blocks.steps(1, payload))
     assert (len(blocks), blocks.whole, blocks.last) == (0, False, 1)
 
 
@@ -184,7 +184,7 @@ def test_an_error_of_ours_leaves_nothing_known(monkeypatch: pytest.MonkeyPatch) 
     with monkeypatch.context() as patched:
         patched.setattr(Blocks, "_removed", lambda self, event: fail(self))
         with pytest.raises(RuntimeError):
-            blocks.apply(1, batch(removed(1)))
+            list(blocks.steps(1, batch(removed(1))))
     assert (len(blocks), blocks.whole, blocks.last, blocks.unreadable) == (0, False, 1, 1)
 
 

@@ -70,6 +70,27 @@ class Peer:
 
 
 Script = Callable[[Peer], Awaitable[None]]
+REPLY = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi"
+
+
+async def polite(peer: Peer) -> None:
+    """Answers every request with `REPLY`."""
+    while True:
+        await peer.request()
+        peer.send(REPLY)
+
+
+def once(data: bytes, asked: asyncio.Event | None = None) -> Script:
+    """Reads one request, sets `asked`, sends `data`, and waits until the client has closed."""
+
+    async def script(peer: Peer) -> None:
+        await peer.request()
+        if asked is not None:
+            asked.set()
+        peer.send(data)
+        await peer.gone()
+
+    return script
 
 
 class Worker:

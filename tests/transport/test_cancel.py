@@ -14,6 +14,7 @@ from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Request
 from gateway.core.ports import Deadlines
 from gateway.transport.connection import WorkerConnection
+from tests.transport.conftest import REPLY, once, polite
 
 if TYPE_CHECKING:
     from tests.transport.conftest import MakeClient, Peer, Serve
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
 ASK = Request("POST", "/v1", [], b"{}")
 SOON = Deadlines(connect=30, first_byte=30, idle=30)
-REPLY = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi"
 
 
 async def cancel(task: asyncio.Task[object]) -> None:
@@ -32,13 +32,8 @@ async def cancel(task: asyncio.Task[object]) -> None:
 
 
 async def test_before_the_head(serve: Serve, pooled: MakeClient) -> None:
-    async def script(peer: Peer) -> None:
-        await peer.request()
-        asked.set()
-        await peer.gone()
-
     asked = asyncio.Event()
-    worker, client = await serve(script), pooled()
+    worker, client = await serve(once(b"", asked)), pooled()
     task = asyncio.ensure_future(client.send(ASK, worker.address, SOON))
     await asked.wait()
     await cancel(task)
@@ -48,11 +43,6 @@ async def test_before_the_head(serve: Serve, pooled: MakeClient) -> None:
 
 async def test_with_the_head_at_hand(serve: Serve, pooled: MakeClient) -> None:
     """The answer has come and is not fetched yet: it is whole, so its connection lives on."""
-
-    async def polite(peer: Peer) -> None:
-        while True:
-            await peer.request()
-            peer.send(REPLY)
 
     worker, client = await serve(polite), pooled()
     await client.send(ASK, worker.address, SOON)
@@ -71,12 +61,7 @@ async def test_with_the_head_at_hand(serve: Serve, pooled: MakeClient) -> None:
 
 
 async def test_while_reading(serve: Serve, pooled: MakeClient) -> None:
-    async def script(peer: Peer) -> None:
-        await peer.request()
-        peer.send(REPLY[:-1])
-        await peer.gone()
-
-    worker, client = await serve(script), pooled()
+    worker, client = await serve(once(REPLY[:-1])), pooled()
     exchange = await client.send(ASK, worker.address, SOON)
     assert await exchange.read() == b"h"
     task = asyncio.ensure_future(exchange.read())
@@ -121,12 +106,7 @@ async def test_while_writing(serve: Serve, pooled: MakeClient) -> None:
 
 
 async def test_close_tells_the_worker_at_once_and_is_idempotent(serve: Serve, pooled: MakeClient) -> None:
-    async def script(peer: Peer) -> None:
-        await peer.request()
-        peer.send(REPLY[:-1])
-        await peer.gone()
-
-    worker, client = await serve(script), pooled()
+    worker, client = await serve(once(REPLY[:-1])), pooled()
     exchange = await client.send(ASK, worker.address, SOON)
     reading = asyncio.ensure_future(exchange.body(9))
     await asyncio.sleep(0)
@@ -141,12 +121,7 @@ async def test_close_tells_the_worker_at_once_and_is_idempotent(serve: Serve, po
 
 
 async def test_a_closed_connection_is_freed_without_the_cycle_collector(serve: Serve, pooled: MakeClient) -> None:
-    async def script(peer: Peer) -> None:
-        await peer.request()
-        peer.send(REPLY[:-1])
-        await peer.gone()
-
-    worker, client = await serve(script), pooled()
+    worker, client = await serve(once(REPLY[:-1])), pooled()
     gc.collect()
     gc.disable()
     try:

@@ -13,6 +13,7 @@ from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Request
 from gateway.core.ports import Deadlines
 from tests.harness import in_one_of
+from tests.transport.conftest import once
 
 if TYPE_CHECKING:
     from tests.transport.conftest import MakeClient, Peer, Serve
@@ -55,12 +56,7 @@ async def test_connect_includes_tls(serve: Serve, pooled: MakeClient) -> None:
 
 @pytest.mark.parametrize("drip", [b"", b"HTTP/1.1 200 OK\r\n"])
 async def test_first_byte(drip: bytes, serve: Serve, pooled: MakeClient) -> None:
-    async def silent(peer: Peer) -> None:
-        await peer.request()
-        peer.send(drip)
-        await peer.gone()
-
-    worker, client = await serve(silent), pooled()
+    worker, client = await serve(once(drip)), pooled()
     start = time.monotonic()
     with pytest.raises(GatewayError, match="did not begin to answer") as caught:
         await client.send(ASK, worker.address, Deadlines(first_byte=0.1))
@@ -117,12 +113,7 @@ async def test_idle_does_not_run_while_we_are_the_ones_who_pause(serve: Serve, p
 
 
 async def test_silence_after_a_pause_is_silence_again(serve: Serve, pooled: MakeClient) -> None:
-    async def script(peer: Peer) -> None:
-        await peer.request()
-        peer.send(HEAD)
-        await peer.gone()
-
-    worker = await serve(script)
+    worker = await serve(once(HEAD))
     exchange = await pooled().send(ASK, worker.address, Deadlines(idle=0.1))
     exchange.pause()
     await asyncio.sleep(0.15)

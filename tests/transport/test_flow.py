@@ -14,6 +14,7 @@ from gateway.core.ports import Deadlines, Exchange, Transport
 from gateway.transport.connection import JOINED_BYTES
 from gateway.transport.incoming import READ_BYTES, Incoming
 from gateway.transport.pooled import Pooled
+from tests.transport.conftest import once
 
 if TYPE_CHECKING:
     from tests.transport.conftest import MakeClient, Peer, Serve
@@ -253,11 +254,6 @@ async def test_a_fast_worker_takes_a_bounded_part_of_a_turn(framing: str, serve:
         size //= 6
         answer = CHUNKED + chunk(b"x") * size + b"0\r\n\r\n"
 
-    async def flood(peer: Peer) -> None:
-        await peer.request()
-        peer.send(answer)
-        await peer.gone()
-
     blocks: list[int] = []
     turn, over = 0, False
 
@@ -268,7 +264,7 @@ async def test_a_fast_worker_takes_a_bounded_part_of_a_turn(framing: str, serve:
             loop.call_soon(count)
 
     loop = asyncio.get_running_loop()
-    worker, client = await serve(flood), pooled()
+    worker, client = await serve(once(answer)), pooled()
     exchange = await client.send(ASK, worker.address, SOON)
     sink = Sink(lambda data: blocks.append(turn))
     exchange.pipe(sink)

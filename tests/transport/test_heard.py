@@ -11,6 +11,7 @@ import pytest
 from gateway.core.figures import Heard, loudest
 from gateway.core.http import Request
 from gateway.core.ports import BodySink, Deadlines
+from tests.transport.conftest import once
 
 if TYPE_CHECKING:
     from tests.transport.conftest import MakeClient, Peer, Serve
@@ -68,12 +69,7 @@ async def test_a_head_is_not_progress_and_a_piece_of_the_body_is(serve: Serve, p
 
 @pytest.mark.parametrize("why", ["a client that does not read", "an error's body"])
 async def test_what_a_worker_does_not_owe(why: str, serve: Serve, pooled: MakeClient) -> None:
-    async def answer(peer: Peer) -> None:
-        await peer.request()
-        peer.send(head(b"500 no" if why == "an error's body" else b"200 OK"))
-        await peer.gone()
-
-    worker, client = await serve(answer), pooled()
+    worker, client = await serve(once(head(b"500 no" if why == "an error's body" else b"200 OK"))), pooled()
     exchange = await client.send(ASK, worker.address, Deadlines())
     if why == "a client that does not read":
         exchange.pause()

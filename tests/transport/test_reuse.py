@@ -15,6 +15,7 @@ from gateway.core.ports import Deadlines
 from gateway.transport.incoming import Incoming
 from gateway.transport.pooled import Pooled
 from tests.harness import in_one_of
+from tests.transport.conftest import REPLY, once, polite
 
 if TYPE_CHECKING:
     from tests.transport.conftest import MakeClient, Peer, Script, Serve
@@ -23,17 +24,10 @@ if TYPE_CHECKING:
 
 ASK = Request("POST", "/v1", [], b"{}")
 SOON = Deadlines(connect=30, first_byte=30, idle=30)
-REPLY = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi"
 
 
 async def ask(client: Pooled, address: str) -> bytes:
     return await (await client.send(ASK, address, SOON)).body(100)
-
-
-async def polite(peer: Peer) -> None:
-    while True:
-        await peer.request()
-        peer.send(REPLY)
 
 
 def once_then(ending: str) -> Script:
@@ -246,18 +240,11 @@ async def test_answer_while_the_request_is_being_written(serve: Serve, pooled: M
 
 
 async def test_close_ends_idle_and_running_exchanges(serve: Serve, pooled: MakeClient) -> None:
-    async def hangs(peer: Peer) -> None:
-        await peer.request()
-        peer.send(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhi")
-        await peer.gone()
-
-    async def silent(peer: Peer) -> None:
-        await peer.request()
-        asked.set()
-        await peer.gone()
-
     asked = asyncio.Event()
-    worker, client = await serve(polite, hangs, silent), pooled()
+    worker, client = (
+        await serve(polite, once(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhi"), once(b"", asked)),
+        pooled(),
+    )
     kept = await client.send(ASK, worker.address, SOON)
     taken = client.origins[worker.address].take()  # so that the next ones are fresh
     assert taken is not None
