@@ -11,7 +11,7 @@ import contextlib
 import json
 from collections.abc import Callable, Mapping
 from hashlib import sha256
-from typing import Any
+from typing import Any, NamedTuple
 
 import jwt
 from msgspec import Struct
@@ -34,6 +34,13 @@ Fetch = Callable[[str], Any]
 """Awaited with a URL; returns the body. It needs a timeout of its own: start and reload wait for it."""
 
 
+class ProviderKey(NamedTuple):
+    """A public key of the provider, as PyJWT takes it, and the one algorithm that it verifies."""
+
+    key: Any
+    algorithm: str
+
+
 class Bearer(Struct, frozen=True):
     """The bearer of a valid token. models None means all models; until is Unix seconds."""
 
@@ -43,14 +50,14 @@ class Bearer(Struct, frozen=True):
     until: float
 
 
-def read_keys(text: str | bytes) -> dict[str | None, tuple[Any, str]]:
-    """Key id -> (public key, its algorithm). Raises ValueError when there is none that can be used.
+def read_keys(text: str | bytes) -> dict[str | None, ProviderKey]:
+    """Key id -> key. Raises ValueError when there is none that can be used.
 
     Skipped, as RFC 7517 says: keys of other kinds, keys whose `use` or `key_ops` is not to verify signatures, and RSA
     keys below 2,048 bits (RFC 7518, section 3.3). A private key, which no provider should show, counts as
     its public half.
     """
-    found: dict[str | None, tuple[Any, str]] = {}
+    found: dict[str | None, ProviderKey] = {}
     try:
         read = json.loads(text)
     except ValueError as error:
@@ -71,7 +78,7 @@ def read_keys(text: str | bytes) -> dict[str | None, tuple[Any, str]]:
             key = jwt.PyJWK(public, algorithm).key
             if algorithm == "RS256" and key.key_size < _LEAST_RSA_BITS:
                 continue
-            found[one.get("kid")] = (key, algorithm)
+            found[one.get("kid")] = ProviderKey(key, algorithm)
     except (KeyError, TypeError, AttributeError, jwt.PyJWTError) as error:
         raise ValueError("is not a set of keys (RFC 7517)") from error
     if not found:
@@ -97,7 +104,7 @@ class JwtVerifier:
         self._options = options
         self._clock = clock
         self._on_event = on_event
-        self._keys: dict[str | None, tuple[Any, str]] = {}
+        self._keys: dict[str | None, ProviderKey] = {}
         self._known: dict[bytes, Bearer] = {}
         self._reading: asyncio.Task[None] | None = None
         self._trouble = ""

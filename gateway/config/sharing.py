@@ -25,6 +25,7 @@ _DAY = 86400
 _MOST = 10**12
 
 Dimension = Literal["key", "team", "model", "address"]
+KindOfLimit = Literal["requests", "tokens", "concurrency"]
 
 
 class Redis(Section):
@@ -86,7 +87,7 @@ class Limit(Section):
 
     name: str = Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")
     """Shown to clients. If several limits have one name, the first that matches a request applies."""
-    kind: Literal["requests", "tokens", "concurrency"]
+    kind: KindOfLimit
     """Counts requests or tokens (input and output) in a window, or requests in flight."""
     limit: Whole = Field(ge=1, le=_MOST)
     """How many."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
-from ipaddress import IPv6Address, ip_address
+from collections.abc import MutableMapping, Sequence
+from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address
 from typing import Any
 
 Scope = MutableMapping[str, Any]
+Networks = Sequence[IPv4Network | IPv6Network]
 
 _MOST_PROXIES = 16
 _HIDDEN = "unknown"
@@ -14,7 +15,7 @@ _HIDDEN = "unknown"
 `forwarded_for off`)."""
 
 
-def client_address(scope: Scope, trusted: list[Any]) -> str | None:
+def client_address(scope: Scope, trusted: Networks) -> str | None:
     """The client's IP: the peer, or behind trusted proxies the right-most untrusted X-Forwarded-For entry. None when
     it is unknown: there is no peer, or a trusted proxy hides its client.
 
@@ -68,7 +69,7 @@ def _forwarded(text: str) -> str | None:
         return None
 
 
-def _within(address: str, networks: list[Any]) -> bool:
+def _within(address: str, networks: Networks) -> bool:
     try:
         found = ip_address(address)
     except ValueError:

@@ -7,6 +7,7 @@ their methods for this process (a line in `COUNTERS`), and a branch in `redis/ad
 from __future__ import annotations
 
 from gateway.config import Limit
+from gateway.config.sharing import KindOfLimit
 from gateway.core.estimate import Cost
 from gateway.core.usage import Usage
 from gateway.ratelimit.window import Shape, Slots, Window
@@ -99,7 +100,7 @@ class InFlight(LimitKind):
         return f"limit '{rule.name}' reached: {limit} requests in flight; try again when one has ended"
 
 
-KINDS: dict[str, LimitKind] = {"requests": LimitKind(), "tokens": Tokens(), "concurrency": InFlight()}
+KINDS: dict[KindOfLimit, LimitKind] = {"requests": LimitKind(), "tokens": Tokens(), "concurrency": InFlight()}
 """By the names in gateway.yaml, in the order of headers."""
 
 

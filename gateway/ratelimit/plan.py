@@ -12,7 +12,7 @@ from zlib import crc32
 from msgspec import Struct
 
 from gateway.config import Limit
-from gateway.config.sharing import Dimension
+from gateway.config.sharing import Dimension, KindOfLimit
 from gateway.ratelimit.kinds import KINDS
 from gateway.ratelimit.model import DIMENSIONS, Plan, Subject
 from gateway.ratelimit.window import Shape
@@ -59,8 +59,8 @@ class RuleIndex:
 
     def __init__(self, rules: Sequence[Limit]) -> None:
         self.rules = tuple(rules)
-        self.longest: dict[str, float] = {}
-        self.windows: set[tuple[str, float]] = set()
+        self.longest: dict[KindOfLimit, float] = {}
+        self.windows: set[tuple[KindOfLimit, float]] = set()
         self.models: set[str] = set()
         self._general: list[Shaped] = []
         self._matching: dict[tuple[Dimension, str], list[Shaped]] = {}
@@ -107,7 +107,7 @@ class Replaced:
     def until(self, rule: Limit) -> float:
         return self._until(rule.kind, rule.per_s)
 
-    def _until(self, kind: str, per: float) -> float:
+    def _until(self, kind: KindOfLimit, per: float) -> float:
         return self._since + (self._slots_s if KINDS[kind].in_flight else min(per, self._longest.get(kind, 0.0)))
 
 

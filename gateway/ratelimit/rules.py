@@ -34,7 +34,7 @@ def rules(config: Config) -> list[Limit]:
         for kind in KINDS:
             limit = getattr(key.limits, kind, None)
             if limit is not None:
-                found.append(Limit(name=kind, kind=kind, limit=limit, match={"key": (name,)}))  # type: ignore[arg-type]
+                found.append(Limit(name=kind, kind=kind, limit=limit, match={"key": (name,)}))
     for one in config.limits:
         match = {
             dimension: tuple(_as_counted(config, dimension, value) for value in values)
