@@ -165,6 +165,16 @@ async def test_tokens_are_settled_to_what_was_used(make: Make) -> None:
     assert await left(limiter) == {"tpm": 150, "rpm": 6}
 
 
+async def test_what_was_charged_before_the_body_was_read_stays_charged(make: Make) -> None:
+    """Reading took the time that the limit bounds, whatever model answers in the end."""
+    limiter = await make(requests(5))
+    early = await limiter.reserve(Subject(key="ann"), early=True)
+    early.withdraw()
+    made = await limiter.reserve(ANN, Cost(1), early)
+    made.withdraw()
+    assert await left(limiter) == {"rpm": 4}
+
+
 async def test_a_limit_below_the_cap_admits_one_call(make: Make) -> None:
     limiter = await make(tokens(100))
     lease = await limiter.reserve(ANN, Cost(5000))

@@ -142,3 +142,10 @@ def test_a_request_on_many_new_counters_is_charged_on_all() -> None:
     assert store.admit(plan, plan.costs, "x").violated == ADMITTED
     assert len(store) == 8
     assert store.admit(plan, plan.costs, "x").violated == 0
+
+
+def test_a_counter_that_is_gone_gets_nothing_back() -> None:
+    store = MemoryStore()
+    plan = plans(Limit(name="a", kind="tokens", limit=5)).of(Subject(key="k"))
+    store.settle(plan, "x", [Settlement(0, 0, -1)])
+    assert len(store) == 0
