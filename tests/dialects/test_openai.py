@@ -97,53 +97,34 @@ REPLY = Reply(
 )
 
 
+CHOICE = {"index": 0, "logprobs": None, "finish_reason": "stop"}
+USAGE = {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}
+
+
 def test_a_whole_chat() -> None:
     found = json.loads(DIALECT.write(REPLY, Chat(model="m", messages=())).body)
-    assert found == {
-        "id": "x",
-        "object": "chat.completion",
-        "created": 7,
-        "model": "m",
-        "choices": [
-            {
-                "index": 0,
-                "message": {"role": "assistant", "content": "a", "refusal": None},
-                "logprobs": None,
-                "finish_reason": "stop",
-            }
-        ],
-        "usage": {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3},
-        "system_fingerprint": "fp",
-        "service_tier": "default",
-        "kv": 1,
-    }
+    head = {"id": "x", "object": "chat.completion", "created": 7, "model": "m"}
+    message = {"role": "assistant", "content": "a", "refusal": None}
+    more = {"system_fingerprint": "fp", "service_tier": "default", "kv": 1}
+    assert found == {**head, "choices": [{**CHOICE, "message": message}], "usage": USAGE, **more}
 
 
 def test_a_whole_completion() -> None:
     bare = Reply(Start("x", "sim", 7), REPLY.choices)
     found = json.loads(DIALECT.write(bare, Complete(model="m", prompts=("a",))).body)
-    assert found == {
-        "id": "x",
-        "object": "text_completion",
-        "created": 7,
-        "model": "m",
-        "choices": [{"index": 0, "text": "a", "logprobs": None, "finish_reason": "stop"}],
-        "usage": None,
-    }
+    head = {"id": "x", "object": "text_completion", "created": 7, "model": "m"}
+    assert found == {**head, "choices": [{**CHOICE, "text": "a"}], "usage": None}
 
 
 def test_embeddings() -> None:
     vectors = Embeddings("sim", (Raw(b"[0.5]"), Raw(b'"AAA="')), Usage(3, 0))
     found = json.loads(DIALECT.write(vectors, Embed(model="m", inputs=("a", "b"))).body)
-    assert found == {
-        "object": "list",
-        "data": [
-            {"object": "embedding", "index": 0, "embedding": [0.5]},
-            {"object": "embedding", "index": 1, "embedding": "AAA="},
-        ],
-        "model": "m",
-        "usage": {"prompt_tokens": 3, "completion_tokens": 0, "total_tokens": 3},
-    }
+    data = [
+        {"object": "embedding", "index": 0, "embedding": [0.5]},
+        {"object": "embedding", "index": 1, "embedding": "AAA="},
+    ]
+    usage = {"prompt_tokens": 3, "completion_tokens": 0, "total_tokens": 3}
+    assert found == {"object": "list", "data": data, "model": "m", "usage": usage}
     uncounted = DIALECT.write(Embeddings("sim", vectors.vectors), Embed(model="m", inputs=("a", "b")))
     assert json.loads(uncounted.body)["usage"] is None
 

@@ -45,17 +45,16 @@ def test_it_is_told_where_it_stands(way: Way, text: str) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS, ids=str)
-@pytest.mark.parametrize("text", WHOLE)
-def test_pairs_and_escaped_backslashes_are_none(way: Way, text: str) -> None:
+def test_pairs_and_escaped_backslashes_are_none(way: Way) -> None:
     dialect, request = DIALECTS[way.dialect], asking(way.example, way.example.body)
-    for body in bodies(way, text).values():
+    for body in (body for text in WHOLE for body in bodies(way, text).values()):
         request.body = body
-        codes: list[str | None] = []
+        code: str | None = None
         try:
             dialect.read(request)
         except GatewayError as error:
-            codes.append(error.code)
-        assert "invalid_json" not in codes, body
+            code = error.code
+        assert code != "invalid_json", body
 
 
 def test_it_is_told_where_no_member_can_be_named() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -43,13 +42,6 @@ LAWS = 20
 """How many there are: tests/repo looks for a test of each."""
 
 OURS = {"anthropic-version": "2023-06-01"}
-
-
-@pytest.fixture(scope="module")
-def client() -> Iterator[httpx.Client]:
-    config = {"breaker": {"failures": 10_000}}
-    with Stack(config=config) as stack, httpx.Client(base_url=stack.url) as found:
-        yield found
 
 
 def post(client: httpx.Client, asked: dict[str, Any], path: str = "/v1/messages") -> Any:

@@ -5,10 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
-
 from gateway.backends.vllm import Vllm
-from gateway.core.errors import Kind
 from gateway.core.http import Response
 from gateway.core.lifecycle import fold
 from gateway.translation.lanes import EventLane
@@ -73,22 +70,6 @@ def test_sample_reply() -> None:
     assert response.header(b"content-type") == b"application/json"
 
 
-def test_a_reply_of_tool_calls_and_thinking() -> None:
-    message = {
-        "role": "assistant",
-        "content": None,
-        "reasoning": "hm",
-        "tool_calls": [{"id": "t1", "type": "function", "function": {"name": "f", "arguments": "{}"}}],
-    }
-    worker = {"id": "1", "created": 1, "choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}]}
-    op = read(chat())
-    reply = fold(Vllm().read(Response(200, [], json.dumps(worker).encode()), op))
-    choice = json.loads(DIALECT.write(reply, op).body)["choices"][0]
-    assert choice["finish_reason"] == "tool_calls"
-    expected = {name: message[name] for name in ("role", "reasoning", "tool_calls")}
-    assert choice["message"] == expected | {"reasoning_content": "hm", "content": ""}, "content is a string"
-
-
 def test_stream() -> None:
     found = lane()
     pieces = [found.feed(piece) for piece in STREAM]
@@ -109,18 +90,3 @@ def test_every_line_is_one_that_the_client_reads() -> None:
     assert found.done
     assert b"\r" not in out
     assert all(not line or line.startswith(b"data: ") for line in out.split(b"\n"))
-
-
-@pytest.mark.parametrize("frames", range(len(STREAM)))
-@pytest.mark.parametrize("part", [0, 9])
-def test_a_cut_stream_never_looks_whole(frames: int, part: int) -> None:
-    found = lane()
-    out = b"".join(found.feed(piece) for piece in STREAM[:frames])
-    out += found.feed(STREAM[frames][:part]) + found.eof()
-    assert found.error is not None
-    assert found.error.kind is Kind.TRUNCATED
-    out += found.fail(found.error)
-    message = b"the worker's reply ended before it was complete"
-    told = b'data: {"error":{"code":"upstream_truncated","message":"%b"}}\n\n' % message
-    assert out == b"".join(WANTED[:frames]) + told
-    assert not found.clean_end

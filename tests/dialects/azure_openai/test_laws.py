@@ -32,12 +32,6 @@ def stack() -> Iterator[Stack]:
         yield found
 
 
-@pytest.fixture(scope="module")
-def client(stack: Stack) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=stack.url) as found:
-        yield found
-
-
 def model_of(reply: httpx.Response) -> str:
     assert reply.status_code == 200, reply.text
     return str(reply.json()["model"])

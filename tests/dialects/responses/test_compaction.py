@@ -40,9 +40,8 @@ def part(index: int, kind: PartKind, text: str) -> list[Event]:
 
 
 @pytest.fixture(scope="module")
-def client() -> Iterator[httpx.Client]:
-    config = {"store": {"where": "memory"}}
-    with Stack(({"reasoning": True},), config) as stack, httpx.Client(base_url=stack.url) as found:
+def stack() -> Iterator[Stack]:
+    with Stack(({"reasoning": True},), {"store": {"where": "memory"}}) as found:
         yield found
 
 

@@ -4,7 +4,7 @@ must be answered."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import product
 from typing import Any
 
@@ -46,13 +46,6 @@ from tests.harness import Stack, kept_alive
 
 LAWS = 16
 """How many there are: tests/repo looks for a test of each."""
-
-
-@pytest.fixture(scope="module")
-def client() -> Iterator[httpx.Client]:
-    config = {"breaker": {"failures": 10_000}}
-    with Stack(config=config) as stack, httpx.Client(base_url=stack.url) as found:
-        yield found
 
 
 def post(client: httpx.Client, asked: dict[str, Any], path: str = "/v1/responses") -> Any:
