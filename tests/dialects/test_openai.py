@@ -41,14 +41,6 @@ def read(route: str = "chat", dialect: Dialect = DIALECT, **members: Any) -> Op:
     return op
 
 
-@pytest.mark.parametrize(
-    ("route", "kind"), [("chat", Chat), ("complete", Complete), ("embed", Embed), ("models", ListModels)]
-)
-def test_each_route_has_its_operation(route: str, kind: type[Op | ListModels]) -> None:
-    op = DIALECT.read(request(BODIES.get(route, {}), route))
-    assert isinstance(op, kind)
-
-
 def test_one_model_is_asked_for_by_its_name() -> None:
     assert DIALECT.read(request(b"", "model", model="org/name")) == ListModels(write=write_model, model="org/name")
 

@@ -86,23 +86,28 @@ def test_extras_are_dropped_and_named(word: bytes) -> None:
     assert (op.n, op.logprobs, op.dropped) == (1, None, ("top_k", "safe_mode", "n", "logprobs"))
 
 
-@pytest.mark.parametrize("name", ["api-version", "extra-parameters", "azureml-model-deployment"])
-def test_headers_are_no_fields(name: str) -> None:
-    assert refused(chat(**{name: "m"})).status == 400
-
-
-@pytest.mark.parametrize("headers", [[], [(b"extra-parameters", b"error")]])
-def test_extras_are_an_error_by_default(headers: Headers) -> None:
-    response = refused(chat(**EXTRAS), *headers)
+@pytest.mark.parametrize(
+    ("extras", "headers"),
+    [
+        (EXTRAS, []),
+        (EXTRAS, [(b"extra-parameters", b"error")]),
+        # Names of headers and of the query are no fields.
+        *(({name: "m"}, []) for name in ("api-version", "extra-parameters", "azureml-model-deployment")),
+    ],
+)
+def test_extras_are_an_error_by_default(extras: dict[str, Any], headers: Headers) -> None:
+    response = refused(chat(**extras), *headers)
     body = json.loads(response.body)
     assert (response.status, ms_code(response)) == (400, "unknown_parameter")
-    assert all(f"'{name}'" in body["message"] for name in EXTRAS)
+    assert all(f"'{name}'" in body["message"] for name in extras)
 
 
 def test_extras_default_is_configurable_and_the_header_comes_first() -> None:
     lenient = create("azure", Settings(extras="drop"))
     assert read(chat(x=1), dialect=lenient).dropped == ("x",)
     assert read(chat(x=1), (b"extra-parameters", b"pass-through"), dialect=lenient).dropped == ()
+    response = refused(chat(), (b"extra-parameters", b"allow"))
+    assert (response.status, json.loads(response.body)["param"]) == (400, "extra-parameters")
 
 
 def test_extras_inside_messages_follow_the_policy() -> None:
@@ -134,11 +139,6 @@ def test_a_part_of_the_specifications_form_has_no_more(part: dict[str, Any], pla
     body = json.loads(response.body)
     assert (response.status, body["param"]) == (400, f"messages.0.content.0.{place}")
     assert body["param"] in body["message"]
-
-
-def test_an_unknown_policy_is_refused() -> None:
-    response = refused(chat(), (b"extra-parameters", b"allow"))
-    assert (response.status, json.loads(response.body)["param"]) == (400, "extra-parameters")
 
 
 @pytest.mark.parametrize(
