@@ -49,6 +49,17 @@ def response_object(
     return b'%b,%b,"output":[%b],"usage":%b}' % (encode_line(head)[:-1], request.echo, b",".join(items), usage)
 
 
+def close(
+    request: Asked, op: Op, model: str, created: int, items: Sequence[bytes], usage: Usage | None, cut: str | None
+) -> bytes:
+    """The response at its end, as `response_object`. Notes in `op` what is stored of it, if anything is."""
+    status = "completed" if cut is None else "incomplete"
+    response = response_object(request, model, created, status, items, write_usage(usage), cut=cut)
+    if request.items is not None:
+        op.to_store = kept(f"resp_{request.id}", request.items, response, items)
+    return response
+
+
 def no_summary() -> GatewayError:
     """The error where the model wrote no summary: the client would go on without its history. No fault of a worker."""
     message = "the model wrote no summary of the conversation"
@@ -152,22 +163,8 @@ def write(reply: Reply, op: Op) -> Response:
         raise no_summary()
     if summary and cut is None:
         items.append(encode_line(compaction_item(request.id, len(items), summary)))
-    body = response_object(
-        request,
-        shown(op, reply.start.model),
-        reply.start.created,
-        "completed" if cut is None else "incomplete",
-        items,
-        write_usage(reply.usage),
-        cut=cut,
-    )
-    op.to_store = to_keep(request, body, items)
+    body = close(request, op, shown(op, reply.start.model), reply.start.created, items, reply.usage, cut)
     return Response(200, [JSON_TYPE], body)
-
-
-def to_keep(request: Asked, response: bytes, items: Sequence[bytes]) -> dict[str, bytes] | None:
-    """The values to store of a complete response with these items, by name; None if nothing is stored."""
-    return None if request.items is None else kept(f"resp_{request.id}", request.items, response, items)
 
 
 def write_count(reply: TokenCount) -> Response:

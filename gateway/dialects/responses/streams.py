@@ -15,13 +15,12 @@ from gateway.dialects.responses.compaction import compaction_item
 from gateway.dialects.responses.replies import (
     CUT,
     begun_item,
+    close,
     content_part,
     error_object,
     no_summary,
     response_object,
-    to_keep,
     whole_item,
-    write_usage,
 )
 from gateway.dialects.responses.requests import asked
 from gateway.wire import sse
@@ -256,12 +255,8 @@ class StreamWriter(EventWriter):
     def ended(self) -> bytes:
         if self._asked.compacts and not self._summarized and self._cut is None:
             return self.failed(no_summary())
-        name = "completed" if self._cut is None else "incomplete"
-        response = response_object(
-            self._asked, self._model, self._created, name, self._done, write_usage(self.usage), cut=self._cut
-        )
-        self._op.to_store = to_keep(self._asked, response, self._done)
-        return self._event(f"response.{name}", response)
+        response = close(self._asked, self._op, self._model, self._created, self._done, self.usage, self._cut)
+        return self._event("response.completed" if self._cut is None else "response.incomplete", response)
 
     def failed(self, error: GatewayError) -> bytes:
         """Sends the error twice, because no client reads both: OpenAI's libraries raise at the first event, Codex reads
