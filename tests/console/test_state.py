@@ -105,6 +105,7 @@ def test_a_model_without_requests_has_zeros() -> None:
         ({}, "down"),
         ({"ready": True, "draining": True}, "draining"),
         ({"draining": True}, "draining"),
+        ({"draining": True, "leaving": True}, "leaving"),
     ],
 )
 def test_the_condition_of_a_worker(attributes: dict[str, Any], condition: str) -> None:
@@ -118,6 +119,9 @@ def test_a_worker_that_is_left_out() -> None:
     out.breaker.fail(0.0, 0, may_eject=True)
     (model,) = state(Metrics(), Served("m", (), "vllm", [out])).models
     assert model.workers[0].condition == "ejected"
+    out.progress.stalled_at = 1.0
+    (model,) = state(Metrics(), Served("m", (), "vllm", [out])).models
+    assert model.workers[0].condition == "stalled"
 
 
 def test_its_json_can_be_read_again() -> None:
