@@ -145,7 +145,6 @@ class SseWriter(_ChunkWriter):
 
 # -- errors -----------------------------------------------------------------------------------------------------------
 
-ERRORS = refusals.ERRORS
 END = b"data: [END]\n\n"
 """Ends every stream of events."""
 
@@ -153,7 +152,7 @@ END = b"data: [END]\n\n"
 def error_object(error: GatewayError, request: Request | None = None) -> dict[str, Any]:
     """The error object: message, type and code. It has no member for the field at fault, so the message names the field
     as the client does."""
-    _, type_, code = ERRORS[error.kind]
+    _, type_, code = refusals.ERRORS[error.kind]
     message = own_words(error, FIELDS["chat"], sent_names(request.body)) if request is not None else error.message
     return {"message": message, "type": type_, "code": error.code or code}
 
@@ -161,7 +160,7 @@ def error_object(error: GatewayError, request: Request | None = None) -> dict[st
 def refuse(error: GatewayError, request: Request | None, op: Op | None) -> tuple[Response, str]:
     """(the answer, its code). A refusal has an error's status and the form of the reply that the client asked for: a
     stream of events, the last line of a stream of lines, or a whole body."""
-    status = ERRORS[error.kind][0]
+    status = refusals.ERRORS[error.kind][0]
     headers = refusals.error_headers(error, status)
     told = error_object(error, request)
     if request is not None and request.route == "sse":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, assert_never
 
 import msgspec
@@ -175,8 +175,6 @@ class LineWriter(WholeCallWriter):
 
 # -- errors -----------------------------------------------------------------------------------------------------------
 
-ERRORS: Mapping[Kind, tuple[int, str, str]] = refusals.ERRORS
-
 # vLLM's name of a parameter that the model cannot do -> Ollama's message, which clients look for.
 _CANNOT = {"reasoning_effort": "does not support thinking", "tools": "does not support tools"}
 _MOST_NAME = 128
@@ -209,11 +207,11 @@ def _asked(request: Request) -> str:
 
 def error_line(error: GatewayError) -> bytes:
     """The last line of a failed stream."""
-    return encode_line({"error": told(error), "code": error.code or ERRORS[error.kind][2]}) + b"\n"
+    return encode_line({"error": told(error), "code": error.code or refusals.ERRORS[error.kind][2]}) + b"\n"
 
 
 def refuse(error: GatewayError, request: Request | None, op: Op | None) -> tuple[Response, str]:
     """(the answer, its code). Clients read the text; the code stands beside it."""
-    status, _, code = ERRORS[error.kind]
+    status, _, code = refusals.ERRORS[error.kind]
     code = error.code or code
     return refusal(error, status, {"error": told(error, request), "code": code}), code

@@ -150,6 +150,16 @@ def test_logprobs_stand_in_the_choices() -> None:
     }
 
 
+def test_logprobs_are_those_of_the_tokens_that_are_shown() -> None:
+    """Not that of the model's end."""
+    end = chunk(0, "", [2], logprobs=probs("</s>"), finish_reason="stop")
+    out = lane(read(seed=1, stream=True, include_output_logprobs=True)).feed(
+        chunk(0, "a", [3], logprobs=probs("a")) + end + DONE
+    )
+    (choice,) = events(out)[-1]["choices"]
+    assert (choice["tokens"], choice["logprobs"]["tokens"]) == ([3], ["a"])
+
+
 def test_a_stream_folded_is_the_whole_reply() -> None:
     op = read(seed=42, stream=True)
     streamed = events(lane(op).feed(b"".join(SAMPLE_WORKER)))[-1]

@@ -38,6 +38,7 @@ def test_what_is_unknown_is_dropped_and_named() -> None:
     dotted = {"options.top_k": 5}
     op = read(chat(keep_alive="5m", think=True, options={"num_ctx": 2048, "temperature": 0.1}, **dotted))
     assert op.dropped == ("keep_alive", "options.top_k", "options.num_ctx", "think")
+    assert read(chat(think=False)).dropped == ("think",)
     assert to_worker(op) == {"messages": HI, "temperature": 0.1, "model": "w"}
 
 

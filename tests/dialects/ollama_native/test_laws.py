@@ -529,6 +529,7 @@ def test_law_17_no_input_no_vectors(client: httpx.Client) -> None:
     assert empty == {"model": "m", "embeddings": [], **dict.fromkeys(PROMPT_METRICS, 0)}
     assert whole(client, "/api/embeddings", {"model": "m", "prompt": ""}) == {"embedding": []}
     assert refused(client, "/api/embed", {"model": "m", "input": 5}) == "invalid input type"
+    assert "at most 2048" in refused(client, "/api/embed", {"model": "m", "input": ["a"] * 2049})
 
 
 def test_an_input_that_is_too_long_is_cut_unless_that_is_refused() -> None:
