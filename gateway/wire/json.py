@@ -26,8 +26,10 @@ D = TypeVar("D")
 R = TypeVar("R")
 
 encode = msgspec.json.Encoder().encode
-_members = msgspec.json.Decoder(dict[str, Raw])
-_items = msgspec.json.Decoder(list[Raw])
+members_of = msgspec.json.Decoder(dict[str, Raw]).decode
+"""A JSON object -> its members as JSON text. Raises msgspec's errors."""
+items_of = msgspec.json.Decoder(list[Raw]).decode
+"""A JSON array -> its items as JSON text. Raises msgspec's errors."""
 # msgspec reads `Raw | None` as "null only", so an optional raw member is a Raw with this default.
 NULL = Raw(b"null")
 # Member names seen before that are not another spelling of `model`. A lookup is cheaper than a check.
@@ -79,7 +81,7 @@ def members(request: Request) -> dict[str, Raw]:
     try:
         if not body.isascii():
             body.decode()  # msgspec does not check the text of raw members
-        top = _members.decode(body)
+        top = members_of(body)
         if len(top) > _MOST_MEMBERS:
             raise GatewayError(
                 Kind.BAD_REQUEST, f"the request body has more than {_MOST_MEMBERS} members", code="too_many_values"
@@ -241,7 +243,7 @@ def whole_numbers(read: Callable[[D, Request], R]) -> Callable[[D, Request], R]:
 
 def _make_whole(request: Request) -> bool:
     """Rewrites whole floats in the body of `request` as integers, except in members in `_FREE`. True if any changed."""
-    top = _members.decode(request.body)
+    top = members_of(request.body)
     changed = False
     for name, raw in top.items():
         if name not in _FREE and _FRACTION.search(raw):
@@ -272,9 +274,9 @@ def sent_names(body: bytes) -> frozenset[str]:
     """The names of a body's members, and of the members one level below, as dotted names, except those of objects above
     `_MOST_NAMED_BYTES`. Empty if it is not JSON."""
     try:
-        top = _members.decode(body)
+        top = members_of(body)
         inner = [
-            (name, _members.decode(raw))
+            (name, members_of(raw))
             for name, raw in top.items()
             if bytes(memoryview(raw)[:1]) == b"{" and memoryview(raw).nbytes <= _MOST_NAMED_BYTES
         ]
@@ -292,10 +294,10 @@ def find(body: bytes, place: str) -> Raw | None:
                 return None
             start = bytes(memoryview(raw)[:64]).lstrip()[:1]
             if start == b"[" and key.isdecimal():
-                items = _items.decode(raw)
+                items = items_of(raw)
                 raw = items[int(key)] if int(key) < len(items) else None
             else:
-                raw = _members.decode(raw).get(key)
+                raw = members_of(raw).get(key)
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return None
     return raw
@@ -320,7 +322,7 @@ def _malformed(body: bytes, error: Exception) -> GatewayError:
 def _lone_surrogate(body: bytes) -> GatewayError:
     """The error for a body with a lone surrogate. It names the top-level member that holds it."""
     try:
-        top = _members.decode(_LONE.sub(rb"\1" + _MARK.replace(b"\\", b"\\\\"), body))
+        top = members_of(_LONE.sub(rb"\1" + _MARK.replace(b"\\", b"\\\\"), body))
     except (msgspec.MsgspecError, ValueError, RecursionError):
         top = {}
     name = next((name for name, raw in top.items() if _MARK in bytes(raw)), None)

@@ -17,7 +17,7 @@ from msgspec import Raw, Struct
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.fields import ExtrasPolicy, sort_extras
 from gateway.core.messages import Extra, Nested
-from gateway.wire.json import NULL, check_depth, encode, typed, valid
+from gateway.wire.json import NULL, check_depth, encode, items_of, members_of, typed, valid
 
 Body = TypeVar("Body", bound=Struct)
 Tree = dict[str | int, "Raw | Tree"]
@@ -42,8 +42,6 @@ _DEEPEST = 16
 NOTHING: Tree = {}
 # The first byte after `[` if the first item may be an object. b"" means that much whitespace follows.
 _OF_OBJECTS = (b"{", b"]", b"")
-_object = msgspec.json.Decoder(dict[str, Raw])
-_array = msgspec.json.Decoder(list[Raw])
 
 
 class Unknown(Struct, frozen=True):
@@ -86,7 +84,7 @@ def find_unknown(body: bytes, view: View, forms: Mapping[str, Form]) -> Unknown 
     changed: Extra = {}
     found: Tree = {}
     try:
-        top = _object.decode(body)
+        top = members_of(body)
         for name, inner in known_to(view).items():
             if name in top:
                 left, taken = splitter.value(name, top[name], inner)
@@ -124,7 +122,7 @@ class _Splitter:
             return self._object(raw, view, form)
         if bytes(memoryview(raw)[1:64]).lstrip()[:1] not in _OF_OBJECTS:
             return raw, NOTHING
-        items = _array.decode(raw)
+        items = items_of(raw)
         self._count(len(items))
         found: Tree = {}
         changed = False
@@ -140,7 +138,7 @@ class _Splitter:
     def _object(self, raw: Raw, view: View | None, form: Form | None) -> tuple[Raw, Tree]:
         if self._depth > _DEEPEST or not _begins(raw, b"{"):
             return raw, NOTHING
-        members = _object.decode(raw)
+        members = members_of(raw)
         known = form(members) if form is not None else known_to(view) if view is not None else None
         if known is None:
             return raw, NOTHING

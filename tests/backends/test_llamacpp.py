@@ -76,10 +76,6 @@ def test_where_an_operation_goes() -> None:
     assert (BACKEND.write(embed, CAN).path, BACKEND.reply_wire(embed)) == ("/v1/embeddings", "openai")
 
 
-def test_the_least() -> None:
-    assert sent(complete("hi")) == {"prompt": "hi"}
-
-
 def test_everything() -> None:
     sampling = Sampling(
         temperature=0.5,
@@ -397,15 +393,6 @@ def test_a_stream() -> None:
     assert found[-3:] == [Finish(0, "length", "limit"), UsageReport(Usage(5, 3, 4)), End()]
 
 
-def test_a_whole_reply_says_what_its_stream_said() -> None:
-    op = complete(want_tokens=True)
-    body = last(content=" Paris.\n", tokens=[7042, 30, 198], tokens_predicted=3)[6:]
-    whole = fold(BACKEND.read(Response(200, [], body), op))
-    streamed = fold(events(op, *STREAM))
-    assert (whole.choices, whole.usage) == (streamed.choices, streamed.usage)
-    assert whole.start.id.startswith("cmpl-")
-
-
 def test_the_models_own_end_is_no_token_of_the_text() -> None:
     op = complete(stream=True, want_tokens=True)
     found = events(op, frame(content="?", tokens=[47]), frame(content="", tokens=[2]), last(stop_type="eos"))
@@ -454,14 +441,6 @@ def test_the_end_has_no_logprob() -> None:
         reply = fold(events(op, *blocks, last(stop_type="eos")))
         assert len(reply.choices[0].logprobs) == 1
         assert reply.choices[0].tokens == (5,)
-
-
-def test_cut_anywhere_it_never_looks_complete() -> None:
-    stream = b"".join(STREAM)
-    for at in range(len(stream)):
-        assert failed(events(complete(stream=True), stream[:at])).kind is Kind.TRUNCATED
-    for at in range(len(stream)):
-        assert isinstance(events(complete(stream=True), stream[:at], stream[at:])[-1], End)
 
 
 @pytest.mark.parametrize(

@@ -14,10 +14,9 @@ from msgspec.structs import replace
 
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Request, Response
-from gateway.wire.json import encode
+from gateway.wire.json import encode, members_of
 from gateway.wire.openai.replies import views as wire
 
-_members = msgspec.json.Decoder(dict[str, Raw])
 _ASK = Raw(
     b'{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,"remote_block_ids":null,'
     b'"remote_host":null,"remote_port":null}'
@@ -48,7 +47,7 @@ class KvTransfer:
     """Implements core.ports.Handover."""
 
     def first(self, request: Request) -> Request | None:
-        members = _members.decode(request.body)
+        members = members_of(request.body)
         if any(bytes(members.get(name, b"null")) not in values for name, values in _SINGLE.items()):
             return None
         prompt = bytes(members.get("prompt", b'""'))
@@ -65,15 +64,12 @@ class KvTransfer:
         return replace(request, body=encode(body))
 
     def handed(self, response: Response) -> bytes:
-        try:
-            places = _places.decode(response.body).kv_transfer_params
-        except (msgspec.MsgspecError, ValueError, RecursionError):
-            raise wire.malformed() from None
+        places = wire.decoded(response.body, _places).kv_transfer_params
         if not places:
             raise GatewayError(Kind.UPSTREAM, "the worker has no KV connector", code="no_kv_transfer")
         return encode(places)
 
     def second(self, request: Request, handed: bytes) -> Request:
-        members = _members.decode(request.body)
+        members = members_of(request.body)
         members["kv_transfer_params"] = Raw(handed)
         return replace(request, body=encode(members))

@@ -6,11 +6,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import msgspec
-from msgspec import Raw
 
 from gateway.core.fields import Check, integer, number, validate
 from gateway.core.messages import Extra
-from gateway.wire.json import bad_value, check_depth
+from gateway.wire.json import bad_value, check_depth, members_of
 from gateway.wire.openai.requests.views import LONGEST_PATTERN
 
 _INT32 = 2**31 - 1
@@ -27,7 +26,6 @@ RANGES: Mapping[str, Check] = {
 """Member -> what its number may be."""
 
 _RANGED = frozenset(RANGES)
-_object = msgspec.json.Decoder(dict[str, Raw]).decode
 
 
 def refuse_out_of_range(raw: Extra, extra: Extra) -> None:
@@ -51,7 +49,7 @@ def _refuse_long_patterns(extra: Extra) -> None:
     outputs = extra.get("structured_outputs")
     if outputs is not None and memoryview(outputs).nbytes > LONGEST_PATTERN:
         try:
-            inner = _object(outputs)
+            inner = members_of(outputs)
         except msgspec.ValidationError:  # not an object: the worker refuses it
             inner = {}
         given |= {f"structured_outputs.{name}": inner[name] for name in _INNER_PATTERNS if name in inner}

@@ -24,9 +24,8 @@ from gateway.core.messages import (
     ToolCall,
     ToolChoice,
 )
-from gateway.wire.json import encode
+from gateway.wire.json import encode, members_of
 
-_object = msgspec.json.Decoder(dict[str, Raw]).decode
 _RAW = "_raw"
 """The one member of arguments that stand for a text that is not a JSON object."""
 
@@ -108,7 +107,7 @@ def _object_in(call: ToolCall) -> str:
     25510)."""
     text = call.arguments
     try:
-        _object(text)
+        members_of(text)
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return encode({_RAW: text}).decode() if text.strip() else "{}"
     return text

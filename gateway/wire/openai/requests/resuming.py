@@ -15,10 +15,8 @@ from msgspec.structs import replace
 from gateway.core.http import Request
 from gateway.core.messages import Extra
 from gateway.core.ports import Partial, Resumption
-from gateway.wire.json import NULL, encode
+from gateway.wire.json import NULL, encode, items_of, members_of
 
-_object = msgspec.json.Decoder(dict[str, Raw]).decode
-_list = msgspec.json.Decoder(list[Raw]).decode
 _value = msgspec.json.Decoder().decode
 _OBSTACLES: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "n": ((1,), "choices"),
@@ -63,8 +61,8 @@ def resumed(
     trim        white space at the end of the text is left out, since chat templates may cut it off
     parameters  the member of the body that holds sampling and bounds, if they are not at the top
     """
-    body = _object(request.body)
-    members = body if parameters is None else _object(body[parameters])
+    body = members_of(request.body)
+    members = body if parameters is None else members_of(body[parameters])
     reason = _obstacle(members)
     if reason is not None:
         return reason
@@ -114,9 +112,9 @@ def append_to_prompt(body: Extra, text: str) -> str | None:
 
 def append_to_chat(body: Extra, text: str) -> str | None:
     """A chat goes on with an unfinished last message of the assistant, as vLLM's `continue_final_message` has it."""
-    messages = _list(body["messages"])
+    messages = items_of(body["messages"])
     if _value(body.get("continue_final_message", NULL)):
-        last = _object(messages[-1])
+        last = members_of(messages[-1])
         content = _value(last.get("content", NULL))
         if not isinstance(content, str):
             return "prefill"

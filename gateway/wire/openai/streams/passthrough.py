@@ -32,7 +32,7 @@ from gateway.core.ports import Partial
 from gateway.core.usage import Usage
 from gateway.wire import sse
 from gateway.wire.chunk_template import MARK, TRIES, ChunkTemplate, cut, text_of
-from gateway.wire.json import NULL, encode
+from gateway.wire.json import NULL, encode, members_of
 from gateway.wire.openai.replies import views as wire
 from gateway.wire.openai.replies.defaults import DEFAULTS, ReplyDefaults
 from gateway.wire.openai.replies.excess import ORDINARY_BYTES, refuse_bulky
@@ -40,7 +40,6 @@ from gateway.wire.openai.replies.tool_calls import Calls
 from gateway.wire.openai.replies.whole import finish_word, whole
 from gateway.wire.openai.replies.writing import write_usage
 
-_object = msgspec.json.Decoder(dict[str, Raw]).decode
 _objects = msgspec.json.Decoder(list[dict[str, Raw]]).decode
 _error: Callable[[Raw], wire.ErrorIn | str] = msgspec.json.Decoder(wire.ErrorIn | str).decode
 _usage = msgspec.json.Decoder(wire.UsageIn).decode
@@ -275,7 +274,7 @@ class PassthroughLane:
         self.usage = wire.usage(_usage(chunk.top["usage"]))
         if self._seam is not None:
             self.usage = self._seam.usage(self.usage)
-            chunk.top["usage"] = Raw(encode(_object(chunk.top["usage"]) | write_usage(self.usage)))
+            chunk.top["usage"] = Raw(encode(members_of(chunk.top["usage"]) | write_usage(self.usage)))
         if self._asked.include_usage and (self._asked.running_usage or not chunk.choices):
             self._late_usage = None
             return
@@ -357,7 +356,7 @@ class PassthroughLane:
             else:
                 piece.pop("id", None)
                 if read.function is not None and read.function.name is not None:
-                    function = _object(piece["function"])
+                    function = members_of(piece["function"])
                     del function["name"]
                     piece["function"] = Raw(encode(function))
             if read.index != call.part:
@@ -462,15 +461,15 @@ class _Chunk(Struct):
 def _taken_apart(data: bytes) -> _Chunk:
     """The chunk in `data`. Raises GatewayError or msgspec.DecodeError if it is not a chunk in strict JSON."""
     wire.require_strict(data)
-    top = _object(data)
+    top = members_of(data)
     if 10 in data:  # data of several lines is passed on as one line
-        top = _object(data.replace(b"\n", b" "))
+        top = members_of(data.replace(b"\n", b" "))
     if top.get("choices", NULL) == NULL:
         return _Chunk(top, None)
     return _Chunk(
         top,
         [
-            _Choice(members, _object(members["delta"]) if members.get("delta", NULL) != NULL else None)
+            _Choice(members, members_of(members["delta"]) if members.get("delta", NULL) != NULL else None)
             for members in _objects(top["choices"])
         ],
     )

@@ -188,23 +188,6 @@ def test_other_forms_of_the_same_stream_become_one() -> None:
     assert b"\n\n\n" not in outs[0]
 
 
-@pytest.mark.parametrize(
-    "bodies",
-    [
-        [],
-        [DONE],
-        [ROLE, DONE],
-        [ROLE, TEXT, DONE],
-    ],
-)
-def test_the_mark_alone_is_no_end(bodies: list[Any]) -> None:
-    lane = relay()
-    carried(lane, *bodies)
-    lane.eof()
-    assert not lane.done
-    assert failure(lane).kind is Kind.TRUNCATED
-
-
 @pytest.mark.parametrize("chat", [True, False])
 def test_every_choice_must_finish(chat: bool) -> None:
     """Also one that was only ever seen in ordinary chunks."""
@@ -412,12 +395,6 @@ def test_an_empty_word_is_no_end() -> None:
     assert [body["choices"][0]["finish_reason"] for body in found] == [None] * 3
     lane.feed(DONE)
     assert not lane.done
-
-
-def test_fewer_choices_than_asked_for_are_no_whole_stream() -> None:
-    lane = relay(choices=2)
-    carried(lane, ROLE, TEXT, STOP, DONE)
-    assert failure(lane).kind is Kind.TRUNCATED
 
 
 def test_what_several_choices_say_is_told_apart() -> None:
