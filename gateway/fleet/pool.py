@@ -165,8 +165,12 @@ class Pool:
         return worker
 
     def may_serve(self, exclude: Sequence[Worker]) -> bool:
-        """Whether a worker that is not in `exclude` serves requests now, perhaps after a wait."""
-        return self._may_serve(exclude, self._clock())
+        """Whether a sound worker that is not in `exclude` serves requests, perhaps after a wait. One that is stalled,
+        or must still prove itself, is not worth giving up another one for."""
+        return any(
+            worker.serving and not worker.breaker.ejected and not worker.progress.stalled and worker not in exclude
+            for worker in self.workers
+        )
 
     def release(self, worker: Worker, routing: RoutingFacts | None = None) -> None:
         worker.in_flight -= 1

@@ -143,6 +143,18 @@ def test_only_the_end_is_missing(cases: list[Case]) -> None:
                 assert out.replace(no_details, b"") == expected.replace(no_details, b"")
 
 
+@each
+def test_keepalives_before_a_worker_answers_are_of_its_reply(cases: list[Case]) -> None:
+    """The lane of an early head sends them, also while the worker's lane waits for its first token."""
+    for case in cases:
+        op, backend, dialect = case.op(), BACKENDS[case.backend], DIALECTS[case.client.dialect]
+        early, late = lane_for(dialect, backend, op), lane_for(dialect, backend, op)
+        out = early.keepalive() + early.keepalive() + b"".join(map(late.feed, case.frames)) + late.eof()
+        heard, expected = case.client.hear(out), case.client.hear(b"".join(map(opened(case).feed, case.frames)))
+        assert heard.complete
+        assert heard.choices == expected.choices
+
+
 @pytest.mark.parametrize("case", OTHERS, ids=str)
 def test_what_cannot_be_taken_up_in_the_middle(case: Case) -> None:
     """Thinking, tool calls, refusals, several choices: the reason is named as soon as the client has seen some."""

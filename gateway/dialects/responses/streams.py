@@ -146,6 +146,8 @@ class StreamWriter(EventWriter):
         return response_object(self._asked, self._model, self._created, "in_progress", self._done)
 
     def _begin(self, created: int) -> bytes:
+        if not self._created:  # another writer for the same request may have begun it in the meantime
+            self._created, self._events = self._asked.created, self._asked.events
         if self._created:
             return b""
         self._created = created
