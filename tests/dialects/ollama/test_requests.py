@@ -11,7 +11,6 @@ from gateway.core.errors import GatewayError, Kind
 from gateway.core.ports import Settings
 from gateway.dialects import create
 from gateway.dialects.ollama.fields import FIELDS
-from gateway.wire.openai.replies.refusals import ERRORS
 from tests.dialects.ollama.exchange import DIALECT, HI, PNG, chat, read, refused, request, to_worker
 
 
@@ -162,13 +161,3 @@ def test_what_openais_wire_defines_is_read_as_there_when_passed_on() -> None:
     sent = to_worker(read(asked, dialect=passing))
     assert (sent["stream_options"], sent["min_tokens"]) == ({"x": 1, "include_usage": True}, 3)
     assert refused(chat(stream_options={"x": 1}), dialect=passing)[0] == 400
-
-
-@pytest.mark.parametrize("kind", Kind)
-def test_the_error_table_is_total(kind: Kind) -> None:
-    response = DIALECT.refuse(GatewayError(kind, "why", retry_after=2.0), None, None)[0]
-    status, type_, code = ERRORS[kind]
-    assert response.status == status
-    assert response.body == (b'{"error":{"message":"why","type":"%b","code":"%b"}}' % (type_.encode(), code.encode()))
-    assert response.header(b"content-type") == b"application/json"
-    assert (response.header(b"retry-after") is not None) == (status in (429, 503) or kind is Kind.UPSTREAM)

@@ -12,10 +12,10 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway import backends
+from gateway import backends, dialects
 from gateway.core.events import Delta, End, Event, Finish, PartEnd, PartStart, Start, UsageReport
 from gateway.core.messages import Complete, ModelCard
-from gateway.core.ports import Capabilities
+from gateway.core.ports import Capabilities, Settings
 from gateway.core.usage import Usage
 from gateway.dialects.ollama_native.models import capabilities
 from gateway.translation.offline import Refused, send
@@ -116,7 +116,9 @@ def call_line(*arguments: str) -> str:
     pieces = [Delta(0, 0, piece) for piece in arguments]
     events: list[Event] = [Start("i", "m", 1), PartStart(0, 0, "tool", "c", "f"), *pieces, PartEnd(0, 0)]
     writer = chat_writer()
-    return b"".join(writer.write(event) for event in events).decode()
+    out = b"".join(writer.write(event) for event in events)
+    assert writer.buffered_bytes == 0, "a written call is not kept"
+    return out.decode()
 
 
 def test_law_3_arguments_keep_their_order_and_numbers_both_ways() -> None:
@@ -182,6 +184,7 @@ def test_law_5_a_null_is_as_if_absent(client: httpx.Client) -> None:
     nulls: dict[str, Any] = dict.fromkeys(("tools", "format", "think", "keep_alive", "logprobs", "truncate"))
     turn = {"role": "user", "content": "hi", "images": None, "tool_calls": None, "thinking": None}
     assert sent(messages=[turn], options=options, **nulls) == sent()
+    assert crossing(messages=[turn], options=options, **nulls).op.dropped == ()
     assert sent(messages=[turn], options=None, **nulls) == sent()
 
 
@@ -194,6 +197,14 @@ def test_law_5_unknown_members_never_fail_and_are_named(client: httpx.Client) ->
     assert reply.status_code == 200, reply.text
     named = set(reply.headers["x-dragoman-dropped"].split(", "))
     assert named == {"messages[].novel", "options.novel", "options.num_ctx", "brand_new", "tool_choice"}
+
+
+def test_strictness_is_about_what_is_unknown() -> None:
+    strict, vllm = dialects.create("ollama_native", Settings(extras="error")), backends.create("vllm")
+    asked = json.dumps(body(options={"num_ctx": 5})).encode()
+    assert send(strict, vllm, asked, Capabilities("w"), route="chat").op.dropped == ("options.num_ctx",)
+    with pytest.raises(Refused):
+        send(strict, vllm, json.dumps(body(options={"novel": 5})).encode(), Capabilities("w"), route="chat")
 
 
 def test_a_temperature_beside_the_options_is_the_second_choice() -> None:

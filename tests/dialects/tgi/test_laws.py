@@ -10,9 +10,10 @@ import httpx
 import pytest
 
 from gateway import backends, dialects
+from gateway.core.events import Delta, End, Event, Finish, PartEnd, PartStart, Start
 from gateway.core.http import JSON_TYPE, Request
 from gateway.core.messages import Complete
-from gateway.core.ports import Capabilities, Settings
+from gateway.core.ports import Capabilities, Settings, StreamWriter
 from gateway.translation.offline import Refused, send
 from tests.app.asking import FORGOTTEN, key
 from tests.harness import Stack
@@ -78,11 +79,14 @@ def test_law_3_no_marks_of_other_wires(client: httpx.Client) -> None:
     assert "event:" not in reply.text
 
 
-def test_law_3_a_keep_alive_is_no_event() -> None:
-    asked = json.dumps({"inputs": "hi", "stream": True}).encode()
-    op = DIALECT.read(Request("POST", "/", [JSON_TYPE], asked, b"", "generate_stream", {}, "r"))
+def stream_writer() -> StreamWriter:
+    op = DIALECT.read(Request("POST", "/", [JSON_TYPE], b'{"inputs":"hi"}', b"", "generate_stream", {}, "r"))
     assert isinstance(op, Complete)
-    said = DIALECT.writer(op).keepalive()
+    return DIALECT.writer(op)
+
+
+def test_law_3_a_keep_alive_is_no_event() -> None:
+    said = stream_writer().keepalive()
     assert said.endswith(b"\n")
     assert all(not line or line.startswith(b":") for line in said.split(b"\n"))
 
@@ -113,6 +117,13 @@ def test_law_5_tokens_are_counted_as_the_worker_counts(client: httpx.Client) -> 
     assert found[-1]["details"]["input_length"] > 0
 
 
+def test_law_5_tokens_that_no_worker_counted_are_counted() -> None:
+    writer, deltas = stream_writer(), [Delta(0, 0, "a", (1,)), Delta(0, 0, "b", (2,))]
+    made: list[Event] = [Start("i", "m", 1), PartStart(0, 0, "text"), *deltas, PartEnd(0, 0), Finish(0, "stop", "stop")]
+    last = events(b"".join(writer.write(event) for event in [*made, End()]).decode())[-1]
+    assert last["details"]["generated_tokens"] == last["index"] == 2
+
+
 @pytest.mark.parametrize("text", ["one two three four five six", "Grüezi 你好", "one", ""])
 def test_law_5_the_models_own_end_is_a_token(client: httpx.Client, text: str) -> None:
     """A special one, without a text: clients leave it out of the text, and count it."""
@@ -134,6 +145,7 @@ def test_law_6_how_it_ends(client: httpx.Client) -> None:
         last = events(client.post("/generate_stream", json=body).text)[-1]
         found = whole["generated_text"], whole["details"]["finish_reason"]
         assert found == (last["generated_text"], last["details"]["finish_reason"])
+        assert "".join(token["text"] for token in whole["details"]["tokens"]) == whole["generated_text"]
         return found
 
     assert ends({}, "one two") == ("one two", "eos_token")
