@@ -319,4 +319,4 @@ _WHY = {
     ssl.SSLError: "the worker and the gateway could not agree on TLS",
     ConnectionError: "the worker closed the connection while it was being set up",
 }
-"""What an error on the way to a connection means. The first class that it belongs to counts."""
+"""The message for an error on the way to a connection. The first class that it belongs to counts."""

@@ -24,9 +24,12 @@ WIDE = {
     "gateway.observe.metrics.Metrics": "one attribute for each family that counts on the way of a request",
     "gateway.fleet.worker.Worker": _HOT,
     "gateway.ratelimit.limiter.SubjectLimiter": "one owner of the counters of a process, in strict and degraded mode",
+    "gateway.pipeline.call.Call": "the one owner of a request's material, which its steps hand on to each other",
+    "gateway.pipeline.models.ServedModel": _SCHEMA,
     "gateway.server.connection.ClientConnection": _HOT,
     "gateway.server.cycle.RequestCycle": _HOT,
     "gateway.transport.connection.WorkerConnection": _HOT,
+    "gateway.wire.openai.streams.passthrough.PassthroughLane": _HOT,
 }
 """Class -> the reason for which it may be wider."""
 
