@@ -7,6 +7,7 @@ would cut otherwise than the model did is left out: the rest of it may rightly b
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -122,6 +123,8 @@ class LlamaEngine:
     def kill(self) -> None:
         self.popen.kill()
         self.popen.wait()
+        assert self.popen.stdout is not None
+        self.popen.stdout.close()
 
     def count(self, text: str) -> int:
         return len(httpx.post(self.url + "/tokenize", json={"content": text}, timeout=60).json()["tokens"])
@@ -164,13 +167,13 @@ class Streams:
         content = b""
         with httpx.stream("POST", self._url + way.path, json=body, timeout=300) as response:
             assert response.status_code == 200, response.read()
-            for piece in response.iter_raw():
-                content += piece
-                with self._lock:
-                    self.pieces += 1
+            with contextlib.suppress(httpx.RemoteProtocolError):  # the reply shows that it was cut
+                for piece in response.iter_raw():
+                    content += piece
+                    with self._lock:
+                        self.pieces += 1
         heard = way.client.hear(content)
-        assert heard.complete, (way.way.dialect, content[-500:])
-        self.texts[way.way.dialect, prompt] = heard.choices[0].text
+        self.texts[way.way.dialect, prompt] = heard.choices[0].text if heard.complete else f"cut: {heard.error}"
 
     def until(self, pieces: int) -> None:
         """Returns when the clients have that many pieces together. Raises what a client raised."""
@@ -202,17 +205,19 @@ def test_streams_outlive_their_engine(pair: tuple[str, list[Running]]) -> None:
         hanging.until(len(expected) * 8)
         engines[1].hang()
         try:
-            assert hanging.end() == expected
+            texts = hanging.end()
         finally:
             engines[1].wake()
         hung = continued(stack, 0)
+        assert texts == expected
         until(lambda: all(worker.serving for worker in stack.gateway.deployment.fleets.models[NAME].pool.workers), 120)
 
         dying = Streams(stack.url, prompts)
         dying.until(len(expected) * 8)
         engines[0].kill()
-        assert dying.end() == expected
+        texts = dying.end()
         killed = continued(stack, len(expected))
+        assert texts == expected
     print(f"{backend}: {len(expected)} streams; continued: {hung} behind a hung engine, {killed} behind a killed one")
     assert hung >= PROMPTS / 2
     assert killed >= PROMPTS / 2
@@ -235,5 +240,7 @@ def undisturbed(engine: Running) -> tuple[list[str], dict[str, str]]:
 
 
 def continued(stack: Stack, before: int) -> int:
-    """How many of the records after the first `before` are of continued streams."""
-    return sum(bool(record.get("continued")) for record in stack.records()[before:])
+    """How many of the records after the first `before` are of continued streams. All others were not cut."""
+    records = stack.records()[before:]
+    assert [record for record in records if record.get("not_continued")] == []
+    return sum(bool(record.get("continued")) for record in records)
