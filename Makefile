@@ -26,7 +26,7 @@ install: .venv/locked .venv/listening .venv/installed ## Build .venv from all lo
 	else scripts/venv.sh --onto .venv requirements/tracing.txt requirements/dev.txt; fi
 
 .venv/listening: .venv/locked requirements/kv-events.txt
-	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --requirement requirements/kv-events.txt
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --no-deps --requirement requirements/kv-events.txt
 	@touch $@
 
 .venv/installed: .venv/running pyproject.toml

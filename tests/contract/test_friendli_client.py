@@ -144,7 +144,7 @@ def test_errors_before_a_stream(call: Call) -> None:
     assert "'stream' is not supported" in found["said"]
 
 
-@pytest.mark.parametrize("fault", ["reset@3", "fin@3", "eof@3", "error-frame@3", "bad-json@3", "no-done"])
+@pytest.mark.parametrize("fault", ["reset@3", "fin@3", "eof@3", "error-frame@3", "bad-json@3"])
 @pytest.mark.parametrize("how", ["stream", "wait"])
 def test_a_cut_stream_raises(call: Call, fault: str, how: str) -> None:
     found = call("completions", how, prompt=said(text="one two three four five six", fault=fault))

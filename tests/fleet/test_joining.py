@@ -302,7 +302,7 @@ async def test_a_worker_waits_out_its_grace_for_what_cannot_be_handed_over() -> 
     assert written == [(True, False)], "nothing runs"
 
 
-def test_a_killed_worker_takes_only_its_own_running_streams_along(redis: Server) -> None:
+def test_a_killed_worker_takes_no_stream_along(redis: Server) -> None:
     with Process(redis, "--itl-ms", "20") as one, Process(redis, "--itl-ms", "20") as two, stack(redis) as gateway:
         until(gateway, {one.url: True, two.url: True})
         with crowd(gateway) as (streams, plain):
@@ -310,11 +310,9 @@ def test_a_killed_worker_takes_only_its_own_running_streams_along(redis: Server)
             one.popen.kill()
             answers = [stream.result() for stream in streams]
             plain.over()
-        complete = [answer for answer in answers if answer.rstrip().endswith(b"data: [DONE]")]
-        failed = [answer for answer in answers if answer not in complete]
-        assert all(b'"error"' in answer and b"[DONE]" not in answer for answer in failed)
+        assert all(answer.rstrip().endswith(b"data: [DONE]") for answer in answers)
         # A plain request may have been among those in flight.
-        assert mine - 1 <= len(failed) <= mine
+        assert mine - 1 <= sum(bool(record.get("continued")) for record in gateway.records()) <= mine
         assert set(plain.statuses) == {200}
 
 
