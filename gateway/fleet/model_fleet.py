@@ -111,25 +111,25 @@ class FleetEvents(PoolEvents):
 
     def ejected(self, worker: Worker) -> None:
         self._report.ejected(self._model, worker.address)
-        self._tell("warning", "worker ejected", worker)
+        self._log("warning", "worker ejected", worker)
 
     def returned(self, worker: Worker) -> None:
-        self._tell("info", "worker returned", worker)
+        self._log("info", "worker returned", worker)
 
     def stalled(self, worker: Worker) -> None:
         self._report.stalled(self._model, worker.address)
         left_out = worker.breaker.ejected
-        self._tell("warning", "worker stalled", worker, in_flight=worker.in_flight, left_out=left_out)
+        self._log("warning", "worker stalled", worker, in_flight=worker.in_flight, left_out=left_out)
         self._on_leave(self._model, worker)
 
     def resumed(self, worker: Worker) -> None:
-        self._tell("info", "worker moves again", worker)
+        self._log("info", "worker moves again", worker)
 
     def leaving(self, worker: Worker) -> None:
-        self._tell("info", "worker leaving", worker, in_flight=worker.in_flight)
+        self._log("info", "worker leaving", worker, in_flight=worker.in_flight)
         self._on_leave(self._model, worker)
 
-    def _tell(self, level: str, event: str, worker: Worker, **fields: object) -> None:
+    def _log(self, level: str, event: str, worker: Worker, **fields: object) -> None:
         self._report.event(level, event, model=self._model, worker=worker.address, **fields)
 
     def waited(self, seconds: float) -> None:
