@@ -68,6 +68,12 @@ class Series(Struct):
     samples: list[tuple[float, float]]
 
 
+RARE = (
+    *("dragoman_moved_total", "dragoman_worker_stalls_total", "dragoman_worker_stalled"),
+    "dragoman_continued_total",
+)
+"""Metrics of workers that hang or die, which none does under this load: see the chaos rows H1 and G2."""
+
 Key = tuple[str, int, str]
 """A query: its dashboard, its panel's id, and its letter."""
 
@@ -81,6 +87,11 @@ class Seen(Struct):
     choices: dict[tuple[str, str], list[str]]
     rules: dict[str, Mapping[str, Any]]
     between: tuple[float, float]
+
+
+def rare(target: Mapping[str, Any]) -> bool:
+    """Whether the query asks for what this load does not cause."""
+    return any(name in target["expr"] for name in RARE)
 
 
 def whatever(panel: Mapping[str, Any], found: Sequence[Series]) -> bool:
@@ -248,7 +259,7 @@ async def _ask_panels(
                     over = {"start": began, "end": ended, "step": 1}
                     result = await _get(client, "query_range", {**query, **over})
                     found.panels[key] = [_series(one["metric"], one["values"]) for one in result["result"]]
-                lacking += not enough(panel, found.panels[key])
+                lacking += not rare(target) and not enough(panel, found.panels[key])
     return not lacking
 
 

@@ -17,7 +17,7 @@ from tests.repo.tree import ROOT
 
 pytestmark = pytest.mark.prometheus
 
-EVERY = [(name, panel, target) for name, panel in panels() for target in panel["targets"]]
+EVERY = [(name, panel, target) for name, panel in panels() for target in panel["targets"] if not loaded.rare(target)]
 EACH = pytest.mark.parametrize(
     ("board", "panel", "target"),
     [pytest.param(*one, id=f"{one[0]}: {one[1]['title']} {one[2]['refId']}") for one in EVERY],
