@@ -58,6 +58,7 @@ class SeenText:
         self._room = 1 << 62
         self._text = StringIO()
         self._write = len
+        self.tail = deque(maxlen=0)
         self.close()
 
     def close(self) -> None:

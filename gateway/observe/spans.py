@@ -83,7 +83,8 @@ class Spans:
 
 
 def _resource(service: str) -> Resource:
-    """The attributes of all spans of this process. `OTEL_RESOURCE_ATTRIBUTES` and `OTEL_SERVICE_NAME` come before our own."""
+    """The attributes of all spans of this process. `OTEL_RESOURCE_ATTRIBUTES` and `OTEL_SERVICE_NAME` come before our
+    own."""
     own = {
         "service.name": service,
         "service.version": version("dragoman"),

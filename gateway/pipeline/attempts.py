@@ -194,7 +194,9 @@ class Attempts:
             going_on = call.continuation = Continuation()
         obstacle = going_on.obstacle(call, visit, error)
         rest = await resumed(call, lane)
-        if isinstance(rest, Partial):
+        if isinstance(rest, Partial) and reason_of(error) == "failed":
+            self._not_continued("failed")  # the engine itself reports that its reply is not right
+        elif isinstance(rest, Partial):
             call.record.continued += ("ended",)
             call.runtime.observer.continued(call.record.model, visit.worker.address, "ended")
             last = lane.conclude(call.used() or Usage(call.prompt, lane.produced, source="estimated"))

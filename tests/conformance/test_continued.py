@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from gateway.core.byte_budget import ByteBudget
-from gateway.core.continuation import MOST, SeenText
+from gateway.core.continuation import MOST, NOT_KEPT, SeenText
 from gateway.core.events import Delta, Event, Finish
 from gateway.core.ports import Lane, Partial
 from gateway.core.usage import Usage
@@ -181,3 +181,5 @@ def test_a_text_that_is_too_long_or_finds_no_room_is_not_kept() -> None:
     long = SeenText(ByteBudget())
     long.add("c" * (MOST + 1))
     assert (long.lost, long.text) == ("long", "")
+    NOT_KEPT.add("another client's words")
+    assert (list(long.tail), list(NOT_KEPT.tail)) == ([], [])

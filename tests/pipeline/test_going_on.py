@@ -128,6 +128,16 @@ def test_only_the_end_is_missing(three: Stack) -> None:
         assert record["continued"] == ["ended"], way
 
 
+def test_an_error_that_the_engine_reports_behind_its_last_token_stays_one(three: Stack) -> None:
+    """Its reply may be wrong: nothing is added to it that looks like success."""
+    answer = posted(three, PATH, chat(scripted(pieces=["a", "b"], fault="error-frame@3"), stream=True))
+    assert b'"finish_reason":"stop"' in answer
+    assert b'"error"' in answer
+    assert b"[DONE]" not in answer
+    record = three.record()
+    assert (record["outcome"], record["continued"], record["not_continued"]) == ("failed", [], "failed")
+
+
 def test_a_stream_that_has_its_most_tokens_ends(three: Stack) -> None:
     body = chat(scripted(text=TEXT), stream=True, max_tokens=3)
     stream, record = broken_once(three, "reset@3", PATH, body)
