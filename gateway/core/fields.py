@@ -8,7 +8,7 @@ dialects start from them.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from msgspec import Struct
@@ -131,47 +131,32 @@ def own_words(error: GatewayError, fields: Sequence[Field], sent: Container[str]
     return f"'{own}': {error.message}" if error.kind is Kind.UNSUPPORTED else error.message
 
 
-Check = Callable[[Any], str | None]
-"""Returns what is wrong with a value, or None."""
+class Range(Struct, frozen=True):
+    """The JSON numbers from low to high that a field may have. above excludes `low` itself; whole: integers only, of
+    which 1.0 is one. Booleans are not numbers."""
+
+    low: float
+    high: float
+    above: bool = False
+    whole: bool = False
+
+    def fault(self, value: Any) -> str | None:
+        """What is wrong with `value`, or None."""
+        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if not number or (self.whole and value % 1 != 0):
+            return "must be an integer" if self.whole else "must be a number"
+        if value <= self.low if self.above else value < self.low:
+            return f"must be {'greater than' if self.above else 'at least'} {self.low:g}"
+        return f"must be at most {self.high:g}" if value > self.high else None
 
 
-def number(low: float | None = None, high: float | None = None, *, above: bool = False) -> Check:
-    """Checks for a JSON number within [low, high]. `above` excludes low itself. Booleans are not numbers."""
-
-    def check(value: Any) -> str | None:
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            return "must be a number"
-        if value != value or value in (float("inf"), float("-inf")):
-            return "must be a finite number"
-        if low is not None and (value <= low if above else value < low):
-            return f"must be {'greater than' if above else 'at least'} {low:g}"
-        if high is not None and value > high:
-            return f"must be at most {high:g}"
-        return None
-
-    return check
-
-
-def integer(low: int | None = None, high: int | None = None) -> Check:
-    """Checks for a JSON integer within [low, high]. Booleans are not integers; 1.0 is one."""
-    within = number(low, high)
-
-    def check(value: Any) -> str | None:
-        if isinstance(value, bool) or not (isinstance(value, int) or (isinstance(value, float) and value.is_integer())):
-            return "must be an integer"
-        return within(value)
-
-    return check
-
-
-def validate(body: Mapping[str, Any], checks: Mapping[str, Check]) -> None:
+def validate(body: Mapping[str, Any], ranges: Mapping[str, Range]) -> None:
     """Raises GatewayError(BAD_REQUEST), which names the first field with an invalid value. None counts as absent."""
-    for name, check in checks.items():
+    for name, allowed in ranges.items():
         value = body.get(name)
-        if value is not None:
-            wrong = check(value)
-            if wrong:
-                raise GatewayError(Kind.BAD_REQUEST, f"'{name}' {wrong}", param=name, code="invalid_value", value=value)
+        fault = allowed.fault(value) if value is not None else None
+        if fault is not None:
+            raise GatewayError(Kind.BAD_REQUEST, f"'{name}' {fault}", param=name, code="invalid_value", value=value)
 
 
 def sort_extras(

@@ -253,23 +253,3 @@ def _choice(choices: dict[int, ReplyChoice], index: int) -> ReplyChoice:
     if index not in choices:
         choices[index] = ReplyChoice(index, [])
     return choices[index]
-
-
-def unfold(reply: Reply) -> Iterator[Event]:
-    """The events of a whole reply, each part as one Delta: `fold(unfold(r)) == r`."""
-    yield reply.start
-    for choice in reply.choices:
-        for index, part in enumerate(choice.parts):
-            yield PartStart(choice.index, index, part.kind, part.call_id, part.name)
-            if part.text or part.tokens or part.logprobs:
-                logprobs = part.logprobs or (None,)
-                yield Delta(choice.index, index, part.text, part.tokens, logprobs[0])
-                for more in logprobs[1:]:
-                    yield Delta(choice.index, index, "", (), more)
-            yield PartEnd(choice.index, index)
-        yield Finish(
-            choice.index, choice.reason, choice.raw_reason, choice.stop_sequence, choice.extra, choice.end_token
-        )
-    if reply.usage is not None:
-        yield UsageReport(reply.usage)
-    yield End()

@@ -20,7 +20,7 @@ from gateway import backends, dialects
 from gateway.core.errors import Blame, GatewayError, Kind
 from gateway.core.events import Event, Failed, Finish
 from gateway.core.http import Response
-from gateway.core.lifecycle import Reply, fold, unfold
+from gateway.core.lifecycle import Reply, fold
 from gateway.core.ports import Lane
 from tests.conformance.cases import (
     BACKENDS,
@@ -38,6 +38,7 @@ from tests.conformance.cases import (
 from tests.conformance.clients import CLIENTS, Client, Heard
 from tests.conformance.scenarios import SCENARIOS
 from tests.conformance.workers import WORKERS
+from tests.core.replies import unfold
 from tests.raised import raised
 
 

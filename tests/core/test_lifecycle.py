@@ -11,9 +11,9 @@ from msgspec import Raw
 
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.events import Delta, End, Event, Failed, Finish, PartEnd, PartStart, Start, UsageReport
-from gateway.core.lifecycle import TRANSITIONS, IllegalEvent, Reply, ReplyChoice, ReplyPart, checked, fold, unfold
+from gateway.core.lifecycle import TRANSITIONS, IllegalEvent, Reply, ReplyChoice, ReplyPart, checked, fold
 from gateway.core.usage import Usage
-from tests.core.replies import replies, streams
+from tests.core.replies import replies, streams, unfold
 
 START = Start("id", "m", 1)
 OPEN = PartStart(0, 0, "text")

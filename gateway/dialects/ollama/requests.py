@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta, Raw, Struct
 
 from gateway.core.errors import GatewayError, Kind
-from gateway.core.fields import ExtrasPolicy, integer, number, sort_extras, validate
+from gateway.core.fields import ExtrasPolicy, Range, sort_extras, validate
 from gateway.core.http import Request
 from gateway.core.messages import Chat, Extra, Image, Message, Output, Thinking
 from gateway.dialects._shared.api import Api
@@ -19,11 +19,12 @@ from gateway.dialects._shared.ollama import OPTIONS
 from gateway.wire import images
 from gateway.wire.json import check_depth, encode, members, require_json
 from gateway.wire.openai.requests import reading
+from gateway.wire.openai.requests.bounds import RANGES
 from gateway.wire.openai.requests.constraints import lift
 from gateway.wire.openai.requests.messages import answer_calls, read_at
 from gateway.wire.openai.requests.views import CHAT_MEMBERS, MOST_PARTS
 
-_LIMITS = {"top_k": integer(-1, 2**31 - 1), "min_p": number(0, 1), "repetition_penalty": number(0, 10, above=True)}
+_LIMITS = {"top_k": RANGES["top_k"], "min_p": RANGES["min_p"], "repetition_penalty": Range(0, 10, above=True)}
 
 
 class _OwnIn(Struct):
@@ -55,7 +56,9 @@ def read(request: Request, api: Api) -> Chat:
     output = _lift_format(known)
     if request.route == "sse":
         known.pop("stream", None)
-    _check_sampling(known)
+    ranged = {name: known[name] for name in _LIMITS if name in known}
+    check_depth(ranged)
+    validate({name: msgspec.json.decode(raw) for name, raw in ranged.items()}, _LIMITS)
     own = _take_own(known)
     if "max_tokens" in known and "max_completion_tokens" in known:
         raise _twice("max_completion_tokens", "max_tokens")
@@ -68,13 +71,6 @@ def read(request: Request, api: Api) -> Chat:
     op.stream = op.stream or request.route == "sse"
     op.view = "sse" if request.route == "sse" else "ndjson"
     return op
-
-
-def _check_sampling(known: Extra) -> None:
-    """Raises GatewayError(BAD_REQUEST) for a wrong number among the parameters that OpenAI's wire does not have."""
-    given = {name: known[name] for name in _LIMITS if name in known}
-    check_depth(given)
-    validate({name: msgspec.json.decode(raw) for name, raw in given.items()}, _LIMITS)
 
 
 def _lift_options(known: Extra, policy: ExtrasPolicy) -> tuple[str, ...]:

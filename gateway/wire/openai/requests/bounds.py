@@ -7,21 +7,21 @@ from collections.abc import Mapping
 
 import msgspec
 
-from gateway.core.fields import Check, integer, number, validate
+from gateway.core.fields import Range, validate
 from gateway.core.messages import Extra
 from gateway.wire.json import bad_value, check_depth, members_of
 from gateway.wire.openai.requests.views import LONGEST_PATTERN
 
 _INT32 = 2**31 - 1
-RANGES: Mapping[str, Check] = {
-    "min_p": number(0, 1),
-    "min_tokens": integer(0, _INT32),
-    "priority": integer(-_INT32, _INT32),
-    "prompt_logprobs": integer(-1, 1000),
-    "repetition_penalty": number(0, 100, above=True),
-    "thinking_token_budget": integer(-1, _INT32),
-    "top_k": integer(-1, _INT32),
-    "truncate_prompt_tokens": integer(-1, _INT32),
+RANGES: Mapping[str, Range] = {
+    "min_p": Range(0, 1),
+    "min_tokens": Range(0, _INT32, whole=True),
+    "priority": Range(-_INT32, _INT32, whole=True),
+    "prompt_logprobs": Range(-1, 1000, whole=True),
+    "repetition_penalty": Range(0, 100, above=True),
+    "thinking_token_budget": Range(-1, _INT32, whole=True),
+    "top_k": Range(-1, _INT32, whole=True),
+    "truncate_prompt_tokens": Range(-1, _INT32, whole=True),
 }
 """Member -> what its number may be."""
 
