@@ -38,9 +38,7 @@ class Anthropic(Api):
         Route("GET", "/v1/models", "models", when=_OURS),
         Route("GET", "/v1/models/{model:path}", "model", when=_OURS),
         # Claude Code probes its base URL when it starts.
-        Route("HEAD", "", "probe", open=True),
-        Route("HEAD", "/", "probe", open=True),
-        Route("HEAD", "/api/hello", "probe", open=True),
+        *(Route("HEAD", path, "probe", open=True) for path in ("", "/", "/api/hello")),
     )
     fields, examples, errors = FIELDS, EXAMPLES, ERRORS
     key_header = b"x-api-key"

@@ -8,17 +8,17 @@ the last one, then the rest of the turn. A system turn keeps its place, but neve
 from __future__ import annotations
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Struct
 
 from gateway.core.messages import Image, Message, Part, Text, Thinking, ToolCall
 from gateway.dialects._shared.faults import decoded, wrong_at
+from gateway.dialects._shared.objects import members_of
 from gateway.dialects._shared.parts import divide
 from gateway.dialects.anthropic.views import BlockIn, MessageIn, SourceIn, ToolIn
 from gateway.wire.json import NULL, bad_value
 
 _content = msgspec.json.Decoder(str | list[BlockIn])
 _tool = msgspec.json.Decoder(ToolIn)
-_object = msgspec.json.Decoder(dict[str, Raw])
 # Claude Code's system prompt begins with this block. Its content changes with every request, so a prefix cache would
 # never match.
 _BILLING = "x-anthropic-billing-header"
@@ -124,7 +124,7 @@ class Conversation:
     def _change_tools(self, block: BlockIn) -> None:
         """Adds or removes one tool. The block holds a whole tool, or names one in a `tool_reference`."""
         try:
-            members = _object.decode(block.tool)
+            members = members_of(block.tool) or {}
             name = msgspec.json.decode(members.get("tool_name", members.get("name", NULL)), type=str)
             whole = "tool_name" not in members
             tool = _tool.decode(msgspec.json.encode(members)) if whole and block.type == "tool_addition" else None
@@ -256,6 +256,6 @@ def _arguments(block: BlockIn, place: str) -> str:
     """The JSON text of a call's input."""
     if block.input == NULL:
         return "{}"
-    if decoded(_object.decode, block.input) is None:
+    if members_of(block.input) is None:
         raise wrong_at(f"{place}.content", "the input of a tool_use must be an object")
     return bytes(block.input).decode()

@@ -64,4 +64,3 @@ EXAMPLES: Examples = {
     "chat": (Example("chat", {"max_tokens": 16, "messages": _TALK}, ends=b'data: {"type":"message_stop"}'),),
     "count": (Example("count", {"messages": _TALK}, streams="never"),),
 }
-"""The smallest valid requests."""

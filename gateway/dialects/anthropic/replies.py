@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Any, Literal, assert_never
 
-import msgspec
-from msgspec import Raw, Struct
+from msgspec import Struct
 
 from gateway.core.errors import GatewayError
 from gateway.core.events import Delta, Event, PartEnd, PartKind, PartStart, Start
@@ -14,7 +13,7 @@ from gateway.core.http import JSON_TYPE, Response
 from gateway.core.lifecycle import Reply, ReplyChoice, ReplyPart, TokenCount
 from gateway.core.messages import Generate, Op
 from gateway.core.usage import Usage
-from gateway.dialects._shared.faults import decoded
+from gateway.dialects._shared.objects import members_of
 from gateway.dialects._shared.streams import EventWriter
 from gateway.dialects.anthropic.errors import error_event
 from gateway.wire import sse
@@ -25,7 +24,6 @@ SIGNATURE = "ZHJhZ29tYW4="
 """The signature of every thinking block. It proves nothing, and none is checked when it comes back; some clients drop
 blocks without one."""
 
-_arguments = msgspec.json.Decoder(dict[str, Raw])
 _ORDER: dict[PartKind, int] = {"thinking": 0, "text": 1, "refusal": 1, "tool": 2}
 _PING = sse.frame(b'{"type":"ping"}', b"ping")
 _STOP = sse.frame(b'{"type":"message_stop"}', b"message_stop")
@@ -138,7 +136,7 @@ def _block(part: ReplyPart) -> dict[str, Any]:
 def _input(text: str) -> Any:
     """A call's arguments as an object, which this API requires. Arguments that are not a JSON object get the form in
     which Claude Code sends such arguments back."""
-    found = decoded(_arguments.decode, text if text.strip() else "{}")
+    found = members_of(text if text.strip() else "{}")
     return {"__unparsedToolInput": {"raw": text, "len": len(text)}} if found is None else found
 
 
@@ -173,7 +171,7 @@ class _Block:
         if self.kind != "tool" or not self.texts or not self.texts[-1].rstrip().endswith("}") or not self.tries:
             return False
         self.tries -= 1
-        return decoded(_arguments.decode, "".join(self.texts)) is not None
+        return members_of("".join(self.texts)) is not None
 
 
 class StreamWriter(EventWriter):

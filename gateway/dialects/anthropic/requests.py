@@ -12,7 +12,8 @@ from msgspec import Raw
 
 from gateway.core.fields import ExtrasPolicy
 from gateway.core.messages import Chat, CountTokens, Extra, NamedTool, Output, Sampling, Tool, ToolChoice
-from gateway.dialects._shared.faults import decoded, wrong_at
+from gateway.dialects._shared.faults import wrong_at
+from gateway.dialects._shared.objects import members_of
 from gateway.dialects.anthropic.conversation import Conversation
 from gateway.dialects.anthropic.views import ChatBody, ChoiceIn, OutputConfigIn, PromptBody, ThinkingIn, ToolIn
 from gateway.wire.json import NULL, encode
@@ -21,7 +22,6 @@ from gateway.wire.unknown import read_known
 
 _chat = msgspec.json.Decoder(ChatBody)
 _count = msgspec.json.Decoder(PromptBody)
-_schema = msgspec.json.Decoder(dict[str, Raw])
 _OBJECT = Raw(b'"object"')
 # `output_config.effort` -> OpenAI's `reasoning_effort`; (a thinking budget below this many tokens, its effort).
 _EFFORTS = {"low": "low", "medium": "medium", "high": "high", "xhigh": "high", "max": "high"}
@@ -93,7 +93,7 @@ def _with_type(tool: ToolIn) -> Raw:
     """The tool's schema; without a `type` it gets `"object"`."""
     if tool.input_schema == NULL:
         return Raw(b'{"type":"object"}')
-    members = decoded(_schema.decode, tool.input_schema)
+    members = members_of(tool.input_schema)
     if members is None:
         raise wrong_at("tools", f"the input_schema of {tool.name} is not a JSON object")
     return tool.input_schema if "type" in members else Raw(encode({"type": _OBJECT, **members}))

@@ -48,4 +48,3 @@ EXAMPLES: Examples = {
     "chat": (Example("chat", {"messages": [{"role": "user", "content": WORDS}]}, QUERY, ends=b"data: [DONE]"),),
     "embed": (Example("embed", {"input": [WORDS]}, QUERY, streams="never"),),
 }
-"""The smallest valid requests."""

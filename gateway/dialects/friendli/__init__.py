@@ -11,6 +11,7 @@ cannot do gets a 422, one with an invalid value a 400. Nothing is silently ignor
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable
 from functools import partial
 
 from gateway.core.errors import Kind
@@ -21,12 +22,12 @@ from gateway.core.ports import StreamWriter
 from gateway.dialects._shared.api import Api
 from gateway.dialects.friendli.fields import EXAMPLES, FIELDS, TEAM
 from gateway.dialects.friendli.replies import ERRORS, ChatWriter, ChunkWriter, TokenWriter, error_event, refuse, write
-from gateway.dialects.friendli.requests import Draw, read_chat, read_complete
+from gateway.dialects.friendli.requests import read_chat, read_complete
 from gateway.wire.json import members, require_json, whole_numbers
 
 
 class Friendli(Api):
-    """The dialect `friendli`. `draw` draws the seeds of requests without one.
+    """The dialect `friendli`. `draw` returns a random number below its argument: the seed of a request without one.
 
     No passthrough lane: text completions have their own events; chats have their own defaults and finish reasons.
     """
@@ -44,11 +45,9 @@ class Friendli(Api):
         Route("POST", "/dedicated/v1/chat/completions", "chat"),
     )
     fields, examples, errors = FIELDS, EXAMPLES, ERRORS
+    draw: Callable[[int], int] = staticmethod(secrets.randbelow)
     refuse = staticmethod(refuse)
     write_reply = staticmethod(write)
-
-    def __init__(self, draw: Draw = secrets.randbelow) -> None:
-        self._draw = draw
 
     @whole_numbers
     def read(self, request: Request) -> Op:
@@ -62,7 +61,7 @@ class Friendli(Api):
         if operation == "chat":
             op = read_chat(raw, extra, self.extras)
         else:
-            op = read_complete(raw, extra, self.extras, self._draw)
+            op = read_complete(raw, extra, self.extras, self.draw)
         op.dropped, op.view = (*dropped, *op.dropped), request.route
         return op
 

@@ -94,5 +94,4 @@ EXAMPLES: Examples = {
     ),
     "chat": (Example("chat", {"messages": [{"role": "user", "content": WORDS}]}, ends=b"data: [DONE]"),),
 }
-"""The smallest valid requests."""
 NEVER = tuple(field.name for field in FIELDS["complete"] if field.note is _UNKNOWN)

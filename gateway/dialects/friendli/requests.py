@@ -5,7 +5,6 @@ An invalid value is refused as BAD_REQUEST, and what no worker can do as UNSUPPO
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
@@ -14,7 +13,7 @@ from msgspec import Meta, Raw, Struct
 
 from gateway.core.errors import Kind
 from gateway.core.fields import ExtrasPolicy
-from gateway.core.messages import Beams, Chat, Complete, Logprobs, Output, Sampling
+from gateway.core.messages import Beams, Chat, Complete, Extra, Logprobs, Output, Sampling
 from gateway.dialects._shared.faults import decoded, unsupported, wrong
 from gateway.dialects.friendli.fields import NEVER
 from gateway.translation import totals
@@ -23,9 +22,6 @@ from gateway.wire.openai.requests import reading
 from gateway.wire.openai.requests.constraints import constrain
 from gateway.wire.openai.requests.views import CHAT_MEMBERS, LONGEST_PATTERN
 from gateway.wire.unknown import read_known
-
-Draw = Callable[[int], int]
-"""Returns a random number from 0 up to, not including, its argument."""
 
 # The bound of drawn seeds. Every engine accepts them unchanged: llama.cpp's seeds have 32 bits.
 _SEEDS = 2**31
@@ -113,9 +109,7 @@ _own_format = msgspec.json.Decoder(_OwnFormatIn)
 _object = msgspec.json.Decoder(dict[str, Any]).decode
 
 
-def read_complete(
-    raw: dict[str, Raw], extra: dict[str, Raw], policy: ExtrasPolicy, draw: Draw = secrets.randbelow
-) -> Complete:
+def read_complete(raw: Extra, extra: Extra, policy: ExtrasPolicy, draw: Callable[[int], int]) -> Complete:
     never = next((name for name in NEVER if name in raw), None)
     if never is not None:
         raise unsupported(never, "cannot be executed here")
@@ -188,7 +182,7 @@ def _read_beams(op: Complete, found: _CompleteIn) -> None:
     op.beams = Beams(found.num_beams, found.length_penalty, found.early_stopping)
 
 
-def _seeds(found: _CompleteIn, draw: Draw) -> tuple[int, ...]:
+def _seeds(found: _CompleteIn, draw: Callable[[int], int]) -> tuple[int, ...]:
     """One seed for each choice. Seeds that are drawn here are sent too, so that the reply shows the seeds used."""
     n = found.n or 1
     if isinstance(found.seed, list):
@@ -241,7 +235,7 @@ def _seconds(microseconds: int | None) -> float | None:
     return microseconds / 1e6 if microseconds is not None else None
 
 
-def read_chat(raw: dict[str, Raw], extra: dict[str, Raw], policy: ExtrasPolicy) -> Chat:
+def read_chat(raw: Extra, extra: Extra, policy: ExtrasPolicy) -> Chat:
     own = typed(encode(raw), _chat)
     # OpenAI's temperatures end at 2. In this dialect the worker checks the range.
     shared = {name: value for name, value in raw.items() if name in CHAT_MEMBERS and name != "temperature"}
@@ -266,7 +260,7 @@ def read_chat(raw: dict[str, Raw], extra: dict[str, Raw], policy: ExtrasPolicy) 
     return op
 
 
-def _chat_output(raw: dict[str, Raw], policy: ExtrasPolicy) -> tuple[Output | None, tuple[str, ...]]:
+def _chat_output(raw: Extra, policy: ExtrasPolicy) -> tuple[Output | None, tuple[str, ...]]:
     """(the output format, if it is in Friendli's form; else None, the names of dropped members)."""
     given = raw.get("response_format")
     found = decoded(_type, given) if given is not None else None

@@ -36,4 +36,3 @@ EXAMPLES: Examples = {
         Example("sse", _LEAST, streams="always", ends=b"data: [END]", alike=True),
     )
 }
-"""The smallest valid requests."""

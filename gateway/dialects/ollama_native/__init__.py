@@ -16,7 +16,7 @@ from gateway.dialects._shared.api import Api
 from gateway.dialects.ollama_native import models, replies
 from gateway.dialects.ollama_native.fields import EXAMPLES, FIELDS
 from gateway.dialects.ollama_native.replies import refuse
-from gateway.dialects.ollama_native.requests import names, read, read_name
+from gateway.dialects.ollama_native.requests import OPERATIONS, names, read, read_name
 from gateway.wire.json import whole_numbers
 
 # Paths that change the models of a server. Here the configuration decides which models there are.
@@ -29,20 +29,11 @@ class OllamaNative(Api):
     name = "ollama_native"
     prefixes = ("", "/ollama")
     routes = (
-        Route("GET", "", "banner", open=True),
-        Route("GET", "/", "banner", open=True),
+        *(Route("GET", path, "banner", open=True) for path in ("", "/")),
         Route("GET", "/api/version", "version", open=True),
         Route("GET", "/api/tags", "tags"),
         Route("GET", "/api/ps", "ps"),
-        Route("POST", "/api/show", "show"),
-        Route("POST", "/api/chat", "chat"),
-        Route("POST", "/api/generate", "generate"),
-        Route("POST", "/api/embed", "embed"),
-        Route("POST", "/api/embeddings", "embeddings"),
-        Route("POST", "/api/pull", "pull"),
-        Route("POST", "/api/push", "push"),
-        Route("POST", "/api/create", "create"),
-        Route("POST", "/api/copy", "copy"),
+        *(Route("POST", f"/api/{name}", name) for name in (*OPERATIONS, "show", "pull", "push", "create", "copy")),
         Route("DELETE", "/api/delete", "delete"),
         Route("POST", "/api/blobs/{digest}", "blob"),
         Route("HEAD", "/api/blobs/{digest}", "blob"),

@@ -90,4 +90,3 @@ EXAMPLES: Examples = {
         Example("embeddings", {"prompt": WORDS}, streams="never"),
     ),
 }
-"""The smallest valid requests."""

@@ -87,4 +87,3 @@ EXAMPLES: Examples = {
     "tokenize": (Example("tokenize", {"prompt": WORDS}, streams="never"),),
     "detokenize": (Example("detokenize", {"tokens": [1]}, streams="never"),),
 }
-"""The least requests that are read."""

@@ -162,8 +162,7 @@ def _read_rerank(raw: Extra, extra: Extra, request: Request) -> Score:
     asked = found.return_text if tei else found.return_documents
     shown = asked if asked is not None else not tei and request.route != "rerank_v2"
     version = "1" if request.route == "rerank_v1" else "2"
-    member = _text_member if tei else _document_member
-    returned = tuple(map(member, documents, texts)) if shown else None
+    returned = tuple([_shown(one, text, tei) for one, text in zip(documents, texts, strict=True)]) if shown else None
     return Score(
         model=found.model,
         queries=(query,),
@@ -201,14 +200,10 @@ def _text_of(document: str | dict[str, Any], at: int, fields: Sequence[str]) -> 
     return "\n".join(lines)
 
 
-def _document_member(document: str | dict[str, Any], text: str) -> dict[str, Any]:
-    """A document as it is returned: always an object with `text`, the client's own if it sent one."""
-    return {"document": {"text": text} if isinstance(document, str) else {"text": text, **document}}
-
-
-def _text_member(document: str | dict[str, Any], text: str) -> dict[str, Any]:
-    """The same in TEI's form."""
-    return {"text": text}
+def _shown(document: str | dict[str, Any], text: str, tei: bool) -> dict[str, Any]:
+    """The member of a result that returns a document: its text in TEI's form, else an object with `text`, the client's
+    own if it sent one."""
+    return {"text": text} if tei else {"document": {"text": text, **({} if isinstance(document, str) else document)}}
 
 
 # -- scores -----------------------------------------------------------------------------------------------------------

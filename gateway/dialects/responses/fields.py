@@ -79,4 +79,3 @@ EXAMPLES: Examples = {
     "chat": (Example("chat", _LEAST, ends=b'"total_tokens":'),),
     "count": (Example("count", _LEAST, streams="never"),),
 }
-"""The smallest valid requests."""

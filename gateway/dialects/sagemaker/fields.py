@@ -67,4 +67,3 @@ EXAMPLES: Examples = {
     "chat": _examples({"messages": [{"role": "user", "content": WORDS}]}),
     "complete": _examples({"prompt": WORDS}),
 }
-"""The smallest valid requests."""

@@ -25,16 +25,12 @@ class TGI(Api):
     prefixes = ("/tgi",)
     routes = (
         Route("POST", "/v1/chat/completions", "chat"),
-        Route("POST", "", "root"),
-        Route("POST", "/", "root"),
+        *(Route("POST", path, "root") for path in ("", "/")),
         Route("POST", "/generate", "generate"),
         Route("POST", "/generate_stream", "generate_stream"),
         Route("GET", "/info", "info"),
         Route("GET", "/v1/models", "models"),
-        Route("GET", "", "health", open=True),
-        Route("GET", "/", "health", open=True),
-        Route("GET", "/health", "health", open=True),
-        Route("GET", "/ping", "health", open=True),
+        *(Route("GET", path, "health", open=True) for path in ("", "/", "/health", "/ping")),
     )
     fields, examples, errors = FIELDS, EXAMPLES, ERRORS
     lists = {"models": operations.write_models, "info": info, "health": health}

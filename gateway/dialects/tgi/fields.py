@@ -62,4 +62,3 @@ EXAMPLES: Examples = {
         Example("generate_stream", {"inputs": WORDS}, streams="always", ends=b'"input_length":'),
     ),
 }
-"""The least requests that are read."""
