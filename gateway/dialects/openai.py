@@ -6,9 +6,8 @@ langchain-openai 1.7 and the AI SDK as recorded clients.
 
 from __future__ import annotations
 
-from gateway.core.errors import GatewayError
 from gateway.core.fields import ExtrasPolicy
-from gateway.core.http import Request, Response, Route
+from gateway.core.http import Request, Route
 from gateway.core.messages import Generate, ListModels, Op
 from gateway.core.ports import StreamWriter
 from gateway.dialects._shared.api import Api
@@ -47,6 +46,3 @@ class OpenAI(Api):
 
     def writer(self, op: Generate) -> StreamWriter:
         return OpenAIStreamWriter(op, refusals.error_event)
-
-    def refuse(self, error: GatewayError, request: Request | None, op: Op | None) -> tuple[Response, str]:
-        return refusals.refusal(error)

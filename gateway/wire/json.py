@@ -145,9 +145,9 @@ def bad_value(param: str | None, message: str) -> GatewayError:
     return GatewayError(Kind.BAD_REQUEST, message, param=param, code="invalid_value")
 
 
-def missing(param: str) -> GatewayError:
+def missing(param: str, message: str = "") -> GatewayError:
     """The error for a required parameter that is absent."""
-    message = f"missing required parameter: '{param}'"
+    message = message or f"missing required parameter: '{param}'"
     return GatewayError(Kind.BAD_REQUEST, message, param=param, code="missing_parameter")
 
 

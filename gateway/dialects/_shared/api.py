@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar, NoReturn, assert_never
 
-from gateway.core.errors import Kind
+from gateway.core.errors import GatewayError, Kind
 from gateway.core.fields import ExtrasPolicy, body_members
 from gateway.core.http import Request, Response
 from gateway.core.lifecycle import Detokenized, Embeddings, Reply, Scores, TokenCount, Tokens, WholeReply
@@ -90,3 +90,6 @@ class Api(Dialect):
 
     def writer(self, op: Generate) -> StreamWriter:
         _never()
+
+    def refuse(self, error: GatewayError, request: Request | None, op: Op | None) -> tuple[Response, str]:
+        return refusals.refusal(error)

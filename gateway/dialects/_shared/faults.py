@@ -28,11 +28,6 @@ def wrong_at(place: str, why: str) -> GatewayError:
     return bad_value(place, f"{place}: {why}")
 
 
-def missing(param: str, message: str) -> GatewayError:
-    """The error for a required value that is absent."""
-    return GatewayError(Kind.BAD_REQUEST, message, param=param, code="missing_parameter")
-
-
 def unsupported(param: str, why: str) -> GatewayError:
     """The error for a value that the API allows and no worker can do, with a message as of `wrong`."""
     return GatewayError(Kind.UNSUPPORTED, f"'{param}' {why}", param=param)

@@ -33,7 +33,10 @@ def read_messages(found: list[MessageIn]) -> tuple[Message, ...]:
     """The canonical messages; every call and every result has an id. Raises GatewayError(BAD_REQUEST)."""
     ids = _Ids()
     messages = [_message(message, index, ids) for index, message in enumerate(found)]
-    return tuple(map(_without_call, answer_calls(tuple(messages))))
+    return tuple(
+        replace(message, role="user", name=None) if message.role == "tool" and message.call_id is None else message
+        for message in answer_calls(tuple(messages))
+    )
 
 
 def pictures(found: list[str] | None, place: str) -> list[Part]:
@@ -92,7 +95,3 @@ def arguments_text(found: Raw, place: str) -> str:
     if text is None:
         raise wrong(place, "must be an object")
     return text
-
-
-def _without_call(message: Message) -> Message:
-    return replace(message, role="user", name=None) if message.role == "tool" and message.call_id is None else message

@@ -95,8 +95,7 @@ class LineWriter(WholeCallWriter):
     """One stream, a line of JSON for each piece."""
 
     headers: Headers = [*LINES, (b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")]
-    # Most clients take a clean end after an error as success.
-    clean_end = False
+    # No `clean_end`: most clients take a clean end after an error as success.
 
     def __init__(self, op: Generate) -> None:
         super().__init__()
@@ -160,7 +159,7 @@ class LineWriter(WholeCallWriter):
         return before + call + after
 
     def failed(self, error: GatewayError) -> bytes:
-        return error_line(error)
+        return encode_line({"error": told(error), "code": error.code or refusals.ERRORS[error.kind][2]}) + b"\n"
 
     def ended(self) -> bytes:
         now = clock.nanoseconds()
@@ -203,11 +202,6 @@ def _asked(request: Request) -> str:
         if raw is not None and bytes(memoryview(raw)[:1]) == b'"':
             return str(msgspec.json.decode(raw))[:_MOST_NAME]
     return ""
-
-
-def error_line(error: GatewayError) -> bytes:
-    """The last line of a failed stream."""
-    return encode_line({"error": told(error), "code": error.code or refusals.ERRORS[error.kind][2]}) + b"\n"
 
 
 def refuse(error: GatewayError, request: Request | None, op: Op | None) -> tuple[Response, str]:

@@ -12,9 +12,9 @@ from gateway.core.fields import ExtrasPolicy
 from gateway.core.http import Request
 from gateway.core.messages import Detokenize, Extra, Op, Score, Tokenize
 from gateway.dialects._shared.api import Api
-from gateway.dialects._shared.faults import missing, wrong
+from gateway.dialects._shared.faults import wrong
 from gateway.dialects.rerank.fields import FIELDS
-from gateway.wire.json import check_depth, encode, members, require_json, typed
+from gateway.wire.json import check_depth, encode, members, missing, require_json, typed
 from gateway.wire.openai.requests import reading
 from gateway.wire.openai.requests.bounds import refuse_out_of_range
 
@@ -224,7 +224,7 @@ def _one_of(found: _ScoreIn, names: Sequence[str]) -> tuple[str, tuple[str, ...]
     """The name and the texts of the one member among `names` that was sent."""
     sent = [name for name in names if getattr(found, name) is not None]
     if not sent:
-        raise missing(names[0], f"missing required parameter: '{names[0]}'")
+        raise missing(names[0])
     if len(sent) > 1:
         raise wrong(sent[0], f"and '{sent[1]}' are two names for one thing: send one")
     given = getattr(found, sent[0])
@@ -245,7 +245,7 @@ def _read_tokenize(raw: Extra, extra: Extra, policy: ExtrasPolicy) -> Tokenize:
         special = found.add_special_tokens is not False
         return Tokenize(model=found.model, prompt=found.prompt, special=special, texts=texts, extra=extra)
     if "messages" not in raw:
-        raise missing("prompt", "missing required parameter: 'prompt'")
+        raise missing("prompt")
     if found.continue_final_message and found.add_generation_prompt:
         raise wrong("continue_final_message", "and 'add_generation_prompt' cannot both be true")
     talk: Extra = {name: raw[name] for name in ("messages", "tools") if name in raw}

@@ -22,14 +22,14 @@ from gateway.dialects.responses import compaction
 from gateway.dialects.responses.stored import with_past
 from gateway.dialects.responses.tools import Toolbox, as_arguments
 from gateway.dialects.responses.views import ITEMS, ItemIn, PartIn, PromptBody, TypeIn
-from gateway.wire.json import NULL, invalid
+from gateway.wire.json import NULL
+from gateway.wire.openai.requests.messages import read_at
 from gateway.wire.sealed import Seal
 
 _type = msgspec.json.Decoder(TypeIn)
 _item = msgspec.json.Decoder(ItemIn)
 _output = msgspec.json.Decoder(str | list[PartIn])
 _object = msgspec.json.Decoder(dict[str, Raw])
-_UNREADABLE = (msgspec.MsgspecError, ValueError, RecursionError)
 # Tools that clients execute by themselves, without a function. Their calls and outputs stay in the history as text.
 _FLAT = frozenset({"local_shell_call", "shell_call", "apply_patch_call", "mcp_call"})
 _FLAT_OUTPUTS = frozenset({"local_shell_call_output", "shell_call_output", "apply_patch_call_output"})
@@ -98,12 +98,9 @@ class Conversation:
 
     def _decoded(self, raw: Raw, place: str) -> ItemIn | None:
         """The item, or None if it is left out. An item that is kept as text is its own `output`."""
-        try:
-            kind = _type.decode(raw).type or "message"
-            if kind in ITEMS:
-                return _item.decode(raw)
-        except _UNREADABLE as error:
-            raise invalid(error, place) from None
+        kind = read_at(place, raw, _type).type or "message"
+        if kind in ITEMS:
+            return read_at(place, raw, _item)
         self.dropped[f"input[].{kind[:64]}"] = None
         return ItemIn(kind, output=raw) if kind in _FLAT or kind in _FLAT_OUTPUTS else None
 
@@ -192,10 +189,7 @@ class Conversation:
         self._unanswered.add(item.call_id)
 
     def _said(self, item: ItemIn, place: str) -> None:
-        try:
-            found = _output.decode(item.output) if item.output != NULL else ""
-        except _UNREADABLE as error:
-            raise invalid(error, f"{place}.output") from None
+        found = read_at(f"{place}.output", item.output, _output) if item.output != NULL else ""
         texts, media = divide(self._content(found, f"{place}.output"))
         self._end_leading()
         self._end_assistant()
@@ -264,10 +258,7 @@ class Conversation:
 
 def _flat(kind: str, raw: Raw) -> Text:
     """An item of another type as text."""
-    try:
-        members = {name: value for name, value in _object.decode(raw).items() if name not in _UNTOLD}
-    except _UNREADABLE as error:
-        raise invalid(error, "input") from None
+    members = {name: value for name, value in read_at("input", raw, _object).items() if name not in _UNTOLD}
     return Text(f"[{kind}: {msgspec.json.encode(members).decode()}]")
 
 

@@ -174,8 +174,6 @@ def write_count(reply: TokenCount) -> Response:
 
 # -- errors -----------------------------------------------------------------------------------------------------------
 
-ERRORS: Mapping[Kind, tuple[int, str, str]] = refusals.ERRORS
-"""Kind -> OpenAI's (status, type, code)."""
 NO_SOCKET = "websocket_unsupported"
 """The code of the reply to a web socket request. The client then uses POST."""
 NO_DEPLOYMENT = "DeploymentNotFound"
@@ -184,7 +182,7 @@ NO_DEPLOYMENT = "DeploymentNotFound"
 
 def error_object(error: GatewayError, request: Request | None = None, op: Op | None = None) -> dict[str, Any]:
     """{message, type, param, code}, a field by the name that the caller knows."""
-    _, type_, code = ERRORS[error.kind]
+    _, type_, code = refusals.ERRORS[error.kind]
     # Items and messages have different indices.
     canonical = "messages" if error.param is not None and error.param.startswith("messages.") else error.param
     message, param = in_own_words(error, canonical, FIELDS, request, op)

@@ -15,7 +15,8 @@ from msgspec import Raw, Struct
 from gateway.core.messages import Chat, NamedTool, Tool, ToolChoice
 from gateway.dialects._shared.faults import decoded, wrong_at
 from gateway.dialects.responses.views import TOOLS, ChoiceIn, ToolIn, TypeIn
-from gateway.wire.json import NULL, encode, invalid
+from gateway.wire.json import NULL, encode
+from gateway.wire.openai.requests.messages import read_at
 
 _type = msgspec.json.Decoder(TypeIn)
 _tool = msgspec.json.Decoder(ToolIn)
@@ -56,11 +57,8 @@ class Toolbox(Struct):
         """Adds tools. Raises GatewayError(BAD_REQUEST) for a malformed function, custom tool or namespace."""
         for index, raw in enumerate(found):
             at = f"{place}.{index}"
-            try:
-                kind = _type.decode(raw).type
-                tool = _tool.decode(raw) if kind in TOOLS else None
-            except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-                raise invalid(error, at) from None
+            kind = read_at(at, raw, _type).type
+            tool = read_at(at, raw, _tool) if kind in TOOLS else None
             if tool is None:
                 self.dropped[f"tools.{(kind or '?')[:64]}"] = None
             elif tool.type == "namespace":

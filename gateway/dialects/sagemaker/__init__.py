@@ -15,12 +15,11 @@ from gateway.core.fields import ExtrasPolicy
 from gateway.core.http import Request, Response, Route
 from gateway.core.messages import Chat, Complete, ListModels, ModelCard, Op
 from gateway.dialects._shared.api import Api
-from gateway.dialects._shared.faults import missing
 from gateway.dialects.sagemaker.errors import refuse
 from gateway.dialects.sagemaker.fields import EXAMPLES, FIELDS, MAX_PROMPTS
 from gateway.dialects.sagemaker.headers import accompany, is_aws, read_headers
 from gateway.dialects.sagemaker.replies import ChunkWriter, write
-from gateway.wire.json import bad_value, check_depth, encode, members, whole_numbers
+from gateway.wire.json import bad_value, check_depth, encode, members, missing, whole_numbers
 from gateway.wire.openai.replies import refusals
 from gateway.wire.openai.requests import reading as requests
 from gateway.wire.openai.requests.views import CHAT_MEMBERS, TEXT_MEMBERS

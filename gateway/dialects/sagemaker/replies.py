@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from typing import Any
 from uuid import NAMESPACE_OID, uuid5
 
@@ -128,8 +127,7 @@ class ChunkWriter(OpenAIStreamWriter):
         framed = op.view == "endpoint_stream"
         super().__init__(op, exception if framed else refusals.error_event)
         self.headers = FRAMED_HEADERS if framed else [*sse.HEADERS, *([] if op.view == "invocations" else [VARIANT])]
-        self.clean_end = framed
-        self._frame: Callable[[bytes], bytes] = part_frame if framed else bytes
+        self.clean_end = framed  # only a frame can end a failed stream in order
         self._end_of_line = b"}\n\n" if self._chat else b',"usage":null}\n\n'
         self.more = b',"finish_reason":null,"stop_reason":null}]' + self._end_of_line
         # The chunk with a choice's last text, up to its end.
@@ -137,29 +135,25 @@ class ChunkWriter(OpenAIStreamWriter):
 
     def write(self, event: Event) -> bytes:
         if type(event) is Delta:
-            part, frame = self._open[event.choice, event.index], self._frame
-            if event.logprobs is None and not event.last:
-                return frame(part.before + encode_line(event.text) + part.ordinary)
-            chunk = self._special(event, part, encode_line(event.text))
+            chunk = super().write(event)
             if not event.last:
-                return frame(chunk)
+                return part_frame(chunk) if self.clean_end else chunk
             self._held[event.choice] = chunk.removesuffix(self.more)
             return b""
         if type(event) is Failed:
             held = b"".join(chunk + self.more for chunk in self._held.values())
             return self._framed(held) + self._refuse(event.error)
-        sent = super().write(event)
-        return self._framed(sent)
+        return self._framed(super().write(event))
 
     def _framed(self, chunks: bytes) -> bytes:
-        if self._frame is bytes or not chunks:
+        if not self.clean_end:
             return chunks
         return b"".join([part_frame(chunk + b"\n\n") for chunk in chunks.split(b"\n\n")[:-1]])
 
     def keepalive(self) -> bytes:
         """A blank line between events, in its own frame if there are frames. Every SSE parser ignores it, and it
         restarts boto3's read timeout (60 s by default)."""
-        return self._frame(sse.KEEPALIVE)
+        return part_frame(sse.KEEPALIVE) if self.clean_end else sse.KEEPALIVE
 
     def _envelope(self, event: Start) -> dict[str, Any]:
         kind = "chat.completion.chunk" if self._chat else "text_completion"

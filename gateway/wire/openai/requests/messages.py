@@ -158,7 +158,7 @@ def read_at(place: str, raw: Raw, decoder: msgspec.json.Decoder[T]) -> T:
     """Reads the value at `place` (`messages.0.content.1`). Raises GatewayError(BAD_REQUEST), which names the place."""
     try:
         return decoder.decode(raw)
-    except msgspec.ValidationError as error:
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise invalid(error, place) from None
 
 
