@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from http import HTTPStatus
 from typing import Any
 
 import msgspec
@@ -76,14 +75,28 @@ def _write_choice(choice: ReplyChoice) -> dict[str, Any]:
 
 # -- errors -----------------------------------------------------------------------------------------------------------
 
-# Phrases that HTTPStatus has in an older wording, or not at all.
-_PHRASES = {413: "Content Too Large", 422: "Unprocessable Content", 499: "Client Closed Request"}
+_PHRASES = {
+    400: "Bad Request",
+    401: "Unauthorized",
+    403: "Forbidden",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    413: "Content Too Large",
+    415: "Unsupported Media Type",
+    422: "Unprocessable Content",
+    429: "Too Many Requests",
+    499: "Client Closed Request",
+    500: "Internal Server Error",
+    502: "Bad Gateway",
+    503: "Service Unavailable",
+    504: "Gateway Timeout",
+}
 
 
 def _row(kind: Kind, status: int) -> tuple[int, str, str]:
     status = 422 if kind in (Kind.UNSUPPORTED, Kind.CONTEXT_LENGTH) else status
     code = "parameter_not_supported" if kind is Kind.UNSUPPORTED else kind.value
-    return status, _PHRASES.get(status) or HTTPStatus(status).phrase, code
+    return status, _PHRASES[status], code
 
 
 ERRORS: Errors = {kind: _row(kind, status) for kind, (status, _, _) in refusals.ERRORS.items()}
