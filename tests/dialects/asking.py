@@ -10,10 +10,13 @@ import pytest
 
 from gateway import backends, dialects
 from gateway.auth import new_key
+from gateway.backends.vllm import Vllm
+from gateway.core.errors import GatewayError
 from gateway.core.events import Delta, End, Event, Finish, PartEnd, PartStart, Start
-from gateway.core.http import JSON_TYPE, Request
-from gateway.core.messages import Chat
-from gateway.core.ports import Capabilities, Settings
+from gateway.core.http import JSON_TYPE, Request, Response
+from gateway.core.messages import Chat, Generate, Op
+from gateway.core.ports import Capabilities, Dialect, Settings
+from gateway.translation.lanes import EventLane
 from gateway.translation.offline import Crossing, send
 
 SCRIPTS: dict[str, dict[str, Any]] = {
@@ -28,6 +31,8 @@ SCRIPTS: dict[str, dict[str, Any]] = {
     "cut": {"text": "Hello", "finish": "length"},
 }
 """What a simulated worker may answer."""
+CAN = Capabilities("w")
+HI: list[dict[str, Any]] = [{"role": "user", "content": "hi"}]
 ONE, TWO = '{"a": "x"}', '{"b": [1, {}]}'
 """The arguments of the calls of `SIDE_BY_SIDE`."""
 SIDE_BY_SIDE: tuple[Event, ...] = (
@@ -42,6 +47,31 @@ SIDE_BY_SIDE: tuple[Event, ...] = (
 """Two calls, written in turns."""
 
 
+def request(
+    body: Any, *headers: tuple[bytes, bytes], route: str = "chat", query: bytes = b"", method: str = "POST"
+) -> Request:
+    """A request with `body`, its JSON, or none."""
+    raw = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
+    return Request(method, "/", [JSON_TYPE, *headers], raw, query, route, {}, "r")
+
+
+def refused(dialect: Dialect, asked: Request) -> Response:
+    """The response to a request that the dialect itself refuses."""
+    with pytest.raises(GatewayError) as caught:
+        dialect.read(asked)
+    return dialect.refuse(caught.value, asked, None)[0]
+
+
+def to_worker(op: Op, can: Capabilities = CAN) -> Any:
+    """What vLLM gets."""
+    return json.loads(Vllm().write(op, can).body)
+
+
+def lane(dialect: Dialect, op: Generate) -> EventLane:
+    """From vLLM's stream to the client's."""
+    return EventLane(lambda: Vllm().reader(op), dialect.writer(op))
+
+
 class Asking:
     """The chats of one dialect. least: the members that each has."""
 
@@ -53,8 +83,7 @@ class Asking:
         return {"model": "m", **self.least, **members}
 
     def read(self, **members: Any) -> Chat:
-        raw = json.dumps(self.body(**members)).encode()
-        op = self.dialect.read(Request("POST", "/", [JSON_TYPE], raw, b"", "chat", {}, "r"))
+        op = self.dialect.read(request(self.body(**members)))
         assert isinstance(op, Chat)
         return op
 

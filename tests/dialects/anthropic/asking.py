@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from tests.dialects.asking import Asking
+from tests.dialects.asking import HI, Asking
 
-HI: list[dict[str, Any]] = [{"role": "user", "content": "hi"}]
 TOOL: dict[str, Any] = {"name": "f", "description": "d", "input_schema": {"type": "object", "properties": {}}}
 
 

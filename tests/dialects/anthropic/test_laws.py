@@ -22,7 +22,6 @@ from gateway.wire.openai.replies.views import UsageIn, decoded, usage
 from tests.dialects.anthropic.asking import (
     ASKING,
     DIALECT,
-    HI,
     TOOL,
     body,
     crossing,
@@ -33,7 +32,7 @@ from tests.dialects.anthropic.asking import (
     scripted,
     sent,
 )
-from tests.dialects.asking import ONE, SIDE_BY_SIDE, TWO, keyed, read_cut
+from tests.dialects.asking import HI, ONE, SIDE_BY_SIDE, TWO, keyed, read_cut
 from tests.dialects.asking import SCRIPTS as ALL_SCRIPTS
 from tests.harness import Stack, kept_alive
 

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import json
+from functools import partial
 from typing import Any
 
-import pytest
-
-from gateway.backends.vllm import Vllm
-from gateway.core.errors import GatewayError
-from gateway.core.http import Headers, Request, Response
-from gateway.core.messages import Chat, Embed
-from gateway.core.ports import Capabilities, Dialect
+from gateway.core.http import Response
+from gateway.core.messages import Chat
+from gateway.core.ports import Dialect
 from gateway.dialects.azure import Azure
+from gateway.dialects.azure.fields import QUERY
+from tests.dialects import asking
+from tests.dialects.asking import HI
 
-QUERY = b"api-version=2024-05-01-preview"
 DIALECT = Azure()
-HI = [{"role": "user", "content": "hi"}]
 PNG = "iVBORw0KGgoAAAANSUhEUg=="
+request = partial(asking.request, query=QUERY)
 
 SAMPLE_REQUEST: dict[str, Any] = {
     "messages": [
@@ -52,14 +50,6 @@ SAMPLE_REPLY: dict[str, Any] = {
 }
 
 
-def request(
-    body: Any = None, *headers: tuple[bytes, bytes], query: bytes = QUERY, route: str = "chat", method: str = "POST"
-) -> Request:
-    raw = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
-    found: Headers = [(b"content-type", b"application/json"), *headers]
-    return Request(method, "/chat/completions", found, raw, query, route)
-
-
 def read(body: Any, *headers: tuple[bytes, bytes], dialect: Dialect = DIALECT) -> Chat:
     op = dialect.read(request(body, *headers))
     assert isinstance(op, Chat)
@@ -70,16 +60,8 @@ def chat(**members: Any) -> dict[str, Any]:
     return {"messages": HI, **members}
 
 
-def to_worker(op: Chat | Embed) -> Any:
-    return json.loads(Vllm().write(op, Capabilities("w")).body)
-
-
 def refused(body: Any, *headers: tuple[bytes, bytes], query: bytes = QUERY, route: str = "chat") -> Response:
-    """The response to a request that the dialect itself refuses."""
-    asked = request(body, *headers, query=query, route=route)
-    with pytest.raises(GatewayError) as caught:
-        DIALECT.read(asked)
-    return DIALECT.refuse(caught.value, asked, None)[0]
+    return asking.refused(DIALECT, request(body, *headers, query=query, route=route))
 
 
 def ms_code(response: Response) -> str:

@@ -11,7 +11,8 @@ from gateway.backends.vllm import Vllm
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Response
 from gateway.core.messages import Embed, ListModels, ModelCard
-from tests.dialects.azure.exchange import DIALECT, refused, request, to_worker
+from tests.dialects.asking import to_worker
+from tests.dialects.azure.exchange import DIALECT, refused, request
 
 
 def read_embed(body: Any) -> Embed:

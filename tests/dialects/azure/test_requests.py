@@ -10,18 +10,8 @@ import pytest
 from gateway.core.http import Headers
 from gateway.core.ports import Settings
 from gateway.dialects import create
-from tests.dialects.azure.exchange import (
-    DIALECT,
-    HI,
-    PNG,
-    SAMPLE_REQUEST,
-    chat,
-    ms_code,
-    read,
-    refused,
-    request,
-    to_worker,
-)
+from tests.dialects.asking import HI, to_worker
+from tests.dialects.azure.exchange import DIALECT, PNG, SAMPLE_REQUEST, chat, ms_code, read, refused, request
 
 
 def test_sample_request() -> None:

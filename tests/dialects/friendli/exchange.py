@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 from gateway.backends.vllm import Vllm
 from gateway.core.errors import GatewayError
-from gateway.core.http import Headers, Request
 from gateway.core.messages import Chat, Complete
 from gateway.core.ports import Capabilities
 from gateway.dialects.friendli import Friendli
 from gateway.dialects.friendli.fields import FIELDS
-from gateway.translation.lanes import EventLane
+from tests.dialects import asking
+from tests.dialects.asking import HI
 
 DIALECT = Friendli()
 CAN = Capabilities("w", max_context=2048)
-HI = [{"role": "user", "content": "hi"}]
+request = partial(asking.request, route="complete")
 # What friendli-client 1.5.8 sends, nulls and all.
 CLIENT_BODY: dict[str, Any] = {
     **{field.name: None for field in FIELDS["complete"] if field.sample is not None},
@@ -25,12 +26,6 @@ CLIENT_BODY: dict[str, Any] = {
     "prompt": "Say this is a test!",
 }
 del CLIENT_BODY["response_format"]
-
-
-def request(body: Any, *headers: tuple[bytes, bytes], route: str = "complete") -> Request:
-    raw = body if isinstance(body, bytes) else json.dumps(body).encode()
-    found: Headers = [(b"content-type", b"application/json"), *headers]
-    return Request("POST", "/v1/completions", found, raw, b"", route)
 
 
 def read(members: dict[str, Any] | None = None, *headers: tuple[bytes, bytes], **more: Any) -> Complete:
@@ -45,8 +40,8 @@ def read_chat(**members: Any) -> Chat:
     return op
 
 
-def to_worker(op: Complete | Chat, can: Capabilities = CAN) -> Any:
-    return json.loads(Vllm().write(op, can).body)
+to_worker = partial(asking.to_worker, can=CAN)
+lane = partial(asking.lane, DIALECT)
 
 
 def refused(body: Any, route: str = "complete") -> tuple[int, dict[str, Any]]:
@@ -59,10 +54,6 @@ def refused(body: Any, route: str = "complete") -> tuple[int, dict[str, Any]]:
         response = DIALECT.refuse(error, asked, op)[0]
         return response.status, json.loads(response.body)["error"]
     raise AssertionError("it was not refused")
-
-
-def lane(op: Complete | Chat) -> EventLane:
-    return EventLane(lambda: Vllm().reader(op), DIALECT.writer(op))
 
 
 def chunk(index: int = 0, text: str = "", ids: Iterable[int] | None = None, **more: Any) -> bytes:

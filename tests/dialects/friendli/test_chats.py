@@ -14,7 +14,8 @@ from gateway.core.messages import Chat
 from gateway.core.ports import Settings
 from gateway.dialects import create
 from gateway.dialects.friendli.fields import FIELDS
-from tests.dialects.friendli.exchange import DIALECT, HI, lane, read_chat, refused, request, to_worker
+from tests.dialects.asking import HI
+from tests.dialects.friendli.exchange import DIALECT, lane, read_chat, refused, request, to_worker
 
 CLIENT_CHAT: dict[str, Any] = {
     **{field.name: None for field in FIELDS["chat"] if field.sample is not None},

@@ -56,7 +56,7 @@ def test_members_whose_form_differs_from_the_workers() -> None:
     ],
 )
 def test_no_limit_is_the_rest_of_the_context(members: dict[str, Any], context: int | None, limit: int) -> None:
-    assert to_worker(read(members), Capabilities("w", context))["max_tokens"] == limit
+    assert to_worker(read(members), can=Capabilities("w", context))["max_tokens"] == limit
 
 
 def test_totals_count_from_the_prompts_end() -> None:

@@ -11,6 +11,7 @@ from gateway.backends.vllm import Vllm
 from gateway.core.http import Response
 from gateway.core.lifecycle import fold
 from gateway.translation.lanes import EventLane
+from tests.dialects import asking
 from tests.dialects.ollama.exchange import DIALECT, chat, read
 
 
@@ -53,8 +54,7 @@ ERROR = (
 
 
 def lane(route: str = "chat") -> EventLane:
-    op = read(chat(stream=True), route)
-    return EventLane(lambda: Vllm().reader(op), DIALECT.writer(op))
+    return asking.lane(DIALECT, read(chat(stream=True), route))
 
 
 def test_sample_reply() -> None:

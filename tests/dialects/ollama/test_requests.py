@@ -11,7 +11,8 @@ from gateway.core.errors import GatewayError, Kind
 from gateway.core.ports import Settings
 from gateway.dialects import create
 from gateway.dialects.ollama.fields import FIELDS
-from tests.dialects.ollama.exchange import DIALECT, HI, PNG, chat, read, refused, request, to_worker
+from tests.dialects.asking import HI, request, to_worker
+from tests.dialects.ollama.exchange import DIALECT, PNG, chat, read, refused
 
 
 def test_sample_request() -> None:

@@ -6,13 +6,12 @@ import json
 from typing import Any
 
 from gateway import backends, dialects
-from gateway.core.http import Request
 from gateway.core.messages import Chat, Complete, Embed, ListModels
 from gateway.core.ports import Capabilities, Settings, StreamWriter
 from gateway.translation.offline import Crossing, send
+from tests.dialects.asking import HI, request
 
 DIALECT = dialects.create("ollama_native", Settings())
-HI: list[dict[str, Any]] = [{"role": "user", "content": "hi"}]
 TOOL: dict[str, Any] = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
 PNG = "iVBORw0KGgo="
 
@@ -27,7 +26,7 @@ def scripted(**script: Any) -> dict[str, Any]:
 
 
 def read(route: str, members: dict[str, Any]) -> Chat | Complete | Embed | ListModels:
-    op = DIALECT.read(Request("POST", "/", [], json.dumps(members).encode(), b"", route, {}, "r"))
+    op = DIALECT.read(request(members, route=route))
     assert isinstance(op, (Chat, Complete, Embed, ListModels))
     return op
 

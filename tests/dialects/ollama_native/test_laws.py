@@ -20,9 +20,9 @@ from gateway.core.usage import Usage
 from gateway.dialects.ollama_native.models import capabilities
 from gateway.translation.offline import Refused, send
 from tests.app.asking import FORGOTTEN, key
+from tests.dialects.asking import HI
 from tests.dialects.ollama_native.asking import (
     DIALECT,
-    HI,
     PNG,
     TOOL,
     body,

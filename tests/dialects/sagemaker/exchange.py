@@ -13,11 +13,11 @@ from gateway.core.http import Headers, Request
 from gateway.core.messages import Chat, Complete
 from gateway.dialects.sagemaker import SageMaker
 from gateway.translation.lanes import EventLane
+from tests.dialects import asking
 from tests.eventstream import frames
 
 DIALECT = SageMaker()
 VLLM = Vllm()
-HI = [{"role": "user", "content": "hi"}]
 RAW, ENDPOINT, STREAM = "invocations", "endpoint", "endpoint_stream"
 PATHS = {
     RAW: "/sagemaker/invocations",
@@ -57,8 +57,7 @@ def payloads(stream: bytes) -> list[bytes]:
 
 
 def lane(body: dict[str, Any], route: str) -> EventLane:
-    op = read({"stream": True, **body}, route)
-    return EventLane(lambda: VLLM.reader(op), DIALECT.writer(op))
+    return asking.lane(DIALECT, read({"stream": True, **body}, route))
 
 
 def chunks(sent: bytes) -> list[Any]:

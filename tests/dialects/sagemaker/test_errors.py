@@ -11,7 +11,8 @@ from gateway.core.errors import Blame, GatewayError, Kind
 from gateway.core.http import Headers
 from gateway.dialects.sagemaker.errors import AWS_ERRORS, SIGNATURE_ERRORS
 from gateway.dialects.sagemaker.fields import FIELDS
-from tests.dialects.sagemaker.exchange import DIALECT, ENDPOINT, HI, RAW, STREAM, lane, request
+from tests.dialects.asking import HI
+from tests.dialects.sagemaker.exchange import DIALECT, ENDPOINT, RAW, STREAM, lane, request
 from tests.eventstream import frames
 from tests.repo.tree import ROOT
 

@@ -12,7 +12,8 @@ import pytest
 
 from gateway.dialects.sagemaker.fields import MODEL
 from tests.app.asking import key
-from tests.dialects.sagemaker.exchange import HI, payloads
+from tests.dialects.asking import HI
+from tests.dialects.sagemaker.exchange import payloads
 from tests.harness import Stack
 
 

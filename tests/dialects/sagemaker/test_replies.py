@@ -20,7 +20,8 @@ from gateway.core.messages import Chat, Complete
 from gateway.dialects.sagemaker.fields import MODEL
 from gateway.dialects.sagemaker.replies import id_of
 from gateway.wire import sse
-from tests.dialects.sagemaker.exchange import DIALECT, ENDPOINT, HI, RAW, STREAM, VLLM, chunks, lane, payloads, read
+from tests.dialects.asking import HI
+from tests.dialects.sagemaker.exchange import DIALECT, ENDPOINT, RAW, STREAM, VLLM, chunks, lane, payloads, read
 
 SAMPLES = Path(__file__).parent
 

@@ -12,7 +12,8 @@ from gateway.core.messages import Chat, Complete, ListModels, ModelCard, Text
 from gateway.core.ports import Capabilities, Settings
 from gateway.dialects import create
 from gateway.dialects.sagemaker.fields import MODEL
-from tests.dialects.sagemaker.exchange import DIALECT, ENDPOINT, HI, RAW, STREAM, VLLM, read, refusal, request
+from tests.dialects.asking import HI
+from tests.dialects.sagemaker.exchange import DIALECT, ENDPOINT, RAW, STREAM, VLLM, read, refusal, request
 
 
 def test_messages_mean_chat_and_a_prompt_means_text() -> None:
