@@ -35,18 +35,18 @@ from gateway.core.messages import (
     Chat,
     Complete,
     CountTokens,
-    Detokenize,
     Embed,
     Image,
     Message,
     Nested,
     Op,
+    Opaque,
     Part,
+    Question,
     Refusal,
     Score,
     Text,
     Thinking,
-    Tokenize,
     Tool,
     ToolCall,
 )
@@ -158,19 +158,24 @@ def content(op: Chat | Complete | Embed | Score) -> tuple[list[str], Content]:
 
 
 def _add(part: Part, texts: list[str], found: Content) -> None:
-    if isinstance(part, (Text, Thinking, Refusal)):
-        texts.append(part.text)
-    elif isinstance(part, ToolCall):
-        found.frames += 1
-        texts += (part.id or "", part.name, part.arguments)
-    elif isinstance(part, Image):
-        found.images += 1
-    elif isinstance(part, Audio) or part.type in _SOUNDS:
-        found.sounds += 1
-    elif part.type in _IMAGES_OF:
-        found.images += _IMAGES_OF[part.type]
-    else:
-        found.json += _size(part.raw)
+    match part:
+        case Text() | Thinking() | Refusal():
+            texts.append(part.text)
+        case ToolCall():
+            found.frames += 1
+            texts += (part.id or "", part.name, part.arguments)
+        case Image():
+            found.images += 1
+        case Audio():
+            found.sounds += 1
+        case Opaque() if part.type in _SOUNDS:
+            found.sounds += 1
+        case Opaque() if part.type in _IMAGES_OF:
+            found.images += _IMAGES_OF[part.type]
+        case Opaque():
+            found.json += _size(part.raw)
+        case _:
+            assert_never(part)
 
 
 def rough(op: Chat | Complete | Embed | Score) -> int:
@@ -211,8 +216,8 @@ class Estimator(Struct, frozen=True):
             return Cost(tokens, 0, tokens)
         if isinstance(op, CountTokens):
             return Cost(0, 0, self.cost(op.prompt_of).prompt)
-        if isinstance(op, (Tokenize, Detokenize)):
-            return Cost(0, 0, 0)
+        if isinstance(op, Question):
+            return Cost()
         assert_never(op)
 
     def _complete(self, op: Complete, max_context: int | None) -> Cost:

@@ -16,18 +16,17 @@ from gateway.core.messages import (
     Audio,
     Chat,
     Complete,
-    CountTokens,
-    Detokenize,
     Embed,
     Image,
     Message,
     Op,
     Opaque,
     Output,
+    Question,
+    Refusal,
     Score,
     Text,
     Thinking,
-    Tokenize,
     ToolCall,
 )
 from gateway.core.ports import Backend, Capabilities
@@ -116,7 +115,7 @@ def _refuse_beyond(op: Op, can: Capabilities) -> None:
     elif type(op) is Score:
         if "scores" not in features:
             raise _beyond("does not rank documents", None)
-    elif type(op) is not CountTokens and type(op) is not Tokenize and type(op) is not Detokenize:
+    elif not isinstance(op, Question):
         assert_never(op)
 
 
@@ -180,12 +179,18 @@ def _content(message: Message) -> Iterator[tuple[int, str]]:
         return  # nearly every message
     content = [part for part in message.parts if not isinstance(part, (Thinking, ToolCall))]
     for position, part in enumerate(content):
-        if isinstance(part, Image):
-            yield position, "vision"
-        elif isinstance(part, Audio):
-            yield position, "audio"
-        elif isinstance(part, Opaque) and part.type in _OPAQUE:
-            yield position, _OPAQUE[part.type]
+        match part:
+            case Image():
+                yield position, "vision"
+            case Audio():
+                yield position, "audio"
+            case Opaque():
+                if part.type in _OPAQUE:
+                    yield position, _OPAQUE[part.type]
+            case Text() | Refusal():
+                pass
+            case _:
+                assert_never(part)
 
 
 def _beyond(what: str, param: str | None, value: object = None) -> GatewayError:

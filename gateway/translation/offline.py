@@ -15,7 +15,8 @@ from msgspec import Raw, Struct
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.fields import Example, with_field
 from gateway.core.http import JSON_TYPE, Request, Response, Route
-from gateway.core.messages import AnsweredFromStore, Chat, Complete, ListModels, Question
+from gateway.core.lifecycle import Detokenized, TokenCount, Tokens
+from gateway.core.messages import AnsweredFromStore, Chat, Complete, ListModels, Op, Question, Score
 from gateway.core.ports import Ask, Backend, Capabilities, Dialect, Lane
 from gateway.translation import totals
 from gateway.translation.ability import refuse_beyond, write_possible
@@ -42,10 +43,10 @@ class Crossing(Struct):
     """
 
     request: Request
-    op: Any
+    op: Op
     outgoing: Request
     first: Request | None = None
-    question: Ask[Any] | None = None
+    question: Ask[TokenCount | Tokens | Detokenized] | None = None
 
 
 def send(
@@ -80,12 +81,12 @@ def read(
     route: str | None = None,
     query: bytes = b"",
     headers: Sequence[tuple[bytes, bytes]] = (),
-) -> tuple[Request, Any]:
+) -> tuple[Request, Op]:
     """A request as it came, and in canonical form. The route is found, and errors are raised, as by `send`."""
     return _read(dialect, _requests(dialect, body, route, query, headers))
 
 
-def _crossing(request: Request, op: Any, backend: Backend, can: Capabilities) -> Crossing:
+def _crossing(request: Request, op: Op, backend: Backend, can: Capabilities) -> Crossing:
     """Raises GatewayError for what a model with these capabilities, or its backend, cannot do."""
     refuse_beyond(op, can)
     if isinstance(op, Question):
@@ -128,7 +129,7 @@ def _unknown(dialect: Dialect, route: Route, body: bytes) -> int:
     return min(len(names - {field.name for field in dialect.fields[operation]}) for operation in read)
 
 
-def _read(dialect: Dialect, requests: Iterable[tuple[Route, Request]]) -> tuple[Request, Any]:
+def _read(dialect: Dialect, requests: Iterable[tuple[Route, Request]]) -> tuple[Request, Op]:
     """The first request that the dialect accepts. Raises Refused with the error of the first route if there is none."""
     refusal: Response | None = None
     for _, request in requests:
@@ -151,14 +152,15 @@ def reply(dialect: Dialect, backend: Backend, crossing: Crossing, answer: Respon
     """
     request, op = crossing.request, crossing.op
     try:
-        if crossing.question is not None:
+        if isinstance(op, Question):
+            assert crossing.question is not None
             return dialect.write(crossing.question.read(answer), op).body
         if answer.status != 200:
             raise backend.fault(answer, op)
         if op.stream and isinstance(op, (Chat, Complete)):
             return _streamed(lane_for(dialect, backend, op), answer.body)
         passthrough = dialect.passthrough.get(backend.reply_wire(op))
-        if passthrough is not None:
+        if passthrough is not None and not isinstance(op, Score):
             return passthrough.whole(answer, op)[0].body
         return dialect.write(read_whole(backend, answer, op), op).body
     except GatewayError as error:

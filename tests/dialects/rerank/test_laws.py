@@ -86,6 +86,7 @@ def test_law_1_every_path_ranks_alike(client: httpx.Client, top: int | None, cou
 def test_law_1_of_equals_the_first_comes_first() -> None:
     backend = backends.create("vllm")
     crossing = send(DIALECT, backend, b'{"query":"q","documents":["a","b","c"]}', Capabilities("w"), route="rerank_v2")
+    assert isinstance(crossing.op, Score)
     results = [{"index": index, "relevance_score": score} for index, score in ((2, 0.5), (0, 0.5), (1, 0.9))]
     said = backend.read_scores(Response(200, [JSON_TYPE], json.dumps({"results": results}).encode()), crossing.op)
     told = json.loads(DIALECT.write(said, crossing.op).body)["results"]
