@@ -70,6 +70,10 @@ test: install .venv-friendli/locked $(NODE)/node_modules/installed $(HELM)/node_
 coverage: install ## Show which lines of the gateway no test runs (ARGS=tests/wire: some tests alone)
 	$(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal --cov=gateway --cov-report=term-missing:skip-covered $(ARGS)
 
+.PHONY: mutants
+mutants: install ## Break rooms of the gateway at random, and show what no test notices (ARGS="fleet 20 --least 0.9")
+	$(BIN)/python -m scripts.mutants $(ARGS)
+
 # pytest's words for names, of which any may fit.
 SOME = $(subst $() , or ,$(strip $(ARGS)))
 
