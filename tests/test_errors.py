@@ -24,6 +24,7 @@ from gateway.core.messages import Op
 from gateway.core.ports import Backend, Capabilities
 from gateway.wire.openai.replies.refusals import ERRORS
 from tests.clients import REQUESTS
+from tests.conformance.cases import CASES, DIALECTS, Case
 from tests.harness import Stack
 
 ROOT = Path(__file__).parent.parent
@@ -187,6 +188,7 @@ def test_the_record_has_the_code_that_the_client_was_told(every_dialect: Stack, 
             for block in reply.iter_raw():
                 received += block
         assert (reply.status_code == 200) == midstream
+        received = received.partition(b"event: response.failed")[0]  # it has the codes of Codex
         told = set(re.findall(rb'code": ?"(\w+)"', received)) | {reply.headers.get("x-ms-error-code", "").encode()}
         assert told - {b""} == {stack.record()["code"].encode()}, (kind, more)
     served.backend = backend
@@ -526,3 +528,38 @@ def test_the_word_model_elsewhere_is_no_ambiguity(client: httpx.Client) -> None:
 def test_the_worker_sees_the_model_that_was_authorised(client: httpx.Client, stack: Stack) -> None:
     client.post(CHAT, json=body(model="alias"))
     assert json.loads(stack.sim.ledger.entries[-1].body)["model"] == "sim"
+
+
+# -- streams that fail ------------------------------------------------------------------------------------------------
+
+
+def _stream_ends() -> list[tuple[str, str, str]]:
+    """(dialect, view, how its failed streams end), from the page."""
+    section = PAGE.split("## In a stream")[1].split("\n## ")[0]
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in section.splitlines() if line[:3] == "| `"]
+    return [(name.strip("`"), cells[0], cells[2]) for cells in rows for name in cells[0].split(", ")]
+
+
+def test_a_failed_stream_ends_as_the_page_says() -> None:
+    """Every dialect and lane; of SageMaker's two ways the second has a row of its own."""
+    told = {name: end for name, _, end in _stream_ends() if name in DIALECTS}
+    told["sagemaker"] = "cut"
+    streaming = {case.client.dialect for case in CASES}
+    assert told.keys() == streaming
+    assert set(told.values()) == {"cut", "orderly end"}
+    for case in CASES:
+        if case.client.dialect != "sagemaker":
+            lane, _ = case.open()
+            assert lane.clean_end == (told[case.client.dialect] == "orderly end"), case
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.scenario.name == "usage alone"], ids=str)
+def test_a_failed_stream_never_has_the_mark_of_a_success(case: Case) -> None:
+    """A client that knows its API hears a failure and no end, before any output and behind some."""
+    for frames in ([], case.frames[:2]):
+        lane, _ = case.open()
+        out = b"".join(map(lane.feed, frames))
+        lane.error = GatewayError(Kind.TRUNCATED, "the worker broke off")
+        heard = case.client.hear(out + lane.fail(lane.error))
+        assert heard.error
+        assert not heard.complete

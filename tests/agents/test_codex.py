@@ -156,6 +156,26 @@ def test_an_answer_that_length_cut_off_is_no_success(tmp_path: Path) -> None:
     assert ran.events[-1]["type"] == "turn.failed", ran.said[-2000:]
 
 
+def failing(home: Path, fault: str) -> str:
+    """What it prints when every stream of its worker fails in the same way behind some text."""
+    prompt = conversation({"text": "This is a sentence that the fault cuts.", "fault": fault})
+    more = ("-c", "model_providers.dragoman.stream_max_retries=0")
+    with Stack(({**WORKER, "itl_ms": 20},), {"retry": {"attempts": 1}}) as stack:
+        ran = codex(stack.url, home, prompt, more=more)
+    assert ran.events[-1]["type"] == "turn.failed", ran.said[-2000:]
+    return str(ran.events[-1]["error"]["message"])
+
+
+def test_a_failed_stream_is_told_in_our_words(tmp_path: Path) -> None:
+    """A cut behind `response.failed` would hide them."""
+    assert failing(tmp_path, "reset@3").endswith(": the worker closed the connection before its answer was complete")
+
+
+def test_an_overloaded_worker_is_told_as_such(tmp_path: Path) -> None:
+    """By the code of `response.failed`."""
+    assert "at capacity" in failing(tmp_path, "error-frame:503@3")
+
+
 def test_a_conversation_is_compacted(tmp_path: Path) -> None:
     """The summary is an ordinary request, without tools, and the conversation goes on from it."""
     (tmp_path / "work").mkdir()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import httpx
 import pytest
 
 from gateway import backends, dialects
@@ -106,11 +105,3 @@ def keyed(**options: Any) -> tuple[str, dict[str, Any]]:
     """(a key, a configuration with it alone)"""
     key, entry = new_key("app")
     return key, {"auth": "keys", "keys": {"app": {"hash": entry.split("hash: ")[1].split()[0], **options}}}
-
-
-def read_cut(client: httpx.Client, path: str, asked: dict[str, Any]) -> str:
-    """A stream whose connection is cut, as its client hears it."""
-    seen: list[bytes] = []
-    with client.stream("POST", path, json=asked) as reply, pytest.raises(httpx.RemoteProtocolError):
-        seen.extend(reply.iter_raw())
-    return b"".join(seen).decode()

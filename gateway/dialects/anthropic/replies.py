@@ -182,6 +182,8 @@ class StreamWriter(EventWriter):
     workers interleave calls.
     """
 
+    clean_end = True  # every client takes `event: error` for a failure
+
     def __init__(self, op: Generate) -> None:
         super().__init__()
         self._op = op

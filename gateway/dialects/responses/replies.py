@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import ceil
 from typing import Any, assert_never
 
 from gateway.core.errors import Blame, GatewayError, Kind
@@ -187,6 +188,23 @@ def error_object(error: GatewayError, request: Request | None = None, op: Op | N
     canonical = "messages" if error.param is not None and error.param.startswith("messages.") else error.param
     message, param = in_own_words(error, canonical, FIELDS, request, op)
     return {"message": message, "type": type_, "param": param, "code": error.code or code}
+
+
+_CODEX_CODES: Mapping[Kind, str] = {
+    Kind.LIMITED: "rate_limit_exceeded",
+    Kind.CONTEXT_LENGTH: "context_length_exceeded",
+    Kind.OVERLOADED: "server_is_overloaded",
+}
+"""The codes of `response.failed` by which Codex waits, compacts or gives up. `error` has the finer ones of this
+gateway."""
+
+
+def write_failure(error: GatewayError, told: Mapping[str, Any]) -> dict[str, Any]:
+    """The member `error` of a failed response; told: its `error_object`. Codex reads the time to wait in the text."""
+    message = told["message"]
+    if error.kind is Kind.LIMITED and error.retry_after is not None:
+        message += f" Please try again in {max(1, ceil(error.retry_after))}s."
+    return {"code": _CODEX_CODES.get(error.kind, told["code"]), "message": message}
 
 
 def refuse(error: GatewayError, request: Request | None, op: Op | None) -> tuple[Response, str]:

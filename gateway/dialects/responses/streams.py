@@ -21,6 +21,7 @@ from gateway.dialects.responses.replies import (
     no_summary,
     response_object,
     whole_item,
+    write_failure,
 )
 from gateway.dialects.responses.requests import asked
 from gateway.wire import sse
@@ -75,6 +76,9 @@ class StreamWriter(EventWriter):
     time, but they are finished in order. The last one is finished with the worker's finish reason, which decides its
     status. A summary of the conversation is the one exception: its text is held, and is one item at the end.
     """
+
+    # Behind a cut Codex shows an error of its own and not the one in `response.failed`.
+    clean_end = True
 
     def __init__(self, op: Generate) -> None:
         super().__init__()
@@ -267,7 +271,7 @@ class StreamWriter(EventWriter):
         told = error_object(error, None, self._op)
         flat = {"code": told["code"], "message": told["message"], "param": told["param"], "error": told}
         out += self._frame("error", flat)
-        failed = {"code": told["code"], "message": told["message"]}
+        failed = write_failure(error, told)
         response = response_object(self._asked, self._model, self._created, "failed", self._done, error=failed)
         return out + self._event("response.failed", response)
 

@@ -32,7 +32,7 @@ from tests.dialects.anthropic.asking import (
     scripted,
     sent,
 )
-from tests.dialects.asking import HI, ONE, SIDE_BY_SIDE, TWO, keyed, read_cut
+from tests.dialects.asking import HI, ONE, SIDE_BY_SIDE, TWO, keyed
 from tests.dialects.asking import SCRIPTS as ALL_SCRIPTS
 from tests.harness import Stack, kept_alive
 
@@ -332,10 +332,10 @@ def test_law_12_before_the_first_block_a_failure_is_a_status(client: httpx.Clien
 
 
 @pytest.mark.parametrize("fault", ["reset@3", "eof@3", "fin@3"])
-def test_law_12_and_13_a_stream_that_stops_ends_with_one_error_and_is_cut(fault: str) -> None:
+def test_law_12_and_13_a_stream_that_stops_ends_with_one_error(fault: str) -> None:
     asked = scripted(stream=True, text="Hello there, how are you?", fault=fault)
     with Stack(workers=({"itl_ms": 20},)) as stack, httpx.Client(base_url=stack.url) as client:
-        events = frames(read_cut(client, "/v1/messages", asked))
+        events = frames(client.post("/v1/messages", json=asked).text)
     kinds = [event["type"] for event in events]
     assert kinds.count("error") == 1
     assert kinds[-1] == "error"
@@ -350,7 +350,6 @@ def test_law_13_no_event_but_the_workers_own_end_stops_a_message() -> None:
     said += writer.write(failed)
     assert b"message_stop" not in said
     assert b"message_delta" not in said
-    assert not writer.clean_end
 
 
 def test_law_14_silence_is_bridged_by_pings_behind_one_begin() -> None:

@@ -21,7 +21,7 @@ from gateway.core.messages import Thinking
 from gateway.core.ports import Capabilities
 from gateway.core.usage import Usage
 from gateway.translation.offline import send
-from tests.dialects.asking import ONE, SIDE_BY_SIDE, TWO, read_cut
+from tests.dialects.asking import ONE, SIDE_BY_SIDE, TWO
 from tests.dialects.asking import SCRIPTS as ALL_SCRIPTS
 from tests.dialects.responses.asking import (
     DIALECT,
@@ -344,10 +344,10 @@ def test_law_9_what_is_refused_is_named_as_its_client_knows_it() -> None:
 
 
 @pytest.mark.parametrize("fault", ["reset@3", "eof@3", "fin@3"])
-def test_law_10_a_stream_that_stops_fails_twice_and_is_cut(fault: str) -> None:
+def test_law_10_a_stream_that_stops_fails_twice_and_ends_in_order(fault: str) -> None:
     asked = scripted(stream=True, text="Hello there, how are you?", fault=fault)
     with Stack(workers=({"itl_ms": 20},)) as stack, httpx.Client(base_url=stack.url) as client:
-        error, failed = frames(read_cut(client, "/v1/responses", asked))[-2:]
+        error, failed = frames(client.post("/v1/responses", json=asked).text)[-2:]
     assert (error["type"], failed["type"]) == ("error", "response.failed")
     assert error["error"]["message"] == error["message"] == failed["response"]["error"]["message"]
     assert error["error"]["code"] == error["code"] == failed["response"]["error"]["code"] == "upstream_truncated"
@@ -360,7 +360,22 @@ def test_law_10_what_was_done_before_the_failure_stays() -> None:
     failed = Failed(GatewayError(Kind.TIMEOUT, "late"))
     events = stream_of(*parts, Delta(0, 1, "He"), failed)
     assert [item["type"] for item in events[-1]["response"]["output"]] == ["reasoning"]
-    assert not DIALECT.writer(read()).clean_end
+
+
+@pytest.mark.parametrize(
+    ("kind", "code", "text"),
+    [
+        (Kind.LIMITED, "rate_limit_exceeded", "late Please try again in 3s."),
+        (Kind.CONTEXT_LENGTH, "context_length_exceeded", "late"),
+        (Kind.OVERLOADED, "server_is_overloaded", "late"),
+        (Kind.TIMEOUT, "first_token_late", "late"),
+    ],
+)
+def test_law_10_a_failed_response_has_the_codes_that_codex_acts_on(kind: Kind, code: str, text: str) -> None:
+    """`error` keeps the finer one."""
+    *_, error, failed = stream_of(Failed(GatewayError(kind, "late", code="first_token_late", retry_after=2.5)))
+    assert failed["response"]["error"] == {"code": code, "message": text}
+    assert (error["code"], error["message"]) == ("first_token_late", "late")
 
 
 def test_law_11_silence_is_bridged_by_events_behind_one_begin() -> None:

@@ -17,7 +17,6 @@ from gateway.core.errors import GatewayError
 from gateway.dialects.responses.stored import with_past
 from gateway.pipeline import run
 from gateway.pipeline.response_store import MemoryResponseStore
-from tests.dialects.asking import read_cut
 from tests.dialects.responses.asking import body, frames, message, scripted
 from tests.harness import Stack
 from tests.redis.server import Server
@@ -183,7 +182,7 @@ def test_what_is_referred_to_holds_no_more_values_than_a_body() -> None:
 
 def test_a_reply_that_failed_is_not_stored(client: httpx.Client) -> None:
     asked = scripted(stream=True, text="Hello there, how are you?", fault="eof@3")
-    failed = frames(read_cut(client, "/v1/responses", asked))[-1]
+    failed = frames(client.post("/v1/responses", json=asked).text)[-1]
     assert failed["type"] == "response.failed"
     assert client.post("/v1/responses", json=body(previous_response_id=failed["response"]["id"])).status_code == 400
 
