@@ -27,9 +27,8 @@ class ByteBudget:
     def reserve(self, size: int) -> None:
         """Takes `size` bytes. Raises GatewayError(OVERLOADED), and takes nothing, if fewer are left."""
         if not self.take(size):
-            raise GatewayError(
-                Kind.OVERLOADED, "too many large requests are under way", code="no_room_for_body", retry_after=1.0
-            )
+            message = "too many large requests are under way"
+            raise GatewayError(Kind.OVERLOADED, message, code="no_room_for_body", retry_after=1.0)
 
     def take(self, size: int) -> bool:
         """Takes `size` bytes; False, and takes nothing, if fewer are left."""

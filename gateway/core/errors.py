@@ -136,6 +136,11 @@ def causes(error: BaseException | None) -> Iterator[BaseException]:
 
 def reply_too_large() -> GatewayError:
     """The error for a worker's answer above the size limit. Not retryable: another worker's would be as large."""
-    return GatewayError(
-        Kind.UPSTREAM, "the worker's answer is larger than allowed", code="upstream_too_large", retryable=False
-    )
+    message = "the worker's answer is larger than allowed"
+    return GatewayError(Kind.UPSTREAM, message, code="upstream_too_large", retryable=False)
+
+
+def prompt_too_long(param: str, tokens: int, context: int) -> GatewayError:
+    """The error for a prompt, the field `param`, with more tokens than the model's context leaves room for."""
+    message = f"the prompt has {tokens} tokens; this model's context is {context}"
+    return GatewayError(Kind.CONTEXT_LENGTH, message, param=param)

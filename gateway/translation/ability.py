@@ -10,7 +10,7 @@ from typing import assert_never
 
 from msgspec.structs import replace
 
-from gateway.core.errors import GatewayError, Kind
+from gateway.core.errors import GatewayError, Kind, prompt_too_long
 from gateway.core.http import Request
 from gateway.core.messages import (
     Audio,
@@ -21,7 +21,6 @@ from gateway.core.messages import (
     Message,
     Op,
     Opaque,
-    Output,
     Question,
     Refusal,
     Score,
@@ -101,7 +100,10 @@ def _without_optional(op: Op, refusal: GatewayError) -> str:
 
 def _refuse_beyond(op: Op, can: Capabilities) -> None:
     if can.max_context is not None and type(op) is Complete:
-        _fits(op, can.max_context)
+        # The length of a text is known only to the worker's tokenizer.
+        longest = max((len(prompt) for prompt in op.prompts if not isinstance(prompt, str)), default=0)
+        if longest > can.max_context:
+            raise prompt_too_long("prompt", longest, can.max_context)
     if can.features is None and not can.lacks:
         return
     features = (_NEEDS if can.features is None else can.features) - can.lacks
@@ -117,17 +119,6 @@ def _refuse_beyond(op: Op, can: Capabilities) -> None:
             raise _beyond("does not rank documents", None)
     elif not isinstance(op, Question):
         assert_never(op)
-
-
-def _fits(op: Complete, max_context: int) -> None:
-    """Checks the length of prompts of token ids. The length of a text is known only to the worker's tokenizer."""
-    longest = max((len(prompt) for prompt in op.prompts if not isinstance(prompt, str)), default=0)
-    if longest > max_context:
-        raise GatewayError(
-            Kind.CONTEXT_LENGTH,
-            f"the prompt has {longest} tokens; this model's context is {max_context}",
-            param="prompt",
-        )
 
 
 def _chat(op: Chat, features: frozenset[str]) -> None:
@@ -158,19 +149,14 @@ def _complete(op: Complete, features: frozenset[str]) -> None:
 
 
 def _generate(op: Chat | Complete, features: frozenset[str]) -> None:
-    if op.output is not None:
-        _output(op.output, features)
+    needs = _OUTPUT.get(op.output.kind) if op.output is not None else None
+    if op.output is not None and needs is not None and features.isdisjoint(needs):
+        word = _OUTPUT_WORDS.get(op.output.kind, op.output.kind)
+        raise _beyond(f"cannot be held to the output format {word}", "response_format", word)
     if op.logprobs is not None and "logprobs" not in features:
         raise _beyond("gives no logprobs", "logprobs")
     if op.want_tokens and "token_ids" not in features:
         raise _beyond("gives no token ids", "tokens")
-
-
-def _output(output: Output, features: frozenset[str]) -> None:
-    needs = _OUTPUT.get(output.kind)
-    if needs is not None and features.isdisjoint(needs):
-        word = _OUTPUT_WORDS.get(output.kind, output.kind)
-        raise _beyond(f"cannot be held to the output format {word}", "response_format", word)
 
 
 def _content(message: Message) -> Iterator[tuple[int, str]]:

@@ -70,11 +70,8 @@ class ContinuedReader:
     def _begun(self, event: PartStart) -> Iterator[Event]:
         if event.kind == "thinking":
             # The client has seen the text that this thinking should have come before.
-            yield Failed(
-                GatewayError(
-                    Kind.UPSTREAM, "the reply could not be continued: the other worker began with its thinking"
-                )
-            )
+            message = "the reply could not be continued: the other worker began with its thinking"
+            yield Failed(GatewayError(Kind.UPSTREAM, message))
             return
         if self._shift is None and self._part is not None and event.kind == "text":
             self._shift = self._part.index - event.index

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from gateway.core.errors import GatewayError, Kind
+from gateway.core.errors import GatewayError, Kind, prompt_too_long
 from gateway.core.lifecycle import TokenCount
 from gateway.core.messages import Chat, Complete, Generate, Op
 from gateway.core.ports import Ask, Backend, Capabilities
@@ -66,13 +66,13 @@ def apply_prompt_length(op: Generate, prompt: int, can: Capabilities | None = No
     if op.max_total is not None:
         room = op.max_total - prompt
         if room < 1:
-            raise _senseless("max_total_tokens", f"leaves nothing to generate after {prompt} tokens")
+            raise _impossible("max_total_tokens", f"leaves nothing to generate after {prompt} tokens")
         op.max_output = room if op.max_output is None else min(op.max_output, room)
     least = op.sampling.min_tokens or 0
     if op.min_total is not None and op.min_total - prompt > least:
         least, named = op.min_total - prompt, "min_total_tokens"
     if op.max_output is not None and least > op.max_output:
-        raise _senseless(named, "asks for more than the greatest length allows")
+        raise _impossible(named, "asks for more than the greatest length allows")
     op.sampling = replace(op.sampling, min_tokens=least or None)
     op.max_total = op.min_total = None
     return ()
@@ -92,16 +92,12 @@ def _fit(op: Chat, prompt: int, can: Capabilities | None) -> tuple[str, ...]:
     if context is None or op.max_output is None:
         return ()
     if prompt >= context:
-        raise GatewayError(
-            Kind.CONTEXT_LENGTH,
-            f"the prompt has {prompt} tokens; this model's context is {context}",
-            param="messages",
-        )
+        raise prompt_too_long("messages", prompt, context)
     if op.max_output <= context - prompt:
         return ()
     op.max_output = context - prompt
     return ("max_tokens",)
 
 
-def _senseless(param: str, why: str) -> GatewayError:
+def _impossible(param: str, why: str) -> GatewayError:
     return GatewayError(Kind.BAD_REQUEST, f"'{param}' {why}", param=param, code="invalid_value")

@@ -12,7 +12,7 @@ from msgspec import Raw, Struct
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.fields import ExtrasPolicy
 from gateway.core.http import Request
-from gateway.core.messages import Chat, Embed, Extra, Image, Part, Sampling, Text
+from gateway.core.messages import Chat, Embed, Extra, Image, Part, Text
 from gateway.dialects._shared.faults import unsupported, wrong
 from gateway.wire import images
 from gateway.wire.json import NULL
@@ -102,7 +102,15 @@ def read_chat(body: bytes, raw: dict[str, Raw], unknown: Extra, dropped: tuple[s
             for message in op.messages
         )
     )
-    op.sampling = _with_defaults(op.sampling)
+    # The specification's defaults: vLLM would take absent values from the model's generation_config.
+    given = op.sampling
+    op.sampling = msgspec.structs.replace(
+        given,
+        temperature=1.0 if given.temperature is None else given.temperature,
+        top_p=1.0 if given.top_p is None else given.top_p,
+        frequency_penalty=given.frequency_penalty or 0.0,
+        presence_penalty=given.presence_penalty or 0.0,
+    )
     return op
 
 
@@ -116,17 +124,6 @@ def read_embed(body: bytes, raw: dict[str, Raw], unknown: Extra, dropped: tuple[
     op = reading.read_embed(body, raw, extra, dropped)
     op.raw = op.wire = None
     return op
-
-
-def _with_defaults(sampling: Sampling) -> Sampling:
-    """Fills in the specification's defaults: vLLM would take absent values from the model's generation_config."""
-    return msgspec.structs.replace(
-        sampling,
-        temperature=1.0 if sampling.temperature is None else sampling.temperature,
-        top_p=1.0 if sampling.top_p is None else sampling.top_p,
-        frequency_penalty=sampling.frequency_penalty or 0.0,
-        presence_penalty=sampling.presence_penalty or 0.0,
-    )
 
 
 def _read_part(raw: Raw, place: str) -> Part:

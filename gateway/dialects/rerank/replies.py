@@ -37,7 +37,16 @@ def write_text(reply: Detokenized) -> Response:
 
 
 def write_scores(reply: Scores, op: Op) -> Response:
-    body = _ranked(reply, op, op.memo) if isinstance(op.memo, Ranking) else _scored(reply, op)
+    if isinstance(op.memo, Ranking):
+        return Response(200, [JSON_TYPE], encode(_ranked(reply, op, op.memo)))
+    body = {
+        "id": f"score-{op.memo}",
+        "object": "list",
+        "created": int(DEFAULTS.now()),
+        "model": writing.shown(op, reply.model),
+        "data": [{"index": index, "object": "score", "score": score} for index, score in enumerate(reply.scores)],
+        "usage": {**_usage(reply.usage), "completion_tokens": 0},
+    }
     return Response(200, [JSON_TYPE], encode(body))
 
 
@@ -65,17 +74,6 @@ def _ranked(reply: Scores, op: Op, asked: Ranking) -> Any:
 def _usage(usage: Usage | None) -> dict[str, int]:
     tokens = (usage.input or 0) if usage is not None else 0
     return {"prompt_tokens": tokens, "total_tokens": tokens}
-
-
-def _scored(reply: Scores, op: Op) -> dict[str, Any]:
-    return {
-        "id": f"score-{op.memo}",
-        "object": "list",
-        "created": int(DEFAULTS.now()),
-        "model": writing.shown(op, reply.model),
-        "data": [{"index": index, "object": "score", "score": score} for index, score in enumerate(reply.scores)],
-        "usage": {**_usage(reply.usage), "completion_tokens": 0},
-    }
 
 
 # -- errors -----------------------------------------------------------------------------------------------------------
