@@ -39,9 +39,7 @@ _NOUNS = {"vision": "images", "audio": "audio"}
 _OUTPUT = {
     "json": ("json", "json_schema"),
     "schema": ("json_schema",),
-    "regex": ("regex",),
-    "grammar": ("regex",),
-    "choice": ("regex",),
+    **dict.fromkeys(("regex", "grammar", "choice"), ("regex",)),
 }
 _NEEDS = frozenset({"tools", "vision", "audio", "reasoning", "embeddings", "completions", "beams", "prompt_tokens"})
 _NEEDS |= {"logprobs", "token_ids", "json", "json_schema", "regex", "scores"}

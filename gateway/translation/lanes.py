@@ -21,11 +21,7 @@ from gateway.translation.continued import ContinuedReader
 
 
 def lane_for(
-    dialect: Dialect,
-    backend: Backend,
-    op: Generate,
-    max_buffered_bytes: int = sys.maxsize,
-    seen: SeenText = NOT_KEPT,
+    dialect: Dialect, backend: Backend, op: Generate, max_buffered_bytes: int = sys.maxsize, seen: SeenText = NOT_KEPT
 ) -> Lane:
     """A lane for one streamed reply to `op`: the passthrough lane where dialect and backend speak the same wire, else
     the event lane. seen keeps the text of the reply."""

@@ -28,22 +28,15 @@ def length_request(op: Op, backend: Backend, can: Capabilities, estimate: int = 
     """
     if type(op) is Complete and (op.max_total is not None or op.min_total is not None):
         return backend.count(op, can)
-    if isinstance(op, Chat) and _may_exceed(op, can, estimate):
+    if not isinstance(op, Chat) or not op.fit_output or op.max_output is None or can.max_context is None:
+        return None
+    if estimate + op.max_output > can.max_context:
         try:
             return backend.count(op, can)
         except GatewayError as error:
             if error.kind is not Kind.UNSUPPORTED:
                 raise
     return None
-
-
-def _may_exceed(op: Chat, can: Capabilities, prompt: int) -> bool:
-    return (
-        op.fit_output
-        and op.max_output is not None
-        and can.max_context is not None
-        and prompt + op.max_output > can.max_context
-    )
 
 
 def without(op: T) -> T:

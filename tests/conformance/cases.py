@@ -28,7 +28,9 @@ CAN = Capabilities("sim")
 DEFAULTS = ReplyDefaults(lambda: float(START.created), lambda prefix: prefix + "0" * 24)
 DIALECTS: dict[str, Dialect] = {name: dialects.create(name, Settings()) for name in dialects.REGISTRY}
 # The seeds that this dialect draws are the same in every run of a case.
-Friendli.draw = staticmethod(lambda below: 7)
+_friendli = Friendli()
+_friendli.draw = lambda below: 7
+DIALECTS["friendli"] = _friendli
 BACKENDS: dict[str, Backend] = {name: backends.create(name, DEFAULTS) for name in backends.REGISTRY}
 OPS: dict[str, Chat | Complete] = {
     "chat": Chat(model="m", messages=()),

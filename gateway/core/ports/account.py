@@ -94,12 +94,7 @@ class RateLimiter(Protocol):
         """The most that `op` may use, for `admit`. It takes long for a large request."""
 
     async def admit(
-        self,
-        record: RequestRecord,
-        cost: Cost | None,
-        scope: Any,
-        headers: Headers,
-        charges: list[Charge],
+        self, record: RequestRecord, cost: Cost | None, scope: Any, headers: Headers, charges: list[Charge]
     ) -> None:
         """Admits the request of the key, team and model in `record`, and adds its charge to `charges`, which has
         those that were made for it before. Raises GatewayError, and charges nothing, if a limit refuses it.

@@ -14,6 +14,7 @@ _LAST = "a last message of the assistant is gone on with, which only vLLM can do
 _THINKING = f"enabled: {_LEVEL}, by its budget; disabled: none; adaptive says nothing. Left out for a model that cannot"
 _EFFORT = f"{_LEVEL}; goes before thinking. Left out for a model that cannot"
 _SCHEMA = {"type": "json_schema", "schema": {"type": "object"}}
+_CHOICE = "auto where it names a tool that was left out"
 _LENGTH = "says nothing of a prompt's length"
 
 _PROMPT = (
@@ -35,13 +36,7 @@ FIELDS: Mapping[str, Sequence[Field]] = {
         renamed("stop_sequences", "stop", ["END"]),
         *rows("mapped", "", temperature=0.5, top_p=0.9),
         Field("top_k", "mapped", 5, "left out and named for workers without it"),
-        Field(
-            "tool_choice",
-            "mapped",
-            {"type": "any"},
-            "auto where it names a tool that was left out",
-            beside={"tools": _TOOLS},
-        ),
+        Field("tool_choice", "mapped", {"type": "any"}, _CHOICE, beside={"tools": _TOOLS}),
         renamed("thinking", "reasoning_effort", {"type": "enabled", "budget_tokens": 8192}, _THINKING),
         renamed("output_config.effort", "reasoning_effort", "low", _EFFORT),
         renamed("output_config.format", "response_format", _SCHEMA),

@@ -17,6 +17,7 @@ _TOTAL = "less the prompt's length; for a text the worker is asked for it first;
 _NGRAM = "unless 0 or 1: vLLM has none; mapped where its workers run our logits processor"
 _ENCODER = "unless 1: only for encoder-decoder models, of which none is served"
 _WORDS = "entries of one id; longer ones 422, mapped where the workers run our logits processor"
+_ENDS = "the ids of all entries: any one of them ends the choice"
 _SEARCH = "DETERMINISTIC only, else 422; ignored without num_beams, as specified"
 _STOPPING = "unless false: vLLM has none; 400 without num_beams"
 _FORMAT = "response_format or structured_outputs"
@@ -48,12 +49,7 @@ FIELDS: Mapping[str, Sequence[Field]] = {
         *mapped("top_k", note="0, no filter, is sent when absent"),
         *mapped("top_p", note="1 is sent when absent"),
         *mapped("stop", note="400 with num_beams"),
-        renamed(
-            "stop_tokens",
-            "stop_token_ids",
-            [{"tokens": [7]}],
-            "the ids of all entries: any one of them ends the choice",
-        ),
+        renamed("stop_tokens", "stop_token_ids", [{"tokens": [7]}], _ENDS),
         Field("seed", "mapped", 42, "drawn when absent; a list must rise by one, else 422"),
         *rows("refused", "unless empty", token_index_to_replace=[0], embedding_to_replace=[0.5]),
         Field("beam_search_type", "consumed", "DETERMINISTIC", _SEARCH, beside=_BEAMS, probe="STOCHASTIC"),

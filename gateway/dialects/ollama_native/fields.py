@@ -32,6 +32,7 @@ _NOTES = {
 _MODEL = model_row("names the pool; `m` and `m:latest` are one model")
 _KEEP = Field("keep_alive", "ignored", "5m", "workers keep their model")
 _TEMPLATE = "the template is the worker's"
+_TURNS = "also images, thinking, and results of tools that name no call"
 _THINK = "false: none, left out for a model that cannot think; true: medium; max: high"
 _TRUNCATE = "true when absent: truncate_prompt_tokens for vLLM; others refuse an input that is too long"
 _RAW = "messages, path, prompt, max_tokens"
@@ -52,11 +53,7 @@ _COMMON = (
 )
 
 FIELDS: Mapping[str, Sequence[Field]] = {
-    "chat": (
-        *mapped("messages", note="also images, thinking, and results of tools that name no call"),
-        TOOLS[0],
-        *_COMMON,
-    ),
+    "chat": (*mapped("messages", note=_TURNS), TOOLS[0], *_COMMON),
     "complete": (
         renamed("prompt", "messages", "hi", "one message of the user; as it is with `raw`"),
         renamed("system", "messages", "be brief"),

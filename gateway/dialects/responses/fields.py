@@ -26,15 +26,15 @@ _REFUSED = (
     Field("prompt", "refused", {"id": "pmpt_1"}, _NOT_STORED),
 )
 _CHOICE = "auto where it names a tool that was left out; allowed_tools shortens the list"
+_STORE = "the reply says whether it is stored; true is named where nothing is"
+_STREAM = "usage is always told, and nothing is obfuscated"
 _EFFORT = "xhigh and max are high. Left out and named for a model that does not reason"
 _INCLUDE = "logprobs, and reasoning.encrypted_content; what else it names is dropped and named"
 FIELDS: Mapping[str, Sequence[Field]] = {
     "chat": (
         *_PROMPT,
         Field("stream", "mapped", True),
-        *rows(
-            "ignored", "usage is always told, and nothing is obfuscated", stream_options={"include_obfuscation": False}
-        ),
+        Field("stream_options", "ignored", {"include_obfuscation": False}, _STREAM),
         renamed("max_output_tokens", "max_tokens", 24, "what exceeds the context is cut off, and named"),
         *rows("mapped", "", temperature=0.5, top_p=0.9),
         renamed("top_logprobs", "logprobs, top_logprobs", 2),
@@ -50,13 +50,7 @@ FIELDS: Mapping[str, Sequence[Field]] = {
         Field("reasoning.context", "ignored", "all_turns", NO_PLACE),
         Field("reasoning.mode", "ignored", "auto", NO_PLACE),
         Field("include", "emulated", ["message.output_text.logprobs"], _INCLUDE, to="logprobs"),
-        Field(
-            "store",
-            "consumed",
-            False,
-            "the reply says whether it is stored; true is named where nothing is",
-            probe=True,
-        ),
+        Field("store", "consumed", False, _STORE, probe=True),
         Field("background", "refused", True, "unless it is false"),
         *_REFUSED,
         *rows("ignored", NO_PLACE, truncation="auto", service_tier="auto", safety_identifier="s", max_tool_calls=5),

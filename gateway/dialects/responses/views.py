@@ -72,20 +72,9 @@ class ItemIn(Object):
     tools: list[Raw] | None = None
 
 
-ITEMS = frozenset(
-    [
-        "message",
-        "reasoning",
-        "function_call",
-        "function_call_output",
-        "custom_tool_call",
-        "custom_tool_call_output",
-        "additional_tools",
-        "item_reference",
-        "compaction",
-        "compaction_trigger",
-    ]
-)
+_CALLS = ("function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output")
+_REFERENCES = ("additional_tools", "item_reference", "compaction", "compaction_trigger")
+ITEMS = frozenset({"message", "reasoning", *_CALLS, *_REFERENCES})
 """The types of items that are parsed."""
 
 
