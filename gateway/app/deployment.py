@@ -88,7 +88,7 @@ class Deployment:
             relay=config.relay,
             body_budget=host.body_budget,
             kept=host.kept,
-            retries=Retries(config.retry.attempts, budget.earn, budget.spend),
+            retries=Retries(config.retry.attempts, budget.earn, budget.spend, config.retry.wait_s),
             clock=clock,
             active=ActiveRequests(),
             guard=host.guard,

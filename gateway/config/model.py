@@ -233,7 +233,7 @@ class Relay(Section):
 
 
 class Retry(Section):
-    """Retries on another worker, only before the first byte has reached the client."""
+    """Other workers for requests that one has failed."""
 
     attempts: Whole = Field(default=3, ge=1, le=10)
     """Most workers tried for one request; 1: without retries."""
@@ -241,6 +241,8 @@ class Retry(Section):
     """Most retries, as a share of requests."""
     min_per_second: Share = Field(default=3.0, ge=0, le=10000)
     """Retries a second that are allowed in any case."""
+    wait_s: Seconds = Field(default=10.0, ge=0, le=_DAY)
+    """Longest wait of a request that has lost its worker, while no other can take it: one may return. 0: none."""
 
 
 class Health(Section):

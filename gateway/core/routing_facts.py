@@ -30,6 +30,7 @@ class RoutingFacts(Struct):
     tenant           takes turns with other tenants while the request waits
     size             bytes of the request's body
     until            when its client gives up, in seconds of the gateway's clock; None if that is not known
+    patience         seconds for which it waits while no worker could serve it: it has lost one, and one may return
 
     policy           the policy that picked
     why              session | prefix | home | load | turn | trial | only
@@ -56,6 +57,7 @@ class RoutingFacts(Struct):
     tenant: str = ""
     size: int = 0
     until: float | None = None
+    patience: float = 0.0
     policy: str = ""
     why: str = ""
     matched: int = 0

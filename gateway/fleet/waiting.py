@@ -85,16 +85,18 @@ class QueuedRequest(Waiter):
 
     lacking  the workers that lack what it asks for; `lacks` returns the current ones, or is None if no worker ever does
     tried    the workers that it has tried
+    patient  no worker could serve it when it came, and it waits for one to return
     timer    ends its wait
     since    when it began
     """
 
-    __slots__ = ("future", "lacking", "lacks", "routing", "since", "timer", "tried")
+    __slots__ = ("future", "lacking", "lacks", "patient", "routing", "since", "timer", "tried")
 
     unsuitable: frozenset[Worker]
     lacking: frozenset[Worker]
     lacks: Lacking | None
     tried: frozenset[Worker]
+    patient: bool
     routing: RoutingFacts
     future: asyncio.Future[Worker]
     since: float
@@ -150,23 +152,26 @@ class WaitQueue:
         options = self.options
         lacking = lacks() if lacks is not None else frozenset[Worker]()
         unsuitable = lacking.union(tried)
-        cold = not self._may_serve(unsuitable, now)
-        if cold and (unsuitable or not options.cold_start_s):
+        cold, patience = not self._may_serve(unsuitable, now), routing.patience
+        if cold and not patience and (unsuitable or not options.cold_start_s):
             self._events.refused("no_worker")
             raise no_worker()
         # If the policy reads no prompts, the size of the body has to do.
         tokens = routing.prompt + routing.output or routing.size // CHARACTERS + OUTPUT_COSTS * OUTPUT
-        request = QueuedRequest(routing.tenant, priority, tokens, routing.size, unsuitable, bool(tried))
+        is_retry = bool(tried or patience)
+        request = QueuedRequest(routing.tenant, priority, tokens, routing.size, unsuitable, is_retry)
         request.lacking, request.lacks, request.tried = lacking, lacks, frozenset(tried)
-        if not tried:  # a retry has waited already, and the retry budget bounds how many there are
+        request.patient = cold and patience > 0
+        if not is_retry:  # a retry has waited already, and the retry budget bounds how many there are
             if not cold:
                 self._check_wait(request, routing.until, now)
             self._make_room(request, now)
         loop = asyncio.get_running_loop()
         request.routing, request.since = routing, now
         request.future = loop.create_future()
-        request.timer = loop.call_later(options.cold_start_s if cold else options.timeout_s, self._expire, request)
-        if not tried and unsuitable not in self._speeds:
+        longest = options.timeout_s if not cold else patience or options.cold_start_s
+        request.timer = loop.call_later(longest, self._expire, request)
+        if not is_retry and unsuitable not in self._speeds:
             self._new_speed(unsuitable)
         self.queue.add(request)
         if not cold and unsuitable in self._speeds:
@@ -242,8 +247,9 @@ class WaitQueue:
         self._seen = states
         if any(states.able <= kind for kind in queue.kinds):
             cold = self.options.cold_start_s > 0
-            for request in [one for one in queue if states.able <= one.unsuitable and (one.unsuitable or not cold)]:
-                self._refuse(request, no_worker(), "no_worker")
+            for request in list(queue):
+                if states.able <= request.unsuitable and not request.patient and (request.unsuitable or not cold):
+                    self._refuse(request, no_worker(), "no_worker")
 
     def _give(self, request: QueuedRequest, now: float) -> bool:
         """Whether `request` is off the queue: served, or cancelled."""
@@ -299,12 +305,14 @@ class WaitQueue:
             wait = self._retry_after(request, now)
             self._refuse(request, GatewayError(Kind.OVERLOADED, message, retry_after=wait), "late")
         else:
-            self._refuse(request, no_worker(), "no_worker")
+            self._refuse(request, no_worker(), None if request.patient else "no_worker")
 
-    def _refuse(self, request: QueuedRequest, error: GatewayError, reason: Refusal) -> None:
+    def _refuse(self, request: QueuedRequest, error: GatewayError, reason: Refusal | None) -> None:
+        """reason: None if the request will come again."""
         self.queue.remove(request)
         if not request.future.done():
-            self._events.refused(reason)
+            if reason is not None:
+                self._events.refused(reason)
             request.future.set_exception(error)
 
     def _ahead(self, request: QueuedRequest) -> int:

@@ -21,14 +21,19 @@ from gateway.core.usage import Usage
 from gateway.light_task import AnyTask, current_task
 from gateway.pipeline.call import Call
 from gateway.pipeline.going_on import Continuation, breaks, resumed
-from gateway.pipeline.moving import late, leave, reason_of
+from gateway.pipeline.moving import MOVES, late, leave, reason_of
 from gateway.pipeline.offload import offload
+from gateway.pipeline.other_models import UNAVAILABLE
 from gateway.pipeline.pump import Pump
 from gateway.pipeline.timing import milliseconds
 from gateway.pipeline.visit import Fault, Visit, error_of
 from gateway.translation.lanes import lane_for
 from gateway.translation.whole import read_whole
 from gateway.wire.bulk import is_large
+
+_PROBED_S = 0.25
+"""Seconds in which a worker that has just failed is probed."""
+_LOOK_S = 1.0
 
 
 class Attempts:
@@ -93,8 +98,31 @@ class Attempts:
         return None if worker is None else self._visit(worker)
 
     async def _wait(self, tried: Sequence[WorkerHandle]) -> Visit:
+        """A visit, after a wait in the queue. A request that has lost its worker, and that no other could serve, waits
+        for one to return; it may be one that it has tried. Raises GatewayError as `Pool.acquire` does."""
         call = self._call
-        return self._visit(await call.served.pool.acquire(tried, call.principal.priority, call.routing))
+        clock, pool, routing = call.runtime.clock, call.served.pool, call.routing
+        give_up_at = clock() + call.runtime.retries.wait_s if self._lost_worker() else 0.0
+        pause = _PROBED_S
+        while True:
+            routing.patience = max(0.0, min(pause, give_up_at - clock())) if give_up_at else 0.0
+            try:
+                return self._visit(await pool.acquire(tried, call.principal.priority, routing))
+            except GatewayError as error:
+                # A worker that has failed the request and lives on is not asked again.
+                if error.kind is not Kind.NO_WORKER or not routing.patience or pool.may_serve(()):
+                    raise
+            tried, pause = (), _LOOK_S
+
+    def _lost_worker(self) -> bool:
+        """Whether the request may wait for a worker to return: another one has begun with it, and has ended, stalls or
+        leaves; and no fallback is there."""
+        call, failure = self._call, self._failure
+        if failure is None or call.continuation is not None:
+            return failure is not None
+        others = call.served.other_models
+        fallback = others is not None and bool(others.fallback) and UNAVAILABLE in others.on
+        return not fallback and (failure.broke or failure.code in MOVES)
 
     def _visit(self, worker: WorkerHandle) -> Visit:
         call = self._call

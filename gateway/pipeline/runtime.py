@@ -63,11 +63,13 @@ class ActiveRequests:
 
 class Retries(Struct, frozen=True):
     """attempts: workers that one request may be sent to. spend: takes from the retry budget, and returns whether a
-    retry may be made; earn feeds it."""
+    retry may be made; earn feeds it. wait_s: for how long a request that has lost its worker waits for one to return.
+    """
 
     attempts: int
     earn: Callable[[], None]
     spend: Callable[[], bool]
+    wait_s: float
 
 
 class Stages(Struct, frozen=True):

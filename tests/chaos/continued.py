@@ -172,9 +172,9 @@ async def killed_and_back(worker: Process) -> Process:
     return again
 
 
-@row("G3", "two workers die in one stream, then all, in every dialect")
+@row("G3", "two workers die in one stream, then all, and one returns, in every dialect")
 async def two_deaths(findings: Findings) -> None:
-    async with house({}, CONFIG, 1, [("--itl-ms", "50")] * 3) as at:
+    async with house({}, {**CONFIG, "retry": {**CONFIG["retry"], "wait_s": 5}}, 1, [("--itl-ms", "50")] * 3) as at:
         await known(at)
         streams = [asyncio.create_task(read(at, way, number, 60)) for number, way in enumerate(GENERATING)]
         for worker in at.workers[:2]:
@@ -190,6 +190,15 @@ async def two_deaths(findings: Findings) -> None:
         findings.none("usages without the output of each worker", odd, len(records))
 
         streams = [asyncio.create_task(read(at, way, 1000 + number, 60)) for number, way in enumerate(GENERATING)]
+        await asyncio.sleep(0.8)
+        at.workers[2].process.send_signal(signal.SIGKILL)
+        await asyncio.sleep(2)
+        at.workers[2] = await at.workers[2].again()
+        done = await asyncio.gather(*streams)
+        wrong = [text for text in (one.wrong() for one in done) if text]
+        findings.none("streams that are not whole though the last worker was away for 2 s", wrong, len(done))
+
+        streams = [asyncio.create_task(read(at, way, 2000 + number, 60)) for number, way in enumerate(GENERATING)]
         await asyncio.sleep(0.8)
         at.workers[2].process.send_signal(signal.SIGKILL)
         done = await asyncio.gather(*streams)

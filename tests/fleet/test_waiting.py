@@ -182,6 +182,25 @@ async def test_the_wait_for_the_first_worker_ends() -> None:
     assert reasons == ["no_worker"]
 
 
+async def test_a_request_that_lost_its_worker_waits_for_one_to_return() -> None:
+    reasons: list[Refusal] = []
+    one = pool(workers(1), max_waiting=0, on_refuse=reasons.append)
+    (worker,) = one.workers
+    worker.ready = False
+    patient = asyncio.create_task(one.acquire((), 0, RoutingFacts(patience=60)))
+    await asyncio.sleep(0)
+    assert await kind_of(asyncio.create_task(one.acquire())) is Kind.NO_WORKER
+    worker.freed()
+    assert not patient.done()
+    worker.ready = True
+    worker.freed()
+    assert await patient is worker
+    worker.ready = False
+    brief = asyncio.create_task(one.acquire((), 0, RoutingFacts(patience=0.01)))
+    assert await kind_of(brief) is Kind.NO_WORKER
+    assert reasons == ["no_worker"], "that of the other one: it comes again"
+
+
 async def test_one_who_waits_is_not_handed_a_worker_that_it_tried() -> None:
     a, b = members = workers(2, max_in_flight=1)
     one = pool(members)

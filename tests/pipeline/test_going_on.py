@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -16,7 +17,7 @@ from gateway.pipeline.client import AsgiClient
 from gateway.pipeline.moving import LEAVING, STALLED
 from tests.clients import WAYS, Way
 from tests.conformance.clients import CLIENTS, Heard
-from tests.harness import Stack, until
+from tests.harness import PROBED, Stack, until
 from tests.pipeline.test_pump import PATH, TOOL, chat, plain_asgi, scripted
 
 TEXT = "Ein naïver Gruß an 漢字 und 🎉 fünf Wörter mehr."
@@ -148,13 +149,44 @@ def test_a_stream_that_has_its_most_tokens_ends(three: Stack) -> None:
 
 def test_nobody_is_left(wrap: Callable[[Any], Any]) -> None:
     """The client gets the error of the death, in its own form."""
-    with Stack(config=ROUND, wrap=wrap) as stack:
+    with Stack(config={**ROUND, "retry": {"wait_s": 0.5}}, wrap=wrap) as stack:
         stream, record = broken_once(stack, "die@2", PATH, chat(scripted(text=TEXT), stream=True))
         assert b'"upstream_truncated"' in stream
         assert (record["outcome"], record["code"], record["not_continued"]) == (
             "failed", "upstream_truncated", "no_worker",
         )  # fmt: skip
         assert record["continued"] == []
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["seen", "unseen"])
+def test_all_die_and_one_returns(wrap: Callable[[Any], Any], stream: bool) -> None:
+    """The request waits in the queue, its client gets keep-alives, and no other request is refused for it."""
+    config = {**ROUND, **PROBED, "relay": {"keepalive_s": 0.1}}
+    # Two deaths before the first token are the request's own fault.
+    with Stack(({}, {}) if stream else ({},), config=config, wrap=wrap) as stack:
+        for sim in stack.sims:
+            sim.fault("die@20" if stream else "die@before", 1)
+        text = " ".join([TEXT] * 5)
+        body = chat(scripted(text=text), stream=stream, max_tokens=1000)
+        answers: list[bytes] = []
+        asking = threading.Thread(target=lambda: answers.append(posted(stack, PATH, body)))
+        asking.start()
+        pool = stack.gateway.deployment.pools["m"]
+        until(lambda: not pool.ready and pool.waiting == 1)
+        returned = stack.sims[-1]
+        returned.fault("")
+        stack.run(returned.start())
+        asking.join(30)
+        (answer,) = answers
+        if stream:
+            assert text_of(answer) == text
+            assert answer.count(b":\n\n") + answer.count(b"\n\n\n") >= 1
+        else:
+            assert json.loads(answer)["choices"][0]["message"]["content"] == text
+        record = stack.record()
+        assert (record["outcome"], record["worker"]) == ("ok", returned.url)
+        assert record["attempts"] == len(stack.sims) + 1
+        assert 'reason="no_worker"' not in httpx.get(stack.url + "/metrics").text
 
 
 CANNOT: dict[str, dict[str, Any]] = {
