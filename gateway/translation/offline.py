@@ -28,7 +28,6 @@ class Refused(Exception):
     """The client gets an error instead of a reply: `response`, as the client sees it."""
 
     def __init__(self, response: Response) -> None:
-        super().__init__(response.status)
         self.response = response
 
 

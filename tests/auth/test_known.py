@@ -38,7 +38,7 @@ def test_a_part_of_the_requests_own_key_is_found(begin: int, size: int) -> None:
     key = "".join(chr(48 + (7 * place) % 70) for place in range(62))
     part = key[begin : begin + size]
     found = KnownKeys().masked(f"the model '{part}' does not exist", [(b"x-api-key", key.encode())])
-    if len(part) >= 24:
+    if len(part) >= (16 if begin == 0 else 23):
         assert found == "the model '***' does not exist"
 
 

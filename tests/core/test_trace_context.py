@@ -13,6 +13,8 @@ NAMED = (b"traceparent", PARENT)
 def test_a_valid_context_is_found_among_other_headers() -> None:
     state = (b"tracestate", b"congo=t61rcWkgMzE,rojo@vendor=00f067aa0ba902b7")
     assert trace_context([(b"host", b"x"), NAMED, (b"accept", b"*/*"), state]) == [NAMED, state]
+    longest = (b"tracestate", b"a=" + b"x" * 253 + b",b=" + b"x" * 254)
+    assert trace_context([NAMED, longest]) == [NAMED, longest]
     assert trace_context([(b"host", b"x"), NAMED]) == [NAMED]
     assert trace_context([(b"host", b"x"), state]) == [], "a state without a parent is nobody's"
 
@@ -56,7 +58,8 @@ def test_a_newer_version_may_have_more() -> None:
         b"A=b",
         b"a=b=c",
         b"a=b,a=c",
-        b"a=" + b"x" * 511,
+        b"a=" + b"x" * 257,
+        b"a=" + b"x" * 253 + b",b=" + b"x" * 255,  # 513 bytes
         b"a=\x01",
         b"a=\xff",
         b",".join(b"k%d=v" % number for number in range(33)),

@@ -190,6 +190,12 @@ def test_a_turn_with_messages_that_have_no_parts_is_read() -> None:
     assert read(empty).previous_key == read(Chat(model="m", messages=(Message("user", ()),))).prompt_key
 
 
+def test_an_empty_system_message_moves_no_conversation() -> None:
+    plain = chat("hello")
+    led = Chat(model="m", messages=(Message("system", (Text(""),)), *plain.messages))
+    assert read(led).first_texts == read(plain).first_texts == ("", "", "hello", "hello")
+
+
 # -- the index ------------------------------------------------------------------------------------------------------
 
 

@@ -136,6 +136,10 @@ async def test_the_wait_for_an_adapter_is_told_by_how_fast_it_is_served() -> Non
         clock.now += 4.0
         one.release(first)
         assert await task is first
+    # What is known of the speed outlasts a change of the workers, also while a retry waits, which has no speed.
+    tasks.append(asyncio.create_task(adapter.acquire((second,), 0, RoutingFacts(size=4096))))
+    await asyncio.sleep(0)
+    one.refit_waiting()
     with pytest.raises(Busy, match=r"would be about 1\d s") as caught:
         await (await asking(adapter, "a", until=clock.now + 12))
     assert caught.value.code == "wait_too_long"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, closing, suppress
+from contextlib import asynccontextmanager, closing, nullcontext, suppress
 from typing import Any, cast
 
 import pytest
@@ -144,6 +144,14 @@ async def test_what_does_not_fit_ends_the_connection(said: bytes) -> None:
     async with asyncio.timeout(30), saying(answer) as port:
         with pytest.raises(Unfit):
             await listen(port)
+
+
+@pytest.mark.parametrize("size", [1024, 1025])
+async def test_a_command_of_at_most_1024_bytes_is_read(size: int) -> None:
+    reader: Any = asyncio.StreamReader()
+    reader.feed_data(b"\x06" + size.to_bytes(8, "big") + b"\x05OTHER".ljust(size) + b"\x00\x01a")
+    with pytest.raises(Unfit) if size > 1024 else nullcontext():
+        assert await Peer(reader, Sink(), MOST).receive() == [b"a"]  # type: ignore[arg-type]
 
 
 class Sink:

@@ -128,6 +128,7 @@ def test_what_a_backend_refuses_to_write_is_left_out_where_it_is_optional(
 def test_a_model_that_only_pools_takes_no_chat(features: set[str]) -> None:
     error = raised(refuse_beyond, chat(), Capabilities("m", features=frozenset(features)))
     assert (error.kind, error.code) == (Kind.UNSUPPORTED, "beyond_model")
+    assert ("makes embeddings only" in error.message) == (features == {"embeddings"})
     assert refuse_beyond(chat(), Capabilities("m", features=frozenset())) == (), "a plain chat needs no feature"
     for question in (Tokenize(model="m", prompt="hi", special=True), Detokenize(model="m", tokens=(1,))):
         assert refuse_beyond(question, Capabilities("m", features=frozenset(features))) == ()

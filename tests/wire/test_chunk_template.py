@@ -23,7 +23,7 @@ HEAD = {"id": "c-1", "object": "chat.completion.chunk", "created": 1, "model": "
 DELTA: tuple[str | int, ...] = ("choices", 0, "delta")
 
 
-def chunk(text: str, *, name: str = "content", index: int = 0, ascii: bool = True, **more: Any) -> bytes:
+def chunk(text: object, *, name: str = "content", index: int = 0, ascii: bool = True, **more: Any) -> bytes:
     choice = {"index": index, "delta": {name: text}, "logprobs": None, "finish_reason": None, **more}
     return json.dumps({**HEAD, "choices": [choice]}, separators=(",", ":"), ensure_ascii=ascii).encode()
 
@@ -142,6 +142,7 @@ _CHUNKS = st.one_of(
     st.builds(chunk, _TEXTS, token_ids=_IDS),
     st.builds(chunk, _TEXTS, finish_reason=st.sampled_from([None, None, "stop", "length"])),
     st.builds(chunk, _TEXTS, logprobs=st.just({"content": [{"token": "a", "logprob": -1.0}]})),
+    st.builds(chunk, st.just([{"index": 0, "id": "call", "function": {"name": "f"}}]), name=st.just("tool_calls")),
     st.just(b"[DONE]"),
     st.just(b'{"error":{"message":"boom","code":500}}'),
     st.just(b'{"choices":[{"delta":{"content":"a'),

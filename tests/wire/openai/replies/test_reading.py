@@ -325,7 +325,6 @@ def test_what_are_no_embeddings(said: bytes) -> None:
 @pytest.mark.parametrize(
     ("status", "said", "kind", "words", "retryable"),
     [
-        (400, {"error": {"message": "bad", "param": "n"}}, Kind.BAD_REQUEST, "bad", True),
         (400, {"message": "flat"}, Kind.BAD_REQUEST, "flat", True),
         (422, {"detail": [{"loc": ["n"]}]}, Kind.BAD_REQUEST, '[{"loc": ["n"]}]', True),
         (400, {"error": "text"}, Kind.BAD_REQUEST, "text", True),
@@ -346,6 +345,17 @@ def test_what_a_worker_answers_means(status: int, said: Any, kind: Kind, words: 
     assert (error.kind, error.upstream, error.retryable) == (kind, status, retryable)
     assert words in error.message
     assert "secret" not in error.message
+
+
+@pytest.mark.parametrize(
+    ("text", "param", "found"),
+    [("m is not a multimodal model", None, "messages"), ("is not a multimodal model", "n", "n")],
+)
+def test_the_parameter_of_an_error_is_the_workers_own_or_found_in_its_words(
+    text: str, param: str | None, found: str
+) -> None:
+    error = BACKEND.fault(Response(400, [], json.dumps({"error": {"message": text, "param": param}}).encode()))
+    assert (error.kind, error.message, error.param) == (Kind.BAD_REQUEST, text, found)
 
 
 @pytest.mark.parametrize(("said", "after"), [(b"7", 7.0), (b"Wed, 21 Oct 2026", 1.0), (b"", 1.0)])
