@@ -166,8 +166,7 @@ format: install ## Format the code and mend what ruff can
 
 .PHONY: docs
 docs: install ## Write the parts of docs/ that are made from the code
-	$(BIN)/python -m gateway.config update docs
-	$(BIN)/python -m gateway.observe docs
+	$(BIN)/python -m scripts.reference docs
 	$(BIN)/python -m tests.fidelity docs
 	$(BIN)/python -m tests.libraries docs
 	$(BIN)/python -m scripts.chart

@@ -11,10 +11,9 @@ import jsonschema
 import pytest
 
 from gateway import app
-from gateway.config import Available, Config, ConfigError, load
-from gateway.config.__main__ import main
-from gateway.config.reference import documented, json_schema, reference_markdown
+from gateway.config import Available, Config, ConfigError, json_schema, load
 from gateway.config.source import read_yaml
+from scripts.reference import BEGIN, END, METRICS, main, reference_markdown, with_metrics, with_options
 
 ROOT = Path(__file__).resolve().parent.parent
 KNOWN = Available(
@@ -76,15 +75,22 @@ def test_schema_agrees_with_load(tmp_path: Path, tree: dict[str, Any], valid: bo
             load(tmp_path / "gateway.yaml", KNOWN, {})
 
 
-def test_the_page_and_the_schema_beside_it_are_up_to_date(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    page = (ROOT / "docs" / "configuration.md").read_text()
-    assert page == documented(page), "run: python -m gateway.config update docs"
-    assert json.loads((ROOT / "docs" / "gateway.schema.json").read_text()) == json_schema()
-    (tmp_path / "configuration.md").write_text("<!-- options: begin -->stale<!-- options: end -->")
-    assert main(["update", str(tmp_path)]) == 0
-    assert "stale" not in (tmp_path / "configuration.md").read_text()
+def test_the_pages_and_the_schema_are_up_to_date(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    docs = ROOT / "docs"
+    (tmp_path / "configuration.md").write_text(f"words\n{BEGIN}stale{END}")
+    (tmp_path / "metrics.md").write_text(f"words\n{METRICS}\nstale")
+    assert main([str(tmp_path)]) == 0
+    assert not any("stale" in page.read_text() for page in tmp_path.iterdir())
+    assert (tmp_path / "gateway.schema.json").read_text() == (docs / "gateway.schema.json").read_text(), (
+        "run: make docs"
+    )
+    for name, made in (("configuration.md", with_options), ("metrics.md", with_metrics)):
+        page = (docs / name).read_text()
+        assert page == made(page), "run: make docs"
+    with pytest.raises(ValueError, match="lacks its mark"):
+        with_metrics("words")
     assert main([]) == 2
-    assert "gateway.schema.json" in capsys.readouterr().err
+    assert "gateway.yaml" in capsys.readouterr().err
 
 
 def test_the_prefixes_of_every_dialect_are_on_the_page() -> None:

@@ -19,8 +19,8 @@ from gateway.config.model import (
     Relay,
     Retry,
 )
-from gateway.config.reference import json_schema
 from gateway.config.routing import Mirror, Queue, SplitRule
+from gateway.config.schema import json_schema
 from gateway.config.secrets import plain_secrets
 from gateway.config.serving import Console, Cors, Listen, Tracing, is_loopback
 from gateway.config.sharing import CacheSalt, Jwt, Limit, Redis, Seal

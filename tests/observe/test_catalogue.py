@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.observe.__main__ import BEGIN, documented, main
 from gateway.observe.catalogue import FIGURES, GROUPS
 from tests.harness import Stack
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
 CHAT = "/v1/chat/completions"
 
 
@@ -76,18 +73,6 @@ def test_a_loaded_gateway_shows_what_is_in_the_catalogue_and_nothing_else() -> N
         stack.gateway.metrics.not_continued.labels("m", "tool_call")
         found = {name: (kind, labels) for name, kind, labels in shown(client.get("/metrics").text)}
     assert found == {name: (figure.kind, frozenset(figure.labels)) for name, figure in FIGURES.items()}
-
-
-def test_the_page_is_up_to_date(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    page = PAGE.read_text()
-    assert page == documented(page), "run: make docs"
-    (tmp_path / "metrics.md").write_text(f"words\n{BEGIN}\nstale")
-    assert main([str(tmp_path)]) == 0
-    assert (tmp_path / "metrics.md").read_text() == "words\n" + documented(BEGIN)
-    with pytest.raises(ValueError, match="lacks its mark"):
-        documented("words")
-    assert main([]) == 2
-    capsys.readouterr()
 
 
 @pytest.mark.parametrize("name", FIGURES)

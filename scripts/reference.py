@@ -1,22 +1,21 @@
-"""The tree of options as a JSON Schema for editors and as tables for docs/configuration.md."""
+"""Writes what is made from the gateway's options and metrics: parts of two pages, and the schema of gateway.yaml.
+
+`make docs` runs `python -m scripts.reference docs`.
+"""
 
 from __future__ import annotations
 
-import ast
-import inspect
+import json
 import re
-from itertools import pairwise
+import sys
+from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel
-from pydantic.json_schema import GenerateJsonSchema
-from pydantic_core.core_schema import ModelSchema
+from gateway.config import json_schema
+from gateway.observe.catalogue import GROUPS
 
-from gateway.config.available import Available
-from gateway.config.model import Config
-
-SCHEMA_DIALECT = "https://json-schema.org/draft/2020-12/schema"
 BEGIN, END = "<!-- options: begin -->", "<!-- options: end -->"
+METRICS = "<!-- made by `make docs` from gateway/observe/catalogue.yaml: do not edit -->"
 
 Json = dict[str, Any]
 
@@ -29,62 +28,51 @@ _KINDS = {
 }
 
 
-class _Described(GenerateJsonSchema):
-    """Adds the docstring below each option as its description."""
-
-    def model_schema(self, schema: ModelSchema) -> Json:
-        found = super().model_schema(schema)
-        for name, text in _texts(schema["cls"]).items():
-            found["properties"][name]["description"] = text
-        return found
-
-
-def _texts(section: type[BaseModel]) -> dict[str, str]:
-    """Option -> its description. The source is read only here, so that importing a section costs nothing for it."""
-    found = {}
-    for kind in reversed(section.__mro__[: section.__mro__.index(BaseModel)]):
-        (node,) = ast.parse(inspect.getsource(kind)).body
-        for option, text in pairwise(node.body if isinstance(node, ast.ClassDef) else ()):
-            match option, text:
-                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(words))):
-                    found[name] = " ".join(words.split())
-    return found
+def main(arguments: list[str]) -> int:
+    """Writes configuration.md, gateway.schema.json and metrics.md in the folder that is the only argument."""
+    if len(arguments) != 1:
+        print(__doc__, file=sys.stderr)
+        return 2
+    folder = Path(arguments[0])
+    for name, made in (("configuration.md", with_options), ("metrics.md", with_metrics)):
+        page = folder / name
+        page.write_text(made(page.read_text(encoding="utf-8")), encoding="utf-8")
+    schema = json.dumps(json_schema(), indent=2) + "\n"
+    (folder / "gateway.schema.json").write_text(schema, encoding="utf-8")
+    return 0
 
 
-def json_schema(known: Available | None = None) -> Json:
-    """JSON Schema, draft 2020-12, of gateway.yaml. With `known`, names of dialects and backends are closed."""
-    schema = Config.model_json_schema(schema_generator=_Described)
-    _tidy(schema)
-    del schema["properties"]["auth"]["default"]  # it depends on whether there are keys
-    schema["properties"]["limits"]["type"] = ["array", "null"]
-    if known is not None:
-        if known.dialects:
-            schema["properties"]["dialects"]["propertyNames"] = {"enum": sorted(known.dialects)}
-        if known.backends:
-            schema["$defs"]["Model"]["properties"]["backend"]["enum"] = sorted(known.backends)
-    return {
-        "$schema": SCHEMA_DIALECT,
-        "title": "gateway.yaml",
-        "description": "The configuration of the Dragoman gateway.",
-        **{name: value for name, value in schema.items() if name not in ("title", "description")},
-    }
+# -- metrics.md -----------------------------------------------------------------------------------------------------
 
 
-def _tidy(node: Any) -> None:
-    """Drops titles, which only repeat the names, and lets sections be empty, as `load` does."""
-    if isinstance(node, list):
-        for item in node:
-            _tidy(item)
-    if not isinstance(node, dict):
-        return
-    if isinstance(node.get("title"), str):
-        del node["title"]
-    if isinstance(node.get("properties"), dict) and node.get("type") == "object":
-        node["type"] = "object" if node.get("required") or "anyOf" in node else ["object", "null"]
-    elif "additionalProperties" in node and node.get("type") == "object" and node.get("default") == {}:
-        node["type"] = ["object", "null"]
-    for value in node.values():
-        _tidy(value)
+def with_metrics(page: str) -> str:
+    """`page` with everything from the mark `METRICS` on generated again. Raises ValueError if the page lacks it."""
+    if METRICS not in page:
+        raise ValueError(f"the page lacks its mark: {METRICS}")
+    return page.partition(METRICS)[0] + _described()
+
+
+def _described() -> str:
+    parts = [METRICS]
+    for group in GROUPS:
+        parts += ["", f"## {group.title}", ""]
+        parts += [group.text, ""] if group.text else []
+        for figure in group.figures:
+            labels = ", ".join(f"`{label}`" for label in figure.labels) or "no labels"
+            parts += [f"### `{figure.name}`", "", f"{figure.kind.capitalize()}; {labels}.", "", figure.text, ""]
+            if figure.bounds:
+                parts += ["Buckets: " + ", ".join(f"{bound:g}" for bound in figure.bounds) + ".", ""]
+            parts += ["```promql", figure.query, "```", ""]
+    return "\n".join(parts).rstrip("\n") + "\n"
+
+
+# -- configuration.md -----------------------------------------------------------------------------------------------
+
+
+def with_options(page: str) -> str:
+    """`page` with what stands between its two markers replaced by the tables."""
+    pattern = re.compile(re.escape(BEGIN) + ".*?" + re.escape(END), re.DOTALL)
+    return pattern.sub(lambda _: f"{BEGIN}\n\n{reference_markdown()}\n{END}", page, count=1)
 
 
 def reference_markdown() -> str:
@@ -109,12 +97,6 @@ def reference_markdown() -> str:
 def _section_table(path: str, node: Json, section: Json) -> str:
     text = node.get("description") or section["description"]
     return _table(f"`{path}`", text, [*section["properties"].items()], section.get("required", []))
-
-
-def documented(page: str) -> str:
-    """`page` with what stands between its two markers replaced by the tables."""
-    pattern = re.compile(re.escape(BEGIN) + ".*?" + re.escape(END), re.DOTALL)
-    return pattern.sub(lambda _: f"{BEGIN}\n\n{reference_markdown()}\n{END}", page, count=1)
 
 
 def _section(node: Json, schema: Json) -> Json | None:
@@ -192,3 +174,7 @@ def _amount(name: str, value: Any) -> str:
         if value >= size and value % size == 0 and (unit != "m" or value > 60):
             return f"{value / size:g}{unit}"
     return f"{value:g}" if abs(value) < 1e6 else str(int(value))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
