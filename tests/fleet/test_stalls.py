@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -107,68 +108,74 @@ class Fleet:
             self.read(worker)
             await self.pass_(silence)
 
-    async def close(self) -> None:
-        await self.detector.close()
 
-
-async def test_a_worker_that_owes_nothing_may_be_silent_for_ever() -> None:
+@pytest.fixture
+async def patient() -> AsyncIterator[Fleet]:
+    """The history of each worker bounds its silence."""
     fleet = Fleet()
-    fleet.read(fleet.first, IDLE)
-    fleet.read(fleet.first, IDLE)
-    await fleet.pass_(5 * 3600, step=4.0)
-    assert not fleet.events
-    assert not fleet.asked
+    yield fleet
+    await fleet.detector.close()
+
+
+@pytest.fixture
+async def fleet() -> AsyncIterator[Fleet]:
+    """No worker may be silent for more than 10 s."""
+    fleet = Fleet(stalled_s=10)
+    yield fleet
+    await fleet.detector.close()
+
+
+async def test_a_worker_that_owes_nothing_may_be_silent_for_ever(patient: Fleet) -> None:
+    patient.read(patient.first, IDLE)
+    patient.read(patient.first, IDLE)
+    await patient.pass_(5 * 3600, step=4.0)
+    assert not patient.events
+    assert not patient.asked
 
 
 @pytest.mark.parametrize("silence", [1.0, 20.0])
-async def test_the_history_of_a_worker_bounds_its_silence(silence: float) -> None:
-    fleet = Fleet()
-    worker = fleet.first
+async def test_the_history_of_a_worker_bounds_its_silence(patient: Fleet, silence: float) -> None:
+    worker = patient.first
     worker.ready = True
-    fleet.send(worker)
-    await fleet.work(worker, HISTORY_S + 20, silence)
-    fleet.read(worker)
+    patient.send(worker)
+    await patient.work(worker, HISTORY_S + 20, silence)
+    patient.read(worker)
     bound = max(COUNTED_S[0], TIMES * silence)
-    await fleet.pass_(bound - 2)
-    assert fleet.events == []
-    await fleet.pass_(4)
-    assert fleet.events[:2] == ["stalled http://0", "leave http://0"]
-    assert fleet.asked[:1] in ([], [min(bound / 2, 30.0)]), "a reply of ours proves it; from then on it is asked"
-    assert worker.breaker.state(fleet.now) == "open"
-    await fleet.close()
+    await patient.pass_(bound - 2)
+    assert patient.events == []
+    await patient.pass_(4)
+    assert patient.events[:2] == ["stalled http://0", "leave http://0"]
+    assert patient.asked[:1] in ([], [min(bound / 2, 30.0)]), "a reply of ours proves it; from then on it is asked"
+    assert worker.breaker.state(patient.now) == "open"
 
 
-async def test_an_engine_in_its_first_minutes_may_compile() -> None:
+async def test_an_engine_in_its_first_minutes_may_compile(patient: Fleet) -> None:
     """A healthy engine was silent for 108 s."""
-    fleet = Fleet()
-    worker = fleet.first
-    fleet.send(worker)
-    await fleet.work(worker, 10)
-    await fleet.pass_(108)
-    fleet.read(worker)
-    await fleet.work(worker, HISTORY_S)
-    assert fleet.events == []
-    await fleet.pass_(108)
-    assert fleet.events == [], "it is in its history"
+    worker = patient.first
+    patient.send(worker)
+    await patient.work(worker, 10)
+    await patient.pass_(108)
+    patient.read(worker)
+    await patient.work(worker, HISTORY_S)
+    assert patient.events == []
+    await patient.pass_(108)
+    assert patient.events == [], "it is in its history"
 
 
-async def test_another_life_begins_as_patiently() -> None:
-    fleet = Fleet()
-    worker = fleet.first
-    fleet.send(worker)
-    await fleet.work(worker, HISTORY_S + 20)
+async def test_another_life_begins_as_patiently(patient: Fleet) -> None:
+    worker = patient.first
+    patient.send(worker)
+    await patient.work(worker, HISTORY_S + 20)
     worker.lives += 1
-    await fleet.work(worker, 10)
-    await fleet.pass_(COUNTED_S[1] - 5)
-    assert not fleet.events
-    await fleet.pass_(10)
-    assert "stalled http://0" in fleet.events
-    await fleet.close()
+    await patient.work(worker, 10)
+    await patient.pass_(COUNTED_S[1] - 5)
+    assert not patient.events
+    await patient.pass_(10)
+    assert "stalled http://0" in patient.events
 
 
-async def test_bytes_of_any_reply_are_progress() -> None:
+async def test_bytes_of_any_reply_are_progress(fleet: Fleet) -> None:
     """The engine's figures may stand still: its metrics may be broken."""
-    fleet = Fleet(stalled_s=10)
     worker = fleet.first
     fleet.send(worker)
     await fleet.work(worker, 5)
@@ -181,20 +188,17 @@ async def test_bytes_of_any_reply_are_progress() -> None:
     assert fleet.events == []
     await fleet.pass_(12)
     assert "stalled http://0" in fleet.events
-    await fleet.close()
 
 
-async def test_a_long_prompt_that_moves_the_engines_figures_is_progress() -> None:
-    fleet = Fleet(stalled_s=10)
+async def test_a_long_prompt_that_moves_the_engines_figures_is_progress(fleet: Fleet) -> None:
     fleet.send(fleet.first)
     await fleet.work(fleet.first, 300, 5.0)
     assert not fleet.events
     assert not fleet.asked
 
 
-async def test_figures_that_never_moved_prove_nothing() -> None:
+async def test_figures_that_never_moved_prove_nothing(fleet: Fleet) -> None:
     """They may be wrong. The engine is asked."""
-    fleet = Fleet(stalled_s=10)
     worker = fleet.first
     fleet.answer = True
     fleet.send(worker)
@@ -203,31 +207,27 @@ async def test_figures_that_never_moved_prove_nothing() -> None:
         await fleet.pass_(1)
     assert fleet.events == []
     assert fleet.asked
-    await fleet.close()
 
 
-async def test_without_figures_a_question_decides() -> None:
-    fleet = Fleet()
-    worker = fleet.first
-    fleet.send(worker)
-    fleet.piece(worker)
-    await fleet.pass_(298)
-    assert fleet.asked == []
-    fleet.answer = True
-    await fleet.pass_(4)
-    assert fleet.asked == [30.0]
-    assert fleet.events == []
-    fleet.answer = False
-    await fleet.pass_(UNCOUNTED_S[1] - 3)
-    assert fleet.events == [], "it was silent for 300 s, and lived"
-    await fleet.pass_(10)
-    assert fleet.events[0] == "stalled http://0"
-    await fleet.close()
+async def test_without_figures_a_question_decides(patient: Fleet) -> None:
+    worker = patient.first
+    patient.send(worker)
+    patient.piece(worker)
+    await patient.pass_(298)
+    assert patient.asked == []
+    patient.answer = True
+    await patient.pass_(4)
+    assert patient.asked == [30.0]
+    assert patient.events == []
+    patient.answer = False
+    await patient.pass_(UNCOUNTED_S[1] - 3)
+    assert patient.events == [], "it was silent for 300 s, and lived"
+    await patient.pass_(10)
+    assert patient.events[0] == "stalled http://0"
 
 
 @pytest.mark.parametrize("owed", [True, False])
-async def test_without_figures_and_questions_our_own_reply_decides(owed: bool) -> None:
-    fleet = Fleet(stalled_s=10)
+async def test_without_figures_and_questions_our_own_reply_decides(fleet: Fleet, owed: bool) -> None:
     worker = fleet.first
     fleet.answer = None
     for _ in range(40):
@@ -235,12 +235,10 @@ async def test_without_figures_and_questions_our_own_reply_decides(owed: bool) -
             fleet.send(worker)
         await fleet.pass_(1)
     assert ("stalled http://0" in fleet.events) == owed
-    await fleet.close()
 
 
-async def test_impatient_clients_prove_nothing() -> None:
+async def test_impatient_clients_prove_nothing(fleet: Fleet) -> None:
     """Each leaves after a second. The engine is asked for a token, answers, and stays."""
-    fleet = Fleet(stalled_s=10)
     worker = fleet.first
     await fleet.work(worker, 5)
     fleet.answer = True
@@ -255,12 +253,10 @@ async def test_impatient_clients_prove_nothing() -> None:
     fleet.answer = False
     await fleet.pass_(30)
     assert fleet.events[0] == "stalled http://0", "they left, and it is asked in vain: their leaving was evidence"
-    await fleet.close()
 
 
-async def test_the_engines_word_proves_nothing() -> None:
+async def test_the_engines_word_proves_nothing(fleet: Fleet) -> None:
     """Gauges may keep a request that is over. With work of others its other figures move."""
-    fleet = Fleet(stalled_s=10)
     worker = fleet.first
     await fleet.work(worker, 60)
     assert fleet.asked == []
@@ -270,11 +266,9 @@ async def test_the_engines_word_proves_nothing() -> None:
         await fleet.pass_(1)
     assert fleet.events == []
     assert fleet.asked
-    await fleet.close()
 
 
-async def test_metrics_that_cannot_be_read_prove_nothing() -> None:
-    fleet = Fleet(stalled_s=10)
+async def test_metrics_that_cannot_be_read_prove_nothing(fleet: Fleet) -> None:
     worker = fleet.first
     fleet.send(worker)
     await fleet.work(worker, 5)
@@ -283,11 +277,9 @@ async def test_metrics_that_cannot_be_read_prove_nothing() -> None:
     await fleet.pass_(30)
     assert fleet.events == []
     assert fleet.asked
-    await fleet.close()
 
 
-async def test_a_gateway_that_stood_still_blames_nobody() -> None:
-    fleet = Fleet(stalled_s=10)
+async def test_a_gateway_that_stood_still_blames_nobody(fleet: Fleet) -> None:
     worker = fleet.first
     fleet.send(worker)
     await fleet.work(worker, 5)
@@ -297,7 +289,6 @@ async def test_a_gateway_that_stood_still_blames_nobody() -> None:
     assert not fleet.asked
     await fleet.pass_(3)
     assert "stalled http://0" in fleet.events
-    await fleet.close()
 
 
 async def stalled(fleet: Fleet) -> Worker:
@@ -311,8 +302,7 @@ async def stalled(fleet: Fleet) -> Worker:
 
 
 @pytest.mark.parametrize("how", ["figures", "bytes", "answer", "life"])
-async def test_a_worker_that_moves_comes_back_by_a_trial(how: str) -> None:
-    fleet = Fleet(stalled_s=10)
+async def test_a_worker_that_moves_comes_back_by_a_trial(fleet: Fleet, how: str) -> None:
     if how == "answer":
         fleet.answer = False
     worker = await stalled(fleet)
@@ -336,11 +326,9 @@ async def test_a_worker_that_moves_comes_back_by_a_trial(how: str) -> None:
     assert not worker.breaker.allows(fleet.now), "one request tries it"
     fleet.pool.answered(worker, worker.generation)
     assert worker.breaker.share(fleet.now) < 0.1, "it takes its share little by little"
-    await fleet.close()
 
 
-async def test_a_worker_that_stalls_again_in_its_trial_is_left_out_again() -> None:
-    fleet = Fleet(stalled_s=10)
+async def test_a_worker_that_stalls_again_in_its_trial_is_left_out_again(fleet: Fleet) -> None:
     worker = await stalled(fleet)
     fleet.read(worker)
     await fleet.pass_(1)
@@ -348,11 +336,9 @@ async def test_a_worker_that_stalls_again_in_its_trial_is_left_out_again() -> No
     fleet.send(worker)
     await fleet.pass_(12)
     assert worker.breaker.state(fleet.now) == "open"
-    await fleet.close()
 
 
-async def test_outcomes_of_requests_before_the_stall_do_not_count() -> None:
-    fleet = Fleet(stalled_s=10)
+async def test_outcomes_of_requests_before_the_stall_do_not_count(fleet: Fleet) -> None:
     worker = fleet.first
     before = worker.generation
     await stalled(fleet)
@@ -361,18 +347,15 @@ async def test_outcomes_of_requests_before_the_stall_do_not_count() -> None:
     fleet.pool.succeeded(worker, before)
     assert worker.breaker.state(fleet.now) == "open"
     assert worker.breaker.ejections == 1
-    await fleet.close()
 
 
-async def test_where_nothing_but_a_request_can_tell_one_tries_after_a_while() -> None:
-    fleet = Fleet(stalled_s=10)
+async def test_where_nothing_but_a_request_can_tell_one_tries_after_a_while(fleet: Fleet) -> None:
     worker = await stalled(fleet)
     fleet.answer = None
     for task in fleet.detector._asking.values():
         task.cancel()
     await fleet.pass_(BREAKER.eject_s + 2)
     assert worker.breaker.state(fleet.now) == "half_open"
-    await fleet.close()
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
@@ -390,7 +373,7 @@ async def test_the_last_workers_are_never_left_out(count: int) -> None:
     assert states.count("open") == count // 2
     assert all(worker.progress.stalled for worker in fleet.workers.values()), "all of them are shown"
     assert fleet.pool.try_acquire((), RoutingFacts()) is not None
-    await fleet.close()
+    await fleet.detector.close()
 
 
 async def test_a_stalled_worker_that_cannot_be_spared_is_the_last_choice() -> None:
@@ -399,21 +382,18 @@ async def test_a_stalled_worker_that_cannot_be_spared_is_the_last_choice() -> No
     assert worker.breaker.state(fleet.now) == "closed"
     taken = [fleet.pool.try_acquire((), RoutingFacts()) for _ in range(10)]
     assert worker not in taken
-    await fleet.close()
+    await fleet.detector.close()
 
 
-async def test_zero_is_off_and_brings_back_what_was_left_out() -> None:
-    fleet = Fleet(stalled_s=10)
+async def test_zero_is_off_and_brings_back_what_was_left_out(fleet: Fleet) -> None:
     worker = await stalled(fleet)
     off = StallDetector(fleet, 0, lambda: fleet.now)
     off.look(fleet.now)
     assert fleet.events[-1] == "resumed http://0"
     assert worker.breaker.state(fleet.now) == "half_open"
-    await fleet.close()
 
 
-async def test_a_worker_that_is_down_is_not_judged() -> None:
-    fleet = Fleet(stalled_s=10)
+async def test_a_worker_that_is_down_is_not_judged(fleet: Fleet) -> None:
     worker = fleet.first
     fleet.send(worker)
     await fleet.work(worker, 5)
