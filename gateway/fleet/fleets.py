@@ -274,6 +274,9 @@ class Fleets:
     async def start(self) -> None:
         """Starts discovery and probes; returns once every worker was probed, so that the first request finds one."""
         config, before, sources = self._config, self._roster.in_force, self._sources()
+        for fleet in self.models.values():
+            for pool in fleet.pools:
+                pool.listen()
         if sources:
             fixed = {name: options.workers for name, options in config.models.items() if options.discover}
             known = {} if before is None or before.discovery is None else before.discovery.read

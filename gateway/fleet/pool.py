@@ -26,7 +26,7 @@ _LATE_S = 0.002
 
 
 class Pool:
-    """Workers of one model.
+    """Workers of one model. Call `listen` before requests wait.
 
     policy    chooses the open worker that takes a request
     sessions  headers in which clients name a session, lower case
@@ -60,13 +60,17 @@ class Pool:
         self._resting: dict[Worker, float] = {}
         self._tried: set[Worker] = set()
         self._waiting = WaitQueue(queue, clock, self._states, self._may_serve, self._hand_over, self.events)
+
+    def listen(self, *, ahead: bool = False) -> None:
+        """Serves what waits whenever a worker becomes free, until `close`. ahead: before other pools of its workers."""
         for worker in self.workers:
-            worker.on_free.append(self.serve_waiting)
+            worker.on_free.insert(0 if ahead else len(worker.on_free), self.serve_waiting)
 
     def close(self) -> None:
         """Stops listening to its workers."""
         for worker in self.workers:
-            worker.on_free.remove(self.serve_waiting)
+            if self.serve_waiting in worker.on_free:
+                worker.on_free.remove(self.serve_waiting)
 
     def change(self, workers: Sequence[Worker], *, ahead: bool = False) -> None:
         """Replaces the workers. Requests that run on removed workers finish there. Call `refit_waiting` when it is also
@@ -78,8 +82,7 @@ class Pool:
         self._tried.intersection_update(workers)
         self._turn = max([self._turn, *(worker.turn for worker in workers)])
         self.policy.keep(self.workers)
-        for worker in self.workers:
-            worker.on_free.insert(0 if ahead else len(worker.on_free), self.serve_waiting)
+        self.listen(ahead=ahead)
 
     @property
     def ready(self) -> bool:

@@ -58,7 +58,8 @@ def settings(stack: Stack) -> list[Any]:
 
 
 @pytest.mark.parametrize(
-    "halfway", ["app.prepared.KeyTable", "ratelimit.HttpRateLimiter.start", "fleet.health.Health.start"]
+    "halfway",
+    ["app.prepared.KeyTable", "app.deployment.Keyring", "ratelimit.HttpRateLimiter.start", "fleet.health.Health.start"],
 )
 def test_a_reload_that_fails_halfway_changes_nothing(halfway: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Such as one whose certificate is gone since it was checked: no limit, worker, key or listener is another one."""

@@ -62,14 +62,9 @@ def pool(
     queue = Queue.model_construct(
         max_waiting=max_waiting, timeout_s=timeout_s, max_bytes=max_bytes, cold_start_s=cold_start_s
     )
-    return Pool(
-        members,
-        policy or LeastBusy(),
-        queue,
-        max_eject_share,
-        clock=clock or Clock(),
-        events=events,
-    )
+    made = Pool(members, policy or LeastBusy(), queue, max_eject_share, clock=clock or Clock(), events=events)
+    made.listen()
+    return made
 
 
 async def waiting(
