@@ -129,3 +129,32 @@ def test_all_is_told_in_turns(name: str, backend: str, seed: int) -> None:
 def by(found: list[Turn], *kinds: str) -> list[str]:
     """The texts of these kinds, in order."""
     return [one[2] if one[0] == "call" else one[1] for one in found if one[0] in kinds]
+
+
+CHATS = tuple(name for name, dialect in DIALECTS.items() if "chat" in dialect.fields and name != "anthropic")
+"""The dialects in whose histories arguments are text; Anthropic's are objects already."""
+SAID = {'{"a":1}': '{"a":1}', "": "{}", '{"a': '{"_raw":"{\\"a"}', "[1]": '{"_raw":"[1]"}', "NaN": '{"_raw":"NaN"}'}
+
+
+@pytest.mark.parametrize("name", CHATS)
+@pytest.mark.parametrize("backend", backends.REGISTRY)
+def test_arguments_in_a_history_are_objects(name: str, backend: str) -> None:
+    """A call that was cut by length must not make every later request of its conversation a 400."""
+    calls: list[dict[str, Any]] = [
+        {"id": f"c{n}", "type": "function", "function": {"name": "f", "arguments": text}} for n, text in enumerate(SAID)
+    ]
+    items: list[dict[str, Any]] = [
+        {"type": "function_call", "call_id": call["id"], **call["function"]} for call in calls
+    ]
+    messages = [{"role": "assistant", "content": None if name != "ollama_native" else "", "tool_calls": calls}]
+    asked: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}, *messages]}
+    answers = [{"role": "tool", "tool_call_id": call["id"], "content": "r"} for call in calls]
+    asked["messages"] += answers
+    if name == "responses":
+        asked = {"input": [*items, *({"type": "function_call_output", "call_id": one["id"]} for one in calls)]}
+    body = json.dumps({"model": "m", **asked}).encode()
+    route, query = "invocations" if name == "sagemaker" else "chat", b"api-version=2024-05-01-preview"
+    sent = send(DIALECTS[name], BACKENDS[backend], body, CAN, route=route, query=query)
+    (former,) = [one["tool_calls"] for one in json.loads(sent.outgoing.body)["messages"] if one.get("tool_calls")]
+    assert [call["function"]["arguments"] for call in former] == list(SAID.values())
+    assert len({call["id"] for call in former}) == len(SAID)

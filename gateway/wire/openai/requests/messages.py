@@ -27,6 +27,7 @@ from gateway.core.messages import (
     ToolChoice,
 )
 from gateway.wire.json import bad_value, encode, invalid, missing, present
+from gateway.wire.openai.requests.parts import arguments_object
 from gateway.wire.openai.requests.views import PARTS, MessageIn, NamedToolIn, PartIn, ToolFunctionIn, ToolIn, TypeIn
 from gateway.wire.unknown import NOTHING, Tree, as_extra, inside
 
@@ -36,6 +37,37 @@ T = TypeVar("T")
 
 _part = msgspec.json.Decoder(PartIn)
 _type = msgspec.json.Decoder(TypeIn)
+
+
+_messages = msgspec.json.Decoder(list[dict[str, Raw]])
+_calls = msgspec.json.Decoder(list[dict[str, Raw]])
+_function = msgspec.json.Decoder(dict[str, Raw])
+
+
+def repair_calls(found: Sequence[MessageIn], raw: Extra) -> None:
+    """Rewrites former calls in `raw`, the members of a body, if the arguments of one are not a JSON object: it goes to
+    the worker as the client sent it, and the worker would refuse the whole conversation. found: its messages. Without
+    messages in `raw` it is written anew anyhow."""
+    for message in found:
+        if message.tool_calls:
+            said = [call.function.arguments for call in message.tool_calls]
+            if "messages" in raw and any(isinstance(text, str) and arguments_object(text) != text for text in said):
+                raw["messages"] = _repaired(found, raw["messages"])
+                return
+
+
+def _repaired(found: Sequence[MessageIn], raw: Raw) -> Raw:
+    messages = _messages.decode(raw)
+    for message, members in zip(found, messages, strict=True):
+        if not message.tool_calls:
+            continue
+        calls = _calls.decode(members["tool_calls"])
+        for call, written in zip(message.tool_calls, calls, strict=True):
+            if isinstance(call.function.arguments, str):
+                arguments = Raw(encode(arguments_object(call.function.arguments)))
+                written["function"] = Raw(encode({**_function.decode(written["function"]), "arguments": arguments}))
+        members["tool_calls"] = Raw(encode(calls))
+    return Raw(encode(messages))
 
 
 def read_message(found: MessageIn, index: int, part: PartReader, kept: Tree) -> Message:

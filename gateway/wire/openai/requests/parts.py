@@ -97,15 +97,14 @@ class _Call(Struct, gc=False):
 
 
 def _write_call(call: ToolCall) -> dict[str, Any] | _Call:
-    written = _Call(call.id, "function", _CalledFunction(call.name, _object_in(call)))
+    written = _Call(call.id, "function", _CalledFunction(call.name, arguments_object(call.arguments)))
     return written if call.extra is None else with_extra(msgspec.to_builtins(written), call.extra)
 
 
-def _object_in(call: ToolCall) -> str:
-    """The arguments of a former call as the text of a JSON object. Models also write what is none, clients send it back
-    in every later request, and many templates need objects: llama.cpp then answers each one with a 500 (its issue
-    25510)."""
-    text = call.arguments
+def arguments_object(text: str) -> str:
+    """The arguments of a former call as the text of a JSON object. Models also write what is none (a call that was cut
+    by length), and clients send it back in every later request: vLLM would answer each one with a 400, llama.cpp with a
+    500 (its issue 25510)."""
     try:
         members_of(text)
     except (msgspec.MsgspecError, ValueError, RecursionError):

@@ -25,6 +25,7 @@ from gateway.wire.openai.requests.messages import (
     read_part,
     read_tool_choice,
     read_tools,
+    repair_calls,
     without_tools,
 )
 from gateway.wire.openai.requests.views import FORMS, Bias, Body, ChatBody, EmbedBody, FormatIn, TextBody
@@ -154,6 +155,7 @@ def _chat_op(
     if found.top_logprobs and not found.logprobs:
         raise bad_value("top_logprobs", "'top_logprobs' is only allowed when 'logprobs' is true")
     refuse_out_of_range(raw, extra)
+    repair_calls(found.messages, raw)
     limit = found.max_completion_tokens or found.max_tokens
     of_messages = inside(kept, "messages")
     choice, parallel = read_tool_choice(found.tool_choice, inside(kept, "tool_choice")), found.parallel_tool_calls
