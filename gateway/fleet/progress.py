@@ -120,6 +120,11 @@ class Progress:
         """The longest silence in its history, which fades, in seconds."""
         return float(self._longest * 0.5 ** ((now - self._longest_at) / _HALF_LIFE_S))
 
+    @property
+    def least(self) -> float:
+        """The least bound, in seconds: that of a worker whose web server is silent, too."""
+        return self._bounds[0]
+
     def bound(self, longest: float) -> float:
         """How long its silence may last, in seconds. longest: the longest one of any worker of its model."""
         least, most = self._bounds

@@ -3,7 +3,7 @@
 Proof of a stall is a reply that was silent for the bound, while neither the figures of the engine nor any other reply
 moved. Clients that left unanswered are evidence, and so are requests that the engine alone reports, and any silence of
 an engine without figures. On evidence the gateway asks for one token itself, and a worker that does not answer in time
-is stalled.
+is stalled. A silent worker whose probes fail is stalled without a question, and its history does not count.
 
 A stalled worker comes back when it moves or answers such a question; the breaker's trial follows.
 """
@@ -106,20 +106,19 @@ class StallDetector:
                 self._resume(model, worker)
             if worker.leaving:
                 self._leave(model, worker)
-            elif not worker.ready:
-                progress.owing = False  # its probes say enough
             elif self._stalled_s == 0:
                 self._resume(model, worker)
             else:
                 self._judge(model, worker, now, passed, self._bound(worker, longest[model]))
 
     def _bound(self, worker: Worker, longest: float) -> float:
-        return self._stalled_s or worker.progress.bound(longest)
+        progress = worker.progress
+        return self._stalled_s or (progress.bound(longest) if worker.ready else progress.least)
 
     def _judge(self, model: str, worker: Worker, now: float, passed: float, bound: float) -> None:
         progress, load = worker.progress, worker.reported
         heard = self._watched.heard(model, worker, now - min(_RECENT_S, bound / 2))
-        engine_owes = load is not None and load.running + load.waiting > 0
+        engine_owes = worker.ready and load is not None and load.running + load.waiting > 0
         silent = progress.look(now, passed, heard, engine_owes)
         if progress.stalled_at is not None:
             if progress.moved_at > progress.stalled_at:
@@ -131,7 +130,8 @@ class StallDetector:
         if silent < bound:
             return
         owed_for = 0.0 if heard is None else min(silent, now - heard.since)
-        if progress.counted and load is not None and owed_for >= bound:
+        proof = not worker.ready or (progress.counted and load is not None)
+        if proof and owed_for >= bound:
             self._stall(model, worker, now)
         else:
             self._ask(model, worker, bound, owed_for >= bound)
@@ -140,7 +140,8 @@ class StallDetector:
         """The worker is still stalled."""
         progress = worker.progress
         assert progress.stalled_at is not None
-        if progress.asked_at > progress.stalled_at and now - progress.stalled_at >= worker.breaker.eject_s > 0:
+        asked = worker.ready and progress.asked_at > progress.stalled_at
+        if asked and now - progress.stalled_at >= worker.breaker.eject_s > 0:
             self._resume(model, worker)  # nothing answers for the model but a request
             return
         self._watched.pool_of(model, worker).stall(worker)
@@ -167,9 +168,9 @@ class StallDetector:
     # -- the gateway's own question ---------------------------------------------------------------------------------
 
     def _ask(self, model: str, worker: Worker, bound: float, owed: bool) -> None:
-        """Asks the worker for a token, unless a question is under way, or one has just got an error. owed: it has
-        owed this gateway a reply for the bound."""
-        if worker not in self._asking and self._clock() - worker.progress.asked_at >= _ASK_AGAIN_S:
+        """Asks the worker for a token, unless its probes fail, a question is under way, or one has just got an error.
+        owed: it has owed this gateway a reply for the bound."""
+        if worker.ready and worker not in self._asking and self._clock() - worker.progress.asked_at >= _ASK_AGAIN_S:
             sure = owed or worker.progress.counted  # else the question alone has to be as silent as a reply may be
             patience = min(max(_LEAST_PATIENCE_S, bound / 2), _MOST_PATIENCE_S) if sure else bound
             task = asyncio.create_task(self._question(model, worker, patience, owed))

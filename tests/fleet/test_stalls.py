@@ -393,14 +393,40 @@ async def test_zero_is_off_and_brings_back_what_was_left_out(fleet: Fleet) -> No
     assert worker.breaker.state(fleet.now) == "half_open"
 
 
-async def test_a_worker_that_is_down_is_not_judged(fleet: Fleet) -> None:
+async def test_a_worker_that_is_down_and_owes_nothing_is_not_judged(fleet: Fleet) -> None:
     worker = fleet.first
     fleet.send(worker)
     await fleet.work(worker, 5)
+    fleet.done(worker)
+    fleet.read(worker, BUSY)  # its figures are the last ones that were read
     worker.ready = False
     await fleet.pass_(30)
     assert not fleet.events
     assert not fleet.asked
+
+
+@pytest.mark.parametrize("counted", [False, True])
+async def test_requests_leave_a_worker_whose_probes_fail_and_whose_replies_are_silent(
+    patient: Fleet, counted: bool
+) -> None:
+    worker = patient.first
+    patient.send(worker)
+    if counted:
+        await patient.work(worker, 5)
+    patient.piece(worker)
+    worker.ready = False
+    least = (COUNTED_S if counted else UNCOUNTED_S)[0]
+    await patient.pass_(least - 2)
+    assert not patient.events, "its replies may still flow"
+    await patient.pass_(3)
+    assert patient.events[:2] == ["stalled http://0", "leave http://0"]
+    await patient.pass_(200)
+    assert not patient.asked, "its probes ask"
+    assert "resumed http://0" not in patient.events
+    worker.ready = True
+    patient.piece(worker)
+    await patient.pass_(2)
+    assert patient.events[-1] == "resumed http://0"
 
 
 async def test_requests_leave_a_leaving_worker_until_it_has_none() -> None:
