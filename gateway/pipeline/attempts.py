@@ -141,7 +141,8 @@ class Attempts:
             and error.retryable
             and call.reply.unseen
             and call.record.attempts < call.runtime.retries.attempts
-            and (visit.moving is error or call.runtime.retries.spend())  # a move was paid for when it was decided
+            # A move was paid for when it was decided.
+            and (visit.moving is error or visit.ejected or call.runtime.retries.spend())
         )
 
     def _unfit(self, visit: Visit) -> list[WorkerHandle]:

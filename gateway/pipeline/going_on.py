@@ -80,7 +80,7 @@ class Continuation:
         if self._visits >= retries.attempts or self._failures > MOST_DEATHS:
             return "attempts"
         # A stream that goes on adds no load, but one that is tried again and again does.
-        if added == 0 and visit.moving is None and not retries.spend():
+        if added == 0 and visit.moving is None and not visit.ejected and not retries.spend():
             return "retry_budget"
         return None
 

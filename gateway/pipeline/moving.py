@@ -45,7 +45,7 @@ def leave(call: Call, visit: Visit, error: GatewayError, task: AnyTask) -> bool:
     over = call.reply_at is not None if stream is None else stream.over
     if over or visit.moving is not None or call.interrupted is not None or reply.client.gone:
         return False
-    if not visit.prefill and not (_may_move(call, visit) if reply.unseen else may_go_on(call, visit)):
+    if not visit.prefill and not (_may_move(call, visit, error) if reply.unseen else may_go_on(call, visit)):
         return False
     visit.moving = error
     if stream is not None:
@@ -55,12 +55,12 @@ def leave(call: Call, visit: Visit, error: GatewayError, task: AnyTask) -> bool:
     return True
 
 
-def _may_move(call: Call, visit: Visit) -> bool:
+def _may_move(call: Call, visit: Visit, error: GatewayError) -> bool:
     """Whether another worker, or a fallback, may answer a request of which the client has seen nothing. A move to
-    another worker is taken from the retry budget."""
+    another worker is taken from the retry budget, unless this one takes no more requests."""
     served, retries = call.served, call.runtime.retries
     if call.record.attempts < retries.attempts and served.pool.may_serve([*call.tried, visit.worker]):
-        return retries.spend()
+        return visit.ejected or error.code == LEAVING or retries.spend()
     others = served.other_models
     return (
         others is not None

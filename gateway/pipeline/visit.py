@@ -111,6 +111,12 @@ class Visit:
         finally:
             exchange.close()
 
+    @property
+    def ejected(self) -> bool:
+        """The worker was left out after the visit had begun. To answer its requests elsewhere adds no load, and
+        ejections bound how often that happens."""
+        return self.worker.generation != self._generation
+
     # -- the outcome: the first one counts --------------------------------------------------------------------------
 
     def answered(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -104,6 +105,32 @@ def test_it_stays_if_the_retry_budget_is_empty() -> None:
         assert asked.leave() == 0
         stack.loop.call_soon_threadsafe(asked.sim.go_on)
         assert asked.reply().status_code == 200
+
+
+def test_no_budget_is_needed_to_leave_a_worker_that_takes_no_more_requests() -> None:
+    with Stack(({}, {}), config={"retry": {"budget": 0, "min_per_second": 0}}) as stack:
+        asked = Asked(stack, PATH, chat(), "before")
+        assert asked.leave(LEAVING) == 1
+        assert asked.reply().status_code == 200
+
+
+@pytest.mark.parametrize("failures", [1, 20])
+def test_the_requests_of_a_worker_that_dies_are_answered_without_budget(failures: int) -> None:
+    """If the breaker leaves the worker out: otherwise it might make requests fail for ever."""
+    config = {"retry": {"budget": 0, "min_per_second": 0}, "breaker": {"failures": failures}}
+    with Stack(({}, {}), config=config) as stack, ThreadPoolExecutor(10) as pool:
+        for sim in stack.sims:
+            sim.fault("stall@before")
+        asked = [pool.submit(httpx.post, stack.url + PATH, json=chat(), timeout=60) for _ in range(10)]
+        until(lambda: sum(sim.ledger.running for sim in stack.sims) == 10)
+        dying, other = stack.sims
+        moved = dying.ledger.running
+        other.fault("")
+        stack.loop.call_soon_threadsafe(dying.die)
+        stack.loop.call_soon_threadsafe(other.go_on)
+        statuses = sorted(one.result().status_code for one in asked)
+        # The one failure that left the worker out was itself a reason to retry.
+        assert statuses == [200] * 10 if failures == 1 else [200] * (10 - moved) + [502] * moved
 
 
 def test_a_fallback_answers_if_no_worker_can() -> None:
