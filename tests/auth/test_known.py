@@ -33,12 +33,11 @@ def test_a_text_without_a_key_stays_as_it_is(text: str) -> None:
     assert keys.masked(text, shown) == text
 
 
-@given(st.integers(0, 60), st.integers(16, 62))
-def test_a_part_of_the_requests_own_key_is_found(begin: int, size: int) -> None:
-    key = "".join(chr(48 + (7 * place) % 70) for place in range(62))
-    part = key[begin : begin + size]
-    found = KnownKeys().masked(f"the model '{part}' does not exist", [(b"x-api-key", key.encode())])
-    if len(part) >= (16 if begin == 0 else 23):
+def test_a_part_of_the_requests_own_key_is_found() -> None:
+    key = "".join(map(chr, range(48, 110)))
+    for begin, end in [(0, 16), *((one, other) for one in range(40) for other in range(one + 23, 63))]:
+        part = key[begin:end]
+        found = KnownKeys().masked(f"the model '{part}' does not exist", [(b"x-api-key", key.encode())])
         assert found == "the model '***' does not exist"
 
 

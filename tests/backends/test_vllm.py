@@ -12,7 +12,21 @@ from msgspec import Raw
 from gateway.backends.vllm import Vllm
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Response
-from gateway.core.messages import Beams, Chat, Complete, Embed, Message, Op, Output, Sampling, Text, Thinking, Tool
+from gateway.core.messages import (
+    Beams,
+    Chat,
+    Complete,
+    Detokenize,
+    Embed,
+    Message,
+    Op,
+    Output,
+    Sampling,
+    Text,
+    Thinking,
+    Tokenize,
+    Tool,
+)
 from gateway.core.ports import Capabilities
 from tests.raised import raised
 
@@ -234,3 +248,10 @@ def test_a_worker_without_embeddings_has_not_failed() -> None:
 def test_a_field_is_named_without_its_body(said: str | None, param: str | None) -> None:
     error = {"error": {"message": "no", "type": "Bad Request", "param": said, "code": 400}}
     assert BACKEND.fault(Response(400, [], json.dumps(error).encode())).param == param
+
+
+def test_texts_become_tokens_and_tokens_texts() -> None:
+    there = BACKEND.tokenize(Tokenize(model="m", prompt="hi", special=True), Capabilities("sim")).request
+    back = BACKEND.tokenize(Detokenize(model="m", tokens=(1, 2)), Capabilities("sim")).request
+    assert (there.path, json.loads(there.body)["prompt"]) == ("/tokenize", "hi")
+    assert (back.path, json.loads(back.body)["tokens"]) == ("/detokenize", [1, 2])

@@ -14,6 +14,7 @@ import pytest
 from gateway.config import Limit, Redis
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.estimate import Cost
+from gateway.core.ports.account import RequestRecord
 from gateway.core.usage import Usage
 from gateway.light_task import Promise
 from gateway.ratelimit import Limited, MemoryStore, Reservation, Store, Subject, SubjectLimiter
@@ -221,6 +222,19 @@ async def test_what_nobody_counted_is_charged_at_least_as_reserved(make: Make) -
     limiter.settle(lease, Usage(0, 400), "cancelled", at_least=True)
     await limiter.flush()
     assert [state.used for state in (await limiter.inspect(ANN))] == [400, 600]
+
+
+@pytest.mark.parametrize(("seconds", "charged"), [(0.0, 100), (0.25, 260), (9.0, 600)])
+async def test_what_nobody_counted_is_charged_by_its_time(
+    make: Make, seconds: float, charged: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At least what was reserved, at most all that it may use."""
+    limiter = await make(tokens(100))
+    lease = await limiter.reserve(ANN, Cost(600, prompt=10))
+    monkeypatch.setattr("gateway.ratelimit.reservation.monotonic", lambda: lease.admitted + seconds)
+    lease.settle(RequestRecord("id", "openai", outcome="cancelled", attempts=1))
+    await limiter.flush()
+    assert (await limiter.inspect(ANN))[0].used == charged
 
 
 async def test_what_a_request_uses_for_certain_is_charged_at_least(make: Make) -> None:

@@ -149,3 +149,9 @@ def test_text_that_is_held_back_is_not_lost_when_the_stream_is() -> None:
     events = streamed(text(stop=("END",)), event(token(1, "the EN")))
     assert "".join(one.text for one in events if isinstance(one, Delta)) == "the EN"
     assert isinstance(events[-1], Failed)
+
+
+@pytest.mark.parametrize(("said", "shown"), [("the e", "the e"), ("the E", "the ")])
+def test_only_what_may_begin_a_stop_sequence_is_held_back(said: str, shown: str) -> None:
+    events = streamed(text(stop=("END",)), event(token(1, said)))
+    assert next(one.text for one in events if isinstance(one, Delta)) == shown
