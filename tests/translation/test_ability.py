@@ -24,6 +24,7 @@ from gateway.core.messages import (
     Opaque,
     Output,
     Part,
+    Refusal,
     Sampling,
     Score,
     Text,
@@ -91,6 +92,15 @@ def test_json_needs_either_of_two_features() -> None:
 def test_plain_chats_and_text_need_nothing() -> None:
     none = Capabilities("m", features=frozenset())
     refuse_beyond(chat(output=Output("text"), n=2, stop=("a",)), none)
+    refuse_beyond(chat(Text("a"), Refusal("no"), Opaque("file", Raw(b"{}"))), none)
+
+
+def test_a_prompt_of_token_ids_must_fit_the_context() -> None:
+    op = Complete(model="m", prompts=((1,), (1, 2, 3), "a text"))
+    refuse_beyond(op, Capabilities("m", max_context=3))
+    error = raised(refuse_beyond, op, Capabilities("m", max_context=2))
+    assert (error.kind, error.param) == (Kind.CONTEXT_LENGTH, "prompt")
+    assert error.message == "the prompt has 3 tokens; this model's context is 2"
 
 
 # -- what is optional -------------------------------------------------------------------------------------------------

@@ -73,6 +73,7 @@ def test_a_schema_as_format() -> None:
         (chat(think="low", reasoning_effort="high"), "'think' and 'reasoning_effort'"),
         (chat(options={"num_predict": "x"}), "'options.num_predict'"),
         (chat(options={"repeat_penalty": 0}), "'options.repeat_penalty'"),
+        (chat(repetition_penalty=10.5), "'repetition_penalty' must be at most 10"),
         (chat(options=[1]), "'options' must be an object"),
         (chat(format="xml"), "'format'"),
         (chat(messages=[{"role": "user", "content": "x", "images": ["?"]}]), "'messages.0.images.0'"),
