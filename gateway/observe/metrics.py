@@ -206,8 +206,8 @@ class Metrics:
             series.output += usage.output or 0
         if record.dropped:
             series.dropped += len(record.dropped)
-        if record.asked is not None:
-            way = (record.asked, record.model, record.routed or "")
+        if record.asked is not None and record.routed is not None:  # an unknown model's name is the client's own
+            way = (record.asked, record.model, record.routed)
             self._routed[way] = self._routed.get(way, 0) + 1
         if self._genai is not None:
             self._genai.add(record)

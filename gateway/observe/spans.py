@@ -151,7 +151,7 @@ class RequestSpans:
         span = self._server
         if self._recording:
             operation = OPERATIONS.get(record.operation, record.operation)
-            span.update_name(f"{operation} {record.asked or record.model}".strip() or "request")
+            span.update_name(f"{operation} {(record.routed and record.asked) or record.model}".strip() or "request")
             span.set_attributes(_attributes(record, operation))
             if finishes:
                 span.set_attribute("gen_ai.response.finish_reasons", finishes)
@@ -169,7 +169,7 @@ def _attributes(record: RequestRecord, operation: str) -> dict[str, AttributeVal
     found: dict[str, AttributeValue | None] = {
         "gen_ai.operation.name": operation or None,
         "gen_ai.provider.name": PROVIDER,
-        "gen_ai.request.model": record.asked or record.model or None,
+        "gen_ai.request.model": (record.routed and record.asked) or record.model or None,
         "gen_ai.response.model": record.model if record.worker is not None and record.outcome == "ok" else None,
         "gen_ai.response.time_to_first_chunk": record.ttft_ms / 1000 if record.ttft_ms is not None else None,
         "http.response.status_code": record.status or None,

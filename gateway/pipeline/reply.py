@@ -7,6 +7,7 @@ import re
 from collections.abc import Awaitable, Callable
 from time import monotonic
 from typing import TYPE_CHECKING
+from urllib.parse import unquote
 
 from gateway.auth import KnownKeys
 from gateway.core.errors import Blame, GatewayError, Kind
@@ -23,6 +24,7 @@ _MOST_NAMES = 32
 _LONGEST_NAME = 64
 # A key that the cut goes through must still be recognised.
 _MOST_OF_NAME = 1024
+_MODEL_NAME = re.compile(r"[A-Za-z0-9._:/@+-]{1,128}")
 _UNFIT = re.compile(r"[^A-Za-z0-9_.\[\]-]")
 
 
@@ -94,6 +96,12 @@ class ClientReply:
         shown = [self._masked(name[:_MOST_OF_NAME])[:_LONGEST_NAME] for name in names[:_MOST_NAMES]]
         self._dropped = (*self._dropped, *shown, *names[_MOST_NAMES:])
         self._record.dropped = self._dropped[:_MOST_NAMES]
+
+    def name_unknown(self, op: Op) -> None:
+        """The record names the model that `op` asked for, of which there is none, if that looks like a model's name."""
+        name = unquote(op.model or next(iter(op.model_hints), ""))
+        if _MODEL_NAME.fullmatch(name):
+            self._record.asked = self._masked(name)
 
     def explain_by(self, explain: Callable[[], Headers]) -> None:
         """Adds the headers that `explain` returns to each head: of how the request came to its worker until then."""

@@ -433,6 +433,8 @@ class RequestHandler:
     async def _refuse(self, error: GatewayError) -> None:
         """Sends `error` to the client. If that fails, the client gets an internal error."""
         self._error = error
+        if error.kind is Kind.NO_MODEL and self.call.op is not None and not self.record.model:
+            self.reply.name_unknown(self.call.op)
         try:
             try:
                 await self.reply.refuse(error, self.call.op)

@@ -458,7 +458,7 @@ def test_nothing_that_was_said_is_ever_logged_or_counted() -> None:
         chat(stream=True),
         chat(scripted),
         chat(scripted, stream=True),
-        chat(model=CANARY),
+        chat(model=f"{CANARY} is no name of a model"),
         chat(temperature=CANARY),
         chat() | {CANARY: 1},
         chat("sim:" + json.dumps({"text": CANARY, "fault": "status:400"})),
@@ -503,6 +503,7 @@ def test_every_request_has_its_record() -> None:
     assert 0 < streamed["ttft_ms"] <= streamed["ms"]
     assert (refused["status"], refused["outcome"], refused["code"]) == (404, "refused", "model_not_found")
     assert (refused["model"], refused["worker"], refused["attempts"]) == ("", None, 0)
+    assert (refused["asked"], refused["routed"]) == ("unknown", None)
     assert (models["operation"], models["status"]) == ("models", 200)
 
 

@@ -29,7 +29,7 @@ class RequestRecord(Struct):
     prefill   the worker that computed the prompt for it, or None
     adapter   the LoRA adapter of `model` that was meant, or None
     limit     the name of the limit that refused it
-    asked     the model that the request named, where another one answered; else None
+    asked     the model that the request named, if another one answered or none has that name
     routed    why another one: unavailable | overloaded | context_length (its fallback) | split; else None
     phase     what a client that left was waiting for: reading | queued | first_output | streaming; else None
     trace     the id of its trace, if it is sampled

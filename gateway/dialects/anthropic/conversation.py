@@ -7,6 +7,8 @@ the last one, then the rest of the turn. A system turn keeps its place, but neve
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 from msgspec import Struct
 
@@ -19,9 +21,10 @@ from gateway.wire.json import NULL, bad_value
 
 _content = msgspec.json.Decoder(str | list[BlockIn])
 _tool = msgspec.json.Decoder(ToolIn)
-# Claude Code's system prompt begins with this block. Its content changes with every request, so a prefix cache would
-# never match.
-_BILLING = "x-anthropic-billing-header"
+# Claude Code's system prompt has this line, in a block of its own or before other text. It changes with every version
+# and request, so a prefix cache would never match.
+_BILLING = "x-anthropic-billing-header:"
+_BILLING_LINE = re.compile(rf"^{_BILLING}[ \t]*(?:[\w.-]+=[^;\n]*(?:;[ \t]*|$))*\n?", re.MULTILINE)
 _ERROR = "Error: "
 # A block's content is decoded once for every block around it. Clients nest two.
 _DEEPEST = 8
@@ -117,8 +120,8 @@ class Conversation:
         for block in blocks:
             if block.type != "text":
                 texts += self._texts([block], place)
-            elif block.text and not block.text.startswith(_BILLING):
-                texts.append(block.text)
+            elif block.text:
+                texts.append(_BILLING_LINE.sub("", block.text) if _BILLING in block.text else block.text)
         return "\n\n".join(filter(None, texts))
 
     def _change_tools(self, block: BlockIn) -> None:

@@ -128,6 +128,26 @@ def test_law_4_the_billing_header_never_reaches_a_worker() -> None:
     assert asked("1")["messages"] == [{"role": "system", "content": "You are.\n\nMore."}, *HI]
 
 
+@pytest.mark.parametrize(
+    ("system", "told"),
+    [
+        ("LINE\nYou are.\nMore.", "You are.\nMore."),
+        ("LINE You are.", "You are."),
+        ("LINEYou are: a=b, c.", "You are: a=b, c."),
+        ("You are.\nLINE\nMore.", "You are.\nMore."),
+        ("You are.\nLINE", "You are.\n"),
+        ("Never write LINE.", "Never write LINE."),
+    ],
+)
+@pytest.mark.parametrize("block", [False, True])
+def test_law_4_only_the_billing_header_is_left_out(system: str, told: str, block: bool) -> None:
+    """Wherever it stands; a sentence that has it in its midst is the user's own."""
+    line = "x-anthropic-billing-header: cc_version=2.1.330.d01; cc_entrypoint=sdk-cli;"
+    text = system.replace("LINE", line)
+    messages = sent(system=[{"type": "text", "text": text}] if block else text, messages=HI)["messages"]
+    assert messages == [{"role": "system", "content": told.replace("LINE", line)}, *HI]
+
+
 # -- 5: results of tools ----------------------------------------------------------------------------------------------
 
 PNG = {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}

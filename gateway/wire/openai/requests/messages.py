@@ -46,8 +46,8 @@ _function = msgspec.json.Decoder(dict[str, Raw])
 
 def repair_calls(found: Sequence[MessageIn], raw: Extra) -> None:
     """Rewrites former calls in `raw`, the members of a body, if the arguments of one are not a JSON object: it goes to
-    the worker as the client sent it, and the worker would refuse the whole conversation. found: its messages. Without
-    messages in `raw` it is written anew anyhow."""
+    the worker as the client sent it, and the worker would refuse the whole conversation. found: its messages. A `raw`
+    without messages is not what the worker gets."""
     for message in found:
         if message.tool_calls:
             said = [call.function.arguments for call in message.tool_calls]
