@@ -505,6 +505,23 @@ async def test_a_failed_call_of_a_crowd_holds_nobody(bench: Bench) -> None:
         await bench.granted(lease)
 
 
+@pytest.mark.parametrize("calls", ["xx", "oxoxx", "xoxoxx"])
+async def test_two_failed_calls_in_a_row_open_the_breaker(bench: Bench, calls: str) -> None:
+    """`o` is a call that is answered, `x` one that fails."""
+    for number, call in enumerate(calls):
+        assert bench.batcher.up
+        if call == "o":
+            await bench.granted(f"l{number}")
+            continue
+        waiting = await bench.asked(f"l{number}")
+        bench.link.calls.clear()
+        bench.link.fail(ConnectionResetError())
+        with pytest.raises(StoreDown):
+            await waiting
+    assert not bench.batcher.up
+    await bench.batcher.close()
+
+
 @pytest.mark.parametrize("answer", [b"\xc1", msgpack.encode([10**15])])
 async def test_an_answer_that_makes_no_sense_is_a_failure(bench: Bench, answer: bytes) -> None:
     waiting = await bench.asked("a")
