@@ -44,6 +44,7 @@ def test_never_above_the_limit_and_never_refused_without_need(
         cost = min(cost, limit)
         if fits(window, now, cost, numbers):
             entry = window.charge(now, cost, numbers)
+            assert not cost or window.expires >= now + window.state(now, numbers)[1], "it is kept while it counts"
             pending.append((log.add(now, cost), entry, cost))
             assert log.within(now - length, now) <= limit
         else:
