@@ -192,15 +192,15 @@ async def judged(findings: Findings, at: House, backend: str) -> None:
     entries = await at.admits()
     others = [entry for entry in entries.values() if json.loads(entry["body"]).get("model") != "sim"]
     n = len(times)
-    findings.check(f"{backend}: answers that refuse nothing", wrong[:5] or 0, n, not wrong)
+    findings.none(f"{backend}: answers that refuse nothing", wrong, n)
     what = f"{backend}: refusals after more than {MOST_MS:g} ms (median {percentile(times, 0.5):.2f})"
-    findings.check(what, slow[:5] or 0, n, not slow)
+    findings.none(what, slow, n)
     reached = [refused[id_] for id_ in entries if id_ in refused]
-    findings.check(f"{backend}: refused requests that a worker saw", reached[:5] or 0, n, not reached)
+    findings.none(f"{backend}: refused requests that a worker saw", reached, n)
     findings.check(
         f"{backend}: status of a good request, as a control", control.status, len(entries), control.status == 200
     )
-    findings.check(f"{backend}: another model that a worker saw", len(others), models, not others)
+    findings.none(f"{backend}: another model that a worker saw", len(others), models)
 
 
 async def sent(link: Link, data: bytes) -> Answer:

@@ -146,12 +146,12 @@ async def loading(findings: Findings) -> None:
             await asyncio.sleep(2)
         quiet = time.monotonic()
         wrong = [one for one in load.asked if one.status != 200]
-        findings.check("answers other than 200 while three load", len(wrong), len(load.asked), not wrong)
+        findings.none("answers other than 200 while three load", len(wrong), len(load.asked))
         honest = await given(at.workers[2])
-        findings.check("requests to the one that says that it loads", len(honest), len(load.asked), not honest)
+        findings.none("requests to the one that says that it loads", len(honest), len(load.asked))
         later = await given(at.workers[4])
         early = [entry for entry in later if entry["status"] == 503]
-        findings.check("requests to one before it was ready", len(early), len(later), not early)
+        findings.none("requests to one before it was ready", len(early), len(later))
         lied = await given(liar, began)
         most = 1 + int((quiet - began) / ASKED_AGAIN_S)
         findings.check(
@@ -167,7 +167,7 @@ async def loading(findings: Findings) -> None:
             await asyncio.sleep(3 * ASKED_AGAIN_S)
         first = min((entry["started"] for entry in await given(liar, healed) if entry["status"] == 200), default=1e18)
         waited = first - healed
-        findings.check("used again, s after it serves (2 at most)", f"{waited:.2f}", 1, waited <= 2 * ASKED_AGAIN_S)
+        findings.at_most("used again, s after it serves (2 at most)", waited, 2 * ASKED_AGAIN_S, 1, ".2f")
         await none_ready(findings, at)
 
 
@@ -190,9 +190,9 @@ async def queueing(findings: Findings, at: House) -> None:
     )
     refused = [one for one in load.asked if one.status != 200]
     odd = [one for one in refused if one.status != 429 or not told(one)]
-    findings.check("refusals other than 429 with Retry-After", len(odd), len(refused), not odd)
+    findings.none("refusals other than 429 with Retry-After", len(odd), len(refused))
     slow = max((one.ms for one in refused), default=0.0)
-    findings.check("refused after ms, 100 at most", f"{slow:.1f}", len(refused), slow <= 100)
+    findings.at_most("refused after ms, 100 at most", slow, 100, len(refused))
     running = [at_once(await given(worker, began)) for worker in at.workers]
     findings.check(f"requests at once on a worker, at most {PLACES}", max(running), 5, max(running) <= PLACES)
 
@@ -211,7 +211,7 @@ async def none_ready(findings: Findings, at: House) -> None:
         odd = [one for one in load.asked if one.status != 503 or not told(one)]
         findings.none(f"all load and {what}: answers other than 503 with Retry-After", odd, len(load.asked))
         slow = percentile([one.ms for one in load.asked], 0.99)
-        findings.check(f"all load and {what}: p99 ms, 100 at most", f"{slow:.1f}", len(load.asked), slow <= 100)
+        findings.at_most(f"all load and {what}: p99 ms, 100 at most", slow, 100, len(load.asked))
         if "health" in state:
             sent = sum([len(await given(worker, began)) for worker in at.workers])
             findings.check("and requests that reach one", sent, len(load.asked), sent == 0)

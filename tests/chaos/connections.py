@@ -49,7 +49,7 @@ async def closed_idle(findings: Findings) -> None:
         asked = [line for line in at.others[0].lines() if line.get("event") == "asked"]
         times = Counter(line["id"] for line in asked)
         lost = sum(line["lost"] for line in asked)
-        ledger = [entry for worker in at.workers for entry in await generated(worker.address)]
+        ledger = [entry for worker in at.workers for entry in await worker.generated()]
     sent = answers.total()
     findings.check("answers other than 200", sent - answers[200], sent, answers[200] == sent)
     findings.check("requests that met a closing connection (20 at least)", lost, sent, lost >= 20)
@@ -66,14 +66,6 @@ async def tapped(at: House) -> list[str]:
     settings = {"links": links, "idle_s": 1.0, "late_s": LATE_S, "seed": SEED}
     at.others.append(await start(at.folder, "tap", "tests.chaos.tap", json.dumps(settings), port=links[0][0]))
     return [f"127.0.0.1:{port}" for port, _ in links]
-
-
-async def generated(address: str) -> list[dict[str, Any]]:
-    """A worker's ledger, less what probed it."""
-    link = Link(address)
-    entries = (await link.get("/sim/ledger")).json()["entries"]
-    link.close()
-    return [entry for entry in entries if entry["generation"]]
 
 
 @row("F10", "clients that cancel at any moment, twice as many as a worker takes")
@@ -98,7 +90,7 @@ async def cancelled(findings: Findings) -> None:
                 link.close()
         # A pool keeps idle connections for 4 s.
         after = await gateway.settled(before + 2, 6)
-        entries = await generated(at.workers[0].address)
+        entries = await at.workers[0].generated()
         outcomes = Counter(record["outcome"] for record in at.records().values())
     left = outcomes["cancelled"]
     states = Counter(entry["state"] for entry in entries)
@@ -113,8 +105,8 @@ async def cancelled(findings: Findings) -> None:
         good == follow_ups,
     )
     bad = outcomes.total() - left - outcomes["ok"]
-    findings.check("records that say neither ok nor cancelled", bad, outcomes.total(), not bad)
-    findings.check("still running at the worker", states["running"], len(entries), not states["running"])
+    findings.none("records that say neither ok nor cancelled", bad, outcomes.total())
+    findings.none("still running at the worker", states["running"], len(entries))
     # A slot too few is one that leaked, a slot too many was given back twice. Of those whose client left the worker
     # hears a moment later than the gateway.
     most = at_once([entry for entry in entries if entry["state"] == "completed"])

@@ -55,7 +55,7 @@ async def _deadly(findings: Findings, at: House) -> None:
     findings.check("lines of the log that say so, 1", len(held), TRIES, len(held) == 1)
     failed = [one for one in load.asked if one.status != 200]
     share = len(failed) / max(1, len(load.asked))
-    findings.check("errors of the others, share (0.01 at most)", f"{share:.4f}", len(load.asked), share <= 0.01)
+    findings.at_most("errors of the others, share (0.01 at most)", share, 0.01, len(load.asked), ".4f")
 
 
 async def _falling(findings: Findings, at: House) -> None:

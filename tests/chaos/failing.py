@@ -76,7 +76,7 @@ async def one_bad(findings: Findings, at: House, load: Load, what: str, health: 
     elif health >= 500:
         waited = events(at, back, bad, healed)[0] - healed
         most = INTERVAL_S + 1.0  # and the probe itself
-        findings.check(f"{what}: back by one probe, s ({most} at most)", f"{waited:.2f}", 1, waited <= most)
+        findings.at_most(f"{what}: back by one probe, s ({most} at most)", waited, most, 1, ".2f")
     else:
         came = events(at, back, bad, healed)[0]
         trials = [entry for entry in entries if healed <= entry["started"] <= came]
@@ -113,18 +113,18 @@ async def all_bad(findings: Findings, at: House, load: Load, what: str, health: 
     await until(lambda: all(one.answer is not None for one in load.since(broken, end)), HANG_S)
     asked = load.since(broken, end)
     hung = [one for one in asked if one.answer is None]
-    findings.check(f"{what}, all: requests that hang", len(hung), len(asked), not hung)
+    findings.none(f"{what}, all: requests that hang", len(hung), len(asked))
     worst = percentile([one.ms for one in asked], 0.99)
-    findings.check(f"{what}, all: answered, p99 ms (100 at most)", f"{worst:.1f}", len(asked), worst <= 100)
+    findings.at_most(f"{what}, all: answered, p99 ms (100 at most)", worst, 100, len(asked))
     settled = load.since(known, end)
     # Never is more than half of a fleet left out on the word of requests: while health says 200, what failed is told.
     wanted = (503,) if health >= 500 else (502, 503)
     odd = [one for one in settled if one.status not in wanted]
-    findings.check(f"{what}, all: answers other than {wanted}", len(odd), len(settled), not odd)
+    findings.none(f"{what}, all: answers other than {wanted}", len(odd), len(settled))
     untold = [one for one in settled if one.status == 503 and not told(one)]
     count = sum(one.status == 503 for one in settled)
     if count:
-        findings.check(f"{what}, all: 503 without Retry-After", len(untold), count, not untold)
+        findings.none(f"{what}, all: 503 without Retry-After", len(untold), count)
 
 
 @row("F7", "all workers answer 503, and the SDK tries each call three times")
@@ -192,7 +192,7 @@ async def amplified(findings: Findings) -> None:
     findings.check("attempts of one request, at most 3", max(each.values()), len(each), max(each.values()) <= 3)
     findings.check("calls by how they ended", dict(outcomes), len(sent), outcomes.keys() == {"503 InternalServerError"})
     odd = [one for one in tries if one[1:] != (503, str(RETRY_AFTER))]
-    findings.check("answers that are not the workers' 503 with their Retry-After", len(odd), len(tries), not odd)
+    findings.none("answers that are not the workers' 503 with their Retry-After", len(odd), len(tries))
     counts = Counter(len(tried) for tried in sent.values())
     findings.check("calls by tries of the SDK, 3", dict(counts), len(sent), counts.keys() == {3})
     waits = [later[0] - first[0] for tried in sent.values() for first, later in pairwise(tried)]

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.chaos.house import CHAT, House, chat, house
+from tests.chaos.house import CHAT, House, Process, chat, house
 from tests.chaos.link import Link
 from tests.chaos.row import FULL, Findings, row
 from tests.redis.far import Far
@@ -48,7 +48,7 @@ async def flooded(findings: Findings, where: str, address: str) -> None:
         await asyncio.gather(
             *(client(at, place, mode, answers[mode], until) for mode in answers for place in range(CLIENTS // 2))
         )
-        alone = sum([await decided_alone(gateway.address) for gateway in at.gateways])
+        alone = sum([await decided_alone(gateway) for gateway in at.gateways])
     asked = sum(map(len, answers.values()))
     for mode, found in answers.items():
         admitted = found.count(200)
@@ -67,10 +67,8 @@ async def client(at: House, place: int, key: str, answers: list[int], until: flo
     link.close()
 
 
-async def decided_alone(address: str) -> int:
-    link = Link(address)
-    found = _ALONE.search((await link.get("/metrics")).body)
-    link.close()
+async def decided_alone(gateway: Process) -> int:
+    found = _ALONE.search((await gateway.get("/metrics")).body)
     return int(float(found[1])) if found else 0
 
 

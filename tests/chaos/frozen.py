@@ -130,9 +130,9 @@ def judge_streams(findings: Findings, at: House, streams: list[Followed], stoppe
         not late and len(hit) >= STREAMS / 2,
     )
     wrong = [one for one in hit if one.whole or one.data.count(b'"error"') != 1]
-    findings.check("of those, that do not end with one error", len(wrong), len(hit), not wrong)
+    findings.none("of those, that do not end with one error", len(wrong), len(hit))
     cut = [one for one in others if not one.whole]
-    findings.check("streams of the others that are not whole", len(cut), len(others), not cut)
+    findings.none("streams of the others that are not whole", len(cut), len(others))
     gaps = [(then, then - first) for one in others for first, then in pairwise(one.blocks)]
     usual, slow = (usual_p99_ms(some) for some in apart(gaps, stopped))
     findings.at_most(
@@ -167,7 +167,7 @@ def judge_requests(
     others = [one for one in load.since(stopped, thawed) if one.id not in theirs]
     elsewhere = [*others, *(one for one in burst if one.id not in theirs)]
     failed = [one for one in elsewhere if one.status != 200]
-    findings.check("plain requests to the others that fail", len(failed), len(elsewhere), not failed)
+    findings.none("plain requests to the others that fail", len(failed), len(elsewhere))
     answered = [(one.at, one.ms / 1000) for one in load.since(0, thawed) if one.id not in theirs]
     usual, slow = (usual_p99_ms(some) for some in apart(answered, stopped))
     findings.at_most(
@@ -208,7 +208,7 @@ async def unaccepted(findings: Findings) -> None:
             f"unaccepted: sent to another worker after s, {CONNECT_S} ±10 %", spread(moved), len(moved), not odd
         )
         failed = [one for one in first if one.status != 200]
-        findings.check("unaccepted: answers other than 200", len(failed), len(first), not failed)
+        findings.none("unaccepted: answers other than 200", len(failed), len(first))
         out = await until(
             lambda: bool(events(at, "worker ejected", deaf, stopped) or events(at, "worker down", deaf, stopped)), 1
         )

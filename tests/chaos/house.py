@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from gateway.auth import new_key
-from tests.chaos.link import Link
+from tests.chaos.link import Answer, Link, request
 from tests.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -47,6 +47,40 @@ class Process:
         """How many files and sockets it has open (Linux)."""
         return len(os.listdir(f"/proc/{self.process.pid}/fd"))
 
+    def resident(self, *, at_worst: bool = False) -> int:
+        """Bytes of memory that are its own, now or at their worst (Linux)."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        return 1024 * int(status.partition("VmHWM:" if at_worst else "VmRSS:")[2].split()[0])
+
+    def cpu_s(self) -> float:
+        """Seconds that it has computed (Linux), in steps of 10 ms."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(") ")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    async def get(self, path: str) -> Answer:
+        """The answer to one request, over a connection of its own."""
+        return await self._once("GET", path)
+
+    async def post(self, path: str, body: Any) -> Answer:
+        return await self._once("POST", path, json.dumps(body).encode())
+
+    async def _once(self, method: str, path: str, body: bytes = b"") -> Answer:
+        link = Link(self.address)
+        try:
+            return await link.send(request(method, path, {}, body))
+        finally:
+            link.close()
+
+    async def generated(self, since: int = 0) -> list[dict[str, Any]]:
+        """A worker's ledger after its entry of the number `since`, less what probed it; `request` is the gateway's id
+        of a request, or ""."""
+        entries = (await self.get(f"/sim/ledger?since={since}")).json()["entries"]
+        found = [entry for entry in entries if entry["generation"]]
+        for entry in found:
+            id_ = next((value for name, value in entry["headers"] if name == "x-request-id"), "")
+            entry["request"] = id_.rpartition("-")[0]
+        return found
+
     async def settled(self, most: int, seconds: float) -> int:
         """`descriptors` once they are no more than `most`, or after `seconds`."""
         with contextlib.suppress(TimeoutError):
@@ -65,16 +99,14 @@ class Process:
                 await self.process.wait()
 
     async def ready(self, path: str) -> None:
-        link = Link(self.address)
         async with asyncio.timeout(90):
             while True:
                 with contextlib.suppress(OSError, asyncio.IncompleteReadError):
-                    if (await link.get(path)).status == 200:
+                    if (await self.get(path)).status == 200:
                         break
                 if self.process.returncode is not None:
                     raise RuntimeError(f"ended at once:\n{self.log.read_text()[-2000:]}")
                 await asyncio.sleep(0.05)
-        link.close()
 
 
 async def start(folder: Path, name: str, *words: str, port: int) -> Process:
@@ -107,15 +139,8 @@ class House:
     async def admits(self, since: int = 0) -> dict[str, dict[str, Any]]:
         """What workers were given: the gateway's request id -> the worker's ledger entry. Of each worker those after
         its entry of the number `since`."""
-        found = {}
-        for worker in self.workers:
-            link = Link(worker.address)
-            for entry in (await link.get(f"/sim/ledger?since={since}")).json()["entries"]:
-                id_ = next((value for name, value in entry["headers"] if name == "x-request-id"), None)
-                if entry["generation"] and id_ is not None:
-                    found[id_.rpartition("-")[0]] = entry
-            link.close()
-        return found
+        entries = [entry for worker in self.workers for entry in await worker.generated(since)]
+        return {entry["request"]: entry for entry in entries if entry["request"]}
 
     def records(self) -> dict[str, dict[str, Any]]:
         """The gateways' request log: id -> record, its time by this machine's clock."""

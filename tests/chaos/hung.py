@@ -106,7 +106,7 @@ async def hung(findings: Findings) -> None:
         stalls = events(at, "worker stalled", worker, began)
         late = stalls[0] - began if found else float("inf")
         most = STALLED_S + DETECTED_S
-        findings.check(f"found, s ({most} at most)", f"{late:.1f}", 1, late <= most, timed=True)
+        findings.at_most(f"found, s ({most} at most)", late, most, 1, timed=True)
         findings.check("found at all, and once", len(stalls), 1, len(stalls) == 1)
         lost = [one.status for one in load.asked if one.status != 200]
         findings.none("requests that were lost", lost, len(load.asked))
@@ -142,9 +142,7 @@ async def impatient(findings: Findings) -> None:
                 if events(at, event, worker)
             ]
             findings.none(f"{what}: workers that were left out", out, sum(left))
-            link = Link(at.gateways[0].address)
-            answer = await link.post(CHAT, chat(2), {})
-            link.close()
+            answer = await at.gateways[0].post(CHAT, chat(2))
             findings.check(f"{what}: a client that waits is answered", answer.status, 1, answer.status == 200)
 
 

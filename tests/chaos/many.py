@@ -11,7 +11,6 @@ from collections import Counter
 from typing import Any
 
 from tests.chaos.house import CHAT, House, Process, chat, house, start
-from tests.chaos.leaks import resident
 from tests.chaos.link import Link, request
 from tests.chaos.row import FULL, Findings, percentile, row
 from tests.ports import free_port
@@ -68,11 +67,11 @@ async def many(findings: Findings) -> None:
         gateway = at.gateways[0]
         for _ in range(20):
             await asyncio.gather(*(opened(gateway, wait=True) for _ in range(10)))
-        before, idle = resident(gateway), gateway.descriptors()
+        before, idle = gateway.resident(), gateway.descriptors()
         readers = await all_opened(gateway, streams)
         lags = asyncio.create_task(lag(gateway, readers))
         statuses = Counter([await one.began for one in readers])
-        grown = (resident(gateway) - before) / len(readers) / 1024
+        grown = (gateway.resident() - before) / len(readers) / 1024
         held = gateway.descriptors() - idle
         ends = Counter([await one.ended for one in readers])
         waits = await lags
@@ -80,15 +79,15 @@ async def many(findings: Findings) -> None:
         warned = [line for line in gateway.lines() if str(line.get("event")).startswith("fewer connections")]
     n = len(readers)
     findings.check("streams that do not begin with 200", n - statuses[b"200"], n, statuses[b"200"] == n)
-    wrong = {end: count for end, count in ends.items() if end != "whole"}
-    findings.check("streams that are not whole at their end", wrong or 0, n, not wrong)
+    wrong = ends - Counter(whole=ends["whole"])
+    findings.none("streams that are not whole at their end", wrong, n)
     findings.check(
         "descriptors in use for them (two each, less a few connections that were there)", held, n, held >= 1.98 * n
     )
-    findings.check(f"KiB of memory a stream ({A_STREAM_KIB:g} at most)", f"{grown:.1f}", n, grown <= A_STREAM_KIB)
+    findings.at_most(f"KiB of memory a stream ({A_STREAM_KIB:g} at most)", grown, A_STREAM_KIB, n)
     slow = percentile(waits, 0.99)
     what = f"ms that the event loop makes a request wait, p99 ({LAG_MS:g} at most; median {percentile(waits, 0.5):.1f})"
-    findings.check(what, f"{slow:.1f}", len(waits), slow <= LAG_MS)
+    findings.at_most(what, slow, LAG_MS, len(waits))
     findings.check("lines of the log that tell of trouble", odd[:1] or 0, n, not odd and not warned)
 
 

@@ -152,7 +152,7 @@ async def overloaded(findings: Findings) -> None:
     busy = sum(max(0.0, min(one["ended"], end) - max(one["started"], start)) for one in done)
     goodput = busy / (WORKERS * PLACES * (end - start))
     what = "goodput: places that served what was whole, all the time (0.9)"
-    findings.check(what, f"{goodput:.3f}", len(done), goodput >= 0.9)
+    findings.at_least(what, goodput, 0.9, len(done), ".3f")
     after = percentile(loaded, 0.99)
     findings.check(
         f"p99 to the first token, {unloaded * 1000:.0f} ms without load (2 times that at most)",
@@ -164,7 +164,7 @@ async def overloaded(findings: Findings) -> None:
     findings.check("p99 until a refusal, 50 ms at most", f"{slow:.1f} ms", len(refused), slow <= 50)
     odd = [one for one in refused if not in_form(one)]
     spoken = len({one.way.dialect for one in refused})
-    findings.check(f"refusals not in their dialect's form, of {spoken} dialects", len(odd), len(refused), not odd)
+    findings.none(f"refusals not in their dialect's form, of {spoken} dialects", len(odd), len(refused))
     running = [at_once(ledger) for ledger in ledgers]
     findings.check(f"requests at once on a worker, at most {PLACES}", max(running), WORKERS, max(running) <= PLACES)
 
@@ -190,7 +190,7 @@ async def flooded(findings: Findings) -> None:
         await priorities(findings, at)
     for times, (quiet, loud) in found.items():
         wrong = [one for one in quiet.sent if one.answer is None or one.answer.status != 200]
-        findings.check(f"quiet beside {times:g} shares: refusals", len(wrong), len(quiet.sent), not wrong)
+        findings.none(f"quiet beside {times:g} shares: refusals", len(wrong), len(quiet.sent))
         quiet.close()
         loud.close()
     # A flood takes all places in one moment, and they become free together: its first seconds are no one's wait.
@@ -204,7 +204,7 @@ async def flooded(findings: Findings) -> None:
     )
     loud = found[FLOOD][1]
     served = len(firsts(loud)) / FLOOD_S / (2 * SHARE)
-    findings.check("loud: served, of all that the worker can do", f"{served:.2f}", len(loud.sent), served >= 0.6)
+    findings.at_least("loud: served, of all that the worker can do", served, 0.6, len(loud.sent), ".2f")
 
 
 async def priorities(findings: Findings, at: House) -> None:
@@ -212,7 +212,7 @@ async def priorities(findings: Findings, at: House) -> None:
     idle, urgent = (Crowd(at, [usual("openai")], name) for name in ("idle", "urgent"))
     await asyncio.gather(idle.come(SHARE * 8, FLOOD_S / 2), urgent.come(SHARE / 2, FLOOD_S / 2))
     wrong = [one for one in urgent.sent if one.answer is None or one.answer.status != 200]
-    findings.check("urgent beside a flood of low priority: refusals", len(wrong), len(urgent.sent), not wrong)
+    findings.none("urgent beside a flood of low priority: refusals", len(wrong), len(urgent.sent))
     first, other = percentile(firsts(urgent), 0.99), percentile(firsts(idle), 0.5)
     findings.check(
         f"urgent: p99 to the first token, below the median of the flood's, {other * 1000:.0f} ms",

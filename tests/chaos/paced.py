@@ -99,21 +99,12 @@ async def paced(at: House, rate: float, body: dict[str, Any], name: str = "paced
 
 async def given(worker: Process, since: float = 0.0) -> list[dict[str, Any]]:
     """The requests for a reply that the worker's ledger has, in order; `request` is the gateway's id, or ""."""
-    link = Link(worker.address)
-    entries = (await link.get("/sim/ledger")).json()["entries"]
-    link.close()
-    found = [entry for entry in entries if entry["generation"] and entry["started"] >= since]
-    for entry in found:
-        id_ = next((value for name, value in entry["headers"] if name == "x-request-id"), "")
-        entry["request"] = id_.rpartition("-")[0]
-    return found
+    return [entry for entry in await worker.generated() if entry["started"] >= since]
 
 
 async def tell(worker: Process, path: str, /, **said: Any) -> None:
     """One of the simulated worker's controls: /sim/faults, /sim/state."""
-    link = Link(worker.address)
-    answer = await link.post(path, said, {})
-    link.close()
+    answer = await worker.post(path, said)
     assert answer.status == 200, answer.body
 
 

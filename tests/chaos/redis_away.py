@@ -103,17 +103,17 @@ def judge(findings: Findings, at: House, seen: list[Seen], frozen: float, return
 
     before, _ = late(frozen - HEALTHY + 1, frozen)
     onset, n = late(frozen - 0.05, frozen + ONSET)
-    findings.check("p99 added at onset, ms, at most 60", f"{onset:.1f}", n, onset <= 60)
+    findings.at_most("p99 added at onset, ms, at most 60", onset, 60, n)
     opened, n = late(frozen + ONSET, returned)
-    findings.check(f"p99 added once open, ms, at most 1 (healthy {before:.2f})", f"{opened:.2f}", n, opened <= 1)
+    findings.at_most(f"p99 added once open, ms, at most 1 (healthy {before:.2f})", opened, 1, n, ".2f")
     for mode, wanted in (("local", 200), ("open", 200), ("closed", 503)):
         answers = between(frozen + ONSET, returned, mode)
         other = [one for one in answers if one.answer.status != wanted]
-        findings.check(f"{mode}: answers other than {wanted} while away", len(other), len(answers), not other)
+        findings.none(f"{mode}: answers other than {wanted} while away", len(other), len(answers))
     told = [one for one in between(frozen + ONSET, returned, "closed") if "retry-after" not in one.answer.headers]
     findings.none("closed: 503 without Retry-After", told, len(between(frozen + ONSET, returned, "closed")))
     errors = [one for one in seen if one.answer.status >= 500 and one.who != "closed"]
-    findings.check("5xx of those who do not fail closed", len(errors), len(seen), not errors)
+    findings.none("5xx of those who do not fail closed", len(errors), len(seen))
     flooding = between(0, returned, "flood")
     admitted = [one for one in flooding if one.answer.status == 200]
     most = FLOOD + GATEWAYS * -(-FLOOD // GATEWAYS)
@@ -133,5 +133,5 @@ def judge(findings: Findings, at: House, seen: list[Seen], frozen: float, return
         mine = [line for line in gateway.lines() if line.get("event", "").startswith("limits")]
         lines.append(len(mine))
         strict.append(mine[-1]["time"] - shift - returned if mine[-1]["event"] == "limits strict" else 1e9)
-    findings.check("strict again, s after the return, at most 5", f"{max(strict):.2f}", len(strict), max(strict) <= 5)
+    findings.at_most("strict again, s after the return, at most 5", max(strict), 5, len(strict), ".2f")
     findings.check(f"log lines a replica, at most {TOLD}", max(lines), len(lines), max(lines) <= TOLD)

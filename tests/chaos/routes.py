@@ -169,10 +169,10 @@ async def no_way_around(findings: Findings) -> None:
                 opened.append(f"{attack.route} [{attack.state}, {attack.way}]: {answer.status}")
             if b"secret-model" in answer.body and answer.status < 400:
                 loud.append(attack.route)
-        findings.check("answers of success without a key", opened[:3] or 0, count, not opened)
-        findings.check("models told without a key", loud[:3] or 0, count, not loud)
+        findings.none("answers of success without a key", opened, count)
+        findings.none("models told without a key", loud, count)
         reached = stack.sim.ledger.received - before
-        findings.check("requests that reached a worker", reached, count, not reached)
+        findings.none("requests that reached a worker", reached, count)
         slow = percentile(times, 0.99)
         findings.at_most("ms to a refusal, p99, at most 5", slow, 5, len(times), ".2f", timed=True)
         findings.check("refusals before the body came", *await bodies_unread(address, closed))

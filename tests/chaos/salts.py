@@ -84,7 +84,7 @@ async def salts_differ(findings: Findings) -> None:
     secret = [SECRET, *salts.values()]
     texts = [*stack.output.getvalue().decode().splitlines(), *metrics.splitlines(), *ask.told]
     shown = [text for text in texts if any(one in text for one in secret)]
-    findings.check("salts in log, metrics and answers", len(shown), len(texts), not shown)
+    findings.none("salts in log, metrics and answers", len(shown), len(texts))
 
 
 async def equal_prompts(findings: Findings, ask: Asking, plan: Sequence[Asked], draw: random.Random) -> dict[str, str]:
@@ -119,4 +119,4 @@ async def own_salts(findings: Findings, ask: Asking, plan: Sequence[Asked], salt
         for guess in (salts["a1"], "shared"):
             (one, _), (other, _) = [await ask(name, *asked(way, "guess", cache_salt=guess)) for name in ("a1", "b1")]
             met += one == other or one in salts.values() or other in salts.values()
-    findings.check("salts of a client's own that met another team's", met, 4 * len(plan), not met)
+    findings.none("salts of a client's own that met another team's", met, 4 * len(plan))

@@ -10,7 +10,6 @@ import time
 
 from tests.chaos.greedy import healthy
 from tests.chaos.house import CHAT, House, chat, house
-from tests.chaos.leaks import resident
 from tests.chaos.link import request
 from tests.chaos.row import FULL, Findings, percentile, row
 
@@ -85,19 +84,19 @@ async def crawling(findings: Findings) -> None:
         phases = []
         for name, (data, begin, read) in kinds.items():
             await asyncio.sleep(ALONE_S)
-            before, began = resident(at.gateways[0]), time.monotonic()
+            before, began = at.gateways[0].resident(), time.monotonic()
             until = began + BESIDE_S
             crawls = [begun(at, data, begin, read, until, OPENING_S * n / CONNECTIONS) for n in range(CONNECTIONS)]
             running = asyncio.gather(*crawls)
             await asyncio.sleep(BESIDE_S / 2)
-            grown = (resident(at.gateways[0]) - before) / CONNECTIONS
+            grown = (at.gateways[0].resident() - before) / CONNECTIONS
             ends = await running
             phases.append((name, read, began, time.monotonic(), ends, grown))
         await asyncio.sleep(ALONE_S)
         await clients.stop()
         lines = clients.lines()
     failed = [line for line in lines if line["status"] != 200]
-    findings.check("replies of healthy clients other than 200", len(failed), len(lines), not failed)
+    findings.none("replies of healthy clients other than 200", len(failed), len(lines))
     busy = [(began - 0.5, ended + 0.5) for _, _, began, ended, _, _ in phases]
     quiet = [line["ms"] for line in lines if not any(began <= line["at"] <= ended for began, ended in busy)]
     alone = percentile(quiet, 0.99)
@@ -106,9 +105,9 @@ async def crawling(findings: Findings) -> None:
         among = [line["ms"] for line in lines if began <= line["at"] < ended]
         p99 = percentile(among, 0.99)
         what = f"{name}: p99 of the others, ms (twice or {ADDED_MS:g} more than {alone:.1f} alone at most)"
-        findings.check(what, f"{p99:.1f}", len(among), p99 <= most)
+        findings.at_most(what, p99, most, len(among))
         what = f"{name}: bytes of memory a connection ({A_CONNECTION} at most)"
-        findings.check(what, f"{grown:.0f}", CONNECTIONS, grown <= A_CONNECTION)
+        findings.at_most(what, grown, A_CONNECTION, CONNECTIONS, ".0f")
         if not read:
             late = max((one for one in ends if one is not None), default=0.0)
             kept = sum(one is None for one in ends)

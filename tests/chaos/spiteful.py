@@ -15,7 +15,6 @@ from typing import Any
 from msgspec import Struct
 
 from tests.chaos.house import House, Process, house
-from tests.chaos.leaks import resident
 from tests.chaos.link import request
 from tests.chaos.row import Findings, row
 from tests.clients import DIALECTS, Way, usual
@@ -223,19 +222,19 @@ async def broken_answers(findings: Findings) -> None:
             grown, answers = await given(at, number, spite)
             asked += answers
             wrong = sorted({fault for one in answers if (fault := one.fault(spite))})
-            findings.check(f"{spite.name}: wrong answers", wrong or 0, len(answers), not wrong)
+            findings.none(f"{spite.name}: wrong answers", wrong, len(answers))
             if spite.block or grown > MEMORY_MB:
                 what = f"{spite.name}: MB of memory more at its worst ({MEMORY_MB:g} at most)"
-                findings.check(what, f"{grown:.1f}", len(answers), grown <= MEMORY_MB)
+                findings.at_most(what, grown, MEMORY_MB, len(answers))
         lost = len(asked) - len(reached)
-        findings.check("requests that did not reach the worker", lost, len(asked), not lost)
+        findings.none("requests that did not reach the worker", lost, len(asked))
         last = max(one.seconds for one in asked)
         most = 4 * DEADLINE_S + LATE_S
         findings.at_most(
             f"seconds until the last of them had its answer ({most:g} at most)", last, most, len(asked), ".2f"
         )
         odd = [line for line in at.gateways[0].lines() if line.get("event") in ("bug", "library")]
-        findings.check("lines of the log that tell of a bug", odd[:1] or 0, len(asked), not odd)
+        findings.none("lines of the log that tell of a bug", odd, len(asked))
     server.close()
 
 
@@ -269,7 +268,7 @@ async def given(at: House, number: int, spite: Spite) -> tuple[float, list[Given
     at a time: a bound is one reply's."""
     gateway = at.gateways[0]
     ways = [(usual(name), mode) for name in DIALECTS for mode in spite.modes if usual(name).answers(stream=mode)]
-    before = most = resident(gateway)
+    before = most = gateway.resident()
     room = asyncio.Semaphore(1 if spite.block else len(ways))
 
     async def one(way: Way, stream: bool) -> Given:
@@ -279,7 +278,7 @@ async def given(at: House, number: int, spite: Spite) -> tuple[float, list[Given
     running = asyncio.gather(*(one(way, mode) for way, mode in ways))
     while not running.done():
         await asyncio.wait([running], timeout=0.02)
-        most = max(most, resident(gateway))
+        most = max(most, gateway.resident())
     return (most - before) / 1e6, await running
 
 

@@ -6,10 +6,8 @@ import asyncio
 import contextlib
 import gzip
 import json
-import os
 import zlib
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -137,13 +135,13 @@ async def strayed(findings: Findings) -> None:
         statuses = await asked(gateway, port)
         n = len(statuses)
         findings.check("connections to the canary, as a control", control, 1, control == 1)
-        findings.check("connections of the gateway to it", len(seen.canary), n, not seen.canary)
+        findings.none("connections of the gateway to it", len(seen.canary), n)
         strange = sorted(seen.targets - PATHS)
-        findings.check("paths at the worker that no configuration names", strange[:3] or 0, seen.requests, not strange)
+        findings.none("paths at the worker that no configuration names", strange, seen.requests)
         others = sorted(seen.hosts - {address.encode()})
-        findings.check("other hosts that it was called by", others[:3] or 0, seen.requests, not others)
+        findings.none("other hosts that it was called by", others, seen.requests)
         bugs = [line for line in gateway.lines() if line.get("event") in ("bug", "library")]
-        findings.check("lines of the log that tell of a bug", bugs[:1] or 0, n, not bugs)
+        findings.none("lines of the log that tell of a bug", bugs, n)
         await bombs(findings, gateway)
     canary.close()
     worker.close()
@@ -184,24 +182,18 @@ async def bombs(findings: Findings, gateway: Process) -> None:
     for coding, body in packed.items():
         for way in WAYS:
             data = request("POST", way.path("m"), {"content-encoding": coding, "connection": "close"}, body)
-            before = cpu_ms(gateway)
+            before = gateway.cpu_s()
             status = (await link.send(data)).status
             n += 1
             if status not in (413, 415, 422, 424, 400):
                 wrong.append(f"{way}, {coding}: {status}")
-            if cpu_ms(gateway) - before > CPU_MS:
-                slow.append(f"{way}, {coding}: {cpu_ms(gateway) - before:.0f}")
+            if (took_ms := 1000 * (gateway.cpu_s() - before)) > CPU_MS:
+                slow.append(f"{way}, {coding}: {took_ms:.0f}")
     for length in (10**9, 2**40):
         head = f"POST {CHAT} HTTP/1.1\r\nhost: gateway\r\ncontent-length: {length}\r\n\r\n".encode()
         status, n = (await Link(gateway.address).send(head)).status, n + 1
         if status != 413:
             wrong.append(f"{length} bytes: {status}")
     link.close()
-    findings.check("packed or endless bodies: answers other than 413 and 415", wrong[:5] or 0, n, not wrong)
-    findings.check(f"and those that take more than {CPU_MS:g} ms of CPU", slow[:5] or 0, n, not slow)
-
-
-def cpu_ms(process: Process) -> float:
-    """What it has used so far (Linux), in steps of 10 ms."""
-    fields = Path(f"/proc/{process.process.pid}/stat").read_text().rpartition(")")[2].split()
-    return 1000 * (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    findings.none("packed or endless bodies: answers other than 413 and 415", wrong, n)
+    findings.none(f"and those that take more than {CPU_MS:g} ms of CPU", slow, n)
