@@ -9,6 +9,7 @@ from io import StringIO
 from msgspec.structs import replace
 
 from gateway.core.byte_budget import ByteBudget
+from gateway.core.http import Request
 from gateway.core.usage import Usage
 
 MOST = 1 << 20
@@ -24,19 +25,22 @@ _STEP = 1 << 14
 class SeenText:
     """Keeps the text of one reply while that is short enough, and while a budget that all replies share has room.
 
-    The budget counts a byte a character. Call `close` at the end of the reply.
+    The budget counts a byte a character, and the body of the kept request. Call `close` at the end of the reply.
 
-    lost  why there is no text: "long", "memory", or what `stop` was given; None while all of it is kept
-    tail  its last deltas
+    lost     why there is no text: "long", "memory", or what `stop` was given; None while all of it is kept
+    tail     its last deltas
+    request  the one that a worker goes on with; its body is dropped as soon as the text is lost
     """
 
-    __slots__ = ("_budget", "_reserved", "_room", "_text", "_write", "lost", "tail")
+    __slots__ = ("_budget", "_reserved", "_room", "_size", "_text", "_write", "lost", "request", "tail")
 
     def __init__(self, budget: ByteBudget) -> None:
         self.lost: str | None = None
         self.tail: deque[str] = deque(maxlen=_TAIL)
         self._budget = budget
+        self.request: Request | None = None
         self._reserved = 0
+        self._size = 0
         self._room = 0
         self._text = StringIO()
         self._write: Callable[[str], object] = self._text.write
@@ -52,9 +56,20 @@ class SeenText:
     def text(self) -> str:
         return self._text.getvalue()
 
+    def keep(self, request: Request) -> bool:
+        """Keeps the body of `request`, unless the budget has no room for it: then nothing more is kept."""
+        size = len(request.body)
+        if not self._budget.take(size):
+            self.stop("memory")
+            return False
+        self.request, self._size = request, size
+        return True
+
     def stop(self, why: str) -> None:
         """Keeps nothing from now on."""
         self.lost = self.lost or why
+        if self.request is not None:
+            self.request.body = b""
         self._room = 1 << 62
         self._text = StringIO()
         self._write = len
@@ -63,8 +78,8 @@ class SeenText:
 
     def close(self) -> None:
         """Gives back what it took from the budget."""
-        self._budget.release(self._reserved)
-        self._reserved = 0
+        self._budget.release(self._reserved + self._size)
+        self._reserved = self._size = 0
 
     def _grow(self) -> None:
         step = -(self._room // _STEP) * _STEP

@@ -70,10 +70,12 @@ class RoutingFacts(Struct):
         self.tenant, self.size, self.until = other.tenant, other.size, other.until
         self.tokens, self.salt = other.tokens, other.salt
 
-    def forget_prompt(self) -> None:
-        """Drops the facts about the prompt: there will be no other pick, and the facts of a long prompt are large."""
-        self.keys = self.ends = self.tokens = self.first_texts = self.system_texts = ()
-        self.chains = {}
+    def forget_prompt(self, goes_on: bool) -> None:
+        """Drops the facts about the prompt that are large for a long one; all, unless another worker may be picked to
+        go on with the reply."""
+        self.tokens, self.chains = (), {}
+        if not goes_on:
+            self.keys = self.ends = self.first_texts = self.system_texts = ()
 
     @property
     def picked(self) -> str:

@@ -58,8 +58,8 @@ class Attempts:
         if record.stream:
             call.reply.keep_alive(self._new_lane)
         while True:
-            for before in watchers.before_worker:
-                await before(call)
+            if watchers.before_worker:
+                await self._may_be_sent()
             call.stage = "queued"
             asked_at = runtime.clock()
             for waiting in watchers.waiting:
@@ -88,6 +88,17 @@ class Attempts:
             finally:
                 if self._timer is not None:
                     self._timer.cancel()
+
+    async def _may_be_sent(self) -> None:
+        """Raises GatewayError if no other worker may be sent the request."""
+        call = self._call
+        try:
+            for before in call.watchers.before_worker:
+                await before(call)
+        except GatewayError:
+            if call.continuation is not None:
+                self._not_continued("quarantined")
+            raise
 
     # -- the pick ---------------------------------------------------------------------------------------------------
 

@@ -47,7 +47,6 @@ class Call:
     prompt     estimated tokens of the prompt; None until they are needed
     stage      how far it is
     seen       keeps the text of the stream, for a worker that goes on with it; None if that is not wanted
-    kept       bytes of the request that are kept for that worker
     continuation  set once the stream of a worker broke that another one may go on with
     produced_before  output of the stream before the visit that is under way
     visit      the one that is under way
@@ -72,7 +71,6 @@ class Call:
     lane: Lane | None = None
     finishes: Sequence[str] = ()
     seen: SeenText | None = None
-    kept: int = 0
     continuation: Continuation | None = None
     produced_before: int = 0
     visit: Visit | None = None
@@ -177,24 +175,20 @@ class Call:
         seen, request = self.seen, self.outgoing.request
         if seen is None or seen.lost is not None:
             self.outgoing.forget()
-        elif self.runtime.kept.take(len(request.body)):
-            self.kept = len(request.body)
+        elif seen.keep(request):
             self.outgoing.handed_on = None
         else:
-            seen.stop("memory")
             self.outgoing.forget()
-
-    def release_kept(self) -> None:
-        """The reply is over."""
-        if self.seen is not None:
-            self.seen.close()
-            self.runtime.kept.release(self.kept)
 
     def drop_prompt(self) -> None:
         """Lets go of the prompt, and of its share of the memory for bodies. Called when a stream has its first token:
         the prompt is in memory several times, and a stream lasts long. Another worker may still be asked to go on; for
         that the worker's request is enough."""
-        if self.kept or any(needs(self) for needs in self.watchers.needs_prompt):
+        if self.continuation is not None and self.continuation.resumption is not None:
+            self.continuation.resumption.request.body = b""  # the next one would be made of the first request
+        if self.seen is not None and self.seen.request is not None:
+            return
+        if any(needs(self) for needs in self.watchers.needs_prompt):
             return
         op, runtime = self.op, self.runtime
         assert op is not None
@@ -203,7 +197,7 @@ class Call:
         self.untouched = None
         self._forget_request()
         self.reply.request.body = b""
-        self.routing.forget_prompt()
+        self.routing.forget_prompt(goes_on=self.seen is not None and self.seen.lost is None)
         if any(needs(self) for needs in self.watchers.needs_operation):
             return
         self.op = None

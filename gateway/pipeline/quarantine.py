@@ -121,8 +121,9 @@ class Quarantine(Watcher):
             return
         # Most streams that a worker's death breaks have nothing to do with it. One that breaks again at once may have.
         few = 0 if call.continuation is None else FEW
-        if call.lane is None or call.lane.produced - call.produced_before <= few:
-            death = self.suspect(call.record.model, visit.worker, _known_by(call))
+        known_by = _known_by(call)
+        if known_by.body and (call.lane is None or call.lane.produced - call.produced_before <= few):
+            death = self.suspect(call.record.model, visit.worker, known_by)
             call.notes.setdefault(self, []).append(death)
 
     async def answered(self, call: Call) -> None:

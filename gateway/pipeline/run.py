@@ -461,7 +461,7 @@ class RequestHandler:
             call.share.end_turn()
         call.settle()
         if call.seen is not None:
-            call.release_kept()
+            call.seen.close()
         if record.outcome == "cancelled":
             record.phase = call.phase
         self.reply.close()

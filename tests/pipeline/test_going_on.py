@@ -207,6 +207,20 @@ def test_what_cannot_go_on_ends_as_it_did(three: Stack, reason: str) -> None:
     assert f'dragoman_not_continued_total{{model="m",reason="{reason}"}}' in page
 
 
+def test_what_was_kept_goes_once_it_cannot_go_on() -> None:
+    body = chat(scripted(text=TEXT, tool_calls=[{"name": "f", "arguments": {"text": TEXT * 5}}]))
+    with Stack(({"itl_ms": 10},)) as stack:
+        runtime = stack.gateway.deployment.runtime
+        reading = threading.Thread(target=posted, args=(stack, PATH, {**body, "tools": [TOOL], "stream": True}))
+        reading.start()
+        until(lambda: runtime.kept.reserved > 0)
+        until(lambda: runtime.kept.reserved == 0)
+        (request,) = runtime.active.requests
+        assert request.call.outgoing.request.body == b""
+        reading.join(30)
+        assert stack.record()["outcome"] == "ok"
+
+
 @pytest.mark.parametrize(
     ("config", "reason"),
     [
@@ -373,6 +387,7 @@ def test_one_that_kills_worker_after_worker_is_stopped() -> None:
         assert b"[DONE]" not in stream
         record = stack.record()
         assert (record["outcome"], record["code"]) == ("failed", "request_quarantined")
+        assert record["not_continued"] == "quarantined"
         assert sum(sim.dead.is_set() for sim in stack.sims) == 3
 
 
@@ -449,3 +464,22 @@ def test_a_continuation_that_is_late_is_asked_of_a_third_worker() -> None:
             sim.fault("")
         assert text_of(streaming.whole()) == TEXT
         assert stack.record()["continued"] == ["stalled", "late"]
+
+
+def test_it_goes_on_where_its_prompt_is_cached() -> None:
+    long = {"role": "system", "content": "Es war einmal. " * 2000}
+    body = {**(asked := chat(scripted(text=TEXT), stream=True)), "messages": [long, *asked["messages"]]}
+    with Stack(({}, {}, {}), config={"models": {"m": {"policy": "prefix"}}}) as stack:
+        workers = {worker.address: worker for worker in stack.gateway.deployment.pools["m"].workers}
+        posted(stack, PATH, body)
+        first = stack.record()["worker"]
+        workers[first].draining = True
+        posted(stack, PATH, body)
+        workers[first].draining = False
+        had = {first, stack.record()["worker"]}
+        streaming = Streaming(stack, body)
+        assert streaming.leave() == 1
+        assert text_of(streaming.whole()) == TEXT
+        record = stack.record()
+        assert {record["worker"], streaming.sim.url} == had
+        assert "why=prefix" in record["picked"]
