@@ -152,15 +152,16 @@ async def killed(findings: Findings) -> None:
         findings.at_least(f"their dialects, {least} at least", len(dialects), least, len(dialects), "d")
 
 
-async def kill(at: House, over: asyncio.Event) -> int:
+async def kill(at: House, over: asyncio.Event, every_s: float = KILL_S) -> int:
     """Kills one worker after the other, each back before the next; how many, until `over`."""
     deaths = 0
     while True:
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(over.wait(), KILL_S)
+            await asyncio.wait_for(over.wait(), every_s)
         if over.is_set():
             return deaths
-        at.workers[deaths % 4] = await killed_and_back(at.workers[deaths % 4])
+        place = deaths % len(at.workers)
+        at.workers[place] = await killed_and_back(at.workers[place])
         deaths += 1
 
 

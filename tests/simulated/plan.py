@@ -10,9 +10,11 @@ A script is the last user message (or the prompt) when it starts with `sim:` and
   choices           one script for each choice          fault        a fault (see `faults`)
 
 A script of a whole conversation is `sim:{"rounds": [...]}` anywhere in a user message, since agents put words of their
-own around what their user types. The reply is the round that follows as many assistant messages as came after the
-script; the last round is repeated. `asked` beside `rounds` holds replies to user messages with certain words in them,
-such as an agent's request for a summary. Calls of tools that the request does not offer are left out.
+own around what their user types. The reply is the round that follows as many answered assistant messages as came after
+the script; one whose round calls tools is answered by their results: agents keep the text of a reply that broke in a
+call, and ask for the rest. The last round is repeated. `asked`
+beside `rounds` holds replies to user messages with certain words in them, such as an agent's request for a summary.
+Calls of tools that the request does not offer are left out.
 """
 
 from __future__ import annotations
@@ -21,13 +23,14 @@ import hashlib
 import json
 import re
 from collections.abc import Container, Sequence
+from itertools import pairwise
 from typing import Any
 
 import msgspec
 from msgspec import Struct, field
 
 from tests.simulated import tokenizer
-from tests.simulated.requests import Generate, Refused, Script, schema, script_decoder
+from tests.simulated.requests import Call, Generate, Refused, Script, schema, script_decoder
 from workers.simulated import answers
 
 
@@ -118,9 +121,8 @@ def round_of(messages: Sequence[tuple[str, str]], offered: Container[str]) -> Sc
 
     messages: (role, text) of each; offered: names of the request's tools. Raises Refused for a script that cannot be
     read."""
-    turns = 0
-    for role, text in reversed(messages):
-        turns += role == "assistant"
+    for place in range(len(messages) - 1, -1, -1):
+        role, text = messages[place]
         at = text.rfind(_ROUNDS) if role == "user" else -1
         if at < 0:
             continue
@@ -131,12 +133,20 @@ def round_of(messages: Sequence[tuple[str, str]], offered: Container[str]) -> Sc
         if not found.rounds:
             raise schema("script: no rounds", "sim")
         last = next(text for role, text in reversed(messages) if role == "user")
+        turns = 0
+        for (role, _), (after, _) in pairwise(messages[place:]):
+            calls = _offered(found.rounds[min(turns, len(found.rounds) - 1)], offered)
+            turns += role == "assistant" and (after == "tool" if calls else after != role)
         asked = (script for words, script in found.asked.items() if words in last and last is not text)
         script = next(asked, found.rounds[min(turns, len(found.rounds) - 1)])
-        calls = [call for call in script.tool_calls if call.name in offered]
+        calls = _offered(script, offered)
         said = script.text if script.text is not None or calls else "ok"
         return msgspec.structs.replace(script, tool_calls=calls, text=said)
     return None
+
+
+def _offered(script: Script, offered: Container[str]) -> list[Call]:
+    return [call for call in script.tool_calls if call.name in offered]
 
 
 def draw(prompt: str, request: Generate, index: int, limit: int, words: int) -> Plan:
