@@ -116,3 +116,28 @@ def test_it_names_the_prefill_worker(ask: Ask) -> None:
     assert said[1] in ("prefill: http://p:1", "prefill: http://q:1")
     assert "why=home" in said[2]
     assert said[-2:] == ["worker: http://a:1", "picked: only"]
+
+
+def test_what_became_of_a_request(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    record = {
+        "event": "request", "id": "4f1d", "outcome": "failed", "code": "upstream_truncated", "model": "m",
+        "worker": "http://b:1", "attempts": 4, "picked": "prefix;why=load;matched=0.00", "moved": ["late"],
+        "continued": ["died", "stalled"], "recomputed": 178, "not_continued": "no_worker",
+    }  # fmt: skip
+    log = tmp_path / "log"
+    log.write_text(
+        f'{json.dumps({**record, "id": "first"})}\n{json.dumps(record)}\n{{"event":"worker down"}}\nnot JSON\n'
+    )
+    assert main(["explain", "--record", str(log)]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "request: 4f1d, failed (upstream_truncated)",
+        "model: m",
+        "worker: http://b:1, the last of 4 attempts",
+        "picked: prefix;why=load;matched=0.00",
+        "moved before its client had seen anything: the first token was late",
+        "went on in mid-stream: its worker died, its worker stalled; 178 tokens computed again",
+        "did not go on: no_worker (docs/reliability.md has the reasons)",
+    ]
+    log.write_text("")
+    assert main(["explain", "--record", str(log)]) != 0
+    assert "no record" in capsys.readouterr().err

@@ -1,9 +1,12 @@
-"""`dragoman explain`: which worker would take a request, and why, in a fleet that is idle and whole."""
+"""`dragoman explain`: which worker would take a request, and why, in a fleet that is idle and whole; or, by its record,
+which worker had a request, and what became of it when its workers failed."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
+import json
 import random
 import sys
 from collections.abc import Sequence
@@ -24,6 +27,16 @@ from gateway.fleet.pool import Pool
 from gateway.fleet.worker import Worker
 from gateway.pipeline.other_models import OtherModels
 from gateway.translation import offline
+
+_WHY = {
+    "stalled": "its worker stalled",
+    "leaving": "its worker was leaving",
+    "late": "the first token was late",
+    "died": "its worker died",
+    "silent": "its worker fell silent",
+    "failed": "its worker failed",
+    "ended": "only its end was missing",
+}
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -46,10 +59,13 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seen", metavar="FILE", action="append", default=[], help="the body of a request that was sent before"
     )
+    parser.add_argument("--record", metavar="FILE", help="a log in JSON: explains the last request in it, and no body")
 
 
 def run(options: argparse.Namespace) -> int:
     """Prints the worker, the reason, and what the policy knew of the prompt."""
+    if options.record is not None:
+        return _print_record(read(options.record))
     config, _ = configuration(options.config)
     try:
         ops = [_read(options, read(name)) for name in (*options.seen, options.body)]
@@ -74,6 +90,32 @@ def run(options: argparse.Namespace) -> int:
     if model.fallback:
         print(f"fallback: {', '.join(model.fallback)} (on {', '.join(model.fallback_on)})")
     return 0
+
+
+def _print_record(log: bytes) -> int:
+    record = None
+    for line in log.splitlines():
+        with contextlib.suppress(ValueError):
+            found = json.loads(line)
+            if isinstance(found, dict) and found.get("event") == "request":
+                record = found
+    if record is None:
+        raise CommandError(ValueError("there is no record of a request in it"))
+    print(f"request: {record['id']}, {record['outcome']}" + (f" ({record['code']})" if record["code"] else ""))
+    print(f"model: {record['model']}")
+    print(f"worker: {record['worker']}, the last of {record['attempts']} attempts")
+    print(f"picked: {record['picked']}")
+    if record["moved"]:
+        print(f"moved before its client had seen anything: {_reasons(record['moved'])}")
+    if record["continued"]:
+        print(f"went on in mid-stream: {_reasons(record['continued'])}; {record['recomputed']} tokens computed again")
+    if record["not_continued"]:
+        print(f"did not go on: {record['not_continued']} (docs/reliability.md has the reasons)")
+    return 0
+
+
+def _reasons(codes: list[str]) -> str:
+    return ", ".join(_WHY.get(code, code) for code in codes)
 
 
 def _print(role: str, pool: Pool, ops: list[Any], headers: list[tuple[bytes, bytes]]) -> None:

@@ -46,6 +46,7 @@ class ModelState(Struct, frozen=True):
     waiting       requests that wait for a worker now
     requests      finished ones by outcome: ok, refused, failed, cancelled
     first_output  time from a request's head to the first output of its stream; None before the first stream
+    lost_worker   what became of requests that left or lost their worker: moved, continued, not_continued -> by reason
     """
 
     name: str
@@ -57,6 +58,7 @@ class ModelState(Struct, frozen=True):
     input_tokens: int
     output_tokens: int
     first_output: Histogram | None
+    lost_worker: dict[str, dict[str, int]] = {}
 
 
 class TeamState(Struct, frozen=True):
@@ -201,6 +203,10 @@ def _model(model: Served, waiting: int, counters: _Counters) -> ModelState:
         input_tokens=tokens.get("input", 0),
         output_tokens=tokens.get("output", 0),
         first_output=counters.histogram("dragoman_first_output_seconds", model.name),
+        lost_worker={
+            what: counters.by(f"dragoman_{what}_total", "reason", model=model.name)
+            for what in ("moved", "continued", "not_continued")
+        },
     )
 
 

@@ -26,6 +26,14 @@ def view(before: State | None, state: State) -> list[str]:
         for worker in one.workers
     ]
     lines += ["", *_table(("model", "worker", "state", "in flight", "at most"), workers, text=3)]
+    lost = [
+        (one.name, what.replace("_", " "), reason, str(count))
+        for one in state.models
+        for what, counts in one.lost_worker.items()
+        for reason, count in counts.items()
+    ]
+    if lost:
+        lines += ["", *_table(("model", "lost worker", "reason", "requests"), lost, text=3)]
     if [team.name for team in state.teams] not in ([], ["none"]):
         old_teams = {one.name: one for one in before.teams} if before is not None and seconds > 0 else {}
         rows = []

@@ -149,6 +149,7 @@ class Call:
             b"x-dragoman-overhead-ms": f"{max(0.0, now - self.began - waited_s) * 1000:.3f}",
             b"x-dragoman-picked": record.picked,
             b"x-dragoman-prefill": record.prefill,
+            b"x-dragoman-moved": ", ".join(record.moved) or None,
         }
         return [(name, str(value).encode()) for name, value in values.items() if value is not None]
 

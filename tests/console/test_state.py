@@ -40,9 +40,13 @@ def test_every_counter_of_a_model_and_a_team() -> None:
     finish(metrics, status=500, outcome="failed")
     finish(metrics, model="other", usage=Usage(1000, 1000), team="blue")
     metrics.begun("openai")
+    metrics.moved.labels("m", "late").inc()
+    metrics.continued.labels("m", "died").inc(2)
+    metrics.continued.labels("other", "died").inc()
     found = state(metrics, Served("m", ("a",), "vllm", []))
     (model,) = found.models
     assert (model.requests, model.input_tokens, model.output_tokens) == ({"ok": 2, "failed": 1}, 33, 55)
+    assert model.lost_worker == {"moved": {"late": 1}, "continued": {"died": 2}, "not_continued": {}}
     assert model.first_output is not None
     assert sum(model.first_output.counts) == 2
     place = model.first_output.bounds_s.index(0.05)

@@ -55,6 +55,15 @@ def test_the_headline(changes: dict[str, Any], words: str) -> None:
     assert words in view(None, replace(STATE, **changes))[0]
 
 
+def test_what_became_of_requests_that_lost_their_worker() -> None:
+    model = replace(MODEL, lost_worker={"moved": {}, "continued": {"died": 2}, "not_continued": {"tool_call": 1}})
+    lines = view(None, replace(STATE, models=(model,)))
+    assert [line.split() for line in lines if line.startswith("llama ")][2:] == [
+        ["llama", "continued", "died", "2"],
+        ["llama", "not", "continued", "tool_call", "1"],
+    ]
+
+
 def test_what_limits_refused() -> None:
     assert row(view(None, replace(STATE, limits=LimitsState("strict", 1, 0, {"few": 7}, {}))), "few") == ["few", "7"]
 

@@ -189,6 +189,8 @@ function draw(state) {
     ready: "good", draining: "warn", leaving: "warn", ejected: "bad", stalled: "bad", down: "bad",
   };
   rows("workers", state.models.flatMap((model) => model.workers.map((one) => [model.name, bare(one.address), [one.condition, conditions[one.condition]], one.in_flight, one.max_in_flight ?? "–"])));
+  rows("lost", state.models.flatMap((model) => Object.entries(model.lost_worker).flatMap(([what, counts]) =>
+    Object.entries(counts).map(([reason, count]) => [model.name, [what.replace("_", " "), what === "not_continued" ? "bad" : "good"], reason, count]))));
   rows("teams", state.teams.map((one) => [one.name, one.requests, one.input_tokens, one.output_tokens, short(rate((then) => tokens(then.teams.find((team) => team.name === one.name))))]));
   rows("errors", Object.entries(state.errors).map(([status, count]) => [[status, status >= 400 && status < 500 ? "warn" : "bad"], count]));
   const { refused = {}, shadowed = {} } = state.limits ?? {};
