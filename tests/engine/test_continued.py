@@ -245,7 +245,9 @@ def returned(stack: Stack, prompt: str) -> bool:
     way = CHATS[DIALECTS[0]]
     httpx.post(stack.url + way.path, json=way.body(True, prompt, model=NAME, max_tokens=1), timeout=60)
     workers = stack.gateway.deployment.fleets.models[NAME].pool.workers
-    return all(worker.serving and not worker.breaker.ejected for worker in workers)
+    states = [(worker.serving, worker.breaker.state(time.monotonic()), worker.progress.stalled) for worker in workers]
+    print(states)
+    return states == [(True, "closed", False)] * 2
 
 
 def continued(stack: Stack, before: int) -> int:
