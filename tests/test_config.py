@@ -13,21 +13,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gateway.config import (
-    Available,
-    Config,
-    ConfigError,
-    Deadlines,
-    Key,
-    Listen,
-    Model,
-    Watch,
-    json_schema,
-    load,
-)
+from gateway.config import Available, Config, ConfigError, Key, Listen, Model, Watch, json_schema, load
 from gateway.config.faults import masked
 from gateway.config.kinds import OWN_HEADERS
 from gateway.config.loading import Written
+from gateway.config.model import Deadlines
 from gateway.config.secrets import read_secrets, with_secrets
 from gateway.config.source import resolve
 

@@ -10,14 +10,10 @@ from gateway.config.loading import config_file, load
 from gateway.config.model import (
     Breaker,
     Config,
-    Deadlines,
-    DialectOptions,
-    Discover,
     Health,
     Key,
     Model,
     Relay,
-    Retry,
 )
 from gateway.config.routing import Mirror, Queue, SplitRule
 from gateway.config.schema import json_schema
@@ -34,9 +30,6 @@ __all__ = [
     "ConfigError",
     "Console",
     "Cors",
-    "Deadlines",
-    "DialectOptions",
-    "Discover",
     "Fault",
     "FileThread",
     "Health",
@@ -49,7 +42,6 @@ __all__ = [
     "Queue",
     "Redis",
     "Relay",
-    "Retry",
     "Seal",
     "SplitRule",
     "TooSlow",

@@ -69,30 +69,10 @@ class Worker:
     """
 
     __slots__ = (
-        "address",
-        "blocks",
-        "breaker",
-        "draining",
-        "facts",
-        "full_readings",
-        "in_flight",
-        "learns",
-        "leaving",
-        "lives",
-        "max_in_flight",
-        "missed_probes",
-        "on_free",
-        "peak",
-        "place",
-        "probed",
-        "progress",
-        "ready",
-        "recent",
-        "reported",
-        "tokens",
-        "turn",
-        "weight",
-    )
+        "address", "blocks", "breaker", "draining", "facts", "full_readings", "in_flight", "learns", "leaving", "lives",
+        "max_in_flight", "missed_probes", "on_free", "peak", "place", "probed", "progress", "ready", "recent",
+        "reported", "tokens", "turn", "weight",
+    )  # fmt: skip
 
     def __init__(self, address: str, breaker: BreakerOptions, max_in_flight: int | None) -> None:
         self.address = address

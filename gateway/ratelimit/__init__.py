@@ -12,22 +12,13 @@ report     the state of one caller's limits, for `dragoman limits`
 
 from gateway.ratelimit.http import HttpRateLimiter
 from gateway.ratelimit.limiter import SubjectLimiter
-from gateway.ratelimit.memory import MemoryStore
-from gateway.ratelimit.model import Limited, LimitState, Subject
+from gateway.ratelimit.model import Subject
 from gateway.ratelimit.report import table, unseen
-from gateway.ratelimit.reservation import Reservation
 from gateway.ratelimit.rules import Limits, estimator, rules
-from gateway.ratelimit.store import Store, StoreDown
 
 __all__ = [
     "HttpRateLimiter",
-    "LimitState",
-    "Limited",
     "Limits",
-    "MemoryStore",
-    "Reservation",
-    "Store",
-    "StoreDown",
     "Subject",
     "SubjectLimiter",
     "estimator",

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from gateway.config import Limit
-from gateway.ratelimit import Store, SubjectLimiter
+from gateway.ratelimit import SubjectLimiter
+from gateway.ratelimit.store import Store
 from tests.redis.server import Server
 
 Make = Callable[..., Awaitable[SubjectLimiter]]

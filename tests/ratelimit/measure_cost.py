@@ -21,9 +21,11 @@ import uvloop
 from gateway.config import Limit, Redis
 from gateway.core.estimate import Cost
 from gateway.core.usage import Usage
-from gateway.ratelimit import MemoryStore, Store, Subject, SubjectLimiter
+from gateway.ratelimit import Subject, SubjectLimiter
+from gateway.ratelimit.memory import MemoryStore
 from gateway.ratelimit.redis import batcher
 from gateway.ratelimit.redis.store import RedisStore
+from gateway.ratelimit.store import Store
 from gateway.redis import Servers, connect
 from gateway.redis.connection import frame
 from tests.redis.server import Server

@@ -14,7 +14,8 @@ import time
 from gateway.config import Limit, Redis
 from gateway.core.estimate import Cost
 from gateway.core.usage import Usage
-from gateway.ratelimit import Limited, Subject, SubjectLimiter
+from gateway.ratelimit import Subject, SubjectLimiter
+from gateway.ratelimit.model import Limited
 from gateway.ratelimit.redis import batcher as skewed
 from gateway.ratelimit.redis.store import RedisStore
 

@@ -17,10 +17,12 @@ from gateway.core.estimate import Cost
 from gateway.core.ports.account import RequestRecord
 from gateway.core.usage import Usage
 from gateway.light_task import Promise
-from gateway.ratelimit import Limited, MemoryStore, Reservation, Store, Subject, SubjectLimiter
-from gateway.ratelimit.model import Plan, Verdict, tightest
+from gateway.ratelimit import Subject, SubjectLimiter
+from gateway.ratelimit.memory import MemoryStore
+from gateway.ratelimit.model import Limited, Plan, Verdict, tightest
 from gateway.ratelimit.redis.store import RedisStore
-from gateway.ratelimit.store import StoreDown
+from gateway.ratelimit.reservation import Reservation
+from gateway.ratelimit.store import Store, StoreDown
 from gateway.wire.openai.replies.refusals import error_headers
 from tests.ratelimit.conftest import Make
 from tests.redis.server import Server

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from gateway.config import Limit
-from gateway.ratelimit import MemoryStore, Subject, SubjectLimiter
+from gateway.ratelimit import Subject, SubjectLimiter
+from gateway.ratelimit.memory import MemoryStore
 from gateway.ratelimit.model import ADMITTED, Settlement
 from gateway.ratelimit.plan import Layout, Plans
 

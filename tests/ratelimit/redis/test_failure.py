@@ -13,9 +13,11 @@ from gateway.config import Limit, Redis
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.estimate import Cost
 from gateway.core.usage import Usage
-from gateway.ratelimit import Limited, Reservation, Subject, SubjectLimiter
+from gateway.ratelimit import Subject, SubjectLimiter
+from gateway.ratelimit.model import Limited
 from gateway.ratelimit.redis.store import RedisStore
 from gateway.ratelimit.redis.timing import Timing
+from gateway.ratelimit.reservation import Reservation
 from tests.ports import free_port
 from tests.ratelimit.conftest import Make, reach
 from tests.redis.server import Server

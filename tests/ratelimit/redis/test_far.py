@@ -11,7 +11,8 @@ import pytest
 
 from gateway.cli import main
 from gateway.config import Limit, Redis
-from gateway.ratelimit import Limited, Subject, SubjectLimiter
+from gateway.ratelimit import Subject, SubjectLimiter
+from gateway.ratelimit.model import Limited
 from gateway.ratelimit.redis.store import RedisStore
 from tests.redis.far import Far
 from tests.redis.server import Server

@@ -20,8 +20,8 @@ from redis.crc import key_slot
 from gateway.config import Limit, Redis
 from gateway.core.estimate import Cost
 from gateway.core.usage import Usage
-from gateway.ratelimit import Limited, Subject, SubjectLimiter
-from gateway.ratelimit.model import Plan, Verdict
+from gateway.ratelimit import Subject, SubjectLimiter
+from gateway.ratelimit.model import Limited, Plan, Verdict
 from gateway.ratelimit.plan import Layout, Plans
 from gateway.ratelimit.redis.codec import ADMIT, BEAT, Operation, pack, unpack
 from gateway.ratelimit.redis.link import Link
