@@ -26,8 +26,7 @@ from gateway.fleet.pick import POLICIES
 from gateway.fleet.pool import Pool
 from gateway.fleet.worker import OUTPUT_COSTS, EngineLoad, Worker
 from workers.simulated import tokenizer
-from workers.simulated.engine import Engine, chain
-from workers.simulated.metrics import Entry
+from workers.simulated.engine import Engine, Entry, chain
 from workers.simulated.options import Options
 
 _SCRAPE_S = 2.0
@@ -188,8 +187,6 @@ async def play(name: str, seed: int, conversations: Sequence[Conversation], kv_b
         reader.cancel()
     await asyncio.gather(*readers, return_exceptions=True)
     every = list(engines.values())
-    for engine in every:
-        engine.close()
     requests = sum(engine.requests for engine in every)
     return Figures(
         name,

@@ -131,8 +131,14 @@ class Engine(engine.Engine):
             self.publisher.publish([self.publisher.cleared])
 
     def close(self) -> None:
+        """Forget everything; no timer fires after this."""
         if self.publisher is not None:
             self.publisher.close()
             self.publisher = None
-        self.stalled.clear()
-        super().close()
+        timers = [self.ticking, *self.timers.values()]
+        self.ticking = None
+        for jobs in (self.stalled, self.queue, self.timers, self.decoding):
+            jobs.clear()
+        for timer in timers:
+            if timer is not None:
+                timer.cancel()

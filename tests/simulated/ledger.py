@@ -7,10 +7,10 @@ import time
 from collections import deque
 from typing import Any
 
-from workers.simulated import metrics
+from workers.simulated import engine
 
 
-class Entry(metrics.Entry, kw_only=True, gc=False):
+class Entry(engine.Entry, kw_only=True, gc=False):
     """One request.
 
     headers  names in lower case

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 
 from workers.simulated import metrics
-from workers.simulated.engine import Engine
-from workers.simulated.metrics import GAPS, Entry, Histogram
+from workers.simulated.engine import Engine, Entry
+from workers.simulated.metrics import GAPS, Histogram
 
 _LONG = (0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680)
 

@@ -16,14 +16,12 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from workers.simulated.engine import Engine, Full
-from workers.simulated.metrics import Entry
+from workers.simulated.engine import Engine, Entry, Full
 from workers.simulated.requests import Generate, Refused
 
 CYCLE = 4096
 _letters = random.Random(33)
 _TEXT = "".join(" " + "".join(_letters.choices("abcdefghijklmnoprstuvw", k=3)) for _ in range(CYCLE))
-
 _WORDS = frozenset(_TEXT[at : at + 4] for at in range(0, 4 * CYCLE, 4))
 
 

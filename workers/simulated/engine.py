@@ -13,6 +13,8 @@ import time
 from collections import deque
 from typing import Protocol
 
+from msgspec import Struct
+
 from workers.simulated import tokenizer
 from workers.simulated.options import Options
 
@@ -30,18 +32,21 @@ def chain(prompt: str, salt: str = "") -> list[int]:
     return list(itertools.accumulate(parts, lambda key, part: hash((key, part)), initial=hash(salt)))[1:]
 
 
-class Made(Protocol):
-    """tokens: those made so far, of all sequences."""
+class Entry(Struct, gc=False):
+    """Times of one request, `time.monotonic()` seconds, and its tokens: made so far, of the prompt, and cached ones."""
 
-    @property
-    def tokens(self) -> int: ...
+    started: float
+    first_token: float = 0.0
+    tokens: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
 
 
 class Job(Protocol):
     """One request on the engine.
 
     weight: sequences; need: tokens of prompt and reply together; uncached: prompt tokens to compute; scheduled: when it
-    left the queue, `time.monotonic()` seconds; entry: the tokens that it has made.
+    left the queue, `time.monotonic()` seconds.
     """
 
     weight: int
@@ -50,7 +55,7 @@ class Job(Protocol):
     scheduled: float
 
     @property
-    def entry(self) -> Made: ...
+    def entry(self) -> Entry: ...
 
     def prefilled(self) -> None:
         """The first token is due."""
@@ -81,9 +86,7 @@ class Engine:
 
     def cached(self, blocks: list[int], tokens: int) -> int:
         """How many leading tokens of a prompt the prefix cache holds; its `blocks` (see `chain`) are then in it.
-
-        As in vLLM only whole blocks count, and the last token is always computed.
-        """
+        As in vLLM only whole blocks count, and the last token is always computed."""
         if not self.options.prefix_cache:
             return 0
         hits = next((at for at, block in enumerate(blocks) if block not in self.prefix), len(blocks))
@@ -126,11 +129,11 @@ class Engine:
         self.held[job] = blocks = (job.need + BLOCK - 1) // BLOCK
         self.blocks += blocks
         cost = job.uncached * self.options.prefill_us_per_token * 1e-6
-        if not cost:
+        if cost:
+            self.prefill_free = max(self.loop.time(), self.prefill_free) + cost
+            self.timers[job] = self.loop.call_at(self.prefill_free, self._prefilled, job)
+        else:
             job.prefilled()
-            return
-        self.prefill_free = max(self.loop.time(), self.prefill_free) + cost
-        self.timers[job] = self.loop.call_at(self.prefill_free, self._prefilled, job)
 
     def _prefilled(self, job: Job) -> None:
         self.timers.pop(job, None)
@@ -167,14 +170,3 @@ class Engine:
             self.queue.remove(job)
         while self.queue and self._fits(self.queue[0]):
             self._start(self.queue.popleft())
-
-    def close(self) -> None:
-        """Forget everything; no timer fires after this."""
-        self.queue.clear()
-        for timer in self.timers.values():
-            timer.cancel()
-        self.timers.clear()
-        self.decoding.clear()
-        if self.ticking is not None:
-            self.ticking.cancel()
-            self.ticking = None

@@ -4,24 +4,13 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
+from itertools import accumulate
 
-from msgspec import Struct
-
-from workers.simulated.engine import Engine
+from workers.simulated.engine import Engine, Entry
 
 _FAST: tuple[float, ...] = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
 _FAST += (20, 40, 80, 160, 640, 2560)
 GAPS = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80)
-
-
-class Entry(Struct, gc=False):
-    """Times of one request, `time.monotonic()` seconds, and its tokens: made so far, of the prompt, and cached ones."""
-
-    started: float
-    first_token: float = 0.0
-    tokens: int = 0
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
 
 
 class Histogram:
@@ -37,12 +26,9 @@ class Histogram:
         self.sum += value * times
 
     def lines(self, name: str, labels: str) -> list[str]:
-        total = 0
-        out = []
-        for bound, count in zip((*map(float, self.buckets), "+Inf"), self.counts, strict=True):
-            total += count
-            out.append(f'{name}_bucket{{{labels},le="{bound}"}} {total}.0')
-        return [*out, f"{name}_count{{{labels}}} {total}.0", f"{name}_sum{{{labels}}} {self.sum}"]
+        bounds, totals = (*map(float, self.buckets), "+Inf"), list(accumulate(self.counts))
+        out = [f'{name}_bucket{{{labels},le="{bound}"}} {total}.0' for bound, total in zip(bounds, totals, strict=True)]
+        return [*out, f"{name}_count{{{labels}}} {totals[-1]}.0", f"{name}_sum{{{labels}}} {self.sum}"]
 
 
 class Metrics:
@@ -84,8 +70,8 @@ class Metrics:
         for name, value in counters.items():
             out += (f"# TYPE vllm:{name}_total counter", f"vllm:{name}_total{{{labels}}} {float(value)}")
         out.append("# TYPE vllm:request_success_total counter")
-        for reason, count in self.success.items():
-            out.append(f'vllm:request_success_total{{{labels},finished_reason="{reason}"}} {float(count)}')
+        ended = f"vllm:request_success_total{{{labels},finished_reason="
+        out += (f'{ended}"{reason}"}} {float(count)}' for reason, count in self.success.items())
         for name, histogram in self.histograms.items():
             out += (f"# TYPE vllm:{name} histogram", *histogram.lines(f"vllm:{name}", labels))
         return "\n".join(out) + "\n"

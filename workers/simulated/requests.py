@@ -1,5 +1,4 @@
-"""The members of vLLM 0.33's requests that the worker reads, and its refusals. It ignores others, as vLLM does unknown
-ones."""
+"""The members of vLLM 0.33's requests that the worker reads, and its refusals. It ignores others."""
 
 from __future__ import annotations
 

@@ -16,8 +16,8 @@ import msgspec
 from workers.serving import Message, Receive, Send, answered, received, whole
 from workers.simulated import tokenizer
 from workers.simulated.answers import Reply, Sequences, draw
-from workers.simulated.engine import Engine, chain
-from workers.simulated.metrics import Entry, Metrics
+from workers.simulated.engine import Engine, Entry, chain
+from workers.simulated.metrics import Metrics
 from workers.simulated.options import Options
 from workers.simulated.requests import Asked, Refused, check_context, read
 

@@ -14,8 +14,6 @@ _PIECE = re.compile(r"[\x00-\x7f]{1,4}|[^\x00-\x7f]")
 
 def split(text: str) -> list[str]:
     """The pieces of `text`, one a token; joined they are `text` again."""
-    if text.isascii():
-        return [text[i : i + CHARS] for i in range(0, len(text), CHARS)]
     return _PIECE.findall(text)
 
 
