@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from io import StringIO
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from gateway.core.byte_budget import ByteBudget
@@ -20,6 +21,30 @@ _TAIL = 16
 """Deltas at the end of a text that are known one by one."""
 _STEP = 1 << 14
 """Characters that are taken from the budget at a time."""
+
+
+class Partial(Struct, frozen=True):
+    """The part of a streamed reply that its client has seen, if it is plain text of one choice, or complete.
+
+    text      that text
+    tokens    its output deltas: a lower bound of its tokens
+    finished  the worker has ended every choice: only the usage and the end mark are missing
+    tail      the last deltas of `text`
+    """
+
+    text: str
+    tokens: int
+    finished: bool = False
+    tail: tuple[str, ...] = ()
+
+    def deltas(self, end: int) -> int:
+        """How many deltas the last `end` characters of the text are in."""
+        count = 0
+        for text in reversed(self.tail):
+            if end <= 0:
+                break
+            count, end = count + 1, end - len(text)
+        return count
 
 
 class SeenText:
@@ -64,6 +89,12 @@ class SeenText:
             return False
         self.request, self._size = request, size
         return True
+
+    def partial(self, deltas: int, finished: bool) -> Partial | str:
+        """As `Lane.partial`, after so many output deltas; finished: the worker has ended every choice."""
+        if finished and self.lost not in LOST_FROM_START:
+            return Partial("", deltas, finished=True)
+        return self.lost or Partial(self.text, deltas, tail=tuple(self.tail))
 
     def stop(self, why: str) -> None:
         """Keeps nothing from now on."""

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from gateway.core.continuation import LOST_FROM_START, NOT_KEPT, SeenText
+from gateway.core.continuation import NOT_KEPT, SeenText
 from gateway.core.errors import GatewayError, reply_too_large
 from gateway.core.events import Delta, End, Event, Failed, Finish, PartEnd, PartStart, UsageReport
 from gateway.core.http import Headers
@@ -116,10 +116,7 @@ class EventLane:
         return self._writer.keepalive()
 
     def partial(self) -> Partial | str:
-        seen = self._seen
-        if self.finishes and seen.lost not in LOST_FROM_START:
-            return Partial("", self.produced, finished=True)
-        return seen.lost or Partial(seen.text, self.produced, tail=tuple(seen.tail))
+        return self._seen.partial(self.produced, bool(self.finishes))
 
     def splice(self, repeated: str) -> None:
         self.error = None

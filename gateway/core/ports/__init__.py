@@ -5,10 +5,11 @@ The pipeline names only these. Nothing here does I/O.
 
 from __future__ import annotations
 
+from gateway.core.continuation import Partial
 from gateway.core.ports.account import Charge, Observer, RateLimiter, RequestRecord, RequestTrace, Tracer
 from gateway.core.ports.backend import BEYOND, UNKNOWN, Ask, Backend, Capabilities, Facts, Gauges, Handover, Resumption
 from gateway.core.ports.client import CountedConnection, Downstream
-from gateway.core.ports.dialect import Dialect, Lane, Partial, Passthrough, Settings, StreamReader, StreamWriter
+from gateway.core.ports.dialect import Dialect, Lane, Passthrough, Settings, StreamReader, StreamWriter
 from gateway.core.ports.fleet import BodySink, Deadlines, Exchange, Moves, Pool, Transport, WorkerHandle, WorkerPool
 
 __all__ = [

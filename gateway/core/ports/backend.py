@@ -7,12 +7,13 @@ from typing import Generic, Protocol, TypeVar
 
 from msgspec import Struct
 
+from gateway.core.continuation import Partial
 from gateway.core.errors import GatewayError
 from gateway.core.events import Event
 from gateway.core.http import Request, Response
 from gateway.core.lifecycle import Detokenized, Embeddings, Scores, TokenCount, Tokens
 from gateway.core.messages import Detokenize, Embed, Generate, Op, Score, Tokenize
-from gateway.core.ports.dialect import Partial, StreamReader
+from gateway.core.ports.dialect import StreamReader
 
 BEYOND = frozenset({"no_repeat_ngram", "bad_word_tokens"})
 """Features that need an addition to the engine. They are used only if they are declared or advertised."""

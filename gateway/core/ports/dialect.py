@@ -7,7 +7,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from gateway.core.continuation import NOT_KEPT, SeenText
+from gateway.core.continuation import NOT_KEPT, Partial, SeenText
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.events import Event
 from gateway.core.fields import Examples, ExtrasPolicy, Field
@@ -23,30 +23,6 @@ class Settings(Struct, frozen=True):
     prefixes: tuple[str, ...] | None = None
     extras: ExtrasPolicy | None = None
     api_version: str | None = None
-
-
-class Partial(Struct, frozen=True):
-    """The part of a streamed reply that its client has seen, if it is plain text of one choice, or complete.
-
-    text      that text
-    tokens    its output deltas: a lower bound of its tokens
-    finished  the worker has ended every choice: only the usage and the end mark are missing
-    tail      the last deltas of `text`
-    """
-
-    text: str
-    tokens: int
-    finished: bool = False
-    tail: tuple[str, ...] = ()
-
-    def deltas(self, end: int) -> int:
-        """How many deltas the last `end` characters of the text are in."""
-        count = 0
-        for text in reversed(self.tail):
-            if end <= 0:
-                break
-            count, end = count + 1, end - len(text)
-        return count
 
 
 class Lane(Protocol):

@@ -24,7 +24,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw, Struct
 
-from gateway.core.continuation import LOST_FROM_START, NOT_KEPT, SeenText, joined_usage, without_prefix
+from gateway.core.continuation import NOT_KEPT, SeenText, joined_usage, without_prefix
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import JSON_TYPE, Response
 from gateway.core.messages import Chat, Embed, Extra, Generate, choices_of
@@ -376,10 +376,7 @@ class PassthroughLane:
         return sse.KEEPALIVE
 
     def partial(self) -> Partial | str:
-        text = self._text
-        if self.finishes and text.lost not in LOST_FROM_START:
-            return Partial("", self.produced, finished=True)
-        return text.lost or Partial(text.text, self.produced, tail=tuple(text.tail))
+        return self._text.partial(self.produced, bool(self.finishes))
 
     def splice(self, repeated: str) -> None:
         """A second worker's ids, times and roles are corrected as those of an inexact server are."""
