@@ -51,7 +51,7 @@ class Server(uvicorn.Server):
         self._operations_state = ServerState()
         self._drain = drain
         self._reload = reload
-        self._jobs: set[asyncio.Task[None]] = set()
+        self._jobs: set[asyncio.Future[None]] = set()
         self._ending = False
         self.listening = asyncio.Event()
 
@@ -117,10 +117,7 @@ class Server(uvicorn.Server):
         self.should_exit = True
 
     def _start(self, job: Callable[[], Awaitable[None]]) -> None:
-        async def run() -> None:
-            await job()
-
-        task = asyncio.get_running_loop().create_task(run())
+        task = asyncio.ensure_future(job())
         self._jobs.add(task)
         task.add_done_callback(self._jobs.discard)
 

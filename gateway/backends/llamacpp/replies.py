@@ -15,7 +15,6 @@ from gateway.core.events import Delta, End, Event, Finish, PartEnd, PartStart, R
 from gateway.core.lifecycle import TokenCount, Tokens
 from gateway.core.messages import Chat, Complete
 from gateway.core.usage import Usage
-from gateway.wire.bulk import is_large
 from gateway.wire.json import encode
 from gateway.wire.openai.replies import views as wire
 from gateway.wire.openai.replies.defaults import ReplyDefaults
@@ -185,8 +184,7 @@ class TextReader(Reader):
     def whole(self, body: bytes) -> Iterator[Event]:
         """A buffered reply: an object, or an array of them for several choices."""
         try:
-            if is_large(body):
-                refuse_longer(body, self.most)
+            refuse_longer(body, self.most)
             found = wire.decoded(body, _chunks)
             chunks = found if isinstance(found, list) else [found]
             if len(chunks) > self.most:

@@ -17,7 +17,6 @@ from gateway.core.lifecycle import Scores
 from gateway.core.messages import Embed, Op, Score
 from gateway.core.ports import Capabilities
 from gateway.core.usage import Usage
-from gateway.wire.bulk import is_large
 from gateway.wire.openai.replies import views as wire
 from gateway.wire.openai.replies.excess import refuse_longer
 from gateway.wire.openai.requests.parts import put
@@ -76,8 +75,7 @@ def pairs_body(op: Score, can: Capabilities) -> dict[str, Any]:
 def read_scores(response: Response, op: Score) -> Scores:
     """The reply to `op`, with scores in the order of its documents. Raises GatewayError(UPSTREAM) for a reply that is
     not whole: an error, a document left out or named twice, or a score that is not finite."""
-    if is_large(response.body):
-        refuse_longer(response.body, len(op.documents))
+    refuse_longer(response.body, len(op.documents))
     found = wire.decoded(response.body, _scores)
     if found.error is not None:
         raise wire.late_fault(found.error)

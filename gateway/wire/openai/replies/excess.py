@@ -12,7 +12,7 @@ from contextvars import ContextVar
 import msgspec
 from msgspec import Struct
 
-from gateway.wire.bulk import excess_of
+from gateway.wire.bulk import excess_of, is_large
 from gateway.wire.openai.replies import views as wire
 
 ORDINARY_BYTES = 8 * 1024
@@ -101,6 +101,7 @@ def refuse_excess(data: bytes, choices: int) -> None:
 
 def refuse_longer(body: bytes, entries: int) -> None:
     """Raises GatewayError(UPSTREAM, upstream_malformed) if the array `body`, or the `data` or the `results` of the
-    object `body`, has more than twice as many entries as the request allows."""
-    _left.set(_Left(max(_FEW, 2 * entries)))
-    wire.decoded(body, _rows)
+    object `body`, is large and has more than twice as many entries as the request allows."""
+    if is_large(body):
+        _left.set(_Left(max(_FEW, 2 * entries)))
+        wire.decoded(body, _rows)

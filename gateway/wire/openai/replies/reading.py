@@ -10,7 +10,6 @@ from gateway.core.events import Delta, Event, PartEnd, PartStart
 from gateway.core.http import Response
 from gateway.core.lifecycle import Embeddings
 from gateway.core.messages import Chat, Complete, Embed, Generate
-from gateway.wire.bulk import is_large
 from gateway.wire.json import encode
 from gateway.wire.openai.replies import views as wire
 from gateway.wire.openai.replies.defaults import DEFAULTS, ReplyDefaults
@@ -20,8 +19,7 @@ from gateway.wire.openai.streams.reading import PART_BYTES, Parts, Reader, extra
 
 def read_embeddings(response: Response, op: Embed) -> Embeddings:
     """The reply to `op`, with vectors in order. Raises GatewayError(UPSTREAM) for an invalid or incomplete reply."""
-    if is_large(response.body):
-        refuse_longer(response.body, len(op.inputs))
+    refuse_longer(response.body, len(op.inputs))
     found = wire.decoded(response.body, wire.embeddings_decoder)
     if found.error is not None:
         raise wire.late_fault(found.error)

@@ -8,7 +8,6 @@ import msgspec
 
 from gateway.core.messages import Chat, Embed, Generate, choices_of
 from gateway.core.usage import Usage
-from gateway.wire.bulk import is_large
 from gateway.wire.json import NULL, encode
 from gateway.wire.openai.replies import views as wire
 from gateway.wire.openai.replies.defaults import DEFAULTS, ReplyDefaults
@@ -25,8 +24,10 @@ def whole(body: bytes, op: Generate | Embed, defaults: ReplyDefaults = DEFAULTS)
     Raises GatewayError(UPSTREAM) if the body is not a reply to `op`, and the reported error if it is an error in a 200.
     """
     model = op.model or ""
-    if len(body) > ORDINARY_BYTES:
-        _refuse_excess(body, op)
+    if type(op) is Embed:
+        refuse_longer(body, len(op.inputs))
+    elif len(body) > ORDINARY_BYTES:
+        refuse_excess(body, choices_of(op))
     wire.require_strict(body)
     try:
         tally = wire.tally_decoder.decode(body)
@@ -106,13 +107,6 @@ def _answers(tally: wire.TallyIn, op: Generate | Embed) -> bool:
     if isinstance(op, Chat):
         return all(choice.message is not None for choice in choices)
     return all(choice.text is not None and choice.finish_reason is not None for choice in choices)
-
-
-def _refuse_excess(body: bytes, op: Generate | Embed) -> None:
-    if type(op) is not Embed:
-        refuse_excess(body, choices_of(op))
-    elif is_large(body):
-        refuse_longer(body, len(op.inputs))
 
 
 def finish_word(word: str) -> str:

@@ -80,14 +80,9 @@ def read_chat(
 
 
 def read_text(
-    body: bytes,
-    raw: Extra,
-    extra: Extra,
-    dropped: tuple[str, ...],
-    policy: ExtrasPolicy = "pass",
-    kind: Kind = Kind.BAD_REQUEST,
+    body: bytes, raw: Extra, extra: Extra, dropped: tuple[str, ...], policy: ExtrasPolicy = "pass"
 ) -> Complete:
-    """Reads a text completion. `policy` and `kind` as for `read_chat`."""
+    """Reads a text completion. `policy` as for `read_chat`."""
     try:
         return _text_op(_typed(body, _text), raw, extra, dropped)
     except GatewayError:
@@ -95,7 +90,7 @@ def read_text(
         if unknown is None:
             raise
     found = _typed(unknown.body, _text)
-    return _settled(unknown, partial(_text_op, found, raw), raw, extra, dropped, policy, kind)
+    return _settled(unknown, partial(_text_op, found, raw), raw, extra, dropped, policy)
 
 
 def _typed(body: bytes, decoder: msgspec.json.Decoder[Viewed]) -> Viewed:
@@ -127,7 +122,7 @@ def _settled(
     extra: Extra,
     dropped: tuple[str, ...],
     policy: ExtrasPolicy,
-    kind: Kind,
+    kind: Kind = Kind.BAD_REQUEST,
 ) -> Read:
     """The request that `read` makes of the extra and dropped members. Unknown members inside its objects are kept or
     dropped by policy; `_REPLAYED` are dropped instead of refused. Errors in the known members are raised first."""
@@ -285,15 +280,11 @@ def read_sampling(found: Body) -> Sampling:
     )
 
 
-def _types(items: list[Any]) -> set[type]:
-    return set(map(type, items))
-
-
 def read_prompts(found: str | list[Any], param: str) -> tuple[str | tuple[int, ...], ...]:
     """A prompt in any of OpenAI's four forms: a string, strings, token ids, arrays of token ids."""
     if isinstance(found, str):
         return (found,)
-    kinds = _types(found)
+    kinds = set(map(type, found))
     if kinds == {str}:
         return tuple(found)
     if kinds == {int}:
