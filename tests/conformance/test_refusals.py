@@ -13,6 +13,7 @@ from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Request, Response
 from gateway.wire import sse
 from tests.clients import DIALECTS, WAYS, Way
+from tests.raised import raised
 
 # (dialect, route) -> the type of the answer to a request for a stream, if it is not a whole JSON document. The
 # specification of `ollama` is the only one that writes a refusal as events: "SSE Streaming Error Responses".
@@ -44,3 +45,14 @@ def test_the_form_of_a_refusal(way: Way) -> None:
 
 def test_each_exception_is_a_way() -> None:
     assert {(way.dialect, way.route.name) for way in STREAMED.values()} >= EVENTS.keys()
+
+
+@pytest.mark.parametrize("way", WAYS, ids=str)
+def test_a_body_that_says_it_is_text_is_refused(way: Way) -> None:
+    """A page of another origin can send it without asking. Two dialects have clients that name no type of their own."""
+    body, headers = json.dumps(way.body(model="m")).encode(), [(b"content-type", b"text/plain")]
+    request = Request("POST", way.route.path, headers, body, way.example.query, way.route.name)
+    if way.dialect in ("sagemaker", "ollama_native"):
+        DIALECTS[way.dialect].read(request)
+    else:
+        assert raised(DIALECTS[way.dialect].read, request).kind is Kind.MEDIA_TYPE

@@ -74,14 +74,6 @@ def test_what_is_canonical_does_not_travel_twice() -> None:
     assert list(op.extra) == ["zz"]
 
 
-def test_the_body_must_be_json_by_name() -> None:
-    wrong = request(BODIES["chat"])
-    wrong.headers = [(b"content-type", b"text/plain")]
-    with pytest.raises(GatewayError) as caught:
-        DIALECT.read(wrong)
-    assert caught.value.kind is Kind.MEDIA_TYPE
-
-
 # -- replies --------------------------------------------------------------------------------------------------------
 
 REPLY = Reply(

@@ -15,6 +15,7 @@ from gateway.core.estimate import Estimator
 from gateway.core.http import JSON_TYPE, Response
 from gateway.core.messages import Score
 from gateway.core.ports import Capabilities, Settings
+from gateway.dialects.rerank.replies import TEI_ERRORS
 from gateway.translation.offline import Refused, send
 from tests.app.asking import FORGOTTEN, key
 from tests.harness import Stack
@@ -218,6 +219,10 @@ def test_law_6_an_error_has_a_message_for_each_of_them(kind: Kind) -> None:
 
 
 # -- 7: TEI -----------------------------------------------------------------------------------------------------------
+
+
+def test_law_7_an_error_has_a_status_that_tei_gives() -> None:
+    assert {status for status, _ in TEI_ERRORS.values()} == {413, 422, 424, 429, 500, 503}
 
 
 @pytest.mark.parametrize("text", [None, True, False])
