@@ -127,13 +127,12 @@ class Call:
 
     # -- times ------------------------------------------------------------------------------------------------------
 
-    def waited(self, since: float) -> float:
-        """The request did nothing but wait for a worker since `since`. Returns the time now."""
+    def waited(self, since: float) -> None:
+        """The request did nothing but wait for a worker since `since`."""
         now = self.runtime.clock()
         self.record.queue_ms += milliseconds(now - since)
         if self.counted is not None:
             self.counted = now
-        return now
 
     def explain(self) -> Headers:
         """Headers about worker, attempts and times until now; none before a worker was picked."""
