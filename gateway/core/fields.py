@@ -141,7 +141,7 @@ class Range(Struct, frozen=True):
     whole: bool = False
 
     def fault(self, value: Any) -> str | None:
-        """What is wrong with `value`, or None."""
+        """The fault of `value`; None if it has none."""
         number = isinstance(value, (int, float)) and not isinstance(value, bool)
         if not number or (self.whole and value % 1 != 0):
             return "must be an integer" if self.whole else "must be a number"

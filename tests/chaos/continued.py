@@ -44,9 +44,13 @@ class Read(Struct):
     def body(self) -> bytes:
         return self.data.partition(b"\r\n\r\n")[2]
 
+    @property
+    def chunked(self) -> bool:
+        return b"\r\ntransfer-encoding: chunked" in self.data.partition(b"\r\n\r\n")[0].lower()
+
     def wrong(self) -> str:
         """What is wrong with it as a whole reply with that text, or ""."""
-        body = unchunked(self.body)
+        body = unchunked(self.body) if self.chunked else self.body
         for client in CLIENTS:
             if (client.dialect, client.operation) == (self.way.client.dialect, self.way.client.operation):
                 with contextlib.suppress(Exception):  # another client's form
@@ -71,13 +75,16 @@ def unchunked(body: bytes) -> bytes:
     return found
 
 
-async def read(at: House, way: Way, number: int, words: int = WORDS) -> Read:
-    """Asks for a text that no other request has."""
+async def read(at: House, way: Way, number: int, words: int = WORDS, begun: set[int] | None = None) -> Read:
+    """Asks for a text that no other request has. begun: gets the number when text has come."""
     one = Read(way, f"{way.name}-{number}", " ".join(f"é{number}x{word}" for word in range(words)))
     asked = scripted(way.body(stream=True, max_tokens=20 * words), text=one.text)
     reader, writer = await opened(at, way.path, one.id, asked)
     with contextlib.suppress(ConnectionError):
-        one.data = await reader.read(-1)
+        while piece := await reader.read(1 << 16):
+            one.data += piece
+            if begun is not None and "é".encode() in one.data:
+                begun.add(number)
     writer.close()
     return one
 
@@ -173,14 +180,25 @@ async def killed_and_back(worker: Process) -> Process:
     return again
 
 
+async def begin(at: House, first: int) -> list[asyncio.Task[Read]]:
+    """A stream for each way, numbered from `first`, once all have begun."""
+    numbers = range(first, first + len(GENERATING))
+    begun: set[int] = set()
+    streams = [
+        asyncio.create_task(read(at, way, number, 60, begun)) for way, number in zip(GENERATING, numbers, strict=True)
+    ]
+    await until(lambda: begun == set(numbers), 20)
+    return streams
+
+
 @row("G3", "two workers die in one stream, then all, and one returns, in every dialect")
 async def two_deaths(findings: Findings) -> None:
     async with house({}, {**CONFIG, "retry": {**CONFIG["retry"], "wait_s": 5}}, 1, [("--itl-ms", "50")] * 3) as at:
         await known(at)
-        streams = [asyncio.create_task(read(at, way, number, 60)) for number, way in enumerate(GENERATING)]
+        streams = await begin(at, 0)
         for worker in at.workers[:2]:
-            await asyncio.sleep(0.8)
             worker.process.send_signal(signal.SIGKILL)
+            await asyncio.sleep(0.8)
         done = await asyncio.gather(*streams)
         wrong = [text for text in (one.wrong() for one in done) if text]
         findings.none("streams that are not what one worker alone sends", wrong, len(done))
@@ -190,8 +208,7 @@ async def two_deaths(findings: Findings) -> None:
         odd = [record["usage"] for record in records if record["usage"]["output"] < 60]
         findings.none("usages without the output of each worker", odd, len(records))
 
-        streams = [asyncio.create_task(read(at, way, 1000 + number, 60)) for number, way in enumerate(GENERATING)]
-        await asyncio.sleep(0.8)
+        streams = await begin(at, 1000)
         at.workers[2].process.send_signal(signal.SIGKILL)
         await asyncio.sleep(2)
         at.workers[2] = await at.workers[2].again()
@@ -199,8 +216,7 @@ async def two_deaths(findings: Findings) -> None:
         wrong = [text for text in (one.wrong() for one in done) if text]
         findings.none("streams that are not whole though the last worker was away for 2 s", wrong, len(done))
 
-        streams = [asyncio.create_task(read(at, way, 2000 + number, 60)) for number, way in enumerate(GENERATING)]
-        await asyncio.sleep(0.8)
+        streams = await begin(at, 2000)
         at.workers[2].process.send_signal(signal.SIGKILL)
         done = await asyncio.gather(*streams)
         findings.none(
