@@ -59,7 +59,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seen", metavar="FILE", action="append", default=[], help="the body of a request that was sent before"
     )
-    parser.add_argument("--record", metavar="FILE", help="a log in JSON: explains the last request in it, and no body")
+    parser.add_argument("--record", metavar="FILE", help="a log in JSON: explains its last request (default: a body)")
 
 
 def run(options: argparse.Namespace) -> int:
