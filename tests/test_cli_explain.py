@@ -138,6 +138,12 @@ def test_what_became_of_a_request(tmp_path: Path, capsys: pytest.CaptureFixture[
         "went on in mid-stream: its worker died, its worker stalled; 178 tokens computed again",
         "did not go on: no_worker (docs/reliability.md has the reasons)",
     ]
+    log.write_text(json.dumps({**record, "outcome": "refused", "code": "model_not_found", "attempts": 0}))
+    assert main(["explain", "--record", str(log)]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "request: 4f1d, refused (model_not_found)",
+        "worker: none was asked",
+    ]
     log.write_text("")
     assert main(["explain", "--record", str(log)]) != 0
     assert "no record" in capsys.readouterr().err

@@ -102,6 +102,9 @@ def _print_record(log: bytes) -> int:
     if record is None:
         raise CommandError(ValueError("there is no record of a request in it"))
     print(f"request: {record['id']}, {record['outcome']}" + (f" ({record['code']})" if record["code"] else ""))
+    if not record["attempts"]:
+        print("worker: none was asked")
+        return 0
     print(f"model: {record['model']}")
     print(f"worker: {record['worker']}, the last of {record['attempts']} attempts")
     print(f"picked: {record['picked']}")

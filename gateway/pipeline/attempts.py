@@ -34,6 +34,7 @@ from gateway.wire.bulk import is_large
 _PROBED_S = 0.25
 """Seconds in which a worker that has just failed is probed."""
 _LOOK_S = 1.0
+"""Seconds between two looks at whether a worker that the request has tried has returned."""
 
 
 class Attempts:
