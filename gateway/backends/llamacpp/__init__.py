@@ -75,7 +75,7 @@ class LlamaCpp(OpenAIBackend):
         if isinstance(op, Detokenize):
             return self._ask(op, "/detokenize", {"tokens": op.tokens}, read_text)
         if isinstance(op.prompt, Chat):
-            raise unsupported("messages", NAME, "it tells the tokens of a text, in 'prompt'")
+            raise unsupported("messages", NAME, "it returns the tokens of a text, in 'prompt'")
         body = {"content": op.prompt, "add_special": op.special, "with_pieces": op.texts}
         return self._ask(op, "/tokenize", body, lambda said: tokens_of(said, can.max_context))
 

@@ -126,7 +126,7 @@ class Tgi(OpenAIBackend):
         if isinstance(op, Detokenize):
             raise beyond(NAME, CANNOT_TOKENIZE)
         if isinstance(op.prompt, Chat):
-            raise unsupported("messages", NAME, "it tells the tokens of a text, in 'prompt'")
+            raise unsupported("messages", NAME, "it returns the tokens of a text, in 'prompt'")
         if not op.special:
             raise unsupported("add_special_tokens", NAME, "special tokens are always added")
         texts = op.texts

@@ -1,7 +1,7 @@
 """Reads request bodies of OpenAI's wire into the canonical form.
 
-Shared by every dialect whose bodies resemble OpenAI's. `views` describes the bodies; `messages` and
-`tools` read those parts of them.
+Shared by every dialect whose bodies resemble OpenAI's. `views` describes the bodies; `messages` reads
+that part of them, and the tools.
 """
 
 from __future__ import annotations
