@@ -238,9 +238,12 @@ class Attempts:
         if isinstance(rest, Partial) and reason_of(error) == "failed":
             self._not_continued("failed")  # the engine itself reports that its reply is not right
         elif isinstance(rest, Partial):
+            last = lane.conclude(call.used() or Usage(call.prompt, lane.produced, source="estimated"))
+            if lane.error is not None:
+                self._not_continued("failed")  # such an end is a failure in the client's dialect
+                return False
             call.record.continued += ("ended",)
             call.runtime.observer.continued(call.record.model, visit.worker.address, "ended")
-            last = lane.conclude(call.used() or Usage(call.prompt, lane.produced, source="estimated"))
             call.settle()
             await call.reply.conclude(last)
         elif obstacle is not None or isinstance(rest, str):

@@ -72,13 +72,16 @@ class EventLane:
     def feed(self, block: bytes) -> bytes:
         out = []
         write, keep = self._writer.write, self._seen.add
-        for event in self._reader.feed(block):
-            if type(event) is Delta:
-                self.produced += 1
-                keep(event.text)
-            elif not self._note(event):
-                break
-            out.append(write(event))
+        try:
+            for event in self._reader.feed(block):
+                if type(event) is Delta:
+                    self.produced += 1
+                    keep(event.text)
+                elif not self._note(event):
+                    break
+                out.append(write(event))
+        except GatewayError as error:
+            self._refused(error)
         buffered = self._writer.buffered_bytes + self._reader.buffered_bytes
         if buffered > self._max_buffered_bytes and not self.done and self.error is None:
             self.error = reply_too_large()
@@ -106,7 +109,19 @@ class EventLane:
         return self._written(self._reader.eof())
 
     def _written(self, events: Iterable[Event]) -> bytes:
-        return b"".join([self._writer.write(event) for event in events if self._note(event)])
+        out = []
+        try:
+            for event in events:
+                if self._note(event):
+                    out.append(self._writer.write(event))
+        except GatewayError as error:
+            self._refused(error)
+        return b"".join(out)
+
+    def _refused(self, error: GatewayError) -> None:
+        """The writer cannot write the end of this reply as a success."""
+        self.done = False
+        self.error = error
 
     def fail(self, error: GatewayError) -> bytes:
         self.error = error

@@ -260,7 +260,7 @@ class StreamWriter(EventWriter):
 
     def ended(self) -> bytes:
         if self._asked.compacts and not self._summarized and self._cut is None:
-            return self.failed(no_summary())
+            raise no_summary()
         response = close(self._asked, self._op, self._model, self._created, self._done, self.usage, self._cut)
         return self._event("response.completed" if self._cut is None else "response.incomplete", response)
 

@@ -118,14 +118,24 @@ def test_what_is_cut_off_is_no_summary(client: httpx.Client, stream: bool) -> No
 
 
 @pytest.mark.parametrize("text", ["", " \n", "\u3000"])
-def test_an_empty_summary_is_an_error(client: httpx.Client, text: str) -> None:
+def test_an_empty_summary_is_an_error(stack: Stack, client: httpx.Client, text: str) -> None:
     """A client would else go on without its history."""
     reply = client.post("/v1/responses", json=asked({"text": text}))
     assert reply.status_code == 502
     assert reply.json()["error"]["code"] == "no_summary"
-    streamed = replied(client, asked({"text": text}, stream=True))
+    assert client.post("/v1/responses", json=asked({"text": text}, stream=True)).status_code == 502
+    records = stack.records()[-2:]
+    assert [(one["outcome"], one["status"], one["code"]) for one in records] == [("failed", 502, "no_summary")] * 2
+
+
+def test_a_begun_stream_without_a_summary_fails(stack: Stack, client: httpx.Client) -> None:
+    """The record is not that of a success, and has what the worker used. The worker pauses behind its first token."""
+    streamed = replied(client, asked({"reasoning": "hm", "text": "", "fault": "stall:0.2@1"}, stream=True))
     assert streamed["status"] == "failed"
     assert streamed["error"]["code"] == "no_summary"
+    record = stack.record()
+    assert (record["outcome"], record["code"]) == ("failed", "no_summary")
+    assert record["usage"]["output"] > 0
     assert client.get(f"/v1/responses/{streamed['id']}").status_code == 404
 
 
