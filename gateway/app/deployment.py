@@ -32,7 +32,7 @@ from gateway.fleet.pool import Pool as FleetPool
 from gateway.fleet.worker import Worker
 from gateway.pipeline import ActiveRequests, Runtime, ServedModel
 from gateway.pipeline.mirror import Mirror
-from gateway.pipeline.models import Prefill
+from gateway.pipeline.models import PrefillWorkers
 from gateway.pipeline.optional import Limits, PromptLog, Storing
 from gateway.pipeline.other_models import OtherModels
 from gateway.pipeline.prompt_tokens import ask_tokens
@@ -125,7 +125,7 @@ class Deployment:
         prefill = None
         if options.prefill is not None:
             assert backend.handover is not None  # the configuration was checked
-            prefill = Prefill(cast(Pool, fleet.prefill), backend.handover, options.prefill.min_tokens)
+            prefill = PrefillWorkers(cast(Pool, fleet.prefill), backend.handover, options.prefill.min_tokens)
         deadlines = self.config.deadlines_for(name)
         return ServedModel(
             name=name,

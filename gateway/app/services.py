@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-from gateway.app.fetching import fetch
+import httpx
+
 from gateway.auth import JwtVerifier, KnownKeys
 from gateway.config import Config
 from gateway.core.byte_budget import ByteBudget
 from gateway.core.ports import WorkerHandle
+from gateway.fleet.clients import read_document
 from gateway.fleet.fleets import Roster
 from gateway.fleet.kv_events import Listening
 from gateway.fleet.worker import Worker
@@ -30,6 +32,15 @@ from gateway.redis import connect
 if TYPE_CHECKING:
     from gateway.app.deployment import Deployment
     from gateway.observe.spans import Spans
+
+_FETCH_S = 5.0
+
+
+async def fetch_keys(url: str) -> bytes:
+    """The keys of an identity provider. They come soon or not at all, because a start waits for them. Raises as
+    `read_document`."""
+    async with httpx.AsyncClient(trust_env=False) as client:
+        return await read_document(client, url, _FETCH_S)
 
 
 class Host:
@@ -78,7 +89,7 @@ class Services:
         if self.limiting is not None:
             await self.limiting.start()
         if self.tokens is not None:
-            await self.tokens.start(fetch)
+            await self.tokens.start(fetch_keys)
 
     async def close(self, others: Collection[Services]) -> None:
         """Closes what none of `others` has."""

@@ -13,6 +13,24 @@ from gateway.core.http import Headers, Request
 _MOST_BYTES = 1 << 20
 
 
+async def read_document(client: httpx.AsyncClient, url: str, timeout_s: float, headers: Headers | None = None) -> bytes:
+    """Returns the body of the answer to a GET. The whole answer has to come within `timeout_s`. Raises
+    httpx.HTTPStatusError for a status that is not 2xx, ValueError for a body above 1 MiB, and httpx.HTTPError,
+    TimeoutError, httpx.InvalidURL."""
+    body = bytearray()
+    plain = (b"accept-encoding", b"identity")  # a few bytes can unpack to any number
+    async with (
+        asyncio.timeout(timeout_s),
+        client.stream("GET", url, headers=[*(headers or ()), plain], timeout=None) as answer,
+    ):
+        answer.raise_for_status()
+        async for block in answer.aiter_raw():
+            body += block
+            if len(body) > _MOST_BYTES:
+                raise ValueError("the answer is too large")
+    return bytes(body)
+
+
 class Clients:
     """One client for each model, made when it is first needed.
 
@@ -35,21 +53,12 @@ class Clients:
         return client
 
     async def document(self, model: str, url: str, headers: Headers) -> bytes:
-        """Returns the body of a 200 of at most 1 MiB; b"" for any other answer. Raises httpx.HTTPError, TimeoutError,
+        """Returns the body of a 2xx of at most 1 MiB; b"" for any other answer. Raises httpx.HTTPError, TimeoutError,
         httpx.InvalidURL."""
-        body = bytearray()
-        plain = (b"accept-encoding", b"identity")  # a few bytes can unpack to any number
-        async with (
-            asyncio.timeout(self._timeout_s),
-            self.of(model).stream("GET", url, headers=[*headers, plain]) as answer,
-        ):
-            if answer.status_code != 200:
-                return b""
-            async for block in answer.aiter_raw():
-                body += block
-                if len(body) > _MOST_BYTES:
-                    return b""
-        return bytes(body)
+        try:
+            return await read_document(self.of(model), url, self._timeout_s, headers)
+        except (httpx.HTTPStatusError, ValueError):
+            return b""
 
     async def status(self, model: str, url: str, request: Request, headers: Headers, limit_s: float) -> int:
         """Returns the status of the answer to a POST, once the whole answer has come; of an error its head is enough.

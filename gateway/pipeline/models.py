@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gateway.pipeline.call import Stage
 
 
-class Prefill(Struct):
+class PrefillWorkers(Struct):
     """Workers that compute prompts for those of a model. min_tokens: shorter prompts, by estimate, are not for them."""
 
     pool: Pool
@@ -65,7 +65,7 @@ class ServedModel(Struct):
     stages: tuple[Stage, ...] = ()
     hedge_s: float | None = None
     first_byte_per_token: float = 0.0
-    prefill: Prefill | None = None
+    prefill: PrefillWorkers | None = None
     adapter: str | None = None
     hear: Callable[[Any, Headers], None] | None = None
     continues: bool = False

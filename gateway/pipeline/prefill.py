@@ -8,7 +8,7 @@ from gateway.core.http import Request
 from gateway.core.ports import Handover
 from gateway.pipeline.attempts import Attempts, measure
 from gateway.pipeline.call import Call
-from gateway.pipeline.models import Prefill
+from gateway.pipeline.models import PrefillWorkers
 from gateway.pipeline.offload import offload
 from gateway.pipeline.visit import Visit
 
@@ -63,7 +63,7 @@ class PrefillAttempts(Attempts):
         return request
 
 
-async def compute_prompt(call: Call, prefill: Prefill) -> bytes | None:
+async def compute_prompt(call: Call, prefill: PrefillWorkers) -> bytes | None:
     """The data that the second request has to carry. None if the worker that generates has to compute the prompt
     itself: the step failed, or this request cannot be taken apart."""
     outgoing, runtime, record, pool = call.outgoing, call.runtime, call.record, prefill.pool
@@ -110,6 +110,6 @@ async def compute_prompt(call: Call, prefill: Prefill) -> bytes | None:
     return handed
 
 
-async def _first(call: Call, prefill: Prefill) -> Request | None:
+async def _first(call: Call, prefill: PrefillWorkers) -> Request | None:
     first, plain = prefill.handover.first, call.outgoing.request
     return await offload(first, plain, share=call.share) if call.large else first(plain)

@@ -16,7 +16,7 @@ from gateway.ratelimit.addresses import Scope, client_address
 from gateway.ratelimit.kinds import KINDS
 from gateway.ratelimit.limiter import FREE, SubjectLimiter
 from gateway.ratelimit.memory import MemoryStore
-from gateway.ratelimit.model import Limited, LimitHeaders, LimitState, Plan, Subject, Verdict, tightest
+from gateway.ratelimit.model import Limited, LimitHeaders, LimitState, Plan, Subject, tightest
 from gateway.ratelimit.plan import Layout
 from gateway.ratelimit.redis.store import RedisStore
 from gateway.ratelimit.reservation import Reservation
@@ -143,11 +143,14 @@ class HttpRateLimiter:
                 limited.message += _HINT
             raise
         charges.append(made)
-        if early is not None:
-            _describe((*early.states, *made.states), headers)
+        known = made.plan.headers
+        if known is None:
+            known = made.plan.headers = _known_headers(made.plan)
+        if early is not None or not known:
+            _describe((*(early.states if early is not None else ()), *made.states), headers)
             return
         counters = made.verdict.counters
-        for one in made.plan.headers or _shown(made.plan, made.verdict):
+        for one in known:
             counted = counters[one.index]
             ms = counted.reset_us // 1000
             if ms != one.ms:
@@ -169,23 +172,21 @@ def _refused(record: RequestRecord, limited: Limited, before: Sequence[LimitStat
     _describe((*before, *limited.states), headers)
 
 
-def _shown(plan: Plan, verdict: Verdict) -> Sequence[LimitHeaders]:
-    """The headers about the limits of `plan`: for each kind, those of the limit with the least remaining. If each kind
-    has one limit, which is usual, the plan keeps the result."""
-    found, kept = [], True
+def _known_headers(plan: Plan) -> Sequence[LimitHeaders]:
+    """What is known before the verdict of the headers about the limits of `plan`. Empty if a kind has several limits:
+    then each verdict decides which of them the headers are about."""
+    found = []
     for kind, (limit, remaining, reset) in _HEADERS.items():
         places = [index for index, rule in enumerate(plan.rules) if rule.kind == kind and not rule.shadow]
-        if places:
-            index = min(places, key=lambda one: verdict.counters[one].remaining)
+        if len(places) > 1:
+            return ()
+        for index in places:
             found.append(LimitHeaders(index, (limit, b"%d" % plan.shapes[index].limit), remaining, reset))
-        kept = kept and len(places) < 2
-    if kept:
-        plan.headers = found
     return found
 
 
 def _describe(states: Sequence[LimitState], headers: Headers) -> None:
-    """Writes the same headers, if the limits of a request are not those of one plan."""
+    """Writes the headers about the limit of each kind with the least remaining."""
     for kind, (limit, remaining, reset) in _HEADERS.items():
         state = tightest(states, kind)
         if state is not None:

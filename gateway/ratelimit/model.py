@@ -140,7 +140,7 @@ class Plan(Struct, eq=False):
     costs: tuple[int, ...] = ()
     releases: tuple[Settlement, ...] = ()
     local: tuple[int, Plan] | None = None
-    headers: Sequence[LimitHeaders] = ()
+    headers: Sequence[LimitHeaders] | None = None
     names: tuple[str, ...] = ()
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Prefill and decode apart: one worker computes the prompt, another one generates, for every dialect."""
+"""PrefillWorkers and decode apart: one worker computes the prompt, another one generates, for every dialect."""
 
 from __future__ import annotations
 
