@@ -171,8 +171,13 @@ class StallDetector:
         """Asks the worker for a token, unless its probes fail, a question is under way, or one has just got an error.
         owed: it has owed this gateway a reply for the bound."""
         if worker.ready and worker not in self._asking and self._clock() - worker.progress.asked_at >= _ASK_AGAIN_S:
-            sure = owed or worker.progress.counted  # else the question alone has to be as silent as a reply may be
-            patience = min(max(_LEAST_PATIENCE_S, bound / 2), _MOST_PATIENCE_S) if sure else bound
+            progress = worker.progress
+            if progress.stalled:  # a question that is cut each time never gets its answer from a slow engine
+                patience = _MOST_PATIENCE_S
+            elif owed or progress.counted:
+                patience = min(max(_LEAST_PATIENCE_S, bound / 2), _MOST_PATIENCE_S)
+            else:  # the question alone has to be as silent as a reply may be
+                patience = bound
             task = asyncio.create_task(self._question(model, worker, patience, owed))
             self._asking[worker] = task
             task.add_done_callback(lambda task: self._asking.pop(worker))
