@@ -1,8 +1,10 @@
-"""The clock for durations in replies."""
+"""The clocks for times in replies. Call them as `clock.seconds()`, so that a test can replace them."""
 
 from __future__ import annotations
 
 import time
 
 nanoseconds = time.perf_counter_ns
-"""Nanoseconds of a monotonic clock. Call it as `clock.nanoseconds()`, so that a test can replace it."""
+"""Nanoseconds of a monotonic clock, for durations."""
+seconds = time.time
+"""Seconds since 1970, for moments."""

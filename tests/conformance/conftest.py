@@ -11,4 +11,5 @@ import pytest
 def stopped_clock() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("gateway.wire.clock.nanoseconds", lambda: 1)
+        patch.setattr("gateway.wire.clock.seconds", lambda: 1)
         yield

@@ -46,6 +46,7 @@ _MASKS = (
     # UUIDs of version 5: SageMaker's, derived from the ids of workers that are no UUID.
     (re.compile(r"(?<=cmpl-)[0-9a-f]{12}5[0-9a-f]{3}[89ab][0-9a-f]{15}(?=\")"), "#"),
     (re.compile(r"(?<=\"created_at\":\")(?!2025-11-21T12:00:00)[-0-9T:.]+(?=Z)"), "#"),
+    (re.compile(r"(?<=\"completed_at\":)\d{10}"), "#"),
     # Measured. Those that are 0 by definition stay.
     (re.compile(r"(?<=_duration\":)[1-9]\d*"), "#"),
     (re.compile(r"(?<=\"created\":)(?!1763726400)\d{10}"), "#"),

@@ -141,6 +141,7 @@ def test_what_is_asked_first_is_said(run: Any) -> None:
 @pytest.mark.parametrize("dialect", [way.dialect for way in map(usual, dialects.REGISTRY) if way.operation == "chat"])
 def test_replies(run: Any, tmp_path: Path, dialect: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gateway.wire.clock.nanoseconds", lambda: 1)
+    monkeypatch.setattr("gateway.wire.clock.seconds", lambda: 1)
     example = usual(dialect).example
     body, whole, stream = tmp_path / "body.json", tmp_path / "reply.json", tmp_path / "reply.txt"
     body.write_text(json.dumps(usual(dialect).body(stream=False)))

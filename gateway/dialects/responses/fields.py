@@ -36,7 +36,7 @@ FIELDS: Mapping[str, Sequence[Field]] = {
         Field("stream", "mapped", True),
         Field("stream_options", "ignored", {"include_obfuscation": False}, _STREAM),
         renamed("max_output_tokens", "max_tokens", 24, "what exceeds the context is cut off, and named"),
-        *rows("mapped", "", temperature=0.5, top_p=0.9),
+        *rows("mapped", "", temperature=0.5, top_p=0.9, frequency_penalty=0.5, presence_penalty=0.5),
         renamed("top_logprobs", "logprobs, top_logprobs", 2),
         Field("user", "mapped", "user-1"),
         Field("metadata", "emulated", {"k": "v"}, "told again in the reply"),

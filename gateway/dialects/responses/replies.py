@@ -18,6 +18,7 @@ from gateway.dialects.responses.fields import FIELDS
 from gateway.dialects.responses.requests import Asked, asked
 from gateway.dialects.responses.stored import kept
 from gateway.dialects.responses.tools import Origin, as_input
+from gateway.wire import clock
 from gateway.wire.json import encode, encode_line
 from gateway.wire.openai.replies import refusals
 from gateway.wire.openai.replies.writing import join_logprobs, shown
@@ -42,6 +43,7 @@ def response_object(
         "id": f"resp_{request.id}",
         "object": "response",
         "created_at": created,
+        "completed_at": max(created, int(clock.seconds())) if status == "completed" else None,
         "status": status,
         "error": error,
         "incomplete_details": {"reason": cut} if cut is not None else None,

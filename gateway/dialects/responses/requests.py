@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 import secrets
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import TypeVar
 
 import msgspec
 from msgspec import Raw, Struct
@@ -79,7 +80,12 @@ def read_chat(
     op.stream = op.include_usage = bool(found.stream)
     op.max_output = found.max_output_tokens
     op.fit_output = True
-    op.sampling = Sampling(temperature=found.temperature, top_p=found.top_p)
+    op.sampling = Sampling(
+        temperature=found.temperature,
+        top_p=found.top_p,
+        frequency_penalty=found.frequency_penalty,
+        presence_penalty=found.presence_penalty,
+    )
     op.user = found.user
     op.cache_key = found.prompt_cache_key
     op.optional = _OPTIONAL
@@ -105,7 +111,9 @@ def read_chat(
     if stores:
         # A client may send one id with several requests. Their stored responses must not get one id.
         request_id = f"{request_id}-{secrets.token_hex(8)}"
-    op.memo = Asked(request_id, _echo(raw, found, stores), talk.box, summary, talk.compacts, wanted, items)
+    op.memo = Asked(
+        request_id, _echo(raw, found, op, talk.box.described, stores), talk.box, summary, talk.compacts, wanted, items
+    )
     return op
 
 
@@ -192,32 +200,46 @@ def _output(form: FormatIn | None) -> Output | None:
     return Output("schema", form.schema, name=form.name, strict=form.strict, description=form.description)
 
 
-_DEFAULTS: dict[str, Any] = {
-    "instructions": None,
-    "max_output_tokens": None,
-    "metadata": {},
-    "parallel_tool_calls": True,
-    "reasoning": Raw(b'{"effort":null,"summary":null}'),
-    "temperature": None,
-    "text": Raw(b'{"format":{"type":"text"}}'),
-    "tool_choice": "auto",
-    "tools": [],
-    "top_p": None,
-    "user": None,
-}
+_UNTHOUGHT = Raw(b'{"effort":null,"summary":null}')
+_TEXT = Raw(b'{"format":{"type":"text"}}')
 
 
-def _echo(raw: Extra, found: ChatBody, stores: bool) -> bytes:
-    """The members of a reply that repeat the request, as the client wrote them. Clients need `text.format`."""
-    members = {name: raw.get(name, default) for name, default in _DEFAULTS.items()}
-    if found.text is not None and found.text.format is None:
-        members["text"] = {"format": {"type": "text"}, "verbosity": found.text.verbosity}
-    members |= {
-        "background": False,
-        "previous_response_id": found.previous_response_id,
-        "store": stores,
-        "truncation": "disabled",
-    }
-    told = encode_line(members)
+def _echo(raw: Extra, found: ChatBody, op: Chat, tools: Sequence[Raw], stores: bool) -> bytes:
+    """The members of a reply that repeat the request, as JSON text without braces: what was used of it. An explicit
+    null is as if the member was not there.
+
+    No engine reports the sampling parameters that it used. If the client sends none, the reply has the defaults of the
+    API, and the engine's own apply. No tier, tool limit or safety identifier has an effect here.
+    """
+    think, text = found.reasoning, found.text
+    told = encode_line(
+        {
+            "instructions": found.instructions,
+            "max_output_tokens": found.max_output_tokens,
+            "metadata": found.metadata or {},
+            "parallel_tool_calls": found.parallel_tool_calls is not False,
+            "reasoning": _UNTHOUGHT
+            if think is None
+            else {"effort": think.effort, "summary": think.summary or think.generate_summary},
+            "temperature": 1.0 if found.temperature is None else found.temperature,
+            # Clients need `text.format`.
+            "text": _TEXT if text is None or text.format is None else raw["text"],
+            "tool_choice": "auto" if found.tool_choice is None else raw["tool_choice"],
+            "tools": tools,
+            "top_p": 1.0 if found.top_p is None else found.top_p,
+            "user": found.user,
+            "background": False,
+            "previous_response_id": found.previous_response_id,
+            "store": stores,
+            "truncation": "disabled",
+            "presence_penalty": found.presence_penalty or 0.0,
+            "frequency_penalty": found.frequency_penalty or 0.0,
+            "top_logprobs": op.logprobs.top if op.logprobs is not None else 0,
+            "max_tool_calls": None,
+            "service_tier": "default",
+            "safety_identifier": None,
+            "prompt_cache_key": found.prompt_cache_key,
+        }
+    )
     # The client's JSON may have several lines; an event must have one.
     return (msgspec.json.format(told, indent=-1) if b"\n" in told or b"\r" in told else told)[1:-1]

@@ -18,7 +18,7 @@ from gateway.core.http import JSON_TYPE, NeedsStored, Request, Response
 from gateway.core.messages import AnsweredFromStore
 from gateway.dialects._shared.faults import decoded
 from gateway.wire.bulk import refuse_bulk
-from gateway.wire.json import bad_value, encode
+from gateway.wire.json import NULL, bad_value, encode
 
 ROUTES = ("stored", "asked", "forget", "cancel")
 """The names of the routes of a stored response."""
@@ -62,6 +62,8 @@ _past = msgspec.json.Decoder(Past)
 _output = msgspec.json.Decoder(_Output)
 _head = msgspec.json.Decoder(_Head)
 _members = msgspec.json.Decoder(dict[str, Raw])
+_parts = msgspec.json.Decoder(list[dict[str, Raw]])
+_kind = msgspec.json.Decoder(str | None)
 
 
 def with_past(
@@ -220,11 +222,37 @@ def _page(name: str, past: Past, query: dict[str, list[str]]) -> bytes:
     return encode(page)
 
 
+# The members that the API has in every item and part of a type, with the value for a client that left them out.
+_ENDED = {"status": Raw(b'"completed"')}
+_IN_FULL: Mapping[str, Mapping[str, Raw]] = {
+    **dict.fromkeys(("message", "reasoning"), _ENDED),
+    **dict.fromkeys(("function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output"), _ENDED),
+    "output_text": {"annotations": Raw(b"[]"), "logprobs": Raw(b"[]")},
+    "input_image": {"detail": Raw(b'"auto"')},
+}
+
+
+def _in_full(members: Mapping[str, Raw], kind: str) -> dict[str, Raw]:
+    return {**members, **{name: value for name, value in _IN_FULL.get(kind, {}).items() if _gives_none(members, name)}}
+
+
+def _gives_none(members: Mapping[str, Raw], name: str) -> bool:
+    return members.get(name, NULL) == NULL
+
+
 def _shown(raw: Raw, item_id: str) -> dict[str, Any]:
-    """An item in its full form: with a type, an id, and parts instead of a text."""
-    item: dict[str, Any] = {"type": "message", **_members.decode(raw), "id": item_id}
-    content = item.get("content")
-    if content is not None and bytes(memoryview(content)[:1]) == b'"':
-        spoken = bytes(item.get("role", b"")) == b'"assistant"'
-        item["content"] = [{"type": "output_text" if spoken else "input_text", "text": content}]
+    """An item in its full form: with a type, an id and a status, and parts instead of a text."""
+    head = _head.decode(raw)
+    members = _members.decode(raw)
+    item: dict[str, Any] = {"type": "message", **_in_full(members, head.type or "message"), "id": item_id}
+    content = members.get("content", NULL)
+    parts: list[dict[str, Raw]] = []
+    match bytes(memoryview(content)[:1]):
+        case b'"':
+            kind = b'"output_text"' if head.role == "assistant" else b'"input_text"'
+            parts = [{"type": Raw(kind), "text": content}]
+        case b"[":
+            parts = _parts.decode(content)
+    if parts:
+        item["content"] = [_in_full(part, _kind.decode(part.get("type", NULL)) or "") for part in parts]
     return item

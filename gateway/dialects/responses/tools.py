@@ -21,6 +21,7 @@ from gateway.wire.openai.requests.messages import read_at
 _type = msgspec.json.Decoder(TypeIn)
 _tool = msgspec.json.Decoder(ToolIn)
 _object = msgspec.json.Decoder(dict[str, Any])
+_members = msgspec.json.Decoder(dict[str, Raw])
 _INPUT = Raw(
     b'{"type":"object","properties":{"input":{"type":"string"}},"required":["input"],"additionalProperties":false}'
 )
@@ -40,12 +41,14 @@ class Origin(Struct, frozen=True):
 class Toolbox(Struct):
     """The tools of one request, read.
 
-    tools    the tools that the model sees, by its names for them
-    dropped  the names of tools that are left out, because no worker executes them
+    tools      the tools that the model sees, by its names for them
+    dropped    the names of tools that are left out, because no worker executes them
+    described  the tools that stand in the request itself, for its reply
     """
 
     tools: dict[str, Tool] = {}
     dropped: dict[str, None] = {}
+    described: list[Raw] = []
     # The model's name for a tool -> its namespace, if it has one.
     _namespaces: dict[str, str] = {}
     # The model's names for custom tools.
@@ -59,6 +62,8 @@ class Toolbox(Struct):
             at = f"{place}.{index}"
             kind = read_at(at, raw, _type).type
             tool = read_at(at, raw, _tool) if kind in TOOLS else None
+            if place == "tools":
+                self.described.append(_in_full(raw, tool))
             if tool is None:
                 self.dropped[f"tools.{(kind or '?')[:64]}"] = None
             elif tool.type == "namespace":
@@ -154,6 +159,18 @@ def _described(tool: ToolIn) -> str | None:
         return tool.description
     rule = f"The input must match this grammar ({form.syntax or 'lark'}):\n{form.definition}"
     return f"{tool.description}\n\n{rule}" if tool.description else rule
+
+
+def _in_full(raw: Raw, tool: ToolIn | None) -> Raw:
+    """A tool for the reply: a function has each member of the API, null if its client left it out."""
+    if tool is None or tool.type != "function":
+        return raw
+    if tool.description is not None and tool.strict is not None and tool.parameters != NULL:
+        return raw
+    members = _members.decode(raw)
+    for name in ("description", "parameters", "strict"):
+        members.setdefault(name, NULL)
+    return Raw(encode(members))
 
 
 def as_arguments(text: str) -> str:

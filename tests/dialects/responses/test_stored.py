@@ -313,8 +313,8 @@ def test_items_are_shown_in_full(client: httpx.Client) -> None:
     types = [item["type"] for item in found]
     assert types == ["message", "message", "function_call", "function_call_output", "message"]
     text = {"type": "input_text", "text": "a"}
-    assert found[0] == {"type": "message", "role": "user", "id": "mine", "content": [text]}
-    assert found[1]["content"] == [{"type": "output_text", "text": "b"}]
+    assert found[0] == {"type": "message", "role": "user", "id": "mine", "status": "completed", "content": [text]}
+    assert found[1]["content"] == [{"type": "output_text", "text": "b", "annotations": [], "logprobs": []}]
     assert (page["first_id"], page["last_id"], page["has_more"]) == ("mine", found[-1]["id"], False)
 
 
