@@ -79,10 +79,10 @@ class Cors:
         return [(b"access-control-allow-origin", origin), credentials, _VARY, *more]
 
     async def _preflight(self, origin: bytes, headers: Headers, send: Send) -> None:
-        asked = header_value(headers, b"access-control-request-headers") or b""
-        if not _NAMES.match(asked) or self._known.masked(asked.decode(), headers) != asked.decode():
-            asked = b""
-        names = self._headers if self._headers is not None else asked
+        wanted = header_value(headers, b"access-control-request-headers") or b""
+        if not _NAMES.match(wanted) or self._known.masked(wanted.decode(), headers) != wanted.decode():
+            wanted = b""
+        names = self._headers if self._headers is not None else wanted
         answer: Headers = [
             (b"access-control-allow-methods", METHODS),
             *([(b"access-control-allow-headers", names)] if names else []),

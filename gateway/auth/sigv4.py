@@ -105,9 +105,9 @@ def matches(
 ) -> bool:
     """True if `signature` was made with `secret` for exactly this request. path and query are raw, as on the wire."""
     payload = sha256(body).hexdigest().encode()
-    said = [value for name, value in headers if name == _HASH_HEADER]
+    hashes = [value for name, value in headers if name == _HASH_HEADER]
     # An unsigned hash proves nothing, and with UNSIGNED-PAYLOAD a proxy could change the body.
-    if said and (said != [payload] or _HASH_HEADER not in signature.signed):
+    if hashes and (hashes != [payload] or _HASH_HEADER not in signature.signed):
         return False
     canonical = canonical_request(method, path, query, headers, signature.signed, payload)
     to_sign = b"\n".join((SCHEME, signature.date, signature.scope, sha256(canonical).hexdigest().encode()))

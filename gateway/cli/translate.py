@@ -55,8 +55,8 @@ def run(options: argparse.Namespace) -> int:
         if options.reply is None:
             outgoing, first = crossing.outgoing, crossing.first
             if first is not None:
-                said = f"asked first, for the length of the prompt: {first.method} {first.path} {first.body.decode()}"
-                print(said, file=sys.stderr)
+                line = f"asked first, for the length of the prompt: {first.method} {first.path} {first.body.decode()}"
+                print(line, file=sys.stderr)
             print(f"{outgoing.method} {outgoing.path}\n")
             print(json.dumps(json.loads(outgoing.body), indent=2, ensure_ascii=False))
             return 0

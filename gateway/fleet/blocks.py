@@ -124,7 +124,7 @@ class Blocks:
     last    the number of the last batch that was applied; -1 for none
     newest  a fingerprint of that batch
     whole   no batch before that one is missing: the engine has no block that is not here
-    heard   its events arrive
+    arriving  its events arrive
     ranks   engines behind the worker's address, as its metrics report; a pick cannot choose among several ranks
     salted  its events have salts, so that equal prompts of different tenants have different keys
     owner   the listener that applies its batches; another one takes over after a reload
@@ -135,7 +135,7 @@ class Blocks:
 
     def __init__(self, most: int = MOST_BLOCKS) -> None:
         self._most = most
-        self.heard = self.connected = False
+        self.arriving = self.connected = False
         self.ranks = 1
         self.owner: object = None
         self.read = self.lost = self.unreadable = 0
@@ -163,7 +163,7 @@ class Blocks:
     @property
     def live(self) -> bool:
         """Whether picks may use these blocks."""
-        return self.heard and self.ranks == 1
+        return self.arriving and self.ranks == 1
 
     @property
     def state(self) -> str:

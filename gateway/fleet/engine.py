@@ -75,7 +75,7 @@ def _series(text: bytes, name: str) -> Iterator[int]:
 
 ASK = (b"endpoint-load-metrics-format", b"TEXT")
 """The header by which a request asks an engine for its load in the head of the reply."""
-_TOLD = b"endpoint-load-metrics"
+_REPORTED = b"endpoint-load-metrics"
 _LONGEST = 4_096
 
 
@@ -87,11 +87,11 @@ def hear_load(name: str, worker: Worker, headers: Headers) -> None:
     `TEXT named_metrics.kv_cache_usage_perc=0.4, named_metrics.num_requests_waiting=3.0`.
     """
     before = worker.reported
-    said = header_value(headers, _TOLD)
-    if before is None or said is None or len(said) > _LONGEST or not said.startswith(b"TEXT "):
+    current = header_value(headers, _REPORTED)
+    if before is None or current is None or len(current) > _LONGEST or not current.startswith(b"TEXT "):
         return
     wanted = b"named_metrics." + name.encode()
-    for pair in said[5:].split(b","):
+    for pair in current[5:].split(b","):
         key, _, value = pair.strip().partition(b"=")
         if key == wanted and _WAITING.fullmatch(value):
             # Others' running requests are taken to be as many as before.

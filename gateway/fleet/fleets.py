@@ -264,8 +264,8 @@ class Fleets:
         if path is None:
             return None
         try:
-            said = await self.clients.document(fleet.name, worker.address + path, fleet.headers)
-            return fleet.backend.facts(said, fleet.declared.upstream_model)
+            body = await self.clients.document(fleet.name, worker.address + path, fleet.headers)
+            return fleet.backend.facts(body, fleet.declared.upstream_model)
         except (GatewayError, httpx.HTTPError, TimeoutError):
             return None
 

@@ -97,7 +97,7 @@ class Listener:
                 if self._replays:
                     await self._catch_up()
                 while True:
-                    await self._heard(await events.receive())
+                    await self._received(await events.receive())
                     await asyncio.sleep(0)  # thousands may wait: requests come in between
             finally:
                 self._tell(False)
@@ -106,8 +106,8 @@ class Listener:
 
     def _tell(self, live: bool) -> None:
         blocks = self._blocks
-        if blocks.owner is self and blocks.heard != live:
-            blocks.heard = live
+        if blocks.owner is self and blocks.arriving != live:
+            blocks.arriving = live
             self._report(self._worker, live)
 
     def _missed(self, number: int) -> int:
@@ -117,7 +117,7 @@ class Listener:
             return 0
         return number - last - 1 if number > last else number  # an engine that restarted numbers from 0
 
-    async def _heard(self, frames: list[bytes]) -> None:
+    async def _received(self, frames: list[bytes]) -> None:
         blocks = self._blocks
         if blocks.owner is not self or len(frames) < 2:
             return
@@ -148,7 +148,7 @@ class Listener:
         blocks = self._blocks
         begun = blocks.last >= 0
         first, moved = True, False
-        async with aclosing(self._asked(max(0, blocks.last))) as batches:
+        async with aclosing(self._replayed_from(max(0, blocks.last))) as batches:
             async for number, payload in batches:
                 if first and begun and (number != blocks.last or fingerprint(payload) != blocks.newest):
                     # The batch is from a restarted engine, or the engine has dropped the batches before this one.
@@ -174,7 +174,7 @@ class Listener:
                 if self._blocks.owner is not self:
                     return
 
-    async def _asked(self, start: int) -> AsyncGenerator[tuple[int, bytes], None]:
+    async def _replayed_from(self, start: int) -> AsyncGenerator[tuple[int, bytes], None]:
         """The batches from number `start` on that the engine still has. Raises what is in `_BROKEN`."""
         async with asyncio.timeout(_PATIENCE_S):
             peer = await self._reached()

@@ -172,10 +172,10 @@ class Registry:
 
     async def _records(self) -> Sequence[WorkerEntry]:
         bounds = MOST_WORKERS, _LONGEST_ID, _MOST_BYTES, _MOST_BYTES_TOGETHER, _MOST_LOOKED
-        ignored, *told = await self._client.eval(_SCRIPT, 1, self._index, *bounds)
+        ignored, *entries = await self._client.eval(_SCRIPT, 1, self._index, *bounds)
         records: list[WorkerEntry] = []
-        for place in range(0, len(told), 2):
-            record = decode(told[place], told[place + 1])
+        for place in range(0, len(entries), 2):
+            record = decode(entries[place], entries[place + 1])
             if record is None:
                 ignored += 1
             else:

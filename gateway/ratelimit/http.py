@@ -173,7 +173,7 @@ def _refused(record: RequestRecord, limited: Limited, before: Sequence[LimitStat
 
 
 def _known_headers(plan: Plan) -> Sequence[LimitHeaders]:
-    """What is known before the verdict of the headers about the limits of `plan`. Empty if a kind has several limits:
+    """The parts of the headers about the limits of `plan` that no verdict changes. Empty if a kind has several limits:
     then each verdict decides which of them the headers are about."""
     found = []
     for kind, (limit, remaining, reset) in _HEADERS.items():

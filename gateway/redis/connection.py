@@ -223,13 +223,13 @@ class Servers:
     async def _ask_node(self, address: str) -> Slots:
         client = node(self._settings, address)
         try:
-            told = await client.execute_command("CLUSTER SLOTS")  # type: ignore[no-untyped-call]  # redis-py's
+            slots = await client.execute_command("CLUSTER SLOTS")  # type: ignore[no-untyped-call]  # redis-py's
         finally:
             with contextlib.suppress(Exception):
                 await client.aclose()
         asked = split_address(address)[0]
         found = []
-        for first, last, primary, *_ in told:
+        for first, last, primary, *_ in slots:
             host = primary[0].decode() if isinstance(primary[0], bytes) else primary[0]
             # No name, or "?", stands for the address that was asked.
             found.append((first, last, (host if host and host != "?" else asked, primary[1])))

@@ -23,17 +23,17 @@ class First(Generic[Answer]):
         """Begins with who answered last. Raises the last error when all fail. The caller's deadline ends it where all
         are silent."""
         waiting = list(self._addresses)
-        asked: dict[asyncio.Task[Answer], str] = {}
+        pending: dict[asyncio.Task[Answer], str] = {}
         failure: BaseException = ConnectionError("nobody to ask")
         try:
-            while waiting or asked:
+            while waiting or pending:
                 if waiting:
                     address = waiting.pop(0)
-                    asked[self._begin(address)] = address
+                    pending[self._begin(address)] = address
                 step = self._step if waiting else None
-                done, _ = await asyncio.wait(asked, timeout=step, return_when=asyncio.FIRST_COMPLETED)
+                done, _ = await asyncio.wait(pending, timeout=step, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
-                    address = asked.pop(task)
+                    address = pending.pop(task)
                     error = task.exception()
                     if error is None:
                         self._addresses.remove(address)
@@ -42,7 +42,7 @@ class First(Generic[Answer]):
                     failure = error
             raise failure
         finally:
-            for task in asked:
+            for task in pending:
                 task.cancel()
 
     def _begin(self, address: str) -> asyncio.Task[Answer]:

@@ -90,7 +90,8 @@ class ClientConnection(asyncio.Protocol):
     owner, on_lost  see `core.ports.CountedConnection`
     """
 
-    # A kilobyte less: the instances' dicts would share no keys, because there are more than 30.
+    # A kilobyte less: the instances' dicts would share no keys, because there are more than 30. In one object: a plain
+    # request reads or sets them 33 times, and through a second one each access takes 2 ns more, as in the transport.
     __slots__ = (
         "__weakref__", "_body_chunked", "_body_left", "_body_since", "_body_size", "_deadline", "_discarding", "_ended",
         "_idle", "_ignored", "_part", "_pausing", "_queued", "_reading", "_stall", "_timer", "_timer_at", "_unparsed",
@@ -334,7 +335,7 @@ class ClientConnection(asyncio.Protocol):
         if running is not None and running.started:
             self.cut()
             return
-        told = self.refused(
+        own = self.refused(
             refusal,
             self.client[0] if self.client is not None else "",
             self.headers if self._part is not BETWEEN else [],
@@ -343,7 +344,7 @@ class ClientConnection(asyncio.Protocol):
         if running is not None:
             running.started = running.complete = True
             # If its handler has not begun, this is how it learns what the request is called.
-            running.scope["headers"].insert(0, told[0])
+            running.scope["headers"].insert(0, own[0])
             running.refused = refusal.status, refusal.code
             self._leave()
         kind = "invalid_request_error" if refusal.status < 500 else "server_error"
@@ -351,7 +352,7 @@ class ClientConnection(asyncio.Protocol):
         body = json.dumps({"error": error}).encode()
         headers = [
             JSON_TYPE,
-            *told,
+            *own,
             (b"content-length", b"%d" % len(body)),
             (b"connection", b"close"),
         ]

@@ -200,10 +200,10 @@ class RequestCycle:
         if self.keep_alive and not self.client.reusable:
             self.keep_alive = False
         if b"connection" in map(_NAME, headers):
-            said = header_value(headers, b"connection") or b""
+            wanted = header_value(headers, b"connection") or b""
             # The application may end the connection, or say that it is kept; only here is it known whether it is.
             headers = [field for field in headers if field[0] != b"connection"]
-            if said.strip().lower() == b"close":
+            if wanted.strip().lower() == b"close":
                 self.keep_alive = False
             elif self.keep_alive:
                 more = (*more, b"connection: keep-alive")

@@ -92,7 +92,7 @@ def _without_optional(op: Op, refusal: GatewayError) -> str:
     else:
         op.sampling = replace(op.sampling, **{param: None})
     name = op.optional[param]
-    op.optional = {one: told for one, told in op.optional.items() if one != param}
+    op.optional = {one: named for one, named in op.optional.items() if one != param}
     return name
 
 

@@ -57,7 +57,8 @@ class WorkerConnection(asyncio.BufferedProtocol):
     `since`; a timer that fires before the deadline is set again.
     """
 
-    # Slots: most of the attributes are read or set at each block of a stream.
+    # Slots of one object: a block of a stream reads or sets them 25 times, a plain request 88 times (counted with
+    # `__getattribute__` in `bench.inside`). Through a second object each access takes 2 ns more, in a warm loop.
     __slots__ = (
         "_blocks", "_dirty", "_framed", "_late", "_loop_round", "_most", "_outgoing", "_pausing", "_reusable", "_small",
         "_spare", "_timer", "_timer_at", "_unsent", "_used", "_waits", "_whole", "began_at", "dropped", "exchange",

@@ -89,10 +89,10 @@ def cut(
     before, after = b"data: " + data[: holes[0].start(1)], data[holes[0].end(1) :] + b"\n\n"
     end = middle = b""
     if usage:
-        said = _USAGE.search(after)
-        if said is None or token:
+        counts = _USAGE.search(after)
+        if counts is None or token:
             return None
-        (start, first), (second, last) = said.span(1), said.span(2)
+        (start, first), (second, last) = counts.span(1), counts.span(2)
         after, middle, end = after[:start], after[first:second], after[last:]
     if token:
         ids = list(_ID.finditer(after))

@@ -34,7 +34,7 @@ def batch(*events: dict[str, Any]) -> bytes:
 
 def told(*events: dict[str, Any], most: int = 100) -> Blocks:
     blocks = Blocks(most)
-    blocks.heard = True
+    blocks.arriving = True
     list(blocks.steps(0, batch(*events)))
     return blocks
 
@@ -123,7 +123,7 @@ def test_salts_and_adapters_keep_prompts_apart() -> None:
     old = told(stored(1, 2, TOKENS[:8]))
     assert old.tells(None)
     assert not old.tells("salty"), "an engine that names no salts cannot tell tenants apart"
-    old.heard = False
+    old.arriving = False
     assert not old.tells(None)
 
 
@@ -208,7 +208,7 @@ _TOKEN = st.integers(0, (1 << 32) - 1) | st.sampled_from([0, 127, 128, 255, 256,
 def test_tokens_of_any_size_are_read_whole_and_in_slices(some: list[int], times: int) -> None:
     tokens = some * times  # across the bounds of slices, at any offset
     blocks = Blocks()
-    blocks.heard = True
+    blocks.arriving = True
     steps = len(list(blocks.steps(0, batch({**stored(1, 1, tokens), "block_size": len(tokens)}))))
     assert blocks.match(chain(tokens, len(tokens), None)) == len(tokens)
     assert steps >= (len(tokens) - 1) // 32_768

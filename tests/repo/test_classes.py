@@ -12,7 +12,7 @@ MOST_PARAMETERS = 8
 """Of a constructor, `self` not counted."""
 _SCHEMA = "a member for each option or field of the format that it is"
 _HOT = (
-    "the state of one connection or stream, read for each block: one object, since each further one is another lookup"
+    "the state of one connection or request, read for each block: one object, since each further one is another lookup"
 )
 WIDE = {
     "gateway.config.model.Config": _SCHEMA,
@@ -29,7 +29,6 @@ WIDE = {
     "gateway.server.connection.ClientConnection": _HOT,
     "gateway.server.cycle.RequestCycle": _HOT,
     "gateway.transport.connection.WorkerConnection": _HOT,
-    "gateway.wire.openai.streams.passthrough.PassthroughLane": _HOT,
 }
 """Class -> the reason for which it may be wider."""
 

@@ -9,13 +9,15 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import Raw
 
 from gateway.core.events import Event, Failed
 from gateway.core.messages import Chat, Complete, Message, Text
 from gateway.wire import sse
 from gateway.wire.chunk_template import MARK, cut
+from gateway.wire.json import encode
 from gateway.wire.openai.replies.reading import ChatReader, TextReader
-from gateway.wire.openai.streams.passthrough import Asked, PassthroughLane
+from gateway.wire.openai.streams.passthrough import Asked, Passthrough, PassthroughLane
 
 CHAT = Chat(model="m", messages=(Message("user", (Text("hi"),)),))
 TEXT = Complete(model="m", prompts=("hi",))
@@ -200,7 +202,7 @@ def test_a_text_reader_says_the_same_with_and_without(datas: list[bytes], cuts: 
 
 
 def _relay(model: str, *, chat: bool) -> PassthroughLane:
-    return PassthroughLane(Asked(model, chat, 1, False), lambda error: error.message.encode())
+    return PassthroughLane(Asked(Raw(encode(model)), chat, 1, False), Passthrough(lambda error: error.message.encode()))
 
 
 @settings(max_examples=600)

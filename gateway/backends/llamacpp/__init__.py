@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import msgspec
 from msgspec import Struct
 
-from gateway.backends.llamacpp.replies import TextReader, ToldReader, input_tokens, named, token_count, tokens_of
+from gateway.backends.llamacpp.replies import TextReader, VerboseReader, input_tokens, named, token_count, tokens_of
 from gateway.backends.llamacpp.requests import NAME, PARAMETERS, adjust_chat, adjust_embed, score_body, text_body
 from gateway.core.errors import GatewayError
 from gateway.core.events import Event
@@ -43,7 +43,7 @@ class LlamaCpp(OpenAIBackend):
     def reply_wire(self, op: Op) -> str:
         if isinstance(op, Complete):
             return NAME
-        if not isinstance(op, Chat) or not _told(op):
+        if not isinstance(op, Chat) or not _verbose(op):
             return "openai"
         return f"{NAME} chat" if op.n > 1 else f"{NAME} stop"
 
@@ -77,13 +77,13 @@ class LlamaCpp(OpenAIBackend):
         if isinstance(op.prompt, Chat):
             raise unsupported("messages", NAME, "it returns the tokens of a text, in 'prompt'")
         body = {"content": op.prompt, "add_special": op.special, "with_pieces": op.texts}
-        return self._ask(op, "/tokenize", body, lambda said: tokens_of(said, can.max_context))
+        return self._ask(op, "/tokenize", body, lambda answer: tokens_of(answer, can.max_context))
 
     def read(self, response: Response, op: Generate) -> Iterator[Event]:
         if isinstance(op, Complete):
             yield from TextReader(op, self._defaults).whole(response.body)
         elif op.n > 1:
-            reader = ToldReader(op, self._defaults)
+            reader = VerboseReader(op, self._defaults)
             yield from reader.feed(response.body)
             yield from reader.eof()
         else:
@@ -95,7 +95,7 @@ class LlamaCpp(OpenAIBackend):
         return self._chat_reader(op)
 
     def _chat_reader(self, op: Chat) -> ChatReader:
-        return ToldReader(op, self._defaults) if _told(op) else ChatReader(op, self._defaults)
+        return VerboseReader(op, self._defaults) if _verbose(op) else ChatReader(op, self._defaults)
 
     def _fault(self, response: Response) -> GatewayError:
         return named(super()._fault(response))
@@ -103,17 +103,17 @@ class LlamaCpp(OpenAIBackend):
     def facts(self, body: bytes, model: str) -> Facts:
         found = wire.decoded(body, _props)
         caps, modalities = found.chat_template_caps, found.modalities
-        told = {
+        known = {
             "tools": caps.supports_tools,
             "reasoning": caps.supports_reasoning_effort,
             "vision": modalities.vision,
             "audio": modalities.audio,
         }
-        abilities = {name: has for name, has in told.items() if has is not None}
+        abilities = {name: has for name, has in known.items() if has is not None}
         return Facts(max_model_len=found.default_generation_settings.n_ctx or None, abilities=abilities)
 
 
-def _told(op: Op) -> bool:
+def _verbose(op: Op) -> bool:
     """True for a chat whose reply has more than OpenAI's: the usage of each of several choices, or the stop phrase
     that was met."""
     return isinstance(op, Chat) and (op.n > 1 or bool(op.stop))

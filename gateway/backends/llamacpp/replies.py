@@ -27,12 +27,12 @@ from gateway.wire.openai.tokens import whole_tokens
 _REASONS: dict[str, Reason] = {"eos": "stop", "word": "stop", "limit": "length"}
 
 
-class ToldReader(ChatReader):
+class VerboseReader(ChatReader):
     """A chat with several choices, or with stop phrases. Each choice has its own usage chunk, and each of these counts
     the prompt again. The chunk that ends a choice names the phrase that was met, if the client asked for it."""
 
     def chunk(self, data: bytes) -> Iterator[Event]:
-        said = wire.decoded(data, _told).told if b'"__verbose"' in data else None
+        said = wire.decoded(data, _verbose).verbose if b'"__verbose"' in data else None
         # A chat template may have phrases of its own, which no client asked for.
         word = said.stopping_word if said is not None and said.stopping_word in self.stop else None
         for event in super().chunk(data):
@@ -128,10 +128,10 @@ class _VerboseIn(Struct):
     stopping_word: str = ""
 
 
-class _ToldIn(Struct):
+class _WithVerboseIn(Struct):
     """A chunk of a chat, with what llama.cpp adds to OpenAI's wire."""
 
-    told: _VerboseIn | None = field(default=None, name="__verbose")
+    verbose: _VerboseIn | None = field(default=None, name="__verbose")
 
 
 class _TokensIn(Struct):
@@ -144,7 +144,7 @@ class _InputIn(Struct):
 
 _tokens = msgspec.json.Decoder(_TokensIn)
 _input = msgspec.json.Decoder(_InputIn)
-_told = msgspec.json.Decoder(_ToldIn)
+_verbose = msgspec.json.Decoder(_WithVerboseIn)
 _chunk = msgspec.json.Decoder(_ChunkIn)
 _chunks = msgspec.json.Decoder(_ChunkIn | list[_ChunkIn])
 

@@ -274,22 +274,22 @@ def _structured(given: Raw) -> Output:
         found = msgspec.json.decode(given, type=_StructuredIn)
     except (msgspec.MsgspecError, ValueError, RecursionError):
         raise unsupported("structured_outputs", NAME) from None
-    said: list[Output] = []
+    constraints: list[Output] = []
     if bytes(found.json) not in (b"", b"null"):
         schema = found.json
         if bytes(schema)[:1] == b'"':
             schema = Raw(msgspec.json.decode(schema, type=str).encode())
         if not valid(schema):
             raise unsupported("structured_outputs", NAME)
-        said.append(Output("schema", schema))
+        constraints.append(Output("schema", schema))
     if found.regex is not None:
-        said.append(Output("regex", pattern=found.regex))
+        constraints.append(Output("regex", pattern=found.regex))
     if found.choice:
-        said.append(Output("choice", choices=tuple(found.choice)))
+        constraints.append(Output("choice", choices=tuple(found.choice)))
     if found.grammar is not None:
-        said.append(Output("grammar", pattern=found.grammar))
+        constraints.append(Output("grammar", pattern=found.grammar))
     if found.json_object:
-        said.append(Output("json"))
-    if len(said) != 1:
+        constraints.append(Output("json"))
+    if len(constraints) != 1:
         raise unsupported("structured_outputs", NAME, "it must hold one constraint")
-    return said[0]
+    return constraints[0]

@@ -57,14 +57,14 @@ _generation_decoder = msgspec.json.Decoder(_GenerationIn)
 _ids = msgspec.json.Decoder(list[_IdIn])
 
 
-def count(said: bytes) -> TokenCount:
+def count(answer: bytes) -> TokenCount:
     """The number of tokens in an answer of `/tokenize`."""
-    return TokenCount(len(_ids.decode(said)))
+    return TokenCount(len(_ids.decode(answer)))
 
 
-def tokens_of(said: bytes, texts: bool, max_context: int | None) -> Tokens:
+def tokens_of(answer: bytes, texts: bool, max_context: int | None) -> Tokens:
     """The tokens in an answer of `/tokenize`, with their texts if `texts`."""
-    found = _ids.decode(said)
+    found = _ids.decode(answer)
     return Tokens(tuple(one.id for one in found), tuple(one.text for one in found) if texts else None, max_context)
 
 

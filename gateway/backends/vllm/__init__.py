@@ -184,7 +184,7 @@ class Vllm(OpenAIBackend):
         kept = "chat_template_kwargs" if isinstance(op, Chat) else "add_special_tokens"
         if kept in op.extra:
             body[kept] = op.extra[kept]
-        return self._ask(op, "/tokenize", body, lambda said: TokenCount(_count.decode(said).count))
+        return self._ask(op, "/tokenize", body, lambda answer: TokenCount(_count.decode(answer).count))
 
     def tokenize(self, op: Tokenize | Detokenize, can: Capabilities) -> Ask[Tokens | Detokenized]:
         body: dict[str, Any] = {"model": can.upstream_model}

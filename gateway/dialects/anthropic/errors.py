@@ -83,10 +83,10 @@ def error_object(error: GatewayError, request: Request | None = None, op: Op | N
         message, _ = in_own_words(error, error.param, FIELDS, request, op)
     _, type_, code = ERRORS[error.kind]
     details = {"error_code": error.code or code}
-    told: dict[str, Any] = {"type": "error", "error": {"type": type_, "message": message, "details": details}}
+    body: dict[str, Any] = {"type": "error", "error": {"type": type_, "message": message, "details": details}}
     if request is not None and request.id:
-        told["request_id"] = request.id
-    return told
+        body["request_id"] = request.id
+    return body
 
 
 def error_event(error: GatewayError, op: Op) -> bytes:
@@ -97,10 +97,10 @@ def error_event(error: GatewayError, op: Op) -> bytes:
 def refuse(error: GatewayError, request: Request | None, op: Op | None) -> tuple[Response, str]:
     """(the answer, its code). If the workers cannot count tokens, the counting path is a 404: clients then estimate."""
     status = ERRORS[error.kind][0]
-    told = error_object(error, request, op)
+    body = error_object(error, request, op)
     if cannot_count(error, request):
-        status, told["error"]["type"] = 404, "not_found_error"
+        status, body["error"]["type"] = 404, "not_found_error"
     headers: Headers = refusals.error_headers(error, 503 if status == 529 else status)
     if status == 401:
         headers.append((b"x-should-retry", b"false"))
-    return Response(status, [JSON_TYPE, *headers], encode(told)), error.code or ERRORS[error.kind][2]
+    return Response(status, [JSON_TYPE, *headers], encode(body)), error.code or ERRORS[error.kind][2]

@@ -72,12 +72,12 @@ def _choice(op: Complete, choice: ReplyChoice) -> dict[str, Any]:
     return body
 
 
-def _usage(op: Complete, told: Usage | None, ids: int) -> dict[str, int]:
+def _usage(op: Complete, reported: Usage | None, ids: int) -> dict[str, int]:
     """Exactly the specification's three counts. `ids` is the output count of a beam, or if the engine gave none."""
-    prompt = told.input if told is not None else None
+    prompt = reported.input if reported is not None else None
     if prompt is None:
         prompt = sum(len(given) for given in op.prompts if not isinstance(given, str))
-    completion = ids if op.beams is not None or told is None or told.output is None else told.output
+    completion = ids if op.beams is not None or reported is None or reported.output is None else reported.output
     return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
 
 

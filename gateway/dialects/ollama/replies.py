@@ -162,16 +162,16 @@ def refuse(error: GatewayError, request: Request | None, op: Op | None) -> tuple
     stream of events, the last line of a stream of lines, or a whole body."""
     status = refusals.ERRORS[error.kind][0]
     headers = refusals.error_headers(error, status)
-    told = error_object(error, request)
+    wrong = error_object(error, request)
     if request is not None and request.route == "sse":
-        return Response(status, [*sse.HEADERS, *headers], error_events(told)), told["code"]
-    body = encode({"error": told, "done": True}) + b"\n" if _asked_for_lines(request, op) else encode({"error": told})
-    return Response(status, [JSON_TYPE, *headers], body), told["code"]
+        return Response(status, [*sse.HEADERS, *headers], error_events(wrong)), wrong["code"]
+    body = encode({"error": wrong, "done": True}) + b"\n" if _asked_for_lines(request, op) else encode({"error": wrong})
+    return Response(status, [JSON_TYPE, *headers], body), wrong["code"]
 
 
-def error_events(told: dict[str, Any]) -> bytes:
+def error_events(wrong: dict[str, Any]) -> bytes:
     """The end of a stream of events that failed. `[END]` also ends a stream that succeeded."""
-    return sse.frame(encode_line(told), b"error") + END
+    return sse.frame(encode_line(wrong), b"error") + END
 
 
 def _asked_for_lines(request: Request | None, op: Op | None) -> bool:

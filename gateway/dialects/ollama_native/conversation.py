@@ -51,10 +51,10 @@ def pictures(found: list[str] | None, place: str) -> list[Part]:
 
 
 class _Ids:
-    """The ids of calls. told: the client's id -> ours; a client may use an id again in a later turn."""
+    """The ids of calls. own_ids: the client's id -> ours; a client may use an id again in a later turn."""
 
     def __init__(self) -> None:
-        self.told: dict[str, str] = {}
+        self.own_ids: dict[str, str] = {}
         self._used: set[str] = set()
 
     def of(self, call: CallIn, index: int, position: int) -> str:
@@ -62,7 +62,7 @@ class _Ids:
         accept nothing else. They are derived from the position, so that a prefix cache recognises the conversation."""
         own = call.id if call.id and call.id not in self._used else f"c{index:04x}{position:04x}"
         if call.id:
-            self.told[call.id] = own
+            self.own_ids[call.id] = own
         self._used.add(own)
         return own
 
@@ -81,7 +81,7 @@ def _message(found: MessageIn, index: int, ids: _Ids) -> Message:
         parts.append(ToolCall(ids.of(call, index, position), call.function.name, text))
     if role != "tool":
         return Message(role, tuple(parts), found.name)
-    call_id = ids.told.get(found.tool_call_id or "")
+    call_id = ids.own_ids.get(found.tool_call_id or "")
     return Message(role, tuple(parts), found.tool_name or found.name, call_id)
 
 

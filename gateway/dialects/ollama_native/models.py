@@ -82,8 +82,8 @@ def nothing_asked(route: str, model: str, reason: str, cards: Sequence[ModelCard
         return Response(200, [JSON_TYPE], encode({"embedding": []}))
     if route == "embed":
         return Response(200, [JSON_TYPE], encode({"model": model, "embeddings": [], **prompt_metrics(None, 0)}))
-    said = {"model": model, "created_at": stamp(cards[0].created), **empty(route)}
-    body = encode({**said, "done": True, "done_reason": reason, **metrics(None, 0, 0)})
+    members = {"model": model, "created_at": stamp(cards[0].created), **empty(route)}
+    body = encode({**members, "done": True, "done_reason": reason, **metrics(None, 0, 0)})
     return Response(200, [JSON_TYPE], body + b"\n")
 
 

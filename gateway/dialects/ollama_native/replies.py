@@ -159,7 +159,7 @@ class LineWriter(WholeCallWriter):
         return before + call + after
 
     def failed(self, error: GatewayError) -> bytes:
-        return encode_line({"error": told(error), "code": error.code or refusals.ERRORS[error.kind][2]}) + b"\n"
+        return encode_line({"error": message_of(error), "code": error.code or refusals.ERRORS[error.kind][2]}) + b"\n"
 
     def ended(self) -> bytes:
         now = clock.nanoseconds()
@@ -179,23 +179,23 @@ _CANNOT = {"reasoning_effort": "does not support thinking", "tools": "does not s
 _MOST_NAME = 128
 
 
-def told(error: GatewayError, request: Request | None = None) -> str:
+def message_of(error: GatewayError, request: Request | None = None) -> str:
     """The text of the error: Ollama's own message if clients look for it; else ours, with the client's name of the
     field."""
     if request is None:
         return error.message
     operation = OPERATIONS.get(request.route)
     if error.kind is Kind.NO_MODEL:
-        return f"model '{_asked(request)}' not found"
+        return f"model '{_model_of(request)}' not found"
     if error.kind is Kind.CONTEXT_LENGTH and operation == "embed":
         return f"the input length exceeds the context length: {error.message}"
     if error.kind is Kind.UNSUPPORTED and error.param in _CANNOT:
-        return f'"{_asked(request)}" {_CANNOT[error.param]}'
+        return f'"{_model_of(request)}" {_CANNOT[error.param]}'
     fields: Sequence[Field] = FIELDS[operation] if operation is not None else ()
     return own_words(error, fields, sent_names(request.body))
 
 
-def _asked(request: Request) -> str:
+def _model_of(request: Request) -> str:
     """The model named in the body."""
     for member in ("model", "name"):
         raw = find(request.body, member)
@@ -208,4 +208,4 @@ def refuse(error: GatewayError, request: Request | None, op: Op | None) -> tuple
     """(the answer, its code). Clients read the text; the code stands beside it."""
     status, _, code = refusals.ERRORS[error.kind]
     code = error.code or code
-    return refusal(error, status, {"error": told(error, request), "code": code}), code
+    return refusal(error, status, {"error": message_of(error, request), "code": code}), code

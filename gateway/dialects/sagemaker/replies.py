@@ -25,12 +25,12 @@ _PREFIX = re.compile(r"\A(?:chat)?cmpl-")
 _UUID = re.compile(r"(?:[0-9a-f]{32}|[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})(?=-|\Z)")
 
 
-def id_of(said: str, chat: bool) -> str:
+def id_of(reported: str, chat: bool) -> str:
     """The prefix and a UUID: the UUID in the worker's id, else one derived from that id, the same for all chunks.
 
     The worker's id is usually our request id with the number of the attempt behind it; the number is dropped.
     """
-    own = _PREFIX.sub("", said)
+    own = _PREFIX.sub("", reported)
     found = _UUID.match(own)
     return ("chatcmpl-" if chat else "cmpl-") + (found[0] if found else uuid5(NAMESPACE_OID, own).hex)
 

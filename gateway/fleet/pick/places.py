@@ -59,11 +59,11 @@ class Places:
         if any(worker.breaker.returned_at is not None for worker in workers):
             return self._first(among, key, now, _WHOLE)
         # All gateways read the same work from the engines; these reports count if all engines make them.
-        told = [worker.recent for worker in workers if worker.recent is not None]
-        if len(told) < len(workers):
+        loads = [worker.recent for worker in workers if worker.recent is not None]
+        if len(loads) < len(workers):
             self._weighed, self._shares = [], self._weigh(workers, self._sent(workers, now))
-        elif told != self._weighed:
-            self._weighed, self._shares = told, self._weigh(workers, told)
+        elif loads != self._weighed:
+            self._weighed, self._shares = loads, self._weigh(workers, loads)
         return self._first(among, key, now, self._shares)
 
     @staticmethod

@@ -76,10 +76,10 @@ class Prefix(PickPolicy):
                 routing.why = "trial"
                 return self._noted(worker, _NOTHING, (), routing)
         found = self.seen.match(routing.keys, routing.ends)
-        told = self._look_up(workers, routing, found) if routing.tokens else ()
+        informed = self._look_up(workers, routing, found) if routing.tokens else ()
         if routing.session is not None:
             routing.why = "session"
-            return self._noted(self.places.lasting(workers, routing.session, now), found, told, routing)
+            return self._noted(self.places.lasting(workers, routing.session, now), found, informed, routing)
         if not routing.first_texts:
             routing.why = "load"
             return self._noted(least_loaded(workers, now, routing), _NOTHING, (), routing)
@@ -91,7 +91,7 @@ class Prefix(PickPolicy):
         best, most = self._best(workers, now, saved, home, stake)
         if most and len(best) == 1:
             routing.why = "prefix"
-            return self._noted(best[0], found, told, routing, saved)
+            return self._noted(best[0], found, informed, routing, saved)
         place = home_of(routing.first_texts if saved else routing.system_texts or routing.first_texts)
         picked = best[0] if len(best) == 1 else self.places.of(workers, place, now, best)
         if most:
@@ -99,7 +99,7 @@ class Prefix(PickPolicy):
         else:
             away = len(best) < len(workers) and picked is not (home or self.places.of(workers, place, now))
             routing.why = "load" if away else "home"
-        return self._noted(picked, found, told, routing, saved)
+        return self._noted(picked, found, informed, routing, saved)
 
     def _home(
         self, workers: Sequence[Worker], routing: RoutingFacts, found: Mapping[Worker, int], now: float
@@ -187,7 +187,7 @@ class Prefix(PickPolicy):
     def _look_up(workers: Sequence[Worker], routing: RoutingFacts, found: dict[Worker, int]) -> Sequence[Worker]:
         """Corrects `found`, the tokens of this prompt that each worker was sent, by what engines report. An engine
         with missing events has at least what it reported. Returns the workers that were corrected."""
-        told = []
+        informed = []
         tokens, salt, chains = routing.tokens, routing.salt, routing.chains
         estimated = routing.prompt / len(tokens)
         for worker in workers:
@@ -202,14 +202,14 @@ class Prefix(PickPolicy):
                 had = int(blocks.match(keys) * estimated)
             if blocks.whole or had > found.get(worker, 0):
                 found[worker] = had
-                told.append(worker)
-        return told
+                informed.append(worker)
+        return informed
 
     @staticmethod
     def _noted(
         worker: Worker,
         found: Mapping[Worker, int],
-        told: Sequence[Worker],
+        informed: Sequence[Worker],
         routing: RoutingFacts,
         saved: Mapping[Worker, int] = _NOTHING,
     ) -> Worker:
@@ -218,5 +218,5 @@ class Prefix(PickPolicy):
         if tokens < matched:
             tokens = matched
         routing.saved = tokens if tokens < routing.prompt else routing.prompt
-        routing.exact = matched > 0 and worker in told
+        routing.exact = matched > 0 and worker in informed
         return worker

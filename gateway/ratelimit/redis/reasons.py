@@ -20,9 +20,9 @@ def describe(error: BaseException, timeout: float) -> str:
     if isinstance(error, TimeoutError) and not error.errno:
         return "no connection in time" if unsent else f"no answer within {timeout * 1000:.0f} ms"
     if isinstance(error, Refused):
-        said = str(error)[:100]
+        text = str(error)[:100]
         # A text with a digit may contain an address.
-        return said.partition(" ")[0] if any(map(str.isdigit, said)) else said
+        return text.partition(" ")[0] if any(map(str.isdigit, text)) else text
     # redis-py raises an error of its own in place of the socket's, which is then the context.
     met = error if isinstance(error, OSError) and error.errno else error.__context__
     kind = "ConnectionError" if isinstance(error, OSError) else type(error).__name__

@@ -28,9 +28,9 @@ _tokens = msgspec.json.Decoder(_TokensIn)
 _text = msgspec.json.Decoder(_TextIn)
 
 
-def read_tokens(said: bytes) -> Tokens:
+def read_tokens(body: bytes) -> Tokens:
     """vLLM's answer of `/tokenize`. Raises msgspec's errors for anything else."""
-    found = _tokens.decode(said)
+    found = _tokens.decode(body)
     texts = tuple(found.token_strs) if found.token_strs is not None else None
     return whole_tokens(tuple(found.tokens), texts, found.max_model_len)
 
@@ -42,9 +42,9 @@ def whole_tokens(tokens: tuple[int, ...], texts: tuple[str, ...] | None, max_con
     return Tokens(tokens, texts, max_context)
 
 
-def read_text(said: bytes) -> Detokenized:
+def read_text(body: bytes) -> Detokenized:
     """An answer of `/detokenize`. Raises msgspec's errors or ValueError for anything else."""
-    found = _text.decode(said)
+    found = _text.decode(body)
     text = found.prompt if found.prompt is not None else found.content
     if text is None:
         raise ValueError("no text")

@@ -90,5 +90,6 @@ def refusal(
     """(the response for `error`, its code). errors and longest_s are a dialect's own: its table, and the longest wait
     that it names."""
     status = status_of(error, errors)
-    told = error_object(error, errors)
-    return Response(status, [JSON_TYPE, *error_headers(error, status, longest_s)], encode(told)), told["error"]["code"]
+    body = error_object(error, errors)
+    response = Response(status, [JSON_TYPE, *error_headers(error, status, longest_s)], encode(body))
+    return response, body["error"]["code"]

@@ -40,9 +40,9 @@ def whole(body: bytes, op: Generate | Embed, defaults: ReplyDefaults = DEFAULTS)
             if tally.model == model:
                 return body, usage
             if tally.model is not None and body.count(b'"model"') == 1:
-                said = b'"model":' + encode(tally.model)
-                if said in body:
-                    return body.replace(said, b'"model":' + encode(model)), usage
+                named = b'"model":' + encode(tally.model)
+                if named in body:
+                    return body.replace(named, b'"model":' + encode(model)), usage
         reply = _decode(body)
     except (msgspec.MsgspecError, ValueError, RecursionError):
         raise wire.malformed() from None

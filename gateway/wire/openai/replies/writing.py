@@ -13,8 +13,8 @@ from gateway.core.messages import Op
 from gateway.core.usage import Usage
 
 
-def shown(op: Op, said: str) -> str:
-    return op.model or said
+def shown(op: Op, reported: str) -> str:
+    return op.model or reported
 
 
 def write_usage(usage: Usage) -> dict[str, Any]:

@@ -103,8 +103,8 @@ def constrain(op: Chat | Complete, extra: Extra) -> Extra:
             message = f"'{name}' must be {wanted} here: a reply has one message"
             raise GatewayError(Kind.UNSUPPORTED, message, param=name)
     own = asdict(op.sampling)
-    said = {name: value for name, value in asdict(reading.read_sampling(found)).items() if value not in _UNSET}
-    op.sampling = replace(op.sampling, **{name: _one(_WIRE.get(name, name), own[name], said[name]) for name in said})
+    other = {name: value for name, value in asdict(reading.read_sampling(found)).items() if value not in _UNSET}
+    op.sampling = replace(op.sampling, **{name: _one(_WIRE.get(name, name), own[name], other[name]) for name in other})
     op.stop = _one("stop", op.stop, reading.read_stop(found))
     op.max_output = _one("max_tokens", op.max_output, found.max_completion_tokens or found.max_tokens)
     op.output = _one("response_format", op.output, reading.read_output(found.response_format))
@@ -131,8 +131,8 @@ _UNSET: Collection[Any] = (None, ())
 _WIRE = {"stop_tokens": "stop_token_ids"}
 
 
-def _one(name: str, own: Any, said: Any) -> Any:
-    """The value that was given, under the dialect's own name (`own`) or vLLM's (`said`)."""
-    if own in _UNSET or said in _UNSET or own == said:
-        return own if said in _UNSET else said
+def _one(name: str, own: Any, other: Any) -> Any:
+    """The value that was given, under the dialect's own name (`own`) or vLLM's (`other`)."""
+    if own in _UNSET or other in _UNSET or own == other:
+        return own if other in _UNSET else other
     raise bad_value(name, f"'{name}' is given twice, with two values and under two names: send one of them")

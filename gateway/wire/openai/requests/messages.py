@@ -50,8 +50,8 @@ def repair_calls(found: Sequence[MessageIn], raw: Extra) -> None:
     without messages is not what the worker gets."""
     for message in found:
         if message.tool_calls:
-            said = [call.function.arguments for call in message.tool_calls]
-            if "messages" in raw and any(isinstance(text, str) and arguments_object(text) != text for text in said):
+            given = [call.function.arguments for call in message.tool_calls]
+            if "messages" in raw and any(isinstance(text, str) and arguments_object(text) != text for text in given):
                 raw["messages"] = _repaired(found, raw["messages"])
                 return
 
@@ -214,8 +214,8 @@ def without_tools(choice: ToolChoice | None, parallel: bool | None, raw: Extra) 
     Raises GatewayError(BAD_REQUEST) if the request requires a tool call."""
     if choice == "required" or isinstance(choice, NamedTool):
         raise bad_value("tool_choice", "'tool_choice' asks for a tool, but there are no 'tools'")
-    said = {"tool_choice": choice, "parallel_tool_calls": parallel}
-    names = [name for name, value in said.items() if value is not None]
+    given = {"tool_choice": choice, "parallel_tool_calls": parallel}
+    names = [name for name, value in given.items() if value is not None]
     for name in names:
         raw.pop(name, None)
     return names

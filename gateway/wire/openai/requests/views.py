@@ -195,8 +195,8 @@ def part_form(members: Mapping[str, Raw]) -> KnownMembers | None:
 def _message_form(members: Mapping[str, Raw]) -> KnownMembers:
     """The known members of a message. If both names for thinking are given and differ, the canonical form keeps one."""
     known = known_to(MessageIn)
-    said = {bytes(members.get(name, NULL)) for name in ("reasoning", "reasoning_content")} - {b"null", b'""'}
-    return known if len(said) < 2 else {name: view for name, view in known.items() if name != "reasoning"}
+    texts = {bytes(members.get(name, NULL)) for name in ("reasoning", "reasoning_content")} - {b"null", b'""'}
+    return known if len(texts) < 2 else {name: view for name, view in known.items() if name != "reasoning"}
 
 
 def _format_form(members: Mapping[str, Raw]) -> KnownMembers:

@@ -59,13 +59,14 @@ _HALF = re.compile(rb"\\u[dD][89a-fA-F]")
 class Asked(Struct, frozen=True):
     """The parts of a request that decide what its client is sent.
 
+    model          the name that it is sent, as JSON
     choices        how many the client asked for
     include_usage  the client asked for usage, in a separate chunk without choices
     logprobs       the client asked for logprobs
     running_usage  the client also asked for usage beside choices (vLLM's `continuous_usage_stats`)
     """
 
-    model: str
+    model: Raw
     chat: bool
     choices: int
     include_usage: bool
@@ -95,14 +96,14 @@ class Passthrough(Struct, frozen=True):
     def lane(self, op: Generate, seen: SeenText = NOT_KEPT) -> PassthroughLane:
         options = bytes(op.raw.get("stream_options", NULL)) if op.raw is not None else b""
         asked = Asked(
-            op.model or "",
+            Raw(encode(op.model or "")),
             isinstance(op, Chat),
             choices_of(op),
             op.include_usage,
             op.logprobs is not None,
             b"continuous_usage_stats" in options,
         )
-        return PassthroughLane(asked, self.refuse, self.defaults, seen)
+        return PassthroughLane(asked, self, seen)
 
     def whole(self, response: Response, op: Generate | Embed) -> tuple[Response, Usage | None]:
         body, usage = whole(response.body, op, self.defaults)
@@ -113,7 +114,7 @@ class Passthrough(Struct, frozen=True):
 
 
 class PassthroughLane:
-    """One stream. `refuse` writes an error event in the client's own form. Implements core.ports.Lane."""
+    """One stream. Implements core.ports.Lane."""
 
     headers = sse.HEADERS
     clean_end = False
@@ -122,8 +123,7 @@ class PassthroughLane:
     def __init__(
         self,
         asked: Asked,
-        refuse: Callable[[GatewayError], bytes],
-        defaults: ReplyDefaults = DEFAULTS,
+        owner: Passthrough,
         text: SeenText = NOT_KEPT,
     ) -> None:
         self.done = False
@@ -132,9 +132,7 @@ class PassthroughLane:
         self.produced = 0
         self._frames = sse.Reader()
         self._asked = asked
-        self._model = Raw(encode(asked.model))
-        self._refuse = refuse
-        self._defaults = defaults
+        self._owner = owner
         self._seen: set[int] = set()
         self.finishes: dict[int, str] = {}
         self._calls: dict[int, Calls] = {}
@@ -189,8 +187,8 @@ class PassthroughLane:
         self.done = True
         out = self._release()
         if self._late_usage is not None:
-            told = {**self._same, "model": self._model, "choices": _NONE, "usage": self._late_usage}
-            out += b"data: " + encode(told) + b"\n\n"
+            ending = {**self._same, "model": self._asked.model, "choices": _NONE, "usage": self._late_usage}
+            out += b"data: " + encode(ending) + b"\n\n"
         return out + sse.DONE
 
     def _release(self) -> bytes:
@@ -245,25 +243,25 @@ class PassthroughLane:
         if not self._same:
             self._same = self._identity(top)
         top.update(self._same)
-        top["model"] = self._model
-        told = top.get("usage", NULL) != NULL
-        if told:
+        top["model"] = self._asked.model
+        counted = top.get("usage", NULL) != NULL
+        if counted:
             self._take_usage(chunk)
         names = [self._rewrite_choice(choice, chunk) for choice in chunk.choices]
         if None in names:  # None: the choice has ended
             chunk.choices = [one for one, name in zip(chunk.choices, names, strict=True) if name is not None]
             chunk.due = chunk.due and bool(chunk.choices)
             return None
-        return names[0] if len(names) == 1 and names[0] is not None and names[0][0] and not told else None
+        return names[0] if len(names) == 1 and names[0] is not None and names[0][0] and not counted else None
 
     def _identity(self, top: Extra) -> Extra:
         """The members that are the same in every chunk of this stream."""
         said_id = _word(top.get("id", NULL))
         said_at = _time(top.get("created", NULL))
-        at = wire.created_at(said_at, self._defaults.now())
+        at = wire.created_at(said_at, self._owner.defaults.now())
         prefix = "chatcmpl-" if self._asked.chat else "cmpl-"
         return {
-            "id": top["id"] if said_id else Raw(encode(self._defaults.new_id(prefix))),
+            "id": top["id"] if said_id else Raw(encode(self._owner.defaults.new_id(prefix))),
             "object": Raw(b'"chat.completion.chunk"' if self._asked.chat else b'"text_completion"'),
             "created": top["created"] if said_at == at and type(said_at) is int else Raw(encode(at)),
         }
@@ -278,9 +276,9 @@ class PassthroughLane:
         if self._asked.include_usage and (self._asked.running_usage or not chunk.choices):
             self._late_usage = None
             return
-        said = chunk.top.pop("usage")
+        running = chunk.top.pop("usage")
         if self._asked.include_usage:
-            self._late_usage = said
+            self._late_usage = running
         else:
             chunk.due = bool(chunk.choices)
 
@@ -351,7 +349,7 @@ class PassthroughLane:
             if call is None:
                 call = calls.begin(read, position, len(calls.begun))
                 if not read.id:
-                    piece["id"] = Raw(encode(self._defaults.new_id("call_")))
+                    piece["id"] = Raw(encode(self._owner.defaults.new_id("call_")))
                 piece["type"] = _FUNCTION
             else:
                 piece.pop("id", None)
@@ -370,7 +368,7 @@ class PassthroughLane:
 
     def fail(self, error: GatewayError) -> bytes:
         self.error = error
-        return self._release() + self._refuse(error)
+        return self._release() + self._owner.refuse(error)
 
     def keepalive(self) -> bytes:
         return sse.KEEPALIVE
@@ -391,7 +389,7 @@ class PassthroughLane:
             self.finishes[0] = "length"
             content: dict[str, Any] = {"delta": {}} if self._asked.chat else {"text": ""}
             choices = [{"index": 0, **content, "logprobs": None, "finish_reason": "length"}]
-            ends = b"data: " + encode({**self._same, "model": self._model, "choices": choices}) + b"\n\n"
+            ends = b"data: " + encode({**self._same, "model": self._asked.model, "choices": choices}) + b"\n\n"
         if self.usage is None:
             self.usage = usage
             if self._asked.include_usage:

@@ -162,9 +162,9 @@ class Reader(ABC):
         self.over, self.usual = True, None
         return Failed(error)
 
-    def counted(self, said: Usage) -> Usage:
-        """The usage so far, after a chunk with the usage `said`. Nearly every server reports totals of the reply."""
-        return said
+    def counted(self, newest: Usage) -> Usage:
+        """The usage so far, after a chunk with the usage `newest`. Nearly every server reports totals of the reply."""
+        return newest
 
     def begin(self, found: wire.ChatIn | wire.TextIn, **members: Raw) -> Iterator[Event]:
         """The reply's Start, with these extra members, if `found` is its first chunk. Raises GatewayError for a chunk

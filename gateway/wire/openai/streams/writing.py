@@ -175,6 +175,6 @@ class OpenAIStreamWriter:
     def _end(self, event: End) -> bytes:
         last = self._last
         if last and event.fingerprint is not None:
-            told = b'"system_fingerprint":%b,"choices":[' % encode_line(event.fingerprint)
-            last = self._head.replace(b'"choices":[', told) + last[len(self._head) :]
+            opening = b'"system_fingerprint":%b,"choices":[' % encode_line(event.fingerprint)
+            last = self._head.replace(b'"choices":[', opening) + last[len(self._head) :]
         return last + sse.DONE

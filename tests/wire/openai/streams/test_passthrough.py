@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec import Raw
 
 from gateway.core.errors import Blame, GatewayError, Kind
 from gateway.core.messages import Chat, Complete, Embed
@@ -14,7 +15,7 @@ from gateway.core.usage import Usage
 from gateway.wire import sse
 from gateway.wire.openai.replies.defaults import ReplyDefaults
 from gateway.wire.openai.replies.whole import whole
-from gateway.wire.openai.streams.passthrough import Asked, PassthroughLane
+from gateway.wire.openai.streams.passthrough import Asked, Passthrough, PassthroughLane
 from tests.raised import raised
 
 
@@ -26,7 +27,7 @@ CHAT = Chat(model="m", messages=())
 
 
 def relay(*, chat: bool = True, choices: int = 1, include_usage: bool = False) -> PassthroughLane:
-    return PassthroughLane(Asked("m", chat, choices, include_usage), refuse)
+    return PassthroughLane(Asked(Raw(b'"m"'), chat, choices, include_usage), Passthrough(refuse))
 
 
 def chunk(*choices: dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -465,7 +466,7 @@ FIXED = ReplyDefaults(lambda: 1000.0, lambda prefix: prefix + "made")
 @pytest.mark.parametrize("missing", [{"id", "created"}, {"id"}, {"created"}, {"object"}])
 def test_a_stream_has_one_id_and_one_time(missing: set[str]) -> None:
     """Also where the worker changes them from chunk to chunk."""
-    lane = PassthroughLane(Asked("m", True, 1, False), refuse, FIXED)
+    lane = PassthroughLane(Asked(Raw(b'"m"'), True, 1, False), Passthrough(refuse, FIXED))
     bodies = [
         {name: value for name, value in {**body, "id": f"id-{n}", "created": 5 + n}.items() if name not in missing}
         for n, body in enumerate((ROLE, TEXT, TEXT, TEXT, STOP))
@@ -481,7 +482,7 @@ def test_a_stream_has_one_id_and_one_time(missing: set[str]) -> None:
 
 @pytest.mark.parametrize("created", [-1, 1e300, 10**15, 0, 2.5])
 def test_a_time_that_is_none_is_not_passed_on(created: float) -> None:
-    lane = PassthroughLane(Asked("m", True, 1, False), refuse, FIXED)
+    lane = PassthroughLane(Asked(Raw(b'"m"'), True, 1, False), Passthrough(refuse, FIXED))
     wanted = 2 if created == 2.5 else 1000
     assert [body["created"] for body in carried(lane, {**ROLE, "created": created}, TEXT)] == [wanted] * 2
     body, _ = whole(json.dumps({**reply(), "created": created}).encode(), CHAT, FIXED)
@@ -500,7 +501,7 @@ def test_usage_beside_choices_comes_in_a_chunk_of_its_own() -> None:
 
 
 def test_running_usage_stays_where_it_was_asked_for() -> None:
-    lane = PassthroughLane(Asked("m", True, 1, True, running_usage=True), refuse)
+    lane = PassthroughLane(Asked(Raw(b'"m"'), True, 1, True, running_usage=True), Passthrough(refuse))
     bodies = [{**body, "usage": USAGE["usage"]} for body in (ROLE, TEXT, STOP)]
     assert all(body["usage"] for body in carried(lane, *bodies, USAGE, DONE))
 
