@@ -123,6 +123,7 @@ def test_what_became_of_a_request(tmp_path: Path, capsys: pytest.CaptureFixture[
         "event": "request", "id": "4f1d", "outcome": "failed", "code": "upstream_truncated", "model": "m",
         "worker": "http://b:1", "attempts": 4, "picked": "prefix;why=load;matched=0.00", "moved": ["late"],
         "continued": ["died", "stalled"], "recomputed": 178, "not_continued": "no_worker",
+        "workers": ["http://a:1", "http://c:1", "http://a:1", "http://b:1"],
     }  # fmt: skip
     log = tmp_path / "log"
     log.write_text(
@@ -133,6 +134,7 @@ def test_what_became_of_a_request(tmp_path: Path, capsys: pytest.CaptureFixture[
         "request: 4f1d, failed (upstream_truncated)",
         "model: m",
         "worker: http://b:1, the last of 4 attempts",
+        "workers, in order: http://a:1, http://c:1, http://a:1, http://b:1",
         "picked: prefix;why=load;matched=0.00",
         "moved before its client had seen anything: the first token was late",
         "went on in mid-stream: its worker died, its worker stalled; 178 tokens computed again",

@@ -107,6 +107,8 @@ def _print_record(log: bytes) -> int:
         return 0
     print(f"model: {record['model']}")
     print(f"worker: {record['worker']}, the last of {record['attempts']} attempts")
+    if "workers" in record:
+        print(f"workers, in order: {', '.join(record['workers'])}")
     print(f"picked: {record['picked']}")
     if record["moved"]:
         print(f"moved before its client had seen anything: {_reasons(record['moved'])}")

@@ -89,7 +89,8 @@ class Health:
     def suspect(self, worker: Worker) -> None:
         """Probes the worker now, because a request to it failed."""
         wake = self._wake.get(worker)
-        if wake is not None:
+        if wake is not None and not self._closed:
+            worker.suspected = True
             wake.set()
 
     async def is_gone(self, model: str, worker: Worker) -> bool:
@@ -148,6 +149,7 @@ class Health:
             ready = worker.ready and (out_of_descriptors(error) or _unresolved(error))
         else:
             worker.missed_probes = 0
+        worker.suspected = ready and not found.isdigit()
         if self._on_probe is not None:
             self._on_probe(model, worker, found)
         first, worker.probed = not worker.probed, True

@@ -168,10 +168,14 @@ class Pool:
         return worker
 
     def may_serve(self, exclude: Sequence[Worker]) -> bool:
-        """Whether a sound worker that is not in `exclude` serves requests, perhaps after a wait. One that is stalled,
-        or must still prove itself, is not worth giving up another one for."""
+        """Whether a sound worker that is not in `exclude` serves requests, perhaps after a wait. One that is stalled or
+        suspected, or must still prove itself, is not worth giving up another one for."""
         return any(
-            worker.serving and not worker.breaker.ejected and not worker.progress.stalled and worker not in exclude
+            worker.serving
+            and not worker.suspected
+            and not worker.breaker.ejected
+            and not worker.progress.stalled
+            and worker not in exclude
             for worker in self.workers
         )
 

@@ -63,6 +63,7 @@ class Worker:
     lives      how often it came back: each time with an empty cache, as far as we know
     draining   it finishes its requests and takes no new ones
     leaving    its own grace is over: its requests go to other workers
+    suspected  as in `WorkerHandle`
     progress   what its engine was seen to do, and whether it is stalled
     facts      what it answered when it was asked about itself
     on_free    callbacks for when it may have become free: its pools, more than one during a reload
@@ -71,7 +72,7 @@ class Worker:
     __slots__ = (
         "address", "blocks", "breaker", "draining", "facts", "full_readings", "in_flight", "learns", "leaving", "lives",
         "max_in_flight", "missed_probes", "on_free", "peak", "place", "probed", "progress", "ready", "recent",
-        "reported", "tokens", "turn", "weight",
+        "reported", "suspected", "tokens", "turn", "weight",
     )  # fmt: skip
 
     def __init__(self, address: str, breaker: BreakerOptions, max_in_flight: int | None) -> None:
@@ -95,6 +96,7 @@ class Worker:
         self.progress = Progress()
         self.facts = UNKNOWN
         self.missed_probes = 0
+        self.suspected = False
         self.probed = False
         self.turn = 0
         self.on_free: list[Callable[[], None]] = []

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from asyncio import TimerHandle, get_running_loop
+from asyncio import CancelledError, TimerHandle, get_running_loop
 from collections.abc import Sequence
 from functools import partial
 from typing import cast
@@ -32,7 +32,7 @@ from gateway.translation.whole import read_whole
 from gateway.wire.bulk import is_large
 
 _PROBED_S = 0.25
-"""Seconds in which a worker that has just failed is probed."""
+"""Seconds in which a worker that has just failed, and lives, answers a probe."""
 _LOOK_S = 1.0
 """Seconds between two looks at whether a worker that the request has tried has returned."""
 
@@ -70,6 +70,11 @@ class Attempts:
                 visit = self._at_once(call.tried) or await self._wait(call.tried)
             except GatewayError as error:
                 raise self._without_worker(error) from None
+            except CancelledError:
+                if call.continuation is not None:
+                    cause = call.interrupted
+                    self._not_continued(Kind.CLIENT_GONE.value if cause is None else cause.code or cause.kind.value)
+                raise
             finally:
                 call.waited(asked_at)
             call.stage = "visiting"
@@ -124,7 +129,7 @@ class Attempts:
                 # A worker that has failed the request and lives on is not asked again.
                 if error.kind is not Kind.NO_WORKER or not routing.patience or pool.may_serve(()):
                     raise
-            tried, pause = (), _LOOK_S
+            tried, pause = [worker for worker in tried if worker.suspected], _LOOK_S
 
     def _lost_worker(self) -> bool:
         """Whether the request may wait for a worker to return: another one has begun with it, and has ended, stalls or
@@ -141,6 +146,8 @@ class Attempts:
         record, routing, served = call.record, call.routing, call.served
         record.attempts += 1
         record.worker = worker.address
+        if call.failed is not None:
+            call.name_worker(worker.address)
         record.picked = routing.picked
         return Visit(served.pool, worker, routing, served.transport, call)
 
@@ -168,6 +175,7 @@ class Attempts:
         same. Raises GatewayError if the request has failed."""
         call = self._call
         record = call.record
+        call.failed = call.failed or visit.worker.address
         if call.reply.committed:
             again = await self._may_go_on(error, visit)
         else:
@@ -357,6 +365,7 @@ class QuestionAttempts(Attempts):
         worker = served.pool.borrow(tried)
         record.attempts += 1
         record.worker = worker.address
+        call.name_worker(worker.address)
         return Visit(served.pool, worker, None, served.transport, call)
 
     async def _exchange(self, visit: Visit, request: Request) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
+from msgspec import UNSET
+
 from gateway.auth import ANONYMOUS, Principal
 from gateway.core.continuation import NOT_KEPT, SeenText
 from gateway.core.errors import GatewayError
@@ -25,6 +27,9 @@ if TYPE_CHECKING:
     from gateway.pipeline.models import ServedModel
     from gateway.pipeline.runtime import Runtime
     from gateway.pipeline.visit import Visit
+
+_MOST_WORKERS = 32
+"""Workers that a record names: as many as a stream that survives ten failures is usually sent to."""
 
 
 class Call:
@@ -51,6 +56,7 @@ class Call:
     produced_before  output of the stream before the visit that is under way
     visit      the one that is under way
     tried      workers of `served` that failed, and are not asked again
+    failed     address of the worker whose visit failed first; None while none has
     interrupted  the error that ends the request from outside
     lane       of the last stream that a worker began
     finishes   why the choices of a plain reply ended, if the request is traced
@@ -75,6 +81,7 @@ class Call:
     produced_before: int = 0
     visit: Visit | None = None
     tried: Sequence[WorkerHandle] = ()
+    failed: str | None = None
     interrupted: GatewayError | None = None
     counted: float | None = None
     reply_at: float | None = None
@@ -124,6 +131,13 @@ class Call:
     def question(self) -> bool:
         """The operation needs no model (`core.messages.Question`)."""
         return self.outgoing.question is not None
+
+    def name_worker(self, address: str) -> None:
+        """A worker is asked after another one: the record names both."""
+        record = self.record
+        if self.failed is not None:
+            before = (self.failed,) if record.workers is UNSET else record.workers
+            record.workers = (*before, address)[:_MOST_WORKERS]
 
     # -- times ------------------------------------------------------------------------------------------------------
 

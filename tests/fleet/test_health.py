@@ -167,6 +167,23 @@ async def test_a_suspect_is_probed_at_once_and_others_are_not() -> None:
         health.suspect(Worker("http://stranger", Breaker(), None))  # of a configuration that is gone
 
 
+async def test_a_suspect_is_one_until_it_answers_a_probe_or_is_down() -> None:
+    fleet = Fleet(2)
+    (first, second) = fleet.workers.values()
+    async with fleet.watched() as health:
+        for worker, last, ready in ((first, 200, True), (second, httpx.ConnectError("refused"), False)):
+            fleet.script[worker.address[7:]] = SILENT
+            await fleet.again(health, worker)
+            await settle(lambda worker=worker: worker.missed_probes == 1)  # type: ignore[misc]
+            assert (worker.ready, worker.suspected) == (True, True)
+            fleet.script[worker.address[7:]] = last
+            await fleet.again(health, worker)
+            await settle(lambda worker=worker: not worker.suspected)  # type: ignore[misc]
+            assert worker.ready is ready
+    health.suspect(first)
+    assert not first.suspected, "nothing would end that"
+
+
 async def test_probing_goes_on_by_itself() -> None:
     fleet = Fleet(1)
     async with fleet.watched(interval_s=0.01):

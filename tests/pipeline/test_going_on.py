@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from gateway.core.errors import GatewayError, Kind
+from gateway.fleet.health import Health
 from gateway.pipeline.client import AsgiClient
 from gateway.pipeline.moving import LEAVING, STALLED
 from tests.clients import WAYS, Way
@@ -102,11 +103,14 @@ def test_the_client_gets_what_one_worker_would_have_sent(three: Stack, way: Way)
     expected = heard(way, posted(three, way.path("m"), body))
     alone = three.record()
     assert expected
+    assert "workers" not in alone
     for fault, deaths in (("reset@2", 1), ("fin@5", 1), ("reset@4", 2), ("error-frame@3", 1)):
         stream, record = broken_once(three, fault, way.path("m"), body, deaths)
         assert said_alike(heard(way, stream), expected), (fault, stream)
         assert (record["outcome"], record["attempts"], record["not_continued"]) == ("ok", deaths + 1, None)
         assert record["continued"] == ["failed" if "error" in fault else "died"] * deaths
+        assert len(set(record["workers"])) == deaths + 1
+        assert record["workers"][-1] == record["worker"]
         assert record["usage"]["output"] == alone["usage"]["output"]
         assert abs(record["usage"]["input"] - alone["usage"]["input"]) <= SEAM * deaths
         assert record["recomputed"] > alone["usage"]["input"] * deaths
@@ -187,6 +191,54 @@ def test_all_die_and_one_returns(wrap: Callable[[Any], Any], stream: bool) -> No
         assert (record["outcome"], record["worker"]) == ("ok", returned.url)
         assert record["attempts"] == len(stack.sims) + 1
         assert 'reason="no_worker"' not in httpx.get(stack.url + "/metrics").text
+
+
+def test_it_waits_for_a_worker_that_answers_no_probe(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such a worker is ready until three probes are silent; it is not asked again before it has been down."""
+    with Stack(config={**ROUND, **PROBED}) as stack:
+        fleets = stack.gateway.deployment.fleets
+        pool, first = fleets.models["m"].pool, stack.sim.url
+
+        async def silent(self: Health, client: httpx.AsyncClient, url: str) -> int:
+            raise httpx.ConnectTimeout("silent")
+
+        stack.sim.fault("reset@2", 1)
+        with monkeypatch.context() as patch:
+            patch.setattr(Health, "_status", silent)
+            answers: list[bytes] = []
+            asking = threading.Thread(
+                target=lambda: answers.append(posted(stack, PATH, chat(scripted(text=TEXT), stream=True)))
+            )
+            asking.start()
+            until(lambda: not pool.ready)
+        asking.join(30)
+        assert text_of(answers[0]) == TEXT
+        record = stack.record()
+        assert (record["attempts"], record["workers"], record["not_continued"]) == (2, [first, first], None)
+
+
+@pytest.mark.parametrize("end", ["client_closed_request", "deadline_exceeded", "shutting_down"])
+def test_why_it_did_not_wait_to_the_end(end: str) -> None:
+    config = {**ROUND, "retry": {"wait_s": 30}, "deadlines": {"total_s": 1} if end == "deadline_exceeded" else {}}
+    with Stack(config=config) as stack:
+        stack.sim.fault("die@2", 1)
+        body = chat(scripted(text=TEXT), stream=True)
+        with httpx.stream("POST", stack.url + PATH, json=body, timeout=60) as reply:
+            pieces = reply.iter_raw()
+            next(pieces)
+            pool = stack.gateway.deployment.pools["m"]
+            until(lambda: pool.waiting == 1)
+            if end == "shutting_down":
+                (request,) = stack.gateway.deployment.runtime.active.requests
+                late = GatewayError(Kind.DRAINING, "the gateway is shutting down")
+                stack.loop.call_soon_threadsafe(request.interrupt, late)
+            if end != "client_closed_request":
+                with contextlib.suppress(httpx.RemoteProtocolError):
+                    list(pieces)
+        record = stack.record()
+        assert (record["code"], record["not_continued"], record["continued"]) == (end, end, [])
+        page = httpx.get(stack.url + "/metrics").text
+        assert f'dragoman_not_continued_total{{model="m",reason="{end}"}} 1.0' in page
 
 
 CANNOT: dict[str, dict[str, Any]] = {
@@ -417,7 +469,7 @@ def test_a_late_first_token_is_asked_of_another_worker(path: str, body: dict[str
         if path == "/v1/embeddings" and moment == "headers":
             return  # that fault is not theirs
         assert (record["moved"], record["outcome"], record["attempts"]) == (["late"], "ok", 2)
-        assert record["worker"] == stack.sims[1].url
+        assert record["workers"] == [stack.sims[0].url, record["worker"]] == [sim.url for sim in stack.sims]
         stack.run(stack.sims[0].ledger.wait(aborted=1))
         page = httpx.get(stack.url + "/metrics").text
         assert 'dragoman_moved_total{model="m",reason="late"} 1.0' in page
@@ -441,6 +493,7 @@ def test_a_late_first_token_is_asked_of_a_fallback() -> None:
             assert text_of(posted(stack, PATH, chat(scripted(text=TEXT), stream=True))) == TEXT
             record = stack.record()
             assert (record["model"], record["routed"], record["moved"]) == ("n", "unavailable", ["late"])
+            assert record["workers"] == [stack.sim.url, other.sim.url]
 
 
 def test_what_has_begun_is_not_late() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from gateway.core.errors import GatewayError
 from gateway.core.estimate import Cost
@@ -37,6 +37,7 @@ class RequestRecord(Struct):
     continued  why other workers went on with its stream: those, died | silent | failed | ended (only its end was added)
     not_continued  why none did, although the worker was at fault; see docs/reliability.md
     recomputed  tokens that those workers computed again: the prompt, and the reply so far
+    workers   those that it was sent to, in order, the first of them if they are many; absent if there was one at most
     time      Unix seconds at the end
     """
 
@@ -71,6 +72,7 @@ class RequestRecord(Struct):
     continued: tuple[str, ...] = ()
     not_continued: str | None = None
     recomputed: int | None = None
+    workers: tuple[str, ...] | UnsetType = UNSET
     time: float = 0.0
     level: str = "info"
     event: str = "request"

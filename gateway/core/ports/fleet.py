@@ -78,9 +78,11 @@ class WorkerHandle(Protocol):
 
     generation  of the worker's breaker. A request notes it at its start and gives it to the pool with its outcome
     half_open   the worker was ejected and is being tried again: call the pool's `answered` when the reply begins
+    suspected   a request to it has failed, or a probe, and since then it has not answered a probe; not one that is down
     """
 
     address: str
+    suspected: bool
 
     @property
     def generation(self) -> int: ...
@@ -116,7 +118,7 @@ class WorkerPool(Protocol[W]):
         or if requests wait for one."""
 
     def may_serve(self, exclude: Sequence[W]) -> bool:
-        """Whether a worker that is not in `exclude` serves requests now, perhaps after a wait."""
+        """Whether a worker that is not in `exclude` serves requests now, perhaps after a wait, and is not suspected."""
 
     def release(self, worker: W, routing: RoutingFacts) -> None: ...
     def answered(self, worker: W, generation: int) -> None:
