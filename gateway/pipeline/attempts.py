@@ -68,13 +68,8 @@ class Attempts:
             try:
                 # Mostly one is free, and there is nothing to wait for.
                 visit = self._at_once(call.tried) or await self._wait(call.tried)
-            except GatewayError as error:
+            except (GatewayError, CancelledError) as error:
                 raise self._without_worker(error) from None
-            except CancelledError:
-                if call.continuation is not None:
-                    cause = call.interrupted
-                    self._not_continued(Kind.CLIENT_GONE.value if cause is None else cause.code or cause.kind.value)
-                raise
             finally:
                 call.waited(asked_at)
             call.stage = "visiting"
@@ -195,11 +190,15 @@ class Attempts:
             raise self._cause(error)
         return again
 
-    def _without_worker(self, error: GatewayError) -> GatewayError:
-        """The error of a request that no worker takes, for which the pool gave `error`."""
-        if self._call.continuation is not None:
-            self._not_continued("no_worker")
-        return self._cause(self._failure or error)
+    def _without_worker(self, error: GatewayError | CancelledError) -> GatewayError | CancelledError:
+        """The error of a request that gets no worker: the pool gave `error`, or it was cancelled while it waited."""
+        call, reason = self._call, "no_worker"
+        if isinstance(error, CancelledError):
+            cause = call.interrupted
+            reason = Kind.CLIENT_GONE.value if cause is None else cause.code or cause.kind.value
+        if call.continuation is not None:
+            self._not_continued(reason)
+        return error if isinstance(error, CancelledError) else self._cause(self._failure or error)
 
     # -- another worker, for a request that has one already ---------------------------------------------------------
 
