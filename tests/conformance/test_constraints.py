@@ -1,7 +1,7 @@
 """A constraint on the answer is obeyed or refused, in every dialect and by every backend: it is never only named.
 
-The constraints are those of vLLM's wire, at the top level of a body, and inside the object that holds the parameters of
-a dialect. What clients send by habit may be left out (`Chat.optional`), if it is named.
+The constraints are those of OpenAI's and vLLM's wire, at the top level of a body, and inside the object that holds the
+parameters of a dialect. What clients send by habit may be left out (`Chat.optional`), if it is named.
 """
 
 from __future__ import annotations
@@ -53,6 +53,7 @@ SAMPLES: dict[str, Any] = {
     "min_tokens": 3,
     "mm_payload": {"k": "v"},
     "mm_processor_kwargs": {"k": "v"},
+    "modalities": ["text", "audio"],
     "n": 2,
     "normalize": False,
     "presence_penalty": 0.25,
@@ -77,6 +78,7 @@ SAMPLES: dict[str, Any] = {
     "use_beam_search": True,
     "vllm_xargs": {"k": "v"},
     "watermarking": True,
+    "web_search_options": {},
 }
 POLICIES: tuple[ExtrasPolicy | None, ...] = (None, "drop", "pass", "error")
 CAN = Capabilities("w", 4096)

@@ -50,6 +50,18 @@ def figures(client: httpx.Client) -> dict[str, float]:
     return {" ".join((one.name, *filter(None, [one.labels.get("finished_reason")]))): one.value for one in samples}
 
 
+def test_a_stream_has_running_usage_if_it_is_wanted(worker: httpx.Client) -> None:
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    streamed = worker.post(CHAT, json=chat(max_tokens=2, seed=3, stream=True, stream_options=options))
+    *events, _ = sse_data(streamed.content)
+    used = [json.loads(event)["usage"] for event in events]
+    read = used[0]["prompt_tokens"]
+    assert [(one["prompt_tokens"], one["completion_tokens"], one["total_tokens"]) for one in used] == [
+        *((read, made, read + made) for made in range(3)),
+        (read, 2, read + 2),
+    ]
+
+
 def test_a_stream_says_what_a_plain_reply_says(worker: httpx.Client) -> None:
     whole = worker.post(CHAT, json=chat(n=2, seed=3)).json()
     streamed = worker.post(CHAT, json=chat(n=2, seed=3, stream=True, stream_options={"include_usage": True}))

@@ -100,6 +100,12 @@ class Sequences:
             yield at
 
 
+def used(read: int, made: int, wanted: bool = True) -> dict[str, dict[str, Any]]:
+    """The member `usage` of a reply, if it is wanted."""
+    counts = {"prompt_tokens": read, "total_tokens": read + made, "completion_tokens": made}
+    return {"usage": counts} if wanted else {}
+
+
 class Reply:
     """The JSON of one reply: a chat's, or that of a completion."""
 
@@ -117,16 +123,17 @@ class Reply:
         ]
         return msgspec.json.encode({**self.head, "object": self.kind, "choices": choices, "usage": self.usage})
 
-    def chunk(self, at: int) -> bytes:
-        """The events of token `at` of all choices; before the first one also those that open a chat."""
+    def chunk(self, at: int, running: bool) -> bytes:
+        """The events of token `at`, before the first one also those that open a chat. running: with usage so far."""
+        read = self.usage["prompt_tokens"]
         out = b""
         for index in range(len(self.choices) if self.chat and not at else 0):
-            out += self._event(self._choice(index, "delta", {"role": "assistant"}, "", None))
+            out += self._event(self._choice(index, "delta", {"role": "assistant"}, "", None), **used(read, 0, running))
         for index, choice in enumerate(self.choices):
             if at < choice.tokens:
                 piece = choice.text[4 * at : 4 * at + 4]  # nothing for the last token of a reply that ends by itself
                 finish = choice.finish if at == choice.tokens - 1 else None
-                out += self._event(self._choice(index, "delta", {}, piece, finish))
+                out += self._event(self._choice(index, "delta", {}, piece, finish), **used(read, at + 1, running))
         return out
 
     def _choice(self, index: int, name: str, role: Mapping[str, str], text: str, finish: str | None) -> dict[str, Any]:

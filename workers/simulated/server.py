@@ -15,11 +15,11 @@ import msgspec
 
 from workers.serving import Message, Receive, Send, answered, received, whole
 from workers.simulated import tokenizer
-from workers.simulated.answers import Reply, Sequences, draw
+from workers.simulated.answers import Reply, Sequences, draw, used
 from workers.simulated.engine import Engine, Entry, chain
 from workers.simulated.metrics import Metrics
 from workers.simulated.options import Options
-from workers.simulated.requests import Asked, Refused, check_context, read
+from workers.simulated.requests import Asked, Refused, StreamOptions, check_context, read
 
 _MOST_BYTES = 256 << 20
 Handler = Callable[[Asked, Send], Awaitable[None]]
@@ -89,25 +89,25 @@ class Simulated:
             entry.cached_tokens += self.engine.cached(chain(text, asked.cache_salt or ""), count)
             choices += [draw(text, asked, index, room, options.output_tokens) for index in range(asked.n or 1)]
         read, made = entry.prompt_tokens, sum(choice.tokens for choice in choices)
-        usage: dict[str, Any] = {"prompt_tokens": read, "total_tokens": read + made, "completion_tokens": made}
+        usage = used(read, made)["usage"]
         if options.token_details:
             usage["prompt_tokens_details"] = {"cached_tokens": entry.cached_tokens}
-        reply = Reply(chat, model, choices, usage)
-        await self._send(Sequences(self.engine, choices, entry), reply, asked, send)
+        await self._send(Sequences(self.engine, choices, entry), Reply(chat, model, choices, usage), asked, send)
 
     async def _send(self, job: Sequences, reply: Reply, asked: Asked, send: Send) -> None:
         longest = max(choice.tokens for choice in reply.choices)
         finishes = ["abort"] * len(reply.choices)
+        wanted = asked.stream_options or StreamOptions()
+        running = bool(wanted.include_usage and wanted.continuous_usage_stats)
         try:
             async for at in job.tokens(longest):
                 if asked.stream and not at:
                     headers = [(b"content-type", b"text/event-stream; charset=utf-8")]
                     await send({"type": "http.response.start", "status": 200, "headers": headers})
                 if asked.stream:
-                    await send({"type": "http.response.body", "body": reply.chunk(at), "more_body": True})
+                    await send({"type": "http.response.body", "body": reply.chunk(at, running), "more_body": True})
             if asked.stream:
-                wanted = asked.stream_options is not None and bool(asked.stream_options.include_usage)
-                await send({"type": "http.response.body", "body": reply.end(wanted)})
+                await send({"type": "http.response.body", "body": reply.end(bool(wanted.include_usage))})
             else:
                 await whole(send, 200, reply.whole(), b"application/json")
             finishes = [choice.finish for choice in reply.choices]
@@ -131,28 +131,22 @@ class Simulated:
         await _json(send, {"object": "list", "model": model, "data": rows, "usage": usage})
 
     async def tokenize(self, asked: Asked, send: Send) -> None:
-        """POST /tokenize."""
         tokens = [zlib.crc32(piece.encode()) >> 1 for piece in tokenizer.split(asked.prompts()[0][0])]
         await _json(send, {"count": len(tokens), "max_model_len": self.options.max_model_len, "tokens": tokens})
 
     async def models(self, asked: Asked, send: Send) -> None:
-        """GET /v1/models."""
         shared = {"object": "model", "owned_by": "vllm", "max_model_len": self.options.max_model_len}
         await _json(send, {"object": "list", "data": [{"id": name, **shared} for name in self.options.models]})
 
     async def version(self, asked: Asked, send: Send) -> None:
-        """GET /version."""
         await _json(send, {"version": "0.33.0"})
 
     async def health(self, asked: Asked, send: Send) -> None:
-        """GET /health."""
         self._loaded()
         await whole(send, 200, b"")
 
     async def figures(self, asked: Asked, send: Send) -> None:
-        """GET /metrics."""
-        page = self.metrics.render(self.engine).encode()
-        await whole(send, 200, page, b"text/plain; version=0.0.4; charset=utf-8")
+        await whole(send, 200, self.metrics.render(self.engine).encode(), b"text/plain; version=0.0.4; charset=utf-8")
 
     async def load(self) -> tuple[int, int]:
         """How many sequences run, and how many requests wait."""

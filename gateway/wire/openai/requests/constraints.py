@@ -1,5 +1,5 @@
-"""Constraints of vLLM's wire on an answer. A client of any dialect may send these members, and a constraint is obeyed
-or refused: an answer that ignores it looks like one that obeys it.
+"""Constraints of OpenAI's and vLLM's wire on an answer. A client of any dialect may send these members, and each
+is obeyed or refused: an answer that ignores it looks like one that obeys it.
 
 Source: vLLM 0.33's protocols of chats, completions, responses, messages and embeddings; `tests/engine` compares them.
 """
@@ -54,6 +54,12 @@ ENGINE: Mapping[str, tuple[Any, ...]] = {
 """Members without a canonical form that change the answer, each with the values that change nothing. Other engines
 silently ignore most of them."""
 
+OPENAI: Mapping[str, tuple[Any, ...]] = {
+    "modalities": (["text"],),
+    "web_search_options": (),
+}
+"""Members of OpenAI's own service that ask for another reply, and that no engine reads, in the same form."""
+
 REPORTS: Mapping[str, tuple[Any, ...]] = {
     "include_reasoning": (True, False),  # there is none
     "kv_transfer_params": (),
@@ -66,11 +72,11 @@ them."""
 
 _SHARED = frozenset(Sampling.__struct_fields__).intersection(TextBody.__struct_fields__)
 _SHARED |= {"stop", "stop_token_ids", "n", "max_tokens", "max_completion_tokens", "response_format"}
-_CANONICAL = {Chat: _SHARED, Complete: _SHARED | {"best_of", "echo", "suffix"}}
+_CANONICAL = {Chat: _SHARED | {"best_of"}, Complete: _SHARED | {"best_of", "echo", "suffix"}}
 
 CONSTRAINTS: Mapping[str, frozenset[str]] = {
-    "chat": _CANONICAL[Chat] | ENGINE.keys(),
-    "complete": _CANONICAL[Complete] | ENGINE.keys(),
+    "chat": _CANONICAL[Chat] | ENGINE.keys() | OPENAI.keys() | {"echo"},
+    "complete": _CANONICAL[Complete] | ENGINE.keys() | OPENAI.keys(),
     "embed": frozenset({"instruction", "normalize", "truncate_prompt_tokens", "truncation_side", "use_activation"})
     | {"add_special_tokens", "chat_template", "chat_template_kwargs", "mm_processor_kwargs"},
 }

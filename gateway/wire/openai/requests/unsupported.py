@@ -10,7 +10,7 @@ import msgspec
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.messages import Chat, Complete, Embed, Op, Sampling, Score
 from gateway.wire.json import NULL
-from gateway.wire.openai.requests.constraints import CONSTRAINTS, ENGINE, REPORTS
+from gateway.wire.openai.requests.constraints import CONSTRAINTS, ENGINE, OPENAI, REPORTS
 
 # Members of the canonical request -> the names that clients use.
 _NAMES = {"stop_tokens": "stop_token_ids", "eos_tokens": "eos_token", "bad_tokens": "bad_word_tokens"}
@@ -116,14 +116,9 @@ _ELSEWHERE: Mapping[type, frozenset[str]] = {
     | _names("add_special_tokens dimensions"),
 }
 
-OPENAI_MEMBERS: Mapping[str, tuple[Any, ...]] = {
-    "best_of": (1,),
-    "modalities": (["text"],),
-    "moderation": (),
-    "web_search_options": (),
-}
-"""Members of OpenAI's own service that ask for another reply, and that no engine reads, each with the values that ask
-for nothing."""
+OPENAI_MEMBERS: Mapping[str, tuple[Any, ...]] = {**OPENAI, "best_of": (1,), "moderation": ()}
+"""Members of OpenAI's wire that ask for another reply, and that no engine reads, each with the values that ask for
+nothing."""
 OPENAI_IDLE = _names("""
     audio metadata prediction prompt_cache_options prompt_cache_retention safety_identifier service_tier store verbosity
 """)
