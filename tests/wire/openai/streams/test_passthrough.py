@@ -10,13 +10,11 @@ import pytest
 from msgspec import Raw
 
 from gateway.core.errors import Blame, GatewayError, Kind
-from gateway.core.messages import Chat, Complete, Embed
+from gateway.core.messages import Chat
 from gateway.core.usage import Usage
 from gateway.wire import sse
 from gateway.wire.openai.replies.defaults import ReplyDefaults
-from gateway.wire.openai.replies.whole import whole
 from gateway.wire.openai.streams.passthrough import Asked, Passthrough, PassthroughLane
-from tests.raised import raised
 
 
 def refuse(error: GatewayError) -> bytes:
@@ -118,7 +116,6 @@ def test_counts_that_make_no_sense_are_charged_to_nobody(count: int) -> None:
     carried(lane, ROLE, TEXT, STOP, chunk(usage=usage))
     assert lane.usage is None
     assert failure(lane).code == "upstream_malformed"
-    assert raised(whole, json.dumps({**reply(), "usage": usage}).encode(), CHAT).code == "upstream_malformed"
 
 
 def test_usage_on_a_chunk_with_choices_is_taken_off_it() -> None:
@@ -249,116 +246,6 @@ def test_a_failure_from_elsewhere_is_told() -> None:
     assert lane.keepalive() == b"\n"
 
 
-# -- whole replies --------------------------------------------------------------------------------------------------
-
-
-def reply(**message: Any) -> dict[str, Any]:
-    body = {"role": "assistant", "content": "hi", **message}
-    return {
-        "id": "x",
-        "model": "sim",
-        "choices": [{"index": 0, "message": body, "finish_reason": "stop"}],
-        "usage": {"prompt_tokens": 1, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 1}},
-    }
-
-
-def test_a_whole_reply_changes_its_models_name_only() -> None:
-    body = (
-        b'{"id":"x", "object":"chat.completion","created":1,"model":"sim","zz":1.10,"choices":'
-        b'[{"index":0,"message":{"role":"assistant","content":"a"},"finish_reason":"stop"}]}'
-    )
-    assert whole(body, CHAT) == (body.replace(b'"sim"', b'"m"'), None)
-    assert whole(body, msgspec.structs.replace(CHAT, model="sim"))[0] is body
-
-
-def test_a_whole_replys_usage() -> None:
-    _, usage = whole(json.dumps(reply()).encode(), CHAT)
-    assert usage == Usage(1, 2, 1)
-
-
-def test_a_whole_replys_text_may_quote_the_models_name() -> None:
-    body = json.dumps(reply(content='"model":"sim"'), separators=(",", ":")).encode()
-    found = json.loads(whole(body, CHAT)[0])
-    assert found["model"] == "m"
-    assert found["choices"][0]["message"]["content"] == '"model":"sim"'
-
-
-@pytest.mark.parametrize("name", ["reasoning", "reasoning_content"])
-def test_a_whole_replys_thinking_comes_under_both_names(name: str) -> None:
-    found = json.loads(whole(json.dumps(reply(**{name: "hm"})).encode(), CHAT)[0])
-    message = found["choices"][0]["message"]
-    assert message["reasoning"] == message["reasoning_content"] == "hm"
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        b"",
-        b"<html>",
-        b"[]",
-        b"{}",
-        b'{"choices":7}',
-        b"\xff",
-        b"[" * 100_000,
-        b'{"model":"m","choices":[]}',
-        b'{"model":"m","choices":[{}]}',
-        b'{"model":"m","choices":[{"finish_reason":"stop"}]}',
-        b'{"model":"m","choices":[{"message":"text","finish_reason":"stop","note":"reasoning"}]}',
-        b'{"model":"m","choices":[{"message":{"content":"\xff\xfe","reasoning":null},"finish_reason":"stop"}]}',
-        b'{"model":"m","choices":[{"message":{"content":"\xff\xfe","reasoning":"r"},"finish_reason":"stop"}]}',
-        b'{"model":"m","choices":[{"message":{"content":"a"}},{"message":{"content":"b"}}]}',
-        b'{"model":"m","data":[{"embedding":[1]}]}',
-    ],
-)
-def test_what_is_no_whole_reply_is_the_workers_fault(body: bytes) -> None:
-    assert raised(whole, body, CHAT).code == "upstream_malformed"
-
-
-def test_an_error_in_a_200_is_an_error() -> None:
-    assert raised(whole, b'{"error":{"message":"bad","code":400}}', CHAT).kind is Kind.BAD_REQUEST
-    aborted = reply()
-    aborted["choices"][0]["finish_reason"] = "abort"
-    assert raised(whole, json.dumps(aborted).encode(), CHAT).code == "upstream_aborted"
-
-
-TEXTS = Complete(model="m", prompts=("a", "b"))
-VECTORS = Embed(model="m", inputs=("a", "b"))
-
-
-@pytest.mark.parametrize(
-    ("op", "body"),
-    [
-        (TEXTS, {"choices": [{"text": "a", "finish_reason": "stop"}]}),
-        (TEXTS, {"choices": [{"text": "a", "finish_reason": "stop"}, {"text": "b", "finish_reason": None}]}),
-        (TEXTS, {"choices": [{"text": "a", "finish_reason": "stop"}, {"finish_reason": "stop"}]}),
-        (VECTORS, {"choices": [{"message": {"content": "a"}, "finish_reason": "stop"}]}),
-        (VECTORS, {"data": [{"embedding": [1.0]}]}),
-        (VECTORS, {"data": [{"embedding": [1.0]}, {"embedding": None}]}),
-        (VECTORS, {"data": []}),
-    ],
-)
-def test_less_than_was_asked_for_is_the_workers_fault(op: Complete | Embed, body: dict[str, Any]) -> None:
-    assert raised(whole, json.dumps({"model": "m", **body}).encode(), op).code == "upstream_malformed"
-
-
-def test_as_much_as_was_asked_for_is_a_reply() -> None:
-    both = [{"text": text, "index": index, "finish_reason": "stop"} for index, text in enumerate("ab")]
-    for op, body in ((TEXTS, {"choices": both}), (VECTORS, {"data": [{"embedding": [1.0]}, {"embedding": "AAA="}]})):
-        told = json.dumps({"id": "x", "object": "text_completion", "created": 1, "model": "m", **body}).encode()
-        assert whole(told, op) == (told, None)
-
-
-def test_the_workers_name_for_the_model_is_nowhere() -> None:
-    lane = relay()
-    nested = chunk(choice(content="a"), meta={"model": "sim"})
-    bare = {name: value for name, value in TEXT.items() if name != "model"}
-    other = {**TEXT, "model": "internal"}
-    for body in carried(lane, ROLE, bare, TEXT, TEXT, other, other, nested, nested, STOP):
-        assert body["model"] == "m"
-    found = json.loads(whole(json.dumps({"meta": {"model": "m2"}, **reply()}, separators=(",", ":")).encode(), CHAT)[0])
-    assert (found["model"], found["meta"]) == ("m", {"model": "m2"})
-
-
 @pytest.mark.parametrize(
     "broken",
     [
@@ -404,6 +291,15 @@ def test_what_several_choices_say_is_told_apart() -> None:
     found = carried(lane, chunk(choice(0, role="assistant", content="")), chunk(choice(1, role="assistant")), *said)
     texts = [(body["choices"][0]["index"], body["choices"][0]["delta"]["content"]) for body in found[2:]]
     assert texts == [(index, f"{index}{number}") for number in range(6) for index in (0, 1)]
+
+
+def test_the_workers_name_for_the_model_is_nowhere() -> None:
+    lane = relay()
+    nested = chunk(choice(content="a"), meta={"model": "sim"})
+    bare = {name: value for name, value in TEXT.items() if name != "model"}
+    other = {**TEXT, "model": "internal"}
+    for body in carried(lane, ROLE, bare, TEXT, TEXT, other, other, nested, nested, STOP):
+        assert body["model"] == "m"
 
 
 # -- less than exact servers ----------------------------------------------------------------------------------------
@@ -485,8 +381,6 @@ def test_a_time_that_is_none_is_not_passed_on(created: float) -> None:
     lane = PassthroughLane(Asked(Raw(b'"m"'), True, 1, False), Passthrough(refuse, FIXED))
     wanted = 2 if created == 2.5 else 1000
     assert [body["created"] for body in carried(lane, {**ROLE, "created": created}, TEXT)] == [wanted] * 2
-    body, _ = whole(json.dumps({**reply(), "created": created}).encode(), CHAT, FIXED)
-    assert json.loads(body)["created"] == wanted
 
 
 def test_usage_beside_choices_comes_in_a_chunk_of_its_own() -> None:
@@ -542,30 +436,14 @@ def test_a_cut_after_the_last_choices_end_loses_nothing_that_was_said() -> None:
     assert DONE not in out
 
 
-def test_a_whole_reply_has_all_that_clients_read() -> None:
-    body = {
-        "model": "sim",
-        "choices": [{"message": {"content": None, "tool_calls": [_TOOL]}, "finish_reason": "tool_calls"}],
-    }
-    found = json.loads(whole(json.dumps(body).encode(), CHAT, FIXED)[0])
-    assert (found["id"], found["created"], found["object"]) == ("chatcmpl-made", 1000, "chat.completion")
-    (told,) = found["choices"]
-    assert told["index"] == 0
-    assert told["message"]["role"] == "assistant"
-    assert told["message"]["tool_calls"] == [{**_TOOL, "id": "call_made", "type": "function"}]
-
-
 @pytest.mark.parametrize(
     "odd", ["1e400", "-1e400", "1" + "0" * 30, "NaN", '"\xff"', "-9223372036854775809", "[" * 5000]
 )
 def test_what_is_no_strict_json_is_not_passed_on(odd: str) -> None:
-    """Anywhere, before a stream is known and after, and in a whole reply."""
+    """Anywhere, before a stream is known and after."""
     for before in ([], [TEXT, TEXT, TEXT]):
         lane = relay()
         carried(lane, ROLE, *before)
         told = frame({**TEXT, "odd": 7}).replace(b'"odd":7', b'"odd":' + odd.encode("latin-1"))
         assert lane.feed(told) == b""
         assert failure(lane).code == "upstream_malformed"
-    body = json.dumps({**reply(), "odd": 7}, separators=(",", ":")).encode()
-    error = raised(whole, body.replace(b'"odd":7', b'"odd":' + odd.encode("latin-1")), CHAT)
-    assert error.code == "upstream_malformed"
