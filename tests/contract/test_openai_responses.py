@@ -93,6 +93,18 @@ def test_parsed(client: openai.OpenAI) -> None:
     assert client.responses.create(**asking(text='{"a":1}'), text=form).output_text == '{"a":1}'
 
 
+def test_compacting(client: openai.OpenAI) -> None:
+    """What the library gets it sends back as it is."""
+    prompt = "Go. sim:" + json.dumps({"rounds": [{"text": "ok"}], "asked": {"outgrows your context": {"text": "sum"}}})
+    found = client.responses.compact(model="m", input=[{"role": "user", "content": prompt}])
+    assert found.object == "response.compaction"
+    assert [item.type for item in found.output] == ["message", "compaction"]
+    assert found.usage.total_tokens > 0
+    # The library's types of output have no place for the user's messages, so that it warns.
+    again: Any = [item.to_dict(warnings=False) for item in found.output]
+    assert client.responses.create(model="m", input=again).status == "completed"
+
+
 def test_what_is_cut_is_incomplete(client: openai.OpenAI) -> None:
     reply: Any = client.responses.create(**asking(text="Hello", finish="length"))
     assert reply.status == "incomplete"

@@ -14,7 +14,7 @@ from gateway.dialects.responses import replies, streams
 from gateway.dialects.responses.conversation import Given
 from gateway.dialects.responses.fields import EXAMPLES, FIELDS
 from gateway.dialects.responses.replies import NO_SOCKET, refuse
-from gateway.dialects.responses.requests import read_chat, read_count
+from gateway.dialects.responses.requests import read_chat, read_compaction, read_count
 from gateway.dialects.responses.stored import ROUTES, read_kept
 from gateway.wire.json import members, require_json, whole_numbers
 from gateway.wire.openai.operations import name_deployment
@@ -56,16 +56,15 @@ class Responses(Api):
         if request.route == "socket":
             message = "web sockets are not served here: use POST"
             raise GatewayError(Kind.NO_METHOD, message, code=NO_SOCKET)
-        if request.route == "compact":
-            message = "not served here: send the conversation to /v1/responses, with a compaction_trigger as last item"
-            raise GatewayError(Kind.UNSUPPORTED, message)
         if request.route in ROUTES:
             return read_kept(request)
         require_json(request)
         raw = members(request)
         name_deployment(request, raw)
-        extra, dropped = self.settle(raw, request.route)
+        extra, dropped = self.settle(raw, "count" if request.route == "count" else "chat")
         given = Given(Seal(request.sealing, b"reasoning"), request.stored)
         if request.route == "count":
             return read_count(raw, extra, dropped, self.extras, given)
+        if request.route == "compact":
+            return read_compaction(raw, extra, dropped, self.extras, request.id, given)
         return read_chat(raw, extra, dropped, self.extras, request.id, given)

@@ -49,16 +49,16 @@ class Conversation:
     input     a text, or the items with those that are stored
     messages  in canonical form
     box       the tools, including those that items add
-    compacts  the last item asks for a summary of all that is before it
+    compacts  the request, or its last item, asks for a summary of all that is before it
     dropped   the names of what is left out, each once
     """
 
-    def __init__(self, found: PromptBody, given: Given) -> None:
+    def __init__(self, found: PromptBody, given: Given, compacts: bool = False) -> None:
         self.box = Toolbox()
         self.box.add(found.tools or [], "tools")
         self.input = with_past(found.input, found.previous_response_id, given.stored)
         self.messages: list[Message] = []
-        self.compacts = False
+        self.compacts = compacts
         self.dropped: dict[str, None] = {}
         self._seal = given.seal
         self._leading: list[str] | None = [found.instructions] if found.instructions else []
@@ -72,6 +72,8 @@ class Conversation:
             self._user([Text(self.input)])
         else:
             self._read_all(self.input)
+        if self.compacts and (self.messages or self._parts or self._leading):
+            self._user([Text(compaction.ASK)])
         self._end_leading()
         self._end_assistant()
         self._end_outputs()
@@ -86,15 +88,13 @@ class Conversation:
             if item is not None and item.type == "additional_tools":
                 self.box.add(item.tools or [], f"input.{index}.tools")
         last = items[-1] if items else None
-        self.compacts = last is not None and last.type == compaction.TRIGGER
-        if self.compacts:
+        if last is not None and last.type == compaction.TRIGGER:
+            self.compacts = True
             items.pop()
         for index, item in enumerate(items):
             items[index] = None  # so that it is in memory in one form only
             if item is not None:
                 self._read(item, f"input.{index}")
-        if self.compacts:
-            self._user([Text(compaction.ASK)])
 
     def _decoded(self, raw: Raw, place: str) -> ItemIn | None:
         """The item, or None if it is left out. An item that is kept as text is its own `output`."""

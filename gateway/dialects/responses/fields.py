@@ -10,7 +10,6 @@ from gateway.dialects._shared.rows import NO_PLACE, model_row, renamed, rows
 
 _TOOLS = [{"type": "function", "name": "f"}]
 _WITH_TOOLS = {"tools": _TOOLS}
-_NOT_STORED = "nothing is stored here"
 _LEADING = "one system message, with the system and developer messages that the input begins with"
 _LENGTH = "says nothing of a prompt's length"
 
@@ -22,9 +21,15 @@ _PROMPT = (
 )
 _REFUSED = (
     Field("previous_response_id", "refused", "resp_1", "unless the gateway stores responses"),
-    Field("conversation", "refused", "conv_1", _NOT_STORED),
-    Field("prompt", "refused", {"id": "pmpt_1"}, _NOT_STORED),
+    Field("conversation", "refused", "conv_1", "conversations are not kept here"),
+    Field("prompt", "refused", {"id": "pmpt_1"}, "prompts are not kept here"),
 )
+REFUSED: Mapping[str, str] = {
+    "previous_response_id": "nothing is stored here, send the whole conversation as 'input'",
+    "conversation": "conversations are not kept here, send all of it as 'input'",
+    "prompt": "prompts are not kept here, send their text as 'instructions' or 'input'",
+}
+"""Why a member is refused, for its client. The first is obeyed where responses are stored."""
 _CHOICE = "auto where it names a tool that was left out; allowed_tools shortens the list"
 _STORE = "the reply says whether it is stored; true is named where nothing is"
 _STREAM = "usage is always told, and nothing is obfuscated"
@@ -66,10 +71,9 @@ FIELDS: Mapping[str, Sequence[Field]] = {
         *rows("ignored", _LENGTH, text={"verbosity": "low"}, truncation="auto"),
     ),
 }
-REFUSED = tuple(field.name for field in _REFUSED)
 
 _LEAST = {"input": WORDS}
 EXAMPLES: Examples = {
-    "chat": (Example("chat", _LEAST, ends=b'"total_tokens":'),),
+    "chat": (Example("chat", _LEAST, ends=b'"total_tokens":'), Example("compact", _LEAST, streams="never")),
     "count": (Example("count", _LEAST, streams="never"),),
 }

@@ -63,9 +63,12 @@ def close(
     return response
 
 
-def no_summary() -> GatewayError:
-    """The error where the model wrote no summary: the client would go on without its history. No fault of a worker."""
+def no_summary(cut: str | None = None) -> GatewayError:
+    """The error if the model wrote no summary, or one that was cut: the client would go on without its history. No
+    fault of a worker."""
     message = "the model wrote no summary of the conversation"
+    if cut is not None:
+        message = f"the model's summary of the conversation was cut off: {cut}"
     return GatewayError(Kind.UPSTREAM, message, code="no_summary", blame=Blame.US, retryable=False)
 
 
@@ -156,6 +159,8 @@ def write(reply: Reply, op: Op) -> Response:
     if request.compacts:
         summary = "".join(part.text for part in parts if part.kind == "text").strip()
         parts = [part for part in parts if part.kind != "text"]
+    if request.beside is not None:
+        return _compacted(request, request.beside, reply, summary, cut)
     items = []
     for index, part in enumerate(parts):
         status = "incomplete" if cut is not None and index == len(parts) - 1 else "completed"
@@ -168,6 +173,17 @@ def write(reply: Reply, op: Op) -> Response:
         items.append(encode_line(compaction_item(request.id, len(items), summary)))
     body = close(request, op, shown(op, reply.start.model), reply.start.created, items, reply.usage, cut)
     return Response(200, [JSON_TYPE], body)
+
+
+def _compacted(request: Asked, beside: Sequence[bytes], reply: Reply, summary: str, cut: str | None) -> Response:
+    """The conversation in short: the items beside the summary, and the summary. It has no status, so that a summary
+    that was cut off is an error."""
+    if cut is not None or not summary:
+        raise no_summary(cut)
+    item = encode_line(compaction_item(request.id, len(beside), summary))
+    head = {"id": f"resp_{request.id}", "object": "response.compaction", "created_at": reply.start.created}
+    told = encode_line(head)[:-1], b",".join([*beside, item]), write_usage(reply.usage)
+    return Response(200, [JSON_TYPE], b'%b,"output":[%b],"usage":%b}' % told)
 
 
 def write_count(reply: TokenCount) -> Response:

@@ -18,7 +18,7 @@ from gateway.core.messages import Chat, CountTokens, Extra, Logprobs, Op, Output
 from gateway.dialects._shared.faults import unsupported, wrong_at
 from gateway.dialects.responses.conversation import Conversation, Given
 from gateway.dialects.responses.fields import REFUSED
-from gateway.dialects.responses.stored import as_items
+from gateway.dialects.responses.stored import as_items, beside_summary
 from gateway.dialects.responses.tools import Toolbox
 from gateway.dialects.responses.views import FORMS, ChatBody, FormatIn, PromptBody, ReasoningIn
 from gateway.wire.json import NULL, encode, encode_line, typed
@@ -47,6 +47,8 @@ class Asked(Struct):
     summary   whether reasoning is sent as a summary
     compacts  whether the reply's text is a summary that stands for the conversation
     seal      seals reasoning, if the client asks for encrypted reasoning
+    items     the items that led to the response, if it is stored
+    beside    the items that stand beside the summary, in full; None unless the reply is a compacted conversation
     created   when the response began, in Unix seconds; 0 until the first event is sent
     events    the events of the stream that were sent before any worker began to answer
     """
@@ -58,6 +60,7 @@ class Asked(Struct):
     compacts: bool = False
     seal: Seal | None = None
     items: list[Raw] | None = None
+    beside: list[bytes] | None = None
     created: int = 0
     events: int = 0
 
@@ -73,10 +76,37 @@ def read_chat(
 ) -> Chat:
     """Reads a request for a response. Raises GatewayError(BAD_REQUEST, UNSUPPORTED)."""
     found, talk, unknown = _read(raw, _chat, policy, given)
+    return _chat_of(raw, extra, [*dropped, *unknown], request_id, given, found, talk)
+
+
+def read_compaction(
+    raw: Extra, extra: Extra, dropped: tuple[str, ...], policy: ExtrasPolicy, request_id: str, given: Given
+) -> Chat:
+    """Reads a request to compact a conversation: one for a response with a summary, of which nothing is stored. Raises
+    GatewayError(BAD_REQUEST, UNSUPPORTED)."""
+    if raw.get("input", NULL) == NULL and raw.get("previous_response_id", NULL) != NULL:
+        raw["input"] = Raw(b"[]")
+    found, talk, unknown = _read(raw, _chat, policy, given, compacts=True)
+    if found.stream:
+        raise unsupported("stream", "is not supported: a compacted conversation comes whole")
+    op = _chat_of(raw, extra, [*dropped, *unknown], request_id, Given(given.seal), found, talk)
+    asked(op).beside = beside_summary(as_items(talk.input), request_id)
+    return op
+
+
+def _chat_of(
+    raw: Extra,
+    extra: Extra,
+    left: list[str],
+    request_id: str,
+    given: Given,
+    found: ChatBody,
+    talk: Conversation,
+) -> Chat:
     if found.background:
-        raise unsupported("background", "is not supported: nothing is stored here")
+        raise unsupported("background", "is not supported: a response is made while its client waits for it")
     op = _with_prompt(found, talk)
-    left = [*dropped, *unknown, *talk.dropped, *talk.box.dropped]
+    left += [*talk.dropped, *talk.box.dropped]
     op.stream = op.include_usage = bool(found.stream)
     op.max_output = found.max_output_tokens
     op.fit_output = True
@@ -126,24 +156,23 @@ def read_count(raw: Extra, extra: Extra, dropped: tuple[str, ...], policy: Extra
 
 
 def _read(
-    raw: Extra, decoder: msgspec.json.Decoder[Body], policy: ExtrasPolicy, given: Given
+    raw: Extra, decoder: msgspec.json.Decoder[Body], policy: ExtrasPolicy, given: Given, *, compacts: bool = False
 ) -> tuple[Body, Conversation, tuple[str, ...]]:
     """(the body in `raw`, its items, the names of unknown members inside its objects). No worker reads those members,
     so they are dropped unless `policy` refuses them."""
-    for name in REFUSED:
-        if name in raw and (given.stored is None or name != "previous_response_id"):
-            why = "is not supported: nothing is stored here, send the whole conversation as 'input'"
-            raise unsupported(name, why)
+    for name, why in REFUSED.items():
+        if name in raw and (given.stored is None or name != "previous_response_id") and raw[name] != NULL:
+            raise unsupported(name, f"is not supported: {why}")
     body = encode(raw)
     try:
         found = typed(body, decoder)
-        return found, Conversation(found, given), ()
+        return found, Conversation(found, given, compacts), ()
     except GatewayError:
         unknown = find_unknown(body, decoder.type, FORMS)
         if unknown is None:
             raise
     found = typed(unknown.body, decoder)
-    talk = Conversation(found, given)
+    talk = Conversation(found, given, compacts)
     if policy == "error":
         sort_extras(policy, unknown.places.values())
     return found, talk, tuple(unknown.places)

@@ -18,7 +18,7 @@ from gateway.core.http import JSON_TYPE, NeedsStored, Request, Response
 from gateway.core.messages import AnsweredFromStore
 from gateway.dialects._shared.faults import decoded
 from gateway.wire.bulk import refuse_bulk
-from gateway.wire.json import NULL, bad_value, encode
+from gateway.wire.json import NULL, bad_value, encode, encode_line
 
 ROUTES = ("stored", "asked", "forget", "cancel")
 """The names of the routes of a stored response."""
@@ -117,6 +117,13 @@ def _standing(items: list[Raw]) -> list[Raw]:
     last = max((index for index, item in enumerate(read) if item.type == "compaction"), default=0)
     kept = zip(items[:last], read[:last], strict=True)
     return [*(raw for raw, item in kept if item.stays), *items[last:]]
+
+
+def beside_summary(items: list[Raw], request_id: str) -> list[bytes]:
+    """The items that a summary of `items` does not stand for, in their full form as JSON text."""
+    read = ((item, decoded(_head.decode, item)) for item in items)
+    kept = [(item, head.id) for item, head in read if head is not None and head.stays]
+    return [encode_line(_shown(item, own or f"msg_{request_id}_{at}")) for at, (item, own) in enumerate(kept)]
 
 
 def as_items(found: str | list[Raw]) -> list[Raw]:

@@ -205,8 +205,77 @@ def test_a_stored_summary_stands_for_what_was_before_it(client: httpx.Client) ->
     assert found == ["developer", "additional_tools", "user", "user", "compaction", "user"]
 
 
-@pytest.mark.parametrize("path", ["/v1/responses/compact", "/openai/v1/responses/compact", "/openai/responses/compact"])
-def test_the_path_that_compacts_says_what_to_do_instead(client: httpx.Client, path: str) -> None:
-    reply = client.post(path, json=body(input="a"))
-    assert reply.status_code == 400
-    assert "compaction_trigger" in reply.json()["error"]["message"]
+PATHS = ["/v1/responses/compact", "/openai/v1/responses/compact", "/openai/responses/compact"]
+SUM = {"reasoning": "hm", "text": " The sum of it. "}
+
+
+def turns(script: dict[str, Any]) -> list[dict[str, Any]]:
+    """A conversation of which the worker writes a summary as `script` says."""
+    return list(asked(script)["input"][:-1])
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_conversation_is_compacted_whole(client: httpx.Client, path: str) -> None:
+    """The path gives the messages that a summary does not stand for, then the summary, which later requests send."""
+    talk = [message("developer", "be brief"), *turns(SUM), message("assistant", "ok"), {"role": "user", "content": "b"}]
+    reply = client.post(path, json=body(input=talk, tools=[TOOL], parallel_tool_calls=False))
+    assert reply.status_code == 200, reply.text
+    found = reply.json()
+    assert found.keys() == {"id", "object", "created_at", "output", "usage"}
+    assert (found["object"], found["id"][:5]) == ("response.compaction", "resp_")
+    assert found["usage"]["total_tokens"] > 0
+    *beside, summary = found["output"]
+    assert [item["role"] for item in beside] == ["developer", "user", "user", "user"]
+    assert {(item["type"], item["status"]) for item in beside} == {("message", "completed")}
+    assert beside[-1]["content"] == [{"type": "input_text", "text": "b"}]
+    assert len({item["id"] for item in found["output"]}) == 5
+    assert summary.keys() == {"type", "id", "encrypted_content"}
+    assert "tools" in reply.headers["x-dragoman-dropped"]
+    told = sent(input=[*found["output"], message("user", "go on")])["messages"]
+    assert "The sum of it." in json.dumps(told)
+    assert "call" not in json.dumps(told)
+
+
+def test_the_worker_is_asked_once_and_without_tools(stack: Stack, client: httpx.Client) -> None:
+    reply = client.post(PATHS[0], json=body(input=turns(SUM), tools=[TOOL], instructions="be brief"))
+    assert reply.status_code == 200, reply.text
+    told = json.loads([entry for entry in stack.sim.ledger.entries if entry.generation][-1].body)
+    assert told["messages"][-1]["content"] == ASK
+    assert told["messages"][0] == {"role": "system", "content": "be brief"}
+    assert not {"tools", "tool_choice", "stream"} & told.keys()
+    record = stack.record()
+    assert (record["dialect"], record["status"], record["outcome"]) == ("responses", 200, "ok")
+
+
+@pytest.mark.parametrize("script", [{"text": "half", "finish": "length"}, {"text": ""}])
+def test_a_conversation_that_is_not_compacted_is_an_error(client: httpx.Client, script: dict[str, Any]) -> None:
+    """The reply has no status in which a client could see that the summary is cut off."""
+    reply = client.post(PATHS[0], json=body(input=turns(script)))
+    assert (reply.status_code, reply.json()["error"]["code"]) == (502, "no_summary")
+
+
+def test_a_stored_conversation_is_compacted_by_its_id(client: httpx.Client) -> None:
+    """Nothing of the summary is stored."""
+    first = replied(client, body(input=turns(SUM)))
+    whole = {"model": "m", "previous_response_id": first["id"], "store": True}
+    for request in (whole, {**whole, "input": None}, {**whole, "input": []}):
+        reply = client.post(PATHS[0], json=request)
+        assert reply.status_code == 200, reply.text
+        found = reply.json()
+        assert [item["type"] for item in found["output"]] == ["message", "message", "compaction"]
+        assert "store" in reply.headers["x-dragoman-dropped"]
+        assert client.get(f"/v1/responses/{found['id']}").status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("members", "param"),
+    [({}, "input"), ({"input": []}, "input"), ({"input": "a", "stream": True}, "stream")],
+)
+def test_what_cannot_be_compacted_is_refused(client: httpx.Client, members: dict[str, Any], param: str) -> None:
+    reply = client.post(PATHS[0], json={"model": "m", **members})
+    assert (reply.status_code, reply.json()["error"]["param"]) == (400, param)
+
+
+def test_a_former_trigger_asks_for_one_summary(client: httpx.Client) -> None:
+    found = client.post(PATHS[0], json=body(input=[*turns(SUM), TRIGGER])).json()
+    assert [item["type"] for item in found["output"]].count("compaction") == 1

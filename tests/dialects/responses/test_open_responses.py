@@ -119,3 +119,20 @@ def test_items_that_led_to_a_response_have_every_member(client: httpx.Client) ->
     kept = {"type": "message", "role": "user", "content": "c", "status": "incomplete"}
     (response,) = post(client, body(input=[kept]))
     assert client.get(f"/v1/responses/{response['id']}/input_items").json()["data"][0]["status"] == "incomplete"
+
+
+@pytest.mark.parametrize(
+    ("members", "why"),
+    [
+        ({"background": True}, "while its client waits"),
+        ({"conversation": "conv_1"}, "conversations are not kept"),
+        ({"prompt": {"id": "pmpt_1"}}, "prompts are not kept"),
+    ],
+)
+def test_a_refusal_gives_the_true_reason(client: httpx.Client, members: dict[str, Any], why: str) -> None:
+    """Also where responses are stored. An explicit null asks for nothing."""
+    error = client.post("/v1/responses", json=body(**members)).json()["error"]
+    assert (error["code"], [error["param"]]) == ("unsupported_parameter", list(members))
+    assert why in error["message"]
+    reply = client.post("/v1/responses", json=body(**dict.fromkeys(members)))
+    assert reply.status_code == 200, reply.text
