@@ -89,7 +89,9 @@ def read_compaction(
     found, talk, unknown = _read(raw, _chat, policy, given, compacts=True)
     if found.stream:
         raise unsupported("stream", "is not supported: a compacted conversation comes whole")
-    op = _chat_of(raw, extra, [*dropped, *unknown], request_id, Given(given.seal), found, talk)
+    op = _chat_of(raw, {}, [*dropped, *unknown], request_id, Given(given.seal), found, talk)
+    # A constraint here is on the summary.
+    op.dropped += _with_extra(op, constrain(op, extra))
     asked(op).beside = beside_summary(as_items(talk.input), request_id)
     return op
 
