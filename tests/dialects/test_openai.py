@@ -51,6 +51,18 @@ def test_a_cache_key_is_a_text(operation: str, given: Any, key: str | None) -> N
     assert read(operation, prompt_cache_key=given).cache_key == key
 
 
+@pytest.mark.parametrize("part", [ReplyPart("text", "a"), ReplyPart("tool", "{}", "c1", "f")])
+@pytest.mark.parametrize("usage", [Usage(1, 2), Usage(1, 2, 3, 4)])
+def test_a_reply_has_no_null_for_an_object_or_a_list(part: ReplyPart, usage: Usage) -> None:
+    """OpenAI's description lets clients expect an object, or no such member."""
+    reply = Reply(Start("r", "w", 1), [ReplyChoice(0, [part])], usage)
+    found = json.loads(DIALECT.write(reply, read()).body)
+    message = found["choices"][0]["message"]
+    objects = {"annotations", "function_call", "audio", "tool_calls", "system_fingerprint", "service_tier"}
+    assert not [name for name, value in {**found, **message}.items() if name in objects and value is None]
+    assert None not in found["usage"].values()
+
+
 @pytest.mark.parametrize("operation", BODIES)
 def test_unknown_fields_under_each_policy(operation: str) -> None:
     op = read(operation, zz={"deep": 1.5})

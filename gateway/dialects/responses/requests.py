@@ -258,7 +258,7 @@ def _echo(raw: Extra, found: ChatBody, op: Chat, tools: Sequence[Raw], stores: b
             "tool_choice": "auto" if found.tool_choice is None else raw["tool_choice"],
             "tools": tools,
             "top_p": 1.0 if found.top_p is None else found.top_p,
-            "user": found.user,
+            **({"user": found.user} if found.user is not None else {}),
             "background": False,
             "previous_response_id": found.previous_response_id,
             "store": stores,

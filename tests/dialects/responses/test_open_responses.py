@@ -48,6 +48,7 @@ def test_every_state_of_a_response_has_every_member(client: httpx.Client, stream
         assert (response["tool_choice"], response["tools"], response["parallel_tool_calls"]) == ("auto", [], True)
         assert (response["metadata"], response["text"]) == ({}, {"format": {"type": "text"}})
         assert response["reasoning"] == {"effort": None, "summary": None}
+        assert "user" not in response, "a text, if there is one"
         assert isinstance(response["completed_at"], int) == (response["status"] == "completed")
 
 
@@ -69,7 +70,7 @@ def test_a_completed_response_ends_behind_its_beginning() -> None:
 
 def test_a_response_shows_what_was_used_and_not_what_was_wished(client: httpx.Client) -> None:
     used: dict[str, Any] = {"temperature": 0.5, "top_p": 0.25, "presence_penalty": 0.5, "frequency_penalty": -0.5}
-    used |= {"top_logprobs": 2, "prompt_cache_key": "k"}
+    used |= {"top_logprobs": 2, "prompt_cache_key": "k", "user": "u"}
     wished = {"service_tier": "priority", "safety_identifier": "s", "max_tool_calls": 3}
     reply = client.post("/v1/responses", json=scripted(text="a", also=used | wished))
     response = reply.json()
