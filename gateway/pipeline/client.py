@@ -76,7 +76,7 @@ class Client(ABC):
                     raise body_too_large(limit)
                 self._hold(size, body_budget)
         message = await self._receive()
-        if not message.get("more_body", False) and message["type"] == "http.request":
+        if not message.get("more_body") and message["type"] == "http.request":
             body: bytes = message["body"]
             if len(body) > limit:
                 raise body_too_large(limit)
@@ -87,7 +87,7 @@ class Client(ABC):
             if parts.tell() > limit:
                 raise body_too_large(limit)
             self._hold(parts.tell(), body_budget)
-            if not message["more_body"]:
+            if not message.get("more_body"):
                 return parts.getvalue()
             message = await self._receive()
         self.gone = True

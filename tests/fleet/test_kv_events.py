@@ -333,6 +333,13 @@ def test_an_engine_that_repeats_nothing_is_listened_to(monkeypatch: pytest.Monke
         assert ask(stack, chat("later"))[0] == stack.sims[0].url
 
 
+def test_the_cache_of_one_rank_is_used(stack: Stack) -> None:
+    before = len(stack.events("load of worker known"))
+    listen(stack, scrape_s=0.1)
+    until(lambda: len(stack.events("load of worker known")) == before + 2)
+    assert stack.events("cache of worker not used") == []
+
+
 def test_ranks_behind_one_address_are_not_told_apart(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each rank publishes on a port of its own, and the worker itself chooses the rank of a request."""
     of_one = Simulated.metrics_text

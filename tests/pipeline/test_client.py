@@ -1,13 +1,17 @@
-"""The room for large request bodies."""
+"""The room for large request bodies, and a client by plain ASGI."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from gateway.core.byte_budget import ByteBudget
+from gateway.core.errors import GatewayError, Kind
+from gateway.pipeline.client import AsgiClient
 from tests.harness import Stack, until
 from tests.server.raw import Raw, chat, code_of, post
 
@@ -72,3 +76,70 @@ def test_room_is_the_same_after_a_reload() -> None:
             body_budget = stack.gateway.deployment.runtime.body_budget
             assert (body_budget.reserved, body_budget.limit) == (250_000, 500_000)
         until(lambda: body_budget.reserved == 0)
+
+
+# -- plain ASGI -----------------------------------------------------------------------------------------------------
+
+PIECE = {"type": "http.request", "body": b"a", "more_body": True}
+LAST = {"type": "http.request", "body": b"b"}
+
+
+def asgi(*messages: dict[str, Any], sent: list[Any] | None = None) -> AsgiClient:
+    left = iter(messages)
+
+    async def receive() -> Any:
+        return next(left)
+
+    async def send(message: Any) -> None:
+        if sent is not None:
+            sent.append((message["body"], message["more_body"]))
+
+    return AsgiClient({"type": "http", "headers": []}, receive, send)
+
+
+@pytest.mark.parametrize(
+    ("messages", "body"), [((LAST,), b"b"), ((PIECE, LAST), b"ab"), ((PIECE, PIECE, LAST), b"aab")]
+)
+async def test_a_body_is_whole_with_the_message_that_announces_no_more(messages: Any, body: bytes) -> None:
+    assert await asgi(*messages).body(100, ByteBudget(100)) == body
+
+
+@pytest.mark.parametrize("before", [(), (PIECE,)])
+async def test_a_client_may_leave_before_its_body_is_whole(before: Any) -> None:
+    client = asgi(*before, {"type": "http.disconnect"})
+    with pytest.raises(GatewayError) as raised:
+        await client.body(100, ByteBudget(100))
+    assert (raised.value.kind, client.gone) == (Kind.CLIENT_GONE, True)
+
+
+async def test_a_cut_stream_has_all_that_was_written() -> None:
+    sent: list[Any] = []
+    client = asgi(sent=sent)
+    client.write(b"first ")
+    await client.cut(b"last")
+    assert sent == [(b"first ", True), (b"last", True)]
+
+
+def test_the_task_of_a_client_that_left_is_cancelled_no_more() -> None:
+    """Another ASGI application around the gateway's may go on in that task."""
+    counts: list[int] = []
+
+    def around(app: Any) -> Any:
+        async def inside(scope: Any, receive: Any, send: Any) -> None:
+            await plain(app)(scope, receive, send)
+            task = asyncio.current_task()
+            assert task is not None
+            counts.append(task.cancelling())
+
+        async def run(scope: Any, receive: Any, send: Any) -> None:
+            await asyncio.create_task(inside(scope, receive, send))
+
+        return run
+
+    with Stack(wrap=around) as stack:
+        stack.sim.fault("stall@before")
+        with Raw(stack) as one:
+            one.send(post(chat()))
+            until(lambda: bool(stack.sim.ledger.running))
+        until(lambda: bool(counts))
+        assert counts == [0]

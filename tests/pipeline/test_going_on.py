@@ -291,6 +291,21 @@ def test_it_may_be_off(config: dict[str, Any], reason: str | None) -> None:
         assert (record["outcome"], record["attempts"], record["not_continued"]) == ("failed", 1, reason)
 
 
+def test_a_worker_that_is_full_leaves_the_stream_to_the_next(three: Stack) -> None:
+    body = chat(scripted(text=TEXT), stream=True, max_tokens=1000)
+    for _ in range(6):  # until the workers' turns are so
+        three.sims[0].fault("reset@2", 1)
+        three.sims[1].fault("status:503", 1)
+        stream = posted(three, PATH, body)
+        record = three.record()
+        if record["attempts"] == 3:
+            break
+    for sim in three.sims:
+        sim.fault("")
+    assert text_of(stream) == TEXT
+    assert record["continued"] == ["died", "failed"]
+
+
 # -- a worker that stalls, or leaves --------------------------------------------------------------------------------
 
 
@@ -473,6 +488,15 @@ def test_a_late_first_token_is_asked_of_another_worker(path: str, body: dict[str
         stack.run(stack.sims[0].ledger.wait(aborted=1))
         page = httpx.get(stack.url + "/metrics").text
         assert 'dragoman_moved_total{model="m",reason="late"} 1.0' in page
+
+
+@pytest.mark.parametrize(("bound", "stream"), [("first_token_s", False), ("unstreamed_s", True)])
+def test_a_reply_whose_kind_has_no_bound_is_not_late(bound: str, stream: bool) -> None:
+    with Stack(({}, {}), config={"models": {"m": {"deadlines": {bound: 0.05}}}}) as stack:
+        for sim in stack.sims:
+            sim.fault("stall:0.3@before")
+        assert httpx.post(stack.url + PATH, json=chat(scripted(text=TEXT), stream=stream)).status_code == 200
+        assert (stack.record()["attempts"], stack.record()["moved"], stack.events("bug")) == (1, [], [])
 
 
 def test_a_late_first_token_is_waited_for_if_nobody_else_is_there() -> None:
