@@ -1,10 +1,11 @@
-"""G1 to G3: late first tokens, workers that are killed in mid-stream, two deaths in one stream; in every dialect."""
+"""G1 to G4: late first tokens; workers killed in mid-stream, two in one stream, or stopped; in every dialect."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import signal
+import time
 from collections import Counter
 from typing import Any
 
@@ -12,7 +13,7 @@ from msgspec import Struct
 
 from tests.chaos.broken import AWS_EXCEPTION, WAYS, Way, head, opened, scripted
 from tests.chaos.house import House, Process, house
-from tests.chaos.paced import known, tell, until
+from tests.chaos.paced import events, known, tell, until
 from tests.chaos.row import FULL, Findings, row
 from tests.conformance.clients import CLIENTS
 
@@ -226,3 +227,32 @@ async def two_deaths(findings: Findings) -> None:
         records = await recorded(at, {one.id for one in done})
         why = Counter(record["not_continued"] for record in records)
         findings.check("why they were not continued", dict(why), len(records), set(why) == {"no_worker"})
+
+
+@row("G4", "a worker's web server hangs with its engine in mid-stream, and goes on, in every dialect")
+async def stopped(findings: Findings) -> None:
+    # At full length with the bound that a worker has by itself, which is 20 s once its probes fail.
+    health = CONFIG["health"] if FULL else {**CONFIG["health"], "stalled_s": 1}
+    async with house({}, {**CONFIG, "health": health}, 1, [("--itl-ms", "50")] * 3) as at:
+        await known(at)
+        worker = at.workers[0]
+        address = f"http://{worker.address}"
+        streams = await begin(at, 0)
+        worker.process.send_signal(signal.SIGSTOP)
+        done = await asyncio.gather(*streams)
+        wrong = [text for text in (one.wrong() for one in done) if text]
+        findings.none("streams that are not what one worker alone sends", wrong, len(done))
+        records = await recorded(at, {one.id for one in done})
+        left = [record for record in records if address in record.get("workers", ())]
+        findings.at_least("streams that left the worker, one at least", len(left), 1, len(records), "d")
+        odd = [record["continued"] for record in left if record["continued"] != ["stalled"]]
+        findings.none("of those, that did not leave it because it stalls", odd, len(left))
+        began = time.monotonic()
+        worker.process.send_signal(signal.SIGCONT)
+        back = await until(lambda: bool(events(at, "worker moves again", worker, began)), 30)
+        done = await asyncio.gather(*await begin(at, 1000))
+        records = await recorded(at, {one.id for one in done})
+        served = [record for record in records if record["worker"] == address]
+        findings.check("streams that it serves once it goes on", len(served), len(records), back and bool(served))
+        wrong = [text for text in (one.wrong() for one in done) if text]
+        findings.none("streams that are not whole then", wrong, len(done))

@@ -15,7 +15,7 @@ from tests.chaos.row import Findings, every_row, percentile
 from tests.helm.chart import objects, pods
 from tests.repo.tree import ROOT
 
-QUICK = ("G1", "G2", "G3", "H1", "H2", "H3", "S1", "S6", "S7", "S8")
+QUICK = ("G1", "G2", "G3", "G4", "H1", "H2", "H3", "S1", "S6", "S7", "S8")
 
 
 @pytest.mark.parametrize("name", QUICK)
