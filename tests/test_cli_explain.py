@@ -50,6 +50,21 @@ def explained(tmp_path: Path, *arguments: str, model: str | None = "m", turns: i
     )
 
 
+def test_a_name_by_pattern_and_of_a_key(ask: Ask) -> None:
+    digest = "sha256:" + "ab" * 32
+    config = f"""
+models:
+  one: {{backend: vllm, workers: ["http://a:1"], aliases: ["claude-*"]}}
+  two: {{backend: vllm, workers: ["http://b:1"]}}
+keys:
+  k: {{hash: "{digest}", aliases: {{"claude-haiku*": two}}}}
+"""
+    assert "http://a:1" in ask(model="claude-haiku-4-5", config=config)[1]
+    assert "http://b:1" in ask("--key", "k", model="claude-haiku-4-5", config=config)[1]
+    assert "http://a:1" in ask("--key", "k", model="claude-opus-4-1", config=config)[1]
+    assert ask(model="claudia", config=config)[0] != 0
+
+
 def test_it_names_worker_and_reason(tmp_path: Path, ask: Ask) -> None:
     _, first, _ = ask()
     assert "picked: prefix;why=home;matched=0.00" in first

@@ -206,8 +206,12 @@ class Gateway:
     async def _readyz_of_model(self, scope: Scope, receive: Receive, send: Send) -> None:
         """As `_readyz`; `?model=NAME` asks for a ready worker of that model, too, and `?model` for one of any model."""
         names = parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True).get("model", [])
-        models = self.deployment.runtime.models
-        served = [models.get(name) for name in names] if any(names) else list(models.values())
+        models, patterns = self.deployment.runtime.models, self.deployment.runtime.patterns
+        served = (
+            [models.get(name) or models.get(patterns.find(name) or "") for name in names]
+            if any(names)
+            else list(models.values())
+        )
         if names and not self.draining and not any(one is not None and one.pool.ready for one in served):
             await _plain(scope, send, 503, b"no ready worker\n")
         else:

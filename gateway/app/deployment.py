@@ -70,7 +70,8 @@ class Deployment:
         for name, options in config.models.items():
             served = self._serve_model(name, options, watchers)
             for known_as in (name, *options.aliases):
-                models[known_as] = served
+                if known_as in config.model_names:
+                    models[known_as] = served
         self.keyring = Keyring(config, verifier=services.tokens, known=host.known_keys, table=prepared.keys)
         self.budget = budget = RetryBudget(config.retry.budget, config.retry.min_per_second, clock)
         guess = estimator(config)
@@ -81,6 +82,7 @@ class Deployment:
         self._mirrors = self._mirror(estimate)
         self.runtime = Runtime(
             models=models,
+            patterns=config.patterns,
             identify=self.keyring.identify,
             observer=Observer(log, metrics, services.stream),
             extension=EXTENSION,

@@ -25,7 +25,7 @@ from gateway.auth.keys import well_formed
 from gateway.auth.known import KnownKeys
 from gateway.auth.principal import ANONYMOUS, PendingAuth, Principal
 from gateway.auth.sealing import SealingSecrets
-from gateway.config import CacheSalt, Config
+from gateway.config import Aliases, CacheSalt, Config
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Headers
 
@@ -73,6 +73,9 @@ class KeyTable:
                 own.streams if own is not None and own.streams is not None else streams,
                 own.connections if own is not None and own.connections is not None else connections,
                 self.sealing,
+                Aliases({alias: config.resolve(one) or one for alias, one in key.aliases.items()})
+                if key.aliases
+                else None,
             )
             entry = _Entry(principal, key.expires.timestamp() if key.expires else None, key.disabled)
             if key.aws_access_key_id is not None and key.aws_secret is not None:

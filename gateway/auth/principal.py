@@ -7,6 +7,7 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from gateway.auth.sealing import SealingSecrets
+from gateway.config import Aliases
 from gateway.core.sealing import Sealing
 
 
@@ -21,6 +22,7 @@ class Principal(Struct, frozen=True):
     streams   most streams at once in one process, or None
     connections  likewise
     secrets   seal the texts that it keeps for the gateway; None where all callers are one
+    aliases   what names of models mean for it alone; None if nothing of its own
     salt      keeps prefix caches of workers apart from those of other callers; None where all share them
     """
 
@@ -33,6 +35,7 @@ class Principal(Struct, frozen=True):
     streams: int | None = None
     connections: int | None = None
     secrets: SealingSecrets | None = None
+    aliases: Aliases | None = None
 
     def __repr__(self) -> str:
         # A caller that knows the salt can find out what is cached.

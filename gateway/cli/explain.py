@@ -18,7 +18,7 @@ from gateway import backends, dialects
 from gateway.auth import ANONYMOUS, Principal
 from gateway.cli import CommandError
 from gateway.cli.configured import FILE_HELP, configuration, read, request_options
-from gateway.config import Breaker, Config, Queue
+from gateway.config import Aliases, Breaker, Config, Key, Queue
 from gateway.config.routing import WorkerOptions
 from gateway.core.ports import Settings
 from gateway.core.routing_facts import RoutingFacts
@@ -69,7 +69,7 @@ def run(options: argparse.Namespace) -> int:
     config, _ = configuration(options.config)
     try:
         ops = [_read(options, read(name)) for name in (*options.seen, options.body)]
-        asked = _model(config, options.model or ops[-1].model)
+        asked = _model(config, options.model or ops[-1].model, config.keys.get(options.key))
         name, chance = _split(config, asked, options)
         pool = _pool(config, name, (*config.models[name].workers, *options.worker))
     except offline.Refused as refused:
@@ -136,8 +136,11 @@ def _read(options: argparse.Namespace, body: bytes) -> Any:
     return offline.read(dialect, body, headers=options.header)[1]
 
 
-def _model(config: Config, asked: str | None) -> str:
-    found = config.resolve(asked) if asked is not None else None
+def _model(config: Config, asked: str | None, key: Key | None) -> str:
+    found = None
+    if asked is not None:
+        own = Aliases(key.aliases).find(asked) if key is not None else None
+        found = config.resolve(own or asked) or config.patterns.find(asked)
     if found is None and asked is None and len(config.models) == 1:
         found = next(iter(config.models))
     if found is None:

@@ -3,6 +3,7 @@
 `load` gives a frozen `Config` or raises `ConfigError` with everything that is wrong, each fault with its file and line.
 """
 
+from gateway.config.aliases import Aliases
 from gateway.config.available import Available
 from gateway.config.faults import ConfigError, Fault
 from gateway.config.file_thread import FileThread, TooSlow
@@ -23,6 +24,7 @@ from gateway.config.sharing import CacheSalt, Jwt, Limit, Redis, Seal
 from gateway.config.watch import Watch
 
 __all__ = [
+    "Aliases",
     "Available",
     "Breaker",
     "CacheSalt",

@@ -77,6 +77,12 @@ def _keys(facts: Facts) -> Faults:
         for index, model in enumerate(key.models or ()):
             if model not in facts.models:
                 yield (*at, "models", index), Unknown("is not a model", model, facts.models)
+        usable = None if key.models is None else {facts.config.resolve(model) for model in key.models}
+        for alias, model in key.aliases.items():
+            if model not in facts.models:
+                yield (*at, "aliases", alias), Unknown("is not a model", model, facts.models)
+            elif usable is not None and facts.config.resolve(model) not in usable:
+                yield (*at, "aliases", alias), "is none of the models that the key may use"
 
 
 def key_name_fault(name: str) -> str | None:

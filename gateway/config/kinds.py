@@ -104,9 +104,24 @@ def _bytes(value: Any) -> Any:
 
 def checked_name(value: str) -> str:
     """`value`, if it can name a model, key, team or alias; else raises ValueError."""
-    if not _NAME.match(value):
+    if not is_name(value):
         raise ValueError("must be 1 to 200 characters without spaces, quotes or control characters")
     return value
+
+
+def is_name(value: str) -> bool:
+    return _NAME.match(value) is not None
+
+
+def is_pattern(alias: str) -> bool:
+    """Whether `alias` stands for all names that begin like it."""
+    return alias.endswith("*")
+
+
+def _alias(value: str) -> str:
+    if "*" in value[:-1]:
+        raise ValueError('may hold one "*", at its end: it then stands for all names that begin like it')
+    return checked_name(value)
 
 
 def _prefix(value: str) -> str:
@@ -281,6 +296,9 @@ Bytes = Annotated[int, BeforeValidator(_bytes), _OrText(_SIZE, "32MiB")]
 
 Name = Annotated[str, AfterValidator(checked_name)]
 """A name of a model, key or alias as clients write it."""
+
+Alias = Annotated[str, AfterValidator(_alias)]
+"""A name as clients write it, or with `*` at its end all names that begin like it."""
 
 Prefix = Annotated[str, AfterValidator(_prefix)]
 """A path prefix without a slash at its end; "" is the root."""

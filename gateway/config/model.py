@@ -12,8 +12,10 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from gateway.config.aliases import Aliases
 from gateway.config.kinds import (
     Address,
+    Alias,
     Bytes,
     Expiry,
     Feature,
@@ -27,6 +29,7 @@ from gateway.config.kinds import (
     Variable,
     Whole,
     WorkerUrl,
+    is_pattern,
 )
 from gateway.config.routing import KvEvents, Mirror, Policy, Prefill, Queue, Reason, Routing, SplitRule, WorkerOptions
 from gateway.config.section import Section
@@ -57,6 +60,8 @@ class Key(Section):
     """The team it belongs to, for usage records and for limits that several keys share."""
     models: tuple[Name, ...] | None = None
     """Models (or aliases) it may use. Absent: all."""
+    aliases: dict[Alias, Name] = {}
+    """Names for this key alone, each with its model, patterns too. They win over all other names."""
     dialects: tuple[Name, ...] | None = None
     """Dialects it may speak. Absent: all."""
     expires: Expiry | None = None
@@ -132,8 +137,9 @@ class Model(Section):
     out."""
     discover: Discover | None = None
     """Further workers, found while the gateway runs."""
-    aliases: tuple[Name, ...] = ()
-    """Further names that clients may use for it."""
+    aliases: tuple[Alias, ...] = ()
+    """Further names that clients may use for it. One that ends in `*`, such as `claude-*`, stands
+    for all names that begin like it."""
     upstream_model: str | None = Field(default=None, min_length=1)
     """The name its workers know it by. Absent: its name here."""
     max_context: Whole | None = Field(default=None, ge=1)
@@ -357,9 +363,18 @@ class Config(BaseModel):
 
     @cached_property
     def model_names(self) -> dict[str, str]:
-        """Every name and alias of a model -> the model's name."""
-        names = {alias: model for model, options in self.models.items() for alias in options.aliases}
+        """Every name and alias of a model -> the model's name. Without patterns: those name no model."""
+        names = {alias: model for alias, model in self._aliases.items() if not is_pattern(alias)}
         return {**names, **{name: name for name in self.models}}
+
+    @cached_property
+    def patterns(self) -> Aliases:
+        """The aliases of models that are patterns."""
+        return Aliases({alias: model for alias, model in self._aliases.items() if is_pattern(alias)})
+
+    @property
+    def _aliases(self) -> dict[str, str]:
+        return {alias: model for model, options in self.models.items() for alias in options.aliases}
 
     def dialect(self, name: str) -> DialectOptions:
         """The options of dialect `name`, defaults when the configuration does not mention it."""

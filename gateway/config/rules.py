@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from gateway.config.available import Available
 from gateway.config.faults import Faults, Path
-from gateway.config.kinds import header_fault
+from gateway.config.kinds import header_fault, is_pattern
 from gateway.config.model import Config
 from gateway.config.sharing import Limit
 
@@ -23,7 +23,8 @@ class Facts(NamedTuple):
     written  all values before validation
     wrong    paths of sections and entries with a wrong value: `config` lacks them
     unread   there may be keys that could not be read
-    models   names and aliases of models, also of wrong entries: a reference to one of those is not a fault itself
+    models   names and aliases of models, also of wrong entries: a reference to one of those is not a fault itself.
+             Patterns are not among them
     """
 
     config: Config
@@ -57,7 +58,7 @@ def facts_of(
     for options in facts.entries("models").values():
         aliases = options.get("aliases") if isinstance(options, dict) else None
         if isinstance(aliases, list):
-            models.update(alias for alias in aliases if isinstance(alias, str))
+            models.update(alias for alias in aliases if isinstance(alias, str) and not is_pattern(alias))
     return facts._replace(models=models)
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from msgspec import Struct
 
 from gateway.auth import Principal
+from gateway.config import Aliases
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.figures import Histogram
 from gateway.core.http import Headers, Response
@@ -86,12 +87,19 @@ class ServedModel(Struct):
         )
 
 
-def resolve_model(models: Mapping[str, ServedModel], op: Op, default: str | None, principal: Principal) -> ServedModel:
+def resolve_model(
+    models: Mapping[str, ServedModel], patterns: Aliases, op: Op, default: str | None, principal: Principal
+) -> ServedModel:
     """The model that `op` names, or `default` where it names none. `op.model` becomes the name that was found.
 
-    A model that the caller may not use is answered as one that does not exist. Raises GatewayError: NO_MODEL, also
-    where only unknown hints name one, and BAD_REQUEST where nothing does and there is no default.
+    The caller's own aliases win, then the names in `models`, then `default` for a placeholder, then patterns. A model
+    that the caller may not use is answered as one that does not exist. Raises GatewayError: NO_MODEL, also where only
+    unknown hints name one, and BAD_REQUEST where nothing does and there is no default.
     """
+    if principal.aliases is not None:
+        meant = _by_alias(models, principal.aliases, op)
+        if meant is not None:
+            return meant
     for hint in op.model_hints:
         served = models.get(hint)
         if served is not None and principal.may_use(served.name):
@@ -99,6 +107,8 @@ def resolve_model(models: Mapping[str, ServedModel], op: Op, default: str | None
             break
     name = op.model
     served = models.get(name) if name is not None else None
+    if served is None:
+        served = _by_alias(models, patterns, op, frozenset() if default is None else PLACEHOLDERS)
     if served is None and default is not None and (name is None or name in PLACEHOLDERS):
         served = models[default]
         op.model = default
@@ -111,17 +121,44 @@ def resolve_model(models: Mapping[str, ServedModel], op: Op, default: str | None
     return served
 
 
+def _by_alias(
+    models: Mapping[str, ServedModel], aliases: Aliases, op: Op, without: Container[str] = ()
+) -> ServedModel | None:
+    """The model that a name in `op` means by `aliases`, none of the names `without`. If there is one, `op.model`
+    becomes that name."""
+    for name in op.model_hints if op.model is None else (*op.model_hints, op.model):
+        found = None if name in without else aliases.find(name)
+        if found is not None:
+            op.model = name
+            return models.get(found)
+    return None
+
+
 def list_models(
-    models: Mapping[str, ServedModel], asked: ListModels, default: str | None, principal: Principal, draining: bool
+    models: Mapping[str, ServedModel],
+    patterns: Aliases,
+    asked: ListModels,
+    default: str | None,
+    principal: Principal,
+    draining: bool,
 ) -> Response:
-    """The list of models that the caller may use, or the one asked for. Raises GatewayError(NO_MODEL) if that one is
-    not among them."""
+    """The list of models that the caller may use, or the one asked for. The list has neither
+    patterns nor the caller's own aliases: clients offer its names for choice. A name that these cover can be asked for.
+
+    Raises GatewayError(NO_MODEL) if the one asked for is not among those that the caller may use."""
     only = default if asked.one and asked.model is None else asked.model
     usable = (name for name in asked.names if name in models and principal.may_use(models[name].name))
     only = next(usable, only)
+    listed = models
+    if only is not None:
+        meant = None if principal.aliases is None else principal.aliases.find(only)
+        if meant is None and only not in models:
+            meant = patterns.find(only)
+        if meant is not None:
+            listed = {only: models[meant]}
     cards = [
         served.card(name, not draining and _ready(models, served, principal))
-        for name, served in models.items()
+        for name, served in listed.items()
         if principal.may_use(served.name) and (only is None or name == only)
     ]
     if only is not None and not cards:

@@ -180,7 +180,7 @@ class RequestHandler:
         if principal.streams is not None and asked.stream:
             runtime.caps.open_stream(principal)
             self._streaming = True
-        served = resolve_model(runtime.models, asked, endpoint.default_model, principal)
+        served = resolve_model(runtime.models, runtime.patterns, asked, endpoint.default_model, principal)
         asked.salt = principal.salt
         record.stream = asked.stream
         return served
@@ -378,7 +378,8 @@ class RequestHandler:
 
     async def _list_models(self, asked: ListModels, principal: Principal) -> None:
         runtime, endpoint = self.runtime, self.endpoint
-        answer = list_models(runtime.models, asked, endpoint.default_model, principal, runtime.active.draining)
+        draining = runtime.active.draining
+        answer = list_models(runtime.models, runtime.patterns, asked, endpoint.default_model, principal, draining)
         if answer.status >= 500:  # a health check, answered as it asks: no model can be served
             self.record.outcome, self.record.code = "failed", endpoint.dialect.errors[Kind.NO_WORKER][2]
         await self.reply.respond(answer)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from gateway.auth import KnownKeys, PendingAuth
-from gateway.config import Relay
+from gateway.config import Aliases, Relay
 from gateway.core.byte_budget import ByteBudget
 from gateway.core.errors import GatewayError
 from gateway.core.http import Headers
@@ -89,6 +89,7 @@ class Runtime(Struct):
     """The parts that all requests of one configuration share.
 
     models           by every name that clients may use, aliases included
+    patterns         the models of further names, by patterns
     identify         (request headers, dialect's name) -> who is calling
     extension        where the server's `Downstream` is in `scope["extensions"]`
     relay            bounds of replies, and the seconds of silence after which a streaming client gets a keep-alive
@@ -105,6 +106,7 @@ class Runtime(Struct):
     """
 
     models: Mapping[str, ServedModel]
+    patterns: Aliases
     identify: Callable[[Headers, str], PendingAuth]
     observer: Observer
     extension: str

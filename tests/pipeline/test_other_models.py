@@ -263,7 +263,8 @@ def test_a_model_is_ready_where_its_fallback_is() -> None:
             return Response(200)
 
         who = Principal("k", models=frozenset(allowed))
-        list_models(stack.gateway.deployment.runtime.models, ListModels(write=write), None, who, False)
+        runtime = stack.gateway.deployment.runtime
+        list_models(runtime.models, runtime.patterns, ListModels(write=write), None, who, False)
         return {card.name: card.ready for card in cards}
 
     with fleet(**models) as stack:
