@@ -15,6 +15,7 @@ import pytest
 
 from gateway import dialects
 from gateway.core.fields import ExtrasPolicy
+from gateway.core.http import Response
 from gateway.core.messages import Chat
 from gateway.core.ports import Capabilities, Settings
 from gateway.translation.offline import Refused, send
@@ -104,8 +105,8 @@ class Sent(NamedTuple):
     to: tuple[str, Any]
 
 
-def outcome(way: Way, backend: str, policy: ExtrasPolicy | None, members: dict[str, Any]) -> Sent | int:
-    """What becomes of the request of `way` with more members; the status of a refusal."""
+def answer(way: Way, backend: str, policy: ExtrasPolicy | None, members: dict[str, Any]) -> Sent | Response:
+    """What becomes of the request of `way` with more members, or its refusal."""
     dialect = dialects.create(way.dialect, Settings(extras=policy))
     route, query = way.route.name, way.example.query
     body = json.dumps(way.body(model="w", seed=7) | members).encode()
@@ -113,10 +114,16 @@ def outcome(way: Way, backend: str, policy: ExtrasPolicy | None, members: dict[s
     try:
         crossing = send(dialect, BACKENDS[backend], body, CAN, route=route, query=query, headers=headers)
     except Refused as refused:
-        return refused.response.status
+        return refused.response
     optional = crossing.op.optional.values() if isinstance(crossing.op, Chat) else ()
     to = crossing.outgoing.path, json.loads(crossing.outgoing.body)
     return Sent({*crossing.op.dropped, *crossing.outgoing.dropped}, set(optional), to)
+
+
+def outcome(way: Way, backend: str, policy: ExtrasPolicy | None, members: dict[str, Any]) -> Sent | int:
+    """The same; the status of a refusal."""
+    found = answer(way, backend, policy, members)
+    return found.status if isinstance(found, Response) else found
 
 
 def assert_obeyed_or_refused(way: Way, backend: str, policy: ExtrasPolicy | None) -> None:
@@ -160,6 +167,15 @@ PAIRS = [(way, backend, policy) for way in ROUTES.values() for backend in BACKEN
 def test_a_drawn_pair_obeys_or_refuses(way: Way, backend: str, policy: ExtrasPolicy | None) -> None:
     """The same pairs in each run."""
     assert_obeyed_or_refused(way, backend, policy)
+
+
+@pytest.mark.parametrize("way", [way for way in ROUTES.values() if way.operation != "embed"], ids=str)
+def test_a_wrong_bias_is_refused_by_its_token(way: Way) -> None:
+    for around in (None, *inside(way)):
+        wrong = {"logit_bias": {"7": 1, "1": 101}}
+        found = answer(way, "vllm", "pass", {around: wrong} if around else wrong)
+        assert isinstance(found, Response)
+        assert b"logit_bias.1'" in found.body
 
 
 def test_each_constraint_has_a_sample() -> None:

@@ -14,7 +14,7 @@ from msgspec.structs import asdict, replace
 
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.messages import Chat, Complete, Extra, Sampling
-from gateway.wire.json import bad_value, encode, typed
+from gateway.wire.json import bad_value, encode
 from gateway.wire.openai.requests import reading
 from gateway.wire.openai.requests.bounds import refuse_out_of_range
 from gateway.wire.openai.requests.views import TextBody
@@ -103,7 +103,7 @@ def constrain(op: Chat | Complete, extra: Extra) -> Extra:
     given = {name: raw for name, raw in extra.items() if name in names}
     if not given:
         return extra
-    found = typed(encode(given), _members)
+    found = reading.typed_body(encode(given), _members)
     for name, wanted in (("n", op.n), ("best_of", op.n)):
         if getattr(found, name) not in (None, wanted):
             message = f"'{name}' must be {wanted} here: a reply has one message"

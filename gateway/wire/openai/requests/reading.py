@@ -70,12 +70,12 @@ def read_chat(
     """
     part = part or read_part
     try:
-        return _chat_op(_typed(body, _chat), raw, extra, dropped, part)
+        return _chat_op(typed_body(body, _chat), raw, extra, dropped, part)
     except GatewayError:
         unknown = find_unknown(body, ChatBody, forms)
         if unknown is None:
             raise
-    found = _typed(unknown.body, _chat)
+    found = typed_body(unknown.body, _chat)
     return _settled(unknown, partial(_chat_op, found, raw, part=part), raw, extra, dropped, policy, kind)
 
 
@@ -84,16 +84,16 @@ def read_text(
 ) -> Complete:
     """Reads a text completion. `policy` as for `read_chat`."""
     try:
-        return _text_op(_typed(body, _text), raw, extra, dropped)
+        return _text_op(typed_body(body, _text), raw, extra, dropped)
     except GatewayError:
         unknown = find_unknown(body, TextBody, FORMS)
         if unknown is None:
             raise
-    found = _typed(unknown.body, _text)
+    found = typed_body(unknown.body, _text)
     return _settled(unknown, partial(_text_op, found, raw), raw, extra, dropped, policy)
 
 
-def _typed(body: bytes, decoder: msgspec.json.Decoder[Viewed]) -> Viewed:
+def typed_body(body: bytes, decoder: msgspec.json.Decoder[Viewed]) -> Viewed:
     """The typed view of a body, as `typed`. An error in `logit_bias` names the token."""
     try:
         return typed(body, decoder)
