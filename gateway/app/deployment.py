@@ -20,7 +20,7 @@ from gateway.auth import Keyring
 from gateway.config import Config
 from gateway.config import Model as ModelOptions
 from gateway.core.errors import GatewayError
-from gateway.core.figures import Heard
+from gateway.core.figures import Silence
 from gateway.core.http import Headers
 from gateway.core.messages import Op
 from gateway.core.ports import Capabilities, Pool
@@ -266,9 +266,9 @@ class Deployment:
         del self._models[adapter]
         self._host.log.event("info", "adapter gone", model=model, adapter=adapter)
 
-    def heard(self, model: str, worker: Worker, recent: float) -> Heard | None:
+    def silence(self, model: str, worker: Worker, recent: float) -> Silence | None:
         transport = self.transports.get(model)
-        return None if transport is None else transport.heard(worker.address, recent)
+        return None if transport is None else transport.silence(worker.address, recent)
 
     def leave(self, worker: Worker, error: GatewayError) -> None:
         self.runtime.active.leave(worker, error)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from itertools import product
+from typing import get_args
 from urllib.parse import urlsplit
 
 from gateway.config.available import listed
@@ -12,6 +13,7 @@ from gateway.config.faults import Faults, Unknown, masked
 from gateway.config.model_checks import each_model
 from gateway.config.rules import Facts, header_faults, repeated
 from gateway.config.serving import is_loopback
+from gateway.config.sharing import KindOfLimit
 from gateway.config.unused import unused
 
 _LOCALHOST = (IPv4Address("127.0.0.1"), IPv6Address("::1"))
@@ -218,7 +220,7 @@ def _limits(facts: Facts) -> Faults:
         if key.limits is not None:
             yield ("keys", name, "limits"), "cannot be counted in partitions that are not by key"
     whole: set[str] = set()
-    kinds: dict[str, str] = {"requests": "requests", "tokens": "tokens", "concurrency": "concurrency"}
+    kinds: dict[str, str] = {kind: kind for kind in get_args(KindOfLimit)}
     for index, limit in facts.limits():
         path = ("limits", index)
         if limit.kind != "concurrency" and limit.burst is not None and limit.burst > limit.limit:
@@ -266,7 +268,7 @@ def _kept_in_memory(facts: Facts) -> Faults:
         way = "a section redis" if config.redis is None else "limiter.store redis"
         wrong = f"is counted in memory, by each of {processes} processes for itself: --processes needs {way}"
         for name, key in config.keys.items():
-            for kind in ("requests", "tokens", "concurrency"):
+            for kind in get_args(KindOfLimit):
                 if getattr(key.limits, kind, None) is not None:
                     yield ("keys", name, "limits", kind), wrong
         for index, _ in facts.limits():

@@ -48,7 +48,7 @@ class ConnectionCounts:
         self.reused = 0
 
 
-class Heard(NamedTuple):
+class Silence(NamedTuple):
     """The silence of the replies that one worker owes; seconds of the monotonic clock.
 
     body_at  when a piece of a body came last; None if none of these replies has got one
@@ -59,10 +59,10 @@ class Heard(NamedTuple):
     since: float
 
 
-def loudest(heard: Iterable[Heard | None]) -> Heard | None:
+def merged_silence(silences: Iterable[Silence | None]) -> Silence | None:
     """Several silences of one worker as one; None if it owes no reply."""
-    found = [one for one in heard if one is not None]
+    found = [one for one in silences if one is not None]
     if not found:
         return None
     bodies = [one.body_at for one in found if one.body_at is not None]
-    return Heard(max(bodies, default=None), min(one.since for one in found))
+    return Silence(max(bodies, default=None), min(one.since for one in found))

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from gateway.config import Config
 from gateway.core.background import keep_running
 from gateway.core.errors import GatewayError
-from gateway.core.figures import Heard
+from gateway.core.figures import Silence
 from gateway.core.http import Headers
 from gateway.core.messages import Op
 from gateway.core.ports import Capabilities
@@ -91,7 +91,7 @@ class Serving(Protocol):
         """No worker has `adapter` any more."""
         ...
 
-    def heard(self, model: str, worker: Worker, recent: float) -> Heard | None:
+    def silence(self, model: str, worker: Worker, recent: float) -> Silence | None:
         """The silence of the replies that `worker` owes; None if it owes none. If a piece came after `recent`, that one
         is enough."""
         ...

@@ -177,7 +177,7 @@ class Blocks:
         each = sys.getsizeof(name) + sys.getsizeof(key)
         return sys.getsizeof(self._keys) + sys.getsizeof(self._held) + each * len(self._keys)
 
-    def tells(self, salt: str | None) -> bool:
+    def covers(self, salt: str | None) -> bool:
         """Whether a prompt with this salt can be looked up."""
         return self.live and (salt is None or self.salted)
 

@@ -12,7 +12,7 @@ import httpx
 
 from gateway.config import Config
 from gateway.core.errors import GatewayError, Kind
-from gateway.core.figures import Heard, loudest
+from gateway.core.figures import Silence, merged_silence
 from gateway.core.http import Headers
 from gateway.core.messages import Chat, Message, Text
 from gateway.core.ports import UNKNOWN, Backend, Facts
@@ -69,9 +69,9 @@ class Roster:
             for older in reversed(self._fleets[:-1]):
                 older.follow(fleets, model)
 
-    def heard(self, model: str, worker: Worker, recent: float) -> Heard | None:
+    def silence(self, model: str, worker: Worker, recent: float) -> Silence | None:
         """The silence of the replies that `worker` owes under any configuration. See `adapters.Serving`."""
-        return loudest(fleets.serving.heard(model, worker, recent) for fleets in self._fleets)
+        return merged_silence(fleets.serving.silence(model, worker, recent) for fleets in self._fleets)
 
     def leave(self, worker: Worker, error: GatewayError) -> None:
         """The requests of every configuration that are with `worker` leave it, as far as others can take them."""
@@ -370,8 +370,8 @@ class Fleets:
         fleet = self.models[model]
         return next((pool for pool in fleet.pools if worker in pool.workers), fleet.pool)
 
-    def heard(self, model: str, worker: Worker, recent: float) -> Heard | None:
-        return self._roster.heard(model, worker, recent)
+    def silence(self, model: str, worker: Worker, recent: float) -> Silence | None:
+        return self._roster.silence(model, worker, recent)
 
     async def ask(self, model: str, worker: Worker, patience_s: float) -> bool | None:
         fleet = self.models[model]

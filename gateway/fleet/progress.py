@@ -9,7 +9,7 @@ There is no clock here: each call is given the time, in seconds of any monotonic
 
 from __future__ import annotations
 
-from gateway.core.figures import Heard
+from gateway.core.figures import Silence
 
 TIMES = 4.0
 """Times the longest silence in its history, a silence may last."""
@@ -83,23 +83,23 @@ class Progress:
             self.silent_from = max(self.silent_from, at)
         self.moved_at = at
 
-    def look(self, now: float, passed_s: float, heard: Heard | None, engine_owes: bool) -> float:
+    def look(self, now: float, passed_s: float, silence: Silence | None, engine_owes: bool) -> float:
         """Returns for how long the worker has been silent, in seconds; 0 if it owes nothing.
 
         passed_s     since the look before this one
-        heard        of the replies that it owes this gateway
+        silence      of the replies that it owes this gateway
         engine_owes  by the engine's own figures it has work
         """
-        body_at = None if heard is None else heard.body_at
+        body_at = None if silence is None else silence.body_at
         self.move(max(self.replied_at, body_at or 0.0))
         # A request that its client left unanswered counts as owed until an engine that reports figures does something.
         left = self.counted and self.left_at > self.moved_at
-        if heard is None and not engine_owes and not left:
+        if silence is None and not engine_owes and not left:
             self.owing, self.silent_from = False, now
             return 0.0
         if not self.owing:
             self.owing = True
-            since = heard.since if heard is not None else self.left_at if left else now
+            since = silence.since if silence is not None else self.left_at if left else now
             self.silent_from = max(self.moved_at, since)
         self.owed_s += passed_s
         return now - self.silent_from

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from gateway.core.background import keep_running
-from gateway.core.figures import Heard
+from gateway.core.figures import Silence
 from gateway.fleet.pool import Pool
 from gateway.fleet.worker import Worker
 
@@ -40,7 +40,7 @@ class Watched(Protocol):
         """The pool of the model that has the worker."""
         ...
 
-    def heard(self, model: str, worker: Worker, recent: float) -> Heard | None:
+    def silence(self, model: str, worker: Worker, recent: float) -> Silence | None:
         """The silence of the replies that the worker owes this gateway; None if it owes none. If a piece came after
         `recent`, that one is enough."""
         ...
@@ -117,9 +117,9 @@ class StallDetector:
 
     def _judge(self, model: str, worker: Worker, now: float, passed: float, bound: float) -> None:
         progress, load = worker.progress, worker.reported
-        heard = self._watched.heard(model, worker, now - min(_RECENT_S, bound / 2))
+        silence = self._watched.silence(model, worker, now - min(_RECENT_S, bound / 2))
         engine_owes = worker.ready and load is not None and load.running + load.waiting > 0
-        silent = progress.look(now, passed, heard, engine_owes)
+        silent = progress.look(now, passed, silence, engine_owes)
         if progress.stalled_at is not None:
             if progress.moved_at > progress.stalled_at:
                 self._resume(model, worker)
@@ -129,7 +129,7 @@ class StallDetector:
         silent = min(silent, now - self._awake_since)
         if silent < bound:
             return
-        owed_for = 0.0 if heard is None else min(silent, now - heard.since)
+        owed_for = 0.0 if silence is None else min(silent, now - silence.since)
         proof = not worker.ready or (progress.counted and load is not None)
         if proof and owed_for >= bound:
             self._stall(model, worker, now)

@@ -20,7 +20,7 @@ from operator import itemgetter
 from urllib.parse import quote, urlsplit
 
 from gateway.core.errors import GatewayError, Kind, out_of_descriptors
-from gateway.core.figures import ConnectionCounts, Heard
+from gateway.core.figures import ConnectionCounts, Silence
 from gateway.core.http import Request
 from gateway.core.ports import Deadlines
 from gateway.light_task import become_task
@@ -119,7 +119,7 @@ class Origin:
         self.idle[connection] = None
         return True
 
-    def heard(self, recent: float) -> Heard | None:
+    def silence(self, recent: float) -> Silence | None:
         """The silence of the replies that the worker owes; None if it owes none. It owes no body of an error, and
         nothing to a client that reads slowly. A head says nothing: servers send that of a stream before their engine
         has begun. There may be thousands of streams: a piece that came after `recent` is enough to know."""
@@ -132,10 +132,10 @@ class Origin:
             if exchange.status and connection.since > connection.head_at:
                 silent = connection.since
                 if silent > recent:
-                    return Heard(silent, silent)
+                    return Silence(silent, silent)
                 body_at = max(body_at, silent)
             since = min(since, silent)
-        return None if since == inf else Heard(body_at or None, since)
+        return None if since == inf else Silence(body_at or None, since)
 
     async def connect(self, seconds: float) -> WorkerConnection:
         """A new connection, with the TLS handshake done. Raises GatewayError: UPSTREAM, TIMEOUT after `seconds`, or
@@ -219,10 +219,10 @@ class Pooled:
         """The number of idle connections."""
         return sum(len(origin.idle) for origin in self.origins.values())
 
-    def heard(self, address: str, recent: float) -> Heard | None:
-        """The silence of the replies that the worker at `address` owes; None if it owes none. See `Origin.heard`."""
+    def silence(self, address: str, recent: float) -> Silence | None:
+        """The silence of the replies that the worker at `address` owes; None if it owes none. See `Origin.silence`."""
         origin = self.origins.get(address)
-        return None if origin is None else origin.heard(recent)
+        return None if origin is None else origin.silence(recent)
 
     def ssl_context(self, address: str) -> ssl.SSLContext:
         context = self._ssl_for(address) if self._ssl_for is not None else None

@@ -119,12 +119,12 @@ def test_salts_and_adapters_keep_prompts_apart() -> None:
     assert had(blocks) == 0
     assert had(blocks, salt="salty") == 8
     assert had(blocks, salt="sql") == 4, "a salt like an adapter's name: a worse choice at most"
-    assert blocks.tells("salty")
+    assert blocks.covers("salty")
     old = told(stored(1, 2, TOKENS[:8]))
-    assert old.tells(None)
-    assert not old.tells("salty"), "an engine that names no salts cannot tell tenants apart"
+    assert old.covers(None)
+    assert not old.covers("salty"), "an engine that names no salts cannot tell tenants apart"
     old.arriving = False
-    assert not old.tells(None)
+    assert not old.covers(None)
 
 
 def test_memory_is_bounded() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from gateway.config import Breaker, Queue
 from gateway.core.errors import GatewayError, Kind
-from gateway.core.figures import Heard
+from gateway.core.figures import Silence
 from gateway.core.routing_facts import RoutingFacts
 from gateway.fleet.pick import POLICIES
 from gateway.fleet.pool import Pool
@@ -37,7 +37,7 @@ class Fleet:
         for worker in workers:
             worker.ready = True
         self.pool = Pool(workers, POLICIES["least_busy"](), Queue(), share, clock=lambda: self.now)
-        self.owed: dict[Worker, Heard] = {}
+        self.owed: dict[Worker, Silence] = {}
         self.events: list[str] = []
         self.asked: list[float] = []
         self.answer: bool | str | None = "never"
@@ -49,7 +49,7 @@ class Fleet:
     def pool_of(self, model: str, worker: Worker) -> Pool:
         return self.pool
 
-    def heard(self, model: str, worker: Worker, recent: float) -> Heard | None:
+    def silence(self, model: str, worker: Worker, recent: float) -> Silence | None:
         return self.owed.get(worker)
 
     async def ask(self, model: str, worker: Worker, patience_s: float) -> bool | None:
@@ -77,11 +77,11 @@ class Fleet:
     def send(self, worker: Worker) -> None:
         """A request goes to the worker now."""
         worker.in_flight = 1
-        self.owed[worker] = Heard(None, self.now)
+        self.owed[worker] = Silence(None, self.now)
 
     def piece(self, worker: Worker) -> None:
         """A piece of its reply comes."""
-        self.owed[worker] = Heard(self.now, self.now)
+        self.owed[worker] = Silence(self.now, self.now)
 
     def done(self, worker: Worker) -> None:
         worker.in_flight = 0

@@ -51,7 +51,7 @@ def _end(ends: Sequence[int], tokens: int) -> int:
 
 def _known(worker: Worker, routing: RoutingFacts) -> bool:
     """Whether the worker's engine reports all that it has cached of such prompts."""
-    return worker.blocks is not None and worker.blocks.whole and worker.blocks.tells(routing.salt)
+    return worker.blocks is not None and worker.blocks.whole and worker.blocks.covers(routing.salt)
 
 
 class Prefix(PickPolicy):
@@ -192,7 +192,7 @@ class Prefix(PickPolicy):
         estimated = routing.prompt / len(tokens)
         for worker in workers:
             blocks = worker.blocks
-            if blocks is None or not blocks.tells(salt):
+            if blocks is None or not blocks.covers(salt):
                 continue
             size, had = blocks.size, 0
             if size:

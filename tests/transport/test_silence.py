@@ -1,4 +1,4 @@
-"""What the transport has heard of the replies that a worker owes."""
+"""What the transport knows of the silence of the replies that a worker owes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gateway.core.figures import Heard, loudest
+from gateway.core.figures import Silence, merged_silence
 from gateway.core.http import Request
 from gateway.core.ports import BodySink, Deadlines
 from tests.transport.conftest import once
@@ -47,10 +47,10 @@ async def test_a_head_is_not_progress_and_a_piece_of_the_body_is(serve: Serve, p
         await peer.gone()
 
     worker, client = await serve(answer), pooled()
-    assert client.heard(worker.address, inf) is None
+    assert client.silence(worker.address, inf) is None
     began = asyncio.get_running_loop().time()
     exchange = await client.send(ASK, worker.address, Deadlines())
-    silent = client.heard(worker.address, inf)
+    silent = client.silence(worker.address, inf)
     assert silent is not None
     assert silent.body_at is None
     assert began <= silent.since
@@ -59,12 +59,12 @@ async def test_a_head_is_not_progress_and_a_piece_of_the_body_is(serve: Serve, p
     await asyncio.sleep(0.002)  # the event loop's clock has milliseconds
     go.set()
     await sink.came.wait()
-    heard = client.heard(worker.address, inf)
+    heard = client.silence(worker.address, inf)
     assert heard is not None
     assert heard.body_at == heard.since > silent.since
-    assert client.heard(worker.address, silent.since) == heard
+    assert client.silence(worker.address, silent.since) == heard
     exchange.close()
-    assert client.heard(worker.address, inf) is None
+    assert client.silence(worker.address, inf) is None
 
 
 @pytest.mark.parametrize("why", ["a client that does not read", "an error's body"])
@@ -73,14 +73,14 @@ async def test_what_a_worker_does_not_owe(why: str, serve: Serve, pooled: MakeCl
     exchange = await client.send(ASK, worker.address, Deadlines())
     if why == "a client that does not read":
         exchange.pause()
-        assert client.heard(worker.address, inf) is None
+        assert client.silence(worker.address, inf) is None
         exchange.resume()
-        assert client.heard(worker.address, inf) is not None
+        assert client.silence(worker.address, inf) is not None
     else:
-        assert client.heard(worker.address, inf) is None
+        assert client.silence(worker.address, inf) is None
     exchange.close()
 
 
 def test_of_several_replies_the_newest_piece_and_the_longest_silence_count() -> None:
-    assert loudest([]) is loudest([None]) is None
-    assert loudest([None, Heard(None, 3.0), Heard(7.0, 7.0), Heard(5.0, 5.0)]) == Heard(7.0, 3.0)
+    assert merged_silence([]) is merged_silence([None]) is None
+    assert merged_silence([None, Silence(None, 3.0), Silence(7.0, 7.0), Silence(5.0, 5.0)]) == Silence(7.0, 3.0)
