@@ -15,7 +15,7 @@ import subprocess
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -66,6 +66,14 @@ def conversation(
     """A prompt by which the simulated worker replies with one round after the other, and to messages with the words of
     `asked` as those say. The scripts are those of tests/simulated/plan.py."""
     return f"{words} sim:" + json.dumps({"rounds": rounds, "asked": asked or {}})
+
+
+def assert_each_begins_with_the_last(prompts: list[dict[str, Any]]) -> None:
+    """Whether the workers' prefix caches hold: a prompt, as a worker reads it, is the one before it and more."""
+    assert len(prompts) > 1
+    for before, after in pairwise(prompts):
+        assert after["tools"] == before["tools"]
+        assert after["messages"][: len(before["messages"])] == before["messages"]
 
 
 @contextmanager

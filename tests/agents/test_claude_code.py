@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -9,7 +10,16 @@ from typing import Any
 
 import pytest
 
-from tests.agents.command import PACKAGES, Ran, call, conversation, run, setting, version
+from tests.agents.command import (
+    PACKAGES,
+    Ran,
+    assert_each_begins_with_the_last,
+    call,
+    conversation,
+    run,
+    setting,
+    version,
+)
 from tests.harness import Stack
 from tests.libraries.conftest import Keyed
 from tests.ratelimit.test_http import made
@@ -84,6 +94,24 @@ def test_a_task_with_tools(tmp_path: Path) -> None:
     assert ran.events[-1]["usage"]["output_tokens"] == sum(record["usage"]["output"] for record in records)
     assert {(record["dialect"], record["outcome"]) for record in records} == {("anthropic", "ok")}
     assert len(records) >= 8
+
+
+def test_a_conversation_keeps_its_prefix_in_the_workers_caches(tmp_path: Path) -> None:
+    """A model that it knows by name is told how many tokens are left, each time anew: behind all that was sent before.
+    So is what a conversation adds that is continued by another process."""
+    prompt = conversation(
+        *({"tool_calls": [call("Bash", command=f"echo {number}")]} for number in range(3)), {"text": "So."}
+    )
+    settings = {"ANTHROPIC_MODEL": "claude-opus-4-6"}
+    with Stack((WORKER,), {"models": {"m": {"aliases": ["claude-*"]}}}) as stack:
+        first = claude(stack.url, tmp_path, prompt, settings=settings)
+        again = "Go on. " + conversation({"text": "All done."})
+        second = claude(stack.url, tmp_path, again, more=("--continue",), settings=settings)
+        prompts = [json.loads(entry.body) for entry in stack.sim.ledger.entries if entry.generation]
+    assert (first.code, second.code) == (0, 0), first.said[-2000:] + second.said[-2000:]
+    assert "tokens left" in str(prompts[-1]["messages"])
+    assert len(prompts) == 5
+    assert_each_begins_with_the_last(prompts)
 
 
 @pytest.mark.parametrize("fault", ["status:500", "eof@headers", "reset@3", "eof@3"])

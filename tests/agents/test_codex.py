@@ -12,7 +12,17 @@ from typing import Any
 import pytest
 
 from gateway.dialects.responses import compaction
-from tests.agents.command import PACKAGES, Ran, call, conversation, options, run, setting, version
+from tests.agents.command import (
+    PACKAGES,
+    Ran,
+    assert_each_begins_with_the_last,
+    call,
+    conversation,
+    options,
+    run,
+    setting,
+    version,
+)
 from tests.harness import Stack
 from tests.libraries.conftest import Keyed
 from tests.ratelimit.test_http import made
@@ -98,7 +108,9 @@ def test_a_task_with_tools(tmp_path: Path) -> None:
     with Stack(({**WORKER, "reasoning": True},)) as stack:
         ran = codex(stack.url, tmp_path, prompt)
         records = stack.records()
+        prompts = [json.loads(entry.body) for entry in stack.sim.ledger.entries if entry.generation]
     assert ran.code == 0, ran.said[-2000:]
+    assert_each_begins_with_the_last(prompts)
     assert note.read_text() == "goodbye\n"
     ends = [(item["aggregated_output"], item["exit_code"]) for item in items(ran, "command_execution")]
     assert ends[0] == ("hello\n", 0)
