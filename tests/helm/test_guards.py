@@ -39,12 +39,18 @@ LABELS = [
     *(f"monitoring.{part}.labels" for part in ("serviceMonitor", "podMonitor", "prometheusRule", "dashboards")),
 ]
 MOUNT = {"name": "v", "mountPath": "/v"}
+HOST = {"ip": "192.0.2.1", "hostnames": ["h"]}
+SPREAD = {"topologyKey": "rack", "whenUnsatisfiable": "DoNotSchedule", "maxSkew": 1}
 # Faults in additions to a Pod, of gateways and workers alike.
 ADDED: list[tuple[str, str, Any]] = [
     ("env", "A is there twice", [{"name": "A", "value": "1"}, {"name": "A", "value": "2"}]),
     ("env", "MY_TOKEN may hold a secret; take it from one by valueFrom", [{"name": "MY_TOKEN", "value": "1"}]),
     ("volumes", "v is there twice", [{"name": "v"}, {"name": "v"}]),
     ("volumeMounts", "/v is there twice", [MOUNT, MOUNT]),
+    ("volumeMounts", "there is no volume v", [MOUNT]),
+    ("hostAliases", "192.0.2.1 is there twice", [HOST, HOST]),
+    ("topologySpreadConstraints", "rack, DoNotSchedule is there twice", [SPREAD, SPREAD]),
+    ("env", "TOKEN may hold a secret; take it from one by valueFrom", [{"name": "TOKEN", "value": "1"}]),
     ("sidecars", "s is the name of another container", [{"name": "s"}, {"name": "s"}]),
     ("initContainers", "i is the name of another container", [{"name": "i"}, {"name": "i"}]),
 ]
@@ -93,6 +99,27 @@ def test_a_bad_combination_is_refused_by_the_name_of_the_value(
     value: str, why: str, values: dict[str, Any], tmp_path: Path
 ) -> None:
     assert f": {value}: {why}" in refusal(values, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"ipv6": True, "gateway": {"service": {"ipFamilies": ["IPv6"], "ipFamilyPolicy": "SingleStack"}}},
+        {"monitoring": {"podMonitor": {"interval": "1m", "scrapeTimeout": "60s"}}},
+        {"redis": {**GOOD["redis"], "valkey": {"maxMemory": "2gb", "resources": {"limits": {"memory": None}}}}},
+        {"gateway": {"autoscaling": {"enabled": True}, "resources": {"requests": {"cpu": None}, "limits": {"cpu": 2}}}},
+        {"gateway": {"replicas": 1, "config": {"store": {"where": "memory"}, "limiter": {"store": "memory"}}}},
+        {"gateway": {"env": [{"name": "DRAGOMAN_METRICS__GENAI", "value": "true"}]}},
+        {"gateway": {"secrets": {"a": "s"}, "volumeMounts": [{"name": "secrets-a", "mountPath": "/a"}]}},
+        {**model(gateway={"aliases": ["claude-*", "a"]}), "test": {"model": "a"}},
+        model(resources={"limits": {"nvidia.com/gpu": 4}}, gpus=0),
+        model(volumeMounts=[{"name": "cache", "mountPath": "/weights"}], topologySpreadConstraints=[SPREAD]),
+        {"models": {"m": {"model": "org/m"}, "u": {"urls": ["http://u"], "egressPorts": [1], "egressTo": []}}},
+    ],
+    ids=str,
+)
+def test_a_good_combination_is_not_refused(values: dict[str, Any], tmp_path: Path) -> None:
+    assert refusal(values, tmp_path) == ""
 
 
 def test_image_volumes_need_a_cluster_that_has_them(tmp_path: Path) -> None:
@@ -155,6 +182,12 @@ STORED = [
         persistent({**claim("100Gi"), "accessModes": ["ReadWriteOnce"]}),
     ),
     (
+        "models.m.cache.existingClaim",
+        "several Pods share the claim; choose ReadWriteMany or ReadOnlyMany, or cache.mode: claimPerReplica",
+        model(replicas=2, cache={"mode": "pvc", "existingClaim": "dragoman-m-cache"}),
+        persistent({**claim("100Gi"), "accessModes": ["ReadWriteOnce"]}),
+    ),
+    (
         "models.m.cache.accessMode",
         FIXED,
         model(cache={"mode": "pvc", "accessMode": "ReadOnlyMany"}),
@@ -207,6 +240,13 @@ NOT_COMMON = [
     # The other model has a say in it.
     ("models.m.gateway.aliases", "a is a name of models.l already"),
     ("models.m.gateway.aliases", "l is a name of models.l already"),
+    ("models.m.gateway.aliases", "claude-* is a name of models.l already"),
+    # In modelDefaults they are for the models that have use for them.
+    ("models.m.egressTo", "has no effect without urls"),
+    ("models.m.egressPorts", "has no effect without urls"),
+    ("models.m.cache.existingClaim", "has no effect without cache.mode: pvc"),
+    ("models.m.cache.hostPath", "has no effect without cache.mode: hostPath"),
+    ("models.m.cache.image", "has no effect without cache.mode: image"),
     # modelDefaults always has both, and one of them is named.
     ("models.m.kvEvents.port", "kvEvents.port and kvEvents.replayPort must differ"),
 ]

@@ -103,6 +103,21 @@ def test_good_options_of_the_gateway_are_taken(tmp_path: Path) -> None:
     assert refusal({"gateway": {"config": config}}, tmp_path) == ""
 
 
+@pytest.mark.parametrize(
+    ("where", "values"),
+    [
+        ("at '/imagePullSecrets'", {"imagePullSecrets": ["a", "a"]}),
+        ("at '/commonLabels/owner'", {"commonLabels": {"owner": "search and ads"}}),
+        ("'an owner'", {"commonLabels": {"an owner": "search"}}),
+        ("'a note'", {"gateway": {"podAnnotations": {"a note": "x"}}}),
+        ("at '/gateway/env/0'", {"gateway": {"env": [{"name": "A", "value": "1", "valueFrom": {"fieldRef": {}}}]}}),
+        ("'10.0.0.1'", {"gateway": {"service": {"loadBalancerSourceRanges": ["10.0.0.1"]}}}),
+    ],
+)
+def test_what_kubernetes_refuses_has_no_place(where: str, values: dict[str, Any], tmp_path: Path) -> None:
+    assert where in refusal(values, tmp_path)
+
+
 def test_a_password_has_no_place(tmp_path: Path) -> None:
     assert refusal({"redis": {**GOOD["redis"], "password": "x"}}, tmp_path) != ""
     assert refusal({"auth": {**GOOD["auth"], "keys": {}}}, tmp_path) != ""

@@ -19,6 +19,8 @@
 {{- if and $v.console.enabled (not $v.console.existingSecret) -}}{{- fail "console.existingSecret: name the Secret with the console's key: other Pods can call its port" -}}{{- end -}}
 {{- if and $v.console.existingSecret (not $v.console.enabled) -}}{{- fail "console.existingSecret: has no effect without console.enabled" -}}{{- end -}}
 
+{{- $password := "://[^/\"]*@" -}}
+{{- if regexMatch $password (toJson $config) -}}{{- fail "gateway.config: an address with a user or a password stands in a ConfigMap, for many to read" -}}{{- end -}}
 {{- if and $v.gateway.tracingHeadersSecret.name (not $config.tracing) -}}{{- fail "gateway.tracingHeadersSecret.name: has no effect without gateway.config.tracing" -}}{{- end -}}
 {{- if not $v.image.repository -}}{{- fail "image.repository: name the gateway's image" -}}{{- end -}}
 {{- $external := $v.redis.external -}}
@@ -27,19 +29,37 @@
 {{- end -}}
 {{- if and (eq $v.redis.mode "external") (not $external.addresses) -}}{{- fail "redis.external.addresses: say where the external Redis is" -}}{{- end -}}
 {{- if and (ne $v.redis.mode "external") $external.addresses -}}{{- fail "redis.external.addresses: has no effect without redis.mode: external" -}}{{- end -}}
+{{- if and (eq $v.redis.mode "external") (eq $external.topology "single") (gt (len $external.addresses) 1) -}}
+  {{- fail "redis.external.addresses: must be one, unless redis.external.topology is sentinel or cluster" -}}
+{{- end -}}
+{{- if and $external.sentinelAuth (ne $external.topology "sentinel") -}}{{- fail "redis.external.sentinelAuth: has no effect without redis.external.topology: sentinel" -}}{{- end -}}
 {{- if and $external.noPassword $v.redis.existingSecret -}}{{- fail "redis.external.noPassword: contradicts redis.existingSecret" -}}{{- end -}}
 {{- if and $external.caSecret.name (not $external.tls) -}}{{- fail "redis.external.caSecret: has no effect without redis.external.tls" -}}{{- end -}}
 {{- if and (eq $external.topology "cluster") $external.db -}}{{- fail "redis.external.db: a cluster has database 0 alone" -}}{{- end -}}
+{{- $several := or (gt (int $v.gateway.replicas) 1) $v.gateway.autoscaling.enabled -}}
+{{- range $section, $option := dict "limiter" "store" "store" "where" -}}
+  {{- if and $several (eq (toString (get (default dict (get $config $section)) $option)) "memory") -}}{{- fail (printf "gateway.config.%s.%s: each gateway would keep its own; set it to redis, or gateway.replicas: 1" $section $option) -}}{{- end -}}
+{{- end -}}
 {{- if eq $v.redis.mode "none" -}}
-  {{- if and $config.limits (or (gt (int $v.gateway.replicas) 1) $v.gateway.autoscaling.enabled) -}}
+  {{- if and $config.limits $several -}}
     {{- fail "gateway.config.limits: without Redis each gateway counts for itself; set redis.mode, or gateway.replicas: 1" -}}
   {{- end -}}
   {{- if and $config.accounting $config.accounting.redis_stream -}}{{- fail "gateway.config.accounting.redis_stream: needs Redis; set redis.mode" -}}{{- end -}}
   {{- if and $config.store (eq (toString $config.store.where) "redis") -}}{{- fail "gateway.config.store.where: needs Redis; set redis.mode" -}}{{- end -}}
 {{- end -}}
 
+{{- $gatewayResources := default dict $v.gateway.resources -}}
+{{- if and $v.gateway.autoscaling.enabled (not (or (default dict $gatewayResources.requests).cpu (default dict $gatewayResources.limits).cpu)) -}}
+  {{- fail "gateway.resources.requests.cpu: gateway.autoscaling needs it: its target is a share of that" -}}
+{{- end -}}
 {{- with $v.gateway.autoscaling -}}
   {{- if and .enabled (gt (int .minReplicas) (int .maxReplicas)) -}}{{- fail "gateway.autoscaling.minReplicas: is more than maxReplicas" -}}{{- end -}}
+{{- end -}}
+{{- with $v.redis.valkey -}}
+  {{- $limit := (default dict .resources.limits).memory -}}
+  {{- if and (eq $v.redis.mode "valkey") $limit (ge (include "dragoman.bytes" .maxMemory | float64) (include "dragoman.bytes" $limit | float64)) -}}
+    {{- fail "redis.valkey.maxMemory: must be below redis.valkey.resources.limits.memory, at which the kernel ends Valkey" -}}
+  {{- end -}}
 {{- end -}}
 {{- if and $v.redis.valkey.persistence.enabled (ne $v.redis.mode "valkey") -}}{{- fail "redis.valkey.persistence.enabled: has no effect without redis.mode: valkey" -}}{{- end -}}
 
@@ -58,6 +78,18 @@
   {{- $types := ternary (list "LoadBalancer" "NodePort") (list "LoadBalancer") (eq $option "externalTrafficPolicy") -}}
   {{- if and (get $v.gateway.service $option) (not (has $v.gateway.service.type $types)) -}}{{- fail (printf "gateway.service.%s: needs gateway.service.type: LoadBalancer" $option) -}}{{- end -}}
 {{- end -}}
+{{- /* Gateways listen on IPv6 where the chart says so. Kubernetes takes two families with a policy for two. */ -}}
+{{- $dual := hasSuffix "DualStack" $v.gateway.service.ipFamilyPolicy -}}
+{{- if and (not $v.ipv6) (has "IPv6" $v.gateway.service.ipFamilies) -}}{{- fail "gateway.service.ipFamilies: gateways listen on IPv6 with ipv6: true alone" -}}{{- end -}}
+{{- if and (not $v.ipv6) $dual -}}{{- fail "gateway.service.ipFamilyPolicy: gateways listen on both families with ipv6: true alone" -}}{{- end -}}
+{{- if and (gt (len $v.gateway.service.ipFamilies) 1) (not $dual) -}}{{- fail "gateway.service.ipFamilyPolicy: must be PreferDualStack or RequireDualStack for two families" -}}{{- end -}}
+{{- range $monitor := list "serviceMonitor" "podMonitor" -}}
+  {{- with get $v.monitoring $monitor -}}
+    {{- if and .scrapeTimeout (gt (include "dragoman.milliseconds" .scrapeTimeout | int) (include "dragoman.milliseconds" .interval | int)) -}}
+      {{- fail (printf "monitoring.%s.scrapeTimeout: is longer than interval, and the operator leaves out such a monitor" $monitor) -}}
+    {{- end -}}
+  {{- end -}}
+{{- end -}}
 {{- $alerts := "" -}}
 {{- range $path, $file := .Files.Glob "alerts/*.yaml" -}}{{- $alerts = printf "%s\n%s" $alerts (toString $file) -}}{{- end -}}
 {{- range $name, $alert := $v.monitoring.prometheusRule.alerts -}}
@@ -70,8 +102,10 @@
 {{- range $where, $given := $labels -}}{{- range $key, $_ := $given -}}
   {{- if regexMatch $own $key -}}{{- fail (printf "%s: the chart sets %s itself, and finds its Pods by such labels" $where $key) -}}{{- end -}}
 {{- end -}}{{- end -}}
-{{- $whole := dict -}}
+{{- $whole := dict -}}{{- $kinds := dict -}}
 {{- range $config.limits -}}
+  {{- if ne .kind (default .kind (get $kinds .name)) -}}{{- fail (printf "gateway.config.limits: %s is the name of a limit of another kind before it" .name) -}}{{- end -}}
+  {{- $_ := set $kinds .name .kind -}}
   {{- if hasKey $whole .name -}}{{- fail (printf "gateway.config.limits: %s is the name of a limit before it that matches everything" .name) -}}{{- end -}}
   {{- if not .match -}}{{- $_ := set $whole .name true -}}{{- end -}}
 {{- end -}}
@@ -81,17 +115,26 @@
   {{- $changed := include "dragoman.changedClaim" (dict "root" $ "kind" "StatefulSet" "name" (printf "%s-valkey" (include "dragoman.fullname" $)) "claim" (ternary $persistence nil $persistence.enabled)) -}}
   {{- if $changed -}}{{- fail (printf "redis.valkey.persistence.%s: cannot be changed in place; docs/upgrading.md#storage says how" $changed) -}}{{- end -}}
 {{- end -}}
-{{- if and $v.test.model (not (hasKey $v.models $v.test.model)) -}}{{- fail (printf "test.model: there is no model %s" $v.test.model) -}}{{- end -}}
+{{- if not (regexMatch "^[a-z]([a-z0-9-]*[a-z0-9])?$" (include "dragoman.fullname" $)) -}}
+  {{- fail (printf "fullnameOverride: %s is not a name for a Service; give one of letters, digits and dashes that begins with a letter" (include "dragoman.fullname" $)) -}}
+{{- end -}}
 
 {{- $slugs := dict -}}{{- $names := dict -}}
 {{- range $name, $_ := $models -}}{{- $_ := set $names $name $name -}}{{- end -}}
 {{- range $name, $model := $models -}}
   {{- $of := dict "root" $ "name" $name -}}
   {{- range $alias := $model.gateway.aliases -}}
+    {{- if contains "*" (trimSuffix "*" $alias) -}}{{- include "dragoman.refuse" (list $of "gateway.aliases" (printf "%s: a * stands at the end, for all names that begin like it" $alias)) -}}{{- end -}}
     {{- if hasKey $names $alias -}}{{- include "dragoman.refuse" (list $of "gateway.aliases" (printf "%s is a name of models.%s already" $alias (get $names $alias))) -}}{{- end -}}
     {{- $_ := set $names $alias $name -}}
   {{- end -}}
 {{- end -}}
+{{- $asked := dict "test.model" (list $v.test.model) -}}
+{{- range $dialect, $options := $config.dialects -}}{{- $_ := set $asked (printf "gateway.config.dialects.%s.default_model" $dialect) (list (default dict $options).default_model) -}}{{- end -}}
+{{- range $config.limits -}}{{- $_ := set $asked "gateway.config.limits" (concat (default list (get $asked "gateway.config.limits")) (default list (default dict .match).model)) -}}{{- end -}}
+{{- range $where, $others := $asked -}}{{- range $other := $others -}}
+  {{- if and $other (or (not (hasKey $names $other)) (hasSuffix "*" $other)) -}}{{- fail (printf "%s: there is no model %s" $where $other) -}}{{- end -}}
+{{- end -}}{{- end -}}
 {{- range $name, $model := $models -}}
   {{- $at := printf "models.%s" $name -}}
   {{- $of := dict "root" $ "name" $name "model" $model -}}
@@ -102,14 +145,19 @@
   {{- $targets := dict "fallback" $model.gateway.fallback "mirror" (list (default dict $model.gateway.mirror).model) "split" list -}}
   {{- range $model.gateway.split -}}{{- $_ := set $targets "split" (append $targets.split .model) -}}{{- end -}}
   {{- range $option, $others := $targets -}}{{- range $other := $others -}}
-    {{- if and $other (not (hasKey $names $other)) -}}{{- include "dragoman.refuse" (list $of (printf "gateway.%s" $option) (printf "there is no model %s" $other)) -}}{{- end -}}
+    {{- if and $other (or (not (hasKey $names $other)) (hasSuffix "*" $other)) -}}{{- include "dragoman.refuse" (list $of (printf "gateway.%s" $option) (printf "there is no model %s" $other)) -}}{{- end -}}
+    {{- if and $other (eq (get $names $other) $name) -}}{{- include "dragoman.refuse" (list $of (printf "gateway.%s" $option) (printf "%s is the model itself" $other)) -}}{{- end -}}
   {{- end -}}{{- end -}}
   {{- range $header, $_ := $model.gateway.headers -}}
     {{- if regexMatch "(?i)(authorization|cookie|key|token|secret|password)" $header -}}{{- include "dragoman.refuse" (list $of "gateway.headers" (printf "%s may hold a secret; set headersSecret" $header)) -}}{{- end -}}
   {{- end -}}
+  {{- if regexMatch $password (toJson $model.gateway) -}}{{- include "dragoman.refuse" (list $of "gateway" "an address with a user or a password stands in a ConfigMap, for many to read") -}}{{- end -}}
   {{- if and $model.sequences (hasKey $model.gateway "max_in_flight") -}}{{- include "dragoman.refuse" (list $of "gateway.max_in_flight" "is set by sequences already") -}}{{- end -}}
   {{- if and $model.caSecret.name $model.runs -}}{{- include "dragoman.refuse" (list $of "caSecret.name" "has no effect without urls") -}}{{- end -}}
   {{- if and $model.runs (hasKey (default dict (get $v.models $name)) "backend") -}}{{- include "dragoman.refuse" (list $of "backend" "has no effect without urls; the chart's own workers are chosen by engine") -}}{{- end -}}
+  {{- range $part := list "egressTo" "egressPorts" -}}
+    {{- if and $model.runs (not $model.gateway.prefill) (get (default dict (get $v.models $name)) $part) -}}{{- include "dragoman.refuse" (list $of $part "has no effect without urls") -}}{{- end -}}
+  {{- end -}}
   {{- if not $model.runs -}}
     {{- if $model.model -}}{{- include "dragoman.refuse" (list $of "model" "has no effect beside urls; the workers' own name is gateway.upstream_model") -}}{{- end -}}
     {{- if $model.autoscaling.enabled -}}{{- include "dragoman.refuse" (list $of "autoscaling.enabled" "the chart does not run the workers at urls") -}}{{- end -}}
@@ -146,6 +194,9 @@
   {{- end -}}
   {{- range $flag := $own -}}
     {{- if include "dragoman.hasFlag" (dict "args" $model.args "flags" (list $flag)) -}}{{- include "dragoman.refuse" (list $of "args" (printf "the chart sets %s itself" $flag)) -}}{{- end -}}
+  {{- end -}}
+  {{- range $part := list "requests" "limits" -}}
+    {{- if and (int $model.gpus) (hasKey (default dict (get $model.resources $part)) $model.gpuResource) -}}{{- include "dragoman.refuse" (list $of (printf "resources.%s" $part) (printf "%s is set by gpus already" $model.gpuResource)) -}}{{- end -}}
   {{- end -}}
   {{- if and $model.loadsNothing (not (hasPrefix "/" $model.model)) (eq $cache.mode "emptyDir") -}}
     {{- include "dragoman.refuse" (list $of "cache.mode" "an emptyDir starts empty and nothing may be loaded into it; choose pvc, hostPath or image") -}}
@@ -194,20 +245,28 @@
 {{- if and (eq $model.discovery "redis") (eq $v.redis.mode "external") (ne $v.redis.external.topology "single") -}}
   {{- include "dragoman.refuse" (list $of "discovery" "workers register with one server, not with Sentinels or a cluster; choose dns") -}}
 {{- end -}}
+{{- $given := default dict (default dict (get $v.models .name)).cache -}}
+{{- range $part, $mode := dict "existingClaim" "pvc" "hostPath" "hostPath" "image" "image" -}}
+  {{- if and (get $given $part) (ne $cache.mode $mode) -}}{{- include "dragoman.refuse" (list $of (printf "cache.%s" $part) (printf "has no effect without cache.mode: %s" $mode)) -}}{{- end -}}
+{{- end -}}
+{{- if has (trimSuffix "/" $cache.mountPath) (list "/tmp" "/dev/shm") -}}{{- include "dragoman.refuse" (list $of "cache.mountPath" "the chart mounts something else there") -}}{{- end -}}
 {{- if and (eq $cache.mode "hostPath") (not $cache.hostPath) -}}{{- include "dragoman.refuse" (list $of "cache.hostPath" "name the folder on the node") -}}{{- end -}}
 {{- if eq $cache.mode "image" -}}
   {{- if not $cache.image -}}{{- include "dragoman.refuse" (list $of "cache.image" "name the image with the weights") -}}{{- end -}}
   {{- if semverCompare "<1.33.0-0" .root.Capabilities.KubeVersion.Version -}}{{- include "dragoman.refuse" (list $of "cache.mode" "image volumes need Kubernetes 1.33") -}}{{- end -}}
 {{- end -}}
-{{- if and (eq $cache.mode "pvc") $several (hasPrefix "ReadWriteOnce" $cache.accessMode) (not $cache.existingClaim) -}}
-  {{- include "dragoman.refuse" (list $of "cache.accessMode" "several Pods share the claim; choose ReadWriteMany or ReadOnlyMany, or cache.mode: claimPerReplica") -}}
+{{- $modes := list $cache.accessMode -}}
+{{- with $cache.existingClaim -}}{{- with lookup "v1" "PersistentVolumeClaim" $of.root.Release.Namespace . -}}{{- $modes = .spec.accessModes -}}{{- end -}}{{- end -}}
+{{- $alone := and (eq $cache.mode "pvc") (eq (len $modes) (len (without $modes "ReadWriteMany" "ReadOnlyMany"))) -}}
+{{- if and $alone $several -}}
+  {{- $part := ternary "cache.accessMode" "cache.existingClaim" (has $cache.accessMode $modes) -}}
+  {{- include "dragoman.refuse" (list $of $part "several Pods share the claim; choose ReadWriteMany or ReadOnlyMany, or cache.mode: claimPerReplica") -}}
 {{- end -}}
 {{- if eq $model.rollout "surge" -}}
-  {{- $modes := list $cache.accessMode -}}
-  {{- with $cache.existingClaim -}}{{- $modes = default list (default dict (lookup "v1" "PersistentVolumeClaim" $of.root.Release.Namespace .).spec).accessModes -}}{{- end -}}
-  {{- if and (eq $cache.mode "pvc") $modes (eq (len $modes) (len (without $modes "ReadWriteMany" "ReadOnlyMany"))) -}}
+  {{- if $alone -}}
     {{- include "dragoman.refuse" (list $of "rollout" "with surge the new Pod waits for a claim that the old one has; choose replace, or cache.accessMode: ReadWriteMany") -}}
   {{- end -}}
+  {{- if eq $model.kind "RayCluster" -}}{{- include "dragoman.refuse" (list $of "rollout" "the operator of RayClusters replaces them as a whole; choose replace") -}}{{- end -}}
   {{- if eq $cache.mode "claimPerReplica" -}}{{- include "dragoman.refuse" (list $of "rollout" "claimPerReplica makes a StatefulSet, which replaces its Pods; choose replace") -}}{{- end -}}
 {{- end -}}
 {{- $kind := get (dict "pvc" "PersistentVolumeClaim" "claimPerReplica" "StatefulSet") $cache.mode -}}
@@ -237,20 +296,28 @@
     {{- if gt (int $count) 1 -}}{{- include "dragoman.refuse" (list $of $part (printf "%s is the name of another container" $name)) -}}{{- end -}}
   {{- end -}}
 {{- end -}}
-{{- range $part := list "env" "volumes" "volumeMounts" -}}
+{{- range $part := list "env" "volumes" "volumeMounts" "hostAliases" "topologySpreadConstraints" -}}
   {{- range $name, $count := include "dragoman.counts" (get $of.model $part) | fromJson -}}
     {{- if gt (int $count) 1 -}}{{- include "dragoman.refuse" (list $of $part (printf "%s is there twice" $name)) -}}{{- end -}}
   {{- end -}}
 {{- end -}}
+{{- $there := ternary (list "config" "tmp") (list "cache" "shm" "tmp" "redis" "redis-ca") (eq .main "gateway") -}}
+{{- if eq .main "gateway" -}}{{- range $folder, $_ := include "dragoman.gatewaySecrets" .root | fromJson -}}{{- $there = append $there (replace "/" "-" $folder) -}}{{- end -}}{{- end -}}
+{{- range .model.volumes -}}{{- $there = append $there .name -}}{{- end -}}
+{{- range .model.volumeMounts -}}
+  {{- if not (has .name $there) -}}{{- include "dragoman.refuse" (list $of "volumeMounts" (printf "there is no volume %s" .name)) -}}{{- end -}}
+{{- end -}}
+{{- $own := "^DRAGOMAN_(CONFIG|AUTH|KEYS_FILE|LISTEN__(HOST|PORT)|METRICS__(ENABLED|LISTEN)|RELAY__(DRAIN|NOTICE)_S|REDIS__(ADDRESSES|URL|MODE|NAMESPACE))$" -}}
 {{- range .model.env -}}
-  {{- if and .value (regexMatch "(?i)(_TOKEN|_KEY|_PASSWORD|_SECRET|_HEADERS)$" .name) -}}{{- include "dragoman.refuse" (list $of "env" (printf "%s may hold a secret; take it from one by valueFrom" .name)) -}}{{- end -}}
+  {{- if and (eq $of.main "gateway") (regexMatch $own .name) -}}{{- include "dragoman.refuse" (list $of "env" (printf "%s: the chart sets this option itself" .name)) -}}{{- end -}}
+  {{- if and .value (regexMatch "(?i)(^|_)(TOKEN|KEY|PASSWORD|PASSWD|SECRET|CREDENTIALS|HEADERS)$" .name) -}}{{- include "dragoman.refuse" (list $of "env" (printf "%s may hold a secret; take it from one by valueFrom" .name)) -}}{{- end -}}
 {{- end -}}
 {{- end -}}
 
-{{- /* A list of mappings -> how often each is there by its path or its name, JSON. */ -}}
+{{- /* A list of mappings -> how often each is there by what Kubernetes tells them apart by, JSON. */ -}}
 {{- define "dragoman.counts" -}}
 {{- $found := dict -}}
-{{- range . -}}{{- $key := default .name .mountPath -}}{{- $_ := set $found $key (add1 (default 0 (get $found $key))) -}}{{- end -}}
+{{- range . -}}{{- $key := coalesce .mountPath .name .ip (printf "%v, %v" .topologyKey .whenUnsatisfiable) -}}{{- $_ := set $found $key (add1 (default 0 (get $found $key))) -}}{{- end -}}
 {{- toJson $found -}}
 {{- end -}}
 
@@ -276,9 +343,14 @@ size
 {{- end -}}
 {{- end -}}
 
+{{- /* An amount of Kubernetes, or of Valkey (kb, mb, gb), as text or number -> bytes. */ -}}
 {{- define "dragoman.bytes" -}}
-{{- $units := dict "" 1 "m" 0.001 "k" 1e3 "M" 1e6 "G" 1e9 "T" 1e12 "P" 1e15 "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 "Ti" 1099511627776 "Pi" 1125899906842624 -}}
-{{- mulf (regexFind "^[0-9.]+" . | float64) (get $units (regexFind "[A-Za-z]*$" .)) -}}
+{{- $units := dict "" 1 "m" 0.001 "k" 1e3 "M" 1e6 "G" 1e9 "T" 1e12 "P" 1e15 "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 "Ti" 1099511627776 "Pi" 1125899906842624 "kb" 1024 "mb" 1048576 "gb" 1073741824 -}}
+{{- if kindIs "string" . -}}{{- mulf (regexFind "^[0-9.]+" . | float64) (get $units (regexFind "[A-Za-z]*$" .)) -}}{{- else -}}{{- . -}}{{- end -}}
+{{- end -}}
+
+{{- define "dragoman.milliseconds" -}}
+{{- mul (regexFind "^[0-9]+" .) (get (dict "ms" 1 "s" 1000 "m" 60000) (regexFind "[a-z]+$" .)) -}}
 {{- end -}}
 
 {{- /* Where an option that holds for a model stands: in the model, or in `modelDefaults`. What stands nowhere belongs into the
