@@ -96,9 +96,7 @@ def hear_load(name: str, worker: Worker, headers: Headers) -> None:
         if key == wanted and _WAITING.fullmatch(value):
             # Others' running requests are taken to be as many as before.
             running = before.running + worker.in_flight - before.in_flight
-            worker.reported = replace(
-                before, running=max(0.0, running), waiting=float(value), in_flight=worker.in_flight
-            )
+            worker.hold(replace(before, running=max(0.0, running), waiting=float(value), in_flight=worker.in_flight))
 
 
 class Scraper:

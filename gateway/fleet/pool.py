@@ -11,16 +11,19 @@ from gateway.core.errors import Blame, GatewayError, Kind
 from gateway.core.http import Headers
 from gateway.core.messages import Op
 from gateway.core.routing_facts import RoutingFacts
+from gateway.fleet.candidates import Candidates
 from gateway.fleet.pick import PickPolicy
 from gateway.fleet.pick.reading import cache_key_of, describe, session_of
 from gateway.fleet.waiting import Lacking, PoolEvents, WaitQueue, WorkerStates, no_worker
-from gateway.fleet.worker import Worker, open_workers
+from gateway.fleet.worker import Worker, is_open, open_workers
 
 # Rest after a 429 or 503: the default without a Retry-After, and the most that is granted.
 _REST_S = 1.0
 _LONGEST_REST_S = 30.0
 _STALLED_REST_S = 3.0
 """Rest of a stalled worker that cannot be spared: until after the next look at it."""
+_SETS = 64
+"""Sets of excluded workers whose candidates are remembered."""
 # uvloop's timers fire up to a millisecond early. The margin makes sure that the state has changed when they do.
 _LATE_S = 0.002
 
@@ -59,6 +62,7 @@ class Pool:
         # request tries such a worker, and it rests again, for a second or until that request has succeeded.
         self._resting: dict[Worker, float] = {}
         self._tried: set[Worker] = set()
+        self._candidates: dict[frozenset[Worker], Candidates] = {}  # by those that a request excludes
         self._waiting = WaitQueue(queue, clock, self._states, self._may_serve, self._hand_over, self.events)
 
     def listen(self, *, ahead: bool = False) -> None:
@@ -78,6 +82,7 @@ class Pool:
         """
         self.close()
         self.workers = list(workers)
+        self._candidates.clear()
         self._resting = {worker: until for worker, until in self._resting.items() if worker in workers}
         self._tried.intersection_update(workers)
         self._turn = max([self._turn, *(worker.turn for worker in workers)])
@@ -156,16 +161,14 @@ class Pool:
     def borrow(self, exclude: Sequence[Worker] = ()) -> Worker:
         """A worker for a question that generates nothing, however busy it is. Raises GatewayError(NO_WORKER)."""
         now = self._clock()
-        candidates = [
-            worker for worker in self.workers if worker.serving and worker.breaker.allows(now) and worker not in exclude
-        ]
-        if not candidates:
-            raise no_worker()
-        worker = self.policy.pick(candidates, now, RoutingFacts())
-        self._turn += 1
-        worker.turn = self._turn
-        worker.breaker.begin(now)
-        return worker
+        workers = self.workers
+        for _ in workers:
+            self._turn += 1  # each in turn, whatever the policy
+            worker = workers[self._turn % len(workers)]
+            if worker.serving and worker.breaker.allows(now) and worker not in exclude:
+                worker.breaker.begin(now)
+                return worker
+        raise no_worker()
 
     def may_serve(self, exclude: Sequence[Worker]) -> bool:
         """Whether a sound worker that is not in `exclude` serves requests, perhaps after a wait. One that is stalled or
@@ -292,27 +295,34 @@ class Pool:
         return any(worker.serving and worker.breaker.allows(now) and worker not in exclude for worker in self.workers)
 
     def _pick(self, exclude: Collection[Worker], now: float, routing: RoutingFacts) -> Worker | None:
-        workers = self.workers
-        candidates = open_workers(workers, now)
-        if exclude:
-            candidates = [worker for worker in candidates if worker not in exclude]
-        if len(workers) == 1:
+        if len(self.workers) == 1:
             routing.why = "only"
-            return candidates[0] if candidates else None
+            (worker,) = self.workers
+            return worker if is_open(worker, now) and worker not in exclude else None
         if self._resting:
-            candidates = self._rested(candidates, exclude, now)
-        return self.policy.pick(candidates, now, routing) if candidates else None
+            exclude = self._with_resting(exclude, now)
+        excluded = frozenset(exclude)
+        candidates = self._candidates.get(excluded)
+        if candidates is None:
+            if len(self._candidates) >= _SETS:
+                self._candidates.clear()
+            candidates = self._candidates[excluded] = Candidates(self.workers, excluded)
+        looked = candidates.count_pick(now)
+        picked = self.policy.pick(candidates, now, routing)
+        if picked is None and not looked:
+            candidates.look(now)
+            picked = self.policy.pick(candidates, now, routing)
+        return picked
 
-    def _rested(self, candidates: list[Worker], exclude: Collection[Worker], now: float) -> list[Worker]:
-        """The candidates that do not rest; all candidates if no worker that is awake could serve, even after a wait."""
+    def _with_resting(self, exclude: Collection[Worker], now: float) -> Collection[Worker]:
+        """Excludes those that rest, too, unless no worker that is awake could serve, even after a wait."""
         resting = {worker for worker, until in self._resting.items() if until > now}
         for worker in self._tried - resting:  # its rest is over
             self._tried.discard(worker)
             del self._resting[worker]
-        others = [worker for worker in self.workers if worker not in resting]
-        if not any(worker.serving and worker.breaker.allows(now) and worker not in exclude for worker in others):
-            return candidates
-        return [worker for worker in candidates if worker not in resting]
+        resting.update(exclude)
+        awake = any(worker not in resting and worker.serving and worker.breaker.allows(now) for worker in self.workers)
+        return resting if awake else exclude
 
     def _take(self, worker: Worker, now: float, routing: RoutingFacts) -> None:
         self._turn += 1

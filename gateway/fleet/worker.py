@@ -53,7 +53,8 @@ class Worker:
     ready      the result of the last health probe
     in_flight  our requests that run on it
     tokens     tokens of those, by an estimate: what its prefix cache was taken to hold is left out
-    reported   the load that its engine reported last; None if it reports none, or if that is stale
+    reported   the load that its engine reported last; None if it reports none, or if that is stale; see `hold`
+    others     tokens of work that it has from others, by that report
     recent     tokens that its engine computed lately, for any client, halved every `HALF_LIFE_S`; None if unknown
     peak       the highest `EngineLoad.computed` since that engine began
     blocks     the blocks that its engine reports as cached; None if the gateway does not read its events
@@ -71,8 +72,8 @@ class Worker:
 
     __slots__ = (
         "address", "blocks", "breaker", "draining", "facts", "full_readings", "in_flight", "learns", "leaving", "lives",
-        "max_in_flight", "missed_probes", "on_free", "peak", "place", "probed", "progress", "ready", "recent",
-        "reported", "suspected", "tokens", "turn", "weight",
+        "max_in_flight", "missed_probes", "on_free", "others", "peak", "place", "probed", "progress", "ready",
+        "recent", "reported", "suspected", "tokens", "turn", "weight",
     )  # fmt: skip
 
     def __init__(self, address: str, breaker: BreakerOptions, max_in_flight: int | None) -> None:
@@ -85,6 +86,7 @@ class Worker:
         self.tokens = 0
         self.weight = 1.0
         self.reported: EngineLoad | None = None
+        self.others = 0.0
         self.recent: float | None = None
         self.peak = 0.0
         self.blocks: Blocks | None = None
@@ -135,24 +137,38 @@ class Worker:
             done = max(0.0, load.computed - self.peak)
             self.peak += done
             self.recent = (self.recent or 0.0) * 0.5 ** (passed_s / HALF_LIFE_S) + done
-        self.reported = load
+        self.hold(load)
+
+    def hold(self, load: EngineLoad | None) -> None:
+        """Sets the load that its engine reported last."""
+        self.reported, self.others = load, 0.0 if load is None else OTHERS * load.others
 
     def forget_load(self) -> None:
         """Drops the load that the worker's engine reported: it is stale."""
-        self.reported = self.recent = None
+        self.hold(None)
+        self.recent = None
 
     def load(self) -> float:
         """Tokens of work before a new request: ours, and those of others as far as the engine reports them."""
-        return self.tokens if self.reported is None else self.tokens + OTHERS * self.reported.others
+        return self.tokens + self.others
 
     def strength(self, now: float) -> float:
         """The part of the load that the worker should have, beside the others: its weight, less during slow start."""
         return self.weight * self.breaker.share(now)
 
 
+def is_open(worker: Worker, now: float) -> bool:
+    """Whether it is serving, not ejected, and below its limit."""
+    return (
+        worker.ready
+        and not worker.draining
+        and (worker.max_in_flight is None or worker.in_flight < worker.max_in_flight)
+        and (not worker.breaker.open_until or worker.breaker.allows(now))
+    )
+
+
 def open_workers(workers: Iterable[Worker], now: float) -> list[Worker]:
-    """Those that are serving, not ejected, and below their limit. Each request asks this of all workers, so nothing is
-    called for each of them."""
+    """Those that are open. Nothing is called for each of them, because they may be many."""
     return [
         worker
         for worker in workers

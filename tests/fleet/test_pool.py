@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+from collections import Counter, deque
 
 import pytest
 
 from gateway.core.errors import GatewayError, Kind
+from gateway.fleet.pick import POLICIES as BY_NAME
 from gateway.fleet.pick import PickPolicy, RoundRobin
+from gateway.fleet.worker import Worker
 from tests.fleet.pools import POLICIES, Clock, kind_of, pool, waiting, workers
+from tests.steps import steps
 
 
 async def test_round_robin_takes_turns() -> None:
@@ -115,3 +118,40 @@ async def test_a_question_waits_for_nobody_and_takes_nobodys_place() -> None:
         made.borrow(members)
     for worker in held:
         made.release(worker)
+
+
+@pytest.mark.parametrize("name", sorted(BY_NAME.keys() - {"prefix"}))
+async def test_a_pick_among_many_takes_no_more_steps_than_among_few(name: str) -> None:
+    async def of(count: int) -> float:
+        one, held = pool(workers(count), BY_NAME[name]()), deque[Worker]()
+
+        async def pick() -> None:
+            for _ in range(800):
+                held.append(await one.acquire())
+                if len(held) > 50:
+                    one.release(held.popleft())
+
+        await pick()
+        return steps(lambda: next(pick().__await__(), None), within="gateway/fleet") / 800
+
+    few, many, most = [await of(count) for count in (16, 80, 400)]
+    assert many <= 1.1 * few
+    assert most <= 1.1 * few
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+async def test_workers_that_come_and_go_between_two_looks_at_a_large_fleet(name: str) -> None:
+    """None is picked that has closed; if all that were open have closed, those that opened are found."""
+    members = workers(100, max_in_flight=1)
+    for member in members[50:]:
+        member.ready = False
+    one = pool(members, BY_NAME[name]())
+    taken = []
+    for count in range(80):
+        taken.append(await one.acquire())
+        members[(50 + count) % 100].ready = count < 30 or count >= 50
+    assert set(taken) == set(members[:80])
+    members[3].in_flight = 0
+    members[99].ready = True
+    members[3].draining = True
+    assert await one.acquire() is members[99]

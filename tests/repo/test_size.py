@@ -20,7 +20,7 @@ LINES = {
     "gateway/console": 1200,
     "gateway/core": 2800,
     "gateway/dialects": 7840,
-    "gateway/fleet": 4880,
+    "gateway/fleet": 5020,
     "gateway/observe": 1440,
     "gateway/pipeline": 4640,
     "gateway/ratelimit": 2860,

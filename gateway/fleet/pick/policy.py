@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from gateway.core.routing_facts import RoutingFacts
+from gateway.fleet.candidates import Candidates
 from gateway.fleet.worker import Worker
 
 
@@ -19,8 +20,9 @@ class PickPolicy:
     name: str
     needs: Literal["", "tokens", "prompt"] = ""
 
-    def pick(self, workers: Sequence[Worker], now: float, routing: RoutingFacts) -> Worker:
-        """Chooses one of `workers`, which has at least one. Sets `routing.why` and `routing.matched`."""
+    def pick(self, candidates: Candidates, now: float, routing: RoutingFacts) -> Worker | None:
+        """Chooses one of the candidates that is still open; None if there is none. It is given the request. Sets
+        `routing.why` and `routing.matched`."""
         raise NotImplementedError
 
     def sent(self, worker: Worker, routing: RoutingFacts) -> None:

@@ -21,8 +21,9 @@ from collections.abc import Mapping, Sequence
 
 from gateway.core.routing_facts import RoutingFacts
 from gateway.fleet.blocks import chain
+from gateway.fleet.candidates import Candidates
 from gateway.fleet.pick.places import Places
-from gateway.fleet.pick.plain import least_loaded
+from gateway.fleet.pick.plain import by_tokens
 from gateway.fleet.pick.policy import PickPolicy
 from gateway.fleet.pick.reading import home_of
 from gateway.fleet.pick.seen import MOST_KEYS, Seen
@@ -70,7 +71,12 @@ class Prefix(PickPolicy):
         # sent, and for neither.
         self.picks = {"engine": 0, "sent": 0, "none": 0}
 
-    def pick(self, workers: Sequence[Worker], now: float, routing: RoutingFacts) -> Worker:
+    def pick(self, candidates: Candidates, now: float, routing: RoutingFacts) -> Worker | None:
+        if candidates.order is not None:
+            candidates.look(now)
+        workers = candidates.order = candidates.workers
+        if not workers:
+            return None
         for worker in workers:
             if worker.breaker.open_until:
                 routing.why = "trial"
@@ -82,7 +88,7 @@ class Prefix(PickPolicy):
             return self._noted(self.places.lasting(workers, routing.session, now), found, informed, routing)
         if not routing.first_texts:
             routing.why = "load"
-            return self._noted(least_loaded(workers, now, routing), _NOTHING, (), routing)
+            return self._noted(min(by_tokens(candidates, routing))[-1], _NOTHING, (), routing)
         saved = self._saved(found, workers, routing, now)
         home, stake = None, 0.0
         if self._elsewhere > _ELSEWHERE_LEAST:

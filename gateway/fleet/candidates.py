@@ -1,0 +1,58 @@
+"""The workers among which a request is picked one. They are looked at now and then, so that a pick costs what it costs
+in a small fleet, however many there are."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from gateway.fleet.worker import Worker, open_workers
+
+_PICKS = 8
+"""Workers for each pick after which they are looked at again: at every pick in a fleet of fewer than twice as many."""
+_AGE_S = 1.0
+"""The same for a fleet with few requests."""
+
+
+class Candidates:
+    """The workers of a pool that a request may have, and what a policy made of them at the last look.
+
+    A worker that opened since then is found at the next look. A policy checks whether its choice is still open.
+
+    every      all workers of the pool
+    workers    those that were open, and not excluded
+    strengths  of these
+    order      what the policy keeps until the next look
+    """
+
+    __slots__ = ("_excluded", "_left", "_until", "every", "order", "strengths", "workers")
+
+    def __init__(self, every: Sequence[Worker], excluded: Collection[Worker]) -> None:
+        self.every = every
+        self._excluded = excluded
+        self._left = 0
+        self._until = 0.0
+        self.workers: list[Worker] = []
+        self.strengths: list[float] = []
+        self.order: Any = None
+
+    def count_pick(self, now: float) -> bool:
+        """A pick begins: looks at the workers if that is due. Returns whether it did."""
+        self._left -= 1
+        due = self._left < 0 or now >= self._until
+        if due:
+            self.look(now)
+        return due
+
+    def look(self, now: float) -> None:
+        """Looks at all workers."""
+        workers = open_workers(self.every, now)
+        if excluded := self._excluded:
+            workers = [worker for worker in workers if worker not in excluded]
+        self.workers = workers
+        self.strengths = [
+            worker.weight if worker.breaker.returned_at is None else worker.strength(now) for worker in workers
+        ]
+        self.order = None
+        self._left = len(self.every) // _PICKS - 1
+        self._until = now + _AGE_S
