@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from io import StringIO
+from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -17,10 +17,14 @@ MOST = 1 << 20
 """The longest text that is kept, in characters: some 250,000 tokens."""
 LOST_FROM_START = ("off", "choices")
 """Reasons for which not even the end of a complete reply is added."""
+FOLD_MASK: Final = 31
+"""A lane folds the text whenever the count of its output deltas has none of these bits, so after 32 at most."""
+FOLD_LENGTH: Final = 128
+"""Characters. Behind a longer delta a lane folds at once."""
 _TAIL = 16
 """Deltas at the end of a text that are known one by one."""
-_STEP = 1 << 14
-"""Characters that are taken from the budget at a time."""
+_STEP = 1 << 12
+"""Characters that are taken from the budget at a time. As many deltas as wait for a fold fit into one step."""
 
 
 class Partial(Struct, frozen=True):
@@ -52,38 +56,43 @@ class SeenText:
 
     The budget counts a byte a character, and the body of the kept request. Call `close` at the end of the reply.
 
+    add      takes a delta. It is a function of C, since lanes call it for each chunk of each stream. So they call
+             `fold`, too: as FOLD_MASK and FOLD_LENGTH say, or behind each delta
     lost     why there is no text: "long", "memory", or what `stop` was given; None while all of it is kept
-    tail     its last deltas
     request  the one that a worker goes on with; its body is dropped as soon as the text is lost
     """
 
-    __slots__ = ("_budget", "_reserved", "_room", "_size", "_text", "_write", "lost", "request", "tail")
+    __slots__ = ("_budget", "_recent", "_reserved", "_room", "_size", "_text", "add", "lost", "request")
 
     def __init__(self, budget: ByteBudget) -> None:
         self.lost: str | None = None
-        self.tail: deque[str] = deque(maxlen=_TAIL)
         self._budget = budget
         self.request: Request | None = None
         self._reserved = 0
         self._size = 0
         self._room = 0
         self._text = StringIO()
-        self._write: Callable[[str], object] = self._text.write
+        self._recent: list[str] = []
+        self.add: Callable[[str], object] = self._recent.append
 
-    def add(self, text: str) -> None:
-        self._room -= len(text)
+    def fold(self) -> None:
+        """Joins the deltas, and takes their length from the budget. The last ones stay apart, unless they are long."""
+        if self.lost is not None:
+            return
+        recent = self._recent
+        end = len(recent) if len(recent[-1]) > FOLD_LENGTH else max(0, len(recent) - _TAIL)
+        self._room -= self._text.write("".join(recent[:end]))
+        del recent[:end]
         if self._room < 0:
             self._grow()
-        self._write(text)
-        self.tail.append(text)
 
     @property
     def text(self) -> str:
-        return self._text.getvalue()
+        return self._text.getvalue() + "".join(self._recent)
 
     def keep(self, request: Request) -> bool:
         """Keeps the body of `request`, unless the budget has no room for it: then nothing more is kept."""
-        size = len(request.body)
+        size = len(request.body) + _STEP
         if not self._budget.take(size):
             self.stop("memory")
             return False
@@ -94,17 +103,16 @@ class SeenText:
         """As `Lane.partial`, after so many output deltas; finished: the worker has ended every choice."""
         if finished and self.lost not in LOST_FROM_START:
             return Partial("", deltas, finished=True)
-        return self.lost or Partial(self.text, deltas, tail=tuple(self.tail))
+        return self.lost or Partial(self.text, deltas, tail=tuple(self._recent))
 
     def stop(self, why: str) -> None:
         """Keeps nothing from now on."""
         self.lost = self.lost or why
         if self.request is not None:
             self.request.body = b""
-        self._room = 1 << 62
         self._text = StringIO()
-        self._write = len
-        self.tail = deque(maxlen=0)
+        self._recent = []
+        self.add = len
         self.close()
 
     def close(self) -> None:

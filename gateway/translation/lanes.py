@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from gateway.core.continuation import NOT_KEPT, SeenText
+from gateway.core.continuation import FOLD_LENGTH, FOLD_MASK, NOT_KEPT, SeenText
 from gateway.core.errors import GatewayError, reply_too_large
 from gateway.core.events import Delta, End, Event, Failed, Finish, PartEnd, PartStart, UsageReport
 from gateway.core.http import Headers
@@ -75,8 +75,10 @@ class EventLane:
         try:
             for event in self._reader.feed(block):
                 if type(event) is Delta:
-                    self.produced += 1
-                    keep(event.text)
+                    self.produced = count = self.produced + 1
+                    keep(text := event.text)
+                    if not count & FOLD_MASK or len(text) > FOLD_LENGTH:
+                        self._seen.fold()
                 elif not self._note(event):
                     break
                 out.append(write(event))

@@ -5,6 +5,7 @@ The law: the client gets the bytes that one worker alone would have caused, with
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from functools import partial
 
@@ -12,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from gateway.core.byte_budget import ByteBudget
-from gateway.core.continuation import MOST, NOT_KEPT, SeenText
+from gateway.core.continuation import FOLD_LENGTH, MOST, NOT_KEPT, SeenText
 from gateway.core.events import Delta, Event, Finish
 from gateway.core.ports import Lane, Partial
 from gateway.core.usage import Usage
@@ -172,15 +173,66 @@ def test_what_cannot_be_taken_up_in_the_middle(case: Case) -> None:
 def test_a_text_that_is_too_long_or_finds_no_room_is_not_kept() -> None:
     budget = ByteBudget(40_000)
     kept, late = SeenText(budget), SeenText(budget)
-    kept.add("a" * 20_000)
-    late.add("b" * 20_000)
+    for seen, letter in ((kept, "a"), (late, "b")):
+        seen.add(letter * 20_000)
+        for _ in range(20):
+            seen.add(letter)
+        seen.fold()
     assert (kept.lost, late.lost) == (None, "memory")
-    assert (kept.text, late.text) == ("a" * 20_000, "")
+    assert (kept.text, late.text) == ("a" * 20_020, "")
     for seen in (kept, kept, late):  # to close it twice gives nothing back twice
         seen.close()
         assert budget.reserved == 0
     long = SeenText(ByteBudget())
-    long.add("c" * (MOST + 1))
+    for _ in range(MOST // 1024 + 32):
+        long.add("c" * 1024)
+        long.fold()
     assert (long.lost, long.text) == ("long", "")
     NOT_KEPT.add("another client's words")
-    assert (list(long.tail), list(NOT_KEPT.tail)) == ([], [])
+    assert (long.text, NOT_KEPT.text) == ("", "")
+
+
+def frames_of(case: Case, count: int, length: int) -> list[bytes]:
+    """A reply of so many deltas of so many characters."""
+    events = case.scenario.events
+    first = next(at for at, event in enumerate(events) if isinstance(event, Delta))
+    text = [Delta(0, 0, f"{at:0{length}}", (7,)) for at in range(count)]
+    after = [event for event in events[first:] if not isinstance(event, Delta)]
+    return case.worker.frames(replace(case.scenario, events=(*events[:first], *text, *after)))
+
+
+@each
+def test_what_is_kept_is_counted_whatever_the_deltas_length(cases: list[Case]) -> None:
+    """But for the last deltas of a text: at most as much as the first step of the budget holds."""
+    for case in cases:
+        for count, length in ((500, 10), (60, 3000)):
+            budget = ByteBudget()
+            op, backend, dialect = case.op(), BACKENDS[case.backend], DIALECTS[case.client.dialect]
+            seen = SeenText(budget)
+            lane = lane_for(dialect, backend, op, seen=seen)
+            for at, frame in enumerate(frames_of(case, count, length)):
+                lane.feed(frame)
+                assert len(seen.text) <= budget.reserved + 48 * FOLD_LENGTH, (case, at)
+            assert (lane.produced, seen.lost) == (count, None)
+            assert len(seen.text) == count * length
+
+
+@each
+def test_a_kept_chunk_costs_no_more_calls(cases: list[Case]) -> None:
+    """The gateway's functions that are called for a chunk: with its text kept, 1 more for 16 chunks at most."""
+
+    def calls(case: Case, seen: SeenText) -> int:
+        op, backend, dialect = case.op(), BACKENDS[case.backend], DIALECTS[case.client.dialect]
+        lane, frames, entered = lane_for(dialect, backend, op, seen=seen), frames_of(case, 160, 5), []
+        before = sys.getprofile()
+        sys.setprofile(lambda frame, event, _: entered.append(frame.f_code) if event == "call" else None)
+        try:
+            for frame in frames:
+                lane.feed(frame)
+        finally:
+            sys.setprofile(before)
+        assert lane.produced == 160
+        return len(entered)
+
+    for case in cases:
+        assert calls(case, SeenText(ByteBudget())) <= calls(case, NOT_KEPT) + 10, case

@@ -24,14 +24,14 @@ from typing import Any
 import msgspec
 from msgspec import Raw, Struct
 
-from gateway.core.continuation import NOT_KEPT, SeenText, joined_usage, without_prefix
+from gateway.core.continuation import FOLD_LENGTH, FOLD_MASK, NOT_KEPT, SeenText, joined_usage, without_prefix
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import JSON_TYPE, Response
 from gateway.core.messages import Chat, Embed, Extra, Generate, choices_of
 from gateway.core.ports import Partial
 from gateway.core.usage import Usage
 from gateway.wire import sse
-from gateway.wire.chunk_template import MARK, TRIES, ChunkTemplate, cut, text_of
+from gateway.wire.chunk_template import MARK, TRIES, cut, text_of
 from gateway.wire.json import NULL, encode, members_of
 from gateway.wire.openai.replies import views as wire
 from gateway.wire.openai.replies.defaults import DEFAULTS, ReplyDefaults
@@ -142,8 +142,7 @@ class PassthroughLane:
         self._late_usage: Raw | None = None
         # The chunk that ended the last choice. It is held back: the next chunk may have the fingerprint that it needs.
         self._last: _Chunk | None = None
-        # The learned templates, each with the bytes that the client is sent around the text, and its choice.
-        self._usual: list[tuple[ChunkTemplate, list[bytes], int]] = []
+        self._usual: list[tuple[bytes, bytes, int, int, list[bytes], int]] = []  # see `_learn`
         self._tries = TRIES
         self._text = text
         # Set while another worker goes on with the reply of the first: see `splice`.
@@ -168,16 +167,18 @@ class PassthroughLane:
 
     def _ordinary(self, event: bytes) -> bytes:
         """The bytes for the client if `event` matches a template, else b""."""
-        for usual, pieces, _ in self._usual:
-            if event.startswith(usual.before) and event.endswith(usual.after):
-                literal = event[len(usual.before) - 1 : len(event) - len(usual.after) + 1]
+        for before, after, start, stop, pieces, _ in self._usual:
+            if event.startswith(before) and event.endswith(after):
+                literal = event[start:stop]
                 try:
                     text = text_of(literal)
                 except (msgspec.DecodeError, UnicodeDecodeError):
                     break
                 if text:
-                    self.produced += 1
+                    self.produced = count = self.produced + 1
                     self._text.add(text)
+                    if not count & FOLD_MASK or len(text) > FOLD_LENGTH:
+                        self._text.fold()
                     return literal.join(pieces)
         return b""
 
@@ -217,6 +218,8 @@ class PassthroughLane:
         return chunk.written()
 
     def _learn(self, data: bytes, name: str, index: int) -> None:
+        """Learns the bytes before and after the text, between which index and which index its literal stands, the bytes
+        that the client is sent around it, and its choice."""
         self._tries -= 1
         usual = cut(data, ("choices", 0, "delta") if self._asked.chat else ("choices", 0), name)
         if usual is not None:
@@ -225,11 +228,12 @@ class PassthroughLane:
             self._rewrite(chunk)
             self._text = text
             self.produced -= 1
-            self._usual.append((usual, chunk.written().split(_HOLE), index))
+            before, after, pieces = usual.before, usual.after, chunk.written().split(_HOLE)
+            self._usual.append((before, after, len(before) - 1, 1 - len(after), pieces, index))
 
     def _forget(self, index: int) -> None:
         """Forgets the templates of a choice that has ended: anything more from it must be parsed."""
-        self._usual = [usual for usual in self._usual if usual[2] != index]
+        self._usual = [usual for usual in self._usual if usual[-1] != index]
 
     def _rewrite(self, chunk: _Chunk) -> tuple[str, int] | None:
         """Rewrites the worker's chunk for the client, in place. If the chunk has one choice with content in one member
@@ -336,6 +340,7 @@ class PassthroughLane:
             return
         try:
             self._text.add(text_of(holder[names[0]]))
+            self._text.fold()
         except (msgspec.DecodeError, UnicodeDecodeError):
             self._text.stop("encoding")  # half a character
 
