@@ -31,7 +31,7 @@ def test_the_example_is_valid_and_matches_the_schema() -> None:
     assert config.resolve("gpt-4o-mini") == config.resolve("smollm2") == "smollm2"
     assert config.resolve("other") is None
     written, _, _ = read_yaml(ROOT / "gateway.yaml", "gateway.yaml")
-    assert set(written) | {"keys", "keys_file"} == set(Config.model_fields)
+    assert set(written) | {"keys", "keys_file", "admins_file"} == set(Config.model_fields)
     jsonschema.Draft202012Validator(json_schema(app.KNOWN)).validate(written)
 
 

@@ -13,7 +13,7 @@ from gateway.app.deployment import Deployment
 from gateway.app.deployment_metrics import DeploymentMetrics
 from gateway.app.prepared import Prepared
 from gateway.app.routes import postable, router
-from gateway.app.services import Host
+from gateway.app.services import Host, kept_keys
 from gateway.auth import read_keys
 from gateway.config import Available, Config, is_loopback
 from gateway.console import Console, Served, Watched
@@ -124,7 +124,8 @@ class Gateway:
         """New requests use `config`, running ones finish with the old one. Workers in both keep their state. If it
         raises, nothing has changed."""
         async with self._reloading:
-            prepared = await asyncio.to_thread(Prepared, config)
+            keys = kept_keys(config, self._host)
+            prepared = await asyncio.to_thread(Prepared, config, keys.known() if keys is not None else ())
             old, new = self.deployment, Deployment(config, prepared, self._host)
             try:
                 await new.start()

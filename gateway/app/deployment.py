@@ -11,6 +11,7 @@ from typing import cast
 from msgspec.structs import replace
 
 from gateway import backends
+from gateway.admin import InForce
 from gateway.app.memory import room_for_bodies
 from gateway.app.observer import FleetObserver, Observer
 from gateway.app.prepared import Prepared
@@ -56,6 +57,7 @@ class Deployment:
         log, metrics = host.log, host.metrics
         self.config = config
         self.prepared = prepared
+        self._priorities = prepared.priorities
         self.services = services = services_of(config, prepared.limits, host)
         self._host = host
         self.transports: dict[str, Pooled] = {}
@@ -79,6 +81,7 @@ class Deployment:
         def estimate(op: Op) -> int:
             return guess.cost(op).prompt
 
+        prepared.keys.changed = self._callers_changed
         self._mirrors = self._mirror(estimate)
         self.runtime = Runtime(
             models=models,
@@ -164,6 +167,13 @@ class Deployment:
                 found.append(mirror)
         return found
 
+    def _callers_changed(self) -> None:
+        """A key came, changed or went: no head means the same caller as before without a look."""
+        self.runtime.identify = self.keyring.identify  # a new object, as each bound method is
+        if (priorities := self.prepared.priorities) != self._priorities:
+            self._priorities = priorities
+            self._host.guard.configure(self.config.listen.shed_lag_s, priorities)
+
     def _mirrored(self, name: str, to: str, result: str) -> None:
         self._host.metrics.mirrored.labels(name, to, result).inc()
 
@@ -195,12 +205,16 @@ class Deployment:
         host.known_keys.configured = self.keyring.sums
         for secret in self.prepared.secrets:
             host.known_keys.add(secret.encode())
-        host.guard.configure(listen.shed_lag_s, self.prepared.priorities)
+        host.guard.configure(listen.shed_lag_s, self._priorities)
         room = max(room_for_bodies() // host.processes, listen.max_body_bytes)
         host.body_budget.limit = listen.max_bodies_bytes or room
         host.kept.limit = self.config.relay.continue_bytes
         if services.limiting is not None:
             services.limiting.use(self.config, self.prepared.limits)
+        if services.keys is not None:
+            limiting = services.limiting
+            assert limiting is not None  # a store of keys may bring limits
+            services.keys.use(InForce(self.prepared.keys, limiting.own), self.prepared.stored)
         if services.quarantine is not None:
             services.quarantine.hold_s = self.config.breaker.quarantine_s
         if isinstance(services.response_store, MemoryResponseStore):

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import ssl
+from collections.abc import Sequence
 
 import httpx
 
-from gateway.auth import KeyTable
-from gateway.config import Config, plain_secrets
+from gateway.auth import KeyTable, StoredKey
+from gateway.config import Config, ConfigError, Fault, plain_secrets
+from gateway.config.faults import Position
 from gateway.ratelimit import Limits
 
 
 class Prepared:
-    """Made of `config` alone. A reload makes it in a thread, so that requests go on. Raises OSError if a file cannot be
-    read.
+    """Made of `config`, and of `stored`, the keys of its store so far. A reload makes it in a thread, so that requests
+    go on. Raises OSError if a file cannot be read, and ConfigError for a key that the store has too.
 
     keys        the callers
     limits      the rules
@@ -22,13 +24,22 @@ class Prepared:
     priorities  those that requests may have; callers without a key have 0
     """
 
-    def __init__(self, config: Config) -> None:
-        self.keys = KeyTable(config)
-        self.limits = Limits(config)
+    def __init__(self, config: Config, stored: Sequence[StoredKey] = ()) -> None:
+        self.stored = stored
+        both = sorted(key.name for key in stored if key.revoked is None and key.name in config.keys)
+        if both:
+            places = (Position("keys_store", path=("keys", name)) for name in both)
+            raise ConfigError(Fault(place, "is also in the store") for place in places)
+        self.keys = KeyTable(config, stored)
+        self.limits = Limits(config, [(key.name, key.limits) for key in stored if key.revoked is None])
         files = {options.ca_file for options in config.models.values() if options.ca_file is not None}
         # Reading those of the web takes some 30 ms.
         self.trust: dict[str | None, ssl.SSLContext] = {None: httpx.create_ssl_context(trust_env=False)}
         self.trust |= {file: ssl.create_default_context(cafile=file) for file in files}
         self.secrets = tuple(plain_secrets(config))
         keyless = {0} if config.auth == "open" or config.jwt is not None else set[int]()
-        self.priorities = keyless | {key.priority for key in config.keys.values()}
+        self._keyless = keyless
+
+    @property
+    def priorities(self) -> set[int]:
+        return self._keyless | self.keys.priorities

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import httpx
 
+from gateway.admin import KeyMirror, KeyStore
 from gateway.auth import JwtVerifier, KnownKeys
 from gateway.config import Config
 from gateway.core.byte_budget import ByteBudget
@@ -84,8 +85,11 @@ class Services:
     response_store: ResponseStore | None = None
     quarantine: Quarantine | None = None
     listening: Listening | None = None
+    keys: KeyMirror | None = None
 
     async def start(self) -> None:
+        if self.keys is not None:
+            await self.keys.start()
         if self.limiting is not None:
             await self.limiting.start()
         if self.tokens is not None:
@@ -99,7 +103,7 @@ class Services:
 
     @property
     def _closable(self) -> tuple[_Closable | None, ...]:
-        return self.stream, self.response_store, self.tokens, self.limiting, self.tracing, self.listening
+        return self.stream, self.response_store, self.tokens, self.limiting, self.tracing, self.listening, self.keys
 
 
 class _Closable(Protocol):
@@ -133,7 +137,23 @@ def services_of(config: Config, limits: Limits, host: Host) -> Services:
         response_store=_response_store(config, before.response_store, log),
         quarantine=_quarantine(config, before.quarantine, host),
         listening=listening,
+        keys=_keys(config, host),
     )
+
+
+def kept_keys(config: Config, host: Host) -> KeyMirror | None:
+    """The keys of the configuration in force, if the store of `config` and its bounds are the same."""
+    before = host.deployments[-1] if host.deployments else None
+    if before is None or config.keys_store is None or before.config.redis != config.redis:
+        return None
+    return before.services.keys if before.config.stored_keys == config.stored_keys else None
+
+
+def _keys(config: Config, host: Host) -> KeyMirror | None:
+    if config.keys_store is None or (redis := config.redis) is None:
+        return None
+    store = KeyStore(redis.namespace, config.stored_keys.max_audit, lambda: connect(redis))
+    return kept_keys(config, host) or KeyMirror(store, config.stored_keys, host.log.event)
 
 
 def _quarantine(config: Config, before: Quarantine | None, host: Host) -> Quarantine | None:

@@ -2,19 +2,24 @@
 
 from gateway.auth.headers import find_key
 from gateway.auth.jwt import JwtVerifier, read_keys
-from gateway.auth.keyring import Keyring, KeyTable
+from gateway.auth.keyring import Keyring
 from gateway.auth.keys import checksum, new_key, well_formed
 from gateway.auth.known import KnownKeys
 from gateway.auth.principal import ANONYMOUS, PendingAuth, Principal
+from gateway.auth.stored import MOST_OLD, OldSecret, StoredKey
+from gateway.auth.table import KeyTable
 
 __all__ = [
     "ANONYMOUS",
+    "MOST_OLD",
     "JwtVerifier",
     "KeyTable",
     "Keyring",
     "KnownKeys",
+    "OldSecret",
     "PendingAuth",
     "Principal",
+    "StoredKey",
     "checksum",
     "find_key",
     "new_key",

@@ -11,12 +11,8 @@ request proves it. Until then there is a `PendingAuth`.
 from __future__ import annotations
 
 import time
-from base64 import urlsafe_b64encode
 from collections.abc import Callable, Container
 from hashlib import sha256
-from hmac import digest as hmac_digest
-
-from msgspec import Struct
 
 from gateway.auth import sigv4
 from gateway.auth.headers import WHERE, find_key, holds_key, refused
@@ -24,67 +20,13 @@ from gateway.auth.jwt import Bearer, JwtVerifier
 from gateway.auth.keys import well_formed
 from gateway.auth.known import KnownKeys
 from gateway.auth.principal import ANONYMOUS, PendingAuth, Principal
-from gateway.auth.sealing import SealingSecrets
-from gateway.config import Aliases, CacheSalt, Config
+from gateway.auth.table import Entry, KeyTable
+from gateway.config import Config
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Headers
 
 _LONGEST = 1024
-
-
-class _Entry(Struct, frozen=True):
-    """The caller of a key. expires is in Unix seconds."""
-
-    principal: Principal
-    expires: float | None
-    disabled: bool
-
-
-class KeyTable:
-    """The keys of one configuration, found by what callers send. Making it takes time in proportion to the keys, so a
-    reload makes it in a thread.
-
-    by_digest      SHA-256 of a key -> its caller
-    by_access_key  id of an AWS pair -> its caller and its secret
-    lasting        names of keys that never expire
-    sealing        the secrets that seal the texts of callers
-    salt           (key, team) -> the salt of the callers that share a cache
-    """
-
-    def __init__(self, config: Config) -> None:
-        self.by_digest: dict[bytes, _Entry] = {}
-        self.by_access_key: dict[str, tuple[_Entry, str]] = {}
-        self.lasting = frozenset(name for name, key in config.keys.items() if key.expires is None)
-        self.sealing = SealingSecrets(config.seal, config.keys)
-        self.salt = _salts(config.cache_salt)
-        streams, connections = config.listen.max_streams_per_key, config.listen.max_connections_per_key
-        for name, key in config.keys.items():
-            # A model that was removed stays in the set, so that the set is never empty by accident.
-            models = None if key.models is None else frozenset(config.resolve(one) or one for one in key.models)
-            dialects = None if key.dialects is None else frozenset(key.dialects)
-            own = key.limits
-            principal = Principal(
-                name,
-                key.team,
-                models,
-                dialects,
-                key.priority,
-                self.salt(name, key.team),
-                own.streams if own is not None and own.streams is not None else streams,
-                own.connections if own is not None and own.connections is not None else connections,
-                self.sealing,
-                Aliases({alias: config.resolve(one) or one for alias, one in key.aliases.items()})
-                if key.aliases
-                else None,
-            )
-            entry = _Entry(principal, key.expires.timestamp() if key.expires else None, key.disabled)
-            if key.aws_access_key_id is not None and key.aws_secret is not None:
-                self.by_access_key[key.aws_access_key_id] = (entry, key.aws_secret)
-            if key.hash is not None:
-                self.by_digest[bytes.fromhex(key.hash.removeprefix("sha256:"))] = entry
-
-    def __repr__(self) -> str:
-        return "KeyTable()"
+_RETRY_S = 5.0
 
 
 class Keyring:
@@ -105,7 +47,7 @@ class Keyring:
     ) -> None:
         self.open = config.auth == "open"
         self._config = config
-        self._table = table or KeyTable(config)
+        self._table = table if table is not None else KeyTable(config)
         self._clock = clock
         self._verifier = verifier
         self._known = known or KnownKeys()
@@ -124,8 +66,7 @@ class Keyring:
             return PendingAuth(ANONYMOUS, lasting=True)
         signature = sigv4.read(headers)
         if signature is None:
-            principal = self.authenticate(headers, dialect)
-            return PendingAuth(principal, lasting=principal.key in self._table.lasting)
+            return self._caller(headers, dialect)
         if holds_key(headers):
             raise refused("different API keys were sent in several headers")
         found = self._table.by_access_key.get(signature.access_key)
@@ -149,16 +90,18 @@ class Keyring:
         """The caller whose key is in `headers` (lower-case names).
 
         Raises GatewayError: UNAUTHENTICATED for no key, several keys, or an invalid, disabled or expired one; FORBIDDEN
-        when the key may not speak `dialect`.
+        when the key may not speak `dialect`; OVERLOADED for an unknown key while the store of keys cannot be read.
         """
-        if self.open:
-            return ANONYMOUS
+        return ANONYMOUS if self.open else self._caller(headers, dialect).principal
+
+    def _caller(self, headers: Headers, dialect: str | None) -> PendingAuth:
         token = find_key(headers)
         if token is None:
             raise refused(f"no API key was given; send it as {WHERE}")
         if self._verifier is not None and self._verifier.like(token):
-            return self._bearer(self._verifier.read(token))
-        return self._admit(self._lookup(token), dialect)
+            return PendingAuth(self._bearer(self._verifier.read(token)))
+        entry = self._lookup(token)
+        return PendingAuth(self._admit(entry, dialect), lasting=entry.expires is None)
 
     def _bearer(self, bearer: Bearer) -> Principal:
         """The caller of a token is `jwt:` and its subject. No configured key has such a name: it may hold no colon."""
@@ -177,7 +120,7 @@ class Keyring:
             secrets=self._table.sealing,
         )
 
-    def _admit(self, entry: _Entry, dialect: str | None) -> Principal:
+    def _admit(self, entry: Entry, dialect: str | None) -> Principal:
         """The caller has shown the right secret, so it may learn that its key is disabled or has expired."""
         if entry.disabled:
             raise refused("the API key is disabled")
@@ -187,7 +130,7 @@ class Keyring:
             raise GatewayError(Kind.FORBIDDEN, "this API key may not use this API", code="dialect_not_allowed")
         return entry.principal
 
-    def _lookup(self, token: bytes) -> _Entry:
+    def _lookup(self, token: bytes) -> Entry:
         if len(token) > _LONGEST:
             raise refused("the API key is not valid")
         digest = sha256(token).digest()
@@ -195,20 +138,9 @@ class Keyring:
         if entry is None:
             if token.startswith(b"dgm_") and not well_formed(token):
                 raise refused("the API key is mistyped or cut short: its checksum does not match")
+            if self._table.away:
+                message = "the API key is not known, and the store of keys cannot be read now"
+                raise GatewayError(Kind.OVERLOADED, message, code="keys_unavailable", retry_after=_RETRY_S)
             raise refused("the API key is not valid")
         self._known.add(token, digest)
         return entry
-
-
-def _salts(options: CacheSalt | None) -> Callable[[str, str | None], str | None]:
-    """(key, team) -> the salt of the callers that share a cache: 256 bits in 43 characters, as vLLM asks for. Gateways
-    with the same secret make the same salt. Without the secret nobody can compute it."""
-    if options is None:
-        return lambda key, team: None
-    secret, by_team = options.secret.encode(), options.by == "team"
-
-    def salt(key: str, team: str | None) -> str:
-        whose = f"team {team}" if by_team and team is not None else f"key {key}"
-        return urlsafe_b64encode(hmac_digest(secret, whose.encode(), "sha256")).rstrip(b"=").decode()
-
-    return salt

@@ -68,7 +68,7 @@ class PendingAuth(Struct, frozen=True):
     """The caller that a request names. If there is a `prove`, call it with (method, raw path, raw query, body)
     before anything is done for the request. It raises GatewayError when the signature is wrong.
 
-    lasting  the same headers mean the same caller for as long as this configuration holds: no clock was read
+    lasting  the same headers mean the same caller until the keys change: no clock was read
     """
 
     principal: Principal

@@ -23,6 +23,7 @@ class SealingSecrets:
     def __init__(self, seal: Seal | None, keys: Mapping[str, Key]) -> None:
         self._common = seal.secret.encode() if seal is not None else None
         self._keys = keys
+        self._stored: dict[str, bytes] = {}
         # By name; made when a text is sealed by another secret than its caller's.
         self._by_name: dict[bytes, bytes] = {}
 
@@ -33,6 +34,8 @@ class SealingSecrets:
         """The secret that seals the texts of the key `name`, or of the bearer of a token, which has another name."""
         if self._common is not None:
             return self._common
+        if (stored := self._stored.get(name)) is not None:
+            return stored
         key = self._keys.get(name)
         if key is not None and key.id is not None and key.hash is not None:
             return bytes.fromhex(key.hash.removeprefix("sha256:"))
@@ -40,9 +43,15 @@ class SealingSecrets:
             return key.aws_secret.encode()
         return _PROCESS
 
+    def add(self, name: str, seal: str) -> None:
+        """seal: of a key of the store. Texts of its callers stay readable after it was revoked."""
+        self._stored[name] = secret = bytes.fromhex(seal.removeprefix("sha256:"))
+        if self._by_name and self._common is None:
+            self._by_name[secret_name(secret)] = secret
+
     def find(self, name: bytes) -> bytes | None:
         """The secret with this name, None if it is not known here."""
         if not self._by_name:
-            every = {self.of(""), *map(self.of, self._keys)}
+            every = {self.of(""), *map(self.of, self._keys), *map(self.of, self._stored)}
             self._by_name = {secret_name(one): one for one in every}
         return self._by_name.get(name)

@@ -7,7 +7,7 @@ from gateway.config.aliases import Aliases
 from gateway.config.available import Available
 from gateway.config.faults import ConfigError, Fault
 from gateway.config.file_thread import FileThread, TooSlow
-from gateway.config.loading import config_file, load
+from gateway.config.loading import config_file, key_of, load
 from gateway.config.model import (
     Breaker,
     Config,
@@ -20,10 +20,11 @@ from gateway.config.routing import Mirror, Queue, SplitRule
 from gateway.config.schema import json_schema
 from gateway.config.secrets import plain_secrets
 from gateway.config.serving import Console, Cors, Listen, Tracing, is_loopback
-from gateway.config.sharing import CacheSalt, Jwt, Limit, Redis, Seal
+from gateway.config.sharing import Admin, CacheSalt, Jwt, Limit, Redis, Seal, StoredKeys
 from gateway.config.watch import Watch
 
 __all__ = [
+    "Admin",
     "Aliases",
     "Available",
     "Breaker",
@@ -46,12 +47,14 @@ __all__ = [
     "Relay",
     "Seal",
     "SplitRule",
+    "StoredKeys",
     "TooSlow",
     "Tracing",
     "Watch",
     "config_file",
     "is_loopback",
     "json_schema",
+    "key_of",
     "load",
     "plain_secrets",
 ]

@@ -30,7 +30,7 @@ def check(facts: Facts) -> Faults:
 
 
 def _who(facts: Facts) -> Faults:
-    keys = bool(facts.written.get("keys") or facts.written.get("jwt")) or facts.unread
+    keys = bool(facts.written.get("keys")) or facts.any_key
     match facts.written.get("auth"):
         case "keys" if not keys:
             yield ("auth",), "asks for keys, but there are none in keys or keys_file"
@@ -173,6 +173,27 @@ def _jwt(facts: Facts) -> Faults:
         yield ("jwt", "jwks_url"), "must begin with https://: an attacker who changes the answer can make tokens"
 
 
+def _admins(facts: Facts) -> Faults:
+    config = facts.config
+    clients = {key.hash for key in config.keys.values()}
+    holders: dict[str, str] = {}
+    for name, admin in config.admins.items():
+        if admin.hash in clients:
+            yield ("admins", name, "hash"), "is that of a client's key; an admin needs a key of its own"
+        if holders.setdefault(admin.hash, name) != name:
+            yield ("admins", name, "hash"), f"is the same as that of {holders[admin.hash]}"
+        if wrong := key_name_fault(name):
+            yield ("admins", name), wrong
+    by_token = config.jwt is not None and config.jwt.roles_claim is not None
+    for path, there in ((("admins",), facts.has("admins")), (("jwt", "roles_claim"), by_token)):
+        if there and not facts.has("keys_store"):
+            yield path, "has no effect without keys_store: keys in files are changed by their editors"
+        elif there and (config.metrics.listen is None or not config.metrics.enabled):
+            yield path, "needs metrics.listen, such as 127.0.0.1:9090: the admin API is served there"
+    if facts.has("stored_keys") and not facts.has("keys_store"):
+        yield ("stored_keys",), "has no effect without keys_store"
+
+
 def _shared_secrets(facts: Facts) -> Faults:
     for name, section in (("cache_salt", facts.config.cache_salt), ("seal", facts.config.seal)):
         if section is None:
@@ -193,6 +214,8 @@ def _redis(facts: Facts) -> Faults:
         ):
             if wanted:
                 yield (section, option), "needs a section redis"
+        if facts.has("keys_store"):
+            yield ("keys_store",), "needs a section redis"
     if redis is None:
         return
     where = [name for name in ("addresses", "url", "url_file", "url_env") if getattr(redis, name)]
@@ -242,7 +265,6 @@ def _matches(facts: Facts) -> Faults:
     keys = facts.entries("keys")
     teams = [options.get("team") for options in keys.values() if isinstance(options, dict)]
     names = {"key": keys, "team": {team for team in teams if isinstance(team, str)}, "model": facts.models}
-    tokens = facts.has("jwt") or facts.unread  # tokens of an identity provider may bring any
     for index, limit in facts.limits():
         for dimension, values in limit.match.items():
             path = ("limits", index, "match", dimension)
@@ -254,7 +276,7 @@ def _matches(facts: Facts) -> Faults:
                         yield (*path, at), "must be one IP address; networks are not matched"
                     continue
                 known = names[dimension]
-                if value not in known and (known if dimension == "model" else not tokens):
+                if value not in known and (known if dimension == "model" else not facts.any_key):
                     yield (*path, at), Unknown(_STRANGERS[dimension], value, known)
 
 
@@ -334,6 +356,7 @@ _RULES: tuple[tuple[Callable[[Facts], Faults], *tuple[str, ...]], ...] = (
     (_console, "auth", "metrics"),
     (_redis,),
     (_jwt,),
+    (_admins, "metrics", "jwt"),
     (_shared_secrets, "auth"),
     (_tracing,),
     (_keys,),

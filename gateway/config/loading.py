@@ -13,8 +13,19 @@ from pydantic_core import ErrorDetails
 from gateway.config.available import Available
 from gateway.config.checks import check
 from gateway.config.environment import FILE_VARIABLE, merged, read_environment
-from gateway.config.faults import Fault, Message, Path, Position, Positions, Unknown, config_error, locate
-from gateway.config.model import Config, resolved_auth
+from gateway.config.faults import (
+    Fault,
+    Message,
+    Path,
+    Position,
+    Positions,
+    Unknown,
+    config_error,
+    locate,
+    masked,
+    shown,
+)
+from gateway.config.model import Config, Key, resolved_auth
 from gateway.config.rules import ENTRIES, facts_of
 from gateway.config.secrets import read_secrets, with_secrets
 from gateway.config.source import NOT_READ, Unreadable, read_yaml
@@ -72,6 +83,19 @@ def load(
     return with_secrets(config, secrets)
 
 
+def key_of(config: Config, known: Available | None, name: str, options: Mapping[str, Any]) -> Key:
+    """The key `name` with `options`, checked as an entry of the file is, beside the rest of `config`. Raises ValueError
+    with every fault, as `option: what is wrong`."""
+    validated, faults, wrong = _validated({"keys": {name: options}})
+    models = {model: {"aliases": list(one.aliases)} for model, one in config.models.items()}
+    written = {"models": models, "keys": {name: options}, "keys_store": config.keys_store, "redis": config.redis}
+    facts = facts_of(config.model_copy(update={"keys": validated.keys}), written, known, wrong, False)
+    faults += [(path, message) for path, message in check(facts) if path[:2] == ("keys", name)]
+    if faults:
+        raise ValueError("; ".join(masked(f"{shown(path[2:]) or 'name'}: {what}") for path, what in faults))
+    return validated.keys[name]
+
+
 class Written:
     """All values before validation, from every place, and the position of each.
 
@@ -95,7 +119,8 @@ class Written:
         values, positions, faults = read_environment(environ, self.values)
         self._overlay(values, positions)
         self.faults += faults
-        self._add_keys_file()
+        for section in ("keys", "admins"):
+            self._add_entries(section)
         self._resolve_paths()
 
     def _read(self, path: FilePath, name: str, at: Path) -> dict[str, Any]:
@@ -119,24 +144,26 @@ class Written:
         self.positions = {**positions, **kept} if leaves else {**positions, **self.positions}
         self.values = merged({name: value for name, value in self.values.items() if value is not None}, values)
 
-    def _add_keys_file(self) -> None:
-        name = self.values.get("keys_file")
+    def _add_entries(self, section: str) -> None:
+        """Adds the entries of the section's own file."""
+        option = f"{section}_file"
+        name = self.values.get(option)
         if not isinstance(name, str) or not name:
             return
         path = self._folder / name
         try:
-            more = self._read(path, os.fspath(path), ("keys",))
+            more = self._read(path, os.fspath(path), (section,))
         except Unreadable as stop:
-            self.unread = True
+            self.unread = self.unread or section == "keys"
             unopened = str(stop).startswith(NOT_READ)
-            option = locate(self.positions, ("keys_file",))
-            self.faults.append(Fault(option, f"names a file that {stop}") if unopened else stop.fault)
+            place = locate(self.positions, (option,))
+            self.faults.append(Fault(place, f"names a file that {stop}") if unopened else stop.fault)
             return
-        keys = self.values.get("keys") or {}
-        if isinstance(keys, dict):
-            for key in keys.keys() & more.keys():
-                self.faults.append(Fault(locate(self.positions, ("keys", key)), "is also in keys_file"))
-            self.values["keys"] = {**more, **keys}
+        entries = self.values.get(section) or {}
+        if isinstance(entries, dict):
+            for entry in entries.keys() & more.keys():
+                self.faults.append(Fault(locate(self.positions, (section, entry)), f"is also in {option}"))
+            self.values[section] = {**more, **entries}
 
     def _resolve_paths(self) -> None:
         """Makes names of files relative to the configuration's folder."""

@@ -34,7 +34,19 @@ from gateway.config.kinds import (
 from gateway.config.routing import KvEvents, Mirror, Policy, Prefill, Queue, Reason, Routing, SplitRule, WorkerOptions
 from gateway.config.section import Section
 from gateway.config.serving import Console, Cors, Listen, Log, Metrics, Tracing
-from gateway.config.sharing import Accounting, CacheSalt, Jwt, KeyLimits, Limit, Limiter, Redis, Seal, Store
+from gateway.config.sharing import (
+    Accounting,
+    Admin,
+    CacheSalt,
+    Jwt,
+    KeyLimits,
+    Limit,
+    Limiter,
+    Redis,
+    Seal,
+    Store,
+    StoredKeys,
+)
 from gateway.core.ports import Deadlines as TransportDeadlines
 from gateway.core.ports import Moves, Settings
 
@@ -282,7 +294,7 @@ class Breaker(Section):
 
 def resolved_auth(written: Mapping[str, Any]) -> Any:
     """The value of `auth`: if it is absent, "keys" if anything names callers, else "open"."""
-    named = any(written.get(name) for name in ("keys", "keys_file", "jwt"))
+    named = any(written.get(name) for name in ("keys", "keys_file", "keys_store", "jwt"))
     return written["auth"] if written.get("auth") is not None else "keys" if named else "open"
 
 
@@ -306,6 +318,14 @@ class Config(BaseModel):
     keys_file: str | None = Field(default=None, min_length=1)
     """Another file with keys by name, such as a mounted secret; relative to this one. Changes are picked up within 2
     s."""
+    keys_store: Literal["redis"] | None = None
+    """Further keys, which are made and revoked while gateways run: those in the server of `redis`; see
+    docs/keys.md."""
+    stored_keys: StoredKeys = StoredKeys()
+    admins: dict[Name, Admin] = {}
+    """Admins of the keys in `keys_store`, by name."""
+    admins_file: str | None = Field(default=None, min_length=1)
+    """Another file with admins by name; relative to this one. Changes are picked up within 2 s."""
     models: dict[Name, Model] = {}
     """Models by the name that clients use."""
     dialects: dict[Name, DialectOptions] = {}
@@ -353,7 +373,8 @@ class Config(BaseModel):
     @property
     def caller_files(self) -> tuple[str, ...]:
         """The files, once loaded, that name callers: they may change while the gateway runs."""
-        found = [self.keys_file, self.jwt.jwks_file if self.jwt is not None else None, self.console.key_file]
+        found = [self.keys_file, self.admins_file, self.console.key_file]
+        found.append(self.jwt.jwks_file if self.jwt is not None else None)
         found += [key.aws_secret_file for key in self.keys.values()]
         return tuple(dict.fromkeys(name for name in found if name is not None))
 

@@ -107,8 +107,7 @@ def _split(facts: Facts, name: str, model: Model) -> Faults:
         path = ("models", name, "split", index)
         yield from _other(facts, name, ("split", index, "model"), rule.model)
         for at, key in enumerate(rule.keys or ()):
-            # Tokens of an identity provider may bring any.
-            if key not in facts.entries("keys") and not (facts.has("jwt") or facts.unread):
+            if key not in facts.entries("keys") and not facts.any_key:
                 yield (*path, "keys", at), Unknown("is not a key", key, facts.entries("keys"))
         for header in rule.headers:
             if fault := header_name_fault(header):

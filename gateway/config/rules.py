@@ -12,7 +12,7 @@ from gateway.config.kinds import header_fault, is_pattern
 from gateway.config.model import Config
 from gateway.config.sharing import Limit
 
-ENTRIES = ("keys", "models", "dialects", "limits")
+ENTRIES = ("keys", "admins", "models", "dialects", "limits")
 """Sections whose entries stand for themselves: a wrong one does not spoil the others."""
 
 
@@ -37,6 +37,11 @@ class Facts(NamedTuple):
     def has(self, name: str) -> bool:
         """Whether there is a section `name`, right or wrong."""
         return self.written.get(name) is not None
+
+    @property
+    def any_key(self) -> bool:
+        """Whether there may be callers, and teams of theirs, that this configuration does not name."""
+        return self.unread or self.has("jwt") or self.has("keys_store")
 
     def entries(self, name: str) -> Mapping[str, Any]:
         """The entries of a mapping of names as they were written."""

@@ -123,11 +123,12 @@ class _Reading:
             self.secrets.setdefault(at, {})[name] = secret
 
     def console(self, config: Config) -> None:
-        """The console's key must not be a client's."""
+        """The console's key must be nobody else's."""
         key = self.secrets.get(("console",), {}).get("key", "")
-        if f"sha256:{sha256(key.encode()).hexdigest()}" in {one.hash for one in config.keys.values()}:
-            option = "key_env" if config.console.key_env is not None else "key_file"
-            self.fault(("console", option), "leads to a client's key; the console needs one of its own")
+        option = "key_env" if config.console.key_env is not None else "key_file"
+        for whose, entries in (("a client's", config.keys), ("an admin's", config.admins)):
+            if f"sha256:{sha256(key.encode()).hexdigest()}" in {one.hash for one in entries.values()}:
+                self.fault(("console", option), f"leads to {whose} key; the console needs one of its own")
 
     def key_set(self, file_name: str, known: Available | None) -> None:
         """The keys of an identity provider."""

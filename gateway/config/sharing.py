@@ -10,7 +10,9 @@ from gateway.config.kinds import (
     Address,
     Bytes,
     Flag,
+    Hash,
     KeySetUrl,
+    Name,
     RedisServer,
     RedisUrl,
     Seconds,
@@ -155,11 +157,36 @@ class Jwt(Section):
     """Claim that names the team."""
     models_claim: str | None = Field(default=None, min_length=1)
     """Claim that lists the models it may use. Absent: all models."""
+    roles_claim: str | None = Field(default=None, min_length=1)
+    """Claim that lists roles for the admin API: `dragoman-admin` for all keys, `dragoman-team-admin` for the team's.
+    Absent: tokens have none."""
 
     @property
     def keys_text(self) -> str | None:
         """The content of `jwks_file`, read by `load`."""
         return self.held("keys_text")
+
+
+class Admin(Section):
+    """One admin of the keys in `keys_store`, by the hash of a key of its own. `dragoman keys new` makes one."""
+
+    hash: Hash
+    """`sha256:` and the SHA-256 of the whole key in hexadecimal."""
+    id: str | None = Field(default=None, pattern=r"^[0-9a-z]{4,32}$")
+    """The id inside a `dgm_` key, to find its entry by."""
+    teams: tuple[Name, ...] | None = Field(default=None, min_length=1, max_length=1000)
+    """Only keys of these teams. Absent: all keys."""
+
+
+class StoredKeys(Section):
+    """Bounds of the keys in `keys_store`."""
+
+    hold_s: Seconds = Field(default=float(_DAY), ge=1, le=31 * _DAY)
+    """How long the known keys go on working while Redis is away, or after it has lost them."""
+    max_keys: Whole = Field(default=10_000, ge=1, le=100_000)
+    """Most keys that are not revoked. As many of those that were revoked last are remembered."""
+    max_audit: Whole = Field(default=100_000, ge=1000, le=10_000_000)
+    """About how many changes the audit record holds."""
 
 
 class SharedSecret(Section):

@@ -34,9 +34,9 @@ _NOBODY = PendingAuth(ANONYMOUS)
 
 
 class _KnownCaller(NamedTuple):
-    """The caller that sent a head: the same for later requests with it, as long as configuration and dialect are."""
+    """The caller that sent a head: the same for later requests with it, as long as keys and dialect are."""
 
-    runtime: Runtime
+    identify: object
     dialect: str
     pending: PendingAuth
     waits: Waits | None
@@ -340,13 +340,13 @@ class RequestHandler:
             return _NOBODY
         # The head tells the caller. While the head stays the same, so does the caller, unless that depends on a clock.
         known = self.request.head.caller
-        if type(known) is _KnownCaller and known.runtime is self.runtime and known.dialect == record.dialect:
+        if type(known) is _KnownCaller and known.identify is self.runtime.identify and known.dialect == record.dialect:
             pending, self._waits = known.pending, known.waits
         else:
             pending = self.runtime.identify(self.request.headers, record.dialect)
             self._waits = client_waits(self.request.headers)
             if pending.lasting:
-                self.request.head.caller = _KnownCaller(self.runtime, record.dialect, pending, self._waits)
+                self.request.head.caller = _KnownCaller(self.runtime.identify, record.dialect, pending, self._waits)
         if pending.prove is None:
             record.key, record.team = pending.principal.key, pending.principal.team
         return pending

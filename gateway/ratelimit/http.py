@@ -20,7 +20,7 @@ from gateway.ratelimit.model import Limited, LimitHeaders, LimitState, Plan, Sub
 from gateway.ratelimit.plan import Layout
 from gateway.ratelimit.redis.store import RedisStore
 from gateway.ratelimit.reservation import Reservation
-from gateway.ratelimit.rules import Limits, estimator
+from gateway.ratelimit.rules import Limits, estimator, key_rules
 
 _HEADERS: dict[str, tuple[bytes, bytes, bytes]] = {
     kind: (
@@ -102,6 +102,12 @@ class HttpRateLimiter:
         # A rule by address that a reload replaced is enforced for a while longer.
         self._by_address = self._by_address or limits.by_address
         self._trusted = [ip_network(one) for one in config.listen.trusted_proxies]
+
+    def own(self, key: str, limits: object) -> None:
+        """The limits of a key of the store; None for none."""
+        found = key_rules(key, limits)
+        self._measured = self._measured or any(KINDS[rule.kind].measured for rule in found)
+        self.limiter.own(key, found)
 
     async def start(self) -> None:
         if not self._running:

@@ -138,6 +138,11 @@ class SubjectLimiter:
         self._replaced = [*self._replaced, Replaced(old, index, now, _REPLACED_SLOTS)][-_GENERATIONS:]
         self._retire(now)
 
+    def own(self, key: str, rules: Sequence[Limit]) -> None:
+        """Replaces the rules of one key of the store; see `use` for its counters."""
+        if self._index.own(key, rules):
+            self._plans = Plans(self._index, self.store.layout, self._replaced, monotonic())
+
     def _retire(self, now: float) -> None:
         """Forgets replaced rules whose time is over."""
         self._replaced = [one for one in self._replaced if one.ends and one.ends[-1] > now]

@@ -64,6 +64,7 @@ class RuleIndex:
         self.models: set[str] = set()
         self._general: list[Shaped] = []
         self._matching: dict[tuple[Dimension, str], list[Shaped]] = {}
+        self._own: dict[str, list[Shaped]] = {}
         for place, rule in enumerate(self.rules):
             self.longest[rule.kind] = max(self.longest.get(rule.kind, 0.0), rule.per_s)
             self.windows.add((rule.kind, rule.per_s))
@@ -81,6 +82,15 @@ class RuleIndex:
     def of(cls, rules: Sequence[Limit] | RuleIndex) -> RuleIndex:
         return rules if isinstance(rules, RuleIndex) else cls(rules)
 
+    def own(self, key: str, rules: Sequence[Limit]) -> bool:
+        """Replaces the rules of one key of the store. They come first, as those of the other keys do. Returns whether
+        that changes something."""
+        shaped = [(-1, rule, KINDS[rule.kind].shape(rule, rule.limit)) for rule in rules]
+        before = self._own.pop(key, [])
+        if shaped:
+            self._own[key] = shaped
+        return shaped != before
+
     def candidates(self, subject: Subject) -> Sequence[Shaped]:
         """Those rules that may apply to `subject`, in their order."""
         found = [
@@ -88,6 +98,7 @@ class RuleIndex:
             for dimension in DIMENSIONS
             for shaped in self._matching.get((dimension, getattr(subject, dimension)), ())
         ]
+        found += self._own.get(subject.key or "", ())
         return sorted([*found, *self._general], key=itemgetter(0)) if found else self._general
 
 

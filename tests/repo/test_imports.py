@@ -31,6 +31,7 @@ ARROWS: dict[str, set[str]] = {
     "server": CORE | {"config", "light_task"},
     "ratelimit": CORE | {"config", "light_task", "redis"},
     "pipeline": CORE | {"auth", "config", "light_task", "translation", "wire"},
+    "admin": CORE | {"auth", "config"},
     "console": CORE | {"config", "fleet", "observe", "pipeline", "ratelimit", "translation"},
 }
 EVERYTHING = {"app", "cli"}

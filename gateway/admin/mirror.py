@@ -1,0 +1,237 @@
+"""The keys of the store in this process: the one that requests are identified by, without a question to Redis.
+
+It follows the stream of changes: one call waits at Redis for the next change, and takes it in as it comes. Whenever the
+connection was lost, or the version there is another than that of the last change here, everything is read again: no
+change is missed. A gateway that knows a later version of a key than Redis has, because Redis lost its last writes or
+came back from a copy, keeps its own and writes it back: what was revoked once stays revoked. A key that vanished from
+Redis was not revoked, since a revoked one stays there as such; it works on for as long as while Redis is away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from gateway.admin.durable import doubt
+from gateway.admin.store import Change, Event, KeyStore, Other, StoreDown, decoded
+from gateway.auth import KeyTable, StoredKey
+from gateway.config import StoredKeys
+from gateway.core.background import keep_running
+
+_WAIT_S = 1.0
+"""How long one call waits for a change; then the versions are compared."""
+_RETRY_S = 0.5
+_FIRST_S = 4.0
+"""How long a start waits for the keys."""
+
+
+class InForce(NamedTuple):
+    """The table of the configuration in force, and its limits: both learn of each change."""
+
+    table: KeyTable
+    limits: Callable[[str, object], None]
+
+
+class KeyMirror:
+    """keys: by name, those that were revoked too, as long as they are remembered. revoked: their versions. up: whether
+    Redis answers; None before the first answer. log: called with a level, an event and facts."""
+
+    def __init__(
+        self,
+        store: KeyStore,
+        options: StoredKeys,
+        log: Callable[..., None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.store = store
+        self.options = options
+        self.keys: dict[str, StoredKey] = {}
+        self.revoked: dict[str, int] = {}
+        self.up: bool | None = None
+        self._log = log
+        self._clock = clock
+        self._in_force: InForce | None = None
+        self._heard = clock()
+        self._over = False
+        self._version = 0
+        self._last = "0-0"
+        self._missing: dict[str, float] = {}
+        self._ignored: set[str] = set()
+        self._following: asyncio.Task[None] | None = None
+
+    # -- the configuration in force ---------------------------------------------------------------------------------
+
+    def known(self) -> list[StoredKey]:
+        """Those that are in force now, for a table that is made of them."""
+        return [] if self._over else list(self.keys.values())
+
+    def use(self, in_force: InForce, known: Sequence[StoredKey]) -> None:
+        """From now on these learn of each change. known: what the table was made of."""
+        before = {key.name: key.version for key in known}
+        self._in_force = in_force
+        in_force.table.away = not self.up
+        for key in self.known():
+            if before.get(key.name) != key.version:
+                self._put(key)
+
+    def _put(self, key: StoredKey) -> None:
+        if self._in_force is not None:
+            if not self._in_force.table.put(key):
+                self._log("error", "key refused, the configuration has it", key=key.name)
+            self._in_force.limits(key.name, key.limits if key.revoked is None else None)
+
+    def _forget(self, name: str) -> None:
+        if self._in_force is not None:
+            self._in_force.table.forget(name)
+            self._in_force.limits(name, None)
+
+    # -- following --------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Reads the keys, and follows them. Does not raise if Redis is away: then they come when it does."""
+        if self._following is None:
+            read = asyncio.Event()
+            self._following = asyncio.create_task(self._follow(read))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_FIRST_S):
+                    await read.wait()
+
+    async def _follow(self, read: asyncio.Event) -> None:
+        while True:
+            with keep_running("keys of the store"):
+                try:
+                    await self._read_all()
+                    read.set()
+                    while await self._read_on():
+                        pass
+                    continue
+                except StoreDown as down:
+                    self._away(str(down))
+                    read.set()
+            await asyncio.sleep(_RETRY_S)
+
+    async def _read_all(self) -> None:
+        self._last = await self.store.last()
+        version = await self.store.version()
+        seen, later = set(), []
+        async for page in self.store.pages():
+            for name, text in page:
+                seen.add(name)
+                key = decoded(text)
+                if key is None or key.name != name:
+                    self._ignore(name)
+                elif (own := self.keys.get(name)) is None or key.version > own.version:
+                    self._take(key)
+                else:
+                    if self._over:
+                        self._put(own)
+                    if key.version < own.version:
+                        later.append((own, key.version))
+            await asyncio.sleep(0)
+        lost = [name for name, key in self.keys.items() if name not in seen and key.revoked is None]
+        if lost and not self._missing:
+            self._log("error", "keys lost by their store", keys=len(lost), hold_s=self.options.hold_s)
+        self._missing = {name: self._missing.get(name, self._clock()) for name in lost}
+        self._version = version
+        await self._back()
+        for own, there in later:
+            await self._repair(own, there)
+
+    async def _read_on(self) -> bool:
+        """Takes in the next changes; False if everything has to be read again."""
+        version = self._version
+        if not (changes := await self.store.news(self._last, _WAIT_S)):
+            version = await self.store.version()
+            if version != self._version:  # a change that has just come, or one that was missed
+                changes = await self.store.news(self._last, 0)
+        self._heard = self._clock()
+        for change in changes:
+            if not self._learn(change):
+                return False
+        for name, since in list(self._missing.items()):
+            if self._heard - since >= self.options.hold_s:
+                del self._missing[name]
+                self.keys.pop(name, None)
+                self._forget(name)
+        return bool(changes) or version == self._version
+
+    def _learn(self, change: Change) -> bool:
+        """False if a change before it was missed."""
+        self._last = change.id
+        if change.version > self._version:
+            if change.after != self._version:
+                return False
+            self._version = change.version
+        if change.key is None:
+            self._ignore(change.event.name)
+        else:
+            self.learn(change.key)
+        return True
+
+    def learn(self, key: StoredKey) -> None:
+        """A change that is in the store."""
+        own = self.keys.get(key.name)
+        if own is None or key.version > own.version:
+            self._take(key)
+
+    def _take(self, key: StoredKey) -> None:
+        self.keys[key.name] = key
+        self._missing.pop(key.name, None)
+        self.revoked.pop(key.name, None)
+        if key.revoked is not None:
+            if oldest := self.dropped():
+                del self.keys[oldest], self.revoked[oldest]
+            self.revoked[key.name] = key.version
+        self._put(key)
+
+    def dropped(self) -> str:
+        """The revoked key that is forgotten as the next one is revoked; "" while there is room."""
+        full = len(self.revoked) >= self.options.max_keys
+        return min(self.revoked, key=self.revoked.__getitem__) if full else ""
+
+    def _ignore(self, name: str) -> None:
+        if name not in self._ignored and len(self._ignored) < self.options.max_keys:
+            self._ignored.add(name)
+            self._log("warning", "key ignored, it is malformed", key=name)
+
+    async def _repair(self, own: StoredKey, there: int) -> None:
+        event = Event(time.time(), "gateway", "repair", own.name, own.team)
+        try:
+            version = await self.store.change(own, there, event)
+        except Other:  # another gateway did so, or an admin
+            return
+        self._log("error", "key repaired, its last change was lost", key=own.name, version=version)
+
+    # -- Redis comes and goes ---------------------------------------------------------------------------------------
+
+    async def _back(self) -> None:
+        self._heard, self._over = self._clock(), False
+        if self.up:
+            return
+        self.up = True
+        if self._in_force is not None:
+            self._in_force.table.away = False
+        self._log("info", "keys of the store known", keys=len(self.keys))
+        if (why := await doubt(self.store)) is not None:
+            self._log("warning", "the store of keys may lose them", reason=why)
+
+    def _away(self, reason: str) -> None:
+        if self.up is not False:
+            self._log("warning", "the store of keys is away", reason=reason, hold_s=self.options.hold_s)
+        self.up = False
+        if self._in_force is not None:
+            self._in_force.table.away = True
+        if not self._over and self._clock() - self._heard >= self.options.hold_s:
+            self._over = True
+            for name in self.keys:
+                self._forget(name)
+            self._log("error", "keys refused, store away too long", keys=len(self.keys))
+
+    async def close(self) -> None:
+        if self._following is not None:
+            self._following.cancel()
+            await asyncio.wait([self._following])
+        await self.store.close()

@@ -1,0 +1,205 @@
+"""The keys of `keys_store` in Redis, and the record of all changes; docs/keys.md has the format.
+
+    {NAMESPACE-keys}            a hash: name -> the version of the key's last change, a space, the key as JSON
+    {NAMESPACE-keys}:version    the last version
+    {NAMESPACE-keys}:changes    a stream: `event` is who did what as JSON, `key` the key as it was then, as in the hash,
+                                `after` the version before
+    {NAMESPACE-keys}:once:SUM   the name that a creation with an Idempotency-Key made
+
+A version is the time of the change in microseconds, or one more than the version before: it grows even if Redis has
+lost what it held. One script makes a change, so that key, version and record never disagree.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Sequence
+from hashlib import sha256
+from typing import Any, NamedTuple
+
+import msgspec
+
+from gateway.auth import StoredKey
+
+_TIMEOUT_S = 2.0
+_PAGE = 200
+"""Keys or changes that are read, and taken in, in one turn of the event loop."""
+MOST_BYTES = 8192
+"""Bytes of one key as JSON."""
+ONCE_S = 86_400
+"""How long a creation is recognised by its Idempotency-Key."""
+
+_CHANGE = """
+local name, expected, text, event, max_audit, once, once_ms, dropped = unpack(ARGV)
+if once ~= '' then
+  local done = redis.call('GET', KEYS[4])
+  if done then return {'done', done} end
+end
+local before = redis.call('HGET', KEYS[1], name)
+if (before and string.match(before, '^%d+') or '0') ~= expected then return {'other', before or ''} end
+local now = redis.call('TIME')
+local last = redis.call('GET', KEYS[2]) or '0'
+local version = math.max(now[1] * 1000000 + now[2], tonumber(last) + 1)
+version = string.format('%.0f', version)
+redis.call('SET', KEYS[2], version)
+redis.call('HSET', KEYS[1], name, version .. ' ' .. text)
+if dropped ~= '' then redis.call('HDEL', KEYS[1], dropped) end
+redis.call('XADD', KEYS[3], 'MAXLEN', '~', max_audit, '*', 'event', event, 'key', version .. ' ' .. text, 'after', last)
+if once ~= '' then redis.call('SET', KEYS[4], once, 'PX', once_ms) end
+return {'made', version}
+"""
+
+_encode = msgspec.json.Encoder().encode
+_decoder = msgspec.json.Decoder(StoredKey)
+
+
+class StoreDown(Exception):
+    """Redis does not answer, or not as it should; the message is the class of the error."""
+
+
+class Event(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=False):
+    """One line of the audit record. at: Unix seconds; what: create, update, rotate, revoke, import or repair; options:
+    the names of those that were given."""
+
+    at: float
+    by: str
+    what: str
+    name: str
+    team: str | None = None
+    options: tuple[str, ...] = ()
+
+
+class Change(NamedTuple):
+    """An entry of the stream. key is None if it cannot be read; version is its own, after that of the change before."""
+
+    id: str
+    event: Event
+    key: StoredKey | None
+    version: int
+    after: int
+
+
+class Other(Exception):
+    """The key is not as the change expected it. key: as it is; None without one."""
+
+    def __init__(self, key: StoredKey | None) -> None:
+        super().__init__()
+        self.key = key
+
+
+class Done(Exception):
+    """A creation with the same Idempotency-Key was made before. what: its `once`."""
+
+    def __init__(self, what: bytes) -> None:
+        super().__init__()
+        self.what = what
+
+
+def decoded(text: bytes) -> StoredKey | None:
+    """The key in a value of the hash; None if it is malformed."""
+    version, _, rest = text.partition(b" ")
+    try:
+        return msgspec.structs.replace(_decoder.decode(rest), version=int(version))
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return None
+
+
+class KeyStore:
+    """connect: gives (a redis-py client, all that must be closed in the end); called once, at the first use. Every
+    method raises StoreDown."""
+
+    def __init__(self, namespace: str, max_audit: int, connect: Callable[[], tuple[Any, list[Any]]]) -> None:
+        self._base = f"{{{namespace}-keys}}"
+        self._changes = self._base + ":changes"
+        self._max_audit = max_audit
+        self._connect = connect
+        self._client: Any = None
+        self._to_close: list[Any] = []
+
+    @contextlib.asynccontextmanager
+    async def asked(self, more_s: float = 0.0) -> AsyncIterator[Any]:
+        """The client, for one call. more_s: that it may take beyond the usual."""
+        try:
+            async with asyncio.timeout(_TIMEOUT_S + more_s):
+                if self._client is None:
+                    self._client, self._to_close = self._connect()
+                yield self._client
+        except (Other, Done):
+            raise
+        except Exception as error:  # whatever the server or the network does
+            raise StoreDown(type(error).__name__) from error
+
+    async def change(
+        self, key: StoredKey, expected: int, event: Event, once: tuple[str, bytes] | None = None, drop: str = ""
+    ) -> int:
+        """Writes `key` if its version there is `expected`, 0 for none, and returns the new version. once: the secret
+        name of the change, and what `Done` shows if it comes again. drop: a revoked key to forget, or "".
+
+        Raises Other, Done.
+        """
+        name, what = once if once is not None else ("", b"")
+        names = (self._base, self._base + ":version", self._changes, self._once(name))
+        text = _encode(msgspec.structs.replace(key, version=0))
+        words = (key.name, expected, text, _encode(event), self._max_audit, what, ONCE_S * 1000, drop)
+        async with self.asked() as client:
+            answer, found = await client.eval(_CHANGE, len(names), *names, *words)
+            if answer == b"done":
+                raise Done(found)
+            if answer == b"other":
+                raise Other(decoded(found) if found else None)
+            return int(found)
+
+    def _once(self, name: str) -> str:
+        return f"{self._base}:once:{sha256(name.encode()).hexdigest()}"
+
+    async def version(self) -> int:
+        """The last version; 0 for a store that is empty."""
+        async with self.asked() as client:
+            return int(await client.get(self._base + ":version") or 0)
+
+    async def last(self) -> str:
+        """The id of the last change."""
+        async with self.asked() as client:
+            found = await client.xrevrange(self._changes, count=1)
+            return found[0][0].decode() if found else "0-0"
+
+    async def pages(self) -> AsyncIterator[Sequence[tuple[str, bytes]]]:
+        """All names with their values, some twice if the store changes."""
+        cursor = 0
+        while True:
+            async with self.asked() as client:
+                cursor, found = await client.hscan(self._base, cursor, count=_PAGE)
+            yield [(name.decode(errors="replace"), text) for name, text in found.items()]
+            if not cursor:
+                return
+
+    async def news(self, after: str, wait_s: float) -> Sequence[Change]:
+        """The changes after the id `after`, as soon as there are some; none after `wait_s` seconds."""
+        async with self.asked(wait_s) as client:
+            block = round(wait_s * 1000) or None  # 0 would be for ever
+            found = await client.xread({self._changes: after}, count=_PAGE, block=block)
+        return [_change(one) for _, entries in found or () for one in entries]
+
+    async def record(self, before: str | None, count: int) -> Sequence[Change]:
+        """The changes before the id `before`, or the last ones, the newest first."""
+        async with self.asked() as client:
+            found = await client.xrevrange(self._changes, max="+" if before is None else "(" + before, count=count)
+        return [_change(one) for one in found]
+
+    async def close(self) -> None:
+        for client in self._to_close:
+            with contextlib.suppress(Exception):
+                await client.aclose()
+
+
+def _change(entry: tuple[bytes, dict[bytes, bytes]]) -> Change:
+    id_, fields = entry
+    try:
+        event = msgspec.json.decode(fields[b"event"], type=Event)
+    except (msgspec.MsgspecError, KeyError):
+        event = Event(0.0, "?", "?", "?")
+    text = fields.get(b"key", b"")
+    version, after = text.partition(b" ")[0], fields.get(b"after", b"")
+    numbers = (int(one) if one.isdigit() else -1 for one in (version, after))
+    return Change(id_.decode(), event, decoded(text), *numbers)

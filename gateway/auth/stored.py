@@ -1,0 +1,67 @@
+"""One key that was made while gateways ran, as the store of `keys_store` holds it: its options and its history.
+
+Its options are those of an entry in gateway.yaml (`gateway.config.Key`), but for pairs that sign requests: the secret
+of such a pair would have to be stored itself.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+Hash = Annotated[str, Meta(pattern="^sha256:[0-9a-f]{64}$")]
+_Name = Annotated[str, Meta(min_length=1, max_length=200)]
+MOST_OLD = 4
+"""Replaced secrets of one key that are still valid."""
+
+
+class OldSecret(Struct, frozen=True, omit_defaults=True):
+    """A secret that was replaced and is valid until then, in Unix seconds."""
+
+    hash: Hash
+    until: float
+    id: str | None = None
+
+
+class OwnLimits(Struct, frozen=True, omit_defaults=True):
+    """See `gateway.config.sharing.KeyLimits`."""
+
+    requests: int | None = None
+    tokens: int | None = None
+    concurrency: int | None = None
+    streams: int | None = None
+    connections: int | None = None
+
+
+class StoredKey(Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """A key and what became of it. Times are Unix seconds.
+
+    name to limits  see `gateway.config.Key`
+    old             replaced secrets
+    seal            the hash of its first secret, by which its callers' texts are sealed, whatever replaces that
+    created_by      the admin
+    revoked         when it was refused for ever; None while it was not
+    version         of the change that made it so: grows with every change of any key. Not a part of the stored text
+    """
+
+    name: _Name
+    hash: Hash
+    id: str | None = None
+    team: _Name | None = None
+    models: tuple[_Name, ...] | None = None
+    aliases: dict[_Name, _Name] = {}
+    dialects: tuple[_Name, ...] | None = None
+    expires: datetime | None = None
+    disabled: bool = False
+    priority: Annotated[int, Meta(ge=-100, le=100)] = 0
+    limits: OwnLimits | None = None
+    old: Annotated[tuple[OldSecret, ...], Meta(max_length=MOST_OLD)] = ()
+    seal: Hash
+    created: float
+    created_by: str
+    changed: float
+    changed_by: str
+    revoked: float | None = None
+    version: int = 0

@@ -1,0 +1,128 @@
+"""The keys of one configuration and of the store, found by what callers send."""
+
+from __future__ import annotations
+
+from base64 import urlsafe_b64encode
+from collections.abc import Callable, Iterable
+from hmac import digest as hmac_digest
+
+from msgspec import Struct
+
+from gateway.auth.principal import Principal
+from gateway.auth.sealing import SealingSecrets
+from gateway.auth.stored import StoredKey
+from gateway.config import Aliases, CacheSalt, Config, Key
+
+
+class Entry(Struct, frozen=True):
+    """The caller of a key. expires is in Unix seconds."""
+
+    principal: Principal
+    expires: float | None
+    disabled: bool
+
+
+class KeyTable:
+    """Making it takes time in proportion to the keys, so a reload makes it in a thread. The keys of the configuration
+    stay; those of the store come, change and go by `put` and `forget`.
+
+    by_digest      SHA-256 of a key -> its caller
+    by_access_key  id of an AWS pair -> its caller and its secret
+    sealing        the secrets that seal the texts of callers
+    salt           (key, team) -> the salt of the callers that share a cache
+    priorities     those that keys have or had
+    away           the store cannot be read: a key that is not known here may be good
+    changed        called when a key of the store came, changed or went
+    """
+
+    def __init__(self, config: Config, stored: Iterable[StoredKey] = ()) -> None:
+        self._config = config
+        self.by_digest: dict[bytes, Entry] = {}
+        self.by_access_key: dict[str, tuple[Entry, str]] = {}
+        self.sealing = SealingSecrets(config.seal, config.keys)
+        self.salt = _salts(config.cache_salt)
+        self.priorities = {key.priority for key in config.keys.values()}
+        self.away = config.keys_store is not None
+        self.changed: Callable[[], None] = lambda: None
+        self._stored: dict[str, tuple[bytes, ...]] = {}
+        for name, key in config.keys.items():
+            entry = Entry(self._principal(name, key), key.expires.timestamp() if key.expires else None, key.disabled)
+            if key.aws_access_key_id is not None and key.aws_secret is not None:
+                self.by_access_key[key.aws_access_key_id] = (entry, key.aws_secret)
+            if key.hash is not None:
+                self.by_digest[_digest(key.hash)] = entry
+        for one in stored:
+            self.put(one)
+
+    def __repr__(self) -> str:
+        return "KeyTable()"
+
+    @property
+    def stored(self) -> int:
+        """How many keys of the store are in force."""
+        return len(self._stored)
+
+    def put(self, key: StoredKey) -> bool:
+        """The key of the store is in force as it is now: not at all if it was revoked. False if it could not be, as
+        another key has its name or its secret."""
+        for digest in self._stored.pop(key.name, ()):
+            del self.by_digest[digest]
+        if key.id is not None:
+            self.sealing.add(key.name, key.seal)
+        fits = key.revoked is not None
+        if not fits and key.name not in self._config.keys and _digest(key.hash) not in self.by_digest:
+            fits = True
+            expires = key.expires.timestamp() if key.expires else None
+            principal = self._principal(key.name, key)
+            found = {_digest(key.hash): Entry(principal, expires, key.disabled)}
+            for old in key.old:
+                until = old.until if expires is None else min(old.until, expires)
+                found.setdefault(_digest(old.hash), Entry(principal, until, key.disabled))
+            found = {digest: entry for digest, entry in found.items() if digest not in self.by_digest}
+            self.by_digest |= found
+            self._stored[key.name] = tuple(found)
+            self.priorities.add(key.priority)
+        self.changed()
+        return fits
+
+    def forget(self, name: str) -> None:
+        """The store has no key of this name, or is away for too long to go by what it had."""
+        for digest in self._stored.pop(name, ()):
+            del self.by_digest[digest]
+        self.changed()
+
+    def _principal(self, name: str, key: Key | StoredKey) -> Principal:
+        config, own = self._config, key.limits
+        # A model that was removed stays in the set, so that the set is never empty by accident.
+        return Principal(
+            name,
+            key.team,
+            None if key.models is None else frozenset(config.resolve(one) or one for one in key.models),
+            None if key.dialects is None else frozenset(key.dialects),
+            key.priority,
+            self.salt(name, key.team),
+            own.streams if own is not None and own.streams is not None else config.listen.max_streams_per_key,
+            own.connections
+            if own is not None and own.connections is not None
+            else config.listen.max_connections_per_key,
+            self.sealing,
+            Aliases({alias: config.resolve(one) or one for alias, one in key.aliases.items()}) if key.aliases else None,
+        )
+
+
+def _digest(hash_: str) -> bytes:
+    return bytes.fromhex(hash_.removeprefix("sha256:"))
+
+
+def _salts(options: CacheSalt | None) -> Callable[[str, str | None], str | None]:
+    """(key, team) -> the salt of the callers that share a cache: 256 bits in 43 characters, as vLLM asks for. Gateways
+    with the same secret make the same salt. Without the secret nobody can compute it."""
+    if options is None:
+        return lambda key, team: None
+    secret, by_team = options.secret.encode(), options.by == "team"
+
+    def salt(key: str, team: str | None) -> str:
+        whose = f"team {team}" if by_team and team is not None else f"key {key}"
+        return urlsafe_b64encode(hmac_digest(secret, whose.encode(), "sha256")).rstrip(b"=").decode()
+
+    return salt
