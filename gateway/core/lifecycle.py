@@ -5,7 +5,7 @@ A buffered reply is read as the same events as a streamed one, so the two cannot
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, assert_never
 
 from msgspec import Raw, Struct
@@ -24,7 +24,7 @@ from gateway.core.events import (
     Start,
     UsageReport,
 )
-from gateway.core.messages import Extra
+from gateway.core.messages import Extra, ServerCall
 from gateway.core.usage import Usage
 
 # State of the reply -> events allowed in it. A choice takes none after its Finish. Its parts may be open side by side
@@ -111,6 +111,8 @@ class ByKind(NamedTuple):
 
 
 class ReplyChoice(Struct):
+    """One choice. server_calls: the calls of tools that the gateway itself ran, or did not, before its parts."""
+
     index: int
     parts: list[ReplyPart]
     reason: Reason = "stop"
@@ -118,6 +120,7 @@ class ReplyChoice(Struct):
     stop_sequence: str | int | None = None
     extra: Extra | None = None
     end_token: int | None = None
+    server_calls: Sequence[ServerCall] = ()
 
     def text(self, kind: PartKind = "text") -> str | None:
         """The parts of `kind` joined, or None when there is none."""

@@ -124,6 +124,26 @@ class NamedTool(Struct, frozen=True):
 ToolChoice = Literal["none", "auto", "required"] | NamedTool
 
 
+class ServerTool(Struct, frozen=True, gc=False):
+    """A tool that an API's own server runs while it answers: a search of the web, or the fetch of one page. name: the
+    client's name for it."""
+
+    kind: Literal["search", "fetch"]
+    name: str
+
+
+class ServerCall(Struct):
+    """One call of a `ServerTool`.
+
+    id     differs from those of all other calls of the conversation
+    error  why it failed, as a word of Anthropic's: "unavailable"; None if it did not
+    """
+
+    id: str
+    tool: ServerTool
+    error: str | None = None
+
+
 class Output(Struct, frozen=True):
     """A constraint on the output. schema (kind "schema") is JSON text; pattern is the regex or grammar."""
 
@@ -204,6 +224,8 @@ class Chat(Operation, kw_only=True):
                    in a row one, for chat templates that take system messages at the start only, and then turns; no
                    system message moves to the front
     early_usage    asks the worker to report the prompt's tokens before any output of a stream, if it can
+    unavailable    the client wants the result of this tool, and nothing here runs it: the reply is its failed call, and
+                   no worker is asked
     optional       parameters that are left out, not refused, where the worker cannot do them: vLLM's name
                    ("reasoning_effort") -> the client's name, which is then reported as dropped
     """
@@ -225,6 +247,7 @@ class Chat(Operation, kw_only=True):
     fit_output: bool = False
     fold_system: bool = False
     early_usage: bool = False
+    unavailable: ServerTool | None = None
     optional: Mapping[str, str] = {}
     unnamed: tuple[str, ...] = ()
 

@@ -183,3 +183,21 @@ def test_a_real_answer(gateway: str, tmp_path: Path) -> None:
     pieces = [delta["text"] for delta in deltas if delta.get("type") == "text_delta"]
     assert len(pieces) > 1, ran.said[-2000:]
     assert "".join(pieces).strip()
+
+
+def test_a_search_that_nothing_here_runs_is_told_as_such(tmp_path: Path) -> None:
+    """A request of its own asks for the search. Its answer is an error of the tool, and not the model's invention."""
+    prompt = conversation(
+        {"tool_calls": [call("ToolSearch", query="select:WebSearch", max_results=1)]},
+        {"tool_calls": [call("WebSearch", query="the weather in Oslo")]},
+        {"text": "All done."},
+    )
+    with Stack((WORKER,)) as stack:
+        ran = claude(stack.url, tmp_path, prompt, more=("--allowedTools", "WebSearch"))
+        asked = [entry.body for entry in stack.sim.ledger.entries if entry.generation]
+        records = stack.records()
+    assert ran.code == 0, ran.said[-2000:]
+    assert "Web search error: unavailable" in str(results(ran)[1]["content"])
+    assert ran.events[-1]["result"] == "All done."
+    assert not any(b"Perform a web search" in body for body in asked)
+    assert [record["attempts"] for record in records].count(0) == 1

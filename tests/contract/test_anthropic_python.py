@@ -74,6 +74,33 @@ def test_a_loop_with_thinking_and_a_result(client: anthropic.Anthropic) -> None:
     assert client.messages.create(**asked).stop_reason == "end_turn"
 
 
+@pytest.mark.parametrize("kind", ["search", "fetch"])
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_tool_of_the_web_that_nothing_runs(
+    client: anthropic.Anthropic, stack: Stack, kind: str, stream: bool
+) -> None:
+    version = {"search": "web_search_20250305", "fetch": "web_fetch_20250910"}[kind]
+    asked: Any = {
+        "model": "m",
+        "max_tokens": 50,
+        "messages": [{"role": "user", "content": "What is new?"}],
+        "tools": [{"type": version, "name": f"web_{kind}"}],
+    }
+    if stream:
+        with client.messages.stream(**asked) as streamed:
+            message: Any = streamed.get_final_message()
+    else:
+        message = client.messages.create(**asked)
+    called, result = message.content
+    assert (called.type, called.name) == ("server_tool_use", f"web_{kind}")
+    assert (result.type, result.tool_use_id) == (f"web_{kind}_tool_result", called.id)
+    assert (result.content.type, result.content.error_code) == (f"web_{kind}_tool_result_error", "unavailable")
+    assert (message.stop_reason, message.usage.output_tokens) == ("end_turn", 0)
+    assert message.usage.server_tool_use.web_search_requests == 0
+    assert not [entry for entry in stack.sim.ledger.entries if b"What is new?" in entry.body]
+    assert (stack.records()[-1]["outcome"], stack.records()[-1]["attempts"]) == ("ok", 0)
+
+
 def test_counting(client: anthropic.Anthropic) -> None:
     asked = asking(text="Hello")
     counted = client.messages.count_tokens(model="m", messages=asked["messages"])

@@ -131,6 +131,25 @@ def test_failures_are_its_own_exceptions(
     assert caught.value.request_id
 
 
+@pytest.mark.parametrize("kind", ["web_search", "web_search_preview"])
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_search_that_nothing_runs(client: openai.OpenAI, stack: Stack, kind: str, stream: bool) -> None:
+    asked: Any = {"model": "m", "input": "What is new?", "tools": [{"type": kind}]}
+    choices: Any = ("required", {"type": kind})
+    for choice in choices:
+        reply: Any = client.responses.create(**asked, tool_choice=choice, stream=stream)
+        if stream:
+            events = list(reply)
+            assert [event.sequence_number for event in events] == list(range(len(events)))
+            assert not [event for event in events if event.type == "response.web_search_call.completed"]
+            reply = events[-1].response
+        (item,) = reply.output
+        assert (item.type, item.status, item.action.type) == ("web_search_call", "failed", "search")
+        assert (reply.status, reply.usage.total_tokens) == ("completed", 0)
+    assert not [entry for entry in stack.sim.ledger.entries if b"What is new?" in entry.body]
+    assert stack.records()[-1]["attempts"] == 0
+
+
 @pytest.mark.parametrize("fault", ["reset@3", "eof@3"])
 def test_a_cut_stream_is_never_a_success(client: openai.OpenAI, fault: str) -> None:
     asked = asking(text="Hello there, how are you today?", fault=fault)

@@ -9,7 +9,15 @@ from gateway.core.continuation import Partial
 from gateway.core.ports.account import Charge, Observer, RateLimiter, RequestRecord, RequestTrace, Tracer
 from gateway.core.ports.backend import BEYOND, UNKNOWN, Ask, Backend, Capabilities, Facts, Gauges, Handover, Resumption
 from gateway.core.ports.client import CountedConnection, Downstream
-from gateway.core.ports.dialect import Dialect, Lane, Passthrough, Settings, StreamReader, StreamWriter
+from gateway.core.ports.dialect import (
+    Dialect,
+    Lane,
+    Passthrough,
+    ServerToolWriter,
+    Settings,
+    StreamReader,
+    StreamWriter,
+)
 from gateway.core.ports.fleet import BodySink, Deadlines, Exchange, Moves, Pool, Transport, WorkerHandle, WorkerPool
 
 __all__ = [
@@ -38,6 +46,7 @@ __all__ = [
     "RequestRecord",
     "RequestTrace",
     "Resumption",
+    "ServerToolWriter",
     "Settings",
     "StreamReader",
     "StreamWriter",

@@ -13,7 +13,7 @@ from gateway.core.events import Event
 from gateway.core.fields import Examples, ExtrasPolicy, Field
 from gateway.core.http import Headers, Request, Response, Route
 from gateway.core.lifecycle import WholeReply
-from gateway.core.messages import AnsweredFromStore, Embed, Generate, ListModels, Op
+from gateway.core.messages import AnsweredFromStore, Embed, Generate, ListModels, Op, ServerCall
 from gateway.core.usage import Usage
 
 
@@ -91,6 +91,16 @@ class StreamWriter(Protocol):
         ...
 
     def keepalive(self) -> bytes: ...
+
+
+class ServerToolWriter(StreamWriter, Protocol):
+    """The writer of a dialect whose API has tools that its server runs."""
+
+    def called(self, call: ServerCall) -> bytes:
+        """The call begins."""
+
+    def returned(self, call: ServerCall) -> bytes:
+        """The same call has its result. No other one began in between."""
 
 
 class StreamReader(Protocol):

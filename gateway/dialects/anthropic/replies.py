@@ -11,11 +11,12 @@ from gateway.core.errors import GatewayError
 from gateway.core.events import Delta, Event, PartEnd, PartKind, PartStart, Start
 from gateway.core.http import JSON_TYPE, Response
 from gateway.core.lifecycle import Reply, ReplyChoice, ReplyPart, TokenCount
-from gateway.core.messages import Generate, Op
+from gateway.core.messages import Generate, Op, ServerCall
 from gateway.core.usage import Usage
 from gateway.dialects._shared.objects import members_of
 from gateway.dialects._shared.streams import EventWriter
 from gateway.dialects.anthropic.errors import error_event
+from gateway.dialects.anthropic.server_tools import call_block, result_block, server_usage
 from gateway.wire import sse
 from gateway.wire.json import encode, encode_line
 from gateway.wire.openai.replies.writing import shown
@@ -90,7 +91,9 @@ def write(reply: Reply, op: Op) -> Response:
     stop_reason, stop_sequence = stop_of(
         choice.reason, choice.stop_sequence, calls=bool(choice.calls), refused=choice.text("refusal") is not None
     )
-    ended = {"content": _blocks(choice), "stop_reason": stop_reason, "stop_sequence": stop_sequence}
+    ended: dict[str, Any] = {"content": _blocks(choice), "stop_reason": stop_reason, "stop_sequence": stop_sequence}
+    if choice.server_calls:
+        ended["usage"] = write_usage(reply.usage) | server_usage(choice.server_calls)
     return Response(200, [JSON_TYPE], encode(_message(op, shown(op, reply.start.model), reply.usage) | ended))
 
 
@@ -114,10 +117,11 @@ def write_count(reply: TokenCount) -> Response:
 
 
 def _blocks(choice: ReplyChoice) -> list[dict[str, Any]]:
-    """The content: thinking, then text, then calls. Clients read the first block, so an empty reply has an empty
-    text block."""
+    """The content: what the server's own tools did, then thinking, text, calls. Clients read the first block, so an
+    empty reply has an empty text block."""
     parts = sorted(choice.parts, key=lambda part: _ORDER[part.kind])
-    blocks = [_block(part) for part in parts if part.text or part.kind == "tool"]
+    blocks = [block for call in choice.server_calls for block in (call_block(call), result_block(call))]
+    blocks += [_block(part) for part in parts if part.text or part.kind == "tool"]
     return blocks or [{"type": "text", "text": ""}]
 
 
@@ -193,6 +197,7 @@ class StreamWriter(EventWriter):
         self._open: _Block | None = None
         self._opened = 0
         self._calls = self._refused = False
+        self._server_calls: list[ServerCall] = []
 
     def write(self, event: Event) -> bytes:
         if type(event) is Delta:
@@ -308,6 +313,26 @@ class StreamWriter(EventWriter):
         stop = {"type": "content_block_stop", "index": index}
         return out + sse.frame(encode_line(stop), b"content_block_stop")
 
+    # -- calls of the server's own tools ----------------------------------------------------------------------------
+
+    def called(self, call: ServerCall) -> bytes:
+        self._server_calls.append(call)
+        return self._whole(call_block(call))
+
+    def returned(self, call: ServerCall) -> bytes:
+        return self._whole(result_block(call))
+
+    def _whole(self, block: dict[str, Any]) -> bytes:
+        """A block without deltas."""
+        index = self._opened
+        self._opened += 1
+        start = {"type": "content_block_start", "index": index, "content_block": block}
+        stop = {"type": "content_block_stop", "index": index}
+        out = sse.frame(encode_line(start), b"content_block_start")
+        return out + sse.frame(encode_line(stop), b"content_block_stop")
+
+    # -- the end ----------------------------------------------------------------------------------------------------
+
     def ended(self) -> bytes:
         out = b""
         if not self._opened:
@@ -320,6 +345,6 @@ class StreamWriter(EventWriter):
         last = {
             "type": "message_delta",
             "delta": {"stop_reason": reason, "stop_sequence": sequence},
-            "usage": write_usage(self.usage),
+            "usage": write_usage(self.usage) | server_usage(self._server_calls),
         }
         return out + sse.frame(encode_line(last), b"message_delta") + _STOP

@@ -5,13 +5,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from hashlib import sha256
+from typing import Literal
 
 import msgspec
 from msgspec import Raw
 
 from gateway.core.fields import ExtrasPolicy
-from gateway.core.messages import Chat, CountTokens, Extra, NamedTool, Output, Sampling, Tool, ToolChoice
+from gateway.core.messages import (
+    Chat,
+    CountTokens,
+    Extra,
+    NamedTool,
+    Output,
+    Sampling,
+    ServerTool,
+    Tool,
+    ToolChoice,
+)
 from gateway.dialects._shared.faults import wrong_at
 from gateway.dialects._shared.objects import members_of
 from gateway.dialects.anthropic.conversation import Conversation
@@ -26,6 +38,8 @@ _OBJECT = Raw(b'"object"')
 # `output_config.effort` -> OpenAI's `reasoning_effort`; (a thinking budget below this many tokens, its effort).
 _EFFORTS = {"low": "low", "medium": "medium", "high": "high", "xhigh": "high", "max": "high"}
 _BUDGETS = ((4096, "low"), (16384, "medium"))
+# Each version of a tool has a date behind this: `web_search_20250305`.
+_SERVER_TOOLS: Mapping[str, Literal["search", "fetch"]] = {"web_search_": "search", "web_fetch_": "fetch"}
 # Parameters that clients send to every model: vLLM's name -> this API's.
 _OPTIONAL = {"top_k": "top_k", "parallel_tool_calls": "tool_choice.disable_parallel_tool_use"}
 
@@ -43,7 +57,7 @@ def read_chat(raw: Extra, extra: Extra, dropped: tuple[str, ...], policy: Extras
     op.fit_output = True
     op.sampling = Sampling(temperature=found.temperature, top_p=found.top_p, top_k=found.top_k)
     op.stop = tuple(stop for stop in found.stop_sequences or () if stop)
-    _choose(op, found.tool_choice, left, {tool.name for tool in found.tools or ()})
+    _choose(op, found.tool_choice, left, found.tools or [])
     op.optional = _OPTIONAL
     _think(op, found.thinking, found.output_config, left)
     op.output = _output(found.output_config)
@@ -79,14 +93,18 @@ def _tools(found: list[ToolIn], talk: Conversation) -> tuple[Tool, ...]:
     for tool in [*found, *talk.added.values()]:
         if tool.name in talk.removed:
             continue
-        serverside = tool.type not in (None, "custom") and tool.input_schema == NULL
-        if serverside or (tool.defer_loading and tool.name not in talk.referred):
+        if _serverside(tool) or (tool.defer_loading and tool.name not in talk.referred):
             talk.dropped[f"tools.{tool.name}"] = None
         elif not tool.name:
             raise wrong_at("tools", "every tool needs a name")
         else:
             shown[tool.name] = Tool(tool.name, tool.description, _with_type(tool), tool.strict)
     return tuple(shown.values())
+
+
+def _serverside(tool: ToolIn) -> bool:
+    """Whether the server of the API would run it."""
+    return tool.type not in (None, "custom") and tool.input_schema == NULL
 
 
 def _with_type(tool: ToolIn) -> Raw:
@@ -99,17 +117,23 @@ def _with_type(tool: ToolIn) -> Raw:
     return tool.input_schema if "type" in members else Raw(encode({"type": _OBJECT, **members}))
 
 
-def _choose(op: Chat, found: ChoiceIn | None, left: list[str], offered: set[str]) -> None:
-    """Reads `tool_choice`. A choice of a tool that was left out becomes `auto`; without tools the field is dropped."""
+def _choose(op: Chat, found: ChoiceIn | None, left: list[str], offered: list[ToolIn]) -> None:
+    """Reads `tool_choice`. A choice of a tool that was left out becomes `auto`; without tools the field is dropped.
+
+    A request whose tools are all a server's is made for their results, as Claude Code's is for a search: without the
+    tools its model would make them up."""
+    if all(map(_serverside, offered)) and not op.tools and (found is None or found.type != "none"):
+        op.unavailable = next(filter(None, map(_server_tool, offered)), None)
     if found is None:
         return
     if not op.tools:
-        left.append("tool_choice")
+        if op.unavailable is None:
+            left.append("tool_choice")
         return
     words: dict[str, ToolChoice] = {"auto": "auto", "any": "required", "none": "none"}
     if found.type == "tool" and found.name in {tool.name for tool in op.tools}:
         op.tool_choice = NamedTool(found.name or "")
-    elif found.type == "tool" and found.name in offered:
+    elif found.type == "tool" and found.name in {tool.name for tool in offered}:
         op.tool_choice = "auto"
         left.append("tool_choice.name")
     elif found.type in words:
@@ -120,6 +144,12 @@ def _choose(op: Chat, found: ChoiceIn | None, left: list[str], offered: set[str]
         raise wrong_at("tool_choice", "its type must be auto, any, tool or none")
     if found.disable_parallel_tool_use is not None:
         op.parallel_tools = not found.disable_parallel_tool_use
+
+
+def _server_tool(tool: ToolIn) -> ServerTool | None:
+    """The tool as one that the API's server runs, if it is a search or a fetch."""
+    kind = next((kind for begin, kind in _SERVER_TOOLS.items() if (tool.type or "").startswith(begin)), None)
+    return None if kind is None else ServerTool(kind, tool.name)
 
 
 # -- how ------------------------------------------------------------------------------------------------------------

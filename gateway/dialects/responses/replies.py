@@ -10,7 +10,7 @@ from gateway.core.errors import Blame, GatewayError, Kind
 from gateway.core.events import PartKind, Reason
 from gateway.core.http import JSON_TYPE, Request, Response
 from gateway.core.lifecycle import Reply, TokenCount
-from gateway.core.messages import Op
+from gateway.core.messages import Op, ServerCall
 from gateway.core.usage import Usage
 from gateway.dialects._shared.faults import cannot_count, in_own_words, refusal
 from gateway.dialects.responses.compaction import compaction_item
@@ -148,6 +148,13 @@ def whole_item(
     return whole
 
 
+def search_item(call: ServerCall, status: str | None = None) -> dict[str, Any]:
+    """The item of a search of the web. status: None for its last one."""
+    action = {"type": "search", "query": "", "queries": []}
+    status = status or ("completed" if call.error is None else "failed")
+    return {"type": "web_search_call", "id": f"ws_{call.id}", "status": status, "action": action}
+
+
 # -- whole ------------------------------------------------------------------------------------------------------------
 
 
@@ -161,9 +168,9 @@ def write(reply: Reply, op: Op) -> Response:
         parts = [part for part in parts if part.kind != "text"]
     if request.beside is not None:
         return _compacted(request, request.beside, reply, summary, cut)
-    items = []
-    for index, part in enumerate(parts):
-        status = "incomplete" if cut is not None and index == len(parts) - 1 else "completed"
+    items = [encode_line(search_item(call)) for call in choice.server_calls]
+    for index, part in enumerate(parts, len(items)):
+        status = "incomplete" if cut is not None and part is parts[-1] else "completed"
         begun = begun_item(request, part.kind, index, part.call_id, part.name)
         whole = whole_item(request, begun, part.kind, part.text, join_logprobs(part.logprobs), status)
         items.append(encode_line(whole))

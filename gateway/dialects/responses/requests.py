@@ -199,7 +199,7 @@ def _with_extra(op: Chat, extra: Extra) -> tuple[str, ...]:
 def _summary_only(op: Chat) -> list[str]:
     """Takes away what is for an answer and not for a summary. Returns the client's names for it."""
     names = {"tools": op.tools, "text.format": op.output, f"include.{_LOGPROBS}": op.logprobs}
-    op.tools, op.tool_choice, op.parallel_tools = (), None, None
+    op.tools, op.tool_choice, op.parallel_tools, op.unavailable = (), None, None, None
     op.output = op.logprobs = None
     return [name for name, wanted in names.items() if wanted]
 

@@ -9,7 +9,7 @@ from msgspec import Raw
 
 from gateway.core.errors import GatewayError
 from gateway.core.events import Delta, Event, Finish, PartEnd, PartKind, PartStart, Start
-from gateway.core.messages import Generate
+from gateway.core.messages import Generate, ServerCall
 from gateway.dialects._shared.streams import PIECE, EventWriter
 from gateway.dialects.responses.compaction import compaction_item
 from gateway.dialects.responses.replies import (
@@ -20,6 +20,7 @@ from gateway.dialects.responses.replies import (
     error_object,
     no_summary,
     response_object,
+    search_item,
     whole_item,
     write_failure,
 )
@@ -244,6 +245,29 @@ class StreamWriter(EventWriter):
         self.buffered_bytes += len(done)
         return out
 
+    # -- calls of the server's own tools ----------------------------------------------------------------------------
+
+    def called(self, call: ServerCall) -> bytes:
+        out = self._finish_items()
+        index = self._added
+        self._added += 1
+        item = search_item(call, "in_progress")
+        out += self._frame("response.output_item.added", {"output_index": index, "item": item})
+        place = {"item_id": item["id"], "output_index": index}
+        out += self._frame("response.web_search_call.in_progress", place)
+        return out + self._frame("response.web_search_call.searching", place)
+
+    def returned(self, call: ServerCall) -> bytes:
+        item, index = search_item(call), self._added - 1
+        out = b""
+        if call.error is None:
+            place = {"item_id": item["id"], "output_index": index}
+            out = self._frame("response.web_search_call.completed", place)
+        self._done.append(encode_line(item))
+        return out + self._frame("response.output_item.done", {"output_index": index, "item": item})
+
+    # -- ends -------------------------------------------------------------------------------------------------------
+
     def _compaction(self) -> bytes:
         """The one item of a summary, which has no pieces. A summary that was cut off is not sent."""
         summary = "".join(self._summary).strip()
@@ -255,8 +279,6 @@ class StreamWriter(EventWriter):
         out = self._frame("response.output_item.added", {"output_index": index, "item": item})
         self._done.append(encode_line(item))
         return out + self._frame("response.output_item.done", {"output_index": index, "item": item})
-
-    # -- ends -------------------------------------------------------------------------------------------------------
 
     def ended(self) -> bytes:
         if self._asked.compacts and not self._summarized and self._cut is None:

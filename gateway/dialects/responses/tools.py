@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw, Struct
 
-from gateway.core.messages import Chat, NamedTool, Tool, ToolChoice
+from gateway.core.messages import Chat, NamedTool, ServerTool, Tool, ToolChoice
 from gateway.dialects._shared.faults import decoded, wrong_at
 from gateway.dialects.responses.views import TOOLS, ChoiceIn, ToolIn, TypeIn
 from gateway.wire.json import NULL, encode
@@ -27,6 +27,8 @@ _INPUT = Raw(
 )
 # More dots than this in a model's name for a tool do not part a namespace: each costs a look-up.
 _MOST_DOTS = 16
+# The search of the web, in all its versions: `web_search_preview`, `web_search_2025_08_26`.
+_SEARCH = "web_search"
 _WORDS: Mapping[str, ToolChoice] = {"auto": "auto", "required": "required", "none": "none"}
 
 
@@ -44,11 +46,13 @@ class Toolbox(Struct):
     tools      the tools that the model sees, by its names for them
     dropped    the names of tools that are left out, because no worker executes them
     described  the tools that stand in the request itself, for its reply
+    search     the search of the web by the API's server, if it is offered
     """
 
     tools: dict[str, Tool] = {}
     dropped: dict[str, None] = {}
     described: list[Raw] = []
+    search: ServerTool | None = None
     # The model's name for a tool -> its namespace, if it has one.
     _namespaces: dict[str, str] = {}
     # The model's names for custom tools.
@@ -64,6 +68,8 @@ class Toolbox(Struct):
             tool = read_at(at, raw, _tool) if kind in TOOLS else None
             if place == "tools":
                 self.described.append(_in_full(raw, tool))
+            if (kind or "").startswith(_SEARCH):
+                self.search = ServerTool("search", kind or "")
             if tool is None:
                 self.dropped[f"tools.{(kind or '?')[:64]}"] = None
             elif tool.type == "namespace":
@@ -125,9 +131,9 @@ class Toolbox(Struct):
                 raise wrong_at("tool_choice", "must be none, auto or required, or an object")
             if op.tools:
                 op.tool_choice = _WORDS[found]
-            return () if op.tools or found != "required" else ("tool_choice",)
+            return () if op.tools or found != "required" else self._want(op)
         if not op.tools:
-            return ("tool_choice",)
+            return self._want(op) if found.type.startswith(_SEARCH) else ("tool_choice",)
         if found.type == "allowed_tools":
             return self._allow(op, found)
         if found.type not in ("function", "custom"):
@@ -138,6 +144,11 @@ class Toolbox(Struct):
             raise wrong_at("tool_choice", f"there is no tool '{found.name}'")
         op.tool_choice = NamedTool(name)
         return ()
+
+    def _want(self, op: Chat) -> tuple[str, ...]:
+        """The choice wants a tool, and no function is offered."""
+        op.unavailable = self.search
+        return ("tool_choice",) if self.search is None else ()
 
     def _allow(self, op: Chat, found: ChoiceIn) -> tuple[str, ...]:
         listed = found.tools or []

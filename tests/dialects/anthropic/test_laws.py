@@ -14,7 +14,7 @@ from msgspec.json import Decoder as JSONDecoder
 
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.events import Delta, End, Event, Failed, Finish, PartEnd, PartStart, Start, UsageReport
-from gateway.core.messages import Thinking
+from gateway.core.messages import Chat, ServerTool, Thinking
 from gateway.core.ports import Capabilities
 from gateway.core.usage import Usage
 from gateway.dialects.anthropic.errors import too_long
@@ -412,9 +412,42 @@ def test_law_16_tools_that_nobody_here_executes_are_left_out_and_named() -> None
     assert [tool["function"]["name"] for tool in told["tools"]] == ["f"]
     assert told["tool_choice"] == "auto"
     assert {"tools.web_search", "tools.Later", "tool_choice.name"} <= set(found.op.dropped)
-    alone = crossing(tools=[SEARCH], tool_choice={"type": "tool", "name": "web_search"})
+    other = {"type": "code_execution_20250825", "name": "code_execution"}
+    alone = crossing(tools=[other], tool_choice={"type": "tool", "name": "code_execution"})
     assert {"tools", "tool_choice"}.isdisjoint(json.loads(alone.outgoing.body))
     assert "tool_choice" in alone.op.dropped
+
+
+def unavailable(**asked: Any) -> ServerTool | None:
+    op = read(**asked)
+    assert isinstance(op, Chat)
+    return op.unavailable
+
+
+@pytest.mark.parametrize("version", ["web_search_20250305", "web_search_20260209", "web_fetch_20250910"])
+@pytest.mark.parametrize("choice", [None, {"type": "auto"}, {"type": "any"}, {"type": "tool", "name": "it"}])
+def test_law_16_a_request_for_nothing_but_a_result_of_the_web_is_not_made_up(
+    version: str, choice: dict[str, str] | None
+) -> None:
+    asked = {} if choice is None else {"tool_choice": choice}
+    tool = {"type": version, "name": "it"}
+    assert unavailable(tools=[tool], **asked) == ServerTool("search" if "search" in version else "fetch", "it")
+    assert unavailable(tools=[{"type": "code_execution_20250825", "name": "c"}, tool], **asked) is not None
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"tools": [SEARCH], "tool_choice": {"type": "none"}},
+        {"tools": [SEARCH, TOOL]},
+        {"tools": [SEARCH, LATER]},
+        {"tools": [TOOL]},
+        {"tools": []},
+        {"tools": [{**SEARCH, "input_schema": {"type": "object"}}]},
+    ],
+)
+def test_law_16_any_other_request_goes_on_without_the_tool(asked: dict[str, Any]) -> None:
+    assert unavailable(**asked) is None
 
 
 def test_law_16_a_deferred_tool_is_shown_once_a_result_names_it() -> None:
