@@ -153,6 +153,12 @@ class KeyStore:
     def _once(self, name: str) -> str:
         return f"{self._base}:once:{sha256(name.encode()).hexdigest()}"
 
+    async def done(self, name: str) -> bytes | None:
+        """The `once` of a change with this secret name, for a day."""
+        async with self.asked() as client:
+            found: bytes | None = await client.get(self._once(name))
+            return found
+
     async def version(self) -> int:
         """The last version; 0 for a store that is empty."""
         async with self.asked() as client:
@@ -163,6 +169,12 @@ class KeyStore:
         async with self.asked() as client:
             found = await client.xrevrange(self._changes, count=1)
             return found[0][0].decode() if found else "0-0"
+
+    async def find(self, name: str) -> StoredKey | None:
+        """The key `name` as it is there."""
+        async with self.asked() as client:
+            text = await client.hget(self._base, name)
+            return decoded(text) if text is not None else None
 
     async def pages(self) -> AsyncIterator[Sequence[tuple[str, bytes]]]:
         """All names with their values, some twice if the store changes."""

@@ -8,6 +8,7 @@ from importlib.metadata import version
 from urllib.parse import parse_qs
 
 from gateway import backends, dialects
+from gateway.admin import AdminApi, Admins, KeyChanges
 from gateway.app.cors import Cors
 from gateway.app.deployment import Deployment
 from gateway.app.deployment_metrics import DeploymentMetrics
@@ -95,6 +96,14 @@ class Gateway:
         if (place := config.metrics.listen) is not None:
             local = is_loopback(place.rpartition(":")[0].strip("[]"))
             self._operations.update(self._console.endpoints(config.console, local))
+        self._admin = self._admin_api(deployment)
+
+    def _admin_api(self, deployment: Deployment) -> Application:
+        keys, admins = deployment.services.keys, Admins(deployment.config, deployment.services.tokens)
+        if keys is None or not admins:
+            return _nothing
+        changes = KeyChanges(deployment.config, KNOWN, keys, self.log.event)
+        return AdminApi(admins, changes, self.log.rationed)
 
     def _watched(self) -> Watched:
         state, limiting = self.deployment, self.deployment.services.limiting
@@ -186,7 +195,8 @@ class Gateway:
 
     async def operations(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The ASGI application of `metrics.listen`: the gateway's own paths, and no dialect's."""
-        endpoint = self._operations.get(scope["path"], _nothing)
+        path = scope["path"]
+        endpoint = self._operations.get(path) or (self._admin if path.startswith("/admin/") else _nothing)
         await endpoint(scope, receive, send)
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:

@@ -3,7 +3,7 @@
 from gateway.auth.headers import find_key
 from gateway.auth.jwt import JwtVerifier, read_keys
 from gateway.auth.keyring import Keyring
-from gateway.auth.keys import checksum, new_key, well_formed
+from gateway.auth.keys import checksum, new_key, new_secret, well_formed
 from gateway.auth.known import KnownKeys
 from gateway.auth.principal import ANONYMOUS, PendingAuth, Principal
 from gateway.auth.stored import MOST_OLD, OldSecret, StoredKey
@@ -23,6 +23,7 @@ __all__ = [
     "checksum",
     "find_key",
     "new_key",
+    "new_secret",
     "read_keys",
     "well_formed",
 ]

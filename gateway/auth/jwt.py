@@ -42,12 +42,13 @@ class ProviderKey(NamedTuple):
 
 
 class Bearer(Struct, frozen=True):
-    """The bearer of a valid token. models None means all models; until is Unix seconds."""
+    """The bearer of a valid token. models None means all models; until is Unix seconds; roles are for the admin API."""
 
     subject: str
     team: str | None
     models: frozenset[str] | None
     until: float
+    roles: frozenset[str] = frozenset()
 
 
 def read_keys(text: str | bytes) -> dict[str | None, ProviderKey]:
@@ -174,15 +175,13 @@ class JwtVerifier:
         models = None
         if options.models_claim is not None:
             # A missing claim allows nothing: the restriction is meant for all tokens.
-            listed = claims.get(options.models_claim, [])
-            if not isinstance(listed, (str, list)):
-                raise _refused(f"the token's claim '{options.models_claim}' must be a list of models")
-            models = frozenset(listed.split() if isinstance(listed, str) else [str(one) for one in listed])
+            models = _listed(claims, options.models_claim, "models")
         if isinstance(claims["exp"], (str, bool)):  # PyJWT reads "123"; RFC 7519, section 2, wants a number
             raise _refused("the token's claim 'exp' must be a number")
         subject = _name("sub", claims["sub"])
         team = None if team is None else _name(str(options.team_claim), team)
-        return Bearer(subject, team, models, float(claims["exp"]))
+        roles = frozenset[str]() if options.roles_claim is None else _listed(claims, options.roles_claim, "roles")
+        return Bearer(subject, team, models, float(claims["exp"]), roles)
 
     # -- a key set that is read from a URL ----------------------------------------------------------------------
 
@@ -235,6 +234,13 @@ _WHY: dict[type[jwt.PyJWTError], str] = {
     jwt.InvalidIssuerError: "the token is from another issuer",
 }
 """The faults of a token whose signature is good, as its bearer reads them."""
+
+
+def _listed(claims: Mapping[str, Any], claim: str, what: str) -> frozenset[str]:
+    listed = claims.get(claim, [])
+    if not isinstance(listed, (str, list)):
+        raise _refused(f"the token's claim '{claim}' must be a list of {what}")
+    return frozenset(listed.split() if isinstance(listed, str) else [str(one) for one in listed])
 
 
 def _name(claim: str, value: object) -> str:

@@ -42,13 +42,19 @@ def new_key(name: str, team: str | None = None) -> tuple[str, str]:
         raise ValueError(f"the name {wrong}")
     if team is not None:
         _fit("team", team)
-    id_ = secrets.choice(_LETTERS) + "".join(secrets.choice(_ID_DIGITS) for _ in range(9))
-    stem = f"dgm_{id_}_{_base62(int.from_bytes(secrets.token_bytes(32), 'big'), 43)}"
-    key = f"{stem}_{checksum(stem.encode()).decode()}"
-    lines = [f"{_yaml(name)}:", f"  id: {id_}", f"  hash: sha256:{sha256(key.encode()).hexdigest()}"]
+    key, id_, hash_ = new_secret()
+    lines = [f"{_yaml(name)}:", f"  id: {id_}", f"  hash: {hash_}"]
     if team is not None:
         lines.append(f"  team: {_yaml(team)}")
     return key, "\n".join(lines) + "\n"
+
+
+def new_secret() -> tuple[str, str, str]:
+    """(a new key, its id, its hash as in a configuration)."""
+    id_ = secrets.choice(_LETTERS) + "".join(secrets.choice(_ID_DIGITS) for _ in range(9))
+    stem = f"dgm_{id_}_{_base62(int.from_bytes(secrets.token_bytes(32), 'big'), 43)}"
+    key = f"{stem}_{checksum(stem.encode()).decode()}"
+    return key, id_, f"sha256:{sha256(key.encode()).hexdigest()}"
 
 
 def _fit(what: str, name: str) -> None:

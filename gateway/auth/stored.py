@@ -35,10 +35,23 @@ class OwnLimits(Struct, frozen=True, omit_defaults=True):
     connections: int | None = None
 
 
-class StoredKey(Struct, frozen=True, omit_defaults=True, kw_only=True):
+class KeyOptions(Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """See `gateway.config.Key`."""
+
+    team: _Name | None = None
+    models: tuple[_Name, ...] | None = None
+    aliases: dict[_Name, _Name] = {}
+    dialects: tuple[_Name, ...] | None = None
+    expires: datetime | None = None
+    disabled: bool = False
+    priority: Annotated[int, Meta(ge=-100, le=100)] = 0
+    limits: OwnLimits | None = None
+
+
+class StoredKey(KeyOptions, frozen=True, omit_defaults=True, kw_only=True):
     """A key and what became of it. Times are Unix seconds.
 
-    name to limits  see `gateway.config.Key`
+    name, hash, id  see `gateway.config.Key`
     old             replaced secrets
     seal            the hash of its first secret, by which its callers' texts are sealed, whatever replaces that
     created_by      the admin
@@ -49,14 +62,6 @@ class StoredKey(Struct, frozen=True, omit_defaults=True, kw_only=True):
     name: _Name
     hash: Hash
     id: str | None = None
-    team: _Name | None = None
-    models: tuple[_Name, ...] | None = None
-    aliases: dict[_Name, _Name] = {}
-    dialects: tuple[_Name, ...] | None = None
-    expires: datetime | None = None
-    disabled: bool = False
-    priority: Annotated[int, Meta(ge=-100, le=100)] = 0
-    limits: OwnLimits | None = None
     old: Annotated[tuple[OldSecret, ...], Meta(max_length=MOST_OLD)] = ()
     seal: Hash
     created: float

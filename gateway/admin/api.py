@@ -1,0 +1,222 @@
+"""The admin API on the admin address: the routes below `/admin/v1`, each an entry of the table in openapi.py.
+
+The description is for every caller that can reach the address. All else asks for an admin's key or token.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from heapq import nsmallest
+from typing import Any
+from urllib.parse import unquote
+
+import msgspec
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route, Router
+
+from gateway.admin.callers import Admin, Admins
+from gateway.admin.changes import OPTIONS, KeyChanges, Problem
+from gateway.admin.openapi import (
+    OPERATIONS,
+    PREFIX,
+    Audit,
+    AuditLine,
+    Export,
+    KeyView,
+    OldView,
+    Operation,
+    Page,
+    Shown,
+    description,
+)
+from gateway.admin.store import Event, StoreDown
+from gateway.auth import StoredKey
+from gateway.core.errors import GatewayError, Kind
+
+_MOST_BYTES = 65_536
+_MOST_PAGE, _PAGE = 500, 100
+_ONCE = re.compile(r"[\x21-\x7e]{1,255}\Z")
+_STATUS = {Kind.UNAUTHENTICATED: 401, Kind.FORBIDDEN: 403, Kind.OVERLOADED: 503}
+_JSON = "application/json"
+_encode = msgspec.json.Encoder().encode
+
+
+class AdminApi:
+    """The ASGI application. log: called with a level, an event and facts, at most ten times a second."""
+
+    def __init__(self, admins: Admins, changes: KeyChanges, log: Callable[..., None]) -> None:
+        self._admins = admins
+        self._changes = changes
+        self._mirror = changes.mirror
+        self._log = log
+        routes = [Route(PREFIX + "/openapi.json", self._describe)]
+        for one in OPERATIONS:
+            routes.append(Route(PREFIX + one.path, self._endpoint(one), methods=[one.method]))
+        self._router = Router(routes, redirect_slashes=False, default=_nothing)
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        # A task of its own: a request's first steps run outside of any, and time-outs need one.
+        await asyncio.get_running_loop().create_task(self._router(scope, receive, send))
+
+    def _endpoint(self, operation: Operation) -> Callable[[Request], Any]:
+        async def endpoint(request: Request) -> Response:
+            admin = None
+            try:
+                admin = self._admins.identify(request.scope["headers"])
+                if not self._mirror.up:
+                    raise StoreDown("not read yet")
+                answer = await getattr(self, operation.name)(admin, request)
+                return answer if isinstance(answer, Response) else _answer(answer, operation.status)
+            except Problem as problem:
+                status, code, message = problem.status, problem.code, str(problem)
+            except GatewayError as error:
+                status, code, message = _STATUS[error.kind], error.code or error.kind.value, error.message
+            except StoreDown:
+                status, code, message = 503, "store_unavailable", "the store of keys cannot be reached now"
+            except ClientDisconnect:
+                return Response(status_code=499)
+            if status in (401, 403):
+                by = admin.name if admin is not None else None
+                self._log("warning", "admin refused", operation=operation.name, by=by, code=code)
+            return _refusal(status, code, message)
+
+        return endpoint
+
+    async def _describe(self, request: Request) -> Response:
+        return _answer(description())
+
+    # -- the operations, by their names in the table ----------------------------------------------------------------
+
+    async def create(self, admin: Admin, request: Request) -> Response:
+        once = request.headers.get("idempotency-key")
+        if once is not None and not _ONCE.match(once):
+            raise Problem(422, "invalid", "Idempotency-Key: must be up to 255 printable characters without spaces")
+        key, secret, again = await self._changes.create(admin, await _body(request), once)
+        return _answer(_shown(key, secret), 201, {"idempotent-replayed": "true"} if again else {})
+
+    async def list(self, admin: Admin, request: Request) -> Page:
+        team, revoked = request.query_params.get("team"), request.query_params.get("revoked") == "true"
+
+        def wanted(key: StoredKey) -> bool:
+            return admin.may(key.team) and team in (None, key.team) and (revoked or key.revoked is None)
+
+        found, more = await self._page(request, wanted)
+        return Page([_view(key) for key in found], more)
+
+    async def export(self, admin: Admin, request: Request) -> Export:
+        if admin.teams is not None:
+            raise Problem(403, "role", "an export is for admins of all keys")
+        found, more = await self._page(request, lambda key: True)
+        return Export([msgspec.structs.replace(key, version=0) for key in found], more)
+
+    async def _page(
+        self, request: Request, wanted: Callable[[StoredKey], bool]
+    ) -> tuple[Sequence[StoredKey], str | None]:
+        """The keys of one page by name, and the last one's name if there are more."""
+        count, after = _count(request), request.query_params.get("after", "")
+        every = list(self._mirror.keys.values())
+
+        def chosen() -> Sequence[StoredKey]:
+            later = (key for key in every if key.name > after and wanted(key))
+            return nsmallest(count + 1, later, key=lambda key: key.name)
+
+        found = await asyncio.to_thread(chosen)
+        return found[:count], found[count - 1].name if len(found) > count else None
+
+    async def show(self, admin: Admin, request: Request) -> KeyView:
+        return _view(self._changes.find(admin, _name(request)))
+
+    async def update(self, admin: Admin, request: Request) -> KeyView:
+        return _view(await self._changes.update(admin, _name(request), await _body(request)))
+
+    async def put(self, admin: Admin, request: Request) -> KeyView:
+        return _view(await self._changes.put(admin, _name(request), await _body(request)))
+
+    async def rotate(self, admin: Admin, request: Request) -> Shown:
+        given = await _body(request, optional=True)
+        return _shown(*await self._changes.rotate(admin, _name(request), given))
+
+    async def revoke(self, admin: Admin, request: Request) -> KeyView:
+        return _view(await self._changes.revoke(admin, _name(request)))
+
+    async def audit(self, admin: Admin, request: Request) -> Audit:
+        count, before = _count(request), request.query_params.get("before")
+        if before is not None and not re.fullmatch(r"[0-9]{1,20}-[0-9]{1,20}", before):
+            raise Problem(422, "invalid", "before: must be the `next` of another page")
+        found = await self._mirror.store.record(before, count)
+        lines = [_line(change.id, change.event) for change in found if admin.may(change.event.team)]
+        return Audit(lines, found[-1].id if len(found) == count else None)
+
+
+def _view(key: StoredKey) -> KeyView:
+    return KeyView(**_members(key))
+
+
+def _shown(key: StoredKey, secret: str | None) -> Shown:
+    return Shown(**_members(key), key=secret)
+
+
+def _members(key: StoredKey) -> dict[str, Any]:
+    return {
+        **{name: getattr(key, name) for name in (*OPTIONS, "name", "id", "created_by", "changed_by", "version")},
+        "created": _time(key.created),
+        "changed": _time(key.changed),
+        "revoked": None if key.revoked is None else _time(key.revoked),
+        "old": tuple(OldView(one.id, _time(one.until)) for one in key.old),
+    }
+
+
+def _line(id_: str, event: Event) -> AuditLine:
+    return AuditLine(id_, _time(event.at), event.by, event.what, event.name, event.team, event.options)
+
+
+def _time(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)
+
+
+def _name(request: Request) -> str:
+    """The name in the path. It may hold a slash, which the server leaves encoded in `path`."""
+    return unquote(request.scope["raw_path"].split(b"/")[4])
+
+
+def _count(request: Request) -> int:
+    text = request.query_params.get("limit", str(_PAGE))
+    if not (text.isascii() and text.isdigit() and 1 <= int(text[:9]) <= _MOST_PAGE):
+        raise Problem(422, "invalid", f"limit: must be a number from 1 to {_MOST_PAGE}")
+    return int(text)
+
+
+async def _body(request: Request, *, optional: bool = False) -> dict[str, Any]:
+    """The members of the request's JSON object. Raises Problem, ClientDisconnect."""
+    body = bytearray()
+    async for piece in request.stream():
+        body += piece
+        if len(body) > _MOST_BYTES:
+            raise Problem(413, "too_large", f"a request has at most {_MOST_BYTES} bytes")
+    if optional and not body:
+        return {}
+    if request.headers.get("content-type", "").partition(";")[0].strip() != _JSON:
+        raise Problem(415, "media_type", f"the body must be {_JSON}")
+    try:
+        return msgspec.json.decode(body, type=dict[str, Any])
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        raise Problem(400, "invalid", "the body must be a JSON object") from None
+
+
+def _answer(content: object, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    body = _encode(content)
+    return Response(body, status, {"cache-control": "no-store", **(headers or {})}, _JSON)
+
+
+def _refusal(status: int, code: str, message: str) -> Response:
+    more = {401: {"www-authenticate": 'Bearer realm="dragoman admin"'}, 503: {"retry-after": "1"}}.get(status, {})
+    return _answer({"error": {"code": code, "message": message}}, status, more)
+
+
+async def _nothing(scope: Any, receive: Any, send: Any) -> None:
+    answer = _refusal(404, "unknown_path", f"there is nothing at this path; see {PREFIX}/openapi.json")
+    await answer(scope, receive, send)

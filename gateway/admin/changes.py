@@ -1,0 +1,280 @@
+"""The changes of keys that admins ask for: who may, what is wrong with them, and their line in the audit record."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from hashlib import sha256
+from typing import Any, NamedTuple
+
+import msgspec
+from msgspec.structs import replace
+
+from gateway.admin.callers import Admin
+from gateway.admin.mirror import KeyMirror
+from gateway.admin.store import MOST_BYTES, Done, Event, Other
+from gateway.auth import MOST_OLD, OldSecret, StoredKey, new_secret
+from gateway.config import Available, Config, Key, key_of
+
+OPTIONS = tuple(name for name in Key.model_fields if name not in ("hash", "id") and not name.startswith("aws_"))
+"""The options that an admin may give a key; as in gateway.yaml."""
+MOST_VALID_S = 31 * 86_400.0
+_TRIES = 4
+
+
+class Problem(Exception):
+    """A refusal: its HTTP status, a code for programs, a sentence for people."""
+
+    def __init__(self, status: int, code: str, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+
+
+class Created(NamedTuple):
+    """secret: None if the caller made it itself, or was shown it before. again: it was made before."""
+
+    key: StoredKey
+    secret: str | None
+    again: bool
+
+
+class KeyChanges:
+    """The keys of the store as admins change them. log: called with a level, an event and facts."""
+
+    def __init__(self, config: Config, known: Available | None, mirror: KeyMirror, log: Callable[..., None]) -> None:
+        self._config = config
+        self._known = known
+        self.mirror = mirror
+        self._log = log
+
+    def find(self, admin: Admin, name: str) -> StoredKey:
+        """Raises Problem: a key of another team is answered as one that does not exist."""
+        key = self.mirror.keys.get(name)
+        if key is None or not admin.may(key.team):
+            raise Problem(404, "no_key", "there is no such key in the store")
+        return key
+
+    async def create(self, admin: Admin, given: Mapping[str, Any], once: str | None) -> Created:
+        """once: a creation that comes with the same one again makes nothing, and shows no secret."""
+        options = dict(given)
+        name = options.pop("name", None)
+        if not isinstance(name, str):
+            raise Problem(422, "invalid", "name: is required, as text")
+        sum_ = sha256(msgspec.json.encode(given, order="sorted")).hexdigest()
+        done = None if once is None else (f"{admin.name} {once}", f"{sum_} {name}".encode())
+        if done is not None and (before := await self.mirror.store.done(done[0])) is not None:
+            return self._again(admin, before, done[1])
+        secret, made = self._secret(options)
+        key = self._checked(admin, name, options | made, None)
+        self._free(admin, name)
+        if secret is None:
+            self._unused(key.hash)
+        revoked = self.mirror.keys.get(name)
+        expected = revoked.version if revoked is not None else 0
+        for _ in range(_TRIES):
+            try:
+                key = await self._write(admin, "create", key, expected, tuple(given), done)
+                return Created(key, secret, False)
+            except Done as before:
+                return self._again(admin, before.what, (done or ("", b""))[1])
+            except Other as other:
+                if other.key is not None:
+                    self.mirror.learn(other.key)
+                self._free(admin, name)
+                expected = other.key.version if other.key is not None else 0
+        raise _taken("name")
+
+    def _again(self, admin: Admin, before: bytes, now: bytes) -> Created:
+        if before != now:
+            raise Problem(422, "idempotency_key_reused", "this Idempotency-Key came with another request before")
+        return Created(self.find(admin, before.partition(b" ")[2].decode()), None, True)
+
+    def _free(self, admin: Admin, name: str) -> None:
+        """Raises Problem if the name is in use, or was that of another team's key, or there are too many keys."""
+        keys, most = self.mirror.keys, self._config.stored_keys.max_keys
+        before = keys.get(name)
+        if name in self._config.keys or (before is not None and not (before.revoked and admin.may(before.team))):
+            raise _taken("name")
+        if len(keys) - len(self.mirror.revoked) >= most:
+            raise Problem(409, "full", f"there are {most} keys, the most that stored_keys.max_keys allows")
+
+    def _unused(self, hash_: str) -> None:
+        """Raises Problem if the secret is or was that of a key."""
+        stored = self.mirror.keys.values()
+        used = {key.hash for key in self._config.keys.values()} | {key.hash for key in stored}
+        if hash_ in used or any(hash_ == old.hash for key in stored for old in key.old):
+            raise _taken("secret")
+
+    async def update(self, admin: Admin, name: str, given: Mapping[str, Any]) -> StoredKey:
+        """Options that are null in `given` are taken away."""
+
+        def changed(before: StoredKey) -> StoredKey:
+            _living(before)
+            options = {**options_of(before), **given}
+            options = {option: value for option, value in options.items() if value is not None}
+            return self._checked(admin, name, options | {"hash": before.hash, "id": before.id}, before)
+
+        if secret := given.keys() & {"hash", "id"}:
+            raise Problem(422, "invalid", f"{min(secret)}: a secret changes by rotate")
+        return await self._change(admin, name, "update", changed, tuple(given))
+
+    async def rotate(self, admin: Admin, name: str, given: Mapping[str, Any]) -> tuple[StoredKey, str | None]:
+        """The key with a new secret, and that secret unless the caller made it itself. The old one is valid for
+        `valid_s` more seconds, a day if absent."""
+        options = dict(given)
+        valid_s = options.pop("valid_s", 86_400)
+        if isinstance(valid_s, bool) or not isinstance(valid_s, int | float) or not 0 <= valid_s <= MOST_VALID_S:
+            raise Problem(422, "invalid", f"valid_s: must be a number of seconds up to {MOST_VALID_S:.0f}")
+        secret, made = self._secret(options)
+        if wrong := options.keys() - {"hash", "id"}:
+            raise Problem(422, "invalid", f"{min(wrong)}: rotate takes valid_s, or a hash with its id")
+
+        def changed(before: StoredKey) -> StoredKey:
+            _living(before)
+            if before.hash == made["hash"]:
+                return before  # the first try, whose answer was lost
+            checked = self._checked(admin, name, options_of(before) | made, before)
+            if secret is None:
+                self._unused(checked.hash)
+            now = time.time()
+            old = [one for one in before.old if one.until > now]
+            if valid_s:
+                old.append(OldSecret(before.hash, now + valid_s, before.id))
+            if len(old) > MOST_OLD:
+                raise Problem(409, "too_many_old", f"{MOST_OLD} replaced secrets of it are still valid")
+            return replace(checked, old=tuple(old))
+
+        return await self._change(admin, name, "rotate", changed, ()), secret
+
+    async def revoke(self, admin: Admin, name: str) -> StoredKey:
+        def changed(before: StoredKey) -> StoredKey:
+            return before if before.revoked is not None else replace(before, revoked=time.time(), old=())
+
+        return await self._change(admin, name, "revoke", changed, ())
+
+    async def put(self, admin: Admin, name: str, given: Mapping[str, Any]) -> StoredKey:
+        """Takes in a key as it was exported. One that was revoked here stays so, and one that is another here stays,
+        too."""
+        if admin.teams is not None:
+            raise _forbidden("an import is for admins of all keys")
+        try:
+            key = msgspec.convert({**given, "name": name, "version": 0}, StoredKey)
+        except msgspec.ValidationError as error:
+            raise Problem(422, "invalid", f"not a key as it was exported: {error}") from None
+        checked = self._checked(admin, name, options_of(key) | {"hash": key.hash, "id": key.id}, key)
+        key = replace(checked, changed=key.changed, changed_by=key.changed_by)
+        if name in self._config.keys:
+            raise _taken("name")
+        own = self.mirror.keys.get(name)
+        key = own if own is not None and own.revoked is not None else key
+        expected = 0
+        for _ in range(_TRIES):
+            try:
+                return await self._write(admin, "import", key, expected, (), None)
+            except Other as other:
+                there = other.key
+                if there is None or (there.revoked is None and key.revoked is not None):
+                    expected = there.version if there is not None else 0
+                elif there.revoked is not None or replace(there, version=0) == replace(key, version=0):
+                    self.mirror.learn(there)
+                    return there
+                else:
+                    break
+        raise _taken("name")
+
+    # -- what they share --------------------------------------------------------------------------------------------
+
+    def _secret(self, options: dict[str, Any]) -> tuple[str | None, dict[str, Any]]:
+        """(a new secret, its hash and id), or (None, those that the caller gave)."""
+        if options.get("hash") is not None:
+            return None, {"hash": options["hash"], "id": options.get("id")}
+        secret, id_, hash_ = new_secret()
+        return secret, {"hash": hash_, "id": id_}
+
+    def _checked(self, admin: Admin, name: str, options: Mapping[str, Any], before: StoredKey | None) -> StoredKey:
+        """The key with exactly these options, and the history of `before`. Raises Problem."""
+        if pair := next((option for option in options if option.startswith("aws_")), None):
+            raise Problem(422, "invalid", f"{pair}: pairs that sign requests are for files: their secret is needed")
+        try:
+            checked = key_of(self._config, self._known, name, options)
+        except ValueError as error:
+            raise Problem(422, "invalid", str(error)) from None
+        if not admin.may(checked.team):
+            raise _forbidden(f"a key of yours needs a team of yours: {', '.join(sorted(admin.teams or ()))}")
+        found = checked.model_dump(mode="json", exclude_defaults=True)
+        now = time.time()
+        history: dict[str, Any] = {"seal": checked.hash, "created": now, "created_by": admin.name, "old": ()}
+        if before is not None:
+            history = {field: getattr(before, field) for field in (*history, "revoked", "version")}
+        key = msgspec.convert(
+            {**found, **msgspec.to_builtins(history), "name": name, "changed": now, "changed_by": admin.name}, StoredKey
+        )
+        if admin.teams is not None:
+            self._modest(key, before)
+        if len(msgspec.json.encode(key)) > MOST_BYTES:
+            raise Problem(422, "too_large", f"the key has more than {MOST_BYTES} bytes as JSON")
+        return key
+
+    def _modest(self, key: StoredKey, before: StoredKey | None) -> None:
+        """A lead of a team cannot put its keys before those of others, nor out of a limit that counts for all."""
+        if key.priority > (before.priority if before is not None else 0):
+            raise _forbidden("priority: is raised by admins of all keys only")
+        general = {limit.name for limit in self._config.limits}
+        for kind in general & {"requests", "tokens", "concurrency"}:
+            own = getattr(key.limits, kind, None)
+            if own is not None and own != getattr(before and before.limits, kind, None):
+                raise _forbidden(f"limits.{kind}: replaces a limit of all keys, which admins of all keys may do only")
+
+    async def _change(
+        self, admin: Admin, name: str, what: str, changed: Callable[[StoredKey], StoredKey], options: tuple[str, ...]
+    ) -> StoredKey:
+        expected = self.find(admin, name).version
+        for _ in range(_TRIES):
+            before = self.find(admin, name)
+            key = changed(before)
+            if key is before:
+                return key
+            try:
+                return await self._write(admin, what, key, expected, options, None)
+            except Other as other:  # changed by another gateway, or lost by Redis
+                expected = other.key.version if other.key is not None else 0
+                if other.key is not None:
+                    self.mirror.learn(other.key)
+        raise Problem(409, "conflict", "others change this key at the same time")
+
+    async def _write(
+        self,
+        admin: Admin,
+        what: str,
+        key: StoredKey,
+        expected: int,
+        options: tuple[str, ...],
+        once: tuple[str, bytes] | None,
+    ) -> StoredKey:
+        event = Event(time.time(), admin.name, what, key.name, key.team, options)
+        drop = self.mirror.dropped() if key.revoked is not None else ""
+        version = await self.mirror.store.change(key, expected, event, once, drop)
+        key = replace(key, version=version)
+        self.mirror.learn(key)
+        self._log("info", "key of the store changed", key=key.name, what=what, by=admin.name)
+        return key
+
+
+def options_of(key: StoredKey) -> dict[str, Any]:
+    """The options that it has, as an admin would give them."""
+    found: dict[str, Any] = msgspec.to_builtins(key)
+    return {name: found[name] for name in OPTIONS if name in found}
+
+
+def _living(key: StoredKey) -> None:
+    if key.revoked is not None:
+        raise Problem(409, "revoked", "the key was revoked; create another one")
+
+
+def _taken(what: str) -> Problem:
+    return Problem(409, f"{what}_taken", f"there is a key with this {what}, in the store or in the configuration")
+
+
+def _forbidden(message: str) -> Problem:
+    return Problem(403, "role", message)

@@ -1,0 +1,446 @@
+"""The admin API of running gateways: who may do what, what is refused, and what is left in the audit record."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+import jsonschema
+import pytest
+
+from gateway.admin.changes import OPTIONS
+from gateway.admin.openapi import OPERATIONS
+from gateway.auth.stored import KeyOptions
+from gateway.config import Key
+from tests.admin.keys import hash_of
+from tests.auth.test_jwt import AUDIENCE, ISSUER, RSA, token
+from tests.auth.test_jwt import keys as jwt_keys
+from tests.harness import Stack, until
+from tests.redis.server import Server
+
+PATH = "/admin/v1"
+CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with Server(tmp_path_factory.mktemp("redis"), "--appendonly", "yes") as server:
+        yield server
+
+
+def config(server: Server, **sections: Any) -> dict[str, Any]:
+    return {
+        "keys_store": "redis",
+        "keys": {"own": {"hash": hash_of("configured")}},
+        "admins": {
+            "root": {"hash": hash_of("root-key")},
+            "lead": {"hash": hash_of("lead-key"), "teams": ["blue", "green"]},
+        },
+        "metrics": {"listen": "127.0.0.1:1"},
+        "redis": {"addresses": [server.address], "timeout_s": 10},
+        **sections,
+    }
+
+
+@pytest.fixture(scope="module")
+def gateways(server: Server) -> Iterator[tuple[Stack, Stack]]:
+    with Stack(({},), config(server)) as one, Stack(({},), config(server)) as other:
+        yield one, other
+
+
+@pytest.fixture
+def stack(gateways: tuple[Stack, Stack]) -> Stack:
+    return gateways[0]
+
+
+class Caller:
+    def __init__(self, stack: Stack, key: str) -> None:
+        self._stack = stack
+        self._headers = {"authorization": f"Bearer {key}"}
+
+    def __call__(self, method: str, path: str, body: Any = None, **more: Any) -> httpx.Response:
+        headers = {**self._headers, **more.pop("headers", {})}
+        return httpx.request(method, self._stack.admin_url + PATH + path, json=body, headers=headers, **more)
+
+    def made(self, name: str, **options: Any) -> str:
+        answer = self("POST", "/keys", {"name": name, **options})
+        assert answer.status_code == 201, answer.text
+        key: str = answer.json()["key"]
+        return key
+
+
+@pytest.fixture
+def root(stack: Stack) -> Caller:
+    return Caller(stack, "root-key")
+
+
+@pytest.fixture
+def lead(stack: Stack) -> Caller:
+    return Caller(stack, "lead-key")
+
+
+def status(stack: Stack, key: str) -> int:
+    headers = {"authorization": f"Bearer {key}"}
+    return httpx.post(stack.url + "/v1/chat/completions", json=CHAT, headers=headers).status_code
+
+
+def code(answer: httpx.Response) -> tuple[int, str]:
+    return answer.status_code, answer.json()["error"]["code"]
+
+
+def test_a_key_lives_from_create_to_revoke_on_every_gateway(gateways: tuple[Stack, Stack], root: Caller) -> None:
+    one, other = gateways
+    key = root.made("life", team="blue", models=["alias"], limits={"requests": 100})
+    assert key.startswith("dgm_")
+    until(lambda: status(other, key) == 200, 1)
+    assert status(one, key) == 200
+    shown = root("GET", "/keys/life").json()
+    assert (shown["team"], shown["models"], shown["created_by"], shown["limits"]["requests"]) == (
+        "blue",
+        ["alias"],
+        "root",
+        100,
+    )
+    assert key not in str(shown)
+    assert "hash" not in shown
+    assert "key" not in shown
+
+    assert root("PATCH", "/keys/life", {"models": None, "disabled": True}).json()["models"] is None
+    until(lambda: status(other, key) == 401, 1)
+    assert root("PATCH", "/keys/life", {"disabled": False}).status_code == 200
+    until(lambda: status(other, key) == 200, 1)
+
+    new = root("POST", "/keys/life/rotate", {"valid_s": 60}).json()["key"]
+    until(lambda: status(other, new) == 200, 1)
+    assert status(other, key) == 200, "the old one for a time"
+    assert [one["id"] for one in root("GET", "/keys/life").json()["old"]] == [key.split("_")[1]]
+    last = root("POST", "/keys/life/rotate", {"valid_s": 0}).json()["key"]
+    until(lambda: status(other, new) == 401, 1)
+    assert [status(other, key), status(other, last)] == [200, 200]
+
+    assert root("POST", "/keys/life/revoke").json()["revoked"] is not None
+    for gateway in gateways:
+        until(lambda gateway=gateway: status(gateway, last) == status(gateway, key) == 401, 1)  # type: ignore[misc]
+    assert code(root("PATCH", "/keys/life", {"disabled": False})) == (409, "revoked")
+    assert code(root("POST", "/keys/life/rotate", {})) == (409, "revoked")
+    assert root("POST", "/keys/life/revoke").status_code == 200, "again"
+    assert "life" not in [key["name"] for key in root("GET", "/keys").json()["keys"]]
+    found = root("GET", "/keys?revoked=true").json()["keys"]
+    assert "life" in [key["name"] for key in found]
+    assert status(one, root.made("life")) == 200, "a name may be used again"
+
+
+def test_the_secret_is_nowhere_but_in_the_answer(stack: Stack, root: Caller, server: Server) -> None:
+    key = root.made("secret")
+    rotated = root("POST", "/keys/secret/rotate").json()["key"]
+    stack.gateway.log.flush()
+    parts = [one.split("_")[2] for one in (key, rotated)]
+    texts = [stack.output.getvalue().decode(), root("GET", "/export").text, root("GET", "/audit").text]
+    for name in server.command("KEYS", "*-keys}*"):
+        kind = server.command("TYPE", name)
+        read = {b"hash": ("HGETALL", name), b"stream": ("XRANGE", name, "-", "+")}.get(kind, ("GET", name))
+        texts.append(str(server.command(*read)))
+    assert not any(part in text for part in parts for text in texts)
+
+
+def test_nothing_of_it_is_on_the_clients_port(stack: Stack) -> None:
+    headers = {"authorization": "Bearer root-key"}
+    for path in ("/keys", "/openapi.json", "/audit", "/export"):
+        assert httpx.get(stack.url + PATH + path, headers=headers).status_code in (401, 404)
+    assert status(stack, "root-key") == 401, "an admin's key is not a client's"
+
+
+@pytest.mark.parametrize("key", [None, "wrong", "configured"])
+def test_strangers_and_clients_are_refused(stack: Stack, key: str | None) -> None:
+    headers = {} if key is None else {"authorization": f"Bearer {key}"}
+    for one in OPERATIONS:
+        answer = httpx.request(one.method, stack.admin_url + PATH + one.path, headers=headers, json={})
+        assert code(answer) == (401, "invalid_api_key")
+        assert answer.headers["www-authenticate"].startswith("Bearer")
+
+
+def test_a_lead_sees_and_changes_its_own_teams_alone(root: Caller, lead: Caller) -> None:
+    root.made("of-red", team="red")
+    root.made("of-none")
+    lead.made("of-blue", team="blue")
+    lead.made("of-green", team="green")
+    for name in ("of-red", "of-none", "nobodys"):
+        for method, path in (("GET", ""), ("PATCH", ""), ("POST", "/rotate"), ("POST", "/revoke")):
+            answer = lead(method, f"/keys/{name}{path}", {} if method != "GET" else None)
+            assert code(answer) == (404, "no_key"), (name, method)
+    names = {key["name"] for key in lead("GET", "/keys?limit=500").json()["keys"]}
+    assert {"of-blue", "of-green"} <= names
+    assert {"of-red", "of-none"}.isdisjoint(names)
+    assert {line["team"] for line in lead("GET", "/audit?limit=500").json()["changes"]} <= {"blue", "green"}
+    for options in ({}, {"team": "red"}):
+        assert code(lead("POST", "/keys", {"name": "more", **options})) == (403, "role")
+    assert code(lead("PATCH", "/keys/of-blue", {"team": "red"})) == (403, "role")
+    assert code(lead("PATCH", "/keys/of-blue", {"team": None})) == (403, "role")
+    assert lead("PATCH", "/keys/of-blue", {"team": "green"}).json()["team"] == "green"
+    assert code(lead("PATCH", "/keys/of-blue", {"priority": 1})) == (403, "role")
+    assert root("PATCH", "/keys/of-blue", {"priority": 5}).status_code == 200
+    assert lead("PATCH", "/keys/of-blue", {"disabled": True}).status_code == 200, "as it was"
+    assert code(lead("GET", "/export")) == (403, "role")
+    assert code(lead("PUT", "/keys/of-blue", {})) == (403, "role")
+    root("POST", "/keys/of-red/revoke")
+    assert code(lead("POST", "/keys", {"name": "of-red", "team": "blue"})) == (409, "name_taken")
+
+
+def test_a_token_may_have_a_role(server: Server, tmp_path: Path) -> None:
+    (tmp_path / "set.json").write_text(jwt_keys(r=RSA))
+    jwt = {"issuer": ISSUER, "audience": AUDIENCE, "jwks_file": str(tmp_path / "set.json")}
+    by_token = config(server, admins=None, jwt={**jwt, "team_claim": "org", "roles_claim": "roles"})
+    with Stack(({},), by_token) as stack:
+
+        def bearer(**claims: Any) -> Caller:
+            return Caller(stack, token(**claims).decode())
+
+        every = bearer(roles=["other", "dragoman-admin"])
+        every.made("tokened-red", team="red")
+        of_blue = bearer(roles="dragoman-team-admin", org="blue")
+        of_blue.made("tokened-blue", team="blue")
+        assert code(of_blue("GET", "/keys/tokened-red")) == (404, "no_key")
+        assert every("GET", "/keys/tokened-blue").json()["created_by"] == "jwt:alice"
+        for none in (bearer(), bearer(roles=["dragoman-team-admin"]), bearer(roles=["admin"], org="blue")):
+            assert code(none("GET", "/keys")) == (403, "role")
+        assert code(bearer(roles="dragoman-admin", exp=time.time() - 60)("GET", "/keys")) == (401, "invalid_api_key")
+        assert code(bearer(roles={"dragoman-admin": 1})("GET", "/keys")) == (401, "invalid_api_key")
+        assert code(Caller(stack, "root-key")("GET", "/keys")) == (401, "invalid_api_key"), "no admins beside"
+
+
+def test_a_lead_cannot_lift_a_limit_of_all(server: Server) -> None:
+    limits = [{"name": "requests", "kind": "requests", "limit": 5}]
+    with Stack(({},), config(server, limits=limits)) as stack:
+        lead, root = Caller(stack, "lead-key"), Caller(stack, "root-key")
+        options = {"name": "lifted", "team": "blue", "limits": {"requests": 1000}}
+        assert code(lead("POST", "/keys", options)) == (403, "role")
+        assert lead("POST", "/keys", {**options, "limits": {"tokens": 1000}}).status_code == 201
+        assert root("PATCH", "/keys/lifted", {"limits": {"requests": 1000}}).status_code == 200
+        assert lead("PATCH", "/keys/lifted", {"disabled": True}).status_code == 200, "it stays as an admin made it"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"name": "w", "models": ["nothing"]}, "models.0: is not a model"),
+        ({"name": "w", "dialects": ["opnai"]}, "dialects.0: is not a dialect; did you mean openai?"),
+        ({"name": "w", "prio": 3}, "prio: is not an option; did you mean priority?"),
+        ({"name": "w", "expires": "soon"}, "expires: must be a date"),
+        ({"name": "w", "limits": {"requests": 0}}, "limits.requests: must be at least 1"),
+        ({"name": "a b"}, "name: must be 1 to 200 characters"),
+        ({"name": "jwt:x"}, "name: must not begin with jwt:"),
+        ({"team": "blue"}, "name: is required"),
+        ({"name": "w", "hash": "sha256:short"}, "hash: must be"),
+        ({"name": "w", "aws_access_key_id": "AKIDX"}, "aws_access_key_id: pairs that sign requests are for files"),
+        ({"name": "w", "models": ["m"] * 6000}, "the key has more than 8192 bytes"),
+    ],
+)
+def test_what_is_wrong_is_named_as_in_a_file(root: Caller, options: dict[str, Any], message: str) -> None:
+    answer = root("POST", "/keys", options)
+    assert answer.status_code == 422
+    assert message in answer.json()["error"]["message"]
+
+
+def test_names_and_secrets_that_are_in_use_are_refused(root: Caller) -> None:
+    root.made("taken", hash=hash_of("given"))
+    assert code(root("POST", "/keys", {"name": "taken"})) == (409, "name_taken")
+    assert code(root("POST", "/keys", {"name": "own"})) == (409, "name_taken")
+    for secret in ("given", "configured"):
+        assert code(root("POST", "/keys", {"name": "another", "hash": hash_of(secret)})) == (409, "secret_taken")
+    root("POST", "/keys/taken/revoke")
+    assert code(root("POST", "/keys", {"name": "another", "hash": hash_of("given")})) == (409, "secret_taken")
+
+
+def test_one_creation_is_made_once(gateways: tuple[Stack, Stack], root: Caller) -> None:
+    headers = {"idempotency-key": "5f0c"}
+    body = {"name": "once", "team": "blue"}
+    first = root("POST", "/keys", body, headers=headers)
+    again = [Caller(stack, "root-key")("POST", "/keys", body, headers=headers) for stack in gateways]
+    assert [one.status_code for one in (first, *again)] == [201, 201, 201]
+    assert first.json()["key"] is not None
+    assert [one.json()["key"] for one in again] == [None, None], "a secret is shown once"
+    assert {one.json()["version"] for one in (first, *again)} == {first.json()["version"]}
+    assert ["idempotent-replayed" in one.headers for one in (first, *again)] == [False, True, True]
+    other = root("POST", "/keys", {"name": "twice"}, headers=headers)
+    assert code(other) == (422, "idempotency_key_reused")
+    lead = Caller(gateways[0], "lead-key")
+    assert lead("POST", "/keys", {"name": "of-lead", "team": "blue"}, headers=headers).status_code == 201, "its own"
+    assert code(root("POST", "/keys", body, headers={"idempotency-key": "x" * 256})) == (422, "invalid")
+
+
+def test_of_many_at_once_one_creation_wins(gateways: tuple[Stack, Stack]) -> None:
+    callers = [Caller(stack, "root-key") for stack in gateways] * 4
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda caller: caller("POST", "/keys", {"name": "race"}), callers))
+    assert sorted(one.status_code for one in answers) == [201] + [409] * 7
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda one: callers[one]("PATCH", "/keys/race", {"priority": one}), range(8)))
+    assert {one.status_code for one in answers} <= {200, 409}
+    last = max((one.json() for one in answers if one.status_code == 200), key=lambda key: key["version"])
+    for caller in callers[:2]:
+        until(lambda caller=caller: caller("GET", "/keys/race").json() == last, 5)  # type: ignore[misc]
+
+
+def test_pages_hold_every_key_once(root: Caller) -> None:
+    names = {f"page-{number:02}" for number in range(23)}
+    for name in names:
+        root.made(name, team="pages")
+    seen: list[str] = []
+    after: str | None = ""
+    while after is not None:
+        page = root("GET", "/keys", params={"team": "pages", "limit": 10, "after": after}).json()
+        seen += [key["name"] for key in page["keys"]]
+        after = page["next"]
+    assert seen == sorted(names)
+    for limit in ("0", "501", "x"):
+        assert code(root("GET", f"/keys?limit={limit}")) == (422, "invalid")
+
+
+def test_the_audit_record_says_who_did_what(root: Caller, lead: Caller) -> None:
+    lead.made("audited", team="blue", priority=0)
+    root("PATCH", "/keys/audited", {"disabled": True, "models": ["m"]})
+    lead("POST", "/keys/audited/rotate")
+    root("POST", "/keys/audited/revoke")
+    root("GET", "/keys/audited")
+    lines: list[dict[str, Any]] = []
+    before: str | None = None
+    while True:
+        page = root("GET", "/audit", params={"limit": 3, **({"before": before} if before else {})}).json()
+        lines += [line for line in page["changes"] if line["name"] == "audited"]
+        before = page["next"]
+        if before is None:
+            break
+    assert [(line["by"], line["what"], sorted(line["options"])) for line in lines] == [
+        ("root", "revoke", []),
+        ("lead", "rotate", []),
+        ("root", "update", ["disabled", "models"]),
+        ("lead", "create", ["name", "priority", "team"]),
+    ]
+    assert code(root("GET", "/audit?before=nonsense")) == (422, "invalid")
+
+
+def test_an_export_is_taken_in_elsewhere_and_revives_nothing(root: Caller, server: Server) -> None:
+    key = root.made("moved", team="blue", expires="2099-01-01")
+    gone = root.made("moved-gone")
+    exported = {one["name"]: one for one in root("GET", "/export?limit=500").json()["keys"]}
+    root("POST", "/keys/moved-gone/revoke")
+    assert root("PUT", "/keys/moved-gone", exported["moved-gone"]).json()["revoked"] is not None
+    assert root("PUT", "/keys/moved", exported["moved"]).status_code == 200, "as it is"
+    assert code(root("PUT", "/keys/moved", {**exported["moved"], "team": "red"})) == (409, "name_taken")
+    assert root("PUT", "/keys/moved", {"hash": 3}).status_code == 422
+    later = {one["name"]: one for one in root("GET", "/export?limit=500").json()["keys"]}
+    elsewhere = config(server)
+    elsewhere["redis"] = {**elsewhere["redis"], "namespace": "elsewhere"}
+    with Stack(({},), elsewhere) as stack:
+        there = Caller(stack, "root-key")
+        for name in ("moved", "moved-gone"):
+            assert there("PUT", f"/keys/{name}", later[name]).status_code == 200
+        assert [status(stack, one) for one in (key, gone)] == [200, 401]
+        found = there("GET", "/keys/moved").json()
+        assert {**found, "version": 0} == {**root("GET", "/keys/moved").json(), "version": 0}
+
+
+def test_a_key_that_redis_lost_can_be_revoked(server: Server) -> None:
+    apart = config(server)
+    apart["redis"] = {**apart["redis"], "namespace": "lost"}
+    with Stack(({},), apart) as stack:
+        root = Caller(stack, "root-key")
+        key = root.made("lost")
+        for name in server.command("KEYS", "{lost-keys}*"):
+            server.command("DEL", name)
+        assert status(stack, key) == 200
+        assert root("POST", "/keys/lost/revoke").json()["revoked"] is not None
+        assert status(stack, key) == 401
+        assert b"revoked" in server.command("HGET", "{lost-keys}", "lost")
+
+
+def test_there_are_at_most_as_many_keys_as_allowed(server: Server) -> None:
+    few = config(server, stored_keys={"max_keys": 2})
+    few["redis"] = {**few["redis"], "namespace": "few"}
+    with Stack(({},), few) as stack:
+        root = Caller(stack, "root-key")
+        for name in ("one", "two"):
+            root.made(name)
+        assert code(root("POST", "/keys", {"name": "three"})) == (409, "full")
+        root("POST", "/keys/one/revoke")
+        root.made("three")
+
+
+def test_bodies_that_are_none_are_refused(stack: Stack, root: Caller) -> None:
+    url, headers = stack.admin_url + PATH + "/keys", {"authorization": "Bearer root-key"}
+    as_json = {**headers, "content-type": "application/json"}
+    assert code(httpx.post(url, content=b"[1]", headers=as_json)) == (400, "invalid")
+    assert code(httpx.post(url, content=b'{"name": ' + b"[" * 5000, headers=as_json)) == (400, "invalid")
+    assert code(httpx.post(url, content=b"{}", headers=headers)) == (415, "media_type")
+    assert code(httpx.post(url, content=b" " * 70_000, headers=as_json)) == (413, "too_large")
+    assert code(root("GET", "/nothing")) == (404, "unknown_path")
+    assert root("DELETE", "/keys/x").status_code == 405
+    assert code(root("POST", "/keys/x/rotate", {"valid_s": -1})) == (422, "invalid")
+
+
+def test_a_name_may_hold_what_a_path_may_not(root: Caller) -> None:
+    for name in ("team/app:ä", "50%2F", "?#&"):
+        root.made(name)
+        path = "/keys/" + quote(name, safe="")
+        assert root("GET", path).json()["name"] == name
+        assert root("POST", path + "/revoke").status_code == 200
+
+
+def test_without_redis_nothing_is_changed(tmp_path_factory: pytest.TempPathFactory) -> None:
+    with Server(tmp_path_factory.mktemp("away"), "--appendonly", "yes") as away, Stack(({},), config(away)) as stack:
+        root = Caller(stack, "root-key")
+        key = root.made("app")
+        away.kill()
+        assert code(root("POST", "/keys/app/revoke")) == (503, "store_unavailable")
+        assert status(stack, key) == 200
+        away.start()
+        until(lambda: root("POST", "/keys/app/revoke").status_code == 200)
+        assert status(stack, key) == 401
+
+
+def test_the_description_describes_what_is_answered(stack: Stack, root: Caller) -> None:
+    document = httpx.get(stack.admin_url + PATH + "/openapi.json").json()
+    assert document["openapi"] == "3.1.0"
+    bodies = {"create": {"name": "described", "limits": {"requests": 3}}, "update": {"disabled": False}}
+    seen = set()
+    for one in (*OPERATIONS,):
+        path = one.path.replace("{name}", "described")
+        body = bodies.get(one.name, {}) if one.method != "GET" else None
+        if one.name in ("show", "rotate", "revoke", "update", "put") and "create" not in seen:
+            root.made("described")
+        if one.name == "create":
+            root("POST", "/keys/described/revoke")
+        if one.name == "put":
+            body = next(key for key in root("GET", "/export?limit=500").json()["keys"] if key["name"] == "described")
+        if one.name == "update":
+            root("POST", "/keys", {"name": "described"})
+        answer = root(one.method, path, body)
+        assert answer.status_code == one.status, (one.name, answer.text)
+        described = document["paths"][PATH + one.path][one.method.lower()]
+        assert described["operationId"] == one.name
+        content = described["responses"][str(one.status)]["content"]["application/json"]["schema"]
+        schema = {**content, "components": document["components"]}
+        jsonschema.Draft202012Validator(schema).validate(answer.json())
+        seen.add(one.name)
+    assert {one["operationId"] for path in document["paths"].values() for one in path.values()} == seen
+
+
+def test_the_options_of_a_stored_key_are_those_of_the_file() -> None:
+    assert set(KeyOptions.__struct_fields__) == set(OPTIONS)
+    assert {name for name in Key.model_fields if not name.startswith("aws_")} - {*OPTIONS} == {"hash", "id"}
+
+
+def test_a_revocation_takes_as_long_as_a_second_at_most_under_load(gateways: tuple[Stack, Stack], root: Caller) -> None:
+    keys = [root.made(f"load-{number}") for number in range(20)]
+    waits = []
+    for number, key in enumerate(keys):
+        begun = time.monotonic()
+        assert root("POST", f"/keys/load-{number}/revoke").status_code == 200
+        until(lambda key=key: status(gateways[1], key) == 401, 5)  # type: ignore[misc]
+        waits.append(time.monotonic() - begun)
+    assert max(waits) < 1
