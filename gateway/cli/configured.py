@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import sys
 from dataclasses import replace
 from pathlib import Path
 
+from gateway.admin import KeyStore, StoreDown, options_of
 from gateway.app import KNOWN
+from gateway.auth import StoredKey
 from gateway.cli import CommandError
-from gateway.config import Config, ConfigError, config_file, load
+from gateway.config import Config, ConfigError, Key, config_file, load
+from gateway.redis import connect
 
 FILE_HELP = "gateway.yaml (default: $DRAGOMAN_CONFIG, else ./gateway.yaml)"
 _NO_FILE = (
@@ -32,6 +36,44 @@ def configuration(given: str | None, processes: int = 1) -> tuple[Config, str | 
         print(_NO_FILE, file=sys.stderr)
         # Without a file there are no models, of course: that fault would only repeat the line above.
         raise ConfigError(fault for fault in error.faults if fault.position.path != ("models",)) from None
+
+
+def admin_place(given: str | None, config: Config | None, option: str) -> str:
+    """The admin address: the one that `option` gave, or else that of `config`. Raises CommandError."""
+    if given is not None or config is None:
+        given = given or ""
+        if not given.startswith(("http://", "https://")):
+            raise CommandError(f"{option} must begin with http:// or https://")
+        return given.rstrip("/")
+    if config.metrics.listen is None:
+        raise CommandError(
+            "the configuration has no metrics.listen, the admin address:"
+            f" add `metrics: {{listen: 127.0.0.1:9090}}` and restart the gateway; or give {option}"
+        )
+    host, _, port = config.metrics.listen.rpartition(":")
+    # Listening on every address is listening on this machine's own.
+    return f"http://{({'0.0.0.0': '127.0.0.1', '[::]': '[::1]'}).get(host, host)}:{port}"
+
+
+def with_stored(config: Config, name: str | None) -> Config:
+    """`config`, with the key `name` of its store beside its own keys. Raises CommandError if the store is away."""
+    if name is None or name in config.keys or config.keys_store is None or (redis := config.redis) is None:
+        return config
+
+    async def found() -> StoredKey | None:
+        store = KeyStore(redis.namespace, config.stored_keys.max_audit, lambda: connect(redis))
+        try:
+            return await store.find(name)
+        finally:
+            await store.close()
+
+    try:
+        key = asyncio.run(found())
+    except StoreDown as down:
+        raise CommandError(f"the store of keys cannot be reached: {down}", 1) from None
+    if key is None or key.revoked is not None:
+        return config
+    return config.model_copy(update={"keys": {**config.keys, name: Key(hash=key.hash, **options_of(key))}})
 
 
 def read(name: str) -> bytes:

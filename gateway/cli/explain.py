@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from gateway import backends, dialects
 from gateway.auth import ANONYMOUS, Principal
 from gateway.cli import CommandError
-from gateway.cli.configured import FILE_HELP, configuration, read, request_options
+from gateway.cli.configured import FILE_HELP, configuration, read, request_options, with_stored
 from gateway.config import Aliases, Breaker, Config, Key, Queue
 from gateway.config.routing import WorkerOptions
 from gateway.core.ports import Settings
@@ -66,7 +66,7 @@ def run(options: argparse.Namespace) -> int:
     """Prints the worker, the reason, and what the policy knew of the prompt."""
     if options.record is not None:
         return _print_record(read(options.record))
-    config, _ = configuration(options.config)
+    config = with_stored(configuration(options.config)[0], options.key)
     try:
         ops = [_read(options, read(name)) for name in (*options.seen, options.body)]
         asked = _model(config, options.model or ops[-1].model, config.keys.get(options.key))

@@ -1,12 +1,24 @@
-"""`dragoman keys new`: a new client key and its entry for the configuration."""
+"""`dragoman keys`: keys for the configuration (`new`), and keys of the store by the admin API of a running gateway."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import json
 import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+from urllib.parse import quote
 
-from gateway.auth import new_key
+import httpx
+
+from gateway.auth import new_key, new_secret
 from gateway.cli import COMMANDS, CommandError, subcommand
+from gateway.cli.configured import FILE_HELP, admin_place, configuration, read
+
+_TIMEOUT_S = 10.0
+_TRIES = 3
+_PAGE = 500
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -15,9 +27,52 @@ def options(parser: argparse.ArgumentParser) -> None:
     new = subcommand(actions, "new", what, COMMANDS["keys"][1])
     new.add_argument("--name", required=True, help="the entry's name")
     new.add_argument("--team", help="the team that the key belongs to (default: none)")
+    new.set_defaults(do=None)
+    for name, what, more, do in (
+        ("create", "make a key in the store, and print it on standard output, once", "app --team blue", _create),
+        ("list", "list the keys of the store, a line each", "--team blue", _list),
+        ("show", "print a key of the store as JSON, without its secret", "app", _show),
+        ("rotate", "give a key a new secret, and print that on standard output, once", "app --valid 3600", _rotate),
+        ("revoke", "refuse a key for ever", "app", _revoke),
+        ("export", "print all keys of the store with their hashes, a line of JSON each", "> keys.jsonl", _export),
+        ("import", "take in keys as they were exported", "keys.jsonl", _import),
+    ):
+        action = subcommand(actions, name, what, f"dragoman keys {name} --key-file admin.key {more}")
+        action.add_argument(
+            "--gateway", metavar="URL", help="its admin address (default: the configuration's metrics.listen)"
+        )
+        action.add_argument("--config", metavar="FILE", help=FILE_HELP)
+        action.add_argument("--key-file", metavar="FILE", required=True, help="the admin's key")
+        action.set_defaults(do=do)
+        if name == "import":
+            action.add_argument("file", metavar="FILE", help="what `export` printed; - for standard input")
+        elif name not in ("list", "export"):
+            action.add_argument("name", metavar="NAME", help="the key's name")
+        if name == "create":
+            action.add_argument("--team", help="the team that the key belongs to (default: none)")
+            action.add_argument("--model", action="append", help="a model it may use; again for more (default: all)")
+            action.add_argument("--dialect", action="append", help="an API it may speak; again for more (default: all)")
+            action.add_argument("--expires", metavar="DATE", help="from then on it is refused (default: never)")
+            action.add_argument("--options", metavar="JSON", help="further options, as in gateway.yaml (default: none)")
+        if name == "list":
+            action.add_argument("--team", help="only keys of this team (default: all)")
+            action.add_argument("--revoked", action="store_true", help="revoked keys, too")
+        if name == "rotate":
+            action.add_argument(
+                "--valid", metavar="SECONDS", type=float, default=86_400, help="of the old secret (default: a day)"
+            )
 
 
 def run(options: argparse.Namespace) -> int:
+    if options.do is None:
+        _new(options)
+    else:
+        with contextlib.closing(_Api(options)) as api:
+            options.do(options, api)
+    return 0
+
+
+def _new(options: argparse.Namespace) -> None:
     try:
         key, entry = new_key(options.name, options.team)
     except ValueError as error:
@@ -26,4 +81,120 @@ def run(options: argparse.Namespace) -> int:
     where = "a keys file or, indented, for `keys:` in gateway.yaml"
     print(f"The key, shown this once:\n\n  {key}\n\nStandard output has its entry, for {where}.\n", file=sys.stderr)
     print(entry.rstrip("\n"))
-    return 0
+
+
+class _Api:
+    """The admin API of the gateway that the options name. Calls raise CommandError."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        key = read(options.key_file).decode("latin-1").strip()
+        if not (key.isascii() and key.isprintable() and key):
+            raise CommandError("--key-file holds no key: one line of printable ASCII")
+        config = configuration(options.config)[0] if options.gateway is None else None
+        base = admin_place(options.gateway, config, "--gateway") + "/admin/v1"
+        headers = {"authorization": f"Bearer {key}"}
+        self._client = httpx.Client(timeout=_TIMEOUT_S, trust_env=False, base_url=base, headers=headers)
+
+    def close(self) -> None:
+        self._client.close()
+
+    def call(self, method: str, path: str, body: object = None, once: str = "", **query: str) -> Any:
+        """The answer. All that the command sends may be sent again: it makes secrets itself, and names a creation by
+        `once`."""
+        headers = {"idempotency-key": once} if once else {}
+        for last in (*[False] * (_TRIES - 1), True):
+            try:
+                answer = self._client.request(method, path, json=body, params=query, headers=headers)
+            except (httpx.HTTPError, httpx.InvalidURL) as error:
+                if last or isinstance(error, httpx.InvalidURL):
+                    base = self._client.base_url
+                    raise CommandError(f"no answer from {base}: {type(error).__name__}", 1) from None
+                continue
+            if answer.status_code < 500 or last:
+                break
+        if answer.is_success:
+            return answer.json()
+        try:
+            problem = answer.json()["error"]["message"]
+        except (ValueError, LookupError, TypeError):
+            problem = f"it answers {answer.status_code}: is this the address of metrics.listen, and are there admins?"
+        raise CommandError(problem, 1)
+
+    def pages(self, path: str, **query: str) -> Iterator[Mapping[str, Any]]:
+        after: str | None = ""
+        while after is not None:
+            page = self.call("GET", path, limit=str(_PAGE), after=after, **query)
+            yield from page["keys"]
+            after = page["next"]
+
+
+def _path(options: argparse.Namespace, action: str = "") -> str:
+    return f"/keys/{quote(options.name, safe='')}{action}"
+
+
+def _create(options: argparse.Namespace, api: _Api) -> None:
+    secret, id_, hash_ = new_secret()
+    try:
+        more = json.loads(options.options or "{}")
+    except ValueError:
+        more = None
+    if not isinstance(more, dict):
+        raise CommandError("--options must be a JSON object")
+    given = {"team": options.team, "models": options.model, "dialects": options.dialect, "expires": options.expires}
+    given = {name: value for name, value in given.items() if value is not None}
+    given |= {"name": options.name, "hash": hash_, "id": id_}
+    api.call("POST", "/keys", {**more, **given}, once=id_)
+    print(secret)
+
+
+def _list(options: argparse.Namespace, api: _Api) -> None:
+    query = {"team": options.team} if options.team is not None else {}
+    query |= {"revoked": "true"} if options.revoked else {}
+    lines = [("name", "team", "id", "state", "changed", "by")]
+    for key in api.pages("/keys", **query):
+        state = "revoked" if key["revoked"] else "disabled" if key["disabled"] else "valid"
+        lines.append((key["name"], key["team"] or "-", key["id"] or "-", state, key["changed"][:19], key["changed_by"]))
+    wide = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
+    for line in lines:
+        print("  ".join(f"{word:{width}}" for word, width in zip(line, wide, strict=True)).rstrip())
+
+
+def _show(options: argparse.Namespace, api: _Api) -> None:
+    print(json.dumps(api.call("GET", _path(options)), indent=2, ensure_ascii=False))
+
+
+def _rotate(options: argparse.Namespace, api: _Api) -> None:
+    secret, id_, hash_ = new_secret()
+    given = {"valid_s": options.valid, "hash": hash_, "id": id_}
+    api.call("POST", _path(options, "/rotate"), given)
+    print(secret)
+
+
+def _revoke(options: argparse.Namespace, api: _Api) -> None:
+    api.call("POST", _path(options, "/revoke"))
+    print(f"{options.name} is revoked", file=sys.stderr)
+
+
+def _export(options: argparse.Namespace, api: _Api) -> None:
+    for key in api.pages("/export"):
+        print(json.dumps(key, ensure_ascii=False))
+
+
+def _import(options: argparse.Namespace, api: _Api) -> None:
+    """Goes on after a key that is refused, and ends with status 1 then."""
+    refused = count = 0
+    for number, line in enumerate(read(options.file).splitlines(), 1):
+        try:
+            key = json.loads(line)
+            name = key["name"]
+        except (ValueError, LookupError, TypeError):
+            raise CommandError(f"line {number} is not a key as `export` prints it") from None
+        try:
+            api.call("PUT", f"/keys/{quote(name, safe='')}", key)
+            count += 1
+        except CommandError as error:
+            refused += 1
+            print(f"dragoman: line {number}: {error}", file=sys.stderr)
+    print(f"{count} keys taken in", file=sys.stderr)
+    if refused:
+        raise CommandError(f"{refused} keys were refused", 1)

@@ -9,7 +9,7 @@ from ipaddress import ip_address
 
 from gateway.auth import ANONYMOUS
 from gateway.cli import CommandError, subcommand
-from gateway.cli.configured import FILE_HELP, configuration
+from gateway.cli.configured import FILE_HELP, configuration, with_stored
 from gateway.config import Config
 from gateway.core.errors import GatewayError
 from gateway.ratelimit import Subject, table, unseen
@@ -31,7 +31,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    config, _ = configuration(options.config)
+    config = with_stored(configuration(options.config)[0], options.key)
     _check(config, options)
     team = options.team or (config.keys[options.key].team if options.key in config.keys else None)
     models = [config.resolve(options.model)] if options.model is not None else [None, *config.models]

@@ -13,7 +13,7 @@ import httpx
 import msgspec
 
 from gateway.cli import CommandError
-from gateway.cli.configured import FILE_HELP, configuration, read
+from gateway.cli.configured import FILE_HELP, admin_place, configuration, read
 from gateway.console.state import State
 from gateway.console.terminal import view
 
@@ -128,19 +128,9 @@ def _place(options: argparse.Namespace) -> tuple[str, str | None]:
     if key is not None and not (key.isascii() and key.isprintable() and key):
         raise CommandError("--key-file holds no key: one line of printable ASCII")
     if options.url is not None:
-        if not options.url.startswith(("http://", "https://")):
-            raise CommandError("--url must begin with http:// or https://")
-        return options.url, key
+        return admin_place(options.url, None, "--url"), key
     config, _ = configuration(options.config)
-    if config.metrics.listen is None:
-        raise CommandError(
-            "the configuration has no metrics.listen, where the state is served:"
-            " add `metrics: {listen: 127.0.0.1:9090}` and restart the gateway; or give --url"
-        )
-    host, _, port = config.metrics.listen.rpartition(":")
-    # Listening on every address is listening on this machine's own.
-    host = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}.get(host, host)
-    return f"http://{host}:{port}", key or (config.console.key if config.console.enabled else None)
+    return admin_place(None, config, "--url"), key or (config.console.key if config.console.enabled else None)
 
 
 def _seconds(text: str) -> float:
