@@ -134,7 +134,7 @@ $(AGENTS)/node_modules/installed: $(AGENTS)/package-lock.json .venv/locked
 	@touch $@
 
 .PHONY: test-agents
-test-agents: install $(AGENTS)/node_modules/installed $(LIBRARIES)/node_modules/installed .venv-clients-agents/locked ## Test with the clients of the README's table (at first some minutes more: 1 GB)
+test-agents: install $(AGENTS)/node_modules/installed $(LIBRARIES)/node_modules/installed .venv-clients-agents/locked ## Test with the clients of docs/clients.md (at first some minutes more: 2 GB)
 	$(BIN)/python -m pytest -m agents -n 2 --dist loadfile tests/agents tests/libraries $(ARGS)
 
 # The service that comes with Debian's package is of no use here.
