@@ -34,7 +34,8 @@ _ROUNDS = 100
 class Listening:
     """The engines of the configuration. A reload goes on with the same, so that those in both stay connected.
 
-    report  called with (model, worker, whether its events arrive) when that changed
+    report  called with (model, worker, whether its events arrive) when that changed, or when they arrive and
+            `Blocks.whole` changed
     """
 
     def __init__(self, report: Report) -> None:
@@ -76,6 +77,7 @@ class Listener:
         self._replay = None if ports.replay_port is None else (host, ports.replay_port)
         # The engine sends missed batches again, as far as is known since the last connection.
         self._replays = False
+        self._whole = True
         if worker.blocks is None:
             worker.blocks = Blocks()
         self._blocks = worker.blocks
@@ -106,8 +108,8 @@ class Listener:
 
     def _tell(self, live: bool) -> None:
         blocks = self._blocks
-        if blocks.owner is self and blocks.arriving != live:
-            blocks.arriving = live
+        if blocks.owner is self and (blocks.arriving != live or (live and blocks.whole != self._whole)):
+            blocks.arriving, self._whole = live, blocks.whole
             self._report(self._worker, live)
 
     def _missed(self, number: int) -> int:

@@ -141,6 +141,12 @@ def told(stack: Stack, event: str, index: int) -> int:
     return len([line for line in stack.events(event) if line["worker"] == stack.sims[index].url])
 
 
+def wholes(stack: Stack, index: int) -> list[bool]:
+    """What the log says of how much is known, each time that this changed."""
+    url = stack.sims[index].url
+    return [line["whole"] for line in stack.events("cache of worker known") if line["worker"] == url]
+
+
 def test_an_engine_that_starts_anew_has_nothing() -> None:
     # Its ports are none that a connection could take in between.
     ports = {"kv_events_port": free_port(), "kv_replay_port": free_port()}
@@ -253,6 +259,7 @@ def test_batches_that_are_lost_are_counted() -> None:
         assert missed >= 2
         assert figures(stack, 0)["lost"] == missed
         assert figures(stack, 0)["part"] == 1
+        assert wholes(stack, 0) == [False]
 
 
 def test_batches_that_were_dropped_are_asked_for(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -380,6 +387,9 @@ def test_what_cannot_be_read_is_unknown(stack: Stack) -> None:
     until(heard(stack, 0))
     assert (blocks(stack, 0).whole, len(blocks(stack, 0))) == (False, 0)
     assert ask(stack, chat("before"))[1].startswith("prefix;")
+    stack.run(awaited(lambda: publisher(stack).send(b"\xc1")))
+    until(heard(stack, 0))
+    assert wholes(stack, 0) == [True, False], "once, however many batches cannot be read"
 
 
 def test_an_error_of_ours_ends_no_listening(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
