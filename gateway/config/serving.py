@@ -145,6 +145,6 @@ class Tracing(Section):
     sample: Share = Field(default=0.1, ge=0, le=1)
     """Share of requests that are recorded, of those whose client names no trace; else the client's trace decides."""
     service: Name = "dragoman"
-    """The gateway's name in traces."""
+    """The gateway's name in traces. `OTEL_SERVICE_NAME` comes first."""
     headers: dict[str, str] = Field(default={}, repr=False)
     """Extra headers to the collector, such as one with a key."""

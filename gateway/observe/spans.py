@@ -33,6 +33,8 @@ _TIMEOUT_S = 3.0
 _METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH", "QUERY"))
 """Those of the conventions. A client may send any other word, which must not become a value."""
 _PROPAGATOR = TraceContextTextMapPropagator()
+_INSTANCE = str(uuid.uuid4())
+"""This process, whatever its configuration becomes. The parent of several processes never imports this module."""
 
 
 def exporter(settings: Tracing) -> SpanExporter:
@@ -88,7 +90,7 @@ def _resource(service: str) -> Resource:
     own = {
         "service.name": service,
         "service.version": version("dragoman"),
-        "service.instance.id": str(uuid.uuid4()),
+        "service.instance.id": _INSTANCE,
     }
     return Resource.create(own).merge(OTELResourceDetector().detect())
 

@@ -144,6 +144,7 @@ def alerts(among: Sequence[Object]) -> bool:
         and "0.144" not in fast["expr"]
         and ">= 10" in fast["expr"]
         and (fast["for"], fast["labels"]["severity"]) == ("5m", "warning")
+        and fast["annotations"]["changed"] == "threshold: 0.5, for: 5m"
     )
 
 

@@ -79,6 +79,9 @@ def test_the_addresses_of_clients_are_printed() -> None:
     assert "\n  openai.example (openai)\n" in said
     assert "\n  http://llm.apps.example\n" in notes("openshift")
     assert "Clients reach it at" not in notes("minimal")
+    # Those of a load balancer are known in the cluster alone.
+    assert "\n  kubectl -n llm get service dragoman\n" in said
+    assert "get service" not in notes("minimal")
 
 
 CHATS: list[tuple[dict[str, Any], str]] = [
@@ -88,6 +91,7 @@ CHATS: list[tuple[dict[str, Any], str]] = [
     ({"args": ["--convert=classify"]}, "b"),
     ({"gateway": {"paths": ["/v1/embeddings"]}}, "b"),
     ({"gateway": {"features": ["embeddings"]}}, "b"),
+    ({"autoscaling": {"enabled": True, "minReplicas": 0}}, "b"),
     ({"gateway": {"features": ["embeddings", "tools"]}}, "a"),
     ({"gateway": {"paths": ["/v1/chat/completions"]}}, "a"),
     ({"args": ["--runner", "generate"]}, "a"),
@@ -97,6 +101,7 @@ CHATS: list[tuple[dict[str, Any], str]] = [
 @pytest.mark.parametrize(("first", "asked"), CHATS)
 def test_the_test_asks_a_model_that_chats(first: dict[str, Any], asked: str) -> None:
     values = {"auth": {"mode": "open"}, "redis": {"mode": "none"}, "gateway": {"replicas": 1}}
+    values["monitoring"] = {"prometheusAddress": "http://prometheus:9090"}
     models = {"a": {"model": "x/a", **first}, "b": {"model": "x/b"}}
     assert _asked({**values, "models": models}) == asked
     # If none is known to chat, the first one is asked; a name in the values rules.

@@ -125,6 +125,17 @@ def test_two_releases_in_a_namespace_share_nothing() -> None:
         assert not any(selector.items() <= pod["metadata"]["labels"].items() for selector in selectors)
 
 
+def test_releases_of_one_name_in_two_namespaces_share_nothing_where_monitors_live() -> None:
+    def made(namespace: str) -> set[tuple[str, str, str]]:
+        words = ("--namespace", namespace, "--kube-version", chart.KUBERNETES, "--values", VALUES / "hatches.yaml")
+        among = chart.parsed(helm("template", "dragoman", CHART, *words).stdout)
+        places = [one["metadata"].get("namespace", namespace) for one in among]
+        assert "monitoring" in places
+        return {(one["kind"], place, one["metadata"]["name"]) for one, place in zip(among, places, strict=True)}
+
+    assert made("one").isdisjoint(made("two"))
+
+
 def test_without_helm_nothing_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chart, "HELM", chart.HELM / "gone")
     with pytest.raises(FileNotFoundError, match="make test"):

@@ -75,14 +75,18 @@ loadsNothing  nothing may come from a hub */ -}}
 {{- end -}}
 
 {{- /* The model that `helm test` and the notes ask: the one that is named, else the first that chats, else the first. A
-model that pools, or is open for other paths alone, does not chat. */ -}}
+model that pools, or is open for other paths alone, does not chat. One that sleeps has to be loaded first: it is asked if none
+is awake. */ -}}
 {{- define "dragoman.testModel" -}}
-{{- $found := .Values.test.model -}}
+{{- $found := .Values.test.model -}}{{- $asleep := "" -}}
 {{- range $name, $model := include "dragoman.models" . | fromJson -}}
   {{- $pools := regexMatch "(^| )--?(runner|convert|task)[ =](pooling|embed|embedding|classify|score|reward)( |$)" (join " " $model.args) -}}
   {{- $closed := and (kindIs "slice" $model.gateway.paths) (not (has "/v1/chat/completions" $model.gateway.paths)) -}}
   {{- $without := and $model.gateway.features (empty (without $model.gateway.features "embeddings" "scores")) -}}
-  {{- if not (or $found $pools $closed $without) -}}{{- $found = $name -}}{{- end -}}
+  {{- $sleeps := and $model.runs $model.autoscaling.enabled (eq (int $model.autoscaling.minReplicas) 0) -}}
+  {{- if not (or $pools $closed $without) -}}
+    {{- if $sleeps -}}{{- $asleep = default $name $asleep -}}{{- else -}}{{- $found = default $name $found -}}{{- end -}}
+  {{- end -}}
 {{- end -}}
-{{- default (keys .Values.models | sortAlpha | first) $found -}}
+{{- coalesce $found $asleep (keys .Values.models | sortAlpha | first) -}}
 {{- end -}}

@@ -1,8 +1,12 @@
-{{- /* Metadata, beside the name, of objects that a Prometheus operator or Grafana's sidecar selects. (dict "root" "component" "section") */ -}}
+{{- /* Metadata of objects that a Prometheus operator or Grafana's sidecar selects. In a namespace for objects of many
+releases the name has that of the release in it. (dict "root" "component" "section" "suffix" TEXT?) */ -}}
 {{- define "dragoman.watched" -}}
+{{- $name := include "dragoman.fullname" .root -}}
 {{- with .section.namespace -}}
 namespace: {{ . }}
+{{- if ne . $.root.Release.Namespace }}{{ $name = printf "%s-%s" $.root.Release.Namespace $name }}{{ end }}
 {{ end -}}
+name: {{ $name }}{{ .suffix }}
 labels:
   {{- include "dragoman.labels" (dict "root" .root "component" .component "extra" .section.labels) | nindent 2 }}
 {{- end -}}
@@ -22,6 +26,10 @@ labels:
       {{- $_ := set $rule "expr" (regexReplaceAll $place $rule.expr (printf "${1}%v${2}" $own.threshold)) -}}
     {{- end -}}
     {{- with $own.for -}}{{- $_ := set $rule "for" . -}}{{- end -}}
+    {{- /* Texts of alerts hold the numbers that were shipped. */ -}}
+    {{- $changed := list -}}
+    {{- range $key := list "threshold" "for" -}}{{- if hasKey $own $key -}}{{- $changed = append $changed (printf "%s: %v" $key (get $own $key)) -}}{{- end -}}{{- end -}}
+    {{- with $changed -}}{{- $_ := set $rule.annotations "changed" (join ", " .) -}}{{- end -}}
     {{- with $own.severity -}}{{- $_ := set $rule.labels "severity" . -}}{{- end -}}
     {{- if ne (toString $own.enabled) "false" -}}{{- $rules = append $rules $rule -}}{{- end -}}
   {{- end -}}
