@@ -36,6 +36,18 @@
 {{- end }}
 {{- end -}}
 
+{{- /* The `to` or `from` of a rule for Pods of the chart. On their node's network (`host`) they have its address, which no
+selector of Pods matches. (dict "root" "key" "to"|"from" "pods" PEERS "host" BOOL) -> nothing for any address */ -}}
+{{- define "dragoman.peers" -}}
+{{- $nodes := .root.Values.networkPolicy.nodes -}}
+{{- $peers := .pods -}}
+{{- if .host -}}{{- $peers = ternary list (concat $peers $nodes) (empty $nodes) -}}{{- end -}}
+{{- with $peers -}}
+{{ $.key }}:
+  {{- toYaml . | nindent 2 }}
+{{- end -}}
+{{- end -}}
+
 {{- /* (dict "urls" LIST "to" PEERS "ports" LIST) -> rules to where these URLs lead. A policy sees the port of a Pod, which is
 not that of its Service: without `ports` of the Pods themselves, each port is open in the namespace of a host that may be a
 Service (`name`, `name.namespace`, `name.namespace.svc…`), or at the peers. */ -}}
