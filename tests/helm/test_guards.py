@@ -149,9 +149,22 @@ def persistent(spec: dict[str, Any]) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata, "spec": spec}
 
 
+def balanced(**fields: Any) -> dict[str, Any]:
+    """The Service for clients in a cluster, a load balancer."""
+    spec = {"type": "LoadBalancer", "ipFamilies": ["IPv4"], **fields}
+    return {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "dragoman"}, "spec": spec}
+
+
+def balancer(**options: Any) -> dict[str, Any]:
+    return {"ipv6": True, "gateway": {"service": {"type": "LoadBalancer", **options}}}
+
+
+SERVED = "cannot be changed in place; docs/upgrading.md#services says how"
 FIXED = "cannot be changed in place; docs/upgrading.md#storage says how"
 KEPT = {"redis": {**GOOD["redis"], "valkey": {"persistence": {"enabled": True, "size": "8Gi"}}}}
 STORED = [
+    ("gateway.service.loadBalancerClass", SERVED, balancer(loadBalancerClass="a/b"), balanced(loadBalancerClass="a/c")),
+    ("gateway.service.ipFamilies", SERVED, balancer(ipFamilies=["IPv6"]), balanced()),
     ("redis.valkey.persistence.enabled", FIXED, KEPT, stateful("dragoman-valkey")),
     ("redis.valkey.persistence.enabled", FIXED, {}, stateful("dragoman-valkey", claim("8Gi"))),
     ("redis.valkey.persistence.size", FIXED, KEPT, stateful("dragoman-valkey", claim("4Gi"))),
@@ -197,7 +210,7 @@ STORED = [
 
 
 @pytest.mark.parametrize(("value", "why", "values", "live"), STORED)
-def test_a_claim_that_cannot_become_what_the_values_say_is_named(
+def test_what_cannot_become_what_the_values_say_is_named(
     value: str, why: str, values: dict[str, Any], live: dict[str, Any], tmp_path: Path
 ) -> None:
     assert f": {value}: {why}" in refusal(values, tmp_path, live=live)
@@ -208,6 +221,10 @@ def test_a_claim_that_cannot_become_what_the_values_say_is_named(
     [
         (KEPT, stateful("dragoman-valkey", claim("8192Mi", "what-the-cluster-took"))),
         ({}, stateful("dragoman-valkey")),
+        # The cloud has given it a class.
+        (balancer(), balanced(loadBalancerClass="a/c")),
+        (balancer(loadBalancerClass="a/b"), balanced(type="ClusterIP")),
+        (balancer(ipFamilies=["IPv4", "IPv6"], ipFamilyPolicy="PreferDualStack"), balanced()),
         (model(cache={"mode": "pvc", "size": "0.5Ti"}), persistent(claim("100Gi"))),
         (
             model(rollout="surge", cache={"mode": "pvc", "existingClaim": "dragoman-m-cache"}),
@@ -216,7 +233,7 @@ def test_a_claim_that_cannot_become_what_the_values_say_is_named(
         (model(cache={"mode": "claimPerReplica"}), stateful("dragoman-m", claim("100Gi"))),
     ],
 )
-def test_a_claim_that_can_is_not_refused(values: dict[str, Any], live: dict[str, Any], tmp_path: Path) -> None:
+def test_what_can_is_not_refused(values: dict[str, Any], live: dict[str, Any], tmp_path: Path) -> None:
     assert refusal(values, tmp_path, live=live) == ""
 
 

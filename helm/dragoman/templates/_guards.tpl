@@ -83,6 +83,15 @@
 {{- if and (not $v.ipv6) (has "IPv6" $v.gateway.service.ipFamilies) -}}{{- fail "gateway.service.ipFamilies: gateways listen on IPv6 with ipv6: true alone" -}}{{- end -}}
 {{- if and (not $v.ipv6) $dual -}}{{- fail "gateway.service.ipFamilyPolicy: gateways listen on both families with ipv6: true alone" -}}{{- end -}}
 {{- if and (gt (len $v.gateway.service.ipFamilies) 1) (not $dual) -}}{{- fail "gateway.service.ipFamilyPolicy: must be PreferDualStack or RequireDualStack for two families" -}}{{- end -}}
+{{- $service := $v.gateway.service -}}
+{{- with (lookup "v1" "Service" $.Release.Namespace (include "dragoman.fullname" $)).spec -}}
+  {{- $fixed := dict -}}
+  {{- if and (eq .type $service.type) $service.loadBalancerClass -}}{{- $_ := set $fixed "loadBalancerClass" (list $service.loadBalancerClass (default "" .loadBalancerClass)) -}}{{- end -}}
+  {{- if and .ipFamilies $service.ipFamilies -}}{{- $_ := set $fixed "ipFamilies" (list (first $service.ipFamilies) (first .ipFamilies)) -}}{{- end -}}
+  {{- range $option, $pair := $fixed -}}
+    {{- if ne (first $pair) (last $pair) -}}{{- fail (printf "gateway.service.%s: cannot be changed in place; docs/upgrading.md#services says how" $option) -}}{{- end -}}
+  {{- end -}}
+{{- end -}}
 {{- range $monitor := list "serviceMonitor" "podMonitor" -}}
   {{- with get $v.monitoring $monitor -}}
     {{- if and .scrapeTimeout (gt (include "dragoman.milliseconds" .scrapeTimeout | int) (include "dragoman.milliseconds" .interval | int)) -}}
