@@ -107,6 +107,7 @@ def test_a_bad_combination_is_refused_by_the_name_of_the_value(
         {"ipv6": True, "gateway": {"service": {"ipFamilies": ["IPv6"], "ipFamilyPolicy": "SingleStack"}}},
         {"monitoring": {"podMonitor": {"interval": "1m", "scrapeTimeout": "60s"}}},
         {"redis": {**GOOD["redis"], "valkey": {"maxMemory": "2gb", "resources": {"limits": {"memory": None}}}}},
+        {"redis": {**GOOD["redis"], "valkey": {"resources": None}}},
         {"gateway": {"autoscaling": {"enabled": True}, "resources": {"requests": {"cpu": None}, "limits": {"cpu": 2}}}},
         {"gateway": {"replicas": 1, "config": {"store": {"where": "memory"}, "limiter": {"store": "memory"}}}},
         {"gateway": {"env": [{"name": "DRAGOMAN_METRICS__GENAI", "value": "true"}]}},

@@ -56,7 +56,7 @@
   {{- if and .enabled (gt (int .minReplicas) (int .maxReplicas)) -}}{{- fail "gateway.autoscaling.minReplicas: is more than maxReplicas" -}}{{- end -}}
 {{- end -}}
 {{- with $v.redis.valkey -}}
-  {{- $limit := (default dict .resources.limits).memory -}}
+  {{- $limit := (default dict (default dict .resources).limits).memory -}}
   {{- if and (eq $v.redis.mode "valkey") $limit (ge (include "dragoman.bytes" .maxMemory | float64) (include "dragoman.bytes" $limit | float64)) -}}
     {{- fail "redis.valkey.maxMemory: must be below redis.valkey.resources.limits.memory, at which the kernel ends Valkey" -}}
   {{- end -}}
