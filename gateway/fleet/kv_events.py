@@ -34,8 +34,7 @@ _ROUNDS = 100
 class Listening:
     """The engines of the configuration. A reload goes on with the same, so that those in both stay connected.
 
-    report  called with (model, worker, whether its events arrive) when that changed, or when they arrive and
-            `Blocks.whole` changed
+    report  called with (model, worker, whether its events arrive) when that, or `Blocks.whole` of live ones, changed
     """
 
     def __init__(self, report: Report) -> None:
@@ -76,8 +75,7 @@ class Listener:
         self._events = host, ports.port
         self._replay = None if ports.replay_port is None else (host, ports.replay_port)
         # The engine sends missed batches again, as far as is known since the last connection.
-        self._replays = False
-        self._whole = True
+        self._replays, self._whole = False, True
         if worker.blocks is None:
             worker.blocks = Blocks()
         self._blocks = worker.blocks
