@@ -43,6 +43,7 @@ HOST = {"ip": "192.0.2.1", "hostnames": ["h"]}
 SPREAD = {"topologyKey": "rack", "whenUnsatisfiable": "DoNotSchedule", "maxSkew": 1}
 # Faults in additions to a Pod, of gateways and workers alike.
 ADDED: list[tuple[str, str, Any]] = [
+    ("resources", "requests more of cpu than its limit", {"requests": {"cpu": "1100m"}, "limits": {"cpu": 1}}),
     ("env", "A is there twice", [{"name": "A", "value": "1"}, {"name": "A", "value": "2"}]),
     ("env", "MY_TOKEN may hold a secret; take it from one by valueFrom", [{"name": "MY_TOKEN", "value": "1"}]),
     ("volumes", "v is there twice", [{"name": "v"}, {"name": "v"}]),

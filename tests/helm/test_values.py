@@ -111,6 +111,7 @@ def test_good_options_of_the_gateway_are_taken(tmp_path: Path) -> None:
         ("'an owner'", {"commonLabels": {"an owner": "search"}}),
         ("'a note'", {"gateway": {"podAnnotations": {"a note": "x"}}}),
         ("at '/gateway/env/0'", {"gateway": {"env": [{"name": "A", "value": "1", "valueFrom": {"fieldRef": {}}}]}}),
+        ("'10.0.0.2'", {"networkPolicy": {"dnsTo": [{"ipBlock": {"cidr": "10.0.0.2"}}]}}),
         ("'10.0.0.1'", {"gateway": {"service": {"loadBalancerSourceRanges": ["10.0.0.1"]}}}),
     ],
 )

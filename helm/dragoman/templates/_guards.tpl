@@ -21,6 +21,9 @@
 
 {{- $password := "://[^/\"]*@" -}}
 {{- if regexMatch $password (toJson $config) -}}{{- fail "gateway.config: an address with a user or a password stands in a ConfigMap, for many to read" -}}{{- end -}}
+{{- range $file := regexFindAll "/run/dragoman/secrets/[^/\"]+/" (toJson $config) -1 -}}
+  {{- if not (hasKey $v.gateway.secrets (base $file)) -}}{{- fail (printf "gateway.secrets: has no %s, in whose folder gateway.config names a file" (base $file)) -}}{{- end -}}
+{{- end -}}
 {{- if and $v.gateway.tracingHeadersSecret.name (not $config.tracing) -}}{{- fail "gateway.tracingHeadersSecret.name: has no effect without gateway.config.tracing" -}}{{- end -}}
 {{- if not $v.image.repository -}}{{- fail "image.repository: name the gateway's image" -}}{{- end -}}
 {{- $external := $v.redis.external -}}
@@ -309,6 +312,10 @@
   {{- range $name, $count := include "dragoman.counts" (get $of.model $part) | fromJson -}}
     {{- if gt (int $count) 1 -}}{{- include "dragoman.refuse" (list $of $part (printf "%s is there twice" $name)) -}}{{- end -}}
   {{- end -}}
+{{- end -}}
+{{- range $name, $most := (default dict .model.resources).limits -}}
+  {{- $least := get (default dict $of.model.resources.requests) $name -}}
+  {{- if and $least $most (gt (include "dragoman.bytes" $least | float64) (include "dragoman.bytes" $most | float64)) -}}{{- include "dragoman.refuse" (list $of "resources" (printf "requests more of %s than its limit" $name)) -}}{{- end -}}
 {{- end -}}
 {{- $there := ternary (list "config" "tmp") (list "cache" "shm" "tmp" "redis" "redis-ca") (eq .main "gateway") -}}
 {{- if eq .main "gateway" -}}{{- range $folder, $_ := include "dragoman.gatewaySecrets" .root | fromJson -}}{{- $there = append $there (replace "/" "-" $folder) -}}{{- end -}}{{- end -}}
