@@ -48,6 +48,10 @@ class AdapterPool:
         return any(worker.serving for worker in self.having)
 
     @property
+    def suspects(self) -> Sequence[Worker]:
+        return self._pool.suspects
+
+    @property
     def without_cache_events(self) -> None:
         """Only newer engines name the adapter of a block."""
         return None

@@ -94,6 +94,10 @@ class Pool:
         return any(worker.serving for worker in self.workers)
 
     @property
+    def suspects(self) -> Sequence[Worker]:
+        return [worker for worker in self.workers if worker.suspected]
+
+    @property
     def without_cache_events(self) -> Sequence[Worker] | None:
         """The workers that do not report what they have cached; None if no worker does, or there is no choice."""
         silent = [worker for worker in self.workers if worker.blocks is None or not worker.blocks.live]

@@ -66,8 +66,9 @@ class Attempts:
             for waiting in watchers.waiting:
                 waiting(call)
             try:
+                tried = call.tried if call.continuation is None else [*call.tried, *call.served.pool.suspects]
                 # Mostly one is free, and there is nothing to wait for.
-                visit = self._at_once(call.tried) or await self._wait(call.tried)
+                visit = self._at_once(tried) or await self._wait(tried)
             except (GatewayError, CancelledError) as error:
                 raise self._without_worker(error) from None
             finally:
@@ -111,7 +112,8 @@ class Attempts:
 
     async def _wait(self, tried: Sequence[WorkerHandle]) -> Visit:
         """A visit, after a wait in the queue. A request that has lost its worker, and that no other could serve, waits
-        for one to return; it may be one that it has tried. Raises GatewayError as `Pool.acquire` does."""
+        for one to return; it may be one that it has tried, but none whose probes are silent. Raises GatewayError as
+        `Pool.acquire` does."""
         call = self._call
         clock, pool, routing = call.runtime.clock, call.served.pool, call.routing
         give_up_at = clock() + call.runtime.retries.wait_s if self._lost_worker() else 0.0
@@ -122,9 +124,10 @@ class Attempts:
                 return self._visit(await pool.acquire(tried, call.principal.priority, routing))
             except GatewayError as error:
                 # A worker that has failed the request and lives on is not asked again.
-                if error.kind is not Kind.NO_WORKER or not routing.patience or pool.may_serve(()):
+                alive = pool.may_serve(())
+                if error.kind is not Kind.NO_WORKER or not routing.patience or alive > pool.may_serve(call.tried):
                     raise
-            tried, pause = [worker for worker in tried if worker.suspected], _LOOK_S
+            tried, pause = [*(call.tried if alive else ()), *pool.suspects], _LOOK_S
 
     def _lost_worker(self) -> bool:
         """Whether the request may wait for a worker to return: another one has begun with it, and has ended, stalls or

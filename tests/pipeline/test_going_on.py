@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -215,6 +216,48 @@ def test_it_waits_for_a_worker_that_answers_no_probe(monkeypatch: pytest.MonkeyP
         assert text_of(answers[0]) == TEXT
         record = stack.record()
         assert (record["attempts"], record["workers"], record["not_continued"]) == (2, [first, first], None)
+
+
+@pytest.mark.parametrize("back", [0, 1], ids=["dead", "silent"])
+def test_it_is_not_spent_on_workers_whose_probes_are_silent(monkeypatch: pytest.MonkeyPatch, back: int) -> None:
+    """They count as ready until three probes are silent. Whichever worker comes back first goes on with the stream."""
+    silent, real = {1, 2}, Health._status
+    with Stack(({"itl_ms": 100}, {}, {}), config={**ROUND, **PROBED}) as stack:
+        pool = stack.gateway.deployment.fleets.models["m"].pool
+
+        async def status(self: Health, client: httpx.AsyncClient, url: str) -> int:
+            if any(url.startswith(stack.sims[at].url) for at in silent):
+                raise httpx.ConnectTimeout("silent")
+            return await real(self, client, url)
+
+        monkeypatch.setattr("gateway.fleet.health._MISSES", 1_000_000)
+        monkeypatch.setattr(Health, "_status", status)
+        first = stack.sims[0]
+        first.fault("die@4", 1)
+        for sim in stack.sims[1:]:
+            sim.fault("stall@before")
+        until(lambda: len(pool.suspects) == 2)
+        for worker in pool.workers[1:]:
+            worker.draining = True  # so that the first one gets the stream
+        answers: list[bytes] = []
+        body = chat(scripted(text=TEXT), stream=True)
+        asking = threading.Thread(target=lambda: answers.append(posted(stack, PATH, body)))
+        asking.start()
+        until(lambda: bool(first.ledger.running))
+        for worker in pool.workers[1:]:
+            worker.draining = False
+        until(lambda: not pool.workers[0].ready and pool.waiting == 1)
+        time.sleep(0.5)  # longer than the first look
+        assert [sim.ledger.running for sim in stack.sims] == [0, 0, 0]
+        if back:
+            silent.remove(back)
+            stack.sims[back].fault("")
+        else:
+            stack.run(first.start())
+        asking.join(30)
+        assert text_of(answers[0]) == TEXT
+        record = stack.record()
+        assert (record["workers"], record["not_continued"]) == ([first.url, stack.sims[back].url], None)
 
 
 @pytest.mark.parametrize("end", ["client_closed_request", "deadline_exceeded", "shutting_down"])

@@ -102,6 +102,10 @@ class WorkerPool(Protocol[W]):
     def without_cache_events(self) -> Sequence[W] | None:
         """The workers that do not publish what they have cached; None if no worker does, or there is no choice."""
 
+    @property
+    def suspects(self) -> Sequence[W]:
+        """The workers that are suspected."""
+
     def routing(self, op: Op, headers: Headers) -> RoutingFacts:
         """Reads from `op`, whose client sent these headers, what the pick needs. Takes longer for a longer prompt."""
 
