@@ -206,9 +206,9 @@ class Deployment:
         for secret in self.prepared.secrets:
             host.known_keys.add(secret.encode())
         host.guard.configure(listen.shed_lag_s, self._priorities)
-        room = max(room_for_bodies() // host.processes, listen.max_body_bytes)
-        host.body_budget.limit = listen.max_bodies_bytes or room
-        host.kept.limit = self.config.relay.continue_bytes
+        room, kept = room_for_bodies() // host.processes, self.config.relay.continue_bytes
+        host.body_budget.limit = listen.max_bodies_bytes or max(room, listen.max_body_bytes)
+        host.kept.limit = room if kept is None else kept
         if services.limiting is not None:
             services.limiting.use(self.config, self.prepared.limits)
         if services.keys is not None:

@@ -246,8 +246,9 @@ class Relay(Section):
     `drain_s`."""
     max_reply_bytes: Bytes = Field(default=67108864, ge=1024, le=1 << 32)
     """Most bytes of one reply held in memory: of one that is not streamed, or of what a stream repeats at its end."""
-    continue_bytes: Bytes = Field(default=268435456, ge=0, le=1 << 40)
-    """Most bytes held of prompts and replies of streams for `continue_streams`. A stream beyond it is not continued."""
+    continue_bytes: Bytes | None = Field(default=None, ge=0, le=1 << 40)
+    """Most bytes held of prompts and replies of streams for `continue_streams`; a stream beyond it is not continued.
+    Absent: a tenth of the memory."""
 
 
 class Retry(Section):

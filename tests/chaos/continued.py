@@ -80,14 +80,20 @@ async def read(at: House, way: Way, number: int, words: int = WORDS, begun: set[
     """Asks for a text that no other request has. begun: gets the number when text has come."""
     one = Read(way, f"{way.name}-{number}", " ".join(f"é{number}x{word}" for word in range(words)))
     asked = scripted(way.body(stream=True, max_tokens=20 * words), text=one.text)
-    reader, writer = await opened(at, way.path, one.id, asked)
+    await collect(one, *await opened(at, way.path, one.id, asked), number, begun)
+    return one
+
+
+async def collect(
+    one: Read, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, number: int, begun: set[int] | None
+) -> None:
+    """Reads to the end. begun: gets the number when text has come."""
     with contextlib.suppress(ConnectionError):
         while piece := await reader.read(1 << 16):
             one.data += piece
             if begun is not None and "é".encode() in one.data:
                 begun.add(number)
     writer.close()
-    return one
 
 
 async def recorded(at: House, ids: set[str]) -> list[dict[str, Any]]:

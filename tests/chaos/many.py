@@ -69,7 +69,7 @@ async def many(findings: Findings) -> None:
             await asyncio.gather(*(opened(gateway, wait=True) for _ in range(10)))
         before, idle = gateway.resident(), gateway.descriptors()
         readers = await all_opened(gateway, streams)
-        lags = asyncio.create_task(lag(gateway, readers))
+        lags = asyncio.create_task(lag(gateway, readers[0].ended))
         statuses = Counter([await one.began for one in readers])
         grown = (gateway.resident() - before) / len(readers) / 1024
         held = gateway.descriptors() - idle
@@ -122,10 +122,10 @@ async def all_opened(gateway: Process, streams: int) -> list[Reader]:
     return found
 
 
-async def lag(gateway: Process, readers: list[Reader]) -> list[float]:
-    """Milliseconds of requests to /livez, one after the other, while all streams are open."""
+async def lag(gateway: Process, over: asyncio.Future[Any]) -> list[float]:
+    """Milliseconds of requests to /livez, one after the other, until `over` is done."""
     link, waits = Link(gateway.address), []
-    while not readers[0].ended.done():
+    while not over.done():
         answer = await link.get("/livez")
         waits.append(answer.seconds * 1000)
         await asyncio.sleep(0.005)

@@ -21,7 +21,7 @@ LINES = {
     "gateway/console": 1200,
     "gateway/core": 2840,
     "gateway/dialects": 7960,
-    "gateway/fleet": 5020,
+    "gateway/fleet": 5040,
     "gateway/observe": 1440,
     "gateway/pipeline": 4680,
     "gateway/ratelimit": 2860,
