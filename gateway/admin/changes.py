@@ -149,7 +149,7 @@ class KeyChanges:
 
     async def revoke(self, admin: Admin, name: str) -> StoredKey:
         def changed(before: StoredKey) -> StoredKey:
-            return before if before.revoked is not None else replace(before, revoked=time.time(), old=())
+            return before if before.revoked is not None else replace(before, revoked=time.time())
 
         return await self._change(admin, name, "revoke", changed, ())
 

@@ -138,6 +138,8 @@ class Keyring:
         if entry is None:
             if token.startswith(b"dgm_") and not well_formed(token):
                 raise refused("the API key is mistyped or cut short: its checksum does not match")
+            if digest in self._table.revoked:
+                raise refused("the API key was revoked")
             if self._table.away:
                 message = "the API key is not known, and the store of keys cannot be read now"
                 raise GatewayError(Kind.OVERLOADED, message, code="keys_unavailable", retry_after=_RETRY_S)

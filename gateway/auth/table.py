@@ -32,6 +32,7 @@ class KeyTable:
     salt           (key, team) -> the salt of the callers that share a cache
     priorities     those that keys have or had
     away           the store cannot be read: a key that is not known here may be good
+    revoked        SHA-256 sums of keys of the store that were revoked, as many as `stored_keys.max_keys`
     changed        called when a key of the store came, changed or went
     """
 
@@ -44,6 +45,7 @@ class KeyTable:
         self.priorities = {key.priority for key in config.keys.values()}
         self.away = config.keys_store is not None
         self.changed: Callable[[], None] = lambda: None
+        self.revoked: dict[bytes, None] = {}
         self._stored: dict[str, tuple[bytes, ...]] = {}
         for name, key in config.keys.items():
             entry = Entry(self._principal(name, key), key.expires.timestamp() if key.expires else None, key.disabled)
@@ -70,7 +72,11 @@ class KeyTable:
         if key.id is not None:
             self.sealing.add(key.name, key.seal)
         fits = key.revoked is not None
-        if not fits and key.name not in self._config.keys and _digest(key.hash) not in self.by_digest:
+        if fits:
+            self.revoked |= {_digest(one): None for one in (key.hash, *(old.hash for old in key.old))}
+            while len(self.revoked) > self._config.stored_keys.max_keys:
+                del self.revoked[next(iter(self.revoked))]
+        elif key.name not in self._config.keys and _digest(key.hash) not in self.by_digest:
             fits = True
             expires = key.expires.timestamp() if key.expires else None
             principal = self._principal(key.name, key)

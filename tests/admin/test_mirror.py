@@ -120,6 +120,7 @@ async def test_away_known_keys_work_for_a_time_and_others_are_refused(server: Se
             await soon(lambda: one.mirror.up is False)
             assert refusal(one, "secret-of-app") == ("", None)
             assert refusal(one, "unknown") == ("OVERLOADED", "keys_unavailable")
+            assert refusal(one, "secret-of-gone") == ("UNAUTHENTICATED", None)
             assert one.caller("configured").key == "own"
             one.skipped_s = one.mirror.options.hold_s
             await soon(lambda: refusal(one, "secret-of-app") == ("OVERLOADED", "keys_unavailable"))
