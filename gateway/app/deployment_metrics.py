@@ -1,4 +1,4 @@
-"""Workers, connections, caches, queues, the retry budget, limits and accounting, for `/metrics`.
+"""Workers, connections, caches, queues, the retry budget, limits, accounting and keys, for `/metrics`.
 
 The figures are read when they are scraped; a request costs nothing here.
 """
@@ -44,6 +44,9 @@ class DeploymentMetrics(Collector):
         yield from _workers(self._deployments[-1])
         yield from _caches(self._deployments[-1])
         yield from _limits(self._deployments[-1].services)
+        if (keys := self._deployments[-1].services.keys) is not None:
+            yield family("dragoman_stored_keys", [((), self._deployments[-1].prepared.keys.stored)])
+            yield family("dragoman_keys_store_up", [((), keys.up is True)])
 
 
 def _workers(deployment: Deployment) -> Iterator[Metric]:

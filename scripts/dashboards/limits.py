@@ -77,6 +77,20 @@ BOARD = Board(
             (Query(rate("dragoman_accounting_records_total{*}", "result"), "{{result}}"),),
         ),
         Panel(
+            "Keys of the store",
+            "Keys of `keys_store` in force, by gateway.",
+            "short",
+            (Query("max by (instance) (dragoman_stored_keys{*})", "{{instance}}"),),
+        ),
+        Panel(
+            "Whose keys are up to date",
+            "By gateway: on while the store of keys answers, off while known keys work on without it.",
+            "bool_on_off",
+            (Query("min by (instance) (dragoman_keys_store_up{*})", "{{instance}}"),),
+            "state-timeline",
+            alarm_below=1,
+        ),
+        Panel(
             "Decisions",
             "What each limit decided, a second: `admitted`, `refused`, or `shadowed` by a shadow limit.",
             "reqps",

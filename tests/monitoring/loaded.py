@@ -117,6 +117,7 @@ async def seen(enough: Callable[[Mapping[str, Any], Sequence[Series]], bool] = w
             **CONFIG,
             "models": {**CONFIG["models"], "apart": apart, "told": {**told, "kv_events": {}}},
             "redis": {"addresses": [redis.address], "timeout_s": 10},
+            "keys_store": "redis",
         }
 
         async def other_workers(at: House) -> list[str]:

@@ -11,6 +11,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.observe.catalogue import FIGURES, GROUPS
+from tests.admin.keys import hash_of
 from tests.harness import Stack
 
 CHAT = "/v1/chat/completions"
@@ -38,6 +39,8 @@ def test_a_loaded_gateway_shows_what_is_in_the_catalogue_and_nothing_else() -> N
         # Nobody listens there: the records wait.
         "redis": {"url": "redis://127.0.0.1:1"},
         "limiter": {"store": "memory"},
+        "keys_store": "redis",
+        "keys": {"own": {"hash": hash_of("configured")}},
         "accounting": {"redis_stream": "usage"},
         "dialects": {"openai": {"extras": "drop"}},
         "breaker": {"failures": 1, "max_eject_share": 1},
@@ -51,7 +54,8 @@ def test_a_loaded_gateway_shows_what_is_in_the_catalogue_and_nothing_else() -> N
             "m": {"mirror": {"model": "away"}, "max_in_flight": 100},
         },
     }
-    with Stack(({}, {}), config=config) as stack, httpx.Client(base_url=stack.url) as client:
+    headers = {"api-key": "configured"}
+    with Stack(({}, {}), config=config) as stack, httpx.Client(base_url=stack.url, headers=headers) as client:
         for body in (chat(), chat(stream=True), chat(odd=1), chat(max_tokens=10_000)):
             client.post(CHAT, json=body)
         client.post(CHAT, json=chat(messages=[{"role": "user", "content": 'sim:{"fault": "reset"}'}]))

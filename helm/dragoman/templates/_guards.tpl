@@ -7,10 +7,11 @@
 {{- if not $v.models -}}{{- fail "models: name at least one model" -}}{{- end -}}
 
 {{- if eq $v.auth.mode "keys" -}}
-  {{- if not (or $v.auth.existingSecret $config.jwt) -}}{{- fail "auth.existingSecret: name the Secret with the keys, set gateway.config.jwt, or let everybody in with auth.mode: open" -}}{{- end -}}
+  {{- if not (or $v.auth.existingSecret $config.jwt $config.keys_store) -}}{{- fail "auth.existingSecret: name the Secret with the keys, set gateway.config.jwt or gateway.config.keys_store, or let everybody in with auth.mode: open" -}}{{- end -}}
 {{- else -}}
   {{- if $v.auth.existingSecret -}}{{- fail "auth.existingSecret: has no effect with auth.mode: open" -}}{{- end -}}
   {{- if $config.jwt -}}{{- fail "gateway.config.jwt: has no effect with auth.mode: open" -}}{{- end -}}
+  {{- if $config.keys_store -}}{{- fail "gateway.config.keys_store: has no effect with auth.mode: open" -}}{{- end -}}
   {{- range $name := list "cache_salt" "seal" -}}
     {{- if index $config $name -}}{{- fail (printf "gateway.config.%s: has no effect with auth.mode: open, where all callers are one" $name) -}}{{- end -}}
   {{- end -}}
@@ -64,6 +65,10 @@
     {{- fail "redis.valkey.maxMemory: must be below redis.valkey.resources.limits.memory, at which the kernel ends Valkey" -}}
   {{- end -}}
 {{- end -}}
+{{- if and $config.keys_store (eq $v.redis.mode "valkey") (not $v.redis.valkey.persistence.enabled) -}}
+  {{- fail "redis.valkey.persistence.enabled: without it a restart of Valkey loses the keys of gateway.config.keys_store" -}}
+{{- end -}}
+{{- if and $config.keys_store (eq $v.redis.mode "none") -}}{{- fail "gateway.config.keys_store: needs Redis; set redis.mode" -}}{{- end -}}
 {{- if and $v.redis.valkey.persistence.enabled (ne $v.redis.mode "valkey") -}}{{- fail "redis.valkey.persistence.enabled: has no effect without redis.mode: valkey" -}}{{- end -}}
 
 {{- if and $v.ingress.enabled (not $v.ingress.hosts) -}}{{- fail "ingress.hosts: name at least one host" -}}{{- end -}}
