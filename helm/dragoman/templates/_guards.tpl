@@ -155,6 +155,7 @@
 {{- range $name, $model := $models -}}
   {{- $at := printf "models.%s" $name -}}
   {{- $of := dict "root" $ "name" $name "model" $model -}}
+  {{- if has $name (list "true" "false") -}}{{- fail (printf "%s: helm reads a name such as n or yes as this word; write it in quotes" $at) -}}{{- end -}}
   {{- $others := get $slugs $model.slug -}}
   {{- if $others -}}{{- fail (printf "%s: its objects would have the names of those of models.%s" $at $others) -}}{{- end -}}
   {{- $_ := set $slugs $model.slug $name -}}
