@@ -39,6 +39,7 @@ from gateway.pipeline.other_models import OtherModels
 from gateway.pipeline.prompt_tokens import ask_tokens
 from gateway.pipeline.response_store import MemoryResponseStore
 from gateway.pipeline.runtime import Retries, Stages
+from gateway.pipeline.server_tools import RunsTools
 from gateway.pipeline.tracing import DebugLog, Explain, Spans
 from gateway.pipeline.watch import Watchers
 from gateway.ratelimit import estimator
@@ -186,6 +187,7 @@ class Deployment:
             self.services.quarantine,
             limits,
             None if self.services.response_store is None else Storing(self.services.response_store),
+            None if self.services.tools is None else RunsTools(self.services.tools),
             PromptLog(self._host.log.prompt) if self.config.log.dangerously_log_prompts else None,
             None if explain == "never" else Explain(explain == "always"),
         ]

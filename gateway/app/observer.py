@@ -68,6 +68,9 @@ class Observer:
     def not_continued(self, model: str, reason: str) -> None:
         self._metrics.not_continued.labels(model, reason).inc()
 
+    def tool_called(self, kind: str, error: str | None) -> None:
+        self._metrics.tool_calls.labels(kind, error or "ok").inc()
+
     def hedged(self, model: str, won: bool) -> None:
         self._metrics.hedges.labels(model, "second" if won else "first").inc()
 

@@ -11,6 +11,7 @@ import re
 from collections.abc import Awaitable, Callable, Mapping
 
 from msgspec import Struct
+from msgspec.structs import replace
 from starlette.routing import compile_path
 
 from gateway import dialects
@@ -34,7 +35,9 @@ class Line(Struct, frozen=True):
 def active_dialects(config: Config) -> list[Dialect]:
     """The dialects that `config` offers, in registry order, with its prefixes and policies."""
     offered = ((name, config.dialect(name)) for name in dialects.REGISTRY)
-    return [dialects.create(name, options.settings) for name, options in offered if options.enabled]
+    runs = config.tools.runs
+    settings = ((name, replace(options.settings, runs=runs)) for name, options in offered if options.enabled)
+    return [dialects.create(name, one) for name, one in settings]
 
 
 def paths(dialect: Dialect) -> dict[str, dict[str, Route]]:

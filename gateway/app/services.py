@@ -29,6 +29,7 @@ from gateway.pipeline.quarantine import Quarantine
 from gateway.pipeline.response_store import MemoryResponseStore, RedisResponseStore, ResponseStore
 from gateway.ratelimit import HttpRateLimiter, Limits
 from gateway.redis import connect
+from gateway.tools import WebTools
 
 if TYPE_CHECKING:
     from gateway.app.deployment import Deployment
@@ -86,6 +87,7 @@ class Services:
     quarantine: Quarantine | None = None
     listening: Listening | None = None
     keys: KeyMirror | None = None
+    tools: WebTools | None = None
 
     async def start(self) -> None:
         if self.keys is not None:
@@ -103,7 +105,16 @@ class Services:
 
     @property
     def _closable(self) -> tuple[_Closable | None, ...]:
-        return self.stream, self.response_store, self.tokens, self.limiting, self.tracing, self.listening, self.keys
+        return (
+            self.stream,
+            self.response_store,
+            self.tokens,
+            self.limiting,
+            self.tracing,
+            self.listening,
+            self.keys,
+            self.tools,
+        )
 
 
 class _Closable(Protocol):
@@ -138,6 +149,7 @@ def services_of(config: Config, limits: Limits, host: Host) -> Services:
         quarantine=_quarantine(config, before.quarantine, host),
         listening=listening,
         keys=_keys(config, host),
+        tools=WebTools.follow(before.tools, config.tools),
     )
 
 

@@ -21,6 +21,7 @@ from gateway.config.schema import json_schema
 from gateway.config.secrets import plain_secrets
 from gateway.config.serving import Console, Cors, Listen, Tracing, is_loopback
 from gateway.config.sharing import Admin, CacheSalt, Jwt, Limit, Redis, Seal, StoredKeys
+from gateway.config.tools import Tools, WebFetch, WebSearch
 from gateway.config.watch import Watch
 
 __all__ = [
@@ -49,8 +50,11 @@ __all__ = [
     "SplitRule",
     "StoredKeys",
     "TooSlow",
+    "Tools",
     "Tracing",
     "Watch",
+    "WebFetch",
+    "WebSearch",
     "config_file",
     "is_loopback",
     "json_schema",

@@ -114,6 +114,12 @@ def _within_sections(facts: Facts) -> Faults:
     yield from unused(facts)
 
 
+def _tools(facts: Facts) -> Faults:
+    search = facts.config.tools.web_search
+    if search is not None:
+        yield from header_faults(("tools", "web_search", "headers"), search.headers)
+
+
 def _tracing(facts: Facts) -> Faults:
     if facts.config.tracing is not None:
         yield from header_faults(("tracing", "headers"), facts.config.tracing.headers)
@@ -359,6 +365,7 @@ _RULES: tuple[tuple[Callable[[Facts], Faults], *tuple[str, ...]], ...] = (
     (_admins, "metrics", "jwt"),
     (_shared_secrets, "auth"),
     (_tracing,),
+    (_tools,),
     (_keys,),
     (_limits,),
     (_matches,),

@@ -160,6 +160,12 @@ def _worker(value: str) -> str:
     return base_address(value)
 
 
+def _search_path(value: str) -> str:
+    if not re.match(r"/[\x21-\x7e]*\Z", value) or "{query}" not in value or "#" in value or "\\" in value:
+        raise ValueError('must be a path with "{query}" where the query belongs, such as "/search?q={query}"')
+    return value
+
+
 def _collector(value: str) -> str:
     """As OpenTelemetry completes an address without a path."""
     address = urlsplit(_url(value))
@@ -306,6 +312,8 @@ Prefix = Annotated[str, AfterValidator(_prefix)]
 WorkerUrl = Annotated[str, AfterValidator(_worker)]
 """scheme://host[:port][/base] of a worker, without a slash at its end. A `/v1` at its end is left out."""
 
+ServiceUrl = Annotated[str, AfterValidator(_url)]
+SearchPath = Annotated[str, AfterValidator(_search_path)]
 CollectorUrl = Annotated[str, AfterValidator(_collector)]
 """scheme://host[:port][/path] that takes traces; without a path it is /v1/traces."""
 

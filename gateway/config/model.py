@@ -47,6 +47,7 @@ from gateway.config.sharing import (
     Store,
     StoredKeys,
 )
+from gateway.config.tools import Tools
 from gateway.core.ports import Deadlines as TransportDeadlines
 from gateway.core.ports import Moves, Settings
 
@@ -360,6 +361,7 @@ class Config(BaseModel):
     log: Log = Log()
     metrics: Metrics = Metrics()
     console: Console = Console()
+    tools: Tools = Tools()
     tracing: Tracing | None = None
     """Traces by OpenTelemetry; needs the extra `tracing`. Absent: none."""
 

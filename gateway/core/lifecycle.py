@@ -24,7 +24,7 @@ from gateway.core.events import (
     Start,
     UsageReport,
 )
-from gateway.core.messages import Extra, ServerCall
+from gateway.core.messages import Citation, Extra, ServerCall
 from gateway.core.usage import Usage
 
 # State of the reply -> events allowed in it. A choice takes none after its Finish. Its parts may be open side by side
@@ -98,6 +98,7 @@ class ReplyPart(Struct):
     name: str | None = None
     tokens: tuple[int, ...] = ()
     logprobs: tuple[Raw, ...] = ()
+    citations: Sequence[Citation] = ()
 
 
 class ByKind(NamedTuple):
@@ -111,7 +112,7 @@ class ByKind(NamedTuple):
 
 
 class ReplyChoice(Struct):
-    """One choice. server_calls: the calls of tools that the gateway itself ran, or did not, before its parts."""
+    """One choice. server_calls: the calls of server tools, each behind so many of the parts."""
 
     index: int
     parts: list[ReplyPart]
@@ -120,7 +121,15 @@ class ReplyChoice(Struct):
     stop_sequence: str | int | None = None
     extra: Extra | None = None
     end_token: int | None = None
-    server_calls: Sequence[ServerCall] = ()
+    server_calls: Sequence[tuple[int, ServerCall]] = ()
+
+    def segments(self) -> Iterator[tuple[list[ReplyPart], ServerCall | None]]:
+        """The parts up to each call of a server tool, with the call; last those behind all calls."""
+        begin = 0
+        for end, call in self.server_calls:
+            yield self.parts[begin:end], call
+            begin = end
+        yield self.parts[begin:], None
 
     def text(self, kind: PartKind = "text") -> str | None:
         """The parts of `kind` joined, or None when there is none."""

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, final
+from urllib.parse import urlsplit
 
 from msgspec import Raw, Struct
 
@@ -124,24 +125,66 @@ class NamedTool(Struct, frozen=True):
 ToolChoice = Literal["none", "auto", "required"] | NamedTool
 
 
-class ServerTool(Struct, frozen=True, gc=False):
-    """A tool that an API's own server runs while it answers: a search of the web, or the fetch of one page. name: the
-    client's name for it."""
+KindOfServerTool = Literal["search", "fetch"]
 
-    kind: Literal["search", "fetch"]
+
+class ServerTool(Struct, frozen=True, gc=False):
+    """A tool that an API's own server runs while it answers: a search of the web, or the fetch of one page.
+
+    name              the client's name for it, and the model's
+    most              calls that the client allows; None: as many as the gateway does
+    allowed, blocked  hosts, with their subdomains, whose pages alone are given, and whose pages are not
+    """
+
+    kind: KindOfServerTool
     name: str
+    most: int | None = None
+    allowed: tuple[str, ...] = ()
+    blocked: tuple[str, ...] = ()
+
+    def permits(self, host: str) -> bool:
+        """Whether the client wants pages of `host`."""
+        return not _within(host, self.blocked) and (not self.allowed or _within(host, self.allowed))
+
+
+def _within(host: str, domains: tuple[str, ...]) -> bool:
+    return any(f".{host}".lower().endswith(f".{domain}".lower()) for domain in domains)
+
+
+class Page(Struct, frozen=True):
+    """A page of the web, or the part of one that a search found."""
+
+    url: str
+    title: str
+    text: str
+
+    @property
+    def host(self) -> str:
+        return urlsplit(self.url).hostname or ""
 
 
 class ServerCall(Struct):
     """One call of a `ServerTool`.
 
     id     differs from those of all other calls of the conversation
+    asked  the query, or the URL
     error  why it failed, as a word of Anthropic's: "unavailable"; None if it did not
+    pages  what it brought
     """
 
     id: str
     tool: ServerTool
+    asked: str = ""
     error: str | None = None
+    pages: tuple[Page, ...] = ()
+
+
+class Citation(Struct, frozen=True):
+    """A text names a page, from one character to another one."""
+
+    page: Page
+    start: int
+    end: int
 
 
 class Output(Struct, frozen=True):
@@ -224,8 +267,8 @@ class Chat(Operation, kw_only=True):
                    in a row one, for chat templates that take system messages at the start only, and then turns; no
                    system message moves to the front
     early_usage    asks the worker to report the prompt's tokens before any output of a stream, if it can
-    unavailable    the client wants the result of this tool, and nothing here runs it: the reply is its failed call, and
-                   no worker is asked
+    server_tools   those of `tools` that the gateway runs. If there are no tools, one whose result the client wants and
+                   that nothing here runs: the reply is its failed call, and no worker is asked
     optional       parameters that are left out, not refused, where the worker cannot do them: vLLM's name
                    ("reasoning_effort") -> the client's name, which is then reported as dropped
     """
@@ -247,7 +290,7 @@ class Chat(Operation, kw_only=True):
     fit_output: bool = False
     fold_system: bool = False
     early_usage: bool = False
-    unavailable: ServerTool | None = None
+    server_tools: tuple[ServerTool, ...] = ()
     optional: Mapping[str, str] = {}
     unnamed: tuple[str, ...] = ()
 

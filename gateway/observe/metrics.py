@@ -91,6 +91,7 @@ class Metrics:
         self.kept = _gauge("dragoman_kept_bytes", registry)
         self.shed = _counter("dragoman_shed_requests_total", registry)
         self.hedges = _counter("dragoman_hedges_total", registry)
+        self.tool_calls = _counter("dragoman_tool_calls_total", registry)
         self.mirrored = _counter("dragoman_mirrored_requests_total", registry)
         self.quarantined = _counter("dragoman_quarantined_requests_total", registry)
         self.prefills = _counter("dragoman_prefills_total", registry)

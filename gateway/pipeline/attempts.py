@@ -45,6 +45,8 @@ class Attempts:
     # The failure of the visit before this one, and its worker.
     _failure: GatewayError | None = None
     _failed_at = ""
+    # Attempts of earlier rounds, which ended well.
+    _before = 0
     # Ends a visit that has nothing for the client until then.
     _timer: TimerHandle | None = None
 
@@ -157,7 +159,7 @@ class Attempts:
             theirs
             and error.retryable
             and call.reply.unseen
-            and call.record.attempts < call.runtime.retries.attempts
+            and call.record.attempts - self._before < call.runtime.retries.attempts
             # A move was paid for when it was decided.
             and (visit.moving is error or visit.ejected or call.runtime.retries.spend())
         )

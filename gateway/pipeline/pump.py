@@ -154,6 +154,8 @@ class Pump:
                 await reply.carry(self._over)
             if lane.error is not None:
                 raise lane.error
+            if not lane.done:
+                return  # the worker's part in the reply is over, the reply is not
             await reply.finish()
             # Once the worker's framing has ended, its connection can be used again.
             if not self._closed.done():

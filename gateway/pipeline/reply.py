@@ -267,6 +267,19 @@ class ClientReply:
         self._lane = None
         await self.client.finish(last)
 
+    def pause(self) -> None:
+        """The attached stream is over, and the reply is not: what is next may come from any worker, and until then the
+        reply is as before its first."""
+        self.committed = self._flowing = False
+
+    def say(self, data: bytes) -> None:
+        """Sends `data` of ours while the reply is paused."""
+        assert self._lane is not None
+        if self._early is None:
+            self._early = _EarlyHead(self.client, self._lane, self._head())
+        self._early.write(data)
+        self._sent_at = monotonic()
+
     def interrupt(self, error: GatewayError) -> None:
         """Ends a committed stream with `error`. A whole reply or an error that is on its way is left alone."""
         if self.stream is not None:
@@ -342,8 +355,11 @@ class _EarlyHead:
         await self._client.carry(self._over)
 
     def send_keepalive(self) -> None:
+        self.write(self._lane.keepalive())
+
+    def write(self, data: bytes) -> None:
         if not self._over.done():
-            self._client.write(self._lane.keepalive())
+            self._client.write(data)
 
     async def end(self) -> None:
         """Returns when others may write to the client."""

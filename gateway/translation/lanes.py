@@ -140,6 +140,15 @@ class EventLane:
         part = self._open
         self._reader = ContinuedReader(self._new_reader(), repeated, part, self.produced)
 
+    def restart(self) -> None:
+        """The next bytes are those of another reply of the worker's, which goes on with this one."""
+        self.error = None
+        self._reader = self._new_reader()
+
+    def end_by(self, events: Iterable[Event]) -> bytes:
+        """Ends the reply by `events`. Returns the last bytes for the client."""
+        return self._written(events)
+
     def conclude(self, usage: Usage) -> bytes:
         self.error = None
         events: list[Event] = []

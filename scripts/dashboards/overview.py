@@ -115,13 +115,15 @@ BOARD = Board(
         Panel(
             "Other models, second workers",
             "A second: requests that another model answered than the one they named; copies for another one; requests "
-            "for embeddings that a second worker was asked for; requests that are held, as two workers died of them.",
+            "for embeddings that a second worker was asked for; requests that are held, as two workers died of them; "
+            "searches and pages of the web.",
             "ops",
             (
                 Query(f"{rate('dragoman_routed_total{*}')} or vector(0)", "other models"),
                 Query(f"{rate('dragoman_mirrored_requests_total{*}')} or vector(0)", "copies"),
                 Query(f"{rate('dragoman_hedges_total{*}')} or vector(0)", "second workers"),
                 Query(f"{rate('dragoman_quarantined_requests_total{*}')} or vector(0)", "held"),
+                Query(f"{rate('dragoman_tool_calls_total{*}')} or vector(0)", "searches, pages"),
             ),
         ),
         Panel(

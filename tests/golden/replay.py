@@ -72,6 +72,9 @@ class _Records:
     def finished(self, record: RequestRecord) -> None:
         self.last = record
 
+    def tool_called(self, kind: str, error: str | None) -> None:
+        raise AssertionError("no model of the transcripts calls tools of the gateway")
+
     def hedged(self, model: str, won: bool) -> None:
         raise AssertionError("no model of the transcripts asks second workers")
 

@@ -71,6 +71,7 @@ def test_a_loaded_gateway_shows_what_is_in_the_catalogue_and_nothing_else() -> N
         stack.gateway.metrics.bugs.inc(0)
         stack.gateway.metrics.queue_refused.labels("m", "full")
         stack.gateway.metrics.hedges.labels("m", "first")
+        stack.gateway.metrics.tool_calls.labels("search", "ok")
         stack.gateway.metrics.quarantined.labels("m")
         stack.gateway.metrics.moved.labels("m", "late")
         stack.gateway.metrics.continued.labels("m", "died")

@@ -32,6 +32,7 @@ ARROWS: dict[str, set[str]] = {
     "ratelimit": CORE | {"config", "light_task", "redis"},
     "pipeline": CORE | {"auth", "config", "light_task", "translation", "wire"},
     "admin": CORE | {"auth", "config"},
+    "tools": CORE | {"config", "resolve"},
     "console": CORE | {"config", "fleet", "observe", "pipeline", "ratelimit", "translation"},
 }
 EVERYTHING = {"app", "cli"}

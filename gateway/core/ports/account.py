@@ -38,6 +38,8 @@ class RequestRecord(Struct):
     not_continued  why none did, although the worker was at fault; see docs/reliability.md
     recomputed  tokens that those workers computed again: the prompt, and the reply so far
     workers   those that it was sent to, in order, the first of them if they are many; absent if there was one at most
+    tools     calls of the tools that the gateway ran, `search` or `fetch`, with why it failed if it did; absent if
+              there were none
     time      Unix seconds at the end
     """
 
@@ -73,6 +75,7 @@ class RequestRecord(Struct):
     not_continued: str | None = None
     recomputed: int | None = None
     workers: tuple[str, ...] | UnsetType = UNSET
+    tools: tuple[str, ...] | UnsetType = UNSET
     time: float = 0.0
     level: str = "info"
     event: str = "request"
@@ -166,6 +169,9 @@ class Observer(Protocol):
 
     def prefilled(self, model: str, worker: str | None, error: GatewayError | None) -> None:
         """A prefill worker computed a prompt, or failed to with `error`; worker is None if none was available."""
+
+    def tool_called(self, kind: str, error: str | None) -> None:
+        """The gateway ran a tool for a client. error: why that failed."""
 
     def misses(self, record: RequestRecord, flags: tuple[str, ...]) -> None:
         """A worker refused the request because it was started without these flags of its engine."""

@@ -13,16 +13,27 @@ from gateway.core.events import Event
 from gateway.core.fields import Examples, ExtrasPolicy, Field
 from gateway.core.http import Headers, Request, Response, Route
 from gateway.core.lifecycle import WholeReply
-from gateway.core.messages import AnsweredFromStore, Embed, Generate, ListModels, Op, ServerCall
+from gateway.core.messages import (
+    AnsweredFromStore,
+    Citation,
+    Embed,
+    Generate,
+    KindOfServerTool,
+    ListModels,
+    Op,
+    ServerCall,
+)
 from gateway.core.usage import Usage
 
 
 class Settings(Struct, frozen=True):
-    """The settings of a dialect that configuration may change. None leaves it as the dialect has it."""
+    """The settings of a dialect that configuration may change. None leaves it as the dialect has it. runs: the tools
+    that the gateway runs."""
 
     prefixes: tuple[str, ...] | None = None
     extras: ExtrasPolicy | None = None
     api_version: str | None = None
+    runs: frozenset[KindOfServerTool] | None = None
 
 
 class Lane(Protocol):
@@ -101,6 +112,21 @@ class ServerToolWriter(StreamWriter, Protocol):
 
     def returned(self, call: ServerCall) -> bytes:
         """The same call has its result. No other one began in between."""
+
+    def cite(self, index: int, citations: Sequence[Citation]) -> None:
+        """The text of the open part `index`, which ends now, names these pages."""
+
+
+class ServerTools(Protocol):
+    """The tools that the gateway runs.
+
+    most  how often each may be called for one request, by kind
+    """
+
+    @property
+    def most(self) -> Mapping[KindOfServerTool, int]: ...
+    async def run(self, call: ServerCall) -> None:
+        """Gives the call its pages, or the error. Needs an asyncio task. Never raises."""
 
 
 class StreamReader(Protocol):

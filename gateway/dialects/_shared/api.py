@@ -9,7 +9,7 @@ from gateway.core.errors import GatewayError, Kind
 from gateway.core.fields import ExtrasPolicy, body_members
 from gateway.core.http import Request, Response
 from gateway.core.lifecycle import Detokenized, Embeddings, Reply, Scores, TokenCount, Tokens, WholeReply
-from gateway.core.messages import Chat, Complete, Extra, Generate, ListModels, ModelCard, Op
+from gateway.core.messages import Chat, Complete, Extra, Generate, KindOfServerTool, ListModels, ModelCard, Op
 from gateway.core.ports import Dialect, Passthrough, StreamWriter
 from gateway.dialects._shared.rows import ignored_members
 from gateway.wire.json import settle_unknown
@@ -28,6 +28,7 @@ class Api(Dialect):
     """One client-side API. By default it drops unknown fields, has OpenAI's errors, takes keys behind `Bearer`, and has
     no passthrough lane.
 
+    runs     the server tools that the gateway runs; configuration says so
     unknown  the kind of a refusal of unknown fields
     lists    route of a list of models, or of a probe -> what writes its reply
     known    operation -> the names of the top-level members in its table of fields
@@ -37,6 +38,7 @@ class Api(Dialect):
     """
 
     extras: ExtrasPolicy = "drop"
+    runs: frozenset[KindOfServerTool] = frozenset()
     unknown: Kind = Kind.BAD_REQUEST
     errors: Errors = refusals.ERRORS
     key_header = b"authorization"

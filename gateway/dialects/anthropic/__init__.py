@@ -58,7 +58,7 @@ class Anthropic(Api):
         raw = members(request)
         extra, dropped = self.settle(raw, request.route)
         read = read_count if request.route == "count" else read_chat
-        op: Op = read(raw, extra, dropped, self.extras)
+        op: Op = read(raw, extra, dropped, self.extras, self.runs)
         op.memo = replies.Message(request.id)
         return op
 

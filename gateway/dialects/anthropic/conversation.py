@@ -8,6 +8,7 @@ the last one, then the rest of the turn. A system turn keeps its place, but neve
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -16,11 +17,14 @@ from gateway.core.messages import Image, Message, Part, Text, Thinking, ToolCall
 from gateway.dialects._shared.faults import decoded, wrong_at
 from gateway.dialects._shared.objects import members_of
 from gateway.dialects._shared.parts import divide
-from gateway.dialects.anthropic.views import BlockIn, MessageIn, SourceIn, ToolIn
+from gateway.dialects.anthropic.server_tools import text_of
+from gateway.dialects.anthropic.views import BlockIn, FetchedIn, MessageIn, SourceIn, ToolIn
 from gateway.wire.json import NULL, bad_value
 
 _content = msgspec.json.Decoder(str | list[BlockIn])
 _tool = msgspec.json.Decoder(ToolIn)
+_pages = msgspec.json.Decoder(list[dict[str, Any]])
+_fetched = msgspec.json.Decoder(FetchedIn)
 # Claude Code's system prompt has this line, in a block of its own or before other text. It changes with every version
 # and request, so a prefix cache would never match.
 _BILLING = "x-anthropic-billing-header:"
@@ -161,6 +165,14 @@ class Conversation:
                 if block.tool_name:
                     self.referred.add(block.tool_name)
                 return [Text(f"Tool: {block.tool_name}")]
+            case "web_search_tool_result":
+                found = "\n\n".join(filter(None, map(text_of, decoded(_pages.decode, block.content) or [])))
+                return [Text(found)] if found else []
+            case "web_fetch_tool_result":
+                fetched = decoded(_fetched.decode, block.content)
+                return self._part(fetched.content, place) if fetched is not None else []
+            case "server_tool_use" if block.name in ("web_search", "web_fetch"):
+                return []  # its result shows what it was
             case _:
                 flat = self._flat(block, place) or block.text
                 self.dropped[f"messages[].content[].{block.type[:64]}"] = None

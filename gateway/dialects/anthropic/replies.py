@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from typing import Any, Literal, assert_never
 
 from msgspec import Struct
@@ -11,12 +12,12 @@ from gateway.core.errors import GatewayError
 from gateway.core.events import Delta, Event, PartEnd, PartKind, PartStart, Start
 from gateway.core.http import JSON_TYPE, Response
 from gateway.core.lifecycle import Reply, ReplyChoice, ReplyPart, TokenCount
-from gateway.core.messages import Generate, Op, ServerCall
+from gateway.core.messages import Citation, Generate, Op, ServerCall
 from gateway.core.usage import Usage
 from gateway.dialects._shared.objects import members_of
 from gateway.dialects._shared.streams import EventWriter
 from gateway.dialects.anthropic.errors import error_event
-from gateway.dialects.anthropic.server_tools import call_block, result_block, server_usage
+from gateway.dialects.anthropic.server_tools import arguments, call_block, citation, result_block, server_usage
 from gateway.wire import sse
 from gateway.wire.json import encode, encode_line
 from gateway.wire.openai.replies.writing import shown
@@ -93,7 +94,7 @@ def write(reply: Reply, op: Op) -> Response:
     )
     ended: dict[str, Any] = {"content": _blocks(choice), "stop_reason": stop_reason, "stop_sequence": stop_sequence}
     if choice.server_calls:
-        ended["usage"] = write_usage(reply.usage) | server_usage(choice.server_calls)
+        ended["usage"] = write_usage(reply.usage) | server_usage([call for _, call in choice.server_calls])
     return Response(200, [JSON_TYPE], encode(_message(op, shown(op, reply.start.model), reply.usage) | ended))
 
 
@@ -117,11 +118,14 @@ def write_count(reply: TokenCount) -> Response:
 
 
 def _blocks(choice: ReplyChoice) -> list[dict[str, Any]]:
-    """The content: what the server's own tools did, then thinking, text, calls. Clients read the first block, so an
-    empty reply has an empty text block."""
-    parts = sorted(choice.parts, key=lambda part: _ORDER[part.kind])
-    blocks = [block for call in choice.server_calls for block in (call_block(call), result_block(call))]
-    blocks += [_block(part) for part in parts if part.text or part.kind == "tool"]
+    """The content: thinking, then text, then calls; behind each round what the server's own tools did. Clients read the
+    first block, so an empty reply has an empty text block."""
+    blocks: list[dict[str, Any]] = []
+    for parts, call in choice.segments():
+        parts = sorted(parts, key=lambda part: _ORDER[part.kind])
+        blocks += [_block(part) for part in parts if part.text or part.kind == "tool"]
+        if call is not None:
+            blocks += [call_block(call), result_block(call)]
     return blocks or [{"type": "text", "text": ""}]
 
 
@@ -130,11 +134,17 @@ def _block(part: ReplyPart) -> dict[str, Any]:
         case "thinking":
             return {"type": "thinking", "thinking": part.text, "signature": SIGNATURE}
         case "text" | "refusal":
-            return {"type": "text", "text": part.text}
+            block = {"type": "text", "text": part.text}
+            return block | {"citations": cited} if (cited := _citations(part.citations)) else block
         case "tool":
             return {"type": "tool_use", "id": part.call_id, "name": part.name, "input": _input(part.text)}
         case _:
             assert_never(part.kind)
+
+
+def _citations(found: Sequence[Citation]) -> list[dict[str, Any]]:
+    """The pages that a text names, each once."""
+    return [citation(one) for one in {one.page.url: one for one in found}.values()]
 
 
 def _input(text: str) -> Any:
@@ -155,9 +165,10 @@ class _Block:
     texts   of a waiting block: its text so far; of an open call: its arguments so far
     ended   the worker has ended it
     tries   how many more times `complete` may parse the arguments
+    citations  the pages that its text names
     """
 
-    __slots__ = ("before", "ended", "kind", "start", "state", "texts", "tries")
+    __slots__ = ("before", "citations", "ended", "kind", "start", "state", "texts", "tries")
 
     def __init__(self, kind: PartKind, start: dict[str, Any]) -> None:
         self.kind = kind
@@ -167,6 +178,7 @@ class _Block:
         self.texts: list[str] = []
         self.ended = False
         self.tries = _TRIES
+        self.citations: list[dict[str, Any]] = []
 
     @property
     def complete(self) -> bool:
@@ -306,6 +318,10 @@ class StreamWriter(EventWriter):
         self.buffered_bytes -= _PIECE + sum(map(len, block.texts))
         block.texts = []
         out = b""
+        for cited in block.citations:
+            delta = {"type": "citations_delta", "citation": cited}
+            event = {"type": "content_block_delta", "index": index, "delta": delta}
+            out += sse.frame(encode_line(event), b"content_block_delta")
         if block.kind == "thinking":
             delta = {"type": "signature_delta", "signature": SIGNATURE}
             signed = {"type": "content_block_delta", "index": index, "delta": delta}
@@ -317,18 +333,25 @@ class StreamWriter(EventWriter):
 
     def called(self, call: ServerCall) -> bytes:
         self._server_calls.append(call)
-        return self._whole(call_block(call))
+        return self._whole({**call_block(call), "input": {}}, encode(arguments(call)).decode() if call.asked else "")
 
     def returned(self, call: ServerCall) -> bytes:
         return self._whole(result_block(call))
 
-    def _whole(self, block: dict[str, Any]) -> bytes:
-        """A block without deltas."""
+    def cite(self, index: int, citations: Sequence[Citation]) -> None:
+        block = self._blocks.get(index)
+        if block is not None:
+            block.citations = _citations(citations)
+
+    def _whole(self, block: dict[str, Any], text: str = "") -> bytes:
+        """A block at once. text: the arguments of a call, as its only delta."""
         index = self._opened
         self._opened += 1
         start = {"type": "content_block_start", "index": index, "content_block": block}
-        stop = {"type": "content_block_stop", "index": index}
         out = sse.frame(encode_line(start), b"content_block_start")
+        if text:
+            out += _DELTA % (index, *_DELTAS["tool"]) + encode_line(text) + _AFTER
+        stop = {"type": "content_block_stop", "index": index}
         return out + sse.frame(encode_line(stop), b"content_block_stop")
 
     # -- the end ----------------------------------------------------------------------------------------------------

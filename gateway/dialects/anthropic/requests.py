@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from hashlib import sha256
-from typing import Literal
 
 import msgspec
 from msgspec import Raw
@@ -17,6 +16,7 @@ from gateway.core.messages import (
     Chat,
     CountTokens,
     Extra,
+    KindOfServerTool,
     NamedTool,
     Output,
     Sampling,
@@ -26,6 +26,7 @@ from gateway.core.messages import (
 )
 from gateway.dialects._shared.faults import wrong_at
 from gateway.dialects._shared.objects import members_of
+from gateway.dialects._shared.server_tools import as_function
 from gateway.dialects.anthropic.conversation import Conversation
 from gateway.dialects.anthropic.views import ChatBody, ChoiceIn, OutputConfigIn, PromptBody, ThinkingIn, ToolIn
 from gateway.wire.json import NULL, encode
@@ -39,16 +40,19 @@ _OBJECT = Raw(b'"object"')
 _EFFORTS = {"low": "low", "medium": "medium", "high": "high", "xhigh": "high", "max": "high"}
 _BUDGETS = ((4096, "low"), (16384, "medium"))
 # Each version of a tool has a date behind this: `web_search_20250305`.
-_SERVER_TOOLS: Mapping[str, Literal["search", "fetch"]] = {"web_search_": "search", "web_fetch_": "fetch"}
+_SERVER_TOOLS: Mapping[str, KindOfServerTool] = {"web_search_": "search", "web_fetch_": "fetch"}
 # Parameters that clients send to every model: vLLM's name -> this API's.
 _OPTIONAL = {"top_k": "top_k", "parallel_tool_calls": "tool_choice.disable_parallel_tool_use"}
 
 
-def read_chat(raw: Extra, extra: Extra, dropped: tuple[str, ...], policy: ExtrasPolicy) -> Chat:
-    """Reads a message request. Raises GatewayError(BAD_REQUEST)."""
+Runs = frozenset[KindOfServerTool]
+
+
+def read_chat(raw: Extra, extra: Extra, dropped: tuple[str, ...], policy: ExtrasPolicy, runs: Runs) -> Chat:
+    """Reads a message request. runs: the server tools that the gateway runs. Raises GatewayError(BAD_REQUEST)."""
     found, unknown = read_known(raw, _chat, policy)
     talk = Conversation(found.messages, found.system)
-    op = _with_prompt(found, talk)
+    op = _with_prompt(found, talk, runs)
     left = [*dropped, *unknown]
     op.stream = op.include_usage = op.early_usage = bool(found.stream)
     op.max_output = found.max_tokens or 1
@@ -68,38 +72,47 @@ def read_chat(raw: Extra, extra: Extra, dropped: tuple[str, ...], policy: Extras
     return op
 
 
-def read_count(raw: Extra, extra: Extra, dropped: tuple[str, ...], policy: ExtrasPolicy) -> CountTokens:
+def read_count(raw: Extra, extra: Extra, dropped: tuple[str, ...], policy: ExtrasPolicy, runs: Runs) -> CountTokens:
     """Reads a request to count tokens. Raises GatewayError(BAD_REQUEST)."""
     found, unknown = read_known(raw, _count, policy)
     talk = Conversation(found.messages, found.system)
-    op = _with_prompt(found, talk)
+    op = _with_prompt(found, talk, runs)
     op.extra = extra
     return CountTokens(model=found.model, prompt_of=op, dropped=(*dropped, *unknown, *talk.dropped))
 
 
-def _with_prompt(found: PromptBody, talk: Conversation) -> Chat:
+def _with_prompt(found: PromptBody, talk: Conversation, runs: Runs) -> Chat:
     """A chat that has its prompt and no other parameters."""
-    messages, tools = tuple(talk.messages), _tools(found.tools or [], talk)
-    return Chat(model=found.model, messages=messages, continue_last=talk.continues, tools=tools, fold_system=True)
+    op = Chat(model=found.model, messages=tuple(talk.messages), continue_last=talk.continues, fold_system=True)
+    op.tools, op.server_tools = _tools(found.tools or [], talk, runs)
+    return op
 
 
 # -- tools ----------------------------------------------------------------------------------------------------------
 
 
-def _tools(found: list[ToolIn], talk: Conversation) -> tuple[Tool, ...]:
-    """The tools that the model sees, in order. Tools without a schema are left out: Anthropic's servers execute them,
-    our workers cannot. Deferred tools are left out until a `tool_reference` names them."""
+def _tools(found: list[ToolIn], talk: Conversation, runs: Runs) -> tuple[tuple[Tool, ...], tuple[ServerTool, ...]]:
+    """(the tools that the model sees, in order; those of them that the gateway runs).
+
+    Other tools without a schema are left out: Anthropic's servers execute them, our workers cannot. Deferred tools are
+    left out until a `tool_reference` names them."""
     shown: dict[str, Tool] = {}
+    run: dict[str, ServerTool] = {}
     for tool in [*found, *talk.added.values()]:
         if tool.name in talk.removed:
             continue
-        if _serverside(tool) or (tool.defer_loading and tool.name not in talk.referred):
+        server_tool = _server_tool(tool)
+        runs_it = server_tool is not None and server_tool.kind in runs
+        if (_serverside(tool) and not runs_it) or (tool.defer_loading and tool.name not in talk.referred):
             talk.dropped[f"tools.{tool.name}"] = None
         elif not tool.name:
             raise wrong_at("tools", "every tool needs a name")
+        elif server_tool is not None and runs_it:
+            run[tool.name] = server_tool
+            shown[tool.name] = as_function(server_tool)
         else:
             shown[tool.name] = Tool(tool.name, tool.description, _with_type(tool), tool.strict)
-    return tuple(shown.values())
+    return tuple(shown.values()), tuple(run.values())
 
 
 def _serverside(tool: ToolIn) -> bool:
@@ -123,11 +136,11 @@ def _choose(op: Chat, found: ChoiceIn | None, left: list[str], offered: list[Too
     A request whose tools are all a server's is made for their results, as Claude Code's is for a search: without the
     tools its model would make them up."""
     if all(map(_serverside, offered)) and not op.tools and (found is None or found.type != "none"):
-        op.unavailable = next(filter(None, map(_server_tool, offered)), None)
+        op.server_tools = tuple(filter(None, map(_server_tool, offered)))[:1]
     if found is None:
         return
     if not op.tools:
-        if op.unavailable is None:
+        if not op.server_tools:
             left.append("tool_choice")
         return
     words: dict[str, ToolChoice] = {"auto": "auto", "any": "required", "none": "none"}
@@ -148,8 +161,14 @@ def _choose(op: Chat, found: ChoiceIn | None, left: list[str], offered: list[Too
 
 def _server_tool(tool: ToolIn) -> ServerTool | None:
     """The tool as one that the API's server runs, if it is a search or a fetch."""
+    if not _serverside(tool):
+        return None
     kind = next((kind for begin, kind in _SERVER_TOOLS.items() if (tool.type or "").startswith(begin)), None)
-    return None if kind is None else ServerTool(kind, tool.name)
+    if kind is None:
+        return None
+    return ServerTool(
+        kind, tool.name, tool.max_uses, tuple(tool.allowed_domains or ()), tuple(tool.blocked_domains or ())
+    )
 
 
 # -- how ------------------------------------------------------------------------------------------------------------

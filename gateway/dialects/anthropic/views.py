@@ -55,13 +55,22 @@ class BlockIn(Object):
     caller: Raw = NULL
 
 
+class FetchedIn(Struct):
+    """The content of a web_fetch_tool_result that brought a page; content is its document."""
+
+    content: BlockIn
+
+
 class MessageIn(Object):
     role: str
     content: str | list[BlockIn]
 
 
 class ToolIn(Object):
-    """One tool. type is "custom" or absent; any other type is a tool that a server executes, without a schema."""
+    """One tool. type is "custom" or absent; any other type is a tool that a server executes, without a schema.
+
+    max_uses, allowed_domains, blocked_domains  of tools of the web
+    """
 
     name: Annotated[str, Meta(max_length=256)] = ""
     type: str | None = None
@@ -73,6 +82,9 @@ class ToolIn(Object):
     input_examples: Raw = NULL
     eager_input_streaming: Raw = NULL
     allowed_callers: Raw = NULL
+    max_uses: int | None = None
+    allowed_domains: Annotated[list[str], Meta(max_length=100)] | None = None
+    blocked_domains: Annotated[list[str], Meta(max_length=100)] | None = None
 
 
 class ChoiceIn(Object):

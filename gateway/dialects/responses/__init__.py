@@ -62,7 +62,7 @@ class Responses(Api):
         raw = members(request)
         name_deployment(request, raw)
         extra, dropped = self.settle(raw, "count" if request.route == "count" else "chat")
-        given = Given(Seal(request.sealing, b"reasoning"), request.stored)
+        given = Given(Seal(request.sealing, b"reasoning"), request.stored, self.runs)
         if request.route == "count":
             return read_count(raw, extra, dropped, self.extras, given)
         if request.route == "compact":

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from gateway.core.errors import GatewayError, Kind
-from gateway.core.messages import Audio, Image, Message, Part, Text, Thinking, ToolCall
+from gateway.core.messages import Audio, Image, KindOfServerTool, Message, Part, Text, Thinking, ToolCall
 from gateway.dialects._shared.faults import wrong_at
 from gateway.dialects._shared.parts import divide
 from gateway.dialects.responses import compaction
@@ -37,10 +37,12 @@ _UNTOLD = ("type", "id", "status")
 
 
 class Given(Struct, frozen=True):
-    """The facts of a request that its body does not hold: the caller's seal for reasoning, and `Request.stored`."""
+    """The facts of a request that its body does not hold: the caller's seal for reasoning, `Request.stored`, and the
+    server tools that the gateway runs."""
 
     seal: Seal
     stored: Mapping[str, bytes | None] | None = None
+    runs: frozenset[KindOfServerTool] = frozenset()
 
 
 class Conversation:
@@ -54,7 +56,7 @@ class Conversation:
     """
 
     def __init__(self, found: PromptBody, given: Given, compacts: bool = False) -> None:
-        self.box = Toolbox()
+        self.box = Toolbox(given.runs)
         self.box.add(found.tools or [], "tools")
         self.input = with_past(found.input, found.previous_response_id, given.stored)
         self.messages: list[Message] = []

@@ -9,8 +9,8 @@ from typing import Any, assert_never
 from gateway.core.errors import Blame, GatewayError, Kind
 from gateway.core.events import PartKind, Reason
 from gateway.core.http import JSON_TYPE, Request, Response
-from gateway.core.lifecycle import Reply, TokenCount
-from gateway.core.messages import Op, ServerCall
+from gateway.core.lifecycle import Reply, ReplyPart, TokenCount
+from gateway.core.messages import Citation, Op, ServerCall
 from gateway.core.usage import Usage
 from gateway.dialects._shared.faults import cannot_count, in_own_words, refusal
 from gateway.dialects.responses.compaction import compaction_item
@@ -89,15 +89,31 @@ def write_usage(usage: Usage | None) -> bytes:
 # -- items ------------------------------------------------------------------------------------------------------------
 
 
-def content_part(kind: PartKind, text: str, logprobs: list[Any]) -> dict[str, Any]:
-    """The one part of a message or of reasoning."""
+def url_citations(found: Sequence[Citation]) -> list[dict[str, Any]]:
+    """The places of a text that name pages."""
+    return [
+        {
+            "type": "url_citation",
+            "start_index": one.start,
+            "end_index": one.end,
+            "url": one.page.url,
+            "title": one.page.title,
+        }
+        for one in found
+    ]
+
+
+def content_part(
+    kind: PartKind, text: str, logprobs: list[Any], cited: Sequence[dict[str, Any]] = ()
+) -> dict[str, Any]:
+    """The one part of a message or of reasoning. cited: the annotations of a text."""
     match kind:
         case "thinking":
             return {"type": "reasoning_text", "text": text}
         case "refusal":
             return {"type": "refusal", "refusal": text}
         case "text":
-            return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs}
+            return {"type": "output_text", "text": text, "annotations": list(cited), "logprobs": logprobs}
         case "tool":
             raise TypeError("a call has no parts")
         case _:
@@ -130,7 +146,13 @@ def begun_item(request: Asked, kind: PartKind, index: int, call_id: str | None, 
 
 
 def whole_item(
-    request: Asked, item: dict[str, Any], kind: PartKind, text: str, logprobs: list[Any], status: str
+    request: Asked,
+    item: dict[str, Any],
+    kind: PartKind,
+    text: str,
+    logprobs: list[Any],
+    status: str,
+    cited: Sequence[dict[str, Any]] = (),
 ) -> dict[str, Any]:
     """A begun item with its content."""
     whole = {**item, "status": status}
@@ -142,15 +164,19 @@ def whole_item(
     elif kind == "thinking" and request.summary:
         whole["summary"] = [{"type": "summary_text", "text": text}]
     else:
-        whole["content"] = [content_part(kind, text, logprobs)]
+        whole["content"] = [content_part(kind, text, logprobs, cited)]
     if kind == "thinking" and request.seal is not None:
         whole["encrypted_content"] = request.seal.close(text)
     return whole
 
 
 def search_item(call: ServerCall, status: str | None = None) -> dict[str, Any]:
-    """The item of a search of the web. status: None for its last one."""
-    action = {"type": "search", "query": "", "queries": []}
+    """The item of a search of the web, or of a page that was opened. status: None for its last one."""
+    action: dict[str, Any] = {"type": "open_page", "url": call.asked}
+    if call.tool.kind == "search":
+        sources = [{"type": "url", "url": page.url} for page in call.pages]
+        action = {"type": "search", "query": call.asked, "queries": [call.asked] if call.asked else []}
+        action |= {"sources": sources} if sources else {}
     status = status or ("completed" if call.error is None else "failed")
     return {"type": "web_search_call", "id": f"ws_{call.id}", "status": status, "action": action}
 
@@ -161,25 +187,36 @@ def search_item(call: ServerCall, status: str | None = None) -> dict[str, Any]:
 def write(reply: Reply, op: Op) -> Response:
     request, choice = asked(op), reply.choices[0]
     cut = CUT.get(choice.reason)
-    parts = [part for part in choice.parts if part.text or part.kind == "tool"]
     summary = ""
     if request.compacts:
-        summary = "".join(part.text for part in parts if part.kind == "text").strip()
-        parts = [part for part in parts if part.kind != "text"]
+        summary = (choice.text() or "").strip()
     if request.beside is not None:
         return _compacted(request, request.beside, reply, summary, cut)
-    items = [encode_line(search_item(call)) for call in choice.server_calls]
-    for index, part in enumerate(parts, len(items)):
-        status = "incomplete" if cut is not None and part is parts[-1] else "completed"
-        begun = begun_item(request, part.kind, index, part.call_id, part.name)
-        whole = whole_item(request, begun, part.kind, part.text, join_logprobs(part.logprobs), status)
-        items.append(encode_line(whole))
+
+    def is_item(part: ReplyPart) -> bool:
+        return part.kind == "tool" or bool(part.text and not (request.compacts and part.kind == "text"))
+
+    last = next(filter(is_item, reversed(choice.parts)), None)
+    items: list[bytes] = []
+    for parts, call in choice.segments():
+        for part in parts:
+            if is_item(part):
+                status = "incomplete" if cut is not None and part is last else "completed"
+                items.append(encode_line(_item(request, len(items), part, status)))
+        if call is not None:
+            items.append(encode_line(search_item(call)))
     if request.compacts and not summary and cut is None:
         raise no_summary()
     if summary and cut is None:
         items.append(encode_line(compaction_item(request.id, len(items), summary)))
     body = close(request, op, shown(op, reply.start.model), reply.start.created, items, reply.usage, cut)
     return Response(200, [JSON_TYPE], body)
+
+
+def _item(request: Asked, index: int, part: ReplyPart, status: str) -> dict[str, Any]:
+    begun = begun_item(request, part.kind, index, part.call_id, part.name)
+    cited, logprobs = url_citations(part.citations), join_logprobs(part.logprobs)
+    return whole_item(request, begun, part.kind, part.text, logprobs, status, cited)
 
 
 def _compacted(request: Asked, beside: Sequence[bytes], reply: Reply, summary: str, cut: str | None) -> Response:

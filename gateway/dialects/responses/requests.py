@@ -36,6 +36,7 @@ _EFFORTS = {"xhigh": "high", "max": "high"}
 # Parameters that clients send to every model: vLLM's name -> this API's.
 _OPTIONAL = {"parallel_tool_calls": "parallel_tool_calls", "reasoning_effort": "reasoning.effort"}
 _LOGPROBS, _SEALED = "message.output_text.logprobs", "reasoning.encrypted_content"
+_SOURCES = "web_search_call.action.sources"  # of searches that the gateway runs: they always have them
 
 
 class Asked(Struct):
@@ -182,8 +183,9 @@ def _read(
 
 def _with_prompt(found: PromptBody, talk: Conversation) -> Chat:
     """A chat that has its prompt and no other parameters."""
-    tools = tuple(talk.box.tools.values())
-    return Chat(model=found.model, messages=tuple(talk.messages), tools=tools, fold_system=True)
+    op = Chat(model=found.model, messages=tuple(talk.messages), tools=tuple(talk.box.tools.values()), fold_system=True)
+    op.server_tools = tuple(talk.box.run.values())
+    return op
 
 
 def _with_extra(op: Chat, extra: Extra) -> tuple[str, ...]:
@@ -199,7 +201,7 @@ def _with_extra(op: Chat, extra: Extra) -> tuple[str, ...]:
 def _summary_only(op: Chat) -> list[str]:
     """Takes away what is for an answer and not for a summary. Returns the client's names for it."""
     names = {"tools": op.tools, "text.format": op.output, f"include.{_LOGPROBS}": op.logprobs}
-    op.tools, op.tool_choice, op.parallel_tools, op.unavailable = (), None, None, None
+    op.tools, op.server_tools, op.tool_choice, op.parallel_tools = (), (), None, None
     op.output = op.logprobs = None
     return [name for name, wanted in names.items() if wanted]
 
@@ -208,7 +210,8 @@ def _include(op: Chat, found: ChatBody, left: list[str]) -> None:
     include = found.include or []
     if found.top_logprobs or _LOGPROBS in include:
         op.logprobs = Logprobs(found.top_logprobs or 0)
-    left += [f"include.{name[:64]}" for name in include if name not in (_LOGPROBS, _SEALED)]
+    kept = (_LOGPROBS, _SEALED, *([_SOURCES] if op.server_tools else []))
+    left += [f"include.{name[:64]}" for name in include if name not in kept]
 
 
 def _think(op: Chat, found: ReasoningIn | None, left: list[str]) -> bool:

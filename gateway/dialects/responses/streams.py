@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any, assert_never
 
 from msgspec import Raw
 
 from gateway.core.errors import GatewayError
 from gateway.core.events import Delta, Event, Finish, PartEnd, PartKind, PartStart, Start
-from gateway.core.messages import Generate, ServerCall
+from gateway.core.messages import Citation, Generate, ServerCall
 from gateway.dialects._shared.streams import PIECE, EventWriter
 from gateway.dialects.responses.compaction import compaction_item
 from gateway.dialects.responses.replies import (
@@ -21,6 +22,7 @@ from gateway.dialects.responses.replies import (
     no_summary,
     response_object,
     search_item,
+    url_citations,
     whole_item,
     write_failure,
 )
@@ -50,9 +52,10 @@ class _Item:
     before, after  the bytes around a delta's text; `after` also takes the event's number
     texts          its text so far
     ended          the worker has ended it
+    cited          the annotations of its text
     """
 
-    __slots__ = ("after", "before", "begun", "ended", "held", "kind", "logprobs", "name", "place", "texts")
+    __slots__ = ("after", "before", "begun", "cited", "ended", "held", "kind", "logprobs", "name", "place", "texts")
 
     def __init__(self, kind: PartKind, begun: dict[str, Any], index: int, summary: bool) -> None:
         self.kind = kind
@@ -68,6 +71,7 @@ class _Item:
         self.texts: list[str] = []
         self.logprobs: list[Raw] = []
         self.ended = False
+        self.cited: list[dict[str, Any]] = []
 
 
 class StreamWriter(EventWriter):
@@ -215,8 +219,11 @@ class StreamWriter(EventWriter):
         text = "".join(item.texts)
         self.buffered_bytes -= len(text) + PIECE * len(item.texts)
         logprobs = join_logprobs(item.logprobs)
-        whole = whole_item(self._asked, item.begun, item.kind, text, logprobs, status)
+        whole = whole_item(self._asked, item.begun, item.kind, text, logprobs, status, item.cited)
         out = b""
+        for index, cited in enumerate(item.cited):
+            place = {**item.place, "annotation_index": index, "annotation": cited}
+            out += self._frame("response.output_text.annotation.added", place)
         told = item.place.copy()
         match item.kind:
             case "thinking":
@@ -267,6 +274,11 @@ class StreamWriter(EventWriter):
         return out + self._frame("response.output_item.done", {"output_index": index, "item": item})
 
     # -- ends -------------------------------------------------------------------------------------------------------
+
+    def cite(self, index: int, citations: Sequence[Citation]) -> None:
+        item = self._items.get(index)
+        if item is not None:
+            item.cited = url_citations(citations)
 
     def _compaction(self) -> bytes:
         """The one item of a summary, which has no pieces. A summary that was cut off is not sent."""

@@ -12,14 +12,16 @@ from typing import Any
 import msgspec
 from msgspec import Raw, Struct
 
-from gateway.core.messages import Chat, NamedTool, ServerTool, Tool, ToolChoice
+from gateway.core.messages import Chat, KindOfServerTool, NamedTool, ServerTool, Tool, ToolChoice
 from gateway.dialects._shared.faults import decoded, wrong_at
-from gateway.dialects.responses.views import TOOLS, ChoiceIn, ToolIn, TypeIn
+from gateway.dialects._shared.server_tools import as_function
+from gateway.dialects.responses.views import TOOLS, ChoiceIn, SearchIn, ToolIn, TypeIn
 from gateway.wire.json import NULL, encode
 from gateway.wire.openai.requests.messages import read_at
 
 _type = msgspec.json.Decoder(TypeIn)
 _tool = msgspec.json.Decoder(ToolIn)
+_search = msgspec.json.Decoder(SearchIn)
 _object = msgspec.json.Decoder(dict[str, Any])
 _members = msgspec.json.Decoder(dict[str, Raw])
 _INPUT = Raw(
@@ -29,6 +31,9 @@ _INPUT = Raw(
 _MOST_DOTS = 16
 # The search of the web, in all its versions: `web_search_preview`, `web_search_2025_08_26`.
 _SEARCH = "web_search"
+# Kinds of tools that the gateway runs for it, and the model's names for them.
+_KINDS: tuple[KindOfServerTool, ...] = ("search", "fetch")
+_RUN = ("web_search", "web_fetch")
 _WORDS: Mapping[str, ToolChoice] = {"auto": "auto", "required": "required", "none": "none"}
 
 
@@ -46,8 +51,13 @@ class Toolbox(Struct):
     tools      the tools that the model sees, by its names for them
     dropped    the names of tools that are left out, because no worker executes them
     described  the tools that stand in the request itself, for its reply
+    runs       the server tools that the gateway runs
+    run        those of `tools` that it runs for this request, by name
     search     the search of the web by the API's server, if it is offered
     """
+
+    runs: frozenset[KindOfServerTool] = frozenset()
+    run: dict[str, ServerTool] = {}
 
     tools: dict[str, Tool] = {}
     dropped: dict[str, None] = {}
@@ -68,8 +78,10 @@ class Toolbox(Struct):
             tool = read_at(at, raw, _tool) if kind in TOOLS else None
             if place == "tools":
                 self.described.append(_in_full(raw, tool))
-            if (kind or "").startswith(_SEARCH):
+            if (kind or "").startswith(_SEARCH) and namespace is None:
                 self.search = ServerTool("search", kind or "")
+                if self._serve(read_at(at, raw, _search)):
+                    continue
             if tool is None:
                 self.dropped[f"tools.{(kind or '?')[:64]}"] = None
             elif tool.type == "namespace":
@@ -78,6 +90,18 @@ class Toolbox(Struct):
                 self.add(tool.tools or [], f"{at}.tools", tool.name)
             else:
                 self._add(tool, namespace)
+
+    def _serve(self, tool: SearchIn) -> bool:
+        """Offers the search to the model, if the gateway runs it as the client wants it; with it the fetch of a page,
+        which this API's search can do, too."""
+        if "search" not in self.runs or tool.external_web_access is False or not self.tools.keys().isdisjoint(_RUN):
+            return False
+        allowed = tuple((tool.filters.allowed_domains if tool.filters is not None else None) or ())
+        for kind, name in zip(_KINDS, _RUN, strict=True):
+            if kind in self.runs:
+                self.run[name] = ServerTool(kind, name, allowed=allowed)
+                self.tools[name] = as_function(self.run[name])
+        return True
 
     def _add(self, tool: ToolIn, namespace: str | None) -> None:
         name = f"{namespace}__{tool.name}" if namespace else tool.name
@@ -136,6 +160,9 @@ class Toolbox(Struct):
             return self._want(op) if found.type.startswith(_SEARCH) else ("tool_choice",)
         if found.type == "allowed_tools":
             return self._allow(op, found)
+        if found.type.startswith(_SEARCH) and self.run:
+            op.tool_choice = NamedTool(_RUN[0])
+            return ()
         if found.type not in ("function", "custom"):
             op.tool_choice = "auto"
             return ("tool_choice",)
@@ -147,17 +174,20 @@ class Toolbox(Struct):
 
     def _want(self, op: Chat) -> tuple[str, ...]:
         """The choice wants a tool, and no function is offered."""
-        op.unavailable = self.search
-        return ("tool_choice",) if self.search is None else ()
+        op.server_tools = () if self.search is None else (self.search,)
+        return () if op.server_tools else ("tool_choice",)
 
     def _allow(self, op: Chat, found: ChoiceIn) -> tuple[str, ...]:
         listed = found.tools or []
         names = {self.name_of(one.name or "", one.namespace) for one in listed if one.type in ("function", "custom")}
+        if any(one.type.startswith(_SEARCH) for one in listed):
+            names.update(self.run)
         spaces = {one.name for one in listed if one.type == "namespace"}
         op.tools = tuple(
             tool for name, tool in self.tools.items() if name in names or self._namespaces.get(name) in spaces
         )
         if not op.tools:
+            op.server_tools = ()
             return ("tool_choice",)
         op.tool_choice = "required" if found.mode == "required" else "auto"
         return ()

@@ -105,6 +105,17 @@ TOOLS = frozenset({"function", "custom", "namespace"})
 """The types of tools that a model can see."""
 
 
+class FiltersIn(Struct):
+    allowed_domains: Annotated[list[str], Meta(max_length=100)] | None = None
+
+
+class SearchIn(Struct):
+    """A search of the web by the API's server. external_web_access: False for what that server has kept alone."""
+
+    filters: FiltersIn | None = None
+    external_web_access: bool | None = None
+
+
 class NameIn(Object):
     """One tool in the list of allowed_tools."""
 

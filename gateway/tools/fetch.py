@@ -1,0 +1,125 @@
+"""The fetch of one page of the web, for a model that may follow the words of another page.
+
+The model's words decide the address, so nothing of it is believed. A host is looked up once for each step, every
+address that it has must be public, and the connection goes to the one that was checked: a second look-up could give
+another one. Redirects are followed one by one, and each is checked like the first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+
+import httpx
+
+from gateway.config import WebFetch
+from gateway.core.messages import Page, ServerCall
+from gateway.resolve import look_up
+from gateway.tools.bounded import Refused, read
+from gateway.tools.page import text_of
+
+_LONGEST_URL = 2048
+_MOST_REDIRECTS = 5
+_REDIRECTS = (301, 302, 303, 307, 308)
+_TEXTS = re.compile(r"text/|application/(?:[\w.-]+\+)?(?:json|xml)\b|application/xhtml\+xml\b", re.I)
+_HTML = re.compile(r"text/html\b|application/xhtml\+xml\b", re.I)
+_CHARSET = re.compile(r"charset\s*=\s*[\"']?([\w.:-]{1,40})", re.I)
+# An IPv4 address is in the last 32 bits: NAT64's prefix.
+_NAT64 = ip_network("64:ff9b::/96")
+
+Network = IPv4Network | IPv6Network
+
+
+class Fetch:
+    """Fetches pages.
+
+    allowed  networks that may be reached although they are not public
+    """
+
+    def __init__(self, options: WebFetch, allowed: Sequence[Network] = ()) -> None:
+        self._options = options
+        self._allowed = allowed
+        # No connection is kept: the next request for its name might mean another host.
+        limits = httpx.Limits(max_keepalive_connections=0, max_connections=options.max_connections)
+        self._client = httpx.AsyncClient(trust_env=False, timeout=options.timeout_s, limits=limits)
+
+    async def run(self, call: ServerCall) -> None:
+        """Gives the call its page, or the word for what went wrong."""
+        try:
+            async with asyncio.timeout(self._options.timeout_s):
+                call.pages = (await self._page(call),)
+        except Refused as refused:
+            call.error = refused.word
+        except (httpx.HTTPError, OSError, TimeoutError):
+            call.error = "url_not_accessible"
+
+    async def _page(self, call: ServerCall) -> Page:
+        url = _checked(call.asked)
+        for _ in range(_MOST_REDIRECTS + 1):
+            if not call.tool.permits(url.host):
+                raise Refused("url_not_allowed")
+            async with await self._send(url) as reply:
+                if reply.status_code not in _REDIRECTS:
+                    return await self._read(call.asked, reply)
+                url = _checked(str(url.join(reply.headers.get("location", ""))))
+        raise Refused("url_not_accessible")
+
+    async def _send(self, url: httpx.URL) -> AbstractAsyncContextManager[httpx.Response]:
+        """Asks for `url` at an address that was checked. Raises Refused for one that must not be reached."""
+        port = url.port or (443 if url.scheme == "https" else 80)
+        addresses = await look_up(url.host, port)
+        if not addresses or not all(self._may_reach(address) for address in addresses):
+            raise Refused("url_not_allowed")
+        headers = {"host": url.netloc.decode("ascii"), "accept-encoding": "identity", "user-agent": "dragoman"}
+        at = url.copy_with(host=addresses[0].partition("%")[0])
+        return self._client.stream(
+            "GET", at, headers=headers, extensions={"sni_hostname": url.raw_host.decode("ascii")}
+        )
+
+    def _may_reach(self, address: str) -> bool:
+        found = _inside(ip_address(address.partition("%")[0]))
+        public = found.is_global and not found.is_multicast
+        return public or any(found in network for network in self._allowed)
+
+    async def _read(self, asked: str, reply: httpx.Response) -> Page:
+        kind = reply.headers.get("content-type", "")
+        if reply.status_code != 200:
+            raise Refused("too_many_requests" if reply.status_code == 429 else "url_not_accessible")
+        if not _TEXTS.match(kind) or reply.headers.get("content-encoding", "identity") != "identity":
+            raise Refused("unsupported_content_type")
+        body, _ = await read(reply, self._options.max_bytes)
+        charset = _CHARSET.search(kind)
+        try:
+            text = body.decode(charset[1] if charset else "utf-8", "replace")
+        except LookupError:
+            text = body.decode("utf-8", "replace")
+        title, text = await asyncio.to_thread(text_of, text) if _HTML.match(kind) else ("", text)
+        return Page(asked, title, text[: self._options.max_text])
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+
+def _checked(text: str) -> httpx.URL:
+    """The URL in `text`. Raises Refused for one that cannot be fetched."""
+    if len(text) > _LONGEST_URL:
+        raise Refused("url_too_long")
+    try:
+        url = httpx.URL(text.strip())
+        if url.scheme not in ("http", "https") or not url.host or url.userinfo:
+            raise Refused("invalid_tool_input")
+    except (httpx.InvalidURL, UnicodeError, ValueError):
+        raise Refused("invalid_tool_input") from None
+    return url
+
+
+def _inside(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
+    """The IPv4 address that an IPv6 address stands for, if it stands for one: that is the one that is reached."""
+    if isinstance(address, IPv4Address):
+        return address
+    if address in _NAT64:
+        return IPv4Address(int(address) & 0xFFFFFFFF)
+    return address.ipv4_mapped or address.sixtofour or (address.teredo[1] if address.teredo else None) or address

@@ -1,0 +1,161 @@
+"""What may be fetched, and how much of it: the address comes from a model that has read a stranger's words."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from ipaddress import IPv4Network, IPv6Network, ip_network
+
+import pytest
+
+from gateway.config import WebFetch
+from gateway.core.messages import ServerCall, ServerTool
+from gateway.tools import fetch
+from gateway.tools.fetch import Fetch
+from tests.standins.web import Web, web
+
+LOOPBACK = (ip_network("127.0.0.0/8"),)
+DEFAULTS = WebFetch()
+FETCH = ServerTool("fetch", "f")
+
+
+@pytest.fixture
+def site() -> Iterator[Web]:
+    with web() as running:
+        yield running
+
+
+def fetched(
+    url: str,
+    options: WebFetch = DEFAULTS,
+    tool: ServerTool = FETCH,
+    allowed: Sequence[IPv4Network | IPv6Network] = LOOPBACK,
+) -> ServerCall:
+    call = ServerCall("1", tool, url)
+
+    async def run() -> None:
+        fetching = Fetch(options, allowed)
+        await fetching.run(call)
+        await fetching.close()
+
+    asyncio.run(run())
+    return call
+
+
+def test_a_page(site: Web) -> None:
+    call = fetched(f"{site.url}/page")
+    assert call.error is None
+    (page,) = call.pages
+    assert (page.url, page.title, page.text) == (f"{site.url}/page", "Oslo & rain", "Weather\nIt rains today.")
+    assert site.headers[0]["host"] == site.url.removeprefix("http://")
+    assert not {"authorization", "cookie", "x-request-id"} & site.headers[0].keys()
+
+
+PRIVATE = """127.0.0.1 10.0.0.1 172.16.0.1 192.168.1.1 169.254.169.254 100.64.0.1 0.0.0.0 224.0.0.1 255.255.255.255
+    198.18.0.1 ::1 :: fe80::1 fe80::1%eth0 fc00::1 ff02::1 ::ffff:127.0.0.1 ::ffff:10.0.0.1 64:ff9b::a00:1
+    64:ff9b::7f00:1 2002:7f00:1:: 2002:a00:1::"""
+
+
+@pytest.mark.parametrize("address", PRIVATE.split())
+def test_no_private_address_is_reached(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not by its name either, nor beside a public one."""
+
+    for found in ([address], ["93.184.215.14", address], [address, "2606:2800:21f:cb07:6820:80da:af6b:8b2c"]):
+
+        async def look_up(host: str, port: int, found: list[str] = found) -> list[str]:
+            return found
+
+        monkeypatch.setattr(fetch, "look_up", look_up)
+        assert fetched("http://name.example/", allowed=()).error == "url_not_allowed"
+
+
+def test_a_public_address_may_be_reached() -> None:
+    async def run() -> None:
+        fetching = Fetch(WebFetch())
+        assert fetching._may_reach("93.184.215.14")
+        assert fetching._may_reach("2606:2800:21f:cb07:6820:80da:af6b:8b2c")
+        await fetching.close()
+
+    asyncio.run(run())
+
+
+def test_the_address_that_was_checked_is_the_one_that_is_reached(site: Web, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name that means another host at the second look-up gains nothing: there is none."""
+    asked: list[str] = []
+
+    async def look_up(host: str, port: int) -> list[str]:
+        asked.append(host)
+        return ["127.0.0.1"]
+
+    monkeypatch.setattr(fetch, "look_up", look_up)
+    port = site.url.rpartition(":")[2]
+    assert fetched(f"http://nowhere.invalid:{port}/page").error is None
+    assert asked == ["nowhere.invalid"]
+    assert site.headers[0]["host"] == f"nowhere.invalid:{port}"
+
+
+def test_each_redirect_is_checked(site: Web) -> None:
+    inside = f"http://10.0.0.1/{'x' * 8}"
+    site.answers |= {"/to": (302, "/page", b""), "/in": (302, inside, b""), "/on": (302, "/on", b"")}
+    site.answers["/file"] = (301, "file:///etc/passwd", b"")
+    call = fetched(f"{site.url}/to")
+    assert call.pages[0].title == "Oslo & rain"
+    assert fetched(f"{site.url}/in").error == "url_not_allowed"
+    assert fetched(f"{site.url}/file").error == "invalid_tool_input"
+    assert fetched(f"{site.url}/on").error == "url_not_accessible"
+    assert site.asked.count("/on") == 6
+
+
+def test_no_more_is_read_than_is_allowed(site: Web) -> None:
+    site.answers["/long"] = (200, "text/plain", b"word " * 1_000_000)
+    (page,) = fetched(f"{site.url}/long", WebFetch(max_bytes=10_000, max_text=500)).pages
+    assert page.text == ("word " * 100)
+
+
+@pytest.mark.parametrize(
+    ("kind", "error"),
+    [
+        ("image/png", "unsupported_content_type"),
+        ("application/pdf", "unsupported_content_type"),
+        ("", "unsupported_content_type"),
+        ("application/json", None),
+        ("application/rss+xml", None),
+        ("text/plain; charset=nonsense", None),
+        ("text/plain; charset=iso-8859-1", None),
+    ],
+)
+def test_only_texts_are_read(site: Web, kind: str, error: str | None) -> None:
+    site.answers["/it"] = (200, kind, b"caf\xe9")
+    assert fetched(f"{site.url}/it").error == error
+
+
+@pytest.mark.parametrize(
+    ("url", "error"),
+    [
+        ("ftp://x.example/", "invalid_tool_input"),
+        ("file:///etc/passwd", "invalid_tool_input"),
+        ("http://user:pass@x.example/", "invalid_tool_input"),
+        ("nonsense", "invalid_tool_input"),
+        ("http://", "invalid_tool_input"),
+        ("http://[::1", "invalid_tool_input"),
+        ("http://x.example/" + "a" * 3000, "url_too_long"),
+        ("http://127.0.0.1:1/", "url_not_accessible"),
+        ("http://name.invalid/", "url_not_accessible"),
+    ],
+)
+def test_what_cannot_be_fetched_says_why(url: str, error: str) -> None:
+    assert fetched(url).error == error
+
+
+def test_the_clients_domains_count(site: Web) -> None:
+    for tool, error in (
+        (ServerTool("fetch", "f", allowed=("example.com",)), "url_not_allowed"),
+        (ServerTool("fetch", "f", blocked=("127.0.0.1",)), "url_not_allowed"),
+        (ServerTool("fetch", "f", allowed=("127.0.0.1",)), None),
+    ):
+        assert fetched(f"{site.url}/page", tool=tool).error == error
+
+
+def test_a_slow_page_is_given_up(site: Web) -> None:
+    site.held.clear()
+    assert fetched(f"{site.url}/page", WebFetch(timeout_s=0.3)).error == "url_not_accessible"

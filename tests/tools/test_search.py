@@ -1,0 +1,95 @@
+"""Searches: what services answer, and how they fail."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from gateway.config import WebSearch
+from gateway.core.messages import ServerCall, ServerTool
+from gateway.tools.search import Search
+from tests.standins.web import Web, web
+
+SEARCH = ServerTool("search", "s")
+
+
+@pytest.fixture
+def service() -> Iterator[Web]:
+    with web() as running:
+        yield running
+
+
+def searched(query: str, tool: ServerTool = SEARCH, **options: Any) -> ServerCall:
+    call = ServerCall("1", tool, query)
+
+    async def run() -> None:
+        search = Search(WebSearch(**options))
+        await search.run(call)
+        await search.close()
+
+    asyncio.run(run())
+    return call
+
+
+def test_the_api_of_searxng(service: Web) -> None:
+    call = searched("rain & sun?", url=service.url, headers={"x-key": "k"})
+    assert service.asked == ["/search?q=rain%20%26%20sun%3F&format=json"]
+    assert service.headers[0]["x-key"] == "k"
+    assert call.error is None
+    assert [(page.url, page.title, page.text) for page in call.pages] == [
+        (f"{service.url}/page", "Weather in Oslo", "It rains."),
+        ("https://two.example/b", "Two", "Sun."),
+    ]
+
+
+def test_another_service(service: Web) -> None:
+    found = {"web": {"results": [{"name": "N", "url": "https://a.example", "description": "D"}]}}
+    service.answers["/res/v1/web/search"] = (200, "application/json", json.dumps(found).encode())
+    (page,) = searched("q", url=service.url, kind="brave", title="name").pages
+    assert (page.title, page.text) == ("N", "D")
+
+
+def test_results_that_are_no_pages_are_left_out(service: Web) -> None:
+    odd: list[Any] = [1, {}, {"url": "javascript:x"}, {"url": 5}, {"url": "https://a.example/" + "x" * 5000}]
+    good = [{"url": f"https://{n}.example"} for n in range(20)]
+    service.answers["/search"] = (200, "application/json", json.dumps({"results": [*odd, *good]}).encode())
+    call = searched("q", url=service.url, most_results=3)
+    assert [page.url for page in call.pages] == [f"https://{n}.example" for n in range(3)]
+    blocked = searched("q", ServerTool("search", "s", blocked=("example",)), url=service.url)
+    assert (blocked.pages, blocked.error) == ((), None)
+    allowed = searched("q", ServerTool("search", "s", allowed=("7.example",)), url=service.url)
+    assert [page.host for page in allowed.pages] == ["7.example"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        ((500, "text/plain", b""), "unavailable"),
+        ((429, "text/plain", b""), "too_many_requests"),
+        ((302, "http://10.0.0.1/", b""), "unavailable"),
+        ((200, "application/json", b"{"), "unavailable"),
+        ((200, "application/json", b'{"results":{}}'), "unavailable"),
+        ((200, "application/json", b"[" * 100_000), "unavailable"),
+        ((200, "application/json", b" " * (5 << 20)), "unavailable"),
+    ],
+)
+def test_a_service_that_fails(service: Web, answer: tuple[int, str, bytes], error: str) -> None:
+    service.answers["/search"] = answer
+    call = searched("q", url=service.url)
+    assert (call.error, call.pages) == (error, ())
+
+
+def test_a_service_that_is_slow_or_away(service: Web) -> None:
+    service.held.clear()
+    assert searched("q", url=service.url, timeout_s=0.2).error == "unavailable"
+    assert searched("q", url="http://127.0.0.1:1").error == "unavailable"
+
+
+def test_queries_have_a_bound(service: Web) -> None:
+    assert searched("q" * 1001, url=service.url).error == "query_too_long"
+    assert searched(" ", url=service.url).error == "invalid_tool_input"
+    assert service.asked == []
