@@ -18,7 +18,7 @@ from openai import AsyncOpenAI, OpenAIError
 
 from tests.chaos.broken import WAYS, Way, scripted
 from tests.chaos.house import CHAT, House, Process, chat, house, program
-from tests.chaos.link import Link, request
+from tests.chaos.link import Link, connected, request, to_the_end
 from tests.chaos.row import FULL, SEED, Findings, row
 from tests.ports import free_port
 
@@ -197,8 +197,7 @@ async def outlived(findings: Findings, binary: str) -> None:
 
 async def cut(address: str, way: Way, ended: asyncio.Event) -> str:
     """What is wrong with the end of a stream that its gateway cannot wait for."""
-    host, _, port = address.rpartition(":")
-    reader, writer = await asyncio.open_connection(host, int(port))
+    reader, writer = await connected(address)
     writer.write(
         request(
             "POST",
@@ -281,16 +280,8 @@ async def gather_way(address: str, way: Way, faults: list[str]) -> list[Reply]:
 
 
 async def patient(address: str, way: Way, fault: str, stream: bool = True) -> Reply:
-    host, _, port = address.rpartition(":")
-    reader, writer = await asyncio.open_connection(host, int(port))
-    body = way.body(stream=stream)
-    began, data = time.monotonic(), b""
-    writer.write(request("POST", way.path, {"connection": "close"}, scripted(body, text="".join(TOKENS), fault=fault)))
-    with contextlib.suppress(ConnectionError):
-        while block := await reader.read(65536):
-            data += block
-    writer.close()
-    return data, time.monotonic() - began
+    body = scripted(way.body(stream=stream), text="".join(TOKENS), fault=fault)
+    return await to_the_end(address, request("POST", way.path, {"connection": "close"}, body))
 
 
 def whole(way: Way, data: bytes) -> bool:

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from tests import clients
 from tests.chaos.house import CHAT, House, chat, house
-from tests.chaos.link import Link
+from tests.chaos.link import Link, connected
 from tests.chaos.row import FULL, Findings, percentile, row
 
 TIMES = 100
@@ -75,8 +75,7 @@ def head(at: House, path: str, id_: str, body: bytes) -> bytes:
 
 
 async def opened(at: House, path: str, id_: str, body: bytes) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    host, _, port = at.gateways[0].address.rpartition(":")
-    reader, writer = await asyncio.open_connection(host, int(port))
+    reader, writer = await connected(at.gateways[0].address)
     writer.write(head(at, path, id_, body))
     await writer.drain()
     return reader, writer

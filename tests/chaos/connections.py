@@ -11,7 +11,7 @@ from collections import Counter
 from typing import Any
 
 from tests.chaos.house import CHAT, House, chat, house, start
-from tests.chaos.link import Link, request
+from tests.chaos.link import connected, links, request
 from tests.chaos.row import FULL, SEED, Findings, row
 from tests.ports import free_port
 
@@ -34,21 +34,17 @@ async def closed_idle(findings: Findings) -> None:
     flags = ["--itl-ms", "5", "--keep-alive-s", "60", "--slots", str(AT_ONCE)]
     async with house({}, config, 1, [flags, flags], front=tapped) as at:
         draw = random.Random(SEED)
-        links = [Link(at.gateways[0].address) for _ in range(AT_ONCE)]
         answers: Counter[int] = Counter()
-        for _ in range(ROUNDS):
-            # All at once, or the connection used last would take them all and none would ever be idle.
-            for result in await asyncio.gather(
-                *(link.post(CHAT, chat(4, number % 2 == 0), {}) for number, link in enumerate(links)),
-                return_exceptions=True,
-            ):
-                answers[0 if isinstance(result, BaseException) else result.status] += 1
-            await asyncio.sleep(draw.uniform(0.9, 1.1))
-        for link in links:
-            link.close()
-        asked = [line for line in at.others[0].lines() if line.get("event") == "asked"]
-        times = Counter(line["id"] for line in asked)
-        lost = sum(line["lost"] for line in asked)
+        with links(at.gateways[0].address, AT_ONCE) as made:
+            for _ in range(ROUNDS):
+                # All at once, or the connection used last would take them all and none would ever be idle.
+                asked = (link.post(CHAT, chat(4, number % 2 == 0), {}) for number, link in enumerate(made))
+                for result in await asyncio.gather(*asked, return_exceptions=True):
+                    answers[0 if isinstance(result, BaseException) else result.status] += 1
+                await asyncio.sleep(draw.uniform(0.9, 1.1))
+        lines = [line for line in at.others[0].lines() if line.get("event") == "asked"]
+        times = Counter(line["id"] for line in lines)
+        lost = sum(line["lost"] for line in lines)
         ledger = [entry for worker in at.workers for entry in await worker.generated()]
     sent = answers.total()
     findings.check("answers other than 200", sent - answers[200], sent, answers[200] == sent)
@@ -80,18 +76,14 @@ async def cancelled(findings: Findings) -> None:
             share = CANCELS // TASKS // ROUNDS_OF_CANCELS
             await asyncio.gather(*(canceller(gateway.address, draw, share) for _ in range(TASKS)))
             began = time.monotonic()
-            links = [Link(gateway.address) for _ in range(FOLLOW_UPS)]
-            with contextlib.suppress(TimeoutError):
+            with contextlib.suppress(TimeoutError), links(gateway.address, FOLLOW_UPS) as made:
                 async with asyncio.timeout(3):
                     staying = (
                         link.post(CHAT, chat(50), {"x-request-id": f"stays-{turn}-{number}"})
-                        for number, link in enumerate(links)
+                        for number, link in enumerate(made)
                     )
-                    answers = await asyncio.gather(*staying)
-                    good += sum(answer.status == 200 for answer in answers)
+                    good += sum(answer.status == 200 for answer in await asyncio.gather(*staying))
             slowest = max(slowest, time.monotonic() - began)
-            for link in links:
-                link.close()
         # A pool keeps idle connections for 4 s.
         after = await gateway.settled(before + 2, 6)
         entries = await at.workers[0].generated()
@@ -120,9 +112,8 @@ async def cancelled(findings: Findings) -> None:
 
 async def canceller(address: str, draw: random.Random, count: int) -> None:
     """Asks and leaves, again and again: at once, while it waits for a slot, before a reply, or in the middle of it."""
-    host, _, port = address.rpartition(":")
     for _ in range(count):
-        reader, writer = await asyncio.open_connection(host, int(port))
+        reader, writer = await connected(address)
         # So long that no reply is whole before its client leaves, however late that is.
         body = json.dumps(chat(5000, draw.random() < 0.5)).encode()
         writer.write(request("POST", CHAT, {}, body))

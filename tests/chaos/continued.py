@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from tests.chaos.broken import AWS_EXCEPTION, WAYS, Way, head, opened, scripted
 from tests.chaos.house import House, Process, house
+from tests.chaos.link import connected
 from tests.chaos.paced import events, known, tell, until
 from tests.chaos.row import FULL, Findings, row
 from tests.conformance.clients import CLIENTS
@@ -128,8 +129,7 @@ async def late(findings: Findings) -> None:
 async def plain(at: House, way: Way, number: int) -> int:
     """The status of a reply that is not streamed."""
     body = scripted(way.body(stream=False, max_tokens=100), text="a b c")
-    host, _, port = at.gateways[0].address.rpartition(":")
-    reader, writer = await asyncio.open_connection(host, int(port))
+    reader, writer = await connected(at.gateways[0].address)
     writer.write(head(at, way.path, f"plain-{way.name}-{number}", body))
     data = await reader.read(-1)
     writer.close()
@@ -200,7 +200,7 @@ async def begin(at: House, first: int) -> list[asyncio.Task[Read]]:
 
 @row("G3", "two workers die in one stream, then all, and one returns, in every dialect")
 async def two_deaths(findings: Findings) -> None:
-    async with house({}, {**CONFIG, "retry": {**CONFIG["retry"], "wait_s": 5}}, 1, [("--itl-ms", "50")] * 3) as at:
+    async with house({}, CONFIG, 1, [("--itl-ms", "50")] * 3) as at:
         await known(at)
         streams = await begin(at, 0)
         for worker in at.workers[:2]:

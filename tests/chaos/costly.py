@@ -11,7 +11,7 @@ from typing import Any
 from tests.chaos.hostile import CHATS, filled
 from tests.chaos.house import CHAT, House, house
 from tests.chaos.large import config, sink
-from tests.chaos.link import Answer, Link, request
+from tests.chaos.link import Answer, Link, links, request
 from tests.chaos.row import FULL, Findings, percentile, row
 from tests.ports import free_port
 
@@ -53,12 +53,9 @@ async def honest(at: House, link: Link, count: int) -> list[Answer]:
 
 
 async def attack(at: House, key: str, path: str, body: bytes) -> list[int]:
-    links = [Link(at.gateways[0].address) for _ in range(4)]
     sent = request("POST", path, {"api-key": at.keys[key]}, body)
-    answers = await asyncio.gather(*(link.send(sent) for link in links))
-    for link in links:
-        link.close()
-    return [answer.status for answer in answers]
+    with links(at.gateways[0].address, 4) as made:
+        return [answer.status for answer in await asyncio.gather(*(link.send(sent) for link in made))]
 
 
 @row("B10", "bodies of one key that cost most, four at once, beside another key's 400 KB")
@@ -114,9 +111,9 @@ async def referring(findings: Findings) -> None:
         short = json.dumps(
             {"model": "big", "input": "b", "max_output_tokens": 1, "previous_response_id": last}
         ).encode()
-        links = [Link(gateway.address) for _ in range(POSTS)]
         sent = request("POST", "/v1/responses", headers, short.ljust(309))
-        answers = await asyncio.gather(*(one.send(sent) for one in links))
+        with links(gateway.address, POSTS) as made:
+            answers = await asyncio.gather(*(one.send(sent) for one in made))
         statuses = [answer.status for answer in answers]
         grown = gateway.resident(at_worst=True) - before
         odd = [answer for answer in answers if answer.status not in (200, 503)]
@@ -125,5 +122,4 @@ async def referring(findings: Findings) -> None:
         bare = [one for one in answers if one.status == 503 and "retry-after" not in one.headers]
         findings.none("refused without Retry-After", len(bare), statuses.count(503))
         findings.check(f"MiB of memory at worst (6 times {HELD >> 20})", f"{grown / 2**20:.0f}", 1, grown <= 6 * HELD)
-        for one in [link, *links]:
-            one.close()
+        link.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import tempfile
 import time
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 
 from tests.chaos.house import CHAT, House, chat, house
 from tests.chaos.limits import settled
-from tests.chaos.link import Link
+from tests.chaos.link import repeated, request
 from tests.chaos.row import FULL, Findings, row
 from tests.ports import free_port
 from tests.redis.server import Server
@@ -115,12 +116,9 @@ def primary_of(sentinel: Server) -> int:
 
 
 async def flood(at: House, number: int, over: asyncio.Event, statuses: list[int]) -> None:
-    link, headers = Link(at.gateways[number % GATEWAYS].address), {"api-key": at.keys["flood"]}
-    while not over.is_set():
-        statuses.append((await link.post(CHAT, chat(3), headers)).status)
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(over.wait(), 0.15)
-    link.close()
+    asked = request("POST", CHAT, {"api-key": at.keys["flood"]}, json.dumps(chat(3)).encode())
+    async for answer in repeated(at.gateways[number % GATEWAYS].address, asked, lambda: not over.is_set(), 0.15):
+        statuses.append(answer.status)
 
 
 async def judge(findings: Findings, at: House, statuses: list[int], began: float, ended: float, promoted: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import re
 import subprocess
@@ -14,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.chaos.house import CHAT, House, Process, chat, house
-from tests.chaos.link import Link
+from tests.chaos.link import repeated, request
 from tests.chaos.row import FULL, Findings, row
 from tests.redis.far import Far
 from tests.redis.server import Server
@@ -59,12 +60,10 @@ async def flooded(findings: Findings, where: str, address: str) -> None:
 
 
 async def client(at: House, place: int, key: str, answers: list[int], until: float) -> None:
-    link, headers = Link(at.gateways[place % GATEWAYS].address), {"api-key": at.keys[key]}
     await asyncio.sleep(place * 0.003)
-    while time.monotonic() < until:
-        answers.append((await link.post(CHAT, chat(1), headers)).status)
-        await asyncio.sleep(0.02)
-    link.close()
+    asked = request("POST", CHAT, {"api-key": at.keys[key]}, json.dumps(chat(1)).encode())
+    async for answer in repeated(at.gateways[place % GATEWAYS].address, asked, lambda: time.monotonic() < until, 0.02):
+        answers.append(answer.status)
 
 
 async def decided_alone(gateway: Process) -> int:

@@ -17,6 +17,7 @@ from msgspec import Struct, field
 
 from tests.chaos.broken import opened
 from tests.chaos.house import CHAT, House, Process, chat, house
+from tests.chaos.link import connected
 from tests.chaos.paced import Asked, Load, events, given, known, paced, until
 from tests.chaos.row import FULL, SEED, Findings, percentile, row
 
@@ -223,11 +224,10 @@ async def unaccepted(findings: Findings) -> None:
 
 async def fill(worker: Process) -> list[asyncio.StreamWriter]:
     """Connects until the worker's kernel accepts no more."""
-    host, _, port = worker.address.rpartition(":")
     made: list[asyncio.StreamWriter] = []
     while True:
         try:
             async with asyncio.timeout(0.3):
-                made.append((await asyncio.open_connection(host, int(port)))[1])
+                made.append((await connected(worker.address))[1])
         except TimeoutError:
             return made

@@ -13,8 +13,8 @@ from typing import Any
 from msgspec import Struct
 
 from tests.chaos.house import CHAT, House, Process, house, program, start
-from tests.chaos.lavish import chunked
 from tests.chaos.link import request
+from tests.chaos.odd import chunked
 from tests.chaos.row import FULL, Findings, percentile, row
 from tests.ports import free_port
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from gateway import backends
 from tests.chaos.house import House, house
-from tests.chaos.link import Link, request
+from tests.chaos.link import Link, lag, request
 from tests.chaos.row import FULL, Findings, percentile, row
 from tests.clients import WAYS, Way
 
@@ -181,13 +180,7 @@ async def _send(at: House, pairs: list[tuple[Way, str]], body: bytes) -> None:
 
 async def _pauses(at: House, work: Any) -> list[float]:
     """How long another client waited for its smallest request while `work` was done, each time, in milliseconds."""
-    link, waits = Link(at.gateways[0].address), []
     task = asyncio.ensure_future(work)
-    while not task.done():
-        began = time.perf_counter()
-        await link.get("/livez")
-        waits.append((time.perf_counter() - began) * 1000)
-        await asyncio.wait([task], timeout=_EVERY_S)
-    link.close()
+    waits = await lag(at.gateways[0].address, task, _EVERY_S)
     await task
     return waits

@@ -11,7 +11,7 @@ from typing import Any
 from tests.chaos.broken import opened, scripted
 from tests.chaos.continued import CONFIG, GENERATING, Read, collect, recorded
 from tests.chaos.house import House, Process, house
-from tests.chaos.many import lag
+from tests.chaos.link import lag
 from tests.chaos.paced import known, until
 from tests.chaos.row import FULL, Findings, percentile, row
 
@@ -51,7 +51,7 @@ async def kept(findings: Findings) -> None:
         opened_ = await until(lambda: len(begun) == STREAMS, 120)
         findings.check("streams that have begun", len(begun), STREAMS, opened_)
         held, grown = await kept_bytes(gateway), gateway.resident() - before
-        waits = asyncio.create_task(lag(gateway, asyncio.gather(*streams)))
+        waits = asyncio.create_task(lag(gateway.address, asyncio.gather(*streams)))
         at.workers[0].process.send_signal(signal.SIGKILL)
         done = await asyncio.gather(*streams)
         late = await waits

@@ -19,6 +19,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from tests.chaos.house import CHAT, House, Process, house, program, start
+from tests.chaos.link import connected
 from tests.chaos.row import FULL, SEED, Findings, percentile, row
 from tests.ports import free_port
 
@@ -86,8 +87,7 @@ class Sent(Struct):
 
 async def send(at: House, body: bytes, path: str = CHAT) -> Sent:
     """Sends a body until it is whole or answered."""
-    host, _, port = at.gateways[0].address.rpartition(":")
-    reader, writer = await asyncio.open_connection(host, int(port))
+    reader, writer = await connected(at.gateways[0].address)
     one = Sent()
     words = f"POST {path} HTTP/1.1\r\nhost: gateway\r\napi-key: {at.keys['bulk']}\r\ncontent-type: application/json\r\n"
     writer.write(f"{words}connection: close\r\ncontent-length: {len(body)}\r\n\r\n".encode())

@@ -8,51 +8,26 @@ nothing else. Streams end after SECONDS.
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 import time
 
 import uvloop
 
+from tests.chaos.odd import CHUNKED, chunked, counted, plain, word
+
 MODES = ("megabyte", "frames", "bytes", "tiny", "comments")
 SECONDS = 30.0
 
 
-def frame(text: str) -> bytes:
-    choice = {"index": 0, "delta": {"content": text}, "finish_reason": None}
-    chunk = {"id": "t", "object": "chat.completion.chunk", "created": 1, "model": "sim", "choices": [choice]}
-    return b"data: %b\n\n" % json.dumps(chunk, separators=(",", ":")).encode()
-
-
-def chunked(data: bytes, size: int) -> bytes:
-    return b"".join(
-        b"%x\r\n%b\r\n" % (len(piece), piece) for piece in (data[at : at + size] for at in range(0, len(data), size))
-    )
-
-
 BLOCKS = {
-    "frames": chunked(frame("word ") * 500, 1 << 16),
-    "bytes": chunked(frame("word ") * 50, 1),
-    "tiny": chunked(b'data: {"choices":[{"index":0,"delta":{"content":"a"}}]}\n\n' * 1000, 1 << 16),
-    "comments": chunked(b":\n\n" * 20_000, 1 << 16),
+    "frames": chunked(word("word ") * 500),
+    "bytes": chunked(word("word ") * 50, 1),
+    "tiny": chunked(b'data: {"choices":[{"index":0,"delta":{"content":"a"}}]}\n\n' * 1000),
+    "comments": chunked(b":\n\n" * 20_000),
 }
 
 
-def plain() -> bytes:
-    message = {"role": "assistant", "content": "x" * 1_000_000}
-    reply = {
-        "id": "t",
-        "object": "chat.completion",
-        "created": 1,
-        "model": "sim",
-        "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
-        "usage": {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2},
-    }
-    body = json.dumps(reply).encode()
-    return b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
-
-
-PLAIN = plain()
+PLAIN = counted(plain("x" * 1_000_000))
 
 
 async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -63,12 +38,11 @@ async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
             body = await reader.readexactly(int(rest.split(b"\r\n")[0])) if rest else b""
             mode = next((mode for mode in MODES if mode.encode() in body), None)
             if mode is None:
-                writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
+                writer.write(counted(b""))
             elif mode == "megabyte":
                 writer.write(PLAIN)
             else:
-                head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
-                writer.write(head + chunked(frame("first"), 1 << 16))
+                writer.write(CHUNKED + chunked(word("first")))
                 over = time.monotonic() + SECONDS
                 while time.monotonic() < over:
                     writer.write(BLOCKS[mode])

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from tests.chaos.broken import WAYS, scripted
 from tests.chaos.connections import at_once
 from tests.chaos.house import CHAT, Process, chat, house
-from tests.chaos.link import Link, request
+from tests.chaos.link import Link, links, request
 from tests.chaos.row import FULL, SEED, Findings, row
 
 STREAMS = 100_000 if FULL else 5000
@@ -48,11 +48,9 @@ async def left_behind(findings: Findings) -> None:
         descriptors = await gateway.settled(descriptors + 2, 6) - descriptors
         tasks = await tasks_of(gateway) - tasks
         before = len(at.records())
-        links = [Link(gateway.address) for _ in range(LIMIT + 10)]
-        answers = await asyncio.gather(*(link.post(CHAT, chat(100, True), {"api-key": key}) for link in links))
+        with links(gateway.address, LIMIT + 10) as made:
+            answers = await asyncio.gather(*(link.post(CHAT, chat(100, True), {"api-key": key}) for link in made))
         admitted = sum(answer.status == 200 for answer in answers)
-        for link in links:
-            link.close()
         most = at_once((await at.workers[0].generated())[-admitted:])
         outcomes = Counter(record["outcome"] for record in at.records().values())
     whole = ends["whole"]
@@ -75,7 +73,7 @@ async def left_behind(findings: Findings) -> None:
     findings.check("file descriptors more than before (2 at most)", descriptors, ends.total(), descriptors <= 2)
     findings.check("tasks more than before (2 at most)", tasks, ends.total(), tasks <= 2)
     findings.check(
-        f"slots of the limit, given to {len(links)} at once ({LIMIT})", admitted, ends.total(), admitted == LIMIT
+        f"slots of the limit, given to {LIMIT + 10} at once ({LIMIT})", admitted, ends.total(), admitted == LIMIT
     )
     findings.check(f"slots of the worker, taken by them at once ({SLOTS})", most, ends.total(), most == SLOTS)
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from time import monotonic
 from typing import Any
 
@@ -35,12 +36,56 @@ def request(method: str, target: str, headers: Mapping[str, str], body: bytes = 
     return "\r\n".join([*lines, "", ""]).encode("latin-1") + body
 
 
+async def connected(address: str, **options: Any) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A connection to host:port, for a client that does as it likes."""
+    host, _, port = address.rpartition(":")
+    return await asyncio.open_connection(host, int(port), **options)
+
+
+async def to_the_end(address: str, data: bytes, most_s: float = 600.0) -> tuple[bytes, float]:
+    """What is answered to `data` until the connection ends, and the seconds that it took."""
+    began, found = monotonic(), b""
+    reader, writer = await connected(address)
+    writer.write(data)
+    with contextlib.suppress(ConnectionError, TimeoutError):
+        async with asyncio.timeout(most_s):
+            while block := await reader.read(65536):
+                found += block
+    writer.close()
+    return found, monotonic() - began
+
+
+@contextlib.contextmanager
+def links(address: str, count: int) -> Iterator[list[Link]]:
+    """So many connections to one address."""
+    found = [Link(address) for _ in range(count)]
+    try:
+        yield found
+    finally:
+        for link in found:
+            link.close()
+
+
+async def repeated(address: str, data: bytes, going: Callable[[], bool], pause_s: float) -> AsyncIterator[Answer]:
+    """The answers to one request after another, while `going` and `pause_s` after each."""
+    link = Link(address)
+    while going():
+        yield await link.send(data)
+        await asyncio.sleep(pause_s)
+    link.close()
+
+
+async def lag(address: str, over: asyncio.Future[Any], pause_s: float = 0.005) -> list[float]:
+    """Milliseconds that another client waits for its smallest request, each time, until `over` is done."""
+    asked = request("GET", "/livez", {})
+    return [answer.seconds * 1000 async for answer in repeated(address, asked, lambda: not over.done(), pause_s)]
+
+
 class Link:
     """One connection to host:port, opened when needed."""
 
     def __init__(self, address: str) -> None:
-        self._host, _, port = address.rpartition(":")
-        self._port = int(port)
+        self._address = address
         self._reader: asyncio.StreamReader
         self._writer: asyncio.StreamWriter | None = None
 
@@ -55,7 +100,7 @@ class Link:
         if self._writer is not None and self._reader.at_eof():
             self.close()  # the server has said that it is over, as every client sees before it asks again
         if self._writer is None:
-            self._reader, self._writer = await asyncio.open_connection(self._host, self._port, limit=1 << 22)
+            self._reader, self._writer = await connected(self._address, limit=1 << 22)
         began = monotonic()
         try:
             self._writer.write(data)

@@ -11,7 +11,7 @@ from collections import Counter
 from typing import Any
 
 from tests.chaos.house import CHAT, House, Process, chat, house, start
-from tests.chaos.link import Link, request
+from tests.chaos.link import lag, request
 from tests.chaos.row import FULL, Findings, percentile, row
 from tests.ports import free_port
 
@@ -69,7 +69,7 @@ async def many(findings: Findings) -> None:
             await asyncio.gather(*(opened(gateway, wait=True) for _ in range(10)))
         before, idle = gateway.resident(), gateway.descriptors()
         readers = await all_opened(gateway, streams)
-        lags = asyncio.create_task(lag(gateway, readers[0].ended))
+        lags = asyncio.create_task(lag(gateway.address, readers[0].ended))
         statuses = Counter([await one.began for one in readers])
         grown = (gateway.resident() - before) / len(readers) / 1024
         held = gateway.descriptors() - idle
@@ -120,14 +120,3 @@ async def all_opened(gateway: Process, streams: int) -> list[Reader]:
             await asyncio.sleep(pause)
         found.append(await opened(gateway))
     return found
-
-
-async def lag(gateway: Process, over: asyncio.Future[Any]) -> list[float]:
-    """Milliseconds of requests to /livez, one after the other, until `over` is done."""
-    link, waits = Link(gateway.address), []
-    while not over.done():
-        answer = await link.get("/livez")
-        waits.append(answer.seconds * 1000)
-        await asyncio.sleep(0.005)
-    link.close()
-    return waits

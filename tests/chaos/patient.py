@@ -8,22 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import signal
 import sys
 from typing import Any
 
 import uvloop
 
-from tests.chaos.spiteful import CHUNKED, DONE, END, counted, plain, word
+from tests.chaos.odd import CHUNKED, DONE, END, chunked, counted, plain, serve, word
 
 TOKEN = word("word ")
 
 
-def chunk(data: bytes) -> bytes:
-    return b"%x\r\n%b\r\n" % (len(data), data)
-
-
-FIRST, NEXT, LAST = CHUNKED + chunk(TOKEN), chunk(TOKEN), chunk(END) + chunk(DONE) + b"0\r\n\r\n"
+FIRST, NEXT, LAST = CHUNKED + chunked(TOKEN), chunked(TOKEN), chunked(END) + chunked(DONE) + b"0\r\n\r\n"
 
 
 class Patient(asyncio.Protocol):
@@ -59,15 +54,7 @@ class Patient(asyncio.Protocol):
             self.loop.call_later(self.every_s, self.say, left - 1)
 
 
-async def main(port: int, every_s: float, tokens: int) -> None:
-    loop = asyncio.get_running_loop()
-    await loop.create_server(lambda: Patient(every_s, tokens), "127.0.0.1", port, backlog=4096)
-    stop = asyncio.Event()
-    loop.add_signal_handler(signal.SIGTERM, stop.set)
-    await stop.wait()
-
-
 if __name__ == "__main__":
     gc.freeze()
     gc.disable()
-    uvloop.run(main(int(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])))
+    uvloop.run(serve(int(sys.argv[1]), lambda: Patient(float(sys.argv[2]), int(sys.argv[3]))))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 import tempfile
 import time
@@ -12,7 +13,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from tests.chaos.house import CHAT, House, chat, house
-from tests.chaos.link import Answer, Link
+from tests.chaos.link import Answer, Link, repeated, request
 from tests.chaos.row import FULL, Findings, percentile, row
 from tests.redis.server import Server
 
@@ -84,11 +85,9 @@ async def paced(at: House, who: str, place: int, seen: list[Seen], going: Callab
 
 
 async def flood(at: House, place: int, seen: list[Seen], going: Callable[[], bool]) -> None:
-    link, headers = Link(at.gateways[place].address), {"api-key": at.keys["flood"]}
-    while going():
-        seen.append(Seen(time.monotonic(), "flood", await link.post(CHAT, chat(1), headers)))
-        await asyncio.sleep(0.02)
-    link.close()
+    asked = request("POST", CHAT, {"api-key": at.keys["flood"]}, json.dumps(chat(1)).encode())
+    async for answer in repeated(at.gateways[place].address, asked, going, 0.02):
+        seen.append(Seen(answer.began, "flood", answer))
 
 
 def judge(findings: Findings, at: House, seen: list[Seen], frozen: float, returned: float) -> None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
-import signal
 import sys
 import time
 from typing import Any
@@ -19,13 +18,13 @@ from typing import Any
 import uvloop
 
 from tests.chaos.house import CHAT, chat
-from tests.chaos.link import request
+from tests.chaos.link import connected, request
+from tests.chaos.odd import until_ended
 
 
 async def stream(settings: dict[str, Any], delay: float) -> None:
-    host, _, port = settings["address"].rpartition(":")
     await asyncio.sleep(delay)
-    reader, writer = await asyncio.open_connection(host, int(port))
+    reader, writer = await connected(settings["address"])
     asked = request("POST", CHAT, {"api-key": settings["key"]}, json.dumps(chat(settings["tokens"], True)).encode())
     while True:
         at, blocks, data = time.monotonic(), [], b""
@@ -39,16 +38,14 @@ async def stream(settings: dict[str, Any], delay: float) -> None:
         sys.stdout.write(json.dumps(line) + "\n")
         if line["status"] != 200:
             writer.close()
-            reader, writer = await asyncio.open_connection(host, int(port))
+            reader, writer = await connected(settings["address"])
         await asyncio.sleep(settings["pause_s"])
 
 
 async def main(settings: dict[str, Any]) -> None:
-    stop = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     count = settings["streams"]
     clients = [asyncio.ensure_future(stream(settings, number / count * 0.5)) for number in range(count)]
-    await stop.wait()
+    await until_ended()
     for one in clients:
         one.cancel()
     await asyncio.gather(*clients, return_exceptions=True)

@@ -14,7 +14,7 @@ from typing import Any
 from msgspec import Struct
 
 from tests.chaos.house import CHAT, House, Process, chat, house, program
-from tests.chaos.link import Link, request
+from tests.chaos.link import Link, connected, request
 from tests.chaos.row import FULL, Findings, row
 from tests.ports import free_port
 
@@ -303,8 +303,7 @@ async def direct(findings: Findings, at: House) -> None:
 
 async def said(address: str, data: bytes, patience_s: float = PATIENCE_S) -> tuple[bytes, bool]:
     """What is answered to these bytes, and whether the connection was ended within that time."""
-    host, _, port = address.rpartition(":")
-    reader, writer = await asyncio.open_connection(host, int(port))
+    reader, writer = await connected(address)
     answer, ended = b"", False
     with contextlib.suppress(ConnectionError):
         for at in range(0, len(data), 1 << 18):

@@ -7,15 +7,14 @@ import contextlib
 import gzip
 import json
 import re
-import time
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
 
 from msgspec import Struct
 
 from tests.chaos.house import House, Process, house
-from tests.chaos.link import request
+from tests.chaos.link import request, to_the_end
+from tests.chaos.odd import CHUNKED, DONE, END, chunked, counted, frame, head, plain, word
 from tests.chaos.row import Findings, row
 from tests.clients import DIALECTS, Way, usual
 
@@ -28,30 +27,9 @@ MEMORY_MB = 16.0
 LONGEST = 2_000_000
 """`relay.max_reply_bytes` here."""
 
-_CHUNK = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "sim"}
 _NUMBER = re.compile(rb"answer-([0-9]+)-")
 _ERROR = re.compile(rb'"error": ?[^n ]|event: error')
 _LENGTH = re.compile(rb"content-length: ([0-9]+)")
-
-
-def frame(said: dict[str, Any]) -> bytes:
-    return b"data: " + json.dumps(said).encode() + b"\n\n"
-
-
-def word(text: str) -> bytes:
-    return frame({**_CHUNK, "choices": [{"index": 0, "delta": {"content": text}, "finish_reason": None}]})
-
-
-END = frame({**_CHUNK, "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
-DONE = b"data: [DONE]\n\n"
-
-
-def plain(**members: Any) -> bytes:
-    message = {"role": "assistant", "content": "ok"}
-    choices = [{"index": 0, "message": message, "finish_reason": "stop"}]
-    usage = {"prompt_tokens": 1, "completion_tokens": 7, "total_tokens": 8}
-    said = {"id": "c", "object": "chat.completion", "created": 1, "model": "sim", "choices": choices, "usage": usage}
-    return json.dumps({**said, **members}).encode()
 
 
 def fine() -> bytes:
@@ -64,20 +42,9 @@ def tokens(count: bytes) -> bytes:
     return plain().replace(b'"completion_tokens": 7', b'"completion_tokens": ' + count)
 
 
-def head(*lines: str, status: str = "200 OK", kind: str = "application/json") -> bytes:
-    return "\r\n".join([f"HTTP/1.1 {status}", f"content-type: {kind}", *lines, "", ""]).encode("latin-1")
-
-
-def counted(body: bytes, *lines: str, status: str = "200 OK", kind: str = "application/json") -> bytes:
-    return head(*lines, f"content-length: {len(body)}", status=status, kind=kind) + body
-
-
-CHUNKED = head("transfer-encoding: chunked", kind="text/event-stream")
-
-
 def streamed(*frames: bytes) -> bytes:
     """Frames, one chunk each; the body has no end."""
-    return CHUNKED + b"".join(b"%x\r\n%b\r\n" % (len(one), one) for one in frames)
+    return CHUNKED + b"".join(map(chunked, frames))
 
 
 class Spite(Struct):
@@ -284,13 +251,5 @@ async def given(at: House, number: int, spite: Spite) -> tuple[float, list[Given
 
 async def ask(gateway: Process, way: Way, stream: bool, text: str) -> Given:
     body = json.dumps(way.body(text, stream=stream, model="m")).encode()
-    host, _, port = gateway.address.rpartition(":")
-    began, data = time.monotonic(), b""
-    reader, writer = await asyncio.open_connection(host, int(port))
-    writer.write(request("POST", way.path("m"), {"connection": "close"}, body))
-    with contextlib.suppress(ConnectionError, TimeoutError):
-        async with asyncio.timeout(10 * DEADLINE_S):
-            while block := await reader.read(65536):
-                data += block
-    writer.close()
-    return Given(way, stream, data, time.monotonic() - began)
+    asked = request("POST", way.path("m"), {"connection": "close"}, body)
+    return Given(way, stream, *await to_the_end(gateway.address, asked, 10 * DEADLINE_S))

@@ -14,6 +14,7 @@ from typing import Any
 from tests.chaos.broken import head
 from tests.chaos.frozen import spread
 from tests.chaos.house import CHAT, House, house, start
+from tests.chaos.link import connected
 from tests.chaos.paced import until
 from tests.chaos.row import FULL, Findings, row
 from tests.ports import free_port
@@ -56,8 +57,7 @@ async def stick(at: House, number: int) -> socket.socket:
 
 async def sip(at: House, number: int, size: int, rate: float) -> bool:
     """Whether a reader of `size` bytes, `rate` of them a second, gets them."""
-    host, _, port = at.gateways[0].address.rpartition(":")
-    reader, writer = await asyncio.open_connection(host, int(port), limit=SIP)
+    reader, writer = await connected(at.gateways[0].address, limit=SIP)
     writer.write(asking(at, "slow", number))
     got, began = 0, time.monotonic()
     while got < size and (block := await reader.read(SIP)):

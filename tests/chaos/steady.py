@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
-import signal
 import sys
 from typing import Any
 
@@ -19,6 +18,7 @@ import uvloop
 
 from tests.chaos.house import CHAT, chat
 from tests.chaos.link import Link
+from tests.chaos.odd import until_ended
 
 
 async def client(settings: dict[str, Any], delay: float) -> None:
@@ -35,11 +35,9 @@ async def client(settings: dict[str, Any], delay: float) -> None:
 
 
 async def main(settings: dict[str, Any]) -> None:
-    stop = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     count = settings["clients"]
     clients = [asyncio.ensure_future(client(settings, number / count * settings["pause_s"])) for number in range(count)]
-    await stop.wait()
+    await until_ended()
     for one in clients:
         one.cancel()
     await asyncio.gather(*clients, return_exceptions=True)

@@ -15,8 +15,8 @@ from msgspec import Struct
 
 from tests.chaos.house import CHAT, House, Process, house
 from tests.chaos.link import Link, request
+from tests.chaos.odd import counted, plain
 from tests.chaos.row import Findings, row
-from tests.chaos.spiteful import counted, plain
 from tests.clients import WAYS, Way
 
 CPU_MS = 100.0

@@ -12,7 +12,6 @@ import asyncio
 import fcntl
 import json
 import re
-import signal
 import socket
 import struct
 import sys
@@ -22,31 +21,11 @@ from typing import Any
 
 import uvloop
 
+from tests.chaos.odd import CHUNKED, DONE, END, chunked, counted, plain, serve, word
+
 TEXT = "x" * 1000
-_CHUNK = {"id": "t", "object": "chat.completion.chunk", "created": 1, "model": "sim"}
-_FRAME = (
-    "data: "
-    + json.dumps(
-        {**_CHUNK, "choices": [{"index": 0, "delta": {"content": TEXT}, "finish_reason": None}]},
-        separators=(",", ":"),
-    )
-    + "\n\n"
-)
-_BLOCK = _FRAME.encode() * 50
-_LAST = {**_CHUNK, "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
-_END = f"data: {json.dumps(_LAST, separators=(',', ':'))}\n\ndata: [DONE]\n\n".encode()
-_PLAIN = json.dumps(
-    {
-        "id": "t",
-        "object": "chat.completion",
-        "created": 1,
-        "model": "sim",
-        "choices": [
-            {"index": 0, "message": {"role": "assistant", "content": "ok"}, "text": "ok", "finish_reason": "stop"}
-        ],
-        "usage": {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2},
-    }
-).encode()
+_BLOCK = word(TEXT) * 50
+_END = END + DONE
 _OPEN = (1, 8)
 """TCP's states ESTABLISHED and CLOSE_WAIT, by Linux's numbers."""
 _LENGTH = re.compile(rb"\r\ncontent-length: ([0-9]+)")
@@ -84,19 +63,15 @@ class Torrent(asyncio.Protocol):
 
     def answer(self) -> None:
         if not self.head.startswith(b"POST "):
-            status = "200 OK" if b" /health " in self.head else "404 Not Found"
-            self.transport.write(f"HTTP/1.1 {status}\r\ncontent-length: 0\r\n\r\n".encode())
+            self.transport.write(counted(b"", status="200 OK" if b" /health " in self.head else "404 Not Found"))
         elif self.streamed:
-            self.transport.write(
-                b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
-            )
+            self.transport.write(CHUNKED)
             self.left, self.written, self.taken, self.last = self.size, 0, 0, time.monotonic()
             self.look()
             self.pour()
             return
         else:
-            head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
-            self.transport.write(head % len(_PLAIN) + _PLAIN)
+            self.transport.write(counted(plain()))
         self.head, self.due = b"", -1
 
     def pour(self) -> None:
@@ -110,7 +85,7 @@ class Torrent(asyncio.Protocol):
                 self.head, self.due = b"", -1
 
     def say(self, block: bytes) -> None:
-        self.transport.write(b"%x\r\n%b\r\n" % (len(block), block))
+        self.transport.write(chunked(block, len(block)))
         self.written += len(block)
 
     def look(self) -> None:
@@ -143,14 +118,6 @@ class Torrent(asyncio.Protocol):
         self.ended()
 
 
-async def main(port: int, size: int) -> None:
-    loop = asyncio.get_running_loop()
-    await loop.create_server(lambda: Torrent(size), "127.0.0.1", port, backlog=1024)
-    stop = asyncio.Event()
-    loop.add_signal_handler(signal.SIGTERM, stop.set)
-    await stop.wait()
-
-
 if __name__ == "__main__":
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    uvloop.run(main(int(sys.argv[1]), int(sys.argv[2])))
+    uvloop.run(serve(int(sys.argv[1]), lambda: Torrent(int(sys.argv[2]))))
