@@ -45,6 +45,7 @@ def take() -> None:
         browser.until("!document.querySelector('#key-form').hidden")
         browser.type("#key", CONSOLE_KEY)
         browser.click("#key-form button")
+        stack.sims[0].fault("reset@5", 3)  # three streams that another worker goes on with
         _traffic(stack.url, [search[0], search[0], support[0]])
         (IMAGES / "console.png").write_bytes(browser.picture("#live"))
         browser.type("#client-key", search[0])
