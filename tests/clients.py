@@ -95,7 +95,8 @@ def refusal(response: Response) -> bytes:
 def target(dialect: str, route: Route, model: str = "ep") -> str:
     """The path of `route` with the query that it needs."""
     path = ("" if route.absolute else DIALECTS[dialect].prefixes[0]) + re.sub(r"\{\w+(:path)?\}", model, route.path)
-    query = next(iter(DIALECTS[dialect].examples.values()))[0].query
+    made = [one for found in DIALECTS[dialect].examples.values() for one in found]
+    query = next((one.query for one in made if one.route == route.name), made[0].query)
     return f"{path}?{query.decode()}" if query else path
 
 

@@ -129,8 +129,10 @@ _RESPONSE: dict[str, Any] = {
 
 
 def free(dialect: str) -> set[str]:
-    """`FREE` as this dialect has it: the `input` of a response is its prompt, and `format` at Ollama's a schema."""
-    own = {"responses": FREE - {"input"}, "ollama_native": FREE | {"format"}}
+    """`FREE` as this dialect has it: the `input` of a response is its prompt, `format` at Ollama's a schema, and Google
+    has names of its own for both."""
+    google = {"args", "response", "parametersJsonSchema", "responseSchema"}
+    own = {"responses": FREE - {"input"}, "ollama_native": FREE | {"format"}, "gemini": FREE | google}
     return own.get(dialect, FREE)
 
 
@@ -145,7 +147,43 @@ _OLLAMA: dict[str, Any] = {
     "options": {"temperature": 0.5},
 }
 # Nothing behind these has a place for what their objects do not define.
-_ALWAYS_NAMED = {"anthropic", "responses"}.union(["ollama_native"])
+_ALWAYS_NAMED = {"anthropic", "responses", "ollama_native", "gemini"}
+_GEMINI: dict[str, Any] = {
+    "systemInstruction": {"parts": [{"text": "be"}]},
+    "contents": [
+        {
+            "role": "user",
+            "parts": [
+                {"text": "a"},
+                {"inlineData": {"mimeType": "image/png", "data": PNG}},
+                {"fileData": {"mimeType": "image/png", "fileUri": "http://x/y.png"}},
+            ],
+        },
+        {
+            "role": "model",
+            "parts": [
+                {"text": "hm", "thought": True},
+                {"functionCall": {"id": "c", "name": "f", "args": {"a": {}}}, "thoughtSignature": "AA=="},
+            ],
+        },
+        {
+            "role": "user",
+            "parts": [
+                {
+                    "functionResponse": {
+                        "id": "c",
+                        "name": "f",
+                        "response": {"output": "x"},
+                        "parts": [{"inlineData": {"mimeType": "image/png", "data": PNG}}],
+                    }
+                }
+            ],
+        },
+    ],
+    "tools": [{"functionDeclarations": [{"name": "f", "description": "d", "parameters": _SCHEMA}]}],
+    "toolConfig": {"functionCallingConfig": {"mode": "ANY", "allowedFunctionNames": ["f"]}},
+    "generationConfig": {"temperature": 0.5, "responseSchema": _SCHEMA, "thinkingConfig": {"includeThoughts": True}},
+}
 _TGI: dict[str, Any] = {"inputs": "hi", "stream": True, "parameters": {"details": True, "max_new_tokens": 5}}
 
 
@@ -170,6 +208,8 @@ def rich(dialect: str, operation: str, backend: str) -> dict[str, Any]:
         return _MESSAGES
     if dialect == "responses":
         return _RESPONSE
+    if dialect == "gemini":
+        return _GEMINI
     body = _CHAT if backend == "tgi" else {**_CHAT, "messages": [*_CHAT["messages"], _AUDIO]}
     if dialect == "ollama":
         image = {"role": "user", "content": "what", "images": [PNG]}

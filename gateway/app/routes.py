@@ -8,7 +8,7 @@ dictionary, unless it has parameters.
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -107,13 +107,19 @@ def router(config: Config, runtime: Runtime) -> Paths:
 def templates(config: Config) -> Callable[[str], str]:
     """Finds the line of the route table that serves a path: "" for a path that is not served."""
     served = {path: path for dialect in active_dialects(config) for path in paths(dialect)}
-    patterns = [(compile_path(path)[0], path) for path in served if "{" in path]
+    patterns = [(compile_path(path)[0], path) for path in _with_parameters(served)]
 
     def template(path: str) -> str:
         found = served.get(path)
         return next((one for match, one in patterns if match.match(path)), "") if found is None else found
 
     return template
+
+
+def _with_parameters(paths: Iterable[str]) -> list[str]:
+    """The paths with parameters, in the order in which they are tried: of two that match the same, the one with more
+    text behind its last parameter says more (`/v1/models/{model:path}:countTokens`)."""
+    return sorted((path for path in paths if "{" in path), key=lambda path: -len(path.rpartition("}")[2]))
 
 
 class _Pattern(Struct, frozen=True):
@@ -138,8 +144,7 @@ class Paths:
         self.literal = {path: endpoint for path, endpoint in endpoints.items() if "{" not in path}
         self._patterns = [
             _Pattern(path.partition("{")[0], compile_path(path)[0], endpoint)
-            for path, endpoint in endpoints.items()
-            if "{" in path
+            for path, endpoint in ((path, endpoints[path]) for path in _with_parameters(endpoints))
         ]
         self._fallback = fallback
 

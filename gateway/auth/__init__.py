@@ -1,6 +1,6 @@
 """From the head of a request to its caller, a `Principal`. No other room knows which headers carry keys."""
 
-from gateway.auth.headers import find_key
+from gateway.auth.headers import find_key, from_query
 from gateway.auth.jwt import JwtVerifier, read_keys
 from gateway.auth.keyring import Keyring
 from gateway.auth.keys import checksum, new_key, new_secret, well_formed
@@ -22,6 +22,7 @@ __all__ = [
     "StoredKey",
     "checksum",
     "find_key",
+    "from_query",
     "new_key",
     "new_secret",
     "read_keys",

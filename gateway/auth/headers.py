@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from urllib.parse import unquote_to_bytes
 
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Headers
@@ -12,16 +13,16 @@ from gateway.core.http import Headers
 _BEARER = re.compile(rb"[Bb][Ee][Aa][Rr][Ee][Rr](?::[ \t]*|[ \t]+)([^\s,]+)[ \t]*\Z")
 _EMPTY_BEARER = re.compile(rb"[Bb][Ee][Aa][Rr][Ee][Rr]:?[ \t]*\Z")
 # The last is the header of Azure's API Management.
-KEY_HEADERS = frozenset([b"api-key", b"x-api-key", b"ocp-apim-subscription-key"])
+KEY_HEADERS = frozenset([b"api-key", b"x-api-key", b"x-goog-api-key", b"ocp-apim-subscription-key"])
 WHERE = "'Authorization: Bearer', 'api-key' or 'x-api-key'"
 
 
 def find_key(headers: Headers) -> bytes | None:
     """The one key in `headers`, or None.
 
-    `Authorization: Bearer K`, `api-key`, `x-api-key` and `ocp-apim-subscription-key` count; the same key in several of
-    them is one key. Raises GatewayError(UNAUTHENTICATED) for different keys and for a repeated Authorization header:
-    the gateway and a proxy before it could each accept a different one.
+    `Authorization: Bearer K` and `KEY_HEADERS` count; the same key in several of them is one key. Raises
+    GatewayError(UNAUTHENTICATED) for different keys and for a repeated Authorization header: the gateway and a proxy
+    before it could each accept a different one.
     """
     token: bytes | None = None
     seen = False
@@ -49,6 +50,20 @@ def find_key(headers: Headers) -> bytes | None:
     if token is None and other:
         raise refused(f"the Authorization header holds no bearer key; send the API key as {WHERE}")
     return token
+
+
+def from_query(query: bytes, headers: Headers, name: bytes) -> tuple[bytes, Headers]:
+    """(`query` without the parameter `name`, `headers` with its value as a key). Nothing behind this sees a key in a
+    query: neither a log nor a worker."""
+    left: list[bytes] = []
+    found: Headers = []
+    for one in query.split(b"&"):
+        given, _, value = one.partition(b"=")
+        if unquote_to_bytes(given) == name:
+            found.append((b"x-goog-api-key", unquote_to_bytes(value.replace(b"+", b" "))))
+        else:
+            left.append(one)
+    return (b"&".join(left), [*headers, *found]) if found else (query, headers)
 
 
 def holds_key(headers: Headers) -> bool:

@@ -10,6 +10,7 @@ from gateway.dialects.anthropic import Anthropic
 from gateway.dialects.azure import Azure
 from gateway.dialects.azure_openai import AzureOpenAI
 from gateway.dialects.friendli import Friendli
+from gateway.dialects.gemini import Gemini
 from gateway.dialects.ollama import Ollama
 from gateway.dialects.ollama_native import OllamaNative
 from gateway.dialects.openai import OpenAI
@@ -30,6 +31,7 @@ REGISTRY: Mapping[str, type[Dialect]] = {
     "ollama_native": OllamaNative,
     "tgi": TGI,
     "rerank": Rerank,
+    "gemini": Gemini,
 }
 
 

@@ -7,7 +7,7 @@ from collections.abc import Coroutine, Mapping
 from copy import copy
 from typing import Any, NamedTuple
 
-from gateway.auth import ANONYMOUS, PendingAuth, Principal
+from gateway.auth import ANONYMOUS, PendingAuth, Principal, from_query
 from gateway.core.byte_budget import SMALL
 from gateway.core.errors import Blame, GatewayError, Kind
 from gateway.core.fields import own_names
@@ -58,6 +58,9 @@ class Endpoint:
         self.default_model = default_model
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Coroutine[Any, Any, None]:
+        if scope["query_string"] and self.dialect.key_query:
+            query, headers = from_query(scope["query_string"], scope["headers"], self.dialect.key_query)
+            scope["query_string"], scope["headers"] = query, headers
         return RequestHandler(self, scope, receive, send).run()
 
 

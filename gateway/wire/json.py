@@ -53,7 +53,7 @@ _LONE = re.compile(
 _MARK = b"\\uFdD0"
 _SEPARATORS = (("\u2028".encode(), b"\\u2028"), ("\u2029".encode(), b"\\u2029"), ("\u0085".encode(), b"\\u0085"))
 # Members whose content belongs to the user: numbers in them are never changed.
-_FREE = frozenset({"messages", "tools", "response_format", "format", "text", "metadata"})
+_FREE = frozenset({"contents", "messages", "tools", "response_format", "format", "text", "metadata"})
 # Integers that are passed on unread, so that no view finds that they were written as `1.0`.
 _UNREAD_INTEGERS = ("prompt_logprobs", "truncate_prompt_tokens")
 _FRACTION = re.compile(rb"[.eE]")

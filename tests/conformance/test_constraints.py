@@ -183,4 +183,4 @@ def test_each_constraint_has_a_sample() -> None:
 
 
 def test_parameters_inside_an_object_are_found() -> None:
-    assert {name for way in ROUTES.values() for name in inside(way)} == {"options", "parameters"}
+    assert {name for way in ROUTES.values() for name in inside(way)} == {"options", "parameters", "generationConfig"}

@@ -111,6 +111,27 @@ SPECIFIED: Mapping[tuple[str, str], tuple[str, ...]] = {
         "parameters.top_n_tokens", "parameters.grammar", "parameters.watermark", "parameters.adapter_id",
     ),
     ("tgi", "chat"): ("messages", "model", "stream", "max_tokens", "temperature", "tools", "response_format"),
+    # The reference of the Gemini API and of Vertex AI, and what Google's clients were seen to send.
+    ("gemini", "chat"): (
+        "contents", "systemInstruction", "tools", "toolConfig", "safetySettings", "generationConfig", "cachedContent",
+        "labels", "serviceTier", "store", "modelArmorConfig", "model", "generationConfig.temperature",
+        "generationConfig.topP", "generationConfig.topK", "generationConfig.maxOutputTokens",
+        "generationConfig.stopSequences", "generationConfig.candidateCount", "generationConfig.seed",
+        "generationConfig.presencePenalty", "generationConfig.frequencyPenalty", "generationConfig.responseMimeType",
+        "generationConfig.responseSchema", "generationConfig.responseJsonSchema", "generationConfig.responseLogprobs",
+        "generationConfig.logprobs", "generationConfig.thinkingConfig", "generationConfig.responseModalities",
+        "generationConfig.speechConfig", "generationConfig.mediaResolution", "generationConfig.imageConfig",
+        "generationConfig.audioTimestamp", "generationConfig.enableEnhancedCivicAnswers",
+        "generationConfig.routingConfig", "generationConfig.modelSelectionConfig",
+        "generationConfig.enableAffectiveDialog", "generationConfig.translationConfig", "generationConfig.modelConfig",
+    ),
+    ("gemini", "count"): (
+        "contents", "generateContentRequest", "systemInstruction", "tools", "generationConfig", "model",
+    ),
+    ("gemini", "embed"): (
+        "content", "requests", "instances", "parameters", "taskType", "title", "outputDimensionality", "autoTruncate",
+        "model",
+    ),
     # As the same client sends it.
     ("friendli", "chat"): (
         "messages", "model", "stream", "frequency_penalty", "presence_penalty", "max_tokens", "n", "stop",

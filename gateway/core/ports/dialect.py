@@ -164,6 +164,7 @@ class Dialect(Protocol):
     examples  the smallest requests that it accepts, per operation
     errors    Kind -> (status, type, code), for every Kind
     key_header  where its clients send their key: in `authorization` behind `Bearer`, in any other alone
+    key_query   the parameter of the query in which they may send it instead, or b""
     passthrough  its passthrough lanes, by the wire (`Backend.reply_wire`) that each relays; most dialects have none
     """
 
@@ -175,6 +176,7 @@ class Dialect(Protocol):
     examples: Examples
     errors: Mapping[Kind, tuple[int, str, str]]
     key_header: bytes
+    key_query: bytes
     passthrough: Mapping[str, Passthrough]
 
     def read(self, request: Request) -> Op | ListModels | AnsweredFromStore:

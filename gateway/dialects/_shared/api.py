@@ -42,6 +42,7 @@ class Api(Dialect):
     unknown: Kind = Kind.BAD_REQUEST
     errors: Errors = refusals.ERRORS
     key_header = b"authorization"
+    key_query = b""
     passthrough: Mapping[str, Passthrough] = {}
     lists: Mapping[str, Callable[[Sequence[ModelCard]], Response]] = {}
     known: ClassVar[Mapping[str, frozenset[str]]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+import msgspec
 from msgspec import Raw
 from msgspec.json import Decoder
 
@@ -12,6 +13,7 @@ from gateway.core.messages import Extra
 from gateway.dialects._shared.faults import decoded, wrong
 from gateway.wire.json import NULL, check_depth
 from gateway.wire.openai.requests.constraints import lift
+from gateway.wire.openai.requests.parts import arguments_object
 
 _object = Decoder(dict[str, Raw]).decode
 
@@ -19,6 +21,12 @@ _object = Decoder(dict[str, Raw]).decode
 def members_of(text: bytes | str | Raw) -> Extra | None:
     """The members of a JSON object, or None if the text is not one."""
     return decoded(_object, text)
+
+
+def call_arguments(text: str) -> Raw:
+    """The arguments of a model's call as an object on one line, with the model's own numbers and order. A text that is
+    not a JSON object is its member `_raw`."""
+    return Raw(msgspec.json.format(arguments_object(text).encode(), indent=-1))
 
 
 def take_object(

@@ -87,22 +87,22 @@ class WholeCallWriter(EventWriter):
 
     def __init__(self) -> None:
         super().__init__()
-        # Part index -> the call's start and the pieces of its arguments.
-        self._calls: dict[int, tuple[PartStart, list[str]]] = {}
+        # Choice and part -> the call's start and the pieces of its arguments.
+        self._calls: dict[tuple[int, int], tuple[PartStart, list[str]]] = {}
 
     def begin_call(self, event: PartStart) -> None:
-        self._calls[event.index] = (event, [])
+        self._calls[event.choice, event.index] = (event, [])
 
     def gather(self, event: Delta) -> bytes:
         """Keeps more of a call; a text of any other part is left out."""
-        call = self._calls.get(event.index)
+        call = self._calls.get((event.choice, event.index))
         if call is not None:
             call[1].append(event.text)
             self.buffered_bytes += PIECE + len(event.text)
         return b""
 
     def part_ended(self, event: PartEnd) -> bytes:
-        call = self._calls.pop(event.index, None)
+        call = self._calls.pop((event.choice, event.index), None)
         if call is None:
             return b""
         start, pieces = call

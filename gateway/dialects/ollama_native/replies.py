@@ -16,10 +16,9 @@ from gateway.core.http import JSON_TYPE, Headers, Request, Response
 from gateway.core.lifecycle import Embeddings, Reply
 from gateway.core.messages import Generate, Op
 from gateway.dialects._shared.faults import refusal
-from gateway.dialects._shared.objects import members_of
+from gateway.dialects._shared.objects import call_arguments
 from gateway.dialects._shared.streams import WholeCallWriter
 from gateway.dialects.ollama_native import models
-from gateway.dialects.ollama_native.conversation import RAW
 from gateway.dialects.ollama_native.fields import FIELDS
 from gateway.dialects.ollama_native.models import LINES, stamp
 from gateway.dialects.ollama_native.requests import OPERATIONS, ReplyFacts
@@ -82,13 +81,7 @@ def _reason(reason: str) -> str:
 
 
 def _call(index: int, call_id: str | None, name: str | None, text: str) -> dict[str, Any]:
-    """A call. Its arguments are an object, with the model's own numbers and order; white space is an empty one. Text
-    that is not a JSON object is its member `_raw`."""
-    text = text.strip() or "{}"
-    arguments: Any = {RAW: text}
-    if members_of(text) is not None:
-        arguments = Raw(msgspec.json.format(text.encode(), indent=-1))
-    return {"id": call_id, "function": {"index": index, "name": name, "arguments": arguments}}
+    return {"id": call_id, "function": {"index": index, "name": name, "arguments": call_arguments(text.strip())}}
 
 
 class LineWriter(WholeCallWriter):

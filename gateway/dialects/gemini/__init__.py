@@ -1,0 +1,63 @@
+"""Gemini: Google's API for its models, as the Gemini API and Vertex AI have it: chats, counts, embeddings, models.
+
+Sources: Google's reference and `googleapis` protos; google-genai 3.6 and 2.19 (Python), @google/genai 2.32 and 1.30
+(Node), Gemini CLI 0.61 as recorded clients (docs/dialects/gemini.md).
+"""
+
+from __future__ import annotations
+
+from gateway.core.http import HeaderTest, Request, Route
+from gateway.core.messages import ListModels, Op
+from gateway.dialects._shared.api import Api
+from gateway.dialects.gemini import models, replies
+from gateway.dialects.gemini.errors import ERRORS, refuse
+from gateway.dialects.gemini.fields import EXAMPLES, FIELDS
+from gateway.dialects.gemini.requests import read
+from gateway.wire.json import require_json, whole_numbers
+
+# Method of a model -> the name of its route.
+_METHODS = {
+    "generateContent": "generate",
+    "streamGenerateContent": "stream",
+    "countTokens": "count",
+    "embedContent": "embed",
+}
+_GEMINI, _VERTEX = {**_METHODS, "batchEmbedContents": "embed_many"}, {**_METHODS, "predict": "predict"}
+# `projects/p/locations/l/publishers/google`, or `publishers/google` alone.
+_PLACES = {"/v1beta": _GEMINI, "/v1": _GEMINI, "/v1beta1/{place:path}": _VERTEX, "/v1/{place:path}": _VERTEX}
+# OpenAI's list of models is at the same path.
+_OURS = HeaderTest(b"x-goog-api-client")
+
+
+class Gemini(Api):
+    """The dialect `gemini`. No passthrough lane: no backend's workers speak this wire."""
+
+    name = "gemini"
+    prefixes = ("", "/gemini")
+    routes = (
+        *(
+            Route("POST", f"{place}/models/{{model:path}}:{method}", name)
+            for place, methods in _PLACES.items()
+            for method, name in methods.items()
+        ),
+        *(
+            Route("GET", f"{place}/models{path}", name, when=_OURS if place == "/v1" else None)
+            for place in _PLACES
+            for path, name in (("", "models"), ("/{model:path}", "model"))
+        ),
+    )
+    fields, examples, errors = FIELDS, EXAMPLES, ERRORS
+    key_header = b"x-goog-api-key"
+    key_query = b"key"
+    refuse = staticmethod(refuse)
+    write_reply = staticmethod(replies.write)
+    write_embeddings = staticmethod(replies.write_embeddings)
+    write_count = staticmethod(replies.write_count)
+    writer = staticmethod(replies.StreamWriter)
+
+    @whole_numbers
+    def read(self, request: Request) -> Op | ListModels:
+        if request.route in ("models", "model"):
+            return models.read_list(request)
+        require_json(request)
+        return read(request, self)

@@ -1,0 +1,207 @@
+"""The contents of a request as canonical messages.
+
+Responses of functions become tool messages, in order, directly behind the calls that they answer. Media in them follow
+behind the last one, then the rest of the turn. `dropped` names what is left out.
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode
+from binascii import Error as Base64Error
+from collections.abc import Iterator
+from typing import TypeVar
+
+from msgspec import Raw
+from msgspec.json import Decoder
+from msgspec.structs import replace
+
+from gateway.core.messages import Audio, Image, Message, Part, Text, Thinking, ToolCall
+from gateway.dialects._shared.faults import decoded, wrong_at
+from gateway.dialects._shared.objects import members_of
+from gateway.dialects._shared.parts import divide
+from gateway.dialects.gemini.signatures import Thoughts
+from gateway.dialects.gemini.views import BlobIn, CallIn, ContentIn, FileIn, PartIn, ResponseIn
+from gateway.wire.json import NULL, bad_value
+from gateway.wire.openai.requests.messages import answer_calls
+
+T = TypeVar("T")
+
+_text = Decoder(str).decode
+_URL_ALPHABET = str.maketrans("-_", "+/")
+_SOUNDS = {"wav": "wav", "x-wav": "wav", "wave": "wav", "mp3": "mp3", "mpeg": "mp3", "mpga": "mp3"}
+# What is left out of a part, by the name in its view.
+_UNREAD = {
+    "executable_code": "executableCode",
+    "code_execution_result": "codeExecutionResult",
+    "tool_call": "toolCall",
+    "tool_response": "toolResponse",
+    "video_metadata": "videoMetadata",
+    "media_resolution": "mediaResolution",
+    "part_metadata": "partMetadata",
+}
+_ERROR = "Error: "
+
+
+def listed(found: list[T] | T | None) -> list[T]:
+    """An array, for which a single object may stand."""
+    return found if isinstance(found, list) else [] if found is None else [found]
+
+
+class Conversation:
+    """The turns of one request, read. Raises GatewayError(BAD_REQUEST).
+
+    messages   the turns in canonical form
+    continues  the last message is the model's, and the reply continues it
+    dropped    the names of what is left out, each once
+    """
+
+    def __init__(self, contents: list[ContentIn], system: ContentIn | None, thoughts: Thoughts) -> None:
+        self.dropped: dict[str, None] = {}
+        self._thoughts = thoughts
+        self._messages: list[Message] = []
+        self._calls = 0
+        if system is not None:
+            texts, media = divide(self._parts(listed(system.parts), "systemInstruction"))
+            if media:
+                self.dropped["systemInstruction.parts[].inlineData"] = None
+            if any(texts):
+                self._messages.append(Message("system", (Text("\n\n".join(filter(None, texts))),)))
+        for index, content in enumerate(contents):
+            place, role = f"contents.{index}", content.role or "user"
+            if role == "model":
+                self._model(listed(content.parts), place)
+            elif role in ("user", "function"):
+                self._user(listed(content.parts), place)
+            else:
+                raise wrong_at(f"{place}.role", "must be 'user' or 'model'")
+        if not any(message.role != "system" for message in self._messages):
+            raise wrong_at("contents", "at least one content with parts is required")
+        self.messages = tuple(
+            replace(message, role="user", name=None) if message.role == "tool" and message.call_id is None else message
+            for message in answer_calls(tuple(self._messages))
+        )
+        last = self.messages[-1]
+        self.continues = last.role == "assistant"
+        if self.continues and any(isinstance(part, ToolCall) for part in last.parts):
+            raise bad_value(
+                "contents", f"contents.{len(contents) - 1}: a functionCall without a functionResponse behind it"
+            )
+
+    # -- turns ------------------------------------------------------------------------------------------------------
+
+    def _user(self, found: list[PartIn], place: str) -> None:
+        parts: list[Part] = []
+        answers = False
+        for position, part in enumerate(found):
+            if part.function_response is not None:
+                answers = True
+                parts += self._response(part.function_response, f"{place}.parts.{position}.functionResponse")
+        parts += self._parts([part for part in found if part.function_response is None], place)
+        if parts or (found and not answers):
+            self._messages.append(Message("user", tuple(parts)))
+
+    def _response(self, found: ResponseIn, place: str) -> list[Part]:
+        """Adds the tool message; returns the media in the response."""
+        media: list[Part] = []
+        for inner in listed(found.parts):
+            if inner.inline_data is not None:
+                media += self._blob(inner.inline_data, place)
+            elif inner.file_data is not None:
+                media.append(_file(inner.file_data, place))
+        texts, media = divide(media)
+        text = "\n".join([_returned(found.response, place), *texts])
+        # An empty id is none.
+        self._messages.append(Message("tool", (Text(text),), found.name or None, found.id or None))
+        return media
+
+    def _model(self, found: list[PartIn], place: str) -> None:
+        parts: list[Part] = []
+        sealed: list[str] = []
+        for position, part in enumerate(found):
+            if part.function_call is not None:
+                parts.append(self._call(part.function_call, f"{place}.parts.{position}.functionCall"))
+            elif part.thought and part.text is not None:
+                if part.text:
+                    parts.append(Thinking(part.text))
+            else:
+                parts += self._parts([part], place)
+            if part.thought_signature:
+                sealed.append(part.thought_signature)
+        if sealed and not any(isinstance(part, Thinking) for part in parts):
+            parts[:0] = [Thinking(text) for text in map(self._thoughts.open, sealed) if text]
+        if parts:
+            self._messages.append(Message("assistant", tuple(parts)))
+
+    def _call(self, found: CallIn, place: str) -> ToolCall:
+        if not found.name:
+            raise wrong_at(f"{place}.name", "every functionCall needs a name")
+        arguments = "{}" if found.args == NULL else bytes(found.args).decode()
+        if members_of(arguments) is None:
+            raise wrong_at(f"{place}.args", "must be an object")
+        # Mistral's chat templates accept nine letters and digits only. The same conversation gets the same ids.
+        made = f"c{self._calls:08x}"
+        self._calls += 1
+        return ToolCall(found.id or made, found.name, arguments)
+
+    # -- parts ------------------------------------------------------------------------------------------------------
+
+    def _parts(self, found: list[PartIn], place: str) -> list[Part]:
+        """The parts that may stand anywhere: words, media, and what only Google's own servers make."""
+        return [part for one in found for part in self._part(one, place)]
+
+    def _part(self, found: PartIn, place: str) -> Iterator[Part]:
+        for name, own in _UNREAD.items():
+            if getattr(found, name) != NULL:
+                self.dropped[f"contents[].parts[].{own}"] = None
+        given = (found.text, found.inline_data, found.file_data, found.function_call, found.function_response)
+        if given.count(None) < len(given) - 1:
+            raise wrong_at(f"{place}.parts", "a part holds more than one of text, inlineData, fileData and functions")
+        if found.function_call is not None or found.function_response is not None:
+            raise wrong_at(
+                f"{place}.parts", "a functionCall belongs to the model's turn, a functionResponse to the user's"
+            )
+        if found.text:
+            yield Text(found.text)
+        elif found.inline_data is not None:
+            yield from self._blob(found.inline_data, place)
+        elif found.file_data is not None:
+            yield _file(found.file_data, f"{place}.parts")
+
+    def _blob(self, found: BlobIn, place: str) -> Iterator[Part]:
+        """Inline data. What no engine reads (a PDF, a video) becomes a note, not an error: clients send the whole
+        history with every request, so an error would end their session."""
+        kind, _, form = found.mime_type.lower().partition(";")[0].strip().partition("/")
+        data = found.data.translate(_URL_ALPHABET) if "-" in found.data or "_" in found.data else found.data
+        if kind == "image":
+            yield Image(f"data:{kind}/{form};base64,{data}")
+        elif kind == "audio" and form in _SOUNDS:
+            yield Audio(data, _SOUNDS[form])
+        elif kind == "text" or form in ("json", "xml"):
+            try:
+                yield Text(b64decode(data, validate=True).decode())
+            except (Base64Error, ValueError):
+                raise wrong_at(f"{place}.parts", "the data of an inlineData is not the base64 of a text") from None
+        else:
+            self.dropped["contents[].parts[].inlineData"] = None
+            yield Text("[PDF omitted]" if form == "pdf" else "[file omitted]")
+
+
+def _file(found: FileIn, place: str) -> Image:
+    if found.file_uri.startswith(("http://", "https://")) and found.mime_type.lower().startswith("image/"):
+        return Image(found.file_uri)
+    raise wrong_at(place, "files are not kept here: send an image as inlineData or by its http(s) URL")
+
+
+def _returned(response: Raw, place: str) -> str:
+    """The text that the model gets: `output`, or `error`, or the whole object."""
+    if response == NULL:
+        return ""
+    found = members_of(response)
+    if found is None:
+        raise wrong_at(f"{place}.response", "must be an object")
+    only = next(iter(found)) if len(found) == 1 else None
+    if only not in ("output", "error"):
+        return bytes(response).decode()
+    text = decoded(_text, found[only])
+    text = bytes(found[only]).decode() if text is None else text
+    return _ERROR + text if only == "error" else text

@@ -1,0 +1,77 @@
+"""The list of models, in pages, and the card of one model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+from urllib.parse import parse_qs
+
+from gateway.core.errors import GatewayError, Kind
+from gateway.core.http import JSON_TYPE, Request, Response
+from gateway.core.messages import ListModels, ModelCard
+from gateway.dialects._shared.faults import wrong
+from gateway.wire.json import encode
+
+_USUAL, _MOST = 50, 1000
+_CHATS = ("generateContent", "countTokens")
+_EMBEDDINGS = ("embedContent", "batchEmbedContents")
+
+
+def read_list(request: Request) -> ListModels:
+    """Reads the query of a list: `pageSize` models from place `pageToken` on, or one model. Raises
+    GatewayError(BAD_REQUEST)."""
+    place = request.params.get("place")
+    if request.route == "model":
+        return ListModels(write=partial(_write_one, place=place), model=request.params["model"])
+    asked = query(request)
+    size = asked.get("pageSize", asked.get("page_size", str(_USUAL)))
+    first = asked.get("pageToken", asked.get("page_token", "")) or "0"
+    if not (size.isdecimal() and len(size) < 10):
+        raise wrong("pageSize", "must be a number")
+    if not (first.isdecimal() and len(first) < 10):
+        raise wrong("pageToken", "is not one of this list")
+    most = min(int(size) or _USUAL, _MOST)
+    return ListModels(write=partial(_write_page, place=place, first=int(first), most=most))
+
+
+def query(request: Request) -> dict[str, str]:
+    """The members of the query; of several with one name the last. Raises GatewayError(BAD_REQUEST)."""
+    try:
+        found = parse_qs(request.query.decode("latin-1"), max_num_fields=64)
+    except ValueError:
+        raise GatewayError(Kind.BAD_REQUEST, "the query has too many fields", code="invalid_value") from None
+    return {name: values[-1] for name, values in found.items()}
+
+
+def _write_page(cards: Sequence[ModelCard], place: str | None, first: int, most: int) -> Response:
+    page = [_card(card, place) for card in cards[first : first + most]]
+    body: dict[str, Any] = {"models" if place is None else "publisherModels": page}
+    if first + most < len(cards):
+        body["nextPageToken"] = str(first + most)
+    return Response(200, [JSON_TYPE], encode(body))
+
+
+def _write_one(cards: Sequence[ModelCard], place: str | None) -> Response:
+    return Response(200, [JSON_TYPE], encode(_card(cards[0], place)))
+
+
+def _card(card: ModelCard, place: str | None) -> dict[str, Any]:
+    """place: the resource of Vertex AI that the model is in; None for the Gemini API."""
+    if place is not None:
+        return {"name": f"{place}/models/{card.name}", "versionId": "default", "launchStage": "GA"}
+    features = card.features or frozenset()
+    methods: tuple[str, ...] = () if features == {"embeddings"} else _CHATS
+    methods += _EMBEDDINGS if "embeddings" in features else ()
+    body: dict[str, Any] = {
+        "name": f"models/{card.name}",
+        "baseModelId": card.name,
+        "version": "default",
+        "displayName": card.name,
+        "supportedGenerationMethods": methods,
+    }
+    if card.max_context is not None:
+        body["inputTokenLimit"] = body["outputTokenLimit"] = card.max_context
+    if "reasoning" in features:
+        body["thinking"] = True
+    return body
