@@ -515,7 +515,8 @@ _REPLAYED = "provider_specific_fields"
 def test_what_client_libraries_replay_is_taken(dialect: str, backend: str, policy: ExtrasPolicy | None) -> None:
     """LiteLLM adds a member to the messages of a reply, and to their calls, and sends both back."""
     body = rich(dialect, "chat", backend)
-    replayed = [place for place in objects(body) if place[0] in ("messages", "input") and not is_free(dialect, place)]
+    turns = ("messages", "input", "contents")
+    replayed = [place for place in objects(body) if place[0] in turns and not is_free(dialect, place)]
     messages = [place for place in replayed if len(place) == 2 or "tool_calls" in place]
     assert messages
     for place in messages:

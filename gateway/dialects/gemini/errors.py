@@ -66,6 +66,6 @@ def error_line(error: GatewayError, op: Op) -> bytes:
 def refuse(error: GatewayError, request: Request | None, op: Op | None) -> tuple[Response, str]:
     """(the answer, its code). A worker's own 4xx keeps its status. If no worker can count tokens, the status is 404."""
     status = refusals.status_of(error, ERRORS)
-    if cannot_count(error, request):
+    if error.param is None and cannot_count(error, request):
         status = 404
     return refusal(error, status, error_object(error, request, op, status)), error.code or ERRORS[error.kind][2]

@@ -13,6 +13,7 @@ _TOOLS = [{"functionDeclarations": [{"name": "f", "parameters": {"type": "OBJECT
 _SCHEMA = {"type": "OBJECT", "properties": {"a": {"type": "STRING"}}}
 _JSON = {"responseMimeType": "application/json"}
 _TEXTS = [{"role": "user", "parts": [{"text": "hi"}]}]
+_INSTANCES = [{"content": "a"}]
 _SYSTEM = {"parts": [{"text": "s"}]}
 
 CONFIG: Mapping[str, str] = {
@@ -52,9 +53,7 @@ _CONFIG = (
     Field("generationConfig.responseModalities", "refused", ["TEXT", "AUDIO"], "unless it is TEXT alone"),
     *(Field(f"generationConfig.{name}", "ignored", True, NO_PLACE) for name in UNREAD),
 )
-_MODEL = Field(
-    "model", "consumed", "m", "names the pool if the path does not; else it must be the same", names_model=True
-)
+_MODEL = Field("model", "consumed", "m", "names the pool if the path does not", names_model=True)
 _FUNCTIONS = "functions; a tool of Google's own servers is a 400"
 _CALLING = "AUTO, ANY, NONE, VALIDATED; one allowed name is that tool, several leave the others out"
 _GOOGLE = "only Google's own service reads it"
@@ -75,7 +74,14 @@ _LENGTH = "says nothing of a prompt's length"
 FIELDS: Mapping[str, Sequence[Field]] = {
     "chat": (
         *_PROMPT,
-        renamed("toolConfig", "tool_choice", {"functionCallingConfig": {"mode": "ANY"}}, _CALLING),
+        Field(
+            "toolConfig",
+            "renamed",
+            {"functionCallingConfig": {"mode": "ANY"}},
+            _CALLING,
+            "tool_choice",
+            beside={"tools": _TOOLS},
+        ),
         *_CONFIG,
         *_IGNORED,
         Field("modelArmorConfig", "ignored", {}, _GOOGLE),
@@ -104,8 +110,22 @@ FIELDS: Mapping[str, Sequence[Field]] = {
             "input",
             beside={"content": None},
         ),
-        Field("instances", "renamed", [{"content": "a"}], "of predict", "input", beside={"content": None}),
-        Field("parameters", "consumed", {"outputDimensionality": 8}, "of predict: outputDimensionality, autoTruncate"),
+        Field(
+            "instances",
+            "renamed",
+            _INSTANCES,
+            "of predict",
+            "input, truncate_prompt_tokens",
+            beside={"content": None},
+        ),
+        Field(
+            "parameters",
+            "renamed",
+            {"outputDimensionality": 8},
+            "of predict: outputDimensionality, and autoTruncate, which is true when absent",
+            "dimensions",
+            beside={"content": None, "instances": _INSTANCES},
+        ),
         renamed("outputDimensionality", "dimensions", 8),
         Field("autoTruncate", "consumed", False, "truncate_prompt_tokens for vLLM", probe=True),
         _MODEL,

@@ -107,7 +107,7 @@ def read(request: Request, api: Api) -> Op:
         raw = _whole_request(raw, api)
     left = _take_config(raw, api) if operation == "chat" else []
     config = raw.pop("generationConfig", None) if operation == "chat" else None
-    model, hints = _model(request, raw)
+    model, hints = _model(request, raw, left)
     extra, dropped = api.settle(raw, operation)
     left = [*dropped, *left]
     if "cachedContent" in raw:
@@ -135,9 +135,9 @@ def _whole_request(raw: Extra, api: Api) -> Extra:
     return in_camel_case(inner, api.known["count"])
 
 
-def _model(request: Request, raw: Extra) -> tuple[str | None, tuple[str, ...]]:
+def _model(request: Request, raw: Extra, left: list[str]) -> tuple[str | None, tuple[str, ...]]:
     """(the model, other names that it may have in the configuration). Vertex AI's clients write `org/model` as a model
-    of a publisher. Raises GatewayError(BAD_REQUEST) if path and body name different ones."""
+    of a publisher. The model of the path goes before that of the body."""
     named = decoded(_text, raw["model"]) if "model" in raw else ""
     if named is None:
         raise wrong("model", "must be the name of a model")
@@ -146,7 +146,7 @@ def _model(request: Request, raw: Extra) -> tuple[str | None, tuple[str, ...]]:
     if model is None:
         return named or None, ()
     if named not in ("", model) and not named.endswith(f"/models/{model}"):
-        raise wrong("model", "is not the model of the path")
+        left.append("model")
     publisher = request.params.get("place", "google").rpartition("/")[2]
     return model, () if publisher == "google" else (model, f"{publisher}/{model}")
 
