@@ -104,12 +104,20 @@ TGI = "/tgi/"
 FRIENDLI = "/friendli/v1/completions"
 ANTHROPIC = "/anthropic/v1/messages"
 RESPONSES = "/v1/responses"
+GEMINI = f"/v1beta/models/{MODEL}"
 DEPLOYMENT = f"/openai/deployments/{MODEL}/chat/completions?api-version=2024-10-21"
 
 
 def asked(**members: object) -> bytes:
     """The same conversation as items of the Responses API."""
     return json.dumps({"model": MODEL, "input": MESSAGES, "max_output_tokens": 256, **members}).encode()
+
+
+def contents() -> bytes:
+    """The same conversation in the members of Google's API."""
+    system, user = ({"parts": [{"text": one["content"]}]} for one in MESSAGES)
+    config = {"temperature": 0.7, "maxOutputTokens": 256}
+    return json.dumps({"systemInstruction": system, "contents": [user], "generationConfig": config}).encode()
 
 
 def inputs(**members: object) -> bytes:
@@ -189,6 +197,15 @@ ROWS: tuple[Row, ...] = (
     Row("ollama_native → vllm stream", "stream", OLLAMA_NATIVE, said(model=MODEL), limit_ratio=2, end=b'"done":true'),
     Row("tgi → vllm plain", "plain", TGI, inputs()),
     Row("tgi → vllm stream", "stream", TGI, inputs(stream=True), limit_ratio=2, end=b'"generated_text":"', times=2),
+    Row("gemini → vllm plain", "plain", GEMINI + ":generateContent", contents()),
+    Row(
+        "gemini → vllm stream",
+        "stream",
+        GEMINI + ":streamGenerateContent?alt=sse",
+        contents(),
+        limit_ratio=2,
+        end=b'"finishReason":',
+    ),
     Row("rerank → vllm plain", "plain", "/v2/rerank", ranked()),
     Row("ollama (SSE) → vllm stream", "stream", "/ollama/chat/sse", said(model=MODEL), limit_ratio=2, end=b"[END]"),
 )

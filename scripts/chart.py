@@ -17,6 +17,7 @@ import yaml
 
 from gateway import dialects
 from gateway.config import json_schema
+from gateway.core.fields import Example
 from gateway.core.http import Route
 from gateway.core.ports import Dialect, Settings
 
@@ -146,20 +147,29 @@ def dialect(made: Dialect) -> dict[str, Any]:
     root      where its paths begin at the root
     fixed     where its paths begin under every prefix
     path      of its usual chat, below a prefix, with the query; MODEL stands for the model
+    streamed  the same for a streamed one
     body      of that chat
     generates whether its clients ask a model to generate: else there is no completion to be had
     """
-    example = (made.examples.get("chat") or next(iter(made.examples.values())))[0]
-    route = next(route for route in made.routes if route.name == example.route and not route.absolute)
-    path = re.sub(r"\{\w+(:path)?\}", "MODEL", route.path)
+    examples = made.examples.get("chat") or next(iter(made.examples.values()))
+    example = examples[0]
+    path = _path(made, example)
     return {
         "prefixes": [prefix or "/" for prefix in made.prefixes],
         "root": _begin([one for one in made.routes if not one.absolute]),
         "fixed": _begin([one for one in made.routes if one.absolute]),
-        "path": path + (f"?{example.query.decode()}" if example.query else ""),
+        "path": path,
+        "streamed": path if example.streams != "never" else _path(made, examples[-1]),
         "body": dict(example.body) | ({} if "MODEL" in path else {"model": "MODEL"}),
         "generates": not {"chat", "complete"}.isdisjoint(made.examples),
     }
+
+
+def _path(made: Dialect, example: Example) -> str:
+    """The path of the first route of this example, with its query."""
+    route = next(route for route in made.routes if route.name == example.route and not route.absolute)
+    path = re.sub(r"\{\w+(:path)?\}", "MODEL", route.path)
+    return path + (f"?{example.query.decode()}" if example.query else "")
 
 
 def _begin(routes: list[Route]) -> list[str]:

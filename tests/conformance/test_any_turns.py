@@ -104,7 +104,7 @@ def google_api(found: list[Turn]) -> dict[str, Any]:
         if kind == "call":
             parts = [{"functionCall": {"id": f"c{rest[0]}", "name": "f", "args": {"a": rest[1]}}}]
         elif kind == "result":
-            response = {"id": f"c{rest[0]}", "name": "f", "response": {"output": rest[1]}}
+            response: dict[str, Any] = {"id": f"c{rest[0]}", "name": "f", "response": {"output": rest[1]}}
             if rest[2]:
                 response["parts"] = [{"inlineData": {"mimeType": "image/png", "data": PNG}}]
             parts = [{"functionResponse": response}]

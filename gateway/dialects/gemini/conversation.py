@@ -11,7 +11,7 @@ from binascii import Error as Base64Error
 from collections.abc import Iterator
 from typing import TypeVar
 
-from msgspec import Raw
+from msgspec import Raw, Struct
 from msgspec.json import Decoder
 from msgspec.structs import replace
 
@@ -66,14 +66,8 @@ class Conversation:
                 self.dropped["systemInstruction.parts[].inlineData"] = None
             if any(texts):
                 self._messages.append(Message("system", (Text("\n\n".join(filter(None, texts))),)))
-        for index, content in enumerate(contents):
-            place, role = f"contents.{index}", content.role or "user"
-            if role == "model":
-                self._model(listed(content.parts), place)
-            elif role in ("user", "function"):
-                self._user(listed(content.parts), place)
-            else:
-                raise wrong_at(f"{place}.role", "must be 'user' or 'model'")
+        for turn in _turns(contents):
+            (self._model if turn.role == "model" else self._user)(turn.parts, turn.place)
         if not any(message.role != "system" for message in self._messages):
             raise wrong_at("contents", "at least one content with parts is required")
         self.messages = tuple(
@@ -184,6 +178,28 @@ class Conversation:
         else:
             self.dropped["contents[].parts[].inlineData"] = None
             yield Text("[PDF omitted]" if form == "pdf" else "[file omitted]")
+
+
+class _Turn(Struct):
+    """Contents of one role in a row: clients send each item of a stream back as one. place: that of the first."""
+
+    role: str
+    place: str
+    parts: list[PartIn]
+
+
+def _turns(contents: list[ContentIn]) -> list[_Turn]:
+    turns: list[_Turn] = []
+    for index, content in enumerate(contents):
+        place, role = f"contents.{index}", content.role or "user"
+        if role not in ("user", "model", "function"):
+            raise wrong_at(f"{place}.role", "must be 'user' or 'model'")
+        role = "model" if role == "model" else "user"
+        if turns and turns[-1].role == role:
+            turns[-1].parts += listed(content.parts)
+        else:
+            turns.append(_Turn(role, place, [*listed(content.parts)]))
+    return turns
 
 
 def _file(found: FileIn, place: str) -> Image:

@@ -217,7 +217,9 @@ class StreamWriter(WholeCallWriter):
         return self._item(before + text + after[:end] + b',"logprobsResult":' + found + after[end:])
 
     def called(self, start: PartStart, text: str) -> bytes:
-        thinking = "".join(self._thinking.pop(start.choice, ()))
+        pieces = self._thinking.pop(start.choice, [])
+        thinking = "".join(pieces)
+        self.buffered_bytes -= PIECE * len(pieces) + len(thinking)
         signature = Thoughts(self._facts.sealing).close(thinking) if thinking else None
         part = _call(start.call_id, start.name, text, signature)
         candidate = {"content": {"parts": [part], "role": "model"}, "index": start.choice}

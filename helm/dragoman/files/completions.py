@@ -52,13 +52,12 @@ def cases(dialects: list[str], prefixes: Mapping[str, str], model: str) -> list[
         facts = known[dialect]
         if not facts["generates"]:
             continue
-        path = prefixes.get(dialect, facts["prefixes"][0]).rstrip("/") + facts["path"].replace(
-            "MODEL", quote(model, "")
-        )
+        prefix = prefixes.get(dialect, facts["prefixes"][0]).rstrip("/")
+        path, stream = (prefix + facts[name].replace("MODEL", quote(model, "")) for name in ("path", "streamed"))
         # Enough for a few words; greedy, so that two runs say the same.
         body = _filled(facts["body"], model) | {"max_tokens": 24, "temperature": 0}
         found.append(Case(f"{dialect}, plain", path, {**body, "stream": False}, plain))
-        found.append(Case(f"{dialect}, streamed", path, {**body, "stream": True}, streamed))
+        found.append(Case(f"{dialect}, streamed", stream, {**body, "stream": True}, streamed))
     return found
 
 
@@ -79,7 +78,26 @@ def plain(body: bytes) -> str:
         return message(reply)
     if "output" in reply:
         return items(reply)
+    if "candidates" in reply:
+        return candidates([reply])
     return blocks(reply)
+
+
+def candidates(found: list[dict[str, Any]]) -> str:
+    """The text of a reply made of candidates (Google), whole or in items. A reply without text that has used its tokens
+    has thought."""
+    if not found or not _candidate(found[-1]).get("finishReason"):
+        raise Wrong("the reply was cut: its end has no finish reason")
+    parts = [part for one in found for part in (_candidate(one).get("content") or {}).get("parts") or ()]
+    used = (found[-1].get("usageMetadata") or {}).get("candidatesTokenCount")
+    return "".join(str(part.get("text") or "") for part in parts) or (f"{used} tokens of thinking" if used else "")
+
+
+def _candidate(item: dict[str, Any]) -> dict[str, Any]:
+    listed = item.get("candidates")
+    if not isinstance(listed, list) or len(listed) != 1 or not isinstance(listed[0], dict):
+        raise Wrong("the reply has not one candidate")
+    return listed[0]
 
 
 def items(reply: dict[str, Any]) -> str:
@@ -114,6 +132,8 @@ def events(body: bytes) -> str:
     """The text of a stream of server-sent events. Chunks end with a finish reason and [DONE]; events with types end
     with one of LAST."""
     frames = [line[5:].strip() for line in body.splitlines() if line.startswith(b"data:")]
+    if frames and frames[0].startswith(b'{"candidates"'):
+        return candidates([_json(frame) for frame in frames])
     if frames and b'"type"' in frames[0] and b'"choices"' not in frames[0]:
         return typed([_json(frame) for frame in frames])
     if not frames or frames[-1] != b"[DONE]":
