@@ -122,9 +122,9 @@ def ways() -> Iterator[Way]:
 WAYS = tuple(ways())
 
 
-def usual(dialect: str) -> Way:
-    """The usual way to chat, or to do whatever comes first."""
-    found = [way for way in WAYS if way.dialect == dialect]
+def usual(dialect: str, *, stream: bool | None = None) -> Way:
+    """The usual way to chat, or to do whatever comes first; with `stream`, one that gives such a reply."""
+    found = [way for way in WAYS if way.dialect == dialect and (stream is None or way.answers(stream=stream))]
     return next((way for way in found if way.operation == "chat"), found[0])
 
 

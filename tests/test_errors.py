@@ -182,6 +182,7 @@ def test_the_record_has_the_code_that_the_client_was_told(every_dialect: Stack, 
         # Fifty tokens, if the dialect has this name for them.
         cap = {} if name in ("responses", "ollama_native") else {"max_tokens": 50}
         body = {**REQUESTS[name][1], "model": "m", "stream": midstream, **cap}
+        path = usual(name, stream=True).path() if REQUESTS[name][0] != usual(name, stream=midstream).path() else PATHS[name]
         received = b""
         with (
             contextlib.suppress(httpx.RemoteProtocolError),  # a stream that is cut

@@ -16,10 +16,8 @@ from gateway import backends
 from gateway.core.ports import Capabilities
 from gateway.translation.offline import send
 from tests.conformance.cases import BACKENDS, DIALECTS
-
-PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
-Turn = tuple[Any, ...]
-"""user, text | system, text | say, text | call, its number, text | result, of which call, text, with an image or not"""
+from tests.conformance.clients import TURNS
+from tests.conformance.clients.heard import PNG, Turn
 
 
 def turns(seed: int, *, between: bool) -> list[Turn]:
@@ -60,74 +58,17 @@ def turns(seed: int, *, between: bool) -> list[Turn]:
     return [*found, ("user", text())]
 
 
-def messages_api(found: list[Turn]) -> dict[str, Any]:
-    messages: list[dict[str, Any]] = []
-    for kind, *rest in found:
-        if kind in ("user", "system"):
-            block: dict[str, Any] = {"type": "text", "text": rest[0]}
-        elif kind == "say":
-            block = {"type": "text", "text": rest[0]}
-        elif kind == "call":
-            block = {"type": "tool_use", "id": f"c{rest[0]}", "name": "f", "input": {"a": rest[1]}}
-        else:
-            image = [{"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PNG}}]
-            content = [{"type": "text", "text": rest[1]}, *(image if rest[2] else [])]
-            block = {"type": "tool_result", "tool_use_id": f"c{rest[0]}", "content": content}
-        role = {"say": "assistant", "call": "assistant", "result": "user"}.get(kind, kind)
-        if messages and messages[-1]["role"] == role and role != "system":
-            messages[-1]["content"].append(block)
-        else:
-            messages.append({"role": role, "content": [block]})
-    return {"model": "m", "max_tokens": 9, "messages": messages}
-
-
-def responses_api(found: list[Turn]) -> dict[str, Any]:
-    items: list[dict[str, Any]] = []
-    for kind, *rest in found:
-        if kind in ("user", "system", "say"):
-            role = {"say": "assistant", "system": "developer"}.get(kind, kind)
-            items.append({"type": "message", "role": role, "content": rest[0]})
-        elif kind == "call":
-            arguments = json.dumps({"a": rest[1]})
-            items.append({"type": "function_call", "call_id": f"c{rest[0]}", "name": "f", "arguments": arguments})
-        else:
-            image = [{"type": "input_image", "image_url": f"data:image/png;base64,{PNG}"}]
-            output = [{"type": "input_text", "text": rest[1]}, *(image if rest[2] else [])]
-            items.append({"type": "function_call_output", "call_id": f"c{rest[0]}", "output": output})
-    return {"model": "m", "input": items}
-
-
-def google_api(found: list[Turn]) -> dict[str, Any]:
-    contents: list[dict[str, Any]] = []
-    for kind, *rest in found:
-        parts: list[dict[str, Any]] = [{"text": rest[0]}]
-        if kind == "call":
-            parts = [{"functionCall": {"id": f"c{rest[0]}", "name": "f", "args": {"a": rest[1]}}}]
-        elif kind == "result":
-            response: dict[str, Any] = {"id": f"c{rest[0]}", "name": "f", "response": {"output": rest[1]}}
-            if rest[2]:
-                response["parts"] = [{"inlineData": {"mimeType": "image/png", "data": PNG}}]
-            parts = [{"functionResponse": response}]
-        role = "model" if kind in ("say", "call") else "user"
-        if contents and contents[-1]["role"] == role:
-            contents[-1]["parts"] += parts
-        else:
-            contents.append({"role": role, "parts": parts})
-    return {"model": "m", "contents": contents}
-
-
-WRITTEN = {"anthropic": messages_api, "responses": responses_api, "gemini": google_api}
 CAN = Capabilities("w")
 
 
-@pytest.mark.parametrize("name", WRITTEN)
+@pytest.mark.parametrize("name", TURNS)
 @pytest.mark.parametrize("backend", backends.REGISTRY)
 @given(seed=st.integers(0, 2**32))
 def test_all_is_told_in_turns(name: str, backend: str, seed: int) -> None:
     found = turns(seed, between=name == "responses")
     if name == "gemini":  # its contents have no system turns
         found = [turn for turn in found if turn[0] != "system"]
-    body = json.dumps(WRITTEN[name](found)).encode()
+    body = json.dumps(TURNS[name](found)).encode()
     route = DIALECTS[name].examples["chat"][0].route
     told = json.loads(send(DIALECTS[name], BACKENDS[backend], body, CAN, route=route).outgoing.body)["messages"]
     roles = [one["role"] for one in told]

@@ -29,7 +29,7 @@ T = TypeVar("T")
 _text = Decoder(str).decode
 _URL_ALPHABET = str.maketrans("-_", "+/")
 _SOUNDS = {"wav": "wav", "x-wav": "wav", "wave": "wav", "mp3": "mp3", "mpeg": "mp3", "mpga": "mp3"}
-# What is left out of a part, by the name in its view.
+# The members of a part that are left out, by the name in its view.
 _UNREAD = {
     "executable_code": "executableCode",
     "code_execution_result": "codeExecutionResult",
@@ -162,7 +162,7 @@ class Conversation:
             yield _file(found.file_data, f"{place}.parts")
 
     def _blob(self, found: BlobIn, place: str) -> Iterator[Part]:
-        """Inline data. What no engine reads (a PDF, a video) becomes a note, not an error: clients send the whole
+        """Inline data. A kind that no engine reads (a PDF, a video) becomes a note, not an error: clients send the whole
         history with every request, so an error would end their session."""
         kind, _, form = found.mime_type.lower().partition(";")[0].strip().partition("/")
         data = found.data.translate(_URL_ALPHABET) if "-" in found.data or "_" in found.data else found.data

@@ -44,9 +44,10 @@ _FIELDS = (Kind.BAD_REQUEST, Kind.UNSUPPORTED, Kind.CONTEXT_LENGTH)
 def error_object(error: GatewayError, request: Request | None, op: Op | None, status: int) -> dict[str, Any]:
     """The error body. It calls the invalid field by the client's name."""
     message, field = in_own_words(error, error.param, FIELDS, request, op)
-    _, _, code = ERRORS[error.kind]
-    reason = _REASONS.get(error.kind, code.upper()) if error.code is None else error.code.upper()
-    details: list[dict[str, Any]] = [{"@type": f"{_TYPE}ErrorInfo", "reason": reason, "domain": "dragoman"}]
+    code = error.code or ERRORS[error.kind][2]
+    reason = _REASONS.get(error.kind, code.upper()) if error.code is None else code.upper()
+    about = {"@type": f"{_TYPE}ErrorInfo", "reason": reason, "domain": "dragoman", "metadata": {"code": code}}
+    details: list[dict[str, Any]] = [about]
     if field is not None and error.kind in _FIELDS:
         violation = {"field": field, "description": message}
         details.append({"@type": f"{_TYPE}BadRequest", "fieldViolations": [violation]})

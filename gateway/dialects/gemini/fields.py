@@ -30,7 +30,7 @@ CONFIG: Mapping[str, str] = {
 """Member of `generationConfig` -> its name on vLLM's wire."""
 _NOTES = {
     "topK": "left out and named for workers without it",
-    "maxOutputTokens": "what exceeds the context is cut off, and named; 0 is no bound",
+    "maxOutputTokens": "more than the context is cut off, and named; 0 is not a bound",
 }
 UNREAD = (
     *("audioTimestamp", "enableEnhancedCivicAnswers", "enableAffectiveDialog", "imageConfig", "mediaResolution"),

@@ -1,7 +1,7 @@
 """The two spellings of names in protobuf's JSON: `maxOutputTokens` and `max_output_tokens` are one member.
 
 Most clients write camelCase, as the views have it. Only a body that the views refuse is searched for the other
-spelling. What stands in arguments and schemas belongs to the user and is never renamed.
+spelling. Arguments and schemas belong to the user: nothing in them is renamed.
 """
 
 from __future__ import annotations

@@ -224,7 +224,7 @@ def _sample(op: Chat, given: ConfigIn, left: list[str]) -> None:
 
 
 def _think(op: Chat, found: ThinkingIn) -> None:
-    """Sets the reasoning effort, from the level, else from the budget: 0 is no thinking, -1 the model's own choice."""
+    """Sets the reasoning effort, from the level, else from the budget: 0 turns thinking off, -1 leaves it to the model."""
     budget = found.thinking_budget
     effort = _LEVELS.get((found.thinking_level or "").upper())
     if effort is None and budget is not None and budget >= 0:
@@ -330,7 +330,7 @@ def _choose(op: Chat, found: ToolConfigIn | None, left: list[str]) -> None:
 
 
 def _allow(op: Chat, mode: str, allowed: set[str], left: list[str]) -> None:
-    """Functions that are not allowed are left out: a model cannot be told several that are."""
+    """Functions that are not allowed are left out: there is no choice of several tools."""
     if allowed and mode in ("ANY", "VALIDATED"):
         unknown = sorted(allowed - {tool.name for tool in op.tools})
         if unknown:

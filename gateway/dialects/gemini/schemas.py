@@ -46,7 +46,7 @@ def json_schema(schema: Raw, place: str) -> Raw:
 
 
 def _converted(found: Any, place: str, depth: int) -> Any:
-    """A schema, or an array of them. What is neither goes on as it is."""
+    """A schema, or an array of them. Any other value goes on as it is."""
     if isinstance(found, list):
         return [_converted(item, place, depth) for item in found]
     if not isinstance(found, dict):

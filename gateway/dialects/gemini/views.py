@@ -52,7 +52,7 @@ class MediaIn(Object):
 
 
 class ResponseIn(Object):
-    """What a function returned. response is an object."""
+    """The result of a function. response is an object."""
 
     name: str = ""
     response: Raw = NULL

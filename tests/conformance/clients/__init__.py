@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+from collections.abc import Callable, Mapping
+from typing import Any
 
-from tests.conformance.clients.heard import Client, Heard, HeardChoice
+from tests.conformance.clients.heard import Client, Heard, HeardChoice, Turn
 
-__all__ = ["CLIENTS", "Client", "Heard", "HeardChoice"]
+__all__ = ["CLIENTS", "TURNS", "Client", "Heard", "HeardChoice"]
 
-CLIENTS: tuple[Client, ...] = tuple(
-    client
-    for module in pkgutil.iter_modules(__path__)
-    for client in getattr(importlib.import_module(f"{__name__}.{module.name}"), "CLIENTS", ())
-)
+_MODULES = {one.name: importlib.import_module(f"{__name__}.{one.name}") for one in pkgutil.iter_modules(__path__)}
+CLIENTS: tuple[Client, ...] = tuple(client for found in _MODULES.values() for client in getattr(found, "CLIENTS", ()))
 """Of every dialect that generates."""
+TURNS: Mapping[str, Callable[[list[Turn]], dict[str, Any]]] = {
+    name: found.write_turns for name, found in _MODULES.items() if hasattr(found, "write_turns")
+}
+"""Dialect -> what makes a request of an agent's turns, for dialects with turns of another form than OpenAI's."""

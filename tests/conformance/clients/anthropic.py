@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from tests.conformance.clients.heard import Client, Heard, HeardChoice, events
+from tests.conformance.clients.heard import PNG, Client, Heard, HeardChoice, Turn, events
 from tests.conformance.clients.openai import refused_openai
 
 
@@ -125,6 +125,27 @@ _ANTHROPIC = {
     "logprobs": "it has no logprobs",
     "refusal": "a refusal is the message's text",
 }
+
+
+def write_turns(found: list[Turn]) -> dict[str, Any]:
+    messages: list[dict[str, Any]] = []
+    for kind, *rest in found:
+        if kind in ("user", "system"):
+            block: dict[str, Any] = {"type": "text", "text": rest[0]}
+        elif kind == "say":
+            block = {"type": "text", "text": rest[0]}
+        elif kind == "call":
+            block = {"type": "tool_use", "id": f"c{rest[0]}", "name": "f", "input": {"a": rest[1]}}
+        else:
+            image = [{"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PNG}}]
+            content = [{"type": "text", "text": rest[1]}, *(image if rest[2] else [])]
+            block = {"type": "tool_result", "tool_use_id": f"c{rest[0]}", "content": content}
+        role = {"say": "assistant", "call": "assistant", "result": "user"}.get(kind, kind)
+        if messages and messages[-1]["role"] == role and role != "system":
+            messages[-1]["content"].append(block)
+        else:
+            messages.append({"role": role, "content": [block]})
+    return {"model": "m", "max_tokens": 9, "messages": messages}
 
 
 CLIENTS: tuple[Client, ...] = (

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from gateway.core.http import Response
-from tests.conformance.clients.heard import Client, Heard, HeardChoice
+from tests.conformance.clients.heard import PNG, Client, Heard, HeardChoice, Turn
 
 
 def hear_gemini(stream: bytes) -> Heard:
@@ -140,6 +140,25 @@ def _client(name: str, query: bytes) -> Client:
         query=query,
         own=_in_contents,
     )
+
+
+def write_turns(found: list[Turn]) -> dict[str, Any]:
+    contents: list[dict[str, Any]] = []
+    for kind, *rest in found:
+        parts: list[dict[str, Any]] = [{"text": rest[0]}]
+        if kind == "call":
+            parts = [{"functionCall": {"id": f"c{rest[0]}", "name": "f", "args": {"a": rest[1]}}}]
+        elif kind == "result":
+            response: dict[str, Any] = {"id": f"c{rest[0]}", "name": "f", "response": {"output": rest[1]}}
+            if rest[2]:
+                response["parts"] = [{"inlineData": {"mimeType": "image/png", "data": PNG}}]
+            parts = [{"functionResponse": response}]
+        role = "model" if kind in ("say", "call") else "user"
+        if contents and contents[-1]["role"] == role:
+            contents[-1]["parts"] += parts
+        else:
+            contents.append({"role": role, "parts": parts})
+    return {"model": "m", "contents": contents}
 
 
 CLIENTS: tuple[Client, ...] = (_client("gemini", b"alt=sse"), _client("gemini array", b""))

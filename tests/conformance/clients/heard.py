@@ -11,6 +11,9 @@ from msgspec import Struct, field
 from gateway.core.http import Headers, Request, Response
 from tests.conformance.scenarios import Operation, Scenario
 
+Turn = tuple[Any, ...]
+"""user, text | system, text | say, text | call, its number, text | result, of which call, text, with an image or not"""
+PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 HI = [{"role": "user", "content": "hi"}]
 
 

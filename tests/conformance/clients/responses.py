@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from tests.conformance.clients.heard import Client, Heard, events
+from tests.conformance.clients.heard import PNG, Client, Heard, Turn, events
 from tests.conformance.clients.openai import refused_openai
 
 
@@ -134,6 +134,22 @@ _RESPONSES_ENDS = {
     "tool_calls": "completed",
     "length": "max_output_tokens",
 }
+
+
+def write_turns(found: list[Turn]) -> dict[str, Any]:
+    items: list[dict[str, Any]] = []
+    for kind, *rest in found:
+        if kind in ("user", "system", "say"):
+            role = {"say": "assistant", "system": "developer"}.get(kind, kind)
+            items.append({"type": "message", "role": role, "content": rest[0]})
+        elif kind == "call":
+            arguments = json.dumps({"a": rest[1]})
+            items.append({"type": "function_call", "call_id": f"c{rest[0]}", "name": "f", "arguments": arguments})
+        else:
+            image = [{"type": "input_image", "image_url": f"data:image/png;base64,{PNG}"}]
+            output = [{"type": "input_text", "text": rest[1]}, *(image if rest[2] else [])]
+            items.append({"type": "function_call_output", "call_id": f"c{rest[0]}", "output": output})
+    return {"model": "m", "input": items}
 
 
 CLIENTS: tuple[Client, ...] = (
