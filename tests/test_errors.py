@@ -23,7 +23,7 @@ from gateway.core.http import Request
 from gateway.core.messages import Op
 from gateway.core.ports import Backend, Capabilities
 from gateway.wire.openai.replies.refusals import ERRORS
-from tests.clients import REQUESTS
+from tests.clients import REQUESTS, usual
 from tests.conformance.cases import CASES, DIALECTS, Case
 from tests.harness import Stack
 
@@ -180,13 +180,13 @@ def test_the_record_has_the_code_that_the_client_was_told(every_dialect: Stack, 
     for kind, more in itertools.product(set(Kind) - {Kind.CLIENT_GONE}, finer):
         served.backend = Failing(backend, partial(GatewayError, kind, "no", **more), midstream)  # type: ignore[assignment]
         # Fifty tokens, if the dialect has this name for them.
-        cap = {} if name in ("responses", "ollama_native") else {"max_tokens": 50}
+        cap = {} if name in ("responses", "ollama_native", "gemini") else {"max_tokens": 50}
         body = {**REQUESTS[name][1], "model": "m", "stream": midstream, **cap}
-        path = usual(name, stream=True).path() if REQUESTS[name][0] != usual(name, stream=midstream).path() else PATHS[name]
+        path = PATHS[name] if usual(name).answers(stream=midstream) else usual(name, stream=midstream).path()
         received = b""
         with (
             contextlib.suppress(httpx.RemoteProtocolError),  # a stream that is cut
-            httpx.stream("POST", stack.url + PATHS[name], json=body) as reply,
+            httpx.stream("POST", stack.url + path, json=body) as reply,
         ):
             for block in reply.iter_raw():
                 received += block

@@ -68,6 +68,9 @@ class Asked(Struct, forbid_unknown_fields=True):
             raise ValueError("key must be printable ASCII")
 
 
+_PARAMETER = re.compile(r"\{\w+(:path)?\}")
+
+
 def _is_line(text: str) -> bool:
     return len(text) <= _LONGEST_TEXT and text.isascii() and (not text or text.isprintable()) and " " not in text
 
@@ -114,9 +117,8 @@ def ways(dialects: Mapping[str, tuple[Dialect, str]]) -> Iterator[Way]:
 
 
 def _with_model(path: str) -> str:
-    """Starlette's path with its parameter, of which there is at most one, a name of a model."""
-    before, brace, rest = path.partition("{")
-    return before + "{model}" + rest.partition("}")[2] if brace else path
+    """Starlette's path with a model's name for each of its parameters: for the others any text will do."""
+    return _PARAMETER.sub("{model}", path)
 
 
 def at(path: str, dialects: Mapping[str, tuple[Dialect, str]]) -> tuple[Dialect, str] | None:
@@ -124,7 +126,8 @@ def at(path: str, dialects: Mapping[str, tuple[Dialect, str]]) -> tuple[Dialect,
     if path in dialects:
         return dialects[path]
     for known, place in dialects.items():
-        before, model, after = _with_model(known).partition("{model}")
+        before, model, more = _with_model(known).partition("{model}")
+        after = more.rpartition("{model}")[2]
         if model and path.startswith(before) and path.endswith(after) and len(path) > len(before) + len(after):
             return place
     return None

@@ -228,7 +228,7 @@ def test_a_translation_reaches_no_worker(local: Stack) -> None:
 
 @pytest.mark.parametrize("name", DIALECTS)
 def test_the_key_goes_where_clients_of_that_api_send_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As `api-key` and `x-api-key` in Azure's and Anthropic's clients; everywhere the gateway finds it."""
+    """In headers of their own in Azure's, Anthropic's and Google's clients; everywhere the gateway finds it."""
     seen: list[Any] = []
 
     def noting(headers: Headers) -> bytes | None:
@@ -242,6 +242,7 @@ def test_the_key_goes_where_clients_of_that_api_send_it(name: str, monkeypatch: 
             (head,) = some(play(stack, SHOWN, path=path, query=query, body=body, key=SECRET), "client", "head")
             assert head["status"] != 401, way
             (found,) = [(key, value.decode()) for key, value in seen.pop() if SECRET.encode() in value]
-            own = b"x-api-key" if name == "anthropic" else b"api-key" if "azure" in name else b"authorization"
+            own = {"anthropic": b"x-api-key", "gemini": b"x-goog-api-key"}.get(name, b"authorization")
+            own = b"api-key" if "azure" in name else own
             assert found[0] == DIALECTS[name].key_header == own, way
             assert found[1] == (f"Bearer {SECRET}" if found[0] == b"authorization" else SECRET)

@@ -52,7 +52,7 @@ export class Playground {
   fill() {
     const way = this.ways[Number(at("way").value)], model = at("model").value;
     at("stream").disabled = way.streams !== "asked";
-    at("path").value = way.path.replace("{model}", encodeURIComponent(model)) + (way.query ? `?${way.query}` : "");
+    at("path").value = way.path.replaceAll("{model}", encodeURIComponent(model)) + (way.query ? `?${way.query}` : "");
     const body = filled(way.body, way.words, at("prompt").value);
     if (way.model) body[way.model] = model;
     if (way.streams === "asked") body.stream = at("stream").checked;

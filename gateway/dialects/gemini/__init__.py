@@ -23,8 +23,16 @@ _METHODS = {
     "embedContent": "embed",
 }
 _GEMINI, _VERTEX = {**_METHODS, "batchEmbedContents": "embed_many"}, {**_METHODS, "predict": "predict"}
-# `projects/p/locations/l/publishers/google`, or `publishers/google` alone.
-_PLACES = {"/v1beta": _GEMINI, "/v1": _GEMINI, "/v1beta1/{place:path}": _VERTEX, "/v1/{place:path}": _VERTEX}
+_PLACES = {
+    "/v1beta": _GEMINI,
+    "/v1": _GEMINI,
+    **{
+        f"{version}/{place}": _VERTEX
+        for version in ("/v1beta1", "/v1")
+        # `p/locations/l/publishers/google` and `google`.
+        for place in ("projects/{place:path}", "publishers/{place:path}")
+    },
+}
 # OpenAI's list of models is at the same path.
 _OURS = HeaderTest(b"x-goog-api-client")
 

@@ -162,8 +162,8 @@ class Conversation:
             yield _file(found.file_data, f"{place}.parts")
 
     def _blob(self, found: BlobIn, place: str) -> Iterator[Part]:
-        """Inline data. A kind that no engine reads (a PDF, a video) becomes a note, not an error: clients send the whole
-        history with every request, so an error would end their session."""
+        """Inline data. A kind that no engine reads (a PDF, a video) becomes a note, not an error: clients send the
+        whole history with every request, so an error would end their session."""
         kind, _, form = found.mime_type.lower().partition(";")[0].strip().partition("/")
         data = found.data.translate(_URL_ALPHABET) if "-" in found.data or "_" in found.data else found.data
         if kind == "image":

@@ -69,7 +69,8 @@ def _text(content: ContentIn | None, place: str) -> str:
 
 
 def write_embeddings(reply: Embeddings, route: str) -> Response:
-    """The reply on this route. The worker counts the tokens of all texts together, so `predict` has the count for one alone."""
+    """The reply on this route. Workers count the tokens of all texts together, so `predict` has a count for one
+    text alone."""
     tokens = reply.usage.input if reply.usage is not None else None
     body: dict[str, Any]
     if route == "predict":

@@ -53,7 +53,7 @@ _CONFIG = (
     Field("generationConfig.responseModalities", "refused", ["TEXT", "AUDIO"], "unless it is TEXT alone"),
     *(Field(f"generationConfig.{name}", "ignored", True, NO_PLACE) for name in UNREAD),
 )
-_MODEL = Field("model", "consumed", "m", "names the pool if the path does not", names_model=True)
+_MODEL = Field("model", "consumed", "m", "names the pool if the path names none that is served", names_model=True)
 _FUNCTIONS = "functions; a tool of Google's own servers is a 400"
 _CALLING = "AUTO, ANY, NONE, VALIDATED; one allowed name is that tool, several leave the others out"
 _GOOGLE = "only Google's own service reads it"

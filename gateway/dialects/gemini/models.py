@@ -57,9 +57,10 @@ def _write_one(cards: Sequence[ModelCard], place: str | None) -> Response:
 
 
 def _card(card: ModelCard, place: str | None) -> dict[str, Any]:
-    """place: the resource of Vertex AI that the model is in; None for the Gemini API."""
+    """place: the publisher on Vertex AI, or what ends with it; None for the Gemini API."""
     if place is not None:
-        return {"name": f"{place}/models/{card.name}", "versionId": "default", "launchStage": "GA"}
+        publisher = place.rpartition("/")[2]
+        return {"name": f"publishers/{publisher}/models/{card.name}", "versionId": "default", "launchStage": "GA"}
     features = card.features or frozenset()
     methods: tuple[str, ...] = () if features == {"embeddings"} else _CHATS
     methods += _EMBEDDINGS if "embeddings" in features else ()

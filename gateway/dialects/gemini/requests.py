@@ -107,7 +107,7 @@ def read(request: Request, api: Api) -> Op:
         raw = _whole_request(raw, api)
     left = _take_config(raw, api) if operation == "chat" else []
     config = raw.pop("generationConfig", None) if operation == "chat" else None
-    model, hints = _model(request, raw, left)
+    model, hints = _model(request, raw)
     extra, dropped = api.settle(raw, operation)
     left = [*dropped, *left]
     if "cachedContent" in raw:
@@ -135,20 +135,18 @@ def _whole_request(raw: Extra, api: Api) -> Extra:
     return in_camel_case(inner, api.known["count"])
 
 
-def _model(request: Request, raw: Extra, left: list[str]) -> tuple[str | None, tuple[str, ...]]:
-    """(the model, other names that it may have in the configuration). Vertex AI's clients write `org/model` as a model
-    of a publisher. The model of the path goes before that of the body."""
+def _model(request: Request, raw: Extra) -> tuple[str | None, tuple[str, ...]]:
+    """(the model, the names that go before it where the configuration has one of them: those of the path). Vertex AI's
+    clients write `org/model` as a model of a publisher. Raises GatewayError(BAD_REQUEST)."""
     named = decoded(_text, raw["model"]) if "model" in raw else ""
     if named is None:
         raise wrong("model", "must be the name of a model")
-    named = named.removeprefix("models/")
     model = request.params.get("model")
+    named = named.rpartition("/models/")[2].removeprefix("models/")
     if model is None:
         return named or None, ()
-    if named not in ("", model) and not named.endswith(f"/models/{model}"):
-        left.append("model")
-    publisher = request.params.get("place", "google").rpartition("/")[2]
-    return model, () if publisher == "google" else (model, f"{publisher}/{model}")
+    publisher = request.params.get("place", "").rpartition("/")[2]
+    return named or model, (model, f"{publisher}/{model}") if publisher else (model,)
 
 
 # -- chats ------------------------------------------------------------------------------------------------------------
@@ -224,7 +222,7 @@ def _sample(op: Chat, given: ConfigIn, left: list[str]) -> None:
 
 
 def _think(op: Chat, found: ThinkingIn) -> None:
-    """Sets the reasoning effort, from the level, else from the budget: 0 turns thinking off, -1 leaves it to the model."""
+    """Sets the reasoning effort, from the level, else from the budget: 0 turns it off, -1 leaves it to the model."""
     budget = found.thinking_budget
     effort = _LEVELS.get((found.thinking_level or "").upper())
     if effort is None and budget is not None and budget >= 0:

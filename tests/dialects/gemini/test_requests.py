@@ -399,12 +399,12 @@ def test_thinking(thinking: dict[str, Any], effort: str | None) -> None:
 
 
 def test_the_model_of_the_path() -> None:
-    op = GEMINI.read(asking({"contents": HI, "model": "models/m"}, place="projects/p/locations/l/publishers/org"))
+    op = GEMINI.read(asking({"contents": HI, "model": "models/m"}, place="p/locations/l/publishers/org"))
     assert isinstance(op, Chat)
-    assert (op.model, op.model_hints, op.dropped) == ("m", ("m", "org/m"), ())
-    other = GEMINI.read(asking({"contents": HI, "model": "models/n"}, place="publishers/google"))
+    assert (op.model, op.model_hints) == ("m", ("m", "org/m"))
+    other = GEMINI.read(asking({"contents": HI, "model": "models/a/n"}))
     assert isinstance(other, Chat)
-    assert (other.model, other.model_hints, other.dropped) == ("m", (), ("model",))
+    assert (other.model, other.model_hints) == ("a/n", ("m",))
 
 
 def test_a_whole_request_is_counted() -> None:
