@@ -20,7 +20,7 @@ LINES = {
     "gateway/config": 3340,
     "gateway/console": 1200,
     "gateway/core": 2940,
-    "gateway/dialects": 8160,
+    "gateway/dialects": 9830,
     "gateway/fleet": 5040,
     "gateway/observe": 1440,
     "gateway/pipeline": 4840,
