@@ -14,7 +14,7 @@ LINES = {
     "gateway": 360,
     "gateway/admin": 1300,
     "gateway/app": 1360,
-    "gateway/auth": 1220,
+    "gateway/auth": 1240,
     "gateway/backends": 1900,
     "gateway/cli": 1540,
     "gateway/config": 3340,
