@@ -128,7 +128,7 @@ class AdminApi:
         return found[:count], found[count - 1].name if len(found) > count else None
 
     async def show(self, admin: Admin, request: Request) -> KeyView:
-        return _view(self._changes.find(admin, _name(request)))
+        return _view(await self._changes.find(admin, _name(request)))
 
     async def update(self, admin: Admin, request: Request) -> KeyView:
         return _view(await self._changes.update(admin, _name(request), await _body(request)))

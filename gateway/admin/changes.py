@@ -48,9 +48,11 @@ class KeyChanges:
         self.mirror = mirror
         self._log = log
 
-    def find(self, admin: Admin, name: str) -> StoredKey:
+    async def find(self, admin: Admin, name: str) -> StoredKey:
         """Raises Problem: a key of another team is answered as one that does not exist."""
         key = self.mirror.keys.get(name)
+        if key is None and (key := await self.mirror.store.find(name)) is not None:
+            self.mirror.learn(key)  # another gateway has just made it
         if key is None or not admin.may(key.team):
             raise Problem(404, "no_key", "there is no such key in the store")
         return key
@@ -64,7 +66,7 @@ class KeyChanges:
         sum_ = sha256(msgspec.json.encode(given, order="sorted")).hexdigest()
         done = None if once is None else (f"{admin.name} {once}", f"{sum_} {name}".encode())
         if done is not None and (before := await self.mirror.store.done(done[0])) is not None:
-            return self._again(admin, before, done[1])
+            return await self._again(admin, before, done[1])
         secret, made = self._secret(options)
         key = self._checked(admin, name, options | made, None)
         self._free(admin, name)
@@ -77,7 +79,7 @@ class KeyChanges:
                 key = await self._write(admin, "create", key, expected, tuple(given), done)
                 return Created(key, secret, False)
             except Done as before:
-                return self._again(admin, before.what, (done or ("", b""))[1])
+                return await self._again(admin, before.what, (done or ("", b""))[1])
             except Other as other:
                 if other.key is not None:
                     self.mirror.learn(other.key)
@@ -85,10 +87,10 @@ class KeyChanges:
                 expected = other.key.version if other.key is not None else 0
         raise _taken("name")
 
-    def _again(self, admin: Admin, before: bytes, now: bytes) -> Created:
+    async def _again(self, admin: Admin, before: bytes, now: bytes) -> Created:
         if before != now:
             raise Problem(422, "idempotency_key_reused", "this Idempotency-Key came with another request before")
-        return Created(self.find(admin, before.partition(b" ")[2].decode()), None, True)
+        return Created(await self.find(admin, before.partition(b" ")[2].decode()), None, True)
 
     def _free(self, admin: Admin, name: str) -> None:
         """Raises Problem if the name is in use, or was that of another team's key, or there are too many keys."""
@@ -229,9 +231,9 @@ class KeyChanges:
     async def _change(
         self, admin: Admin, name: str, what: str, changed: Callable[[StoredKey], StoredKey], options: tuple[str, ...]
     ) -> StoredKey:
-        expected = self.find(admin, name).version
+        expected = (await self.find(admin, name)).version
         for _ in range(_TRIES):
-            before = self.find(admin, name)
+            before = await self.find(admin, name)
             key = changed(before)
             if key is before:
                 return key

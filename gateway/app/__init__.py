@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
 from urllib.parse import parse_qs
@@ -102,7 +103,8 @@ class Gateway:
         keys, admins = deployment.services.keys, Admins(deployment.config, deployment.services.tokens)
         if keys is None or not admins:
             return _nothing
-        changes = KeyChanges(deployment.config, KNOWN, keys, self.log.event)
+        known = replace(KNOWN, processes=self._group.count if self._group is not None else 1)
+        changes = KeyChanges(deployment.config, known, keys, self.log.event)
         return AdminApi(admins, changes, self.log.rationed)
 
     def _watched(self) -> Watched:

@@ -286,6 +286,14 @@ def test_of_many_at_once_one_creation_wins(gateways: tuple[Stack, Stack]) -> Non
         until(lambda caller=caller: caller("GET", "/keys/race").json() == last, 5)  # type: ignore[misc]
 
 
+def test_a_key_can_be_changed_at_any_gateway_as_soon_as_it_is_there(gateways: tuple[Stack, Stack]) -> None:
+    one, other = (Caller(stack, "root-key") for stack in gateways)
+    for number in range(10):
+        one.made(f"fresh-{number}")
+        assert other("PATCH", f"/keys/fresh-{number}", {"team": "blue"}).json()["team"] == "blue"
+        assert one("POST", f"/keys/fresh-{number}/revoke").json()["team"] == "blue"
+
+
 def test_pages_hold_every_key_once(root: Caller) -> None:
     names = {f"page-{number:02}" for number in range(23)}
     for name in names:
