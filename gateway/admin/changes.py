@@ -105,6 +105,7 @@ class KeyChanges:
         """Raises Problem if the secret is or was that of a key."""
         stored = self.mirror.keys.values()
         used = {key.hash for key in self._config.keys.values()} | {key.hash for key in stored}
+        used |= {admin.hash for admin in self._config.admins.values()}
         if hash_ in used or any(hash_ == old.hash for key in stored for old in key.old):
             raise _taken("secret")
 

@@ -23,7 +23,7 @@ import msgspec
 from gateway.auth import StoredKey
 
 _TIMEOUT_S = 2.0
-_PAGE = 200
+_PAGE = 100
 """Keys or changes that are read, and taken in, in one turn of the event loop."""
 MOST_BYTES = 8192
 """Bytes of one key as JSON."""

@@ -250,7 +250,7 @@ def test_names_and_secrets_that_are_in_use_are_refused(root: Caller) -> None:
     root.made("taken", hash=hash_of("given"))
     assert code(root("POST", "/keys", {"name": "taken"})) == (409, "name_taken")
     assert code(root("POST", "/keys", {"name": "own"})) == (409, "name_taken")
-    for secret in ("given", "configured"):
+    for secret in ("given", "configured", "lead-key"):
         assert code(root("POST", "/keys", {"name": "another", "hash": hash_of(secret)})) == (409, "secret_taken")
     root("POST", "/keys/taken/revoke")
     assert code(root("POST", "/keys", {"name": "another", "hash": hash_of("given")})) == (409, "secret_taken")
