@@ -1,6 +1,8 @@
-"""`python -m bench.pick`: what it costs to read a prompt and to pick one of eight workers, without any I/O.
+"""`python -m bench.pick`: what it costs to read a prompt and to pick a worker, without any I/O.
 
-Each figure is the median over conversations that were sent before, so that the index holds them.
+Each figure of the first table is the median over conversations that were sent before, so that the index holds them. The
+second table is that of short conversations in fleets of different sizes, each of them new: half of them with a system
+prompt that all workers have, as many clients have one, and some requests under way.
 """
 
 from __future__ import annotations
@@ -11,15 +13,19 @@ import random
 import statistics
 import sys
 import time
+from collections import deque
 from collections.abc import Sequence
 
 from gateway.config import Breaker, Queue
 from gateway.core.messages import Chat, Message, Text
+from gateway.core.routing_facts import RoutingFacts
 from gateway.fleet.pick import POLICIES
 from gateway.fleet.pool import Pool
 from gateway.fleet.worker import Worker
 
 WORKERS = 8
+FLEETS = (1, 4, 16, 50, 200)
+_UNDER_WAY = 40
 SHAPES = ((1_000, 2), (40_000, 10), (400_000, 2), (400_000, 40), (400_000, 200))
 """(characters, messages)"""
 
@@ -34,9 +40,9 @@ def conversation(draw: random.Random, size: int, messages: int) -> Chat:
     )
 
 
-def pool(policy: str) -> Pool:
-    """Eight idle workers."""
-    workers = [Worker(f"http://10.0.0.{number}:8000", Breaker(), None) for number in range(WORKERS)]
+def pool(policy: str, count: int = WORKERS) -> Pool:
+    """So many idle workers."""
+    workers = [Worker(f"http://10.0.0.{number}:8000", Breaker(), None) for number in range(count)]
     for worker in workers:
         worker.ready = True
     return Pool(workers, POLICIES[policy](), Queue(), 0.5, clock=time.monotonic)
@@ -59,6 +65,26 @@ async def cost(policy: str, size: int, messages: int, rounds: int) -> tuple[floa
     return statistics.median(taken) * 1e6, len(taken)
 
 
+async def cost_among(policy: str, count: int, rounds: int) -> float:
+    """Microseconds of a short request to a fleet of so many workers, without reading its prompt."""
+    draw, fleet, taken = random.Random(count), pool(policy, count), []
+    under_way: deque[tuple[Worker, RoutingFacts]] = deque()
+    system = conversation(draw, 3_000, 1).messages
+    for turn in range(20 * rounds + 4 * count):
+        op = conversation(draw, 600, 2)
+        if turn % 2:
+            op.messages = (*system, *op.messages[1:])
+        routing = fleet.routing(op, [])
+        before = time.perf_counter()
+        under_way.append((await fleet.acquire((), 0, routing), routing))
+        after = time.perf_counter()
+        if turn >= 4 * count:
+            taken.append(after - before)
+        if len(under_way) > _UNDER_WAY:
+            fleet.release(*under_way.popleft())
+    return statistics.mean(taken) * 1e6
+
+
 def main(arguments: Sequence[str]) -> int:
     """Prints the table."""
     parser = argparse.ArgumentParser(prog="python -m bench.pick", description="What a pick costs.")
@@ -69,6 +95,10 @@ def main(arguments: Sequence[str]) -> int:
         for size, messages in SHAPES:
             taken, number = asyncio.run(cost(policy, size, messages, options.rounds))
             print(f"| {policy} | {size:,} | {messages} | {taken:.1f} | {number} |")
+    print("\n| µs of a pick alone, by workers |", " | ".join(map(str, FLEETS)), "|\n|---|" + "--:|" * len(FLEETS))
+    for policy in POLICIES:
+        figures = [asyncio.run(cost_among(policy, count, options.rounds)) for count in FLEETS]
+        print(f"| {policy} |", " | ".join(f"{figure:.1f}" for figure in figures), "|")
     return 0
 
 

@@ -64,7 +64,7 @@ class Deployment:
         self.transports: dict[str, Pooled] = {}
         trace = partial(log.event, "debug") if config.log.level == "debug" else None
         observer = FleetObserver(log, metrics)
-        self.fleets = Fleets(config, host.roster, observer, prepared.trust.__getitem__, services.listening, self)
+        self.fleets = Fleets(config, host.roster, observer, self.asking, services.listening, self)
         clock = time.monotonic
         limits = Limits(services.limiting) if prepared.limits.any and services.limiting is not None else None
         watchers = self._watchers(trace, limits)
@@ -110,6 +110,11 @@ class Deployment:
             ),
             response_store=services.response_store,
         )
+
+    def asking(self, model: str) -> Pooled:
+        """The transport for what a model's workers are asked beside requests. It keeps no connection."""
+        context = self.prepared.trust[self.config.models[model].ca_file]
+        return Pooled(ssl_for=lambda address: context, max_idle=0)
 
     def _serve_model(self, name: str, options: ModelOptions, watchers: Watchers) -> ServedModel:
         self._host.metrics.serves(name)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from gateway.fleet.worker import Worker, open_workers
+from gateway.fleet.worker import Worker, is_open, open_workers
 
 _PICKS = 8
 """Workers for each pick after which they are looked at again: at every pick in a fleet of fewer than twice as many."""
@@ -22,14 +22,16 @@ class Candidates:
     every      all workers of the pool
     workers    those that were open, and not excluded
     strengths  of these
+    now        when the last pick was
     order      what the policy keeps until the next look
     """
 
-    __slots__ = ("_excluded", "_left", "_until", "every", "order", "strengths", "workers")
+    __slots__ = ("_excluded", "_left", "_until", "every", "now", "order", "strengths", "workers")
 
     def __init__(self, every: Sequence[Worker], excluded: Collection[Worker]) -> None:
         self.every = every
         self._excluded = excluded
+        self.now = 0.0
         self._left = 0
         self._until = 0.0
         self.workers: list[Worker] = []
@@ -39,10 +41,15 @@ class Candidates:
     def count_pick(self, now: float) -> bool:
         """A pick begins: looks at the workers if that is due. Returns whether it did."""
         self._left -= 1
+        self.now = now
         due = self._left < 0 or now >= self._until
         if due:
             self.look(now)
         return due
+
+    def has(self, worker: Worker) -> bool:
+        """Whether the worker may be picked now."""
+        return worker not in self._excluded and is_open(worker, self.now)
 
     def look(self, now: float) -> None:
         """Looks at all workers."""

@@ -1,79 +1,70 @@
-"""HTTP clients for what the gateway asks workers beside the requests of its own clients."""
+"""Asks workers beside the requests of clients: whether they live, what they can do, what they have to do."""
 
 from __future__ import annotations
 
 import asyncio
-import ssl
 from collections.abc import Callable
+from contextlib import closing
+from urllib.parse import unquote
 
-import httpx
-
+from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Headers, Request
+from gateway.core.ports import Deadlines, Transport
 
 _MOST_BYTES = 1 << 20
 
 
-async def read_document(client: httpx.AsyncClient, url: str, timeout_s: float, headers: Headers | None = None) -> bytes:
-    """Returns the body of the answer to a GET. The whole answer has to come within `timeout_s`. Raises
-    httpx.HTTPStatusError for a status that is not 2xx, ValueError for a body above 1 MiB, and httpx.HTTPError,
-    TimeoutError, httpx.InvalidURL."""
-    body = bytearray()
-    plain = (b"accept-encoding", b"identity")  # a few bytes can unpack to any number
-    async with (
-        asyncio.timeout(timeout_s),
-        client.stream("GET", url, headers=[*(headers or ()), plain], timeout=None) as answer,
-    ):
-        answer.raise_for_status()
-        async for block in answer.aiter_raw():
-            body += block
-            if len(body) > _MOST_BYTES:
-                raise ValueError("the answer is too large")
-    return bytes(body)
-
-
 class Clients:
-    """One client for each model, made when it is first needed.
+    """Asks each time over a connection of its own: that shows that a worker still takes connections, and a kept one may
+    be closed just as it is used. All raise GatewayError.
 
-    trusted    the authorities by which a model's workers are trusted
-    timeout_s  for a whole document
+    transport_of  makes the transport to a model's workers, which keeps no connection
+    timeout_s     for a whole document
     """
 
-    def __init__(self, trusted: Callable[[str], ssl.SSLContext], timeout_s: float) -> None:
-        self._trusted = trusted
+    def __init__(self, transport_of: Callable[[str], Transport], timeout_s: float) -> None:
+        self._transport_of = transport_of
         self._timeout_s = timeout_s
-        self._clients: dict[str, httpx.AsyncClient] = {}
+        self._transports: dict[str, Transport] = {}
 
-    def of(self, model: str) -> httpx.AsyncClient:
-        client = self._clients.get(model)
-        if client is None:
-            # A fresh connection each time: a kept one may be closed by the worker just as we use it.
-            limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
-            client = httpx.AsyncClient(verify=self._trusted(model), trust_env=False, limits=limits)
-            self._clients[model] = client
-        return client
+    def _of(self, model: str) -> Transport:
+        transport = self._transports.get(model)
+        if transport is None:
+            transport = self._transports[model] = self._transport_of(model)
+        return transport
 
-    async def document(self, model: str, url: str, headers: Headers) -> bytes:
-        """Returns the body of a 2xx of at most 1 MiB; b"" for any other answer. Raises httpx.HTTPError, TimeoutError,
-        httpx.InvalidURL."""
-        try:
-            return await read_document(self.of(model), url, self._timeout_s, headers)
-        except (httpx.HTTPStatusError, ValueError):
-            return b""
+    async def probe(self, model: str, address: str, path: str, limit_s: float) -> int:
+        """The status of the answer to a GET: nothing of a body is read, which may have any length."""
+        request = Request("GET", unquote(path))
+        with closing(await self._of(model).send(request, address, Deadlines(limit_s, limit_s))) as answer:
+            return answer.status
 
-    async def status(self, model: str, url: str, request: Request, headers: Headers, limit_s: float) -> int:
-        """Returns the status of the answer to a POST, once the whole answer has come; of an error its head is enough.
-        Raises TimeoutError after `limit_s`, httpx.HTTPError, httpx.InvalidURL."""
-        async with (
-            asyncio.timeout(limit_s),
-            self.of(model).stream(
-                "POST", url, content=request.body, headers=[*request.headers, *headers], timeout=None
-            ) as answer,
-        ):
-            if answer.status_code == 200:
-                async for _ in answer.aiter_raw():
+    async def document(self, model: str, address: str, path: str, headers: Headers) -> bytes:
+        """Returns the body of a 2xx of at most 1 MiB; b"" for any other answer. Raises TimeoutError, too."""
+        request, limit_s = Request("GET", unquote(path), headers), self._timeout_s
+        async with asyncio.timeout(limit_s):
+            with closing(await self._of(model).send(request, address, Deadlines(limit_s, limit_s))) as answer:
+                try:
+                    return await answer.body(_MOST_BYTES) if answer.status // 100 == 2 else b""
+                except GatewayError as error:
+                    if error.code == "upstream_too_large":
+                        return b""
+                    raise
+
+    async def status(self, model: str, address: str, request: Request, limit_s: float) -> int:
+        """Returns the status of the answer once the whole answer has come; of an error its head is enough. Raises
+        TimeoutError after `limit_s`."""
+        async with asyncio.timeout(limit_s):
+            with closing(await self._of(model).send(request, address, Deadlines(limit_s, limit_s, limit_s))) as answer:
+                while answer.status == 200 and await answer.read():
                     pass
-            return answer.status_code
+                return answer.status
 
     async def close(self) -> None:
-        for client in self._clients.values():
-            await client.aclose()
+        for transport in self._transports.values():
+            await transport.close()
+
+
+def unreachable(error: BaseException) -> bool:
+    """Whether `error` says that the worker takes no connection, and not only that none was made in time."""
+    return isinstance(error, GatewayError) and error.kind is Kind.UPSTREAM and error.__cause__ is not None

@@ -7,6 +7,7 @@ counts alone stand for that worker's load.
 from __future__ import annotations
 
 import asyncio
+import random
 import re
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -99,8 +100,13 @@ def hear_load(name: str, worker: Worker, headers: Headers) -> None:
             worker.hold(replace(before, running=max(0.0, running), waiting=float(value), in_flight=worker.in_flight))
 
 
+_SELDOM = 4
+"""Times the interval for an engine that does nothing, or reports nothing."""
+
+
 class Scraper:
-    """Reads the metrics of workers every `interval_s`, each in a task of its own, until closed.
+    """Reads the metrics of workers every `interval_s`, each in a task of its own, until closed; less often while
+    nothing changes.
 
     fetch   (model, worker) -> the exposition; raises OSError if it cannot be fetched, and must end in time
     report  called with (model, worker, whether its figures count) whenever that changed
@@ -138,16 +144,20 @@ class Scraper:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _watch(self, model: str, worker: Worker, gauges: Gauges) -> None:
-        failures = 0
+        failures = idle = 0
+        part = random.random()  # of the first pause: those of many workers end one after the other
         while True:
-            failures += 1
+            failures, before = failures + 1, worker.reported
             with keep_running("a worker's load"):
                 if await self.look(model, worker, gauges):
                     failures = 0
             if failures >= 2 and worker.reported is not None:
                 with keep_running("a worker's load"):
                     self._lose(model, worker)
-            await asyncio.sleep(self._interval_s)
+            unchanged = failures > 2 or (not failures and worker.reported == before and worker.idle)
+            idle = idle + 1 if unchanged else 0
+            await asyncio.sleep(part * self._interval_s * (_SELDOM if idle > 1 else 1))
+            part = 1.0
 
     def _lose(self, model: str, worker: Worker) -> None:
         """Forgets the load that the worker's engine reported: it is stale."""

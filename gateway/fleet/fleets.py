@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
-
-import httpx
 
 from gateway.config import Config
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.figures import Silence, merged_silence
 from gateway.core.http import Headers
 from gateway.core.messages import Chat, Message, Text
-from gateway.core.ports import UNKNOWN, Backend, Facts
+from gateway.core.ports import UNKNOWN, Backend, Facts, Transport
 from gateway.fleet.adapters import Adapters, Serving
 from gateway.fleet.clients import Clients
 from gateway.fleet.discovery import Discovery, Dns, FoundWorker, Source, able
@@ -85,7 +82,7 @@ class Fleets:
     To make and to start fleets changes nothing of the workers that another configuration has: `take_effect` does.
 
     roster     has the fleets in force: workers in both keep their state, policies what they learned
-    trusted    the authorities by which workers are trusted, by the model's `ca_file`
+    transport_of  makes the transport for what a model's workers are asked beside requests
     listening  to the caches of engines; None if that is configured for no model
     serving    serves the models
     stalls     finds workers that make no progress
@@ -96,13 +93,13 @@ class Fleets:
         config: Config,
         roster: Roster,
         report: Report,
-        trusted: Callable[[str | None], ssl.SSLContext],
+        transport_of: Callable[[str], Transport],
         listening: Listening | None,
         serving: Serving,
     ) -> None:
         self.models: dict[str, ModelFleet] = {}
         self.workers: dict[tuple[str, str], Worker] = {}
-        self.clients = Clients(lambda model: trusted(config.models[model].ca_file), config.health.timeout_s)
+        self.clients = Clients(transport_of, config.health.timeout_s)
         self.adapters = Adapters(config, self.models, self._ask_again, serving)
         self.rested = False
         self._config = config
@@ -264,9 +261,9 @@ class Fleets:
         if path is None:
             return None
         try:
-            body = await self.clients.document(fleet.name, worker.address + path, fleet.headers)
+            body = await self.clients.document(fleet.name, worker.address, path, fleet.headers)
             return fleet.backend.facts(body, fleet.declared.upstream_model)
-        except (GatewayError, httpx.HTTPError, TimeoutError):
+        except (GatewayError, TimeoutError):
             return None
 
     # -- their life -------------------------------------------------------------------------------------------------
@@ -283,7 +280,7 @@ class Fleets:
             self.discovery = Discovery(sources, fixed, self._join, self._source_state, known)
             await self.discovery.start()
         probed = self._probed if self._debug else None
-        self.health = Health(self.workers, config.health, self.clients.of, self._changed, probed, self._ask)
+        self.health = Health(self.workers, config.health, self.clients.probe, self._changed, probed, self._ask)
         await self.health.start()
         for fleet in self.models.values():
             self._narrow(fleet)
@@ -379,11 +376,11 @@ class Fleets:
             request = fleet.backend.write(_QUESTION, fleet.can)
             if fleet.options.paths is not None and request.path not in fleet.options.paths:
                 return None
-            headers = [*fleet.headers, (b"x-request-id", b"dragoman-progress")]
-            status = await self.clients.status(model, worker.address + request.path, request, headers, patience_s)
+            request.headers = [*request.headers, *fleet.headers, (b"x-request-id", b"dragoman-progress")]
+            status = await self.clients.status(model, worker.address, request, patience_s)
         except TimeoutError:
             return False
-        except (GatewayError, httpx.HTTPError, httpx.InvalidURL):
+        except GatewayError:
             return None
         return True if status == 200 else None
 
@@ -401,8 +398,8 @@ class Fleets:
 
     async def _metrics_of(self, model: str, worker: Worker) -> bytes:
         try:
-            return await self.clients.document(model, worker.address + _METRICS, self.models[model].headers)
-        except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
+            return await self.clients.document(model, worker.address, _METRICS, self.models[model].headers)
+        except GatewayError as error:
             raise OSError(f"no metrics of {worker.address}") from error
 
     def _source_state(self, source: str, trouble: str | None) -> None:

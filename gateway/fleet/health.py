@@ -2,32 +2,24 @@
 
 A refused connection or a 5xx makes it unready at once, silence or a connection that breaks off after three probes. A
 server without that path answers 404, which is a sign of life too. A name server that does not answer does not
-make a worker unready. Probes are rare, so they use httpx.
+make a worker unready.
 """
 
 from __future__ import annotations
 
 import asyncio
+import random
 import socket
 from collections.abc import Awaitable, Callable, Mapping
 
-import httpx
-
 from gateway.config import Health as HealthOptions
 from gateway.core.background import keep_running
-from gateway.core.errors import causes, out_of_descriptors
+from gateway.core.errors import Blame, GatewayError, causes, out_of_descriptors
+from gateway.fleet.clients import unreachable
 from gateway.fleet.worker import Worker
 
 _MISSES = 3
-# A busy machine is late, and a connection may break off for reasons of the network: neither is a dead worker.
-_MISSED = (
-    TimeoutError,
-    httpx.TimeoutException,
-    httpx.ReadError,
-    httpx.WriteError,
-    httpx.CloseError,
-    httpx.RemoteProtocolError,
-)
+_UNREACHABLE = "unreachable"
 # Times what a probe may wait for a connection or a byte, for the whole of it.
 _SLOWEST = 3
 # How long a server takes to stop listening once it means to (uvicorn: 0.1 s), with a margin.
@@ -39,24 +31,24 @@ class Health:
     """Probes workers until closed.
 
     workers    (model, address) -> worker
-    client_of  returns the HTTP client for a model's workers (with their CA)
+    get        (model, address, path, seconds) -> the status of the answer to a GET; raises GatewayError
     on_change  called with model and worker after `ready` changed
     ask        asks a worker that becomes ready what it can do, before it takes requests; must not raise
-    on_probe   called after every probe with model, worker and the result: a status, or the error's class; or None
+    on_probe   called after every probe with model, worker and the result: a status, or the kind of failure; or None
     """
 
     def __init__(
         self,
         workers: Mapping[tuple[str, str], Worker],
         options: HealthOptions,
-        client_of: Callable[[str], httpx.AsyncClient],
+        get: Callable[[str, str, str, float], Awaitable[int]],
         on_change: Callable[[str, Worker], None],
         on_probe: Callable[[str, Worker, str], None] | None = None,
         ask: Callable[[str, Worker], Awaitable[None]] | None = None,
     ) -> None:
         self._first = dict(workers)
         self._options = options
-        self._client_of = client_of
+        self._get = get
         self._on_change = on_change
         self._on_probe = on_probe
         self._ask = ask
@@ -99,7 +91,7 @@ class Health:
         watch finds none gone."""
         for _ in range(_ENDING_PROBES):
             found = "200" if self._closed else await self._probe(model, worker)
-            if found == httpx.ConnectError.__name__:
+            if found == _UNREACHABLE:
                 return True
             if found.isdigit() and int(found) < 500:
                 break
@@ -114,9 +106,11 @@ class Health:
 
     async def _watch(self, model: str, worker: Worker) -> None:
         wake = self._wake[worker]
+        part = random.random()  # of the first pause: those of many workers end one after the other
         while True:
             # An unready worker is probed more often, so that it serves again soon after it is back.
-            pause = self._options.interval_s if worker.ready else min(1.0, self._options.interval_s)
+            pause = part * (self._options.interval_s if worker.ready else min(1.0, self._options.interval_s))
+            part = 1.0
             try:
                 async with asyncio.timeout(pause):
                     await wake.wait()
@@ -126,27 +120,28 @@ class Health:
             with keep_running("health probe"):
                 await self._probe(model, worker)
 
-    async def _status(self, client: httpx.AsyncClient, url: str) -> int:
-        """The status alone: nothing of a body is read, which may have any length. httpx bounds the head's size, and the
-        wait for each piece of it, but not for all of it."""
-        limit_s = self._options.timeout_s
-        async with asyncio.timeout(_SLOWEST * limit_s), client.stream("GET", url, timeout=limit_s) as answer:
-            return answer.status_code
+    async def _status(self, model: str, address: str) -> int:
+        options = self._options
+        async with asyncio.timeout(_SLOWEST * options.timeout_s):
+            return await self._get(model, address, options.path, options.timeout_s)
 
     async def _probe(self, model: str, worker: Worker) -> str:
-        """The status, or the error's class."""
+        """The status, or the kind of failure."""
         try:
-            status = await self._status(self._client_of(model), worker.address + self._options.path)
+            status = await self._status(model, worker.address)
             ready, found = status < 500, str(status)
             if ready and not worker.ready and self._ask is not None:
                 await self._ask(model, worker)
-        except _MISSED as error:
-            found = type(error).__name__
-            worker.missed_probes += 1
-            ready = worker.ready and worker.missed_probes < _MISSES
-        except Exception as error:  # any other error counts as no answer, and probing must go on
-            found = type(error).__name__
-            ready = worker.ready and (out_of_descriptors(error) or _unresolved(error))
+        except Exception as error:  # any error counts as no answer, and probing must go on
+            found = type(error).__name__ if not isinstance(error, GatewayError) else error.kind.value
+            if unreachable(error):
+                found, ready = _UNREACHABLE, worker.ready and _unresolved(error)
+            elif isinstance(error, TimeoutError) or (isinstance(error, GatewayError) and error.blame is Blame.WORKER):
+                # A busy machine is late, and a connection may break off for reasons of the network.
+                worker.missed_probes += 1
+                ready = worker.ready and worker.missed_probes < _MISSES
+            else:
+                ready = worker.ready and out_of_descriptors(error)
         else:
             worker.missed_probes = 0
         worker.suspected = ready and not found.isdigit()

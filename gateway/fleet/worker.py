@@ -122,6 +122,12 @@ class Worker:
         """Ready and not draining."""
         return self.ready and not self.draining
 
+    @property
+    def idle(self) -> bool:
+        """Whether it has nothing to do, by its engine and by us."""
+        load = self.reported
+        return not self.in_flight and load is not None and not load.running + load.waiting
+
     def report_load(self, load: EngineLoad, passed_s: float) -> None:
         """Notes the load that the worker's engine reports; the report before it was `passed_s` ago."""
         before = self.reported

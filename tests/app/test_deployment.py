@@ -18,7 +18,6 @@ import httpx
 import pytest
 
 from gateway.app import services
-from gateway.fleet.clients import Clients
 from tests.app.asking import CHAT, GONE, key
 from tests.auth.test_jwt import AUDIENCE, ISSUER, RSA, keys, token
 from tests.harness import PROBED, Stack, load_text, until
@@ -193,11 +192,10 @@ def test_the_webs_authorities_are_not_read_for_every_client(monkeypatch: pytest.
             return create(*given, **named)
 
         async def made() -> None:
-            trusted = stack.gateway.deployment.prepared.trust
             for _ in range(3):
-                clients = Clients(lambda model: trusted[None], 1.0)
-                clients.of("m")
-                await clients.close()
+                asking = stack.gateway.deployment.asking("m")
+                asking.ssl_context("https://worker")
+                await asking.close()
 
         monkeypatch.setattr(ssl, "create_default_context", counted)
         stack.run(made())
@@ -293,12 +291,12 @@ def test_at_level_debug_every_step_of_a_request_is_told() -> None:
             {"event": "worker chosen", **same, "worker": first, "attempt": 2, "half_open": False},
             {"event": "worker answered", "id": "one", "worker": first, "status": 200},
         ]
-        until(lambda: any(line["found"] == "ConnectError" for line in stack.events("probe")))
+        until(lambda: any(line["found"] == "unreachable" for line in stack.events("probe")))
         probes = stack.events("probe")
         assert {(line["model"], line["worker"], line["found"]) for line in probes} >= {
             ("m", first, "200"),
             ("m", second, "200"),
-            ("m", second, "ConnectError"),
+            ("m", second, "unreachable"),
         }
         assert SECRET not in stack.output.getvalue().decode()
 

@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any, cast
 
-import httpx
 import pytest
 
 from gateway.auth import jwt
@@ -77,8 +76,10 @@ async def loads(rounds: Rounds) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def probes(rounds: Rounds) -> AsyncIterator[None]:
-    client = httpx.AsyncClient(transport=httpx.MockTransport(lambda _: httpx.Response(200)))
-    made = Health({}, HealthOptions(interval_s=0.001), lambda _: client, lambda *_: None, rounds.go)
+    async def get(*_: object) -> int:
+        return 200
+
+    made = Health({}, HealthOptions(interval_s=0.001), get, lambda *_: None, rounds.go)
     made.add("m", worker())
     yield
     await made.close()

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import ssl
-
-import httpx
 import pytest
 
+from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Headers
 from gateway.fleet.clients import Clients
+from gateway.transport.pooled import Pooled
 from tests.harness import Stack
 
 
-@pytest.mark.parametrize(
-    "error", [httpx.ConnectError("x"), httpx.ReadTimeout("x"), httpx.RemoteProtocolError("x"), TimeoutError()]
-)
+@pytest.mark.parametrize("error", [GatewayError(Kind.UPSTREAM, "x"), GatewayError(Kind.TIMEOUT, "x"), TimeoutError()])
 async def test_an_engine_that_cannot_be_read_has_no_figures(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def document(model: str, url: str, headers: Headers) -> bytes:
+    async def document(model: str, address: str, path: str, headers: Headers) -> bytes:
         raise error
 
     with Stack(({}, {}), config={"routing": {"scrape_s": 3600}}) as stack:
@@ -30,10 +27,19 @@ async def test_an_engine_that_cannot_be_read_has_no_figures(error: Exception, mo
         assert not stack.run(fleets.scraper.look("m", fleet.workers[0], gauges))
 
 
-async def test_a_models_workers_share_one_client_which_is_closed() -> None:
-    clients = Clients(lambda model: ssl.create_default_context(), 1.0)
-    one, other = clients.of("m"), clients.of("other")
-    assert clients.of("m") is one is not other
+async def test_a_models_workers_share_one_transport_which_is_closed() -> None:
+    made: list[Pooled] = []
+
+    def make(model: str) -> Pooled:
+        made.append(Pooled(max_idle=0))
+        return made[-1]
+
+    clients = Clients(make, 1.0)
+    with Stack(({}, {})) as stack:
+        for model in ("m", "m", "other"):
+            assert await clients.probe(model, stack.sims[0].url, "/health", 5.0) == 200
+    assert len(made) == 2
+    assert [one.open for one in made] == [0, 0], "no connection is kept"
     await clients.close()
-    assert one.is_closed
-    assert other.is_closed
+    with pytest.raises(GatewayError):
+        await clients.probe("m", stack.sims[0].url, "/health", 5.0)

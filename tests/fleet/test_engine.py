@@ -86,6 +86,34 @@ async def test_stale_figures_stop_counting_and_are_told() -> None:
     assert told == [True, False, True, False]
 
 
+async def test_an_engine_is_read_less_often_while_it_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    idle, busy = (f"vllm:num_requests_running {count}\nvllm:num_requests_waiting 0\n".encode() for count in (0, 3))
+    answers = [idle, idle, idle, idle, None, None, None, None, busy, busy, busy, busy]
+    pauses: list[float] = []
+    over, pause = asyncio.Event(), asyncio.sleep
+
+    async def fetch(model: str, worker: Worker) -> bytes:
+        answer = answers.pop(0)
+        if answer is None:
+            raise OSError
+        return answer
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        if not answers:
+            over.set()
+        await pause(0 if answers else 60)
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    scraper = Scraper(1.0, fetch, lambda model, worker, counts: None)
+    scraper.follow("m", [Worker("http://a", Breaker(), None)], GAUGES)
+    async with asyncio.timeout(30):
+        await over.wait()
+    await scraper.close()
+    assert 0 <= pauses[0] < 1, "engines are not read all at once"
+    assert pauses[1:] == [1, 4, 4, 1, 1, 1, 4, 1, 1, 1, 1]
+
+
 async def test_workers_that_left_are_not_read() -> None:
     async def fetch(model: str, worker: Worker) -> bytes:
         return VLLM

@@ -6,50 +6,46 @@ import asyncio
 import contextlib
 import errno
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-import httpx
 import pytest
 
 from gateway.config import Breaker
 from gateway.config import Health as HealthOptions
+from gateway.core.errors import GatewayError, Kind
+from gateway.fleet.clients import Clients
 from gateway.fleet.health import Health
 from gateway.fleet.worker import Worker
-
-Answer = Callable[[httpx.Request], Awaitable[httpx.Response]]
+from gateway.transport.pooled import Pooled
 
 
 class Fleet:
-    """Workers w0, w1, … whose probes `script` answers: by host a status, or what is raised."""
+    """Workers w0, w1, … whose probes `script` answers: by address a status, or what is raised."""
 
     def __init__(self, count: int) -> None:
         self.script: dict[str, int | Exception] = {}
         self.asked: list[str] = []
         self.changes: list[tuple[str, bool]] = []
-        self.http = httpx.AsyncClient(transport=httpx.MockTransport(lambda request: self.answer(request)))
         self.probed = asyncio.Event()
         self.workers = {
             ("m", f"http://w{number}"): Worker(f"http://w{number}", Breaker(), None) for number in range(count)
         }
 
-    async def answer(self, request: httpx.Request) -> httpx.Response:
-        self.asked.append(request.url.host)
+    async def answer(self, model: str, address: str, path: str, limit_s: float) -> int:
+        self.asked.append(address[7:])
         self.probed.set()
-        said = self.script.get(request.url.host, 200)
+        said = self.script.get(address[7:], 200)
         if isinstance(said, Exception):
             raise said
-        return httpx.Response(said)
-
-    def client(self, model: str) -> httpx.AsyncClient:
-        return self.http
+        return said
 
     @asynccontextmanager
     async def watched(self, interval_s: float = 60.0) -> AsyncIterator[Health]:
         health = Health(
             self.workers,
             HealthOptions(interval_s=interval_s, timeout_s=0.1, path="/health"),
-            self.client,
+            self.answer,
             lambda model, worker: self.changes.append((worker.address, worker.ready)),
         )
         await health.start()
@@ -74,10 +70,16 @@ async def settle(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0)
 
 
-SILENT = httpx.ReadTimeout("silent")
-RESET = httpx.ReadError("reset")
-UNKNOWN = httpx.ConnectError("no such name")
-UNKNOWN.__cause__ = socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+def unreachable(cause: Exception, kind: Kind = Kind.UPSTREAM) -> GatewayError:
+    error = GatewayError(kind, "the worker could not be reached")
+    error.__cause__ = cause
+    return error
+
+
+SILENT = GatewayError(Kind.TIMEOUT, "silent")
+RESET = GatewayError(Kind.UPSTREAM, "reset", broke=True)
+REFUSED = unreachable(ConnectionRefusedError())
+UNKNOWN = unreachable(socket.gaierror(socket.EAI_NONAME, "Name or service not known"))
 
 
 @pytest.mark.parametrize(
@@ -88,9 +90,9 @@ UNKNOWN.__cause__ = socket.gaierror(socket.EAI_NONAME, "Name or service not know
         (401, True),
         (500, False),
         (503, False),
-        (httpx.ConnectError("refused"), False),
-        (httpx.RemoteProtocolError("no HTTP"), False),
-        (httpx.ConnectTimeout("silent"), False),
+        (REFUSED, False),
+        (GatewayError(Kind.UPSTREAM, "no HTTP"), False),
+        (TimeoutError(), False),
         (SILENT, False),
         (RuntimeError("whatever"), False),
     ],
@@ -104,7 +106,7 @@ async def test_the_first_probe_decides(said: int | Exception, ready: bool) -> No
         assert fleet.changes == [("http://w0", ready)], "the first answer is always told"
 
 
-@pytest.mark.parametrize("said", [500, 503, httpx.ConnectError("refused"), UNKNOWN, RuntimeError("whatever")])
+@pytest.mark.parametrize("said", [500, 503, REFUSED, UNKNOWN, RuntimeError("whatever")])
 async def test_a_clear_answer_takes_it_out_at_once(said: int | Exception) -> None:
     fleet = Fleet(1)
     async with fleet.watched() as health:
@@ -133,17 +135,13 @@ async def test_no_worker_is_blamed_for_what_the_gateway_lacks(cause: OSError, re
     fleet.script["w0"] = 200 if ready else 503
     async with fleet.watched() as health:
         (worker,) = fleet.workers.values()
-        said = httpx.ConnectError("all connection attempts failed")
-        said.__cause__ = cause
-        fleet.script["w0"] = said
+        fleet.script["w0"] = unreachable(cause, Kind.UPSTREAM if cause is OURS[2] else Kind.OVERLOADED)
         for _ in range(4):
             await fleet.again(health, worker)
             assert worker.ready is ready
 
 
-@pytest.mark.parametrize(
-    "said", [SILENT, RESET, httpx.WriteError("reset"), httpx.CloseError(""), httpx.RemoteProtocolError("disconnected")]
-)
+@pytest.mark.parametrize("said", [SILENT, RESET, GatewayError(Kind.TRUNCATED, "disconnected"), TimeoutError()])
 async def test_silence_takes_it_out_after_three_probes(said: Exception) -> None:
     fleet = Fleet(1)
     async with fleet.watched() as health:
@@ -171,7 +169,7 @@ async def test_a_suspect_is_one_until_it_answers_a_probe_or_is_down() -> None:
     fleet = Fleet(2)
     (first, second) = fleet.workers.values()
     async with fleet.watched() as health:
-        for worker, last, ready in ((first, 200, True), (second, httpx.ConnectError("refused"), False)):
+        for worker, last, ready in ((first, 200, True), (second, REFUSED, False)):
             fleet.script[worker.address[7:]] = SILENT
             await fleet.again(health, worker)
             await settle(lambda worker=worker: worker.missed_probes == 1)  # type: ignore[misc]
@@ -196,14 +194,14 @@ async def test_all_are_probed_at_the_same_time() -> None:
     under_way = most = 0
     gate = asyncio.Event()
 
-    async def slow(request: httpx.Request) -> httpx.Response:
+    async def slow(model: str, address: str, path: str, limit_s: float) -> int:
         nonlocal under_way, most
         under_way += 1
         most = max(most, under_way)
         if under_way == 100:
             gate.set()
         await gate.wait()
-        return httpx.Response(200)
+        return 200
 
     fleet.answer = slow  # type: ignore[method-assign]
     async with asyncio.timeout(30), fleet.watched():
@@ -234,7 +232,8 @@ async def test_a_probe_reads_no_more_than_the_status(said: str) -> None:
     url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     worker = Worker(url, Breaker(), None)
     policy = HealthOptions(interval_s=60.0, timeout_s=0.5, path="/health")
-    health = Health({("m", url): worker}, policy, lambda model: httpx.AsyncClient(), lambda model, worker: None)
+    clients = Clients(lambda model: Pooled(max_idle=0), 1.0)
+    health = Health({("m", url): worker}, policy, clients.probe, lambda model, worker: None)
     async with asyncio.timeout(30):
         await health.start()
         assert worker.ready is (said == "endless body")

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections import Counter
+from collections import Counter, deque
 
 import pytest
 
 from gateway.config import Breaker, Queue
 from gateway.core.messages import Chat, Message, Text
 from gateway.core.routing_facts import RoutingFacts
+from gateway.fleet.candidates import Candidates
 from gateway.fleet.pick import POLICIES, LeastTokens, PickPolicy, PowerOfTwo, Prefix, RoundRobin
-from gateway.fleet.pick.places import Places
+from gateway.fleet.pick.places import Places, place_of
 from gateway.fleet.pool import Pool
 from gateway.fleet.worker import Worker
+from tests.steps import steps
 
 SESSION = frozenset([b"x-session-id"])
 
@@ -44,6 +46,14 @@ def conversation(name: str, turns: int, size: int = 2000, system: str = "You hel
     return Chat(model="m", messages=tuple(messages))
 
 
+def places_of(members: list[Worker], keys: list[int], lasting: bool = False) -> list[Worker | None]:
+    """The places of the keys, whatever is in flight."""
+    candidates = Candidates(members, ())
+    candidates.count_pick(0.0)
+    shares = Places().shares(candidates, 0.0)
+    return [place_of(key, shares, candidates.has, lasting=lasting) for key in keys]
+
+
 async def send(one: Pool, op: Chat, *headers: tuple[bytes, bytes]) -> tuple[Worker, RoutingFacts]:
     """A request that is over at once."""
     routing = one.routing(op, list(headers))
@@ -55,14 +65,15 @@ async def send(one: Pool, op: Chat, *headers: tuple[bytes, bytes]) -> tuple[Work
 # -- prefix ---------------------------------------------------------------------------------------------------------
 
 
-async def test_a_conversation_stays_where_it_is_cached() -> None:
-    one = pool(workers(8), Prefix())
+@pytest.mark.parametrize("count", [8, 200])
+async def test_a_conversation_stays_where_it_is_cached(count: int) -> None:
+    one = pool(workers(count), Prefix())
     places: Counter[Worker] = Counter()
     for name in range(40):
         stays = {(await send(one, conversation(str(name), turns)))[0] for turns in range(1, 6)}
         assert len(stays) == 1
         places.update(stays)
-    assert len(places) == 8, "and conversations are spread"
+    assert len(places) == 8 or len(places) > 30, "and conversations are spread"
 
 
 async def test_the_pick_says_how_much_matched() -> None:
@@ -76,17 +87,19 @@ async def test_the_pick_says_how_much_matched() -> None:
 
 async def test_gateways_that_share_nothing_agree() -> None:
     """Each turn may reach another gateway, and they know only what they sent themselves."""
-    gateways = [pool(workers(8), Prefix()) for _ in range(3)]
-    turn = itertools.cycle(gateways)
     stayed = 0
-    for name in range(30):
-        places = {(await send(next(turn), conversation(str(name), turns)))[0].address for turns in range(1, 6)}
-        stayed += len(places) == 1
-    assert stayed >= 25, "the others began while their place had more than its part"
+    for part, count in itertools.product(range(3), (8, 100)):
+        turn = itertools.cycle([pool(workers(count), Prefix()) for _ in range(3)])
+        for name in range(30):
+            ops = [conversation(f"{part} {name}", turns) for turns in range(1, 6)]
+            stayed += len({(await send(next(turn), op))[0].address for op in ops}) == 1
+    assert stayed >= 150, "the others of 180 began while their place had more than its part"
 
 
 async def test_load_wins_when_the_favourite_is_too_busy() -> None:
     members = workers(4)
+    for worker in members:
+        worker.recent = 0.0  # none had more than its part
     one = pool(members, Prefix())
     favourite, routing = await send(one, conversation("a", 3))
     favourite.tokens = routing.prompt // 2
@@ -176,10 +189,8 @@ async def test_a_worker_that_was_away_has_lost_its_cache() -> None:
 
 async def test_a_fleet_that_changes_moves_only_what_it_must() -> None:
     members = workers(8)
-    places = Places()
     keys = [random.Random(number).getrandbits(64) for number in range(800)]
-    before = [places.of(members, key, 0.0) for key in keys]
-    after = [places.of(members[:-1], key, 0.0) for key in keys]
+    before, after = places_of(members, keys), places_of(members[:-1], keys)
     assert all(old is new for old, new in zip(before, after, strict=True) if old is not members[-1])
     assert all(60 < count < 150 for count in Counter(before).values())
 
@@ -193,6 +204,42 @@ async def test_workers_in_slow_start_take_little() -> None:
         worker.breaker.come_back(0.0)
     taken = Counter([(await send(one, conversation(str(number), 1)))[0] for number in range(500)])
     assert all(taken[worker] <= 25 for worker in members[1:]), "a fair share is 100"
+
+
+@pytest.mark.parametrize("alike", ["nothing", "system prompt", "all"])
+async def test_a_pick_by_prefix_among_many_takes_no_more_steps_than_among_few(alike: str) -> None:
+    def opening(number: int) -> Chat:
+        name = "same" if alike == "all" else str(number)
+        return conversation(name, 1, 200, text("system" if alike == "system prompt" else name, 1_500))
+
+    async def of(count: int) -> float:
+        one, held = pool(workers(count), Prefix()), deque[tuple[Worker, RoutingFacts]]()
+
+        async def pick(first: int) -> None:
+            for routing in routings[first : first + 200]:
+                held.append((await one.acquire((), 0, routing), routing))
+                if len(held) > 50:
+                    one.release(*held.popleft())
+
+        routings = [one.routing(opening(number), []) for number in range(400)]
+        await pick(0)
+        return steps(lambda: next(pick(200).__await__(), None), within="gateway/fleet") / 200
+
+    few, many, most = [await of(count) for count in (16, 200, 400)]
+    assert many <= (1.1 if alike == "nothing" else 1.7) * few, "of several that have a prompt, some are too busy"
+    assert most <= 1.1 * many
+
+
+async def test_a_fleet_of_which_few_are_left_agrees_on_places() -> None:
+    """As the workers that have an adapter, beside very many that do not."""
+    members = workers(200)
+    for worker in members:
+        worker.ready = worker in members[20:26]
+        worker.recent = 0.0
+    first, second = pool(members, Prefix()), pool(members, Prefix())
+    taken = [[(await send(one, conversation(str(name), 1)))[0] for name in range(40)] for one in (first, second)]
+    assert taken[0] == taken[1]
+    assert len(set(taken[0])) == 6
 
 
 async def test_a_repeated_question_stays_where_it_is_cached_while_the_fleet_starts() -> None:
@@ -250,19 +297,18 @@ async def test_what_engines_have_done_places_new_conversations_alike_in_every_ga
 def test_places_move_as_little_as_the_shares_differ() -> None:
     """A worker that was busier for a while gives up some of its places alone, and gets just those back."""
     members = workers(8)
-    places = Places()
     keys = [random.Random(number).getrandbits(64) for number in range(4_000)]
     for worker in members:
         worker.recent = 1_000_000.0
-    before = [places.of(members, key, 0.0) for key in keys]
+    before = places_of(members, keys)
     members[0].recent = 1_100_000.0
-    busier = [places.of(members, key, 0.0) for key in keys]
+    busier = places_of(members, keys)
     moved = [old for old, new in zip(before, busier, strict=True) if old is not new]
     assert set(moved) == {members[0]}
     assert 0.35 < len(moved) / before.count(members[0]) < 0.75
-    assert [places.lasting(members, key, 0.0) for key in keys] == before, "a session's place does not move"
+    assert places_of(members, keys, lasting=True) == before, "a session's place does not move"
     members[0].recent = 1_000_000.0
-    assert [places.of(members, key, 0.0) for key in keys] == before
+    assert places_of(members, keys) == before
 
 
 async def test_a_short_turn_about_a_long_document_goes_where_the_turn_before_it_went() -> None:

@@ -209,8 +209,8 @@ def test_the_index_forgets_what_was_sent_longest_ago() -> None:
     for start in range(1000, 3000, 10):
         seen.add(range(start, start + 10), one)
         assert len(seen) <= 210
-    assert seen.match(range(50), ENDS) == {}
-    assert seen.match(range(2990, 3000), ENDS) == {one: ENDS[9]}
+    assert seen.match(range(50), ENDS) == []
+    assert seen.match(range(2990, 3000), ENDS) == [(seen.bit(one), ENDS[9])]
 
 
 def test_the_index_knows_who_was_sent_a_whole_prompt_and_forgets_it_too() -> None:
@@ -218,13 +218,14 @@ def test_the_index_knows_who_was_sent_a_whole_prompt_and_forgets_it_too() -> Non
     seen.add([1, 2], a, 7)
     seen.add([1, 2], b, 8)
     seen.add([], b, 7)  # shorter than the first prefix
-    assert (seen.having(7), seen.having(8), seen.having(9)) == ([a, b], [b], [])
+    assert [seen.named(seen.having(key)) for key in (7, 8, 9)] == [[a, b], [b], []]
     a.lives += 1
-    assert seen.having(7) == [b]
+    seen.forget_lost()
+    assert seen.named(seen.having(7)) == [b]
     for whole in range(1_000, 1_300):
         seen.add([], b, whole)
         assert len(seen) <= 210
-    assert seen.having(7) == []
+    assert seen.having(7) == 0
 
 
 def test_the_index_knows_how_far_each_worker_matches() -> None:
@@ -232,10 +233,10 @@ def test_the_index_knows_how_far_each_worker_matches() -> None:
     seen.add([1, 2, 3], a)
     seen.add([1, 2], b)
     seen.add([9], c)
-    assert seen.match([1, 2, 3, 4], ENDS) == {a: ENDS[2], b: ENDS[1]}
+    assert seen.match([1, 2, 3, 4], ENDS) == [(seen.bit(a), ENDS[2]), (seen.bit(b), ENDS[1])]
     seen.keep([b, c])
-    assert seen.match([1, 2, 3, 4], ENDS) == {b: ENDS[1]}
-    assert seen.match([], ENDS) == {}
+    assert seen.match([1, 2, 3, 4], ENDS) == [(seen.bit(b), ENDS[1])]
+    assert seen.match([], ENDS) == []
 
 
 @given(
@@ -252,9 +253,11 @@ def test_the_index_finds_by_bisection_what_a_look_at_each_key_would_find(
         seen.add([hash(tuple(text[: end + 1])) for end in range(len(text))], workers[to])
     one_by_one: dict[Worker, int] = {}
     for key, end in zip(keys, ENDS, strict=False):
-        for having in seen.having(key):
+        for having in seen.named(seen.having(key)):
             one_by_one[having] = end
-    assert seen.match(keys, ENDS) == one_by_one
+    found = seen.match(keys, ENDS)
+    assert {one: end for bits, end in found for one in seen.named(bits)} == one_by_one
+    assert [end for _, end in found] == sorted(set(one_by_one.values()), reverse=True)
 
 
 def test_a_place_in_the_index_is_not_given_to_another_too_early() -> None:
@@ -264,6 +267,6 @@ def test_a_place_in_the_index_is_not_given_to_another_too_early() -> None:
     for number in range(200):
         new = worker(f"new{number}")
         seen.add([number + 1000], new)
-        assert new not in seen.match([1, 2, 3], ENDS)
+        assert seen.match([1, 2, 3], ENDS) == []
         seen.keep([])
     assert ENDS[0] == 256

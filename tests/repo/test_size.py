@@ -21,7 +21,7 @@ LINES = {
     "gateway/console": 1200,
     "gateway/core": 2940,
     "gateway/dialects": 9830,
-    "gateway/fleet": 5040,
+    "gateway/fleet": 5180,
     "gateway/observe": 1440,
     "gateway/pipeline": 4840,
     "gateway/ratelimit": 2860,

@@ -1,6 +1,8 @@
-"""The place of a conversation: weighted rendezvous hashing, the same in every gateway.
+"""The place of a conversation: consistent hashing, the same in every gateway.
 
-A worker that had more than its part of the recent work gets a smaller share of the places, until it has caught up:
+Workers have points on a ring, as many as their weights are. The place of a key is the worker of the first point behind
+it, unless that worker passes the key on to the next point. A worker that had more than its part of the recent work
+passes keys on until it has caught up; it keeps
 
     share(w) = 1 - (recent(w) - mean) / (SPREAD * mean + SLACK), at least LEAST and at most 1
 
@@ -11,9 +13,14 @@ nothing look for most conversations at the same worker although each reads the e
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from math import log
+from array import array
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from hashlib import shake_128
+from math import floor, log, log2
+from struct import unpack
 
+from gateway.fleet.candidates import Candidates
 from gateway.fleet.worker import HALF_LIFE_S, Worker
 
 SPREAD = 0.15
@@ -22,9 +29,75 @@ SLACK = 16_384
 """Tokens more, because a few long conversations are not a trend."""
 LEAST = 1 / 64
 """The smallest share of a worker."""
+POINTS = 256
+"""For each worker: the keys of equal ones differ by about a sixteenth."""
+WALK = 32
+"""Points that are looked at."""
+FEW = 8
+"""Fewer workers than one of so many are compared with each other: the ring would be long in coming to one."""
+_RINGS = 4
 _ALL = (1 << 64) - 1
 _UNIT = 2.0**-53
-_WHOLE: Mapping[Worker, float] = {}
+_NUMBERS = 1 << 16
+
+
+class Ring:
+    """The points of some workers: 32 bits each, and behind the binary point the number of its worker."""
+
+    def __init__(self, workers: Sequence[Worker]) -> None:
+        self.workers = workers
+        self._weights = [worker.weight for worker in workers]
+        heaviest = 2.0 ** floor(log2(max(self._weights)))
+        points: list[float] = []
+        for number, worker in enumerate(workers):
+            count = max(1, round(POINTS * worker.weight / heaviest))
+            behind = number / _NUMBERS
+            drawn = unpack(f">{count}I", shake_128(worker.address.encode()).digest(4 * count))
+            points += [point + behind for point in drawn]
+        points.sort()
+        self._points = array("d", points)
+
+    def is_of(self, workers: Sequence[Worker]) -> bool:
+        return self.workers == workers and self._weights == [worker.weight for worker in workers]
+
+    def behind(self, key: int) -> Iterator[Worker]:
+        """The workers of the next `WALK` points, some of them more than once."""
+        points, workers = self._points, self.workers
+        at = bisect_left(points, key >> 32)
+        for index in range(at - len(points), at - len(points) + WALK):
+            yield workers[int(points[index % len(points)] % 1 * _NUMBERS)]
+
+
+class Shares:
+    """The shares of candidates at the last look at them. During a slow start all are whole but for those that return:
+    the others have had more work because these were away.
+
+    sent  the work that this gateway sent lately; None if all engines report theirs
+    """
+
+    def __init__(self, candidates: Candidates, ring: Ring, sent: Mapping[Worker, float] | None) -> None:
+        self.candidates = candidates
+        self.ring = ring
+        self._sent = sent
+        returned = [one.breaker.returned_at is not None for one in candidates.workers]
+        # Nobody's is whole if all return together.
+        self._slow = max([self._grown(one) for one in candidates.workers]) if True in returned else 0.0
+        self._mean = sum(map(self._recent, candidates.workers)) / sum(candidates.strengths)
+        self._scale = 1 / (SPREAD * self._mean + SLACK)
+
+    def _recent(self, worker: Worker) -> float:
+        return (worker.recent or 0.0) if self._sent is None else self._sent.get(worker, 0.0)
+
+    def _grown(self, worker: Worker) -> float:
+        """The shares of many that return together add up."""
+        breaker = worker.breaker
+        return 1.0 if breaker.returned_at is None else breaker.share(self.candidates.now) ** 2
+
+    def of(self, worker: Worker, lasting: bool = False) -> float:
+        """lasting: whatever it had to do."""
+        if self._slow or lasting:
+            return self._grown(worker) / (self._slow or 1.0)
+        return max(LEAST, 1.0 - (self._recent(worker) / worker.weight - self._mean) * self._scale)
 
 
 class Places:
@@ -34,9 +107,7 @@ class Places:
         # The recent work of each worker in tokens, halved every HALF_LIFE_S, and when it was halved last.
         self._recent: dict[Worker, float] = {}
         self._halved = 0.0
-        # The shares below 1, and the recent work that engines had reported when the shares were computed.
-        self._shares: dict[Worker, float] = {}
-        self._weighed: list[float] = []
+        self._rings: list[Ring] = []
 
     def sent(self, worker: Worker, tokens: int) -> None:
         """`worker` was sent so much work."""
@@ -44,59 +115,57 @@ class Places:
 
     def keep(self, workers: Sequence[Worker]) -> None:
         self._recent = {worker: self._recent[worker] for worker in workers if worker in self._recent}
-        self._weighed = []
 
-    def lasting(self, workers: Sequence[Worker], key: int, now: float) -> Worker:
-        """The place of `key` whatever the workers had to do. When a worker comes or goes, only the keys that it gets or
-        had move. A worker in slow start gets its keys back one after the other."""
-        return self._first(workers, key, now, _WHOLE)
-
-    def of(self, workers: Sequence[Worker], key: int, now: float, among: Sequence[Worker] = ()) -> Worker:
-        """The place of `key` while `workers` have the shares of the module; with `among`, its place among these of
-        them. During a slow start all shares are whole: those that stayed have had more work because the others were
-        away."""
-        among = among or workers
-        if any(worker.breaker.returned_at is not None for worker in workers):
-            return self._first(among, key, now, _WHOLE)
+    def shares(self, candidates: Candidates, now: float) -> Shares:
+        """The shares of workers that were just looked at, of which there is at least one."""
         # All gateways read the same work from the engines; these reports count if all engines make them.
-        loads = [worker.recent for worker in workers if worker.recent is not None]
-        if len(loads) < len(workers):
-            self._weighed, self._shares = [], self._weigh(workers, self._sent(workers, now))
-        elif loads != self._weighed:
-            self._weighed, self._shares = loads, self._weigh(workers, loads)
-        return self._first(among, key, now, self._shares)
-
-    @staticmethod
-    def _first(workers: Sequence[Worker], key: int, now: float, shares: Mapping[Worker, float]) -> Worker:
-        best, highest = workers[0], -1.0
-        for worker in workers:
-            mixed = (key ^ worker.place) * 0x9E3779B97F4A7C15 & _ALL
-            mixed = (mixed ^ mixed >> 32) * 0xD6E8FEB86659FD93 & _ALL
-            strength = worker.weight
-            if worker.breaker.returned_at is not None:
-                strength = worker.strength(now) ** 2 / strength  # the shares of many that return together add up
-            if worker in shares:
-                strength *= shares[worker]
-            score = strength / -log((mixed >> 11 | 1) * _UNIT)
-            if score > highest:
-                best, highest = worker, score
-        return best
-
-    def _sent(self, workers: Sequence[Worker], now: float) -> list[float]:
-        """The work that this gateway sent to each worker lately."""
+        if None not in [worker.recent for worker in candidates.workers]:
+            return Shares(candidates, self._ring(candidates.every), None)
         if now >= self._halved + HALF_LIFE_S:
             part = 0.5 ** ((now - self._halved) // HALF_LIFE_S)
             self._recent = {worker: work * part for worker, work in self._recent.items()}
             self._halved = now
-        return [self._recent.get(worker, 0.0) for worker in workers]
+        return Shares(candidates, self._ring(candidates.every), self._recent)
 
-    @staticmethod
-    def _weigh(workers: Sequence[Worker], recent: Sequence[float]) -> dict[Worker, float]:
-        """The shares below 1 of workers that had so much work lately."""
-        mean = sum(recent) / sum([worker.weight for worker in workers])
-        shares = {}
-        for worker, work in zip(workers, recent, strict=True):
-            share = 1.0 - (work / worker.weight - mean) / (SPREAD * mean + SLACK)
-            if share < 1.0:
-                shares[worker] = max(LEAST, share)
-        return shares
+    def _ring(self, workers: Sequence[Worker]) -> Ring:
+        for ring in self._rings:
+            if ring.workers is workers:
+                return ring
+        ring = next((ring for ring in self._rings if ring.is_of(workers)), None) or Ring(workers)
+        ring.workers = workers
+        self._rings = [ring, *(other for other in self._rings if other is not ring)][:_RINGS]
+        return ring
+
+
+Fits = Callable[[Worker], bool]
+
+
+def place_of(key: int, shares: Shares, fits: Fits, *, lasting: bool = False) -> Worker | None:
+    """The place of `key` among the workers that fit; None if hardly any does. When a worker comes or goes, only the
+    keys that it gets or had move. A worker in slow start gets its keys back one after the other."""
+    if len(shares.candidates.workers) * FEW < len(shares.ring.workers):
+        return best_of(key, shares, shares.candidates.workers, fits)
+    other = None
+    for worker in shares.ring.behind(key):
+        if fits(worker):
+            share = shares.of(worker, lasting)
+            if share >= 1.0 or _draw(key, worker) < share:
+                return worker
+            other = other or worker
+    return other
+
+
+def best_of(key: int, shares: Shares, few: Iterable[Worker], fits: Fits) -> Worker | None:
+    """The place of `key` among those of a few workers that fit: the ring would be long in coming to one."""
+    return max(
+        filter(fits, few),
+        key=lambda worker: worker.weight * shares.of(worker) / -log(_draw(key, worker)),
+        default=None,
+    )
+
+
+def _draw(key: int, worker: Worker) -> float:
+    """A number between 0 and 1, the same in every gateway."""
+    mixed = (key ^ worker.place) * 0x9E3779B97F4A7C15 & _ALL
+    mixed = (mixed ^ mixed >> 32) * 0xD6E8FEB86659FD93 & _ALL
+    return (mixed >> 11 | 1) * _UNIT

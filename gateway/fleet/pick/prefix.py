@@ -16,17 +16,22 @@ gateways.
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from bisect import bisect_right, insort
+from collections.abc import Sequence
+from functools import reduce
+from heapq import heapify
+from operator import or_
+
+from msgspec import Struct
 
 from gateway.core.routing_facts import RoutingFacts
 from gateway.fleet.blocks import chain
 from gateway.fleet.candidates import Candidates
-from gateway.fleet.pick.places import Places
-from gateway.fleet.pick.plain import by_tokens
+from gateway.fleet.pick.places import FEW, Fits, Places, Shares, best_of, place_of
+from gateway.fleet.pick.plain import Entry, by_tokens, take
 from gateway.fleet.pick.policy import PickPolicy
 from gateway.fleet.pick.reading import home_of
-from gateway.fleet.pick.seen import MOST_KEYS, Seen
+from gateway.fleet.pick.seen import MOST_KEYS, Level, Seen
 from gateway.fleet.worker import Worker
 
 BOUND = 1.25
@@ -41,7 +46,8 @@ _ELSEWHERE_STEP = 1 / 64
 """How much one turn counts for the share of those that follow one of another gateway."""
 _ELSEWHERE_LEAST = 1 / 16
 """A smaller share is that of a gateway that is alone: what it does not know of began before it did."""
-_NOTHING: Mapping[Worker, int] = {}
+_MOST = 8
+"""Workers that are compared with each other where the ring would be long in coming to one."""
 
 
 def _end(ends: Sequence[int], tokens: int) -> int:
@@ -53,6 +59,50 @@ def _end(ends: Sequence[int], tokens: int) -> int:
 def _known(worker: Worker, routing: RoutingFacts) -> bool:
     """Whether the worker's engine reports all that it has cached of such prompts."""
     return worker.blocks is not None and worker.blocks.whole and worker.blocks.covers(routing.salt)
+
+
+def _had(levels: Sequence[Level], bit: int) -> int:
+    """The tokens that the worker with this bit has."""
+    for bits, tokens in levels:
+        if bits & bit:
+            return tokens
+    return 0
+
+
+def _raised(levels: Sequence[Level], bits: int, least: int) -> list[Level]:
+    """The levels if each of these workers has at least so many tokens."""
+    for having, tokens in levels:
+        if tokens >= least:
+            bits &= ~having
+    found = [(having & ~bits, tokens) for having, tokens in levels if having & ~bits]
+    if bits:
+        insort(found, (bits, least), key=_fewest)
+    return found
+
+
+def _fewest(level: Level) -> int:
+    return -level[1]
+
+
+class _Look(Struct):
+    """The facts about the candidates that the policy keeps until they are looked at again.
+
+    bound   the load, for a worker's strength, above which a worker that has nothing of a prompt is too busy
+    trials  those that are ejected, and may be tried
+    heap    made when a request comes of which only the length is known
+    """
+
+    candidates: Candidates
+    shares: Shares
+    bound: float
+    trials: Sequence[Worker]
+    heap: list[Entry] | None = None
+
+    def least_loaded(self, routing: RoutingFacts) -> Worker | None:
+        if self.heap is None:
+            self.heap = by_tokens(self.candidates, routing)
+            heapify(self.heap)
+        return take(self.heap, self.candidates.now)
 
 
 class Prefix(PickPolicy):
@@ -71,83 +121,100 @@ class Prefix(PickPolicy):
         # sent, and for neither.
         self.picks = {"engine": 0, "sent": 0, "none": 0}
 
+    def _look(self, candidates: Candidates, now: float) -> _Look:
+        self.seen.forget_lost()
+        workers = candidates.workers
+        work = sum([worker.tokens + worker.others for worker in workers])
+        trials = [worker for worker in workers if worker.breaker.open_until]
+        shares = self.places.shares(candidates, now)
+        return _Look(candidates, shares, BOUND * work / sum(candidates.strengths), trials)
+
     def pick(self, candidates: Candidates, now: float, routing: RoutingFacts) -> Worker | None:
-        if candidates.order is not None:
-            candidates.look(now)
-        workers = candidates.order = candidates.workers
-        if not workers:
+        if not candidates.workers:
             return None
-        for worker in workers:
-            if worker.breaker.open_until:
+        look: _Look | None = candidates.order
+        if look is None:
+            look = candidates.order = self._look(candidates, now)
+        for worker in look.trials:
+            if worker.breaker.open_until and candidates.has(worker):
                 routing.why = "trial"
-                return self._noted(worker, _NOTHING, (), routing)
-        found = self.seen.match(routing.keys, routing.ends)
-        informed = self._look_up(workers, routing, found) if routing.tokens else ()
+                return self._noted(worker, (), (), 0, routing)
+        levels: Sequence[Level] = self.seen.match(routing.keys, routing.ends)
+        informed = 0
+        if routing.tokens:
+            levels, informed = self._look_up(candidates.workers, routing, levels)
+        saved: Sequence[Level] = ()
         if routing.session is not None:
             routing.why = "session"
-            return self._noted(self.places.lasting(workers, routing.session, now), found, informed, routing)
-        if not routing.first_texts:
-            routing.why = "load"
-            return self._noted(min(by_tokens(candidates, routing))[-1], _NOTHING, (), routing)
-        saved = self._saved(found, workers, routing, now)
-        home, stake = None, 0.0
-        if self._elsewhere > _ELSEWHERE_LEAST:
-            home = self._home(workers, routing, found, now)
-            stake = _STAKE * self._elsewhere * routing.prompt
-        best, most = self._best(workers, now, saved, home, stake)
-        if most and len(best) == 1:
-            routing.why = "prefix"
-            return self._noted(best[0], found, informed, routing, saved)
-        place = home_of(routing.first_texts if saved else routing.system_texts or routing.first_texts)
-        picked = best[0] if len(best) == 1 else self.places.of(workers, place, now, best)
-        if most:
-            routing.why = "prefix"
+            picked = place_of(routing.session, look.shares, candidates.has, lasting=True)
+        elif routing.first_texts:
+            saved = self._saved(levels, look, routing)
+            picked = self._not_too_busy(levels, saved, look, routing)
         else:
-            away = len(best) < len(workers) and picked is not (home or self.places.of(workers, place, now))
-            routing.why = "load" if away else "home"
-        return self._noted(picked, found, informed, routing, saved)
+            levels, picked = (), None
+        if picked is None:
+            routing.why = "load"
+            picked = look.least_loaded(routing)
+        return self._noted(picked, levels, saved, informed, routing)
 
-    def _home(
-        self, workers: Sequence[Worker], routing: RoutingFacts, found: Mapping[Worker, int], now: float
-    ) -> Worker:
+    def _not_too_busy(
+        self, levels: Sequence[Level], saved: Sequence[Level], look: _Look, routing: RoutingFacts
+    ) -> Worker | None:
+        """A worker that saves the most tokens of those that are not too busy; at the conversation's place if it can
+        be."""
+        home, stake, now = None, 0.0, look.candidates.now
+        if self._elsewhere > _ELSEWHERE_LEAST:
+            home = self._home(levels, look, routing)
+            stake = _STAKE * self._elsewhere * routing.prompt
+        having = gain = 0
+
+        def fits(worker: Worker) -> bool:
+            """Whether it is one of those that have `gain` tokens, and not too busy."""
+            if having and not having & self.seen.bit(worker):
+                return False
+            strength = worker.weight if worker.breaker.returned_at is None else worker.strength(now)
+            most = look.bound + gain if worker is not home else look.bound + gain + stake
+            return worker.tokens + worker.others <= most * strength and look.candidates.has(worker)
+
+        routing.why = "prefix"
+        for having, gain in saved:  # noqa: B007
+            picked = self._one_of(having, look, routing, fits)
+            if picked is not None:
+                return picked
+        having = gain = 0
+        key = home_of(routing.first_texts if saved else routing.system_texts or routing.first_texts)
+        picked = home or place_of(key, look.shares, look.candidates.has)
+        routing.why = "home"
+        if picked is None or not fits(picked):
+            routing.why = "load"
+            picked = place_of(key, look.shares, fits)
+        return picked
+
+    def _one_of(self, bits: int, look: _Look, routing: RoutingFacts, fits: Fits) -> Worker | None:
+        """The worker with one of these bits that fits; of several, the one at the conversation's place."""
+        if not bits & bits - 1:
+            (worker,) = self.seen.named(bits)
+            return worker if fits(worker) else None
+        key, count = home_of(routing.first_texts), bits.bit_count()
+        if count > _MOST or count * FEW > len(look.shares.ring.workers):
+            place = place_of(key, look.shares, fits)
+            if place is not None:
+                return place
+        return best_of(key, look.shares, self.seen.named(bits, key, _MOST), fits)
+
+    def _home(self, levels: Sequence[Level], look: _Look, routing: RoutingFacts) -> Worker | None:
         """The place at which other gateways look for the conversation, as far as this one knows."""
-        if not routing.system_texts:
-            return self.places.of(workers, home_of(routing.first_texts), now)
+        texts, has = routing.first_texts, look.candidates.has
         system = int(LEAST_SHARE * routing.prompt) if routing.system_tokens is None else routing.system_tokens
-        least = _end(routing.ends, system)
-        having = [worker for worker in workers if found.get(worker, 0) >= least]
-        if having:
-            return self.places.of(workers, home_of(routing.first_texts), now, having)
-        return self.places.of(workers, home_of(routing.system_texts), now)
-
-    @staticmethod
-    def _best(
-        workers: Sequence[Worker], now: float, saved: Mapping[Worker, int], home: Worker | None, stake: float
-    ) -> tuple[list[Worker], int]:
-        """(the workers that are not too busy and save the most tokens, how many they save). `home` may have `stake`
-        tokens more in flight."""
-        gain = max(saved.values()) if saved else 0
-        if gain:
-            best = [worker for worker, tokens in saved.items() if tokens == gain and worker in workers]
-            if len(best) == 1 and best[0].load() <= gain * best[0].strength(now):
-                return best, gain  # not too busy, whatever the load of the others is
-        work = total = 0.0
-        for worker in workers:
-            work += worker.tokens if worker.reported is None else worker.load()
-            total += worker.weight if worker.breaker.returned_at is None else worker.strength(now)
-        bound = BOUND * work / total
-        while True:  # mostly once: one of those that save the most is not too busy
-            best = []
-            for worker in saved if gain else workers:
-                if saved.get(worker, 0) != gain or worker not in workers:
-                    continue
-                strength = worker.weight if worker.breaker.returned_at is None else worker.strength(now)
-                load = worker.tokens if worker.reported is None else worker.load()
-                if load / strength <= (bound + gain if worker is not home else bound + gain + stake):
-                    best.append(worker)
-            if best or not gain:
-                return best, gain
-            gain = max([less for less in saved.values() if less < gain], default=0)
+        if routing.system_texts and (least := _end(routing.ends, system)):
+            having = reduce(or_, [bits for bits, tokens in levels if tokens >= least], 0)
+            picked = having and self._one_of(
+                having, look, routing, lambda one: having & self.seen.bit(one) > 0 and has(one)
+            )
+            if picked:
+                return picked
+            texts = routing.system_texts
+        return place_of(home_of(texts), look.shares, has)
 
     def sent(self, worker: Worker, routing: RoutingFacts) -> None:
         self.places.sent(worker, routing.charged)
@@ -160,40 +227,39 @@ class Prefix(PickPolicy):
         self.seen.keep(workers)
         self.places.keep(workers)
 
-    def _saved(
-        self, found: Mapping[Worker, int], workers: Sequence[Worker], routing: RoutingFacts, now: float
-    ) -> Mapping[Worker, int]:
-        """The tokens that each worker need not compute, without those that have too small a match."""
+    def _saved(self, levels: Sequence[Level], look: _Look, routing: RoutingFacts) -> Sequence[Level]:
+        """The tokens that workers need not compute, without those that have too small a match."""
         head = routing.system_tokens
         least = LEAST_SHARE * routing.prompt
         if head is not None:
             least = min(least, head + 1)
-        saved = {worker: tokens for worker, tokens in found.items() if tokens >= least}
+        saved: Sequence[Level] = [level for level in levels if level[1] >= least]
         if head is None:
             return saved
-        before = routing.previous_tokens
-        # These workers have nothing that is not in `found`.
-        known = [worker for worker in workers if _known(worker, routing)] if routing.tokens else []
-        having = [worker for worker in self.seen.having(routing.previous_key) if worker not in known]
-        for worker in having:
-            saved[worker] = max(before, saved.get(worker, 0))
-        if having or max(saved.values(), default=0) >= max(head + 1, _end(routing.ends, before)):
+        before, known = routing.previous_tokens, 0
+        if routing.tokens:  # these workers have nothing that is not in `levels`
+            known = reduce(or_, [self.seen.bit(one) for one in look.candidates.workers if _known(one, routing)], 0)
+        having = self.seen.having(routing.previous_key) & ~known
+        if having:
+            saved = _raised(saved, having, before)
+        if having or (saved and saved[0][1] >= max(head + 1, _end(routing.ends, before))):
             self._elsewhere -= self._elsewhere * _ELSEWHERE_STEP
             return saved
-        if any(saved.get(worker, 0) > head for worker in known):
+        if known and any(tokens > head and bits & known for bits, tokens in saved):
             return saved
         # This gateway did not send the turn before: another one did, to the conversation's place.
-        home = self._home(workers, routing, found, now)
-        if home not in known:
+        home = self._home(levels, look, routing)
+        if home is not None and not known & self.seen.bit(home):
             self._elsewhere += (1 - self._elsewhere) * _ELSEWHERE_STEP
-            saved[home] = max(before, saved.get(home, 0))
+            saved = _raised(saved, self.seen.bit(home), before)
         return saved
 
-    @staticmethod
-    def _look_up(workers: Sequence[Worker], routing: RoutingFacts, found: dict[Worker, int]) -> Sequence[Worker]:
-        """Corrects `found`, the tokens of this prompt that each worker was sent, by what engines report. An engine
-        with missing events has at least what it reported. Returns the workers that were corrected."""
-        informed = []
+    def _look_up(
+        self, workers: Sequence[Worker], routing: RoutingFacts, levels: Sequence[Level]
+    ) -> tuple[Sequence[Level], int]:
+        """`levels`, the tokens of this prompt that workers were sent, corrected by what engines report, and the bits
+        of the workers for which that was done. An engine with missing events has at least what it reported."""
+        informed, found = 0, []
         tokens, salt, chains = routing.tokens, routing.salt, routing.chains
         estimated = routing.prompt / len(tokens)
         for worker in workers:
@@ -206,23 +272,24 @@ class Prefix(PickPolicy):
                 if keys is None:
                     keys = chains[size] = chain(tokens, size, salt)
                 had = int(blocks.match(keys) * estimated)
-            if blocks.whole or had > found.get(worker, 0):
-                found[worker] = had
-                informed.append(worker)
-        return informed
+            bit = self.seen.bit(worker)
+            if blocks.whole or had > _had(levels, bit):
+                informed |= bit
+                found.append((bit, had))
+        found += [(bits & ~informed, sent) for bits, sent in levels]
+        return sorted([level for level in found if all(level)], key=_fewest), informed
 
-    @staticmethod
     def _noted(
-        worker: Worker,
-        found: Mapping[Worker, int],
-        informed: Sequence[Worker],
+        self,
+        worker: Worker | None,
+        levels: Sequence[Level],
+        saved: Sequence[Level],
+        informed: int,
         routing: RoutingFacts,
-        saved: Mapping[Worker, int] = _NOTHING,
-    ) -> Worker:
-        routing.matched = matched = found.get(worker, 0)
-        tokens = saved.get(worker, 0)
-        if tokens < matched:
-            tokens = matched
-        routing.saved = tokens if tokens < routing.prompt else routing.prompt
-        routing.exact = matched > 0 and worker in informed
+    ) -> Worker | None:
+        if worker is not None:
+            bit = self.seen.bit(worker)
+            routing.matched = matched = _had(levels, bit)
+            routing.saved = min(routing.prompt, max(matched, _had(saved, bit)))
+            routing.exact = matched > 0 and bit & informed > 0
         return worker

@@ -8,6 +8,8 @@ from gateway.fleet.worker import Worker
 
 MOST_KEYS = 65_536
 """Keys of one generation; there are two. An entry takes some 130 bytes, so one model's index takes 17 MB at most."""
+Level = tuple[int, int]
+"""(the bits of workers, the tokens that each of them has). Levels hold each worker once, those with the most first."""
 
 
 class Seen:
@@ -31,25 +33,27 @@ class Seen:
     def __len__(self) -> int:
         return len(self._young) + len(self._old)
 
-    def match(self, keys: Sequence[int], ends: Sequence[int]) -> dict[Worker, int]:
-        """Worker -> the end of the last of `keys` that it was sent. Workers without any are left out.
+    def match(self, keys: Sequence[int], ends: Sequence[int]) -> list[Level]:
+        """The ends of the last of `keys` that workers were sent.
 
         A worker that was sent a prefix was sent the shorter ones, and no shorter one is forgotten before it. So few
         keys are looked at: the last, the first, and by bisection those at which some workers' match ends."""
-        found: dict[Worker, int] = {}
         if not keys:
-            return found
-        young, old = self._young, self._old
-        first, last, most = keys[0], keys[-1], len(keys) - 1
-        left = (young.get(first, 0) | old.get(first, 0)) & self._live
+            return []
+        left = self.having(keys[0])
         if not left:
-            return found
-        had = (young.get(last, 0) | old.get(last, 0)) & left
-        if had:
-            self._name(had, ends[most], found)
-            left ^= had
-        while left:  # they have the first key, and not that at `most`
-            at, had = 0, left
+            return []
+        found: list[Level] = []
+        young, old = self._young, self._old
+        at = most = len(keys) - 1
+        had = self.having(keys[at]) & left
+        while True:
+            if had:
+                found.append((had, ends[at]))
+                left ^= had
+            if not left:
+                return found
+            at, had = 0, left  # they have the first key, and not that at `most`
             while most - at > 1:
                 middle = at + most >> 1
                 there = (young.get(keys[middle], 0) | old.get(keys[middle], 0)) & left
@@ -57,31 +61,26 @@ class Seen:
                     at, had = middle, there
                 else:
                     most = middle
-            self._name(had, ends[at], found)
-            left ^= had
             most = at
+
+    def having(self, key: int) -> int:
+        """The bits of the workers that were sent what `key` stands for."""
+        return (self._young.get(key, 0) | self._old.get(key, 0)) & self._live
+
+    def named(self, bits: int, key: int = 0, most: int = MOST_KEYS) -> list[Worker]:
+        """The workers that have these bits, at most so many: others for another key."""
+        found: list[Worker] = []
+        first = key % bits.bit_length() if bits else 0
+        for part in (bits >> first << first, bits & (1 << first) - 1):
+            while part and len(found) < most:
+                bit = part & -part
+                part ^= bit
+                found.append(self._owners[bit])
         return found
-
-    def having(self, key: int) -> Sequence[Worker]:
-        """The workers that were sent what `key` stands for."""
-        bits = (self._young.get(key, 0) | self._old.get(key, 0)) & self._live
-        if not bits:
-            return []
-        found: dict[Worker, int] = {}
-        self._name(bits, 1, found)
-        return list(found)
-
-    def _name(self, bits: int, end: int, found: dict[Worker, int]) -> None:
-        while bits:
-            bit = bits & -bits
-            bits ^= bit
-            worker = self._owners[bit]
-            if self._bits[worker][1] == worker.lives:
-                found[worker] = end
 
     def add(self, keys: Sequence[int], worker: Worker, whole: int = 0) -> None:
         """`worker` is sent a prompt with these prefixes, and all in all `whole`, unless that is 0."""
-        bit = self._bit(worker)
+        bit = self.bit(worker)
         young = self._young
         if whole:
             young[whole] = young.get(whole, 0) | bit
@@ -94,10 +93,16 @@ class Seen:
 
     def keep(self, workers: Sequence[Worker]) -> None:
         """Forgets all workers but these."""
-        for worker in [worker for worker in self._bits if worker not in workers]:
+        for worker in self._bits.keys() - workers:
             self._retire(worker)
 
-    def _bit(self, worker: Worker) -> int:
+    def forget_lost(self) -> None:
+        """Forgets what workers had before they were away."""
+        for worker in [worker for worker, (_, lives) in self._bits.items() if lives != worker.lives]:
+            self._retire(worker)
+
+    def bit(self, worker: Worker) -> int:
+        """The bit of the worker in its present life."""
         known = self._bits.get(worker)
         if known is not None:
             if known[1] == worker.lives:
