@@ -44,7 +44,7 @@ class Unavailable(Attempts):
         call = self._call
         op = call.op
         assert isinstance(op, Chat)
-        failed = ServerCall(secrets.token_hex(12), op.server_tools[0], "unavailable")
+        failed = ServerCall(secrets.token_hex(12), op.server_tools[0], error="unavailable")
         call.record.usage = _NOTHING
         start = Start(call.record.id, call.served.name, int(clock.seconds()))
         dialect = call.reply.dialect
