@@ -31,6 +31,10 @@ COMMANDS = {
     ),
     "schema": ("print the JSON Schema of gateway.yaml, for editors", "dragoman schema > gateway.schema.json"),
     "routes": ("list method, path and dialect of every route", "dragoman routes --config gateway.yaml"),
+    "clients": (
+        "print what a client needs to call the gateway: environment, file or code",
+        "dragoman clients claude-code --model llama --gateway https://llm.example.com",
+    ),
     "keys": ("make client keys", "dragoman keys new --name team-a >> keys.yaml"),
     "status": ("show what a running gateway does, live or once", "dragoman status --url http://127.0.0.1:9090"),
     "limits": ("show what a key has used of its limits, or reset it", "dragoman limits show --key team-a"),

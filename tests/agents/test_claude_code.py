@@ -23,6 +23,7 @@ from tests.agents.command import (
 from tests.harness import Stack
 from tests.libraries.conftest import Keyed
 from tests.ratelimit.test_http import made
+from tests.standins.web import web
 
 pytestmark = pytest.mark.agents
 
@@ -40,10 +41,10 @@ def claude(
 ) -> Ran:
     """The line of docs/clients.md, the key and the model's name are the whole configuration; the rest keeps the agent
     from calling home."""
+    line = setting("Claude Code", url)
     environ = {
-        **setting("Claude Code", url),
+        **{name: "m" if value == "smollm2" else value for name, value in line.items()},
         "ANTHROPIC_AUTH_TOKEN": key,
-        "ANTHROPIC_MODEL": "m",
         "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
         "DISABLE_AUTOUPDATER": "1",
         **settings,
@@ -201,3 +202,35 @@ def test_a_search_that_nothing_here_runs_is_told_as_such(tmp_path: Path) -> None
     assert ran.events[-1]["result"] == "All done."
     assert not any(b"Perform a web search" in body for body in asked)
     assert [record["attempts"] for record in records].count(0) == 1
+
+
+def test_a_search_that_the_gateway_runs(tmp_path: Path) -> None:
+    """Its own request for the search is answered by the service's results, and a text about them."""
+    search = {"tool_calls": [call("web_search", query="the weather in Oslo")]}
+    prompt = conversation(
+        {"tool_calls": [call("ToolSearch", query="select:WebSearch", max_results=1)]},
+        {"tool_calls": [call("WebSearch", query=conversation(search, {"text": "It rains."}))]},
+        {"text": "All done."},
+    )
+    with web() as service, Stack((WORKER,), {"tools": {"web_search": {"url": service.url}}}) as stack:
+        ran = claude(stack.url, tmp_path, prompt, more=("--allowedTools", "WebSearch"))
+        records = stack.records()
+    assert ran.code == 0, ran.said[-2000:]
+    found = str(results(ran)[1]["content"])
+    assert "Weather in Oslo" in found
+    assert f"{service.url}/page" in found
+    assert "It rains." in found
+    assert [record["tools"] for record in records if "tools" in record] == [["search"]]
+
+
+@pytest.mark.parametrize("named", ["opus", "sonnet", "haiku"])
+def test_a_model_by_a_name_of_its_own(tmp_path: Path, named: str) -> None:
+    """The line has a variable for each."""
+    settings = {"CLAUDE_CODE_MAX_CONTEXT_TOKENS": "50000", "CLAUDE_CODE_MAX_OUTPUT_TOKENS": "4000"}
+    with Stack((WORKER,)) as stack:
+        ran = claude(stack.url, tmp_path, conversation({"text": "Hi."}), more=("--model", named), settings=settings)
+        outcomes = {(record["model"], record["outcome"]) for record in stack.records()}
+    assert (ran.code, ran.events[-1]["result"]) == (0, "Hi.")
+    assert outcomes == {("m", "ok")}
+    (usage,) = ran.events[-1]["modelUsage"].values()
+    assert usage["contextWindow"] == 50_000

@@ -16,7 +16,7 @@ LINES = {
     "gateway/app": 1380,
     "gateway/auth": 1240,
     "gateway/backends": 1900,
-    "gateway/cli": 1540,
+    "gateway/cli": 1700,
     "gateway/config": 3340,
     "gateway/console": 1200,
     "gateway/core": 2940,

@@ -1,0 +1,159 @@
+"""`dragoman clients`: the environment, the configuration file or the code by which a client calls the gateway.
+
+The table of docs/clients.md has the same lines, for `make run`; a test compares them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from gateway.cli import CommandError
+
+ADDRESS, MODEL = "http://127.0.0.1:8080", "smollm2"
+"""The gateway and the model in the lines, for which others are put."""
+
+
+class Client(NamedTuple):
+    """title: as in docs/clients.md. line: what it needs."""
+
+    title: str
+    line: str
+
+
+# ruff: noqa: E501
+CLIENTS: Mapping[str, Client] = {
+    "claude-code": Client(
+        "Claude Code",
+        "ANTHROPIC_BASE_URL=http://127.0.0.1:8080 ANTHROPIC_AUTH_TOKEN=none ANTHROPIC_MODEL=smollm2 ANTHROPIC_DEFAULT_HAIKU_MODEL=smollm2 ANTHROPIC_DEFAULT_SONNET_MODEL=smollm2 ANTHROPIC_DEFAULT_OPUS_MODEL=smollm2",
+    ),
+    "codex": Client(
+        "Codex",
+        'DRAGOMAN_KEY=none codex -m smollm2 -c model_provider=dragoman -c \'model_providers.dragoman={name="dragoman", base_url="http://127.0.0.1:8080/v1", env_key="DRAGOMAN_KEY", wire_api="responses"}\'',
+    ),
+    "opencode": Client(
+        "opencode",
+        'OPENCODE_CONFIG_CONTENT=\'{"provider":{"dragoman":{"npm":"@ai-sdk/openai-compatible","options":{"baseURL":"http://127.0.0.1:8080/v1","apiKey":"none"},"models":{"smollm2":{}}}}}\' opencode -m dragoman/smollm2',
+    ),
+    "qwen-code": Client(
+        "Qwen Code",
+        "OPENAI_BASE_URL=http://127.0.0.1:8080/v1 OPENAI_API_KEY=none OPENAI_MODEL=smollm2 qwen --auth-type openai",
+    ),
+    "continue": Client(
+        "Continue, in its config.yaml",
+        '{name: dragoman, version: 1.0.0, schema: v1, models: [{name: smollm2, model: smollm2, provider: openai, apiBase: "http://127.0.0.1:8080/v1", apiKey: none, capabilities: [tool_use]}]}',
+    ),
+    "cline": Client("Cline", "cline auth openai -b http://127.0.0.1:8080/v1 -k none -m smollm2"),
+    "openai-variable": Client("any that reads OpenAI's variable", "OPENAI_BASE_URL=http://127.0.0.1:8080/v1"),
+    "azure-openai-variable": Client("any that reads Azure OpenAI's", "AZURE_OPENAI_ENDPOINT=http://127.0.0.1:8080"),
+    "ollama-variable": Client("any that reads Ollama's", "OLLAMA_HOST=http://127.0.0.1:8080"),
+    "anthropic-python": Client("Anthropic", 'Anthropic(base_url="http://127.0.0.1:8080", api_key="none")'),
+    "anthropic-node": Client("Anthropic (Node)", 'new Anthropic({ baseURL: "http://127.0.0.1:8080", apiKey: "none" })'),
+    "langchain-anthropic": Client(
+        "LangChain, Anthropic", 'ChatAnthropic(base_url="http://127.0.0.1:8080", api_key="none", model="smollm2")'
+    ),
+    "ai-sdk-anthropic": Client(
+        "AI SDK, Anthropic (Node)",
+        'createAnthropic({ baseURL: "http://127.0.0.1:8080/v1", apiKey: "none" })("smollm2")',
+    ),
+    "openai-python": Client("OpenAI, Responses", 'OpenAI(base_url="http://127.0.0.1:8080/v1", api_key="none")'),
+    "openai-node": Client(
+        "OpenAI, Responses (Node)", 'new OpenAI({ baseURL: "http://127.0.0.1:8080/v1", apiKey: "none" })'
+    ),
+    "openai-agents-sdk": Client(
+        "OpenAI Agents SDK",
+        'RunConfig(model="smollm2", model_provider=OpenAIProvider(base_url="http://127.0.0.1:8080/v1", api_key="none"), tracing_disabled=True)',
+    ),
+    "langchain-responses": Client(
+        "LangChain, Responses",
+        'ChatOpenAI(base_url="http://127.0.0.1:8080/v1", api_key="none", model="smollm2", use_responses_api=True)',
+    ),
+    "ai-sdk-openai": Client(
+        "AI SDK, OpenAI (Node)", 'createOpenAI({ baseURL: "http://127.0.0.1:8080/v1", apiKey: "none" })("smollm2")'
+    ),
+    "azure-openai": Client(
+        "OpenAI, for Azure",
+        'AzureOpenAI(azure_endpoint="http://127.0.0.1:8080", api_version="2024-10-21", api_key="none")',
+    ),
+    "azure-openai-node": Client(
+        "OpenAI, for Azure (Node)",
+        'new AzureOpenAI({ endpoint: "http://127.0.0.1:8080", apiVersion: "2024-10-21", apiKey: "none" })',
+    ),
+    "ollama-python": Client("Ollama", 'Client(host="http://127.0.0.1:8080")'),
+    "ollama-node": Client(
+        "Ollama (Node)", 'new Ollama({ host: "http://127.0.0.1:8080", headers: { authorization: "Bearer none" } })'
+    ),
+    "langchain-ollama": Client("LangChain, Ollama", 'ChatOllama(base_url="http://127.0.0.1:8080", model="smollm2")'),
+    "ai-sdk-ollama": Client(
+        "AI SDK, Ollama (Node)",
+        'createOllama({ baseURL: "http://127.0.0.1:8080/api", headers: { authorization: "Bearer none" } })("smollm2")',
+    ),
+    "huggingface-tgi": Client("Hugging Face, TGI", 'InferenceClient(model="http://127.0.0.1:8080/tgi", token="none")'),
+    "text-generation": Client(
+        "text-generation", 'Client("http://127.0.0.1:8080/tgi", headers={"Authorization": "Bearer none"})'
+    ),
+    "cohere": Client("Cohere", 'ClientV2(base_url="http://127.0.0.1:8080", api_key="none")'),
+}
+# Client -> what tells it the model's context, in tokens.
+_WINDOWS = {"claude-code": "CLAUDE_CODE_MAX_CONTEXT_TOKENS={tokens}", "codex": "-c model_context_window={tokens}"}
+_NOTES = {
+    "claude-code": (
+        "ANTHROPIC_MODEL is the model of the session. The three ANTHROPIC_DEFAULT_..._MODEL are what it asks for instead of",
+        "haiku (titles, subagents with `model: haiku`), sonnet and opus: without them these are Claude's own names, and a 404",
+        "unless the model has the alias `claude-*`.",
+        "CLAUDE_CODE_MAX_CONTEXT_TOKENS is the model's context (--max-context): without it a name that it does not know counts",
+        "as 1,000,000 tokens, and it compacts its session only when the prompt was refused. CLAUDE_CODE_MAX_OUTPUT_TOKENS",
+        "is the longest reply (32,000 without it).",
+    ),
+    "codex": (
+        "model_context_window is the model's context (--max-context): Codex compacts its session before it is full.",
+    ),
+}
+_MODEL_NAME = re.compile(r"[A-Za-z0-9._:/@+-]{1,200}")
+_URL = re.compile(r"https?://[A-Za-z0-9._:\[\]-]+(/[A-Za-z0-9._~/-]*)?")
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="NAME", nargs="?", choices=[*CLIENTS], help="a client (default: list them all)")
+    parser.add_argument("--model", default=MODEL, help=f"the model that it asks for (default: {MODEL})")
+    parser.add_argument("--gateway", metavar="URL", default=ADDRESS, help=f"the gateway (default: {ADDRESS})")
+    parser.add_argument(
+        "--max-context",
+        metavar="N",
+        type=int,
+        help="the model's context in tokens, for claude-code and codex (default: none)",
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    if options.name is None:
+        wide = max(map(len, CLIENTS))
+        for name, client in CLIENTS.items():
+            print(f"{name:{wide}}  {client.title}")
+        return 0
+    for line in lines(options.name, options.model, options.gateway.rstrip("/"), options.max_context):
+        print(line)
+    return 0
+
+
+def lines(name: str, model: str, gateway: str, max_context: int | None = None) -> list[str]:
+    """The line that the client `name` needs, and comments on it. Raises CommandError for a value that a
+    shell or a file could read as something else."""
+    if not _MODEL_NAME.fullmatch(model):
+        raise CommandError("--model must be letters, digits and . _ : / @ + - only")
+    if not _URL.fullmatch(gateway):
+        raise CommandError("--gateway must be a URL such as https://llm.example.com, without a query")
+    line = CLIENTS[name].line.replace(ADDRESS, gateway).replace(MODEL, model)
+    if max_context is not None:
+        if name not in _WINDOWS or max_context < 1:
+            raise CommandError(f"--max-context is a number of tokens, for {' and '.join(_WINDOWS)} only")
+        line += " " + _WINDOWS[name].format(tokens=max_context)
+    mark = "//" if "new " in line or line.startswith("create") else "#"
+    found = [line, *(f"{mark} {note}" for note in _NOTES.get(name, ()))]
+    if MODEL not in CLIENTS[name].line:
+        found.append(f"{mark} Each request names the model: {model}")
+    if "none" in line:
+        found.append(f"{mark} With keys, put yours for `none`.")
+    return found
