@@ -10,8 +10,11 @@ from typing import Any
 
 import httpx
 import pytest
+import yaml
 
-from tests.harness import Stack
+from gateway.config import ConfigError, plain_secrets
+from gateway.tools import WebTools
+from tests.harness import Stack, load_text
 from tests.pipeline.test_other_models import fleet
 from tests.standins.web import Web, web
 
@@ -292,3 +295,59 @@ def test_many_at_once_do_not_mix(stack: Stack, stream: bool) -> None:
         assert message["content"][0]["input"] == {"query": f"q{number}"}
         assert message["content"][-1]["text"] == f"Answer {number}."
     assert len(found) == 8
+
+
+def test_a_server_of_another_make_sees_the_same(service: Web) -> None:
+    """By plain ASGI: what is said between rounds is carried, too."""
+
+    def plain(app: Any) -> Any:
+        async def served(scope: Any, receive: Any, send: Any) -> None:
+            await app({**scope, "extensions": {}}, receive, send)
+
+        return served
+
+    rounds = {"text": "Look.", "tool_calls": [call("web_search", query="a")]}, {"text": "It rains."}
+    with Stack(config=tools(service), wrap=plain) as stack:
+        message = post(stack, asked(*rounds), stream=True)
+    kinds = [block["type"] for block in message["content"]]
+    assert kinds == ["text", "server_tool_use", "web_search_tool_result", "text"]
+    assert message["stop_reason"] == "end_turn"
+
+
+def test_a_reload_keeps_the_tools_or_takes_new_ones(stack: Stack, service: Web) -> None:
+    def current() -> WebTools | None:
+        return stack.gateway.deployment.services.tools
+
+    before = current()
+    assert before is not None
+    stack.run(stack.gateway.reload(stack.config({"relay": {"keepalive_s": 9}})))
+    assert current() is before
+    stack.run(stack.gateway.reload(stack.config({"tools": {"web_search": {"url": service.url, "max_uses": 1}}})))
+    assert current() is not before
+    stack.run(stack.gateway.reload(stack.config({"tools": None})))
+    assert current() is None
+    reply = httpx.post(stack.url + "/v1/messages", json=asked({"text": "No."}, tools=[SEARCH, OWN]))
+    assert "tools.web_search" in reply.headers["x-dragoman-dropped"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "fault"),
+    [
+        ({"url": "ftp://x"}, "tools.web_search.url"),
+        ({"url": "http://x", "path": "/search"}, "tools.web_search.path"),
+        ({"url": "http://x", "headers": {"host": "y"}}, "tools.web_search.headers.host"),
+        ({"url": "http://x", "results": "a b"}, "tools.web_search.results"),
+        ({}, "tools.web_search.url"),
+    ],
+)
+def test_wrong_options_are_faults(wrong: dict[str, Any], fault: str) -> None:
+    with pytest.raises(ConfigError, match=fault):
+        load_text(yaml.safe_dump({"tools": {"web_search": wrong}}))
+
+
+def test_the_services_key_is_a_secret() -> None:
+    search = {"url": "http://x", "headers": {"X-Subscription-Token": "canary-key"}}
+    models = {"m": {"backend": "vllm", "workers": ["http://w"]}}
+    config = load_text(yaml.safe_dump({"models": models, "tools": {"web_search": search}}))
+    assert "canary-key" in plain_secrets(config)
+    assert "canary-key" not in repr(config)
