@@ -2,7 +2,7 @@
 
 Load: streams and plain requests in several dialects, of two teams; clients that leave; requests over limits, of the
 wrong form, and with fields that are dropped; workers that fail; prompts computed apart; workers that tell what they
-have cached; reloads, every second one refused.
+have cached; reloads, every second one refused; a key in the store.
 """
 
 from __future__ import annotations
@@ -22,6 +22,9 @@ import httpx
 import yaml
 from msgspec import Struct
 
+from gateway.admin import KeyStore
+from gateway.redis import connect
+from tests.admin.keys import put, stored
 from tests.chaos.house import CHAT, House, Process, chat, house, program, start
 from tests.chaos.link import Link
 from tests.monitoring.dashboards import FILES, filled, load
@@ -132,6 +135,9 @@ async def seen(enough: Callable[[Mapping[str, Any], Sequence[Series]], bool] = w
             return [worker.address for worker in at.workers]
 
         async with house(KEYS, config, 1, (WORKER, WORKER), front=other_workers) as at:
+            store = KeyStore("dragoman", 1000, lambda: connect(redis.settings))
+            await put(store, stored("made-later"))
+            await store.close()
             prometheus = await _prometheus(at)
             began = time.time()
             found = Seen({}, {}, {}, (began, began))
