@@ -176,7 +176,13 @@ class Stack:
                 self.admin_url = f"http://127.0.0.1:{admin.getsockname()[1]}"
                 operations = OperationsListener(self.gateway.operations, admin)
             self.server = Server(
-                self._wrap(self.gateway), self._listen, self.gateway.drain, nothing, self.gateway.refused, operations
+                self._wrap(self.gateway),
+                self._listen,
+                self.gateway.drain,
+                nothing,
+                self.gateway.refused,
+                self.gateway.opens_socket,
+                operations,
             )
             self.gateway.process.connections = lambda: len(self.server.server_state.connections)
             serving = asyncio.create_task(self.server.serve(sockets=[listener]))

@@ -14,20 +14,22 @@ from gateway.app.cors import Cors
 from gateway.app.deployment import Deployment
 from gateway.app.deployment_metrics import DeploymentMetrics
 from gateway.app.prepared import Prepared
-from gateway.app.routes import postable, router
+from gateway.app.routes import postable, router, sockets
 from gateway.app.services import Host, kept_keys
 from gateway.auth import read_keys
 from gateway.config import Available, Config, is_loopback
 from gateway.console import Console, Served, Watched
+from gateway.core.byte_budget import ByteBudget
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Headers, header_value
+from gateway.core.ports import CountedConnection, SocketSession
 from gateway.observe.exposition import content_type
 from gateway.observe.log import Log
 from gateway.observe.metrics import Metrics
 from gateway.observe.process import LoopLag, ProcessMetrics
 from gateway.observe.process_group import ProcessGroup
 from gateway.observe.tracing import installed
-from gateway.pipeline import Application, Receive, Scope, Send, request_id, send_whole
+from gateway.pipeline import Application, Receive, Scope, Send, Sockets, request_id, send_whole
 from gateway.server import HttpError
 
 KNOWN = Available(
@@ -67,6 +69,7 @@ class Gateway:
         for collector in (self.process, DeploymentMetrics(host.deployments)):
             self.metrics.registry.register(collector)
         self._reloading = asyncio.Lock()
+        self._sockets = Sockets()
         self._console = Console(self._watched, self.metrics.registry, group)
         self._install(Deployment(config, Prepared(config), host))
 
@@ -88,6 +91,8 @@ class Gateway:
         self._literal: dict[str, Application] = {
             path: self._cors.wrap(endpoint) for path, endpoint in paths.literal.items()
         }
+        self._sockets.endpoints = sockets(config, deployment.runtime)
+        self._sockets.most, self._sockets.idle_s = config.listen.max_sockets, config.listen.socket_idle_s
         own = {"/livez": _live, "/readyz": self._readyz}
         # Model names are shown only to operators: a client that may ask for one could find out the others.
         self._operations: dict[str, Application] = {**own, "/readyz": self._readyz_of_model}
@@ -158,6 +163,7 @@ class Gateway:
         self.metrics.draining.set(1)
         for state in self._host.deployments:
             state.runtime.active.draining = True
+        self._sockets.drain()
         relay = self.deployment.config.relay
         await asyncio.sleep(relay.notice_s)
         await self._idle(relay.drain_s - relay.notice_s)
@@ -194,6 +200,12 @@ class Gateway:
             await (self._router if endpoint is None else endpoint)(scope, receive, send)
         elif scope["type"] == "lifespan":
             await self._lifespan(receive, send)
+
+    def opens_socket(self, scope: Scope, connection: CountedConnection) -> tuple[SocketSession, ByteBudget] | None:
+        """As `core.ports.OpensSockets`. Browsers let any page open web sockets, and read what comes: only those that
+        may read replies can."""
+        origin = header_value(scope["headers"], b"origin")
+        return self._sockets.opens(scope, connection) if self._cors.allows(origin) else None
 
     async def operations(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The ASGI application of `metrics.listen`: the gateway's own paths, and no dialect's."""

@@ -63,6 +63,10 @@ class Cors:
         """The headers for browsers on the reply to a request with `headers`."""
         return self._reply_headers(header_value(headers, b"origin")) if self._origins else []
 
+    def allows(self, origin: bytes | None) -> bool:
+        """Whether a page of `origin` may read replies; None is no page."""
+        return origin is None or self._any or origin in self._origins
+
     def _reply_headers(self, origin: bytes | None) -> Headers:
         if origin is None:
             return [] if self._any else [_VARY]  # a cache must not give this reply to a page

@@ -90,8 +90,7 @@ def router(config: Config, runtime: Runtime) -> Paths:
     placed: dict[str, list[Endpoint]] = {}
     fallbacks: dict[str, list[_Candidate]] = {}
     for dialect in active_dialects(config):
-        default = config.dialect(dialect.name).default_model
-        default = config.resolve(default) if default is not None else None
+        default = _default_model(config, dialect)
         for path, methods in paths(dialect).items():
             if "GET" in methods:
                 methods = {**methods, "HEAD": methods["GET"]}
@@ -102,6 +101,21 @@ def router(config: Config, runtime: Runtime) -> Paths:
             fallbacks.setdefault(place, []).append((test, nothing))
     endpoints = {path: found[0] if len(found) == 1 else _SharedPath(found) for path, found in placed.items()}
     return Paths(endpoints, _Fallback(fallbacks))
+
+
+def _default_model(config: Config, dialect: Dialect) -> str | None:
+    default = config.dialect(dialect.name).default_model
+    return config.resolve(default) if default is not None else None
+
+
+def sockets(config: Config, runtime: Runtime) -> dict[str, Endpoint]:
+    """The POST that reads the messages of a web socket, by path. A path with parameters has none."""
+    return {
+        path: Endpoint(runtime, dialect, {"POST": routes["POST"]}, _default_model(config, dialect))
+        for dialect in active_dialects(config)
+        for path, routes in paths(dialect).items()
+        if "GET" in routes and routes["GET"].socket
+    }
 
 
 def templates(config: Config) -> Callable[[str], str]:

@@ -145,6 +145,7 @@ class _Serving:
             self._drain,
             self._reload,
             gateway.refused,
+            gateway.opens_socket,
             OperationsListener(gateway.operations, self._more[0]) if self._more else None,
         )
         gateway.process.connections = lambda: len(self._server.server_state.connections)

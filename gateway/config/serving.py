@@ -68,6 +68,10 @@ class Listen(Section):
     bound."""
     max_streams_per_key: Whole | None = Field(default=None, ge=1, le=1000000)
     """Most streamed replies of one key at once; more are answered 429. Absent: no bound."""
+    max_sockets: Whole = Field(default=1000, ge=0, le=1000000)
+    """Most web sockets at once; one more is answered 426, and its client then uses POST. 0: none are served."""
+    socket_idle_s: Seconds = Field(default=600.0, gt=0, le=3600)
+    """A web socket on which no response has been under way for this long is closed."""
     shed_lag_s: Seconds = Field(default=0.5, ge=0, le=60)
     """While the event loop is later than this, requests are answered 503, those of the lowest priority first; see
     docs/admission.md. 0: never."""

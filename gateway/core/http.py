@@ -58,6 +58,8 @@ class Request(Struct):
              `refuse` may set them
     stored on the client's side what is stored for this caller under the names that the dialect's `read` asked for
              (`NeedsStored`), None for a name that is not there; None where nothing is stored
+    lasts    on the client's side what is stored outlasts the connection
+    message  on the client's side it is a message of a web socket
     sealing  on the client's side gives what the caller's texts are sealed by; None while the caller is not known
     dropped  on the worker's side the names of what the client asked for and this request does not carry
     """
@@ -75,6 +77,8 @@ class Request(Struct):
     stored: Mapping[str, bytes | None] | None = None
     sealing: Callable[[], Sealing] | None = None
     dropped: tuple[str, ...] = ()
+    lasts: bool = True
+    message: bool = False
 
     def header(self, name: bytes) -> bytes | None:
         """The first value of `name` (lower-case), or None."""
@@ -128,6 +132,7 @@ class Route(Struct, frozen=True):
     name      what the dialect's `read` switches on
     absolute  the path is served as it is, without the dialect's prefixes
     open      needs no key, so its answer may hold only what everybody may know
+    socket    a web socket may be opened here, whose messages are requests of the POST at this path
     when      which requests are meant, where another dialect has the same method and path; None: all that pass no
               other one's test
     """
@@ -137,6 +142,7 @@ class Route(Struct, frozen=True):
     name: str
     absolute: bool = False
     open: bool = False
+    socket: bool = False
     when: HeaderTest | None = None
 
 

@@ -11,7 +11,8 @@ backend forwards them, so that unknown nested fields are not lost.
 `model_hints` are model names from the path and the headers. The first one that the gateway serves is the model; if it
 serves none, `model` decides. `view` is the dialect's own name for the form of the reply; only the dialect reads it.
 
-`to_store` is what the dialect wants stored for this caller, by name, once the reply is complete. `memo` is an object
+`to_store` is what the dialect wants stored for this caller, by name, once the reply is complete; without
+`stores` only its connection keeps it. `memo` is an object
 of the dialect, by which it writes the reply. Copies of an operation share it: it is one for all models that are asked.
 
 `cache_key` is the client's name for prompts that share a beginning, where the dialect has one that reaches no worker.
@@ -252,6 +253,7 @@ class Operation(Struct, kw_only=True):
     salt: str | None = None
     memo: object = None
     to_store: Mapping[str, bytes] | None = None
+    stores: bool = True
     cache_key: str | None = None
 
 

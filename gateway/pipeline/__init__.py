@@ -22,6 +22,7 @@ reply.py        what the client has seen: headers, keep-alives, whether anything
 pump.py         a worker's stream on its way through a lane to the client
 response_store.py  what clients refer to later
 client.py       the client's connection: plain ASGI (the reference) and direct
+sockets.py      web sockets: messages as requests
 offload.py      long steps of large requests, in a thread
 """
 
@@ -30,6 +31,7 @@ from gateway.pipeline.models import ServedModel
 from gateway.pipeline.request_ids import request_id
 from gateway.pipeline.run import Endpoint
 from gateway.pipeline.runtime import ActiveRequests, Runtime
+from gateway.pipeline.sockets import Sockets
 
 __all__ = [
     "ActiveRequests",
@@ -40,6 +42,7 @@ __all__ = [
     "Scope",
     "Send",
     "ServedModel",
+    "Sockets",
     "request_id",
     "send_whole",
 ]

@@ -62,9 +62,9 @@ class Storing(Watcher):
 
     def settled(self, call: Call) -> None:
         op = call.op
-        if op is not None and op.to_store is not None:
-            texts, op.to_store = op.to_store, None
-            self._store.put(call.principal.tenant, texts)
+        if op is not None and op.to_store is not None and op.stores and self not in call.notes:
+            call.notes[self] = True  # a reply is settled more than once
+            self._store.put(call.principal.tenant, op.to_store)
 
 
 class PromptLog(Watcher):

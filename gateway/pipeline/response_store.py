@@ -30,7 +30,7 @@ _SHARE = 16
 _AT_ONCE = 16
 
 
-class ResponseStore(Protocol):
+class StoredTexts(Protocol):
     async def size(self, owner: str, names: Iterable[str]) -> int:
         """The bytes of the texts of `names` together. Raises GatewayError(OVERLOADED) if that cannot be found out."""
         ...
@@ -39,6 +39,8 @@ class ResponseStore(Protocol):
         """The text of each of `names`, None for one that is not there. Raises as `size`."""
         ...
 
+
+class ResponseStore(StoredTexts, Protocol):
     async def remove(self, owner: str, names: Iterable[str]) -> None:
         """Forgets what has one of `names`. Raises GatewayError(OVERLOADED) if that cannot be done now."""
         ...

@@ -25,6 +25,7 @@ from gateway.pipeline.other_models import CONTEXT_LENGTH, NONE, SPLIT, OtherMode
 from gateway.pipeline.quarantine import CODE as QUARANTINED
 from gateway.pipeline.reply import ClientReply
 from gateway.pipeline.request_ids import given_context, given_id, new_id
+from gateway.pipeline.response_store import StoredTexts
 from gateway.pipeline.runtime import Runtime
 from gateway.pipeline.strategies import attempts_for
 from gateway.translation.ability import refuse_beyond
@@ -303,14 +304,18 @@ class RequestHandler:
 
     async def _read_with(self, names: tuple[str, ...]) -> Op | ListModels | AnsweredFromStore:
         """The request as the dialect reads it with the stored texts of `names`."""
-        request, call, store = self.request, self.call, self.runtime.response_store
-        assert store is not None  # without one no dialect refers to stored texts
+        request, call, store = self.request, self.call, self._responses()
         owner = call.principal.tenant
         await self._hold_stored(await store.size(owner, names))
         request.stored = stored = await store.get(owner, names)
         if call.share is None and any(is_heavy(text) for text in stored.values() if text is not None):
             await self._admit_large()
         return self.endpoint.dialect.read(request) if call.share is None else await self._read_large()
+
+    def _responses(self) -> StoredTexts:
+        store = self.runtime.response_store
+        assert store is not None  # without one no dialect refers to stored texts
+        return store
 
     async def _admit_large(self) -> None:
         """Called before anything that may take long is done for the request. Raises GatewayError if a stage refuses."""

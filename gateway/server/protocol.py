@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Callable
 from itertools import chain
 from operator import itemgetter
 from typing import Any
@@ -14,6 +15,7 @@ from uvicorn import Config
 from uvicorn.server import ServerState
 
 from gateway.config import Listen
+from gateway.core.ports import OpensSockets
 from gateway.light_task import LightTask
 from gateway.server.connection import BETWEEN, BODY, HEAD, LARGE_READ_BYTES, SKIPPED, ClientConnection, Turns
 from gateway.server.cycle import RequestCycle
@@ -43,7 +45,8 @@ class HttpProtocol(ClientConnection):
     many requests a client sends at once. RFC 9112 says what is a request; the parser is llhttp's, strict.
     """
 
-    __slots__ = ("_fruitless", "_known", "_line", "_resumed", "_steps", "_tail", "_target", "parser")
+    __slots__ = ("_fruitless", "_known", "_line", "_resumed", "_socket", "_steps", "_tail", "_target", "parser")
+    opens: OpensSockets
 
     def __init__(
         self,
@@ -61,6 +64,7 @@ class HttpProtocol(ClientConnection):
         self._fruitless = 0  # bytes since the parser last made something of them
         self._steps = 0
         self._known: KnownHead | None = None
+        self._socket: Callable[[bytes], None] | None = None  # begins the web socket that the head asked for
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
@@ -166,8 +170,12 @@ class HttpProtocol(ClientConnection):
         try:
             self.parser.feed_data(piece)
         except httptools.HttpParserUpgrade as offer:
+            end = int(offer.args[0])
+            if self._socket is not None:
+                self._hand_over(self._socket, bytes(data[at + end :]))
+                return len(data) - at
             self._decline()
-            return int(offer.args[0])
+            return end
         if one_message and self._part is BETWEEN and self.running is not None:
             self._remember(piece, self.running)
         if self._part is HEAD and len(self.headers) > self.listen.max_header_count:
@@ -216,6 +224,30 @@ class HttpProtocol(ClientConnection):
             self._resumed = True
             self.parser.feed_data(b"POST / HTTP/1.1\r\n%b\r\n" % framing)
             self._resumed = False
+
+    def _take_up(self, scope: dict[str, Any]) -> bool:
+        """Whether the request in `scope` opens a web socket: those of other paths are answered as HTTP, and so is what
+        the application refuses."""
+        if scope["method"] != "GET" or self.draining or self._framing() or (opened := self.opens(scope, self)) is None:
+            return False
+        from gateway.server.socket import SocketConnection, handshake
+
+        protocol = handshake(self.headers, self.listen.max_body_bytes)
+        if protocol is None:
+            return False
+        session, room = opened
+        self._socket = lambda rest: SocketConnection(self, protocol, room).begin(session, rest)
+        return True
+
+    def _hand_over(self, begin: Callable[[bytes], None], rest: bytes) -> None:
+        """This connection is a web socket's from now on. rest: what has come behind the handshake."""
+        self._discarding = True
+        self.connections.discard(self)
+        for timer in (self._timer, self._stall):
+            if timer is not None:
+                timer.cancel()
+        self.parser = self._socket = None
+        begin(rest)
 
     def _framing(self) -> bytes:
         return b"".join(
@@ -289,6 +321,8 @@ class HttpProtocol(ClientConnection):
             "query_string": query,
             "headers": self.headers,
         }
+        if self.parser.should_upgrade() and self._take_up(scope):
+            return
         keep_alive = version != "1.0" and not self.draining and self.parser.should_keep_alive()
         self._start(RequestCycle(self, scope, keep_alive, awaits_100))
 
@@ -373,7 +407,12 @@ def decoded(path: str) -> str:
     )
 
 
-def protocol_class(listen: Listen, refused: RefusalHeaders) -> type[HttpProtocol]:
+def no_sockets(*_: object) -> None:
+    """Opens none."""
+
+
+def protocol_class(listen: Listen, refused: RefusalHeaders, opens: OpensSockets = no_sockets) -> type[HttpProtocol]:
     """The protocol for uvicorn's `http=` with these limits."""
     members = {"__slots__": (), "listen": listen, "refused": staticmethod(refused), "turns": Turns()}
+    members["opens"] = staticmethod(opens)
     return type("Protocol", (HttpProtocol,), members)

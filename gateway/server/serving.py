@@ -15,7 +15,8 @@ from msgspec import Struct
 from uvicorn.server import ServerState
 
 from gateway.config import Listen
-from gateway.server.protocol import HttpProtocol, protocol_class
+from gateway.core.ports import OpensSockets
+from gateway.server.protocol import HttpProtocol, no_sockets, protocol_class
 from gateway.server.refusal import RefusalHeaders
 
 _OPERATIONS = Listen(max_connections=100)
@@ -44,9 +45,10 @@ class Server(uvicorn.Server):
         drain: Callable[[], Awaitable[None]],
         reload: Callable[[], Awaitable[None]],
         refused: RefusalHeaders,
+        opens: OpensSockets = no_sockets,
         operations: OperationsListener | None = None,
     ) -> None:
-        super().__init__(_config(app, protocol_class(listen, refused), listen.keep_alive_s))
+        super().__init__(_config(app, protocol_class(listen, refused, opens), listen.keep_alive_s))
         self._operations = operations
         self._operations_state = ServerState()
         self._drain = drain

@@ -8,7 +8,7 @@ from __future__ import annotations
 from gateway.core.continuation import Partial
 from gateway.core.ports.account import Charge, Observer, RateLimiter, RequestRecord, RequestTrace, Tracer
 from gateway.core.ports.backend import BEYOND, UNKNOWN, Ask, Backend, Capabilities, Facts, Gauges, Handover, Resumption
-from gateway.core.ports.client import CountedConnection, Downstream
+from gateway.core.ports.client import CountedConnection, Downstream, OpensSockets, Socket, SocketSession
 from gateway.core.ports.dialect import (
     Dialect,
     Lane,
@@ -16,6 +16,7 @@ from gateway.core.ports.dialect import (
     ServerTools,
     ServerToolWriter,
     Settings,
+    SocketWire,
     StreamReader,
     StreamWriter,
 )
@@ -40,6 +41,7 @@ __all__ = [
     "Lane",
     "Moves",
     "Observer",
+    "OpensSockets",
     "Partial",
     "Passthrough",
     "Pool",
@@ -50,6 +52,9 @@ __all__ = [
     "ServerToolWriter",
     "ServerTools",
     "Settings",
+    "Socket",
+    "SocketSession",
+    "SocketWire",
     "StreamReader",
     "StreamWriter",
     "Tracer",

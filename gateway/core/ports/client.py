@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Coroutine, Iterable, MutableMapping
+from typing import Any, Protocol
 
+from gateway.core.byte_budget import ByteBudget
 from gateway.core.http import Headers
 
 
@@ -72,3 +73,30 @@ class Downstream(Protocol):
 
     def release(self) -> None:
         """Ends the handler's use of the connection. Call it once, at the end."""
+
+
+class Socket(Protocol):
+    """One web socket of a client. Bytes are whole messages of text; a client's binary ones are the same.
+
+    gone  it is closed, or closing: nothing more is sent or received
+    """
+
+    @property
+    def gone(self) -> bool: ...
+
+    async def receive(self) -> bytes | None:
+        """The client's next message; None once it is gone. Until it is called no further message is read."""
+
+    async def send(self, messages: Iterable[bytes]) -> None:
+        """Waits while the client reads too slowly. A message to one that is gone is dropped."""
+
+    def close(self, code: int, reason: str) -> None:
+        """Ends it in order. code: of RFC 6455. Idempotent."""
+
+
+SocketSession = Callable[[Socket], Coroutine[Any, Any, None]]
+"""What happens on a web socket, from its handshake until it is gone."""
+
+OpensSockets = Callable[[MutableMapping[str, Any], CountedConnection], tuple[SocketSession, ByteBudget] | None]
+"""Called with the ASGI scope of a GET that asks for a web socket, and its connection. Returns what happens on it, and
+the room for its large messages; None if the request is to be answered as HTTP."""

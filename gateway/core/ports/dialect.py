@@ -141,6 +141,23 @@ class StreamReader(Protocol):
     def eof(self) -> Iterable[Event]: ...
 
 
+class SocketWire(Protocol):
+    """The messages of a dialect's web sockets.
+
+    A client's message is a request, read as the body of a POST whose reply is streamed. Requests of one lane, by the
+    client's name for it ("" without one), are answered one after the other.
+    """
+
+    def lane(self, message: bytes) -> str:
+        """The lane of a message, whatever else is wrong with that. Takes time for a large one."""
+
+    def events(self, frames: list[bytes], lane: str) -> list[bytes]:
+        """The messages for whole frames of the streamed reply."""
+
+    def refusal(self, status: int, headers: Headers, body: bytes, lane: str) -> bytes:
+        """The message for a reply that is not streamed: an error."""
+
+
 class Passthrough(Protocol):
     """The passthrough lane of a dialect, for backends that answer in its clients' own wire."""
 
@@ -165,6 +182,7 @@ class Dialect(Protocol):
     errors    Kind -> (status, type, code), for every Kind
     key_header  where its clients send their key: in `authorization` behind `Bearer`, in any other alone
     key_query   the parameter of the query in which they may send it instead, or b""
+    socket    the messages of its web sockets, None without any
     passthrough  its passthrough lanes, by the wire (`Backend.reply_wire`) that each relays; most dialects have none
     """
 
@@ -177,6 +195,7 @@ class Dialect(Protocol):
     errors: Mapping[Kind, tuple[int, str, str]]
     key_header: bytes
     key_query: bytes
+    socket: SocketWire | None
     passthrough: Mapping[str, Passthrough]
 
     def read(self, request: Request) -> Op | ListModels | AnsweredFromStore:

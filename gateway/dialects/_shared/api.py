@@ -10,7 +10,7 @@ from gateway.core.fields import ExtrasPolicy, body_members
 from gateway.core.http import Request, Response
 from gateway.core.lifecycle import Detokenized, Embeddings, Reply, Scores, TokenCount, Tokens, WholeReply
 from gateway.core.messages import Chat, Complete, Extra, Generate, KindOfServerTool, ListModels, ModelCard, Op
-from gateway.core.ports import Dialect, Passthrough, StreamWriter
+from gateway.core.ports import Dialect, Passthrough, SocketWire, StreamWriter
 from gateway.dialects._shared.rows import ignored_members
 from gateway.wire.json import settle_unknown
 from gateway.wire.openai.replies import refusals
@@ -43,6 +43,7 @@ class Api(Dialect):
     errors: Errors = refusals.ERRORS
     key_header = b"authorization"
     key_query = b""
+    socket: SocketWire | None = None
     passthrough: Mapping[str, Passthrough] = {}
     lists: Mapping[str, Callable[[Sequence[ModelCard]], Response]] = {}
     known: ClassVar[Mapping[str, frozenset[str]]]

@@ -13,8 +13,9 @@ from gateway.dialects._shared.api import Api
 from gateway.dialects.responses import replies, streams
 from gateway.dialects.responses.conversation import Given
 from gateway.dialects.responses.fields import EXAMPLES, FIELDS
+from gateway.dialects.responses.messages import Messages, take_envelope
 from gateway.dialects.responses.replies import NO_SOCKET, refuse
-from gateway.dialects.responses.requests import read_chat, read_compaction, read_count
+from gateway.dialects.responses.requests import only_read, read_chat, read_compaction, read_count
 from gateway.dialects.responses.stored import ROUTES, read_kept
 from gateway.wire.json import members, require_json, whole_numbers
 from gateway.wire.openai.operations import name_deployment
@@ -39,8 +40,9 @@ class Responses(Api):
         *_everywhere("GET", "/{response}/input_items", "asked"),
         *_everywhere("POST", "/{response}/cancel", "cancel"),
         Route("POST", "/v1/responses/input_tokens", "count"),
-        # Codex and `client.responses.connect()` try a web socket first, and then POST.
-        Route("GET", "/v1/responses", "socket"),
+        # Codex and `client.responses.connect()`. Without a web socket they use POST.
+        Route("GET", "/v1/responses", "socket", socket=True),
+        Route("GET", "/openai/responses", "socket", absolute=True, socket=True),
         # The AI SDK's `useDeploymentBasedUrls`.
         Route("POST", "/openai/deployments/{deployment}/responses", "chat", absolute=True),
         Route("POST", "/openai/v1/deployments/{deployment}/responses", "chat", absolute=True),
@@ -49,22 +51,25 @@ class Responses(Api):
     refuse = staticmethod(refuse)
     write_reply = staticmethod(replies.write)
     write_count = staticmethod(replies.write_count)
-    writer = staticmethod(streams.StreamWriter)
+    writer = staticmethod(streams.writer)
+    socket = Messages()
 
     @whole_numbers
     def read(self, request: Request) -> Op | AnsweredFromStore:
         if request.route == "socket":
-            message = "web sockets are not served here: use POST"
+            message = "no web socket can be had here now: use POST"
             raise GatewayError(Kind.NO_METHOD, message, code=NO_SOCKET)
         if request.route in ROUTES:
             return read_kept(request)
         require_json(request)
         raw = members(request)
+        generate = not request.message or take_envelope(raw)
         name_deployment(request, raw)
         extra, dropped = self.settle(raw, "count" if request.route == "count" else "chat")
-        given = Given(Seal(request.sealing, b"reasoning"), request.stored, self.runs)
+        given = Given(Seal(request.sealing, b"reasoning"), request.stored, self.runs, request.lasts, request.message)
         if request.route == "count":
             return read_count(raw, extra, dropped, self.extras, given)
         if request.route == "compact":
             return read_compaction(raw, extra, dropped, self.extras, request.id, given)
-        return read_chat(raw, extra, dropped, self.extras, request.id, given)
+        op = read_chat(raw, extra, dropped, self.extras, request.id, given)
+        return op if generate else only_read(op)

@@ -37,12 +37,15 @@ _UNTOLD = ("type", "id", "status")
 
 
 class Given(Struct, frozen=True):
-    """The facts of a request that its body does not hold: the caller's seal for reasoning, `Request.stored`, and the
-    server tools that the gateway runs."""
+    """The facts of a request that its body does not hold: the caller's seal for reasoning; `Request.stored`; the server
+    tools that the gateway runs; whether what is stored outlasts the connection; whether the connection keeps the
+    response in any case."""
 
     seal: Seal
     stored: Mapping[str, bytes | None] | None = None
     runs: frozenset[KindOfServerTool] = frozenset()
+    lasts: bool = True
+    kept: bool = False
 
 
 class Conversation:
@@ -68,6 +71,8 @@ class Conversation:
         self._parts: list[Part] = []
         # Calls without an output so far; images in outputs; system messages between calls and their outputs.
         self._unanswered: set[str] = set()
+        # All calls, where the history is ours: no client can have left one out.
+        self._called: set[str] | None = set() if found.previous_response_id else None
         self._images: list[Part] = []
         self._held: list[Message] = []
         if isinstance(self.input, str):
@@ -189,8 +194,13 @@ class Conversation:
             raise wrong_at(place, f"a {item.type} needs a call_id and a name")
         self._assistant([ToolCall(item.call_id, self.box.name_of(item.name, item.namespace), arguments)])
         self._unanswered.add(item.call_id)
+        if self._called is not None:
+            self._called.add(item.call_id)
 
     def _said(self, item: ItemIn, place: str) -> None:
+        if self._called is not None and item.call_id not in self._called:
+            name = (item.call_id or "")[:64]
+            raise wrong_at(f"{place}.call_id", f"No tool call found for function call output with call_id {name}.")
         found = read_at(f"{place}.output", item.output, _output) if item.output != NULL else ""
         texts, media = divide(self._content(found, f"{place}.output"))
         self._end_leading()

@@ -46,9 +46,10 @@ class Asked(Struct):
     echo      the members of the reply that repeat the request, as JSON text without braces
     tools     the tools, to be found by every name that the model may use
     summary   whether reasoning is sent as a summary
+    silent    whether the response has no output
     compacts  whether the reply's text is a summary that stands for the conversation
     seal      seals reasoning, if the client asks for encrypted reasoning
-    items     the items that led to the response, if it is stored
+    items     the items that led to the response, if it is stored or kept
     beside    the items that stand beside the summary, in full; None unless the reply is a compacted conversation
     created   when the response began, in Unix seconds; 0 until the first event is sent
     events    the events of the stream that were sent before any worker began to answer
@@ -59,6 +60,7 @@ class Asked(Struct):
     tools: Toolbox
     summary: bool = False
     compacts: bool = False
+    silent: bool = False
     seal: Seal | None = None
     items: list[Raw] | None = None
     beside: list[bytes] | None = None
@@ -135,18 +137,28 @@ def _chat_of(
         left += [*_summary_only(op), *extra]
     else:
         left += _with_extra(op, constrain(op, extra))
-    stores = given.stored is not None and found.store is not False
+    stores = given.stored is not None and given.lasts and found.store is not False
+    keeps = stores or given.kept
     if found.store and not stores:
         left.append("store")
     op.dropped = tuple(left)
     wanted = given.seal if _SEALED in (found.include or ()) else None
-    items = as_items(talk.input) if stores else None
-    if stores:
+    items = as_items(talk.input) if keeps else None
+    op.stores = stores
+    if keeps:
         # A client may send one id with several requests. Their stored responses must not get one id.
         request_id = f"{request_id}-{secrets.token_hex(8)}"
-    op.memo = Asked(
-        request_id, _echo(raw, found, op, talk.box.described, stores), talk.box, summary, talk.compacts, wanted, items
-    )
+    told = _echo(raw, found, op, talk.box.described, stores)
+    op.memo = Asked(request_id, told, talk.box, summary, compacts=talk.compacts, seal=wanted, items=items)
+    return op
+
+
+def only_read(op: Chat) -> Chat:
+    """The same for a response without output: the worker reads the prompt, which its cache then has. It makes one
+    token, because no engine makes none; nothing forces that to be a call or of a form."""
+    op.max_output = 1
+    op.output = op.tool_choice = op.logprobs = None
+    asked(op).silent, asked(op).compacts = True, False
     return op
 
 

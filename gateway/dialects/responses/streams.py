@@ -310,5 +310,17 @@ class StreamWriter(EventWriter):
         return out + self._event("response.failed", response)
 
 
+class SilentWriter(StreamWriter):
+    """The stream of a response without output, whatever the worker makes."""
+
+    def write(self, event: Event) -> bytes:
+        return b"" if type(event) in (Delta, PartStart, PartEnd, Finish) else self.other(event)
+
+
+def writer(op: Generate) -> StreamWriter:
+    """What writes the stream of `op`."""
+    return SilentWriter(op) if asked(op).silent else StreamWriter(op)
+
+
 def _part_event(item: _Item, what: str) -> str:
     return f"response.{'reasoning_summary_part' if item.name is _SUMMARY else 'content_part'}.{what}"

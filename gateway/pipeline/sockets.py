@@ -1,0 +1,325 @@
+"""Web sockets: each message of a client is a request, answered as a POST at the same path is.
+
+Authentication, limits, records and metrics are those of a POST, by the configuration in force when the message comes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Coroutine, Iterable, Mapping
+from typing import Any
+
+from gateway.core.byte_budget import SMALL, ByteBudget
+from gateway.core.errors import Busy, GatewayError, Kind
+from gateway.core.http import Headers
+from gateway.core.messages import Op
+from gateway.core.ports import CountedConnection, Socket, SocketSession
+from gateway.pipeline.client import Receive, Scope, Send
+from gateway.pipeline.models import ServedModel
+from gateway.pipeline.offload import offload
+from gateway.pipeline.response_store import StoredTexts
+from gateway.pipeline.run import Endpoint, RequestHandler
+from gateway.wire.bulk import is_heavy
+
+# As OpenAI's: clients expect it, and reconnect.
+_LONGEST_S, _LIMIT = 3600.0, "websocket_connection_limit_reached"
+_MOST_LANES, _MOST_WAITING = 8, 32
+_DONE, _RESTART = 1000, 1012
+# Of the handshake alone. An id is one request's.
+_HANDSHAKE = (b"connection", b"upgrade", b"content-type", b"content-encoding", b"x-request-id")
+
+
+class Kept:
+    """The last response of each lane of one web socket, for the requests after it. A response that has no room in
+    memory is not kept: its client sends the whole conversation then."""
+
+    def __init__(self, budget: ByteBudget, most_bytes: int) -> None:
+        self._budget = budget
+        self._most_bytes = most_bytes
+        self._texts: dict[str, tuple[str, str, bytes]] = {}
+
+    def keep(self, lane: str, owner: str, name: str, text: bytes) -> None:
+        """In place of what the lane had."""
+        self._remove(lane)
+        size = _held(text)
+        if len(text) <= self._most_bytes and self._budget.take(size):
+            self._texts[lane] = owner, name, text
+
+    def find(self, owner: str, name: str) -> bytes | None:
+        return next((text for one, own, text in self._texts.values() if (one, own) == (owner, name)), None)
+
+    def forget(self, names: Iterable[str]) -> None:
+        for lane in [lane for lane, (_, name, _) in self._texts.items() if name in names]:
+            self._remove(lane)
+
+    def close(self) -> None:
+        for lane in list(self._texts):
+            self._remove(lane)
+
+    def _remove(self, lane: str) -> None:
+        if lane in self._texts:
+            self._budget.release(_held(self._texts.pop(lane)[2]))
+
+
+def _held(text: bytes) -> int:
+    """What of `text` counts in the budget of large bodies."""
+    return len(text) if len(text) > SMALL else 0
+
+
+class _Both:
+    """What a connection keeps, before what is stored for all."""
+
+    def __init__(self, kept: Kept, store: StoredTexts | None) -> None:
+        self._kept = kept
+        self._store = store
+
+    async def size(self, owner: str, names: Iterable[str]) -> int:
+        found = {name: self._kept.find(owner, name) for name in names}
+        more = [name for name, text in found.items() if text is None]
+        stored = await self._store.size(owner, more) if self._store is not None and more else 0
+        return stored + sum(len(text) for text in found.values() if text is not None)
+
+    async def get(self, owner: str, names: Iterable[str]) -> dict[str, bytes | None]:
+        found = {name: self._kept.find(owner, name) for name in names}
+        more = [name for name, text in found.items() if text is None]
+        return found | (await self._store.get(owner, more) if self._store is not None and more else {})
+
+
+class _Turn(RequestHandler):
+    """One message's request. Its response is kept for the next one, stored or not."""
+
+    _answered: Op | None = None
+    _referred: tuple[str, ...] = ()
+
+    def __init__(self, endpoint: Endpoint, scope: Scope, receive: Receive, send: Send, kept: Kept, lane: str) -> None:
+        super().__init__(endpoint, scope, receive, send)
+        self._kept = kept
+        self._lane = lane
+        self.request.message = True
+        self.request.stored = {}
+        self.request.lasts = self.runtime.response_store is not None
+
+    def _responses(self) -> StoredTexts:
+        return _Both(self._kept, self.runtime.response_store)
+
+    async def _read_with(self, names: tuple[str, ...]) -> Any:
+        self._referred = names
+        return await super()._read_with(names)
+
+    async def _ask(self, served: ServedModel) -> None:
+        self._answered = self.call.op
+        await super()._ask(served)
+
+    def keep(self) -> None:
+        """Called when it is over. A failed request takes what it went on from out of the connection's memory, as at
+        OpenAI: its client begins anew."""
+        op = self._answered
+        if op is not None and op.to_store:
+            self._kept.keep(self._lane, self.call.principal.tenant, *next(iter(op.to_store.items())))
+        elif self.record.outcome != "cancelled":
+            self._kept.forget(self._referred)
+
+
+class _Exchange:
+    """The plain ASGI of one request: its body is the message, its reply becomes messages."""
+
+    def __init__(self, message: bytes, session: _Session, lane: str) -> None:
+        self._body: bytes | None = message
+        self._session = session
+        self._lane = lane
+        self._left: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._status = 0
+        self._headers: Headers = []
+        self._rest = b""
+        self.ended = False
+
+    def leave(self) -> None:
+        if not self._left.done():
+            self._left.set_result(None)
+
+    async def receive(self) -> dict[str, Any]:
+        if self._body is None:
+            await self._left
+            return {"type": "http.disconnect"}
+        body, self._body = self._body, None
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def send(self, message: Mapping[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            self._status, self._headers = message["status"], message["headers"]
+            return
+        self.ended = not message.get("more_body", False)
+        self._rest += message.get("body", b"")
+        wire, socket = self._session.wire, self._session.socket
+        if self._status == 200:
+            *frames, self._rest = self._rest.split(b"\n\n")
+            await socket.send(wire.events(frames, self._lane))
+        elif self.ended:
+            await socket.send([wire.refusal(self._status, self._headers, self._rest, self._lane)])
+
+
+class _Session:
+    """One web socket: its lanes, each with the messages that wait for the one under way."""
+
+    def __init__(self, sockets: Sockets, endpoint: Endpoint, scope: Scope, socket: Socket) -> None:
+        assert endpoint.dialect.socket is not None
+        self.wire = endpoint.dialect.socket
+        self.socket = socket
+        self._sockets = sockets
+        self._endpoint = endpoint
+        runtime = endpoint.runtime
+        self._budget = runtime.body_budget
+        self._kept = Kept(self._budget, runtime.max_body_bytes)
+        headers = [one for one in scope["headers"] if one[0] not in _HANDSHAKE and not one[0].startswith(b"sec-")]
+        headers.append((b"content-type", b"application/json"))
+        self._scope: dict[str, Any] = {**scope, "method": "POST", "headers": headers}
+        self._lanes: dict[str, deque[bytes]] = {}
+        self._exchanges: set[_Exchange] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._clock = asyncio.get_running_loop().time
+        self._since = self._ends = self._clock()
+        self._ends += _LONGEST_S
+
+    async def run(self) -> None:
+        try:
+            while (message := await self._next()) is not None:
+                self._since = self._clock()
+                lane = ""
+                try:
+                    find = self.wire.lane
+                    lane = await offload(find, message) if is_heavy(message) else find(message)
+                    self._take(message, lane)
+                except GatewayError as error:
+                    await self._refuse(error, lane)
+        finally:
+            self.socket.close(_DONE, "")
+            for exchange in self._exchanges:
+                exchange.leave()
+            if self._tasks:
+                await asyncio.wait(self._tasks)
+            self._kept.close()
+            self._sockets.left(self)
+
+    async def _next(self) -> bytes | None:
+        """The next message; None once the client is gone, or has been idle for too long."""
+        while True:
+            now = self._clock()
+            ends = min(self._since + self._sockets.idle_s, self._ends)
+            if not self._lanes and ends <= now:
+                self.socket.close(_DONE, "idle for too long" if now < self._ends else "open for too long")
+            try:
+                async with asyncio.timeout(max(ends - now, 1.0)):
+                    return await self.socket.receive()
+            except TimeoutError:
+                pass
+
+    def _take(self, message: bytes, lane: str) -> None:
+        """Answers it, or lets it wait. Raises GatewayError if it cannot be taken."""
+        if self._clock() >= self._ends:
+            text = "this web socket has reached its limit of 60 minutes: open another one"
+            raise GatewayError(Kind.BAD_REQUEST, text, code=_LIMIT)
+        if sum(map(len, self._lanes.values())) >= _MOST_WAITING:
+            text = f"no more than {_MOST_WAITING} messages may wait on one web socket"
+            raise Busy(text, "too_many_messages", 1.0)
+        waiting = self._lanes.get(lane)
+        if waiting is None and len(self._lanes) >= _MOST_LANES:
+            text = f"no more than {_MOST_LANES} responses may be under way on one web socket"
+            raise GatewayError(Kind.BAD_REQUEST, text, param="stream_id", code="websocket_stream_limit_reached")
+        if size := _held(message):
+            self._budget.reserve(size)
+        if waiting is not None:
+            waiting.append(message)
+            return
+        self._lanes[lane] = waiting = deque((message,))
+        task = asyncio.get_running_loop().create_task(self._answer_all(lane, waiting))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _answer_all(self, lane: str, waiting: deque[bytes]) -> None:
+        try:
+            while waiting:
+                message = waiting.popleft()
+                self._budget.release(_held(message))
+                if not self.socket.gone:
+                    await self._answer(message, lane)
+        finally:
+            del self._lanes[lane]
+            self._since = self._clock()
+            if self._sockets.draining:
+                self.drain()
+
+    async def _answer(self, message: bytes, lane: str) -> None:
+        endpoint = self._sockets.endpoints.get(self._scope["path"])
+        if endpoint is None:  # since a reload there are none here
+            self.socket.close(_RESTART, "web sockets are not served here any more")
+            return
+        length = (b"content-length", b"%d" % len(message))
+        scope = {**self._scope, "headers": [*self._scope["headers"], length]}
+        exchange = _Exchange(message, self, lane)
+        self._exchanges.add(exchange)
+        turn = _Turn(endpoint, scope, exchange.receive, exchange.send, self._kept, lane)
+        try:
+            await turn.run()
+        finally:
+            self._exchanges.discard(exchange)
+            turn.keep()
+        if not exchange.ended:
+            await self._refuse(GatewayError(Kind.INTERNAL, "the response was cut off"), lane)
+
+    async def _refuse(self, error: GatewayError, lane: str) -> None:
+        response, _ = self._endpoint.dialect.refuse(error, None, None)
+        await self.socket.send([self.wire.refusal(response.status, response.headers, response.body, lane)])
+        if error.code == _LIMIT and not self._lanes:
+            self.socket.close(_DONE, "open for too long")
+
+    def drain(self) -> None:
+        """Closes it, unless a response is under way: then behind that."""
+        if not self._lanes:
+            self.socket.close(_RESTART, "the gateway is shutting down")
+
+
+class Sockets:
+    """The web sockets that are open.
+
+    endpoints  the POST that reads the messages, by path
+    most       how many may be open at once
+    idle_s     for so many seconds one may be open without a response under way
+    """
+
+    def __init__(self) -> None:
+        self.endpoints: Mapping[str, Endpoint] = {}
+        self.most = 0
+        self.idle_s = 0.0
+        self.draining = False
+        self._open: set[_Session] = set()
+
+    def opens(self, scope: Scope, connection: CountedConnection) -> tuple[SocketSession, ByteBudget] | None:
+        """As `core.ports.OpensSockets`. A caller who may not have one, or is not known, gets the answer to a GET."""
+        endpoint = self.endpoints.get(scope["path"])
+        if endpoint is None or len(self._open) >= self.most:
+            return None
+        runtime = endpoint.runtime
+        try:
+            pending = runtime.identify(scope["headers"], endpoint.dialect.name)
+            if pending.prove is not None:  # a signature is one request's
+                return None
+            runtime.caps.connected(pending.principal, connection)
+        except GatewayError:
+            return None
+
+        def session(socket: Socket) -> Coroutine[Any, Any, None]:
+            opened = _Session(self, endpoint, scope, socket)
+            self._open.add(opened)
+            return opened.run()
+
+        return session, runtime.body_budget
+
+    def left(self, session: _Session) -> None:
+        self._open.discard(session)
+
+    def drain(self) -> None:
+        """From now on each closes when no response of its is under way."""
+        self.draining = True
+        for session in list(self._open):
+            session.drain()
