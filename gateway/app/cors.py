@@ -64,7 +64,7 @@ class Cors:
         return self._reply_headers(header_value(headers, b"origin")) if self._origins else []
 
     def allows(self, origin: bytes | None) -> bool:
-        """Whether a page of `origin` may read replies; None is no page."""
+        """Whether a page of `origin` may read replies. None: the caller is not a page."""
         return origin is None or self._any or origin in self._origins
 
     def _reply_headers(self, origin: bytes | None) -> Headers:

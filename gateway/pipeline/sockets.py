@@ -26,7 +26,7 @@ from gateway.wire.bulk import is_heavy
 _LONGEST_S, _LIMIT = 3600.0, "websocket_connection_limit_reached"
 _MOST_LANES, _MOST_WAITING = 8, 32
 _DONE, _RESTART = 1000, 1012
-# Of the handshake alone. An id is one request's.
+# These are for the handshake alone. An id is that of one request.
 _HANDSHAKE = (b"connection", b"upgrade", b"content-type", b"content-encoding", b"x-request-id")
 
 
@@ -63,12 +63,12 @@ class Kept:
 
 
 def _held(text: bytes) -> int:
-    """What of `text` counts in the budget of large bodies."""
+    """The bytes of `text` that count in the budget of large bodies."""
     return len(text) if len(text) > SMALL else 0
 
 
 class _Both:
-    """What a connection keeps, before what is stored for all."""
+    """The texts that a connection keeps, before those that are stored for all."""
 
     def __init__(self, kept: Kept, store: StoredTexts | None) -> None:
         self._kept = kept
@@ -113,7 +113,7 @@ class _Turn(RequestHandler):
 
     def keep(self) -> None:
         """Called when it is over. A failed request takes what it went on from out of the connection's memory, as at
-        OpenAI: its client begins anew."""
+        OpenAI: its client sends the whole conversation then."""
         op = self._answered
         if op is not None and op.to_store:
             self._kept.keep(self._lane, self.call.principal.tenant, *next(iter(op.to_store.items())))

@@ -16,6 +16,7 @@ from uvicorn.server import ServerState
 
 from gateway.config import Listen
 from gateway.core.http import JSON_TYPE, Headers
+from gateway.core.ports import OpensSockets
 from gateway.light_task import LoopRound
 from gateway.server.cycle import RequestCycle
 from gateway.server.head import response_head
@@ -79,7 +80,7 @@ class ClientConnection(asyncio.Protocol):
     At most one request is under way. Bytes behind it stay unparsed until it is answered, and until the client has
     taken enough of the answers before.
 
-    listen, refused, turns and draining belong to the class, see `protocol_class`. A changed listen holds for open
+    listen, refused, opens, turns and draining belong to the class, see `protocol_class`. A changed listen holds for open
     connections, too. turns has those with unparsed bytes. draining says that every answer is its connection's last.
 
     The constructor's arguments are those with which uvicorn makes the protocol that `Config.http` names.
@@ -102,6 +103,7 @@ class ClientConnection(asyncio.Protocol):
     listen: Listen
     turns: Turns
     refused: RefusalHeaders
+    opens: OpensSockets
     draining = False
     transport: asyncio.Transport
 

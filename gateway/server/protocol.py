@@ -46,7 +46,6 @@ class HttpProtocol(ClientConnection):
     """
 
     __slots__ = ("_fruitless", "_known", "_line", "_resumed", "_socket", "_steps", "_tail", "_target", "parser")
-    opens: OpensSockets
 
     def __init__(
         self,

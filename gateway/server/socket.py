@@ -62,10 +62,10 @@ class SocketConnection(ClientConnection):
             if name != "__weakref__":
                 setattr(self, name, getattr(http, name))
         self.listen, self.turns = http.listen, http.turns
-        self._timer = self._stall = self._writable = None
+        self._timer = None
         self._deadline = self._body_since = 0.0
         self._part = BETWEEN
-        self._idle = self._queued = self._pausing = self._discarding = False
+        self._pausing = self._discarding = False
         self._unparsed = bytearray()
         self._protocol = protocol
         self._room = room

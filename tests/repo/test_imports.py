@@ -53,6 +53,7 @@ ONLY: dict[str, tuple[str, ...]] = {
     "httptools": ("gateway.transport", "gateway.server"),
     "pydantic": ("gateway.config",),
     "redis": ("gateway.redis",),
+    "websockets": ("gateway.server",),
     "yaml": ("gateway.config",),
     "zmq": (),
 }

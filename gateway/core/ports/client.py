@@ -95,8 +95,8 @@ class Socket(Protocol):
 
 
 SocketSession = Callable[[Socket], Coroutine[Any, Any, None]]
-"""What happens on a web socket, from its handshake until it is gone."""
+"""Runs on a web socket from its handshake until it is gone."""
 
 OpensSockets = Callable[[MutableMapping[str, Any], CountedConnection], tuple[SocketSession, ByteBudget] | None]
-"""Called with the ASGI scope of a GET that asks for a web socket, and its connection. Returns what happens on it, and
-the room for its large messages; None if the request is to be answered as HTTP."""
+"""Called with the ASGI scope of a GET that asks for a web socket, and its connection. Returns what runs on it, and the
+room for its large messages; None if the request must be answered as HTTP."""

@@ -14,7 +14,7 @@ from msgspec import Raw, Struct
 
 from gateway.core.errors import GatewayError
 from gateway.core.fields import ExtrasPolicy, sort_extras
-from gateway.core.messages import Chat, CountTokens, Extra, Logprobs, Op, Output, Sampling
+from gateway.core.messages import Chat, CountTokens, Extra, Logprobs, Message, Op, Output, Sampling, Text
 from gateway.dialects._shared.faults import unsupported, wrong_at
 from gateway.dialects.responses.conversation import Conversation, Given
 from gateway.dialects.responses.fields import REFUSED
@@ -159,6 +159,8 @@ def only_read(op: Chat) -> Chat:
     op.max_output = 1
     op.output = op.tool_choice = op.logprobs = None
     asked(op).silent, asked(op).compacts = True, False
+    if op.messages[-1].role == "system":  # Codex sends no more; some templates refuse a chat without a user
+        op.messages = (*op.messages, Message("user", (Text("-"),)))
     return op
 
 

@@ -318,7 +318,7 @@ class SilentWriter(StreamWriter):
 
 
 def writer(op: Generate) -> StreamWriter:
-    """What writes the stream of `op`."""
+    """The writer of the stream of `op`."""
     return SilentWriter(op) if asked(op).silent else StreamWriter(op)
 
 
