@@ -41,6 +41,7 @@ MACHINE = "aarch64" if os.uname().machine == "aarch64" else "x86_64"
 PACKAGE = PACKAGES / "@openai" / f"codex-linux-{'arm64' if MACHINE == 'aarch64' else 'x64'}"
 PROGRAM = PACKAGE / "vendor" / f"{MACHINE}-unknown-linux-musl" / "bin" / "codex"
 WORKER = {"max_model_len": 200_000}
+SOCKETS = ("-c", "model_providers.dragoman.supports_websockets=true")
 # The sections keep it from calling home.
 SETTINGS = """
 check_for_update_on_startup = false
@@ -142,10 +143,11 @@ def test_a_worker_that_dies_before_or_in_a_stream(tmp_path: Path, fault: str) ->
     assert set(outcomes) == {"ok", "failed"}
 
 
-def test_a_limit_is_waited_for(keyed: Keyed, tmp_path: Path) -> None:
+@pytest.mark.parametrize("more", [(), SOCKETS], ids=["post", "socket"])
+def test_a_limit_is_waited_for(keyed: Keyed, tmp_path: Path, more: tuple[str, ...]) -> None:
     prompt = conversation(*({"tool_calls": [shell(f"echo {number}")]} for number in range(3)), {"text": "All done."})
     with keyed.over_the_limit():
-        ran = codex(keyed.stack.url, tmp_path, prompt, keyed.keys["busy"])
+        ran = codex(keyed.stack.url, tmp_path, prompt, keyed.keys["busy"], more=more)
     assert ran.code == 0, ran.said[-2000:]
     assert items(ran, "agent_message")[-1]["text"] == "All done."
 
@@ -229,8 +231,38 @@ def test_a_conversation_is_compacted_by_the_gateway(tmp_path: Path) -> None:
     assert after["messages"][-1]["content"].endswith(again)
     assert len(after["messages"]) < len(before["messages"])
     assert after["tools"]
-    # It tries a web socket first.
-    assert {(record["status"], record["outcome"]) for record in records} == {(426, "refused"), (200, "ok")}
+    assert {(record["status"], record["outcome"]) for record in records} == {(200, "ok")}
+
+
+@pytest.mark.parametrize("fault", [None, "status:500", "reset@3", "eof@3"])
+@pytest.mark.parametrize("own", [False, True])
+def test_a_task_over_a_web_socket(tmp_path: Path, own: bool, fault: str | None) -> None:
+    """Codex's own provider, and that of docs/clients.md if it may. It warms up, and each turn sends its news alone."""
+    (tmp_path / "work").mkdir()
+    prompt = conversation(
+        {"text": "Let me write.", "tool_calls": [shell("echo one > one")]},
+        {"text": "This is a sentence that the fault may cut.", "tool_calls": [shell("cat one")]},
+        {"text": "All done."},
+    )
+    with Stack((WORKER,), {"retry": {"attempts": 1}}) as stack:
+        chosen = ("-c", f'openai_base_url="{stack.url}/v1"') if own else ()
+        if fault is not None:
+            stack.sim.fault(fault, count=1, skip=2, path="/v1/chat/completions")
+        sockets: list[int] = []
+        opens = stack.server._protocol.opens
+        stack.server._protocol.opens = staticmethod(lambda *told: sockets.append(1) or opens(*told))
+        ran = codex(stack.url, tmp_path, prompt, more=() if own else SOCKETS, provider=chosen)
+        records = stack.records()
+        sent = [json.loads(entry.body) for entry in stack.sim.ledger.entries if entry.generation]
+    assert ran.code == 0, ran.said[-2000:]
+    assert sockets
+    assert items(ran, "agent_message")[-1]["text"] == "All done."
+    assert "one\n" in [item["aggregated_output"] for item in items(ran, "command_execution")]
+    outcomes = [record["outcome"] for record in records]
+    assert outcomes.count("failed") == (fault is not None), outcomes
+    assert set(outcomes) <= {"ok", "failed"}, outcomes
+    warm = [one["max_tokens"] for one in sent if one.get("max_tokens") == 1]
+    assert warm, "it warms up"
 
 
 def without_tools() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -157,3 +158,48 @@ def test_a_cut_stream_is_never_a_success(client: openai.OpenAI, fault: str) -> N
         stream.get_final_response()
     with pytest.raises((openai.APIError, httpx.RemoteProtocolError)):
         list(client.responses.create(**asked, stream=True))
+
+
+# -- web sockets ------------------------------------------------------------------------------------------------------
+
+
+def end_of(connection: Any) -> Any:
+    """The last event of a response."""
+    for event in connection:
+        if event.type in ("response.completed", "response.failed", "error"):
+            return event
+    raise AssertionError("the connection ended")
+
+
+# It opens them as `websockets` before 17.1 wants it.
+@pytest.mark.filterwarnings("ignore:connect:DeprecationWarning")
+def test_a_conversation_on_one_connection(client: openai.OpenAI) -> None:
+    with client.responses.connect() as connection:
+        connection.response.create(**asking(text="Hello there"), store=False)
+        first = end_of(connection).response
+        assert first.output_text == "Hello there"
+        connection.response.create(model="m", input="And?", previous_response_id=first.id, stream_id="side")
+        second = end_of(connection)
+        assert (second.response.status, second.stream_id) == ("completed", "side")
+        connection.response.create(model="m", input="And?", previous_response_id="resp_1")
+        refused = end_of(connection)
+        assert (refused.status, refused.error.code) == (400, "previous_response_not_found")
+        connection.response.create(**asking(text="Hello there, how are you?", fault="reset@3"))
+        failed = end_of(connection)
+        assert failed.type == "response.failed"
+        assert "worker" in failed.response.error.message
+
+
+def test_a_web_socket_without_blocking(stack: Stack) -> None:
+    async def talk() -> str:
+        async with (
+            openai.AsyncOpenAI(base_url=stack.url + "/v1", api_key="k") as found,
+            found.responses.connect() as connection,
+        ):
+            await connection.response.create(**asking(text="Hello there"))
+            async for event in connection:
+                if event.type == "response.completed":
+                    return event.response.output_text
+        raise AssertionError("the connection ended")
+
+    assert asyncio.run(talk()) == "Hello there"

@@ -15,6 +15,7 @@ import boto3
 import botocore.config
 import httpx
 import pytest
+from websockets.sync.client import connect
 
 from gateway.config import Config
 from tests.deploy.proxies import BINARIES, proxy
@@ -148,6 +149,22 @@ def test_signed_requests_are_still_signed(name: str, tmp_path: Path) -> None:
         reply = signed.invoke_endpoint(EndpointName="m", Body=body)
         assert b'"choices"' in reply["Body"].read()
         signed.close()
+
+
+@PROXIES
+def test_a_web_socket_passes(name: str, tmp_path: Path) -> None:
+    create = json.dumps({"type": "response.create", "model": "m", "input": "hi"})
+    with Stack() as stack, front(name, tmp_path, stack) as client:
+        trusted = ssl.create_default_context(cafile=tmp_path / "cert.pem")
+        url = f"wss://{client.base_url.host}:{client.base_url.port}/v1/responses"
+        with connect(url, ssl=trusted, proxy=None) as talk:
+            for _ in range(2):
+                talk.send(create)
+                while json.loads(talk.recv(timeout=30))["type"] != "response.completed":
+                    pass
+        # An offer of another protocol is answered as HTTP/1.1.
+        headers = {"connection": "Upgrade, HTTP2-Settings", "upgrade": "h2c", "http2-settings": "AAMAAAABk"}
+        assert client.get("/v1/models", headers=headers).status_code == 200
 
 
 @PROXIES

@@ -514,7 +514,7 @@ def test_law_13_reasoning_opens_for_its_tenant_on_every_gateway_by_any_header() 
                 assert named == (keys[name]["team"] != keys[reader]["team"])
 
 
-def test_law_14_a_web_socket_is_refused_at_once(client: httpx.Client) -> None:
+def test_law_14_a_web_socket_is_refused_at_once_where_there_is_none() -> None:
     headers = {
         "connection": "Upgrade",
         "upgrade": "websocket",
@@ -522,11 +522,12 @@ def test_law_14_a_web_socket_is_refused_at_once(client: httpx.Client) -> None:
         "sec-websocket-key": "dGhlIHNhbXBsZSBub25jZQ==",
         "openai-beta": "responses_websockets=2026-02-06",
     }
-    for path in ("/v1/responses", "/openai/v1/responses"):
-        refused = client.get(path, headers=headers)
-        assert refused.status_code == 426
-        assert refused.json()["error"]["code"] == "websocket_unsupported"
-    assert client.post("/v1/responses", json=body()).status_code == 200
+    with Stack(config={"listen": {"max_sockets": 0}}) as stack, httpx.Client(base_url=stack.url) as client:
+        for path in ("/v1/responses", "/openai/v1/responses", "/openai/responses"):
+            refused = client.get(path, headers=headers)
+            assert refused.status_code == 426
+            assert refused.json()["error"]["code"] == "websocket_unsupported"
+        assert client.post("/v1/responses", json=body()).status_code == 200
 
 
 # -- 15 and 16: counts, and both forms --------------------------------------------------------------------------------
