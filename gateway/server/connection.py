@@ -80,8 +80,9 @@ class ClientConnection(asyncio.Protocol):
     At most one request is under way. Bytes behind it stay unparsed until it is answered, and until the client has
     taken enough of the answers before.
 
-    listen, refused, opens, turns and draining belong to the class, see `protocol_class`. A changed listen holds for open
-    connections, too. turns has those with unparsed bytes. draining says that every answer is its connection's last.
+    listen, refused, opens, turns and draining belong to the class, see `protocol_class`. A changed listen holds for
+    open connections, too. turns has those with unparsed bytes. draining says that every answer is the last of its
+    connection.
 
     The constructor's arguments are those with which uvicorn makes the protocol that `Config.http` names.
 

@@ -227,7 +227,7 @@ class HttpProtocol(ClientConnection):
     def _take_up(self, scope: dict[str, Any]) -> bool:
         """Whether the request in `scope` opens a web socket: those of other paths are answered as HTTP, and so is what
         the application refuses."""
-        if scope["method"] != "GET" or self.draining or self._framing() or (opened := self.opens(scope, self)) is None:
+        if scope["method"] != "GET" or self._framing() or (opened := self.opens(scope, self)) is None:
             return False
         from gateway.server.socket import SocketConnection, handshake
 

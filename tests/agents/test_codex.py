@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -248,14 +249,13 @@ def test_a_task_over_a_web_socket(tmp_path: Path, own: bool, fault: str | None) 
         chosen = ("-c", f'openai_base_url="{stack.url}/v1"') if own else ()
         if fault is not None:
             stack.sim.fault(fault, count=1, skip=2, path="/v1/chat/completions")
-        sockets: list[int] = []
-        opens = stack.server._protocol.opens
-        stack.server._protocol.opens = staticmethod(lambda *told: sockets.append(1) or opens(*told))
+        opened = Mock(wraps=stack.gateway.opens_socket)
+        stack.server._protocol.opens = opened
         ran = codex(stack.url, tmp_path, prompt, more=() if own else SOCKETS, provider=chosen)
         records = stack.records()
         sent = [json.loads(entry.body) for entry in stack.sim.ledger.entries if entry.generation]
     assert ran.code == 0, ran.said[-2000:]
-    assert sockets
+    assert opened.called
     assert items(ran, "agent_message")[-1]["text"] == "All done."
     assert "one\n" in [item["aggregated_output"] for item in items(ran, "command_execution")]
     outcomes = [record["outcome"] for record in records]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
-from typing import Any
+from typing import Any, Self
 
 from gateway.config import Listen
 from tests.harness import Stack
@@ -33,13 +33,13 @@ class Raw:
         self.socket.settimeout(60)
         self.left = b""
 
-    def __enter__(self) -> Raw:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.socket.close()
 
-    def send(self, data: bytes) -> Raw:
+    def send(self, data: bytes) -> Self:
         self.socket.sendall(data)
         return self
 

@@ -60,7 +60,7 @@ class Talk:
         """The response of one request, whole; or the error."""
         self.create(**members)
         last = self.heard()[-1]
-        return last.get("response", last)
+        return dict(last.get("response", last))
 
 
 def code_of(answer: dict[str, Any]) -> str:
