@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Coroutine, Iterable, Mapping
 from typing import Any
 
-from gateway.core.byte_budget import SMALL, ByteBudget
+from gateway.core.byte_budget import ByteBudget
 from gateway.core.errors import Busy, GatewayError, Kind
 from gateway.core.http import Headers
 from gateway.core.messages import Op
@@ -42,8 +42,7 @@ class Kept:
     def keep(self, lane: str, owner: str, name: str, text: bytes) -> None:
         """In place of what the lane had."""
         self._remove(lane)
-        size = _held(text)
-        if len(text) <= self._most_bytes and self._budget.take(size):
+        if len(text) <= self._most_bytes and self._budget.take(len(text)):
             self._texts[lane] = owner, name, text
 
     def find(self, owner: str, name: str) -> bytes | None:
@@ -59,12 +58,7 @@ class Kept:
 
     def _remove(self, lane: str) -> None:
         if lane in self._texts:
-            self._budget.release(_held(self._texts.pop(lane)[2]))
-
-
-def _held(text: bytes) -> int:
-    """The bytes of `text` that count in the budget of large bodies."""
-    return len(text) if len(text) > SMALL else 0
+            self._budget.release(len(self._texts.pop(lane)[2]))
 
 
 class _Both:
@@ -226,8 +220,7 @@ class _Session:
         if waiting is None and len(self._lanes) >= _MOST_LANES:
             text = f"no more than {_MOST_LANES} responses may be under way on one web socket"
             raise GatewayError(Kind.BAD_REQUEST, text, param="stream_id", code="websocket_stream_limit_reached")
-        if size := _held(message):
-            self._budget.reserve(size)
+        self._budget.reserve(len(message))
         if waiting is not None:
             waiting.append(message)
             return
@@ -240,7 +233,7 @@ class _Session:
         try:
             while waiting:
                 message = waiting.popleft()
-                self._budget.release(_held(message))
+                self._budget.release(len(message))
                 if not self.socket.gone:
                     await self._answer(message, lane)
         finally:

@@ -227,7 +227,10 @@ class HttpProtocol(ClientConnection):
     def _take_up(self, scope: dict[str, Any]) -> bool:
         """Whether the request in `scope` opens a web socket: those of other paths are answered as HTTP, and so is what
         the application refuses."""
-        if scope["method"] != "GET" or self._framing() or (opened := self.opens(scope, self)) is None:
+        if scope["method"] != "GET" or scope["http_version"] != "1.1" or self._framing():
+            return False
+        opened = self.opens(scope, self)
+        if opened is None:
             return False
         from gateway.server.socket import SocketConnection, handshake
 
