@@ -22,7 +22,7 @@ from gateway.pipeline.response_store import StoredTexts
 from gateway.pipeline.run import Endpoint, RequestHandler
 from gateway.wire.bulk import is_heavy
 
-# As OpenAI's: clients expect it, and reconnect.
+# Clients expect it, and reconnect.
 _LONGEST_S, _LIMIT = 3600.0, "websocket_connection_limit_reached"
 _MOST_LANES, _MOST_WAITING = 8, 32
 _DONE, _RESTART = 1000, 1012
@@ -106,8 +106,8 @@ class _Turn(RequestHandler):
         await super()._ask(served)
 
     def keep(self) -> None:
-        """Called when it is over. A failed request takes what it went on from out of the connection's memory, as at
-        OpenAI: its client sends the whole conversation then."""
+        """Called when it is over. A failed request takes what it went on from out of the connection's memory: its client
+        sends the whole conversation then."""
         op = self._answered
         if op is not None and op.to_store:
             self._kept.keep(self._lane, self.call.principal.tenant, *next(iter(op.to_store.items())))
@@ -218,7 +218,7 @@ class _Session:
             raise Busy(text, "too_many_messages", 1.0)
         waiting = self._lanes.get(lane)
         if waiting is None and len(self._lanes) >= _MOST_LANES:
-            text = f"no more than {_MOST_LANES} responses may be under way on one web socket"
+            text = f"no more than {_MOST_LANES} lanes may run on one web socket"
             raise GatewayError(Kind.BAD_REQUEST, text, param="stream_id", code="websocket_stream_limit_reached")
         self._budget.reserve(len(message))
         if waiting is not None:
