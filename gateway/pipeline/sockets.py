@@ -106,8 +106,8 @@ class _Turn(RequestHandler):
         await super()._ask(served)
 
     def keep(self) -> None:
-        """Called when it is over. A failed request takes what it went on from out of the connection's memory: its client
-        sends the whole conversation then."""
+        """Called when it is over. The connection forgets what a failed request went on from: its client sends the whole
+        conversation then."""
         op = self._answered
         if op is not None and op.to_store:
             self._kept.keep(self._lane, self.call.principal.tenant, *next(iter(op.to_store.items())))
