@@ -17,7 +17,7 @@ LINES = {
     "gateway/auth": 1240,
     "gateway/backends": 1900,
     "gateway/cli": 1700,
-    "gateway/config": 3340,
+    "gateway/config": 3360,
     "gateway/console": 1200,
     "gateway/core": 3000,
     "gateway/dialects": 9960,
