@@ -20,10 +20,12 @@ from gateway.app.services import Host, services_of
 from gateway.auth import Keyring
 from gateway.config import Config
 from gateway.config import Model as ModelOptions
+from gateway.config.kinds import zone_of
 from gateway.core.errors import GatewayError
 from gateway.core.figures import Silence
 from gateway.core.http import Headers
 from gateway.core.messages import Op
+from gateway.core.money import Tariff
 from gateway.core.ports import Capabilities, Pool
 from gateway.fleet.adapters import AdapterPool
 from gateway.fleet.budget import RetryBudget
@@ -36,6 +38,7 @@ from gateway.pipeline.mirror import Mirror
 from gateway.pipeline.models import PrefillWorkers
 from gateway.pipeline.optional import Limits, PromptLog, Storing
 from gateway.pipeline.other_models import OtherModels
+from gateway.pipeline.pricing import Pricing
 from gateway.pipeline.prompt_tokens import ask_tokens
 from gateway.pipeline.response_store import MemoryResponseStore
 from gateway.pipeline.runtime import Retries, Stages
@@ -159,7 +162,12 @@ class Deployment:
             stages=() if options.kv_events is None else (ask_tokens,),
             hear=hear,
             continues=options.continue_streams,
+            tariff=self._tariff(options),
         )
+
+    def _tariff(self, options: ModelOptions) -> Tariff | None:
+        zone = zone_of(self.config.spend.time_zone)
+        return Tariff([(price.begins(zone), price.rates) for price in options.price]) if options.price else None
 
     def _mirror(self, estimate: Callable[[Op], int]) -> list[Mirror]:
         """Gives the models their mirrors, and returns all of them. estimate: tokens of a prompt."""
@@ -190,6 +198,7 @@ class Deployment:
             None if tracing is None else Spans(tracing, templates(self.config)),
             None if debug_log is None else DebugLog(debug_log),
             self.services.quarantine,
+            self._pricing(),
             limits,
             None if self.services.response_store is None else Storing(self.services.response_store),
             None if self.services.tools is None else RunsTools(self.services.tools),
@@ -197,6 +206,14 @@ class Deployment:
             None if explain == "never" else Explain(explain == "always"),
         ]
         return Watchers(*(one for one in found if one is not None))
+
+    def _pricing(self) -> Pricing | None:
+        if not any(options.price for options in self.config.models.values()):
+            return None
+        for budget in self.config.budgets:
+            for at in (*budget.warn_at, 1.0):
+                self._host.metrics.budgets.labels(budget.name, f"{at:g}")
+        return Pricing(estimator(self.config).cost, self.config.spend.header)
 
     async def start(self) -> None:
         """Starts discovery and probes; returns once every worker was probed, so that the first request finds one. If it

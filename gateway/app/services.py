@@ -15,6 +15,7 @@ from gateway.admin import KeyMirror, KeyStore
 from gateway.auth import JwtVerifier, KnownKeys
 from gateway.config import Config
 from gateway.core.byte_budget import ByteBudget
+from gateway.core.money import shown
 from gateway.core.ports import WorkerHandle
 from gateway.fleet.fleets import Roster
 from gateway.fleet.kv_events import Listening
@@ -27,7 +28,7 @@ from gateway.pipeline.caps import Caps
 from gateway.pipeline.guard import Guard
 from gateway.pipeline.quarantine import Quarantine
 from gateway.pipeline.response_store import MemoryResponseStore, RedisResponseStore, ResponseStore
-from gateway.ratelimit import HttpRateLimiter, Limits
+from gateway.ratelimit import BudgetRule, HttpRateLimiter, Limits, Subject
 from gateway.redis import connect
 from gateway.tools import WebTools
 
@@ -154,7 +155,12 @@ def services_of(config: Config, limits: Limits, host: Host) -> Services:
     return Services(
         tracing=tracer_of(config.tracing, before.tracing),
         limiting=HttpRateLimiter.follow(
-            before.limiting, config, limits, partial(_limits_changed, log), partial(_decided_alone, log)
+            before.limiting,
+            config,
+            limits,
+            partial(_limits_changed, log),
+            partial(_decided_alone, log),
+            partial(_budget_passed, host),
         ),
         tokens=tokens,
         stream=stream,
@@ -216,6 +222,22 @@ def _limits_changed(log: Log, state: str, reason: str) -> None:
 
 def _decided_alone(log: Log, requests: int, seconds: float) -> None:
     log.event("warning", "decided without redis", requests=requests, per_s=round(requests / max(seconds, 0.001), 1))
+
+
+def _budget_passed(host: Host, rule: BudgetRule, subject: Subject, share: float, used: int) -> None:
+    host.metrics.budgets.labels(rule.name, f"{share:g}").inc()
+    whose = {one: getattr(subject, one) for one in rule.scope}
+    host.log.event(
+        "warning",
+        "budget passed" if share < 1 else "budget spent",
+        budget=rule.name,
+        of=whose,
+        at=share,
+        used=shown(used),
+        amount=shown(rule.limit),
+        currency=rule.currency,
+        period=rule.calendar.label(time.time()),
+    )
 
 
 def _cache_changed(log: Log, model: str, worker: Worker, live: bool) -> None:

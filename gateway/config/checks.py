@@ -11,9 +11,10 @@ from urllib.parse import urlsplit
 from gateway.config.available import listed
 from gateway.config.faults import Faults, Unknown, masked
 from gateway.config.model_checks import each_model
+from gateway.config.money_checks import money
 from gateway.config.rules import Facts, header_faults, repeated
 from gateway.config.serving import is_loopback
-from gateway.config.sharing import KindOfLimit
+from gateway.config.sharing import WrittenKind
 from gateway.config.unused import unused
 
 _LOCALHOST = (IPv4Address("127.0.0.1"), IPv6Address("::1"))
@@ -248,16 +249,17 @@ def _limits(facts: Facts) -> Faults:
     for name, key in facts.config.keys.items() if parts not in (None, "key") else ():
         if key.limits is not None:
             yield ("keys", name, "limits"), "cannot be counted in partitions that are not by key"
+    for path, bound in facts.bounds():
+        if len(set(bound.scope)) < len(bound.scope):
+            yield (*path, "scope"), "names a dimension twice"
+        if parts not in (None, *bound.scope):
+            yield (*path, "scope"), f"must have {parts} in it, which limiter.partition_by names"
     whole: set[str] = set()
-    kinds: dict[str, str] = {kind: kind for kind in get_args(KindOfLimit)}
+    kinds: dict[str, str] = {kind: kind for kind in get_args(WrittenKind)}
     for index, limit in facts.limits():
         path = ("limits", index)
         if limit.kind != "concurrency" and limit.burst is not None and limit.burst > limit.limit:
             yield (*path, "burst"), "must be at most limit"
-        if len(set(limit.scope)) < len(limit.scope):
-            yield (*path, "scope"), "names a dimension twice"
-        if parts not in (None, *limit.scope):
-            yield (*path, "scope"), f"must have {parts} in it, which limiter.partition_by names"
         if kinds.setdefault(limit.name, limit.kind) != limit.kind:
             yield (*path, "kind"), f"must be {kinds[limit.name]}: limits of one name are of one kind"
         if limit.name in whole:
@@ -271,11 +273,11 @@ def _matches(facts: Facts) -> Faults:
     keys = facts.entries("keys")
     teams = [options.get("team") for options in keys.values() if isinstance(options, dict)]
     names = {"key": keys, "team": {team for team in teams if isinstance(team, str)}, "model": facts.models}
-    for index, limit in facts.limits():
-        for dimension, values in limit.match.items():
-            path = ("limits", index, "match", dimension)
+    for place, bound in facts.bounds():
+        for dimension, values in bound.match.items():
+            path = (*place, "match", dimension)
             if not values:
-                yield path, "is empty: this limit never applies"
+                yield path, f"is empty: this {str(place[0])[:-1]} never applies"
             for at, value in enumerate(values):
                 if dimension == "address":
                     if not _addresses(value):
@@ -296,11 +298,11 @@ def _kept_in_memory(facts: Facts) -> Faults:
         way = "a section redis" if config.redis is None else "limiter.store redis"
         wrong = f"is counted in memory, by each of {processes} processes for itself: --processes needs {way}"
         for name, key in config.keys.items():
-            for kind in get_args(KindOfLimit):
+            for kind in (*get_args(WrittenKind), "budget"):
                 if getattr(key.limits, kind, None) is not None:
                     yield ("keys", name, "limits", kind), wrong
-        for index, _ in facts.limits():
-            yield ("limits", index), wrong
+        for path, _ in facts.bounds():
+            yield path, wrong
     if config.store.where == "memory":
         yield ("store", "where"), f"is of each of {processes} processes for itself: --processes needs redis here"
 
@@ -368,6 +370,7 @@ _RULES: tuple[tuple[Callable[[Facts], Faults], *tuple[str, ...]], ...] = (
     (_tools,),
     (_keys,),
     (_limits,),
+    (money, "spend"),
     (_matches,),
     (_dialects,),
     (_prefixes, "dialects"),

@@ -6,16 +6,19 @@ The fault of a value is one sentence and never repeats it: it may be a secret in
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
+from decimal import Decimal
 from ipaddress import ip_network
 from typing import Annotated, Any, Literal, NamedTuple
 from urllib.parse import unquote, urlsplit
+from zoneinfo import ZoneInfo
 
 from pydantic import AfterValidator, BeforeValidator, GetJsonSchemaHandler, WithJsonSchema
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from gateway.core.addresses import base_address
+from gateway.core.money import MOST, NANO
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)?\Z")
 _DURATION_UNITS = {None: 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -32,6 +35,8 @@ _OPERATION = re.compile(
     r"/(v1/(chat/completions|completions|embeddings|models|responses|messages|rerank|score)|generate(_stream)?|health)\Z"
 )
 _URL_PATH = re.compile(r"[A-Za-z0-9._~/%-]*\Z")
+_AMOUNT = re.compile(r"\d{1,9}(\.\d{1,9})?\Z")
+_ZONE = re.compile(r"[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+)*\Z")
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z")
 _HEADER_VALUE = re.compile(r"[\x20-\x7e]*\Z")
 
@@ -255,6 +260,30 @@ def _origin(value: str) -> str:
     return f"{found[1]}://{found[2]}{port}"
 
 
+def _nano(value: Any) -> int:
+    """An amount as it is written, in nano. A float is taken as the digits that were written."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        value = f"{Decimal(str(value)):f}"
+    found = isinstance(value, str) and _AMOUNT.match(value)
+    if not found or Decimal(str(value)) > MOST:
+        raise ValueError(f"must be an amount from 0 to {MOST:,} with at most nine decimals, such as 0.15")
+    return int(Decimal(str(value)) * NANO)
+
+
+def _zone(value: str) -> str:
+    try:
+        if _ZONE.match(value):
+            zone_of(value)
+            return value
+    except (KeyError, OSError, ValueError):
+        pass
+    raise ValueError('must be a time zone that this machine knows, such as "Europe/Berlin" or "UTC"')
+
+
+def zone_of(name: str) -> tzinfo:
+    return UTC if name == "UTC" else ZoneInfo(name)
+
+
 def _expiry(value: Any) -> Any:
     """A date lasts through the end of that day. A time without a zone is UTC."""
     moment = value
@@ -356,6 +385,16 @@ Expiry = Annotated[
     WithJsonSchema({"type": "string", "examples": ["2027-01-31", "2027-01-31T12:00:00Z"]}),
 ]
 """A moment with a zone. A bare date lasts through the end of that day in UTC."""
+
+Money = Annotated[
+    int,
+    BeforeValidator(_nano),
+    WithJsonSchema({"type": ["number", "string"], "minimum": 0, "maximum": MOST, "pattern": r"^\d{1,9}(\.\d{1,9})?$"}),
+]
+"""An amount of the currency, in nano; read from a number such as 0.15, or from such text."""
+
+Zone = Annotated[str, AfterValidator(_zone)]
+"""An IANA name."""
 
 Feature = Literal[
     "tools",

@@ -31,6 +31,7 @@ from gateway.config.kinds import (
     WorkerUrl,
     is_pattern,
 )
+from gateway.config.money import Budget, Prices, Spend
 from gateway.config.routing import KvEvents, Mirror, Policy, Prefill, Queue, Reason, Routing, SplitRule, WorkerOptions
 from gateway.config.section import Section
 from gateway.config.serving import Console, Cors, Listen, Log, Metrics, Tracing
@@ -157,6 +158,8 @@ class Model(Section):
     """The name its workers know it by. Absent: its name here."""
     max_context: Whole | None = Field(default=None, ge=1)
     """Its context in tokens. Absent: the workers decide."""
+    price: Prices = ()
+    """What its requests cost, or a list of such prices, each valid `from` a day; see docs/spend.md."""
     features: frozenset[Feature] | None = None
     """Its abilities; a request for more is refused early. Absent: nothing is refused beforehand."""
     api_key_file: str | None = Field(default=None, min_length=1)
@@ -355,6 +358,10 @@ class Config(BaseModel):
     limiter: Limiter = Limiter()
     store: Store = Store()
     """Responses that clients may refer to later; each caller to its own alone."""
+    spend: Spend = Spend()
+    """Money: the currency of prices and budgets, and what is shown of costs."""
+    budgets: tuple[Budget, ...] = Field(default=(), max_length=10000)
+    """The most that may be spent; see docs/spend.md."""
     accounting: Accounting = Accounting()
     """Usage, for a billing job to read."""
     cors: Cors = Cors()

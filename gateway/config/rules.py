@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import count
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from gateway.config.available import Available
 from gateway.config.faults import Faults, Path
 from gateway.config.kinds import header_fault, is_pattern
 from gateway.config.model import Config
+from gateway.config.money import Budget
 from gateway.config.sharing import Limit
 
-ENTRIES = ("keys", "admins", "models", "dialects", "limits")
+T = TypeVar("T")
+
+ENTRIES = ("keys", "admins", "models", "dialects", "limits", "budgets")
 """Sections whose entries stand for themselves: a wrong one does not spoil the others."""
 
 
@@ -50,8 +53,23 @@ class Facts(NamedTuple):
 
     def limits(self) -> Iterator[tuple[int, Limit]]:
         """The limits, each with its index in the file."""
-        indices = (index for index in count() if ("limits", index) not in self.wrong)
-        return zip(indices, self.config.limits, strict=False)
+        return self._listed("limits", self.config.limits)
+
+    def budgets(self) -> Iterator[tuple[int, Budget]]:
+        """The budgets, likewise."""
+        return self._listed("budgets", self.config.budgets)
+
+    def bounds(self) -> Iterator[tuple[Path, Limit | Budget]]:
+        """Limits and budgets, each with its path."""
+        for index, limit in self.limits():
+            yield ("limits", index), limit
+        for index, budget in self.budgets():
+            yield ("budgets", index), budget
+
+    def _listed(self, section: str, sound: Sequence[T]) -> Iterator[tuple[int, T]]:
+        """The sound entries of a list, each with its index in the file."""
+        indices = (index for index in count() if (section, index) not in self.wrong)
+        return zip(indices, sound, strict=False)
 
 
 def facts_of(

@@ -24,8 +24,9 @@ class _Described(GenerateJsonSchema):
 
     def model_schema(self, schema: ModelSchema) -> Json:
         found = super().model_schema(schema)
-        for name, text in _texts(schema["cls"]).items():
-            found["properties"][name]["description"] = text
+        cls = schema["cls"]
+        for name, text in _texts(cls).items():
+            found["properties"][cls.model_fields[name].alias or name]["description"] = text
         return found
 
 
@@ -46,7 +47,8 @@ def json_schema(known: Available | None = None) -> Json:
     schema = Config.model_json_schema(schema_generator=_Described)
     _tidy(schema)
     del schema["properties"]["auth"]["default"]  # it depends on whether there are keys
-    schema["properties"]["limits"]["type"] = ["array", "null"]
+    for name in ("limits", "budgets"):
+        schema["properties"][name]["type"] = ["array", "null"]
     if known is not None:
         if known.dialects:
             schema["properties"]["dialects"]["propertyNames"] = {"enum": sorted(known.dialects)}

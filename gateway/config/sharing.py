@@ -12,6 +12,7 @@ from gateway.config.kinds import (
     Flag,
     Hash,
     KeySetUrl,
+    Money,
     Name,
     RedisServer,
     RedisUrl,
@@ -27,7 +28,9 @@ _DAY = 86400
 _MOST = 10**12
 
 Dimension = Literal["key", "team", "model", "address"]
-KindOfLimit = Literal["requests", "tokens", "concurrency"]
+WrittenKind = Literal["requests", "tokens", "concurrency"]
+KindOfLimit = Literal[WrittenKind, "cost"]
+"""`cost` is that of budgets (`config.money.Budget`)."""
 
 
 class Redis(Section):
@@ -89,7 +92,7 @@ class Limit(Section):
 
     name: str = Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")
     """Shown to clients. If several limits have one name, the first that matches a request applies."""
-    kind: KindOfLimit
+    kind: WrittenKind
     """Counts requests or tokens (input and output) in a window, or requests in flight."""
     limit: Whole = Field(ge=1, le=_MOST)
     """How many."""
@@ -109,7 +112,7 @@ class Limit(Section):
 
 class KeyLimits(Section):
     """Limits of one key. The first three, a minute, are the same as limits of these names that match it alone; the
-    others hold for each gateway process by itself."""
+    last two hold for each gateway process by itself."""
 
     requests: Whole | None = Field(default=None, ge=1, le=_MOST)
     """Requests a minute."""
@@ -117,6 +120,9 @@ class KeyLimits(Section):
     """Tokens a minute, input and output."""
     concurrency: Whole | None = Field(default=None, ge=1, le=_MOST)
     """Requests in flight."""
+    budget: Money | None = Field(default=None, ge=1)
+    """Most to spend in a month of the calendar, in the currency and time zone of `spend`. The same as a budget of the
+    name `budget`."""
     streams: Whole | None = Field(default=None, ge=1, le=_MOST)
     """Streamed replies at once. Absent: `listen.max_streams_per_key`."""
     connections: Whole | None = Field(default=None, ge=1, le=_MOST)

@@ -3,7 +3,7 @@
     GatewayError
       blame CLIENT  the request cannot be served; never counted against a worker
         BAD_REQUEST  UNSUPPORTED  MEDIA_TYPE  TOO_LARGE  CONTEXT_LENGTH
-        UNAUTHENTICATED  FORBIDDEN  NO_ROUTE  NO_METHOD  NO_MODEL  LIMITED  CLIENT_GONE
+        UNAUTHENTICATED  FORBIDDEN  NO_ROUTE  NO_METHOD  NO_MODEL  LIMITED  QUOTA  CLIENT_GONE
       blame WORKER  something behind us failed; feeds the breaker
         UPSTREAM  TRUNCATED  TIMEOUT
       blame US      our own state or our own bug
@@ -33,6 +33,7 @@ class Kind(Enum):
     TOO_LARGE = "request_too_large"
     CONTEXT_LENGTH = "context_length_exceeded"
     LIMITED = "rate_limit_exceeded"
+    QUOTA = "insufficient_quota"
     OVERLOADED = "overloaded"
     NO_WORKER = "no_worker_available"
     DRAINING = "shutting_down"

@@ -29,6 +29,7 @@ from typing import Any, assert_never
 
 import msgspec
 from msgspec import Raw, Struct
+from msgspec.structs import replace
 
 from gateway.core.messages import (
     Audio,
@@ -50,6 +51,7 @@ from gateway.core.messages import (
     Tool,
     ToolCall,
 )
+from gateway.core.money import Rates
 
 CHARACTERS = 4
 """Characters of a token, on average; bytes of a body where nothing else is known."""
@@ -97,7 +99,8 @@ class Cost(Struct, frozen=True):
     choices  the number of outputs that it asks for
     each     the most tokens that each of these may have
     field    vLLM's name of the field that asks for more than one; "" if `choices` is 1. A request whose choices may
-             have more tokens together than a token limit can never be admitted"""
+             have more tokens together than a token limit can never be admitted
+    money    nano of the currency for all of it; 0 without a price"""
 
     tokens: int = 0
     least: int = 0
@@ -105,6 +108,12 @@ class Cost(Struct, frozen=True):
     choices: int = 1
     each: int = 0
     field: str = ""
+    money: int = 0
+
+    def priced(self, rates: Rates) -> Cost:
+        """This with its price. The output is taken at its most beside the whole prompt: the price of a token of output
+        is the higher one, and the estimate of a prompt is high."""
+        return replace(self, money=rates.cost(self.prompt, self.choices * self.each))
 
 
 class Content(Struct):

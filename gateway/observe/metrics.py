@@ -13,6 +13,7 @@ from functools import partial
 from itertools import chain, product
 from typing import Any, NamedTuple
 
+from msgspec import UNSET
 from prometheus_client import CollectorRegistry, Counter, Gauge, disable_created_metrics
 from prometheus_client.core import Metric
 
@@ -47,7 +48,7 @@ class _Times:
 class _Series:
     """The sums of all requests with the same labels. A request costs one look-up and a few additions."""
 
-    __slots__ = ("count", "dropped", "input", "key", "output", "times")
+    __slots__ = ("cost", "count", "dropped", "input", "key", "output", "times")
 
     def __init__(self, key: _Key, times: _Times) -> None:
         self.key = key
@@ -56,6 +57,7 @@ class _Series:
         self.input = 0
         self.output = 0
         self.dropped = 0
+        self.cost = 0
 
 
 class _Key(NamedTuple):
@@ -95,6 +97,7 @@ class Metrics:
         self.mirrored = _counter("dragoman_mirrored_requests_total", registry)
         self.quarantined = _counter("dragoman_quarantined_requests_total", registry)
         self.prefills = _counter("dragoman_prefills_total", registry)
+        self.budgets = _counter("dragoman_budget_passed_total", registry)
         self.queue_refused = _counter("dragoman_queue_refused_total", registry)
         # Prometheus sees an increase only from a value that it has read before: what alerts watch begins at 0.
         for counter, values in (
@@ -205,6 +208,8 @@ class Metrics:
         if usage is not None:
             series.input += usage.input or 0
             series.output += usage.output or 0
+        if record.cost is not UNSET:
+            series.cost += record.cost
         if record.dropped:
             series.dropped += len(record.dropped)
         if record.asked is not None and record.routed is not None:  # an unknown model's name is the client's own
@@ -292,6 +297,7 @@ _COUNTERS: dict[str, Callable[[_Series], _Parts]] = {
     "dragoman_tokens_total": _tokens,
     "dragoman_team_requests_total": lambda one: [((one.key.team or "", one.key.outcome), one.count)],
     "dragoman_team_tokens_total": _team_tokens,
+    "dragoman_cost_nano_total": lambda one: [((one.key.team or "", one.key.model), one.cost)],
     "dragoman_cancelled_requests_total": lambda one: (
         [((one.key.model, one.key.phase), one.count)] if one.key.phase is not None else ()
     ),

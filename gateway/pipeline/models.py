@@ -14,6 +14,7 @@ from gateway.core.errors import GatewayError, Kind
 from gateway.core.figures import Histogram
 from gateway.core.http import Headers, Response
 from gateway.core.messages import PLACEHOLDERS, ListModels, ModelCard, Op
+from gateway.core.money import Tariff
 from gateway.core.ports import Backend, Capabilities, Deadlines, Handover, Pool, Transport
 from gateway.pipeline.other_models import UNAVAILABLE, OtherModels
 from gateway.pipeline.watch import NOBODY, Watchers
@@ -45,6 +46,7 @@ class ServedModel(Struct):
     first_byte_per_token  seconds that each token of a prompt adds to the deadlines of the first byte and token
     continues  another worker may go on with a stream whose worker fails
     prefill  workers that compute its prompts; None if those that generate do
+    tariff   its prices; None if it has none
     hear     called with (worker, the head of each whole 200) if that may carry its load; None if it does not
     adapter  the LoRA adapter that this is, of the model `name`; None for the model itself
     """
@@ -70,6 +72,7 @@ class ServedModel(Struct):
     adapter: str | None = None
     hear: Callable[[Any, Headers], None] | None = None
     continues: bool = False
+    tariff: Tariff | None = None
 
     def __repr__(self) -> str:
         return f"ServedModel({self.name!r})"  # a header may hold the workers' key

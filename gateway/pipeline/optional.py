@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
+from gateway.core.money import Rates
 from gateway.core.ports import RateLimiter
 from gateway.pipeline.call import Call
 from gateway.pipeline.offload import offload
@@ -31,11 +32,12 @@ class Limits(Watcher):
         if call.share is not None:
             return self._admit_offloaded(call)
         # The limiter's own coroutine, because one more would cost each request.
-        cost = self._limiter.cost(call.asked, call.served.can.max_context)
+        cost = self._limiter.cost(call.asked, call.served.can.max_context, _rates(call))
         return self._limiter.admit(call.record, cost, call.scope, call.reply.headers, call.notes.setdefault(self, []))
 
     async def _admit_offloaded(self, call: Call) -> None:
-        cost = await offload(self._limiter.cost, call.asked, call.served.can.max_context, share=call.share)
+        context, rates = call.served.can.max_context, _rates(call)
+        cost = await offload(self._limiter.cost, call.asked, context, rates, share=call.share)
         await self._limiter.admit(call.record, cost, call.scope, call.reply.headers, call.notes.setdefault(self, []))
 
     def withdrawn(self, call: Call) -> None:
@@ -45,6 +47,11 @@ class Limits(Watcher):
     def settled(self, call: Call) -> None:
         for reservation in call.notes.get(self, ()):
             reservation.settle(call.record)
+
+
+def _rates(call: Call) -> Rates | None:
+    tariff = call.served.tariff
+    return None if tariff is None else tariff.now()
 
 
 class Storing(Watcher):

@@ -55,7 +55,7 @@ class ClientReply:
     _lane: Lane | None = None
     _early: _EarlyHead | None = None
     _timer: asyncio.TimerHandle | None = None
-    _explain: Callable[[], Headers] | None = None
+    _explain: tuple[Callable[[], Headers], ...] = ()
     # When the client was last sent something other than a stream's output, or began to wait, by the monotonic clock.
     _sent_at = 0.0
 
@@ -104,12 +104,12 @@ class ClientReply:
             self._record.asked = self._masked(name)
 
     def explain_by(self, explain: Callable[[], Headers]) -> None:
-        """Adds the headers that `explain` returns to each head: of how the request came to its worker until then."""
-        self._explain = explain
+        """Adds the headers that `explain` returns to each head: of what is known of the request by then."""
+        self._explain += (explain,)
 
     def _head(self) -> Headers:
         dropped = [(b"x-dragoman-dropped", dropped_header(self._dropped))] if self._dropped else []
-        added = self._explain() if self._explain is not None else []
+        added = [header for explain in self._explain for header in explain()] if self._explain else ()
         # The dialect's may repeat what the client sent.
         id_ = self.headers[0][1]
         own = [
@@ -333,7 +333,7 @@ class ClientReply:
             self._timer.cancel()
         if self._early is not None:
             self._early.close()
-        self._explain = None  # it refers to what refers to this
+        self._explain = ()  # it refers to what refers to this
         self.client.close()
 
 

@@ -3,6 +3,7 @@
 rules      the section `limits` of the configuration, and the limits of keys, as rules
 addresses  the client's address, behind proxies too
 kinds      the kinds of limits
+spent      the counter of a budget; calendar: its periods; floors: what was seen of it
 http       called by the pipeline before a request; writes the headers about limits
 limiter    reserves and settles; chooses the store
 memory     counters in this process
@@ -11,12 +12,14 @@ report     the state of one caller's limits, for `dragoman limits`
 """
 
 from gateway.ratelimit.http import HttpRateLimiter
+from gateway.ratelimit.kinds import BudgetRule
 from gateway.ratelimit.limiter import SubjectLimiter
 from gateway.ratelimit.model import Subject
 from gateway.ratelimit.report import table, unseen
 from gateway.ratelimit.rules import Limits, estimator, rules
 
 __all__ = [
+    "BudgetRule",
     "HttpRateLimiter",
     "Limits",
     "Subject",

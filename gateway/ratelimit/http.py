@@ -11,10 +11,11 @@ from gateway.config import Config, Redis
 from gateway.core.estimate import Cost
 from gateway.core.http import Headers
 from gateway.core.messages import QUESTIONS, Op
+from gateway.core.money import Rates
 from gateway.core.ports import Charge, RequestRecord
 from gateway.ratelimit.addresses import Scope, client_address
 from gateway.ratelimit.kinds import KINDS
-from gateway.ratelimit.limiter import FREE, SubjectLimiter
+from gateway.ratelimit.limiter import FREE, OnBudget, SubjectLimiter
 from gateway.ratelimit.memory import MemoryStore
 from gateway.ratelimit.model import Limited, LimitHeaders, LimitState, Plan, Subject, tightest
 from gateway.ratelimit.plan import Layout
@@ -59,7 +60,8 @@ class Where(Struct, frozen=True):
 
 
 class HttpRateLimiter:
-    """The limits of requests. Implements core.ports.RateLimiter. on_change, on_alone: see `limiter.SubjectLimiter`."""
+    """The limits of requests. Implements core.ports.RateLimiter. on_change, on_alone, on_budget: see
+    `limiter.SubjectLimiter`."""
 
     def __init__(
         self,
@@ -67,6 +69,7 @@ class HttpRateLimiter:
         limits: Limits,
         on_change: OnChange | None = None,
         on_alone: OnAlone | None = None,
+        on_budget: OnBudget | None = None,
     ) -> None:
         self._where = where = Where.of(config)
         store: MemoryStore | RedisStore = (
@@ -74,7 +77,7 @@ class HttpRateLimiter:
             if where.settings is None
             else RedisStore(where.settings, layout=where.layout, expected=where.replicas)
         )
-        self.limiter = SubjectLimiter((), store, on_change=on_change, on_alone=on_alone)
+        self.limiter = SubjectLimiter((), store, on_change=on_change, on_alone=on_alone, on_budget=on_budget)
         self._running = False
         self._by_address = False
         self.use(config, limits)
@@ -87,25 +90,27 @@ class HttpRateLimiter:
         limits: Limits,
         on_change: OnChange | None = None,
         on_alone: OnAlone | None = None,
+        on_budget: OnBudget | None = None,
     ) -> HttpRateLimiter | None:
         """The limiter for `config`; None without limits. It is `before`, which needs the new rules (`use`), unless the
         counters are stored elsewhere now."""
         if before is not None and before._where == Where.of(config):
             return before
-        return cls(config, limits, on_change, on_alone) if limits.any else None
+        return cls(config, limits, on_change, on_alone, on_budget) if limits.any else None
 
     def use(self, config: Config, limits: Limits) -> None:
         """limits: those of `config`."""
         self.limiter.use(limits.index)
         self._estimator = estimator(config)
         self._measured = limits.measured
+        self._spend = config.spend
         # A rule by address that a reload replaced is enforced for a while longer.
         self._by_address = self._by_address or limits.by_address
         self._trusted = [ip_network(one) for one in config.listen.trusted_proxies]
 
     def own(self, key: str, limits: object) -> None:
         """The limits of a key of the store; None for none."""
-        found = key_rules(key, limits)
+        found = key_rules(key, limits, self._spend)
         self._measured = self._measured or any(KINDS[rule.kind].measured for rule in found)
         self.limiter.own(key, found)
 
@@ -119,11 +124,14 @@ class HttpRateLimiter:
             self._running = False
             await self.limiter.close()
 
-    def cost(self, op: Op, max_context: int | None) -> Cost | None:
+    def cost(self, op: Op, max_context: int | None, rates: Rates | None) -> Cost | None:
         """See core.ports.RateLimiter. None for a question: it counts as a request, and uses no tokens of a model."""
         if type(op) in QUESTIONS:
             return None
-        return self._estimator.cost(op, max_context) if self._measured else FREE
+        if not self._measured:
+            return FREE
+        cost = self._estimator.cost(op, max_context)
+        return cost if rates is None else cost.priced(rates)
 
     async def admit(
         self,
@@ -144,7 +152,8 @@ class HttpRateLimiter:
         except Limited as limited:
             _refused(record, limited, () if early is None else early.states, headers)
             # Without `violated` it can never fit: its prompt alone is too long.
-            measured = limited.violated is not None and KINDS[limited.violated.rule.kind].measured
+            rule = limited.violated.rule if limited.violated is not None else None
+            measured = rule is not None and KINDS[rule.kind].measured and not KINDS[rule.kind].adds_up
             if measured and cost is not None and cost.prompt < cost.tokens:
                 limited.message += _HINT
             raise

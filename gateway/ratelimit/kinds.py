@@ -1,18 +1,29 @@
 """The kinds of limits: what each charges, and what counts it.
 
-A new kind is a class and a line in `KINDS`. If neither `Window` nor `Slots` has its arithmetic, it brings a class with
-their methods for this process (a line in `COUNTERS`), and a branch in `redis/admit.lua` for Redis.
+A new kind is a class and a line in `KINDS`. If none of `COUNTERS` has its arithmetic, it brings a class with their
+methods for this process (a line in `COUNTERS`), and a branch in `redis/admit.lua` for Redis.
 """
 
 from __future__ import annotations
 
+from datetime import datetime
+from math import inf
+from time import time
+from typing import Literal
+
+from pydantic import ConfigDict
+
 from gateway.config import Limit
 from gateway.config.sharing import KindOfLimit
 from gateway.core.estimate import Cost
+from gateway.core.money import shown
 from gateway.core.usage import Usage
+from gateway.ratelimit.calendar import Calendar
+from gateway.ratelimit.spent import FOREVER, Spent
 from gateway.ratelimit.window import Shape, Slots, Window
 
-COUNTERS: tuple[type[Window] | type[Slots], ...] = (Window, Slots)
+AnyCounter = Window | Slots | Spent
+COUNTERS: tuple[type[Window] | type[Slots] | type[Spent], ...] = (Window, Slots, Spent)
 """By `Shape.counter`."""
 
 _UNITS = {60.0: "a minute", 3600.0: "an hour", 86_400.0: "a day"}
@@ -23,11 +34,13 @@ class LimitKind:
 
     measured   the charge depends on what the request holds: it is reserved before, and corrected after the request
     in_flight  a request is counted while it runs, so its end gives back what it held
+    adds_up    what a request cost is charged for good, instead of its tokens
     shown      replies have headers about it (OpenAI's names)
     """
 
     measured = False
     in_flight = False
+    adds_up = False
     shown = True
 
     def shape(self, rule: Limit, most: int) -> Shape:
@@ -100,7 +113,62 @@ class InFlight(LimitKind):
         return f"limit '{rule.name}' reached: {limit} requests in flight; try again when one has ended"
 
 
-KINDS: dict[KindOfLimit, LimitKind] = {"requests": LimitKind(), "tokens": Tokens(), "concurrency": InFlight()}
+class BudgetRule(Limit):
+    """A budget as a limit whose amounts are nano. Made by `rules`, not read from a file.
+
+    levels    sums at which it warns
+    warn_at   the same as shares
+    currency  its code
+    """
+
+    kind: Literal["cost"]  # type: ignore[assignment]  # no limit of the configuration has this kind
+    calendar: Calendar
+    levels: tuple[int, ...]
+    warn_at: tuple[float, ...]
+    currency: str
+
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+
+
+class Spending(LimitKind):
+    """Counts what requests cost, by the calendar."""
+
+    measured = True
+    adds_up = True
+    shown = False
+
+    def shape(self, rule: Limit, most: int) -> Shape:
+        assert isinstance(rule, BudgetRule)
+        levels = rule.levels if most == rule.limit else ()  # a share of it warns of nothing
+        return Spent.shape(most, rule.calendar.days, levels, rule.shadow)
+
+    def counter(self, rule: Limit) -> str:
+        assert isinstance(rule, BudgetRule)
+        return f"c{rule.calendar.per}{rule.calendar.label(time())}"
+
+    def reserves(self, cost: Cost) -> int:
+        return cost.money
+
+    def refusal(self, rule: Limit, limit: int, remaining: int, charge: int, wait_s: int) -> str:
+        assert isinstance(rule, BudgetRule)
+        ends = rule.calendar.ends(time())
+        again = "" if ends == inf else f", which begins anew on {datetime.fromtimestamp(ends, rule.calendar.zone):%F}"
+        per = "in total" if rule.calendar.per == "total" else f"a {rule.calendar.per}"
+        left = max(remaining, 0)
+        reached = f"the budget '{rule.name}' of {shown(limit)} {rule.currency} {per}"
+        if wait_s < FOREVER / 1e6:
+            return f"running requests have reserved what is left of {reached}; try again in {wait_s} s"
+        if left == 0:
+            return f"{reached} is spent{again}"
+        return f"{reached} has {shown(left)} left{again}; this request may cost up to {shown(charge)}"
+
+
+KINDS: dict[KindOfLimit, LimitKind] = {
+    "requests": LimitKind(),
+    "tokens": Tokens(),
+    "concurrency": InFlight(),
+    "cost": Spending(),
+}
 """By the names in gateway.yaml, in the order of headers."""
 
 

@@ -8,38 +8,44 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from asyncio import Task
+from asyncio import Task, TimerHandle
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import ceil, inf
 from random import random
-from time import monotonic
+from time import monotonic, time
 from weakref import ref
 
 from gateway.config import Limit
 from gateway.core.background import keep_running
+from gateway.core.charged import Outcome
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.estimate import Cost
 from gateway.core.usage import Usage
 from gateway.light_task import Promise
-from gateway.ratelimit.kinds import KINDS
+from gateway.ratelimit.floors import Floors
+from gateway.ratelimit.kinds import KINDS, BudgetRule
 from gateway.ratelimit.memory import MemoryStore
 from gateway.ratelimit.model import (
     ADMITTED,
     UNLIMITED,
     Limited,
     LimitState,
-    Outcome,
     Plan,
     Settlement,
     Subject,
+    Verdict,
 )
 from gateway.ratelimit.plan import Plans, Replaced, RuleIndex, scaled
 from gateway.ratelimit.reservation import Reservation
+from gateway.ratelimit.spent import FOREVER, MARK
 from gateway.ratelimit.store import Store, StoreDown
 
 FREE = Cost()
+OnBudget = Callable[[BudgetRule, Subject, float, int], None]
+"""Called with a budget, whose it is, the share of it that was passed just now (1.0: a request was refused), and what
+was spent and reserved, in nano. Of all gateways one calls it, once for each share of a period."""
 _RENEWED, _RENEWED_EVERY = 200, 0.01
 """Leases renewed at once, and the pause after them in seconds, so that admissions do not queue behind thousands."""
 _MODES = {True: "strict", False: "local"}
@@ -47,6 +53,8 @@ _CLOSED_RETRY = 5.0
 """Seconds that a closed rule tells clients to wait. The store is probed again within it."""
 _REPLACED_SLOTS = 600.0
 """The longest time in seconds that slots of a replaced rule count. Most requests that hold them have ended by then."""
+_HOUR, _AFTER = 3600.0, 0.001
+"""Seconds. A timer is set a little after the end of a period, which must be over when it runs."""
 _GENERATIONS = 8
 """The number of reloads whose replaced rules are remembered."""
 _CROWDS = 10_000
@@ -60,6 +68,7 @@ class SubjectLimiter:
     lease_ttl   seconds that a slot lives without renewal; it is renewed three times in it or more often
     heartbeat   seconds between two heartbeats
     on_change   called with ("strict" | "degraded", reason) after each change, for one log line and a gauge
+    on_budget   see `OnBudget`
     on_alone    called with (requests, seconds): the number of requests that this process decided alone in that time; at
                 most once a heartbeat while the store is up, and when it has come back
     store       counts, and says why it is down and how many processes share it
@@ -77,6 +86,7 @@ class SubjectLimiter:
         heartbeat: float = 5.0,
         on_change: Callable[[str, str], None] | None = None,
         on_alone: Callable[[int, float], None] | None = None,
+        on_budget: OnBudget | None = None,
         local: MemoryStore | None = None,
     ) -> None:
         self.refused: Counter[str] = Counter()
@@ -88,6 +98,7 @@ class SubjectLimiter:
         self.store = store
         self._local = local or MemoryStore()
         self._index = RuleIndex.of(rules)
+        self._floors = Floors()
         self._replaced: list[Replaced] = []
         self._next_end = inf  # when replaced rules end
         self._plans = Plans(self._index, store.layout)
@@ -97,6 +108,8 @@ class SubjectLimiter:
         self._every = min(heartbeat, lease_ttl / 3)
         self._on_change = on_change
         self._on_alone = on_alone
+        self._on_budget = on_budget
+        self._turning: TimerHandle | None = None  # at the end of a budget's period
         self._prefix = secrets.token_hex(6)
         self._count = 0
         self._live: dict[str, ref[Reservation]] = {}  # with slots; a lease that its holder dropped must not be renewed
@@ -141,13 +154,26 @@ class SubjectLimiter:
     def own(self, key: str, rules: Sequence[Limit]) -> None:
         """Replaces the rules of one key of the store; see `use` for its counters."""
         if self._index.own(key, rules):
-            self._plans = Plans(self._index, self.store.layout, self._replaced, monotonic())
+            self._turn()
 
     def _retire(self, now: float) -> None:
         """Forgets replaced rules whose time is over."""
         self._replaced = [one for one in self._replaced if one.ends and one.ends[-1] > now]
         self._next_end = min((end for one in self._replaced for end in one.ends if end > now), default=inf)
-        self._plans = Plans(self._index, self.store.layout, self._replaced, now)
+        self._turn()
+
+    def _turn(self) -> None:
+        """Makes the plans anew: a period of the calendar has ended, for which this sets a timer. It looks once an hour,
+        because clocks may be set."""
+        if self._turning is not None:
+            self._turning.cancel()
+            self._turning = None
+        calendars = self._index.calendars
+        if calendars and self._beating is not None:
+            now = time()
+            wait = min(min(one.ends(now) for one in calendars) - now, _HOUR)
+            self._turning = asyncio.get_running_loop().call_later(wait + _AFTER, self._turn)
+        self._plans = Plans(self._index, self.store.layout, self._replaced, monotonic())
 
     async def start(self, *, beats: bool = True) -> None:
         """Connects, and sends heartbeats, unless the caller only reads: it is soon not counted as a replica. Does not
@@ -156,9 +182,12 @@ class SubjectLimiter:
         await self.store.start(self._lease_ttl)
         if beats:
             self._beating = asyncio.create_task(self._beat())
+            self._turn()
 
     async def close(self) -> None:
         """Sends the remaining settlements and signs off, so that the other replicas' shares grow at once."""
+        if self._turning is not None:
+            self._turning.cancel()
         if self._beating is not None:
             self._beating.cancel()
             await asyncio.wait([self._beating])
@@ -180,15 +209,15 @@ class SubjectLimiter:
         made = Reservation(self, f"{self._prefix}{count}", plan, cost, (), UNLIMITED, self.store.up, monotonic(), early)
         if not plan.rules:
             return made
-        made.charged = costs = self._costs(plan, cost) if plan.measured else plan.costs
+        made.charged = costs = self._costs(plan, cost) if plan.measured or plan.sums else plan.costs
         store = self.store
         if not store.up:
-            return self._reserve_alone(made)
+            return self._reserve_alone(made, subject)
         try:
-            answer = store.admit(plan, costs, made.id)
+            answer = store.admit(plan, [*costs, *self._floors.of(plan)] if plan.sums else costs, made.id)
             made.verdict = await answer if isinstance(answer, Promise) else answer
         except StoreDown:
-            return self._reserve_alone(made)
+            return self._reserve_alone(made, subject)
         except asyncio.CancelledError:
             # The store undoes what it grants to a waiter that has left. This one left between the answer and its own
             # resumption.
@@ -197,16 +226,24 @@ class SubjectLimiter:
                 made.verdict = answer.value
                 self.settle(made, None, "unserved")
             raise
-        return self._decided(made)
+        if plan.sums:
+            self._floors.see(plan, made.verdict)
+        return self._decided(made, subject)
 
     def settle(
-        self, made: Reservation, used: Usage | None, outcome: Outcome = "finished", *, at_least: bool = False
+        self,
+        made: Reservation,
+        used: Usage | None,
+        outcome: Outcome = "finished",
+        *,
+        at_least: bool = False,
+        money: int = 0,
     ) -> None:
         """Ends a reservation: frees its slots and corrects what was charged to what was used. Returns at once and
         cannot be interrupted, so it is safe in `finally`. A second call does nothing.
 
-        used: None is unknown and keeps the reservation, and with at_least nothing of it is given back. Outcome
-        "unserved" returns everything, the request itself too.
+        used: None is unknown and keeps the reservation, and with at_least nothing of it is given back. money: what
+        budgets are charged, in nano. Outcome "unserved" returns everything, the request itself too.
         """
         if made.settled:
             return
@@ -219,13 +256,21 @@ class SubjectLimiter:
                 settlements = [one for one in settlements if counters[one.index].entry >= 0]
         if outcome == "unserved":
             for index, counted in enumerate(counters):
-                if index not in plan.slots and counted.entry >= 0:
+                if index not in plan.slots and index not in plan.sums and counted.entry >= 0:
                     settlements.append(Settlement(index, counted.entry, -charged[index]))
         elif used is not None:
             for index, kind in plan.measured:
                 entry, delta = counters[index].entry, kind.uses(used) - charged[index]
                 if delta and entry >= 0 and not (at_least and delta < 0):
                     settlements.append(Settlement(index, entry, delta))
+        for index in plan.sums:
+            if counters[index].entry >= 0:
+                settlements.append(Settlement(index, counters[index].entry, money - charged[index], charged[index]))
+        if made.strict:
+            if plan.sums:
+                self._floors.add(plan, settlements)
+        elif money:
+            self._post(made, money)
         if not settlements:
             return
         if made.strict:
@@ -235,6 +280,12 @@ class SubjectLimiter:
         if made.adopted:
             other = self._local if made.strict else self.store
             other.settle(plan, made.id, [one for one in settlements if one.index in plan.slots])
+
+    def _post(self, made: Reservation, money: int) -> None:
+        """Has the store charge what a request cost that was decided without it; it may learn of it later."""
+        if made.shared is not None:
+            owed = [Settlement(index, 0, money) for index in made.shared.sums]
+            self.store.settle(made.shared, made.id, owed)
 
     async def inspect(self, subject: Subject) -> tuple[LimitState, ...]:
         """The state of every limit of `subject`; charges nothing. Raises GatewayError(OVERLOADED) if the store is
@@ -258,7 +309,7 @@ class SubjectLimiter:
         """Returns when all settlements so far have taken effect; for shutdown and tests."""
         await self.store.flush()
 
-    def _reserve_alone(self, made: Reservation) -> Reservation:
+    def _reserve_alone(self, made: Reservation, subject: Subject) -> Reservation:
         self.alone += 1
         for rule in made.plan.rules:
             if rule.on_redis_failure == "closed" and not rule.shadow:
@@ -269,14 +320,17 @@ class SubjectLimiter:
                     code="limits_unavailable",
                     retry_after=_CLOSED_RETRY,
                 )
-        made.plan = plan = scaled(made.plan, self.store.replicas)
+        replicas = self.store.replicas
+        made.shared = made.plan if made.plan.sums else None
+        made.plan = plan = scaled(made.plan, replicas)
         made.strict = False
         if not plan.rules:
             made.charged = ()
             return made
-        made.charged = costs = self._costs(plan, made.cost) if plan.measured else plan.costs
-        made.verdict = self._local.admit(plan, costs, made.id)
-        return self._decided(made)
+        made.charged = costs = self._costs(plan, made.cost) if plan.measured or plan.sums else plan.costs
+        floors = [(birth, -(-used // replicas)) for birth, used in self._floors.of(plan)]
+        made.verdict = self._local.admit(plan, [*costs, *floors], made.id)
+        return self._decided(made, subject)
 
     def _costs(self, plan: Plan, cost: Cost | None) -> Sequence[int]:
         """The charge on each limit. A reservation is bounded by the limit: a request that may use more than all of it
@@ -295,10 +349,24 @@ class SubjectLimiter:
             if wrong is not None:
                 self._refuse(rule, _MODES[self.store.up])
                 raise Limited(rule, wrong[0], param=wrong[1])
+        for index in plan.sums:
+            costs[index] = min(cost.money, plan.shapes[index].limit)
         return costs
 
-    def _decided(self, made: Reservation) -> Reservation:
+    def _warn(self, plan: Plan, verdict: Verdict, subject: Subject) -> None:
+        """Reports the marks that budgets have passed just now."""
+        for index in plan.sums:
+            counted, rule, shape = verdict.counters[index], plan.rules[index], plan.shapes[index]
+            mark = counted.reset_us % MARK
+            if mark and self._on_budget is not None:
+                assert isinstance(rule, BudgetRule)
+                at = rule.warn_at[mark - 1] if mark <= len(shape.levels) else 1.0
+                self._on_budget(rule, subject, at, shape.limit - counted.remaining)
+
+    def _decided(self, made: Reservation, subject: Subject) -> Reservation:
         plan, verdict, mode = made.plan, made.verdict, _MODES[made.strict]
+        if plan.sums:
+            self._warn(plan, verdict, subject)
         if verdict.violated >= 0:
             raise self._refusal(made, plan.rules[verdict.violated], mode)
         for index in plan.shadows:
@@ -314,6 +382,10 @@ class SubjectLimiter:
         verdict, index = made.verdict, made.verdict.violated
         self._refuse(rule, mode)
         charge, fits_s = made.charged[index], verdict.wait_us / 1e6
+        if verdict.wait_us == FOREVER:
+            left = verdict.counters[index].remaining
+            message = KINDS[rule.kind].refusal(rule, made.plan.shapes[index].limit, left, charge, ceil(fits_s))
+            return Limited(rule, message, made.states, kind=Kind.QUOTA)
         spread = self._spread(made.plan, index, charge, fits_s)
         limit, remaining = made.plan.shapes[index].limit, verdict.counters[index].remaining
         # The client reads whole seconds, as in Retry-After.
@@ -333,7 +405,8 @@ class SubjectLimiter:
         count, until = self._crowds.get(key, (0, 0.0))
         if now >= until:
             count = 0
-        in_flight = KINDS[plan.rules[index].kind].in_flight
+        kind = KINDS[plan.rules[index].kind]
+        in_flight = kind.in_flight or kind.adds_up
         most = _SLOT_SPREAD if in_flight else plan.rules[index].per_s
         each = 1.0 / shape.limit if in_flight else most * cost / shape.limit
         more = random() * min(count * each * self.store.replicas, most)
@@ -354,6 +427,8 @@ class SubjectLimiter:
         self._tell_alone()
         if up:
             self._renew(list(self._live))
+            if self._index.calendars:  # the store has it, or gets it from `_post`
+                self._local.forget_sums()
         else:
             # Running requests hold slots, which this process must keep counting.
             held = [lease for one in self._live.values() if (lease := one()) is not None and lease.strict]

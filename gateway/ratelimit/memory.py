@@ -11,13 +11,15 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from itertools import islice
 from time import monotonic_ns
+from typing import Any
 
-from gateway.ratelimit.kinds import COUNTERS
+from gateway.ratelimit.kinds import COUNTERS, AnyCounter
 from gateway.ratelimit.model import ADMITTED, Plan, Settlement, Verdict
 from gateway.ratelimit.plan import Layout
-from gateway.ratelimit.window import Counted, Shape, Slots, Window
+from gateway.ratelimit.spent import Spent
+from gateway.ratelimit.window import Counted, Shape, Slots
 
-Group = OrderedDict[bytes, tuple[Window | Slots, Shape]]
+Group = OrderedDict[bytes, tuple[AnyCounter, Shape]]
 
 _CANDIDATES = 8
 
@@ -43,11 +45,13 @@ class MemoryStore:
     def __len__(self) -> int:
         return self._size
 
-    def admit(self, plan: Plan, costs: Sequence[int], lease: str) -> Verdict:
+    def admit(self, plan: Plan, costs: Sequence[Any], lease: str) -> Verdict:
         now, ttl, groups = self._clock() // 1000, self._ttl, self._groups
-        touched: list[Window | Slots] = []
+        touched: list[AnyCounter] = []
         waits: list[int] = []
-        for key, shape, cost in zip(plan.keys, plan.shapes, costs, strict=True):
+        if plan.sums:
+            self._restore(plan, costs, now)
+        for key, shape, cost in zip(plan.keys, plan.shapes, costs, strict=False):  # floors come after the costs
             try:
                 group = groups[shape.keep]
                 group.move_to_end(key)
@@ -62,7 +66,7 @@ class MemoryStore:
                 if wait > longest and not plan.shapes[index].shadow:
                     violated, longest = index, wait
         counters: list[Counted] = []  # no comprehension: that is a call more for each request
-        for counter, shape, cost, wait in zip(touched, plan.shapes, costs, waits, strict=True):
+        for counter, shape, cost, wait in zip(touched, plan.shapes, costs, waits, strict=False):
             if wait or violated >= 0:
                 counters.append(Counted(*counter.state(now, shape), -1))
             else:
@@ -79,7 +83,7 @@ class MemoryStore:
                 counter = self._touch(key, shape, now) if one.delta > 0 else self._groups[shape.keep][key][0]
             except KeyError:
                 continue  # nothing can be given back
-            counter.settle(now, one.entry, one.delta, shape, lease)
+            counter.settle(now, one.entry, one.delta, shape, lease, one.held)
 
     def renew(self, leases: Sequence[tuple[str, Plan]]) -> None:
         now = self._clock() // 1000
@@ -122,7 +126,22 @@ class MemoryStore:
     async def close(self) -> None:
         return None
 
-    def _touch(self, key: bytes, shape: Shape, now: int) -> Window | Slots:
+    def _restore(self, plan: Plan, costs: Sequence[Any], now: int) -> None:
+        for index, floor in zip(plan.sums, costs[len(plan.keys) :], strict=True):
+            counter = self._touch(plan.keys[index], plan.shapes[index], now)
+            assert isinstance(counter, Spent)
+            counter.slide(now, plan.shapes[index])
+            counter.restore(*floor)
+
+    def forget_sums(self) -> None:
+        """Forgets what was spent of budgets."""
+        for group in self._groups.values():
+            spent = [key for key, (counter, _) in group.items() if isinstance(counter, Spent)]
+            for key in spent:
+                del group[key]
+            self._size -= len(spent)
+
+    def _touch(self, key: bytes, shape: Shape, now: int) -> AnyCounter:
         group = self._groups.setdefault(shape.keep, OrderedDict())
         found = group.get(key)
         if found is not None:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, get_args
+from math import inf
+from time import time
+from typing import get_args
 
 from msgspec import Struct
 
 from gateway.config import Limit
 from gateway.config.sharing import Dimension
 from gateway.core.errors import GatewayError, Kind
-from gateway.ratelimit.kinds import KINDS, LimitKind
+from gateway.ratelimit.kinds import KINDS, BudgetRule, LimitKind
 from gateway.ratelimit.window import Counted, Shape
-
-Outcome = Literal["finished", "failed", "cancelled", "unserved"]
-"""How an admitted request ended. "unserved": no worker ever saw it, so everything is returned."""
 
 DIMENSIONS: tuple[Dimension, ...] = get_args(Dimension)
 
@@ -51,11 +50,12 @@ UNLIMITED = Verdict(ADMITTED, 0, [])
 
 class Settlement(Struct, array_like=True, gc=False):
     """The correction of one charge. index: of the limit in its plan. entry: that was charged. delta < 0 refunds, > 0
-    charges more; a slot is released whatever it is."""
+    charges more; a slot is released whatever it is. held: of a budget, what the request had reserved."""
 
     index: int
     entry: int
     delta: int
+    held: int = 0
 
 
 class LimitState(Struct):
@@ -69,7 +69,7 @@ class LimitState(Struct):
 
 
 class Limited(GatewayError):
-    """The error for a request over a limit: LIMITED; code is the limit's name.
+    """The error for a request over a limit: LIMITED, or QUOTA if a budget is spent; code is the limit's name.
 
     violated  the state of the limit with the longest wait; None if the request never fits
     states    of all limits of the request, in configured order
@@ -86,9 +86,10 @@ class Limited(GatewayError):
         fits_s: float | None = None,
         spread_s: float = 0.0,
         param: str | None = None,
+        kind: Kind = Kind.LIMITED,
     ) -> None:
         wait = None if fits_s is None else fits_s + spread_s
-        super().__init__(Kind.LIMITED, message, param=param, code=rule.name, retry_after=wait)
+        super().__init__(kind, message, param=param, code=rule.name, retry_after=wait)
         self.violated = next((state for state in states if state.rule is rule), None)
         self.states = states
         self.fits_s = fits_s
@@ -121,7 +122,8 @@ class Plan(Struct, eq=False):
     keys      the counter of each limit
     tag       the partition of the store that holds all counters
     slots     those of requests in flight
-    measured  those whose charge depends on the request
+    measured  those whose charge depends on the tokens of the request
+    sums      those of money
     shadows   those that refuse nothing
     costs     what a request is charged; 0 if measured
     releases  the settlements that free all its slots
@@ -136,6 +138,7 @@ class Plan(Struct, eq=False):
     tag: int = 0
     slots: tuple[int, ...] = ()
     measured: tuple[tuple[int, LimitKind], ...] = ()
+    sums: tuple[int, ...] = ()
     shadows: tuple[int, ...] = ()
     costs: tuple[int, ...] = ()
     releases: tuple[Settlement, ...] = ()
@@ -153,7 +156,8 @@ class Plan(Struct, eq=False):
             shapes,
             tag,
             slots,
-            tuple((index, kind) for index, kind in enumerate(kinds) if kind.measured),
+            tuple((index, kind) for index, kind in enumerate(kinds) if kind.measured and not kind.adds_up),
+            tuple(index for index, kind in enumerate(kinds) if kind.adds_up),
             tuple(index for index, rule in enumerate(rules) if rule.shadow),
             tuple(0 if kind.measured else 1 for kind in kinds),
             tuple(Settlement(index, 0, 0) for index in slots),
@@ -162,9 +166,17 @@ class Plan(Struct, eq=False):
 
     def states(self, verdict: Verdict) -> tuple[LimitState, ...]:
         return tuple(
-            LimitState(rule, shape.limit, counted.remaining, counted.reset_us / 1e6)
+            LimitState(rule, shape.limit, max(counted.remaining, 0), _resets_s(rule, counted))
             for rule, shape, counted in zip(self.rules, self.shapes, verdict.counters, strict=True)
         )
+
+
+def _resets_s(rule: Limit, counted: Counted) -> float:
+    if not isinstance(rule, BudgetRule):
+        return counted.reset_us / 1e6
+    now = time()
+    ends = rule.calendar.ends(now)
+    return 0.0 if ends == inf else ends - now
 
 
 def tightest(states: Sequence[LimitState], kind: str) -> LimitState | None:

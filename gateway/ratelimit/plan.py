@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from gateway.config import Limit
 from gateway.config.sharing import Dimension, KindOfLimit
-from gateway.ratelimit.kinds import KINDS
+from gateway.ratelimit.kinds import KINDS, BudgetRule
 from gateway.ratelimit.model import DIMENSIONS, Plan, Subject
 from gateway.ratelimit.window import Shape
 
@@ -55,6 +55,7 @@ class RuleIndex:
     longest  kind -> the longest window among the rules
     windows  every (kind, window) among the rules
     models   names of limits of which a rule depends on the model
+    calendars  those of budgets
     """
 
     def __init__(self, rules: Sequence[Limit]) -> None:
@@ -62,6 +63,7 @@ class RuleIndex:
         self.longest: dict[KindOfLimit, float] = {}
         self.windows: set[tuple[KindOfLimit, float]] = set()
         self.models: set[str] = set()
+        self.calendars = {rule.calendar for rule in self.rules if isinstance(rule, BudgetRule)}
         self._general: list[Shaped] = []
         self._matching: dict[tuple[Dimension, str], list[Shaped]] = {}
         self._own: dict[str, list[Shaped]] = {}
@@ -89,6 +91,7 @@ class RuleIndex:
         before = self._own.pop(key, [])
         if shaped:
             self._own[key] = shaped
+        self.calendars |= {rule.calendar for rule in rules if isinstance(rule, BudgetRule)}
         return shaped != before
 
     def candidates(self, subject: Subject) -> Sequence[Shaped]:

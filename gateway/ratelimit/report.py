@@ -8,8 +8,10 @@ from msgspec.structs import replace
 
 from gateway.config import Config
 from gateway.core.errors import GatewayError
+from gateway.core.money import shown
 from gateway.ratelimit.addresses import canonical
 from gateway.ratelimit.http import Where, duration
+from gateway.ratelimit.kinds import BudgetRule
 from gateway.ratelimit.limiter import SubjectLimiter
 from gateway.ratelimit.model import LimitState, Subject
 from gateway.ratelimit.redis.store import RedisStore
@@ -70,9 +72,9 @@ async def table(config: Config, subjects: Sequence[Subject], *, forget: bool = F
     lines = [("limit", "of", "used", "left", "resets in")]
     for (name, whom), state in rows.items():
         name += " (shadow)" if state.rule.shadow else ""
-        lines.append(
-            (name, whom, str(state.used), str(state.remaining), duration(round(state.reset_s * 1000)).decode())
-        )
+        of = (lambda nano: f"{shown(nano)} {rule.currency}") if isinstance(rule := state.rule, BudgetRule) else str
+        resets = duration(round(state.reset_s * 1000)).decode()
+        lines.append((name, whom, of(state.used), of(state.remaining), resets))
     wide = [max(len(line[column]) for line in lines) for column in range(5)]
     return [
         f"{name:{wide[0]}}  {whom:{wide[1]}}  {used:>{wide[2]}}  {left:>{wide[3]}}  {reset:>{wide[4]}}"

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from decimal import Decimal
+from math import ceil
+from typing import get_args
 
 from gateway.config import Config, Limit
-from gateway.config.sharing import Dimension
+from gateway.config.kinds import zone_of
+from gateway.config.money import Budget, Spend
+from gateway.config.sharing import Dimension, WrittenKind
 from gateway.core.estimate import Estimator
 from gateway.ratelimit.addresses import canonical
-from gateway.ratelimit.kinds import KINDS
+from gateway.ratelimit.calendar import Calendar
+from gateway.ratelimit.kinds import KINDS, BudgetRule
 from gateway.ratelimit.plan import RuleIndex
 
 
@@ -26,7 +32,7 @@ class Limits:
         found = rules(config)
         self.index = RuleIndex(found)
         for name, limits in stored:
-            own = key_rules(name, limits)
+            own = key_rules(name, limits, config.spend)
             self.index.own(name, own)
             found += own
         self.any = bool(found) or config.keys_store is not None
@@ -36,10 +42,10 @@ class Limits:
 
 def rules(config: Config) -> list[Limit]:
     """The limits of `config` in the order in which they are tried. Those of single keys come first, as exceptions."""
-    found = []
+    found: list[Limit] = []
     for name, key in config.keys.items():
-        found += key_rules(name, key.limits)
-    for one in config.limits:
+        found += key_rules(name, key.limits, config.spend)
+    for one in (*config.limits, *[rule_of(budget, config.spend) for budget in config.budgets]):
         match = {
             dimension: tuple(_as_counted(config, dimension, value) for value in values)
             for dimension, values in one.match.items()
@@ -48,11 +54,34 @@ def rules(config: Config) -> list[Limit]:
     return found
 
 
-def key_rules(name: str, limits: object) -> list[Limit]:
+def key_rules(name: str, limits: object, spend: Spend) -> list[Limit]:
     """The limits of the key `name` alone. limits: its `KeyLimits`, or what is like it; None for none."""
-    own = {kind: getattr(limits, kind, None) for kind in KINDS}
+    own = {kind: getattr(limits, kind, None) for kind in get_args(WrittenKind)}
     match: dict[Dimension, tuple[str, ...]] = {"key": (name,)}
-    return [Limit(name=kind, kind=kind, limit=limit, match=match) for kind, limit in own.items() if limit is not None]
+    found = [Limit(name=kind, kind=kind, limit=limit, match=match) for kind, limit in own.items() if limit is not None]
+    budget = getattr(limits, "budget", None)
+    if budget is not None:
+        found.append(rule_of(Budget.model_construct(name="budget", amount=budget, match=match), spend))
+    return found
+
+
+def rule_of(budget: Budget, spend: Spend) -> BudgetRule:
+    """A budget as a limit."""
+    calendar = Calendar(budget.per, zone_of(budget.time_zone or spend.time_zone))
+    return BudgetRule.model_construct(
+        name=budget.name,
+        kind="cost",
+        limit=budget.amount,
+        per_s=calendar.days * 86_400.0,
+        scope=budget.scope,
+        match=budget.match,
+        shadow=budget.shadow,
+        on_redis_failure=budget.on_redis_failure,
+        calendar=calendar,
+        levels=tuple(ceil(Decimal(str(one)) * budget.amount) for one in budget.warn_at),
+        warn_at=budget.warn_at,
+        currency=spend.currency or "",
+    )
 
 
 def _as_counted(config: Config, dimension: Dimension, value: str) -> str:

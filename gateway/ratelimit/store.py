@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from gateway.light_task import Promise
 from gateway.ratelimit.model import Plan, Settlement, Verdict
@@ -30,8 +30,10 @@ class Store(Protocol):
     replicas: int
     changed: Callable[[bool, str], None] | None
 
-    def admit(self, plan: Plan, costs: Sequence[int], lease: str) -> Verdict | Promise[Verdict]:
-        """Decides and charges. The answer may raise `StoreDown`; if its waiter is cancelled, the charge is undone."""
+    def admit(self, plan: Plan, costs: Sequence[Any], lease: str) -> Verdict | Promise[Verdict]:
+        """Decides and charges. costs: of each limit of the plan, and behind them for each of its `sums` the floor
+        (birth, used), see `spent`. The answer may raise `StoreDown`; if its waiter is cancelled, the charge is
+        undone."""
         ...
 
     def settle(

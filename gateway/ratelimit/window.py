@@ -48,11 +48,12 @@ RETRY_SLOT = 1_000_000
 class Shape(Struct, frozen=True, array_like=True):
     """The numbers of one limit; `redis/admit.lua` gets them in this order.
 
-    counter  0: `Window`, 1: `Slots`
+    counter  0: `Window`, 1: `Slots`, 2: `spent.Spent`
     width    of a slice, in microseconds, as are guard and span = 120 width + guard
     burst    0: no pacing
     shadow   1: it refuses nothing
     keep     milliseconds after which an untouched counter may be forgotten; 0: the life of a slot
+    levels   see `spent.Spent`
     """
 
     counter: int
@@ -63,6 +64,7 @@ class Shape(Struct, frozen=True, array_like=True):
     shadow: int
     span: int
     keep: int
+    levels: tuple[int, ...] = ()
 
 
 class Counted(Struct, array_like=True, gc=False):
@@ -189,7 +191,7 @@ class Window:
             self.paced = max(self.paced, now) + cost * (SLICES * shape.width / shape.limit)
         return index
 
-    def settle(self, now: int, index: int, delta: int, shape: Shape, lease: str) -> None:
+    def settle(self, now: int, index: int, delta: int, shape: Shape, lease: str, held: int) -> None:
         """Settles what was charged to slice `index`: gives back -delta, or charges delta to now and to what is owed."""
         if now >= self.stale:
             self.slide(now, shape)
@@ -284,7 +286,7 @@ class Slots:
         self.held.pop(lease, None)
         self.held[lease] = self.expires = now + ttl
 
-    def settle(self, now: int, index: int, delta: int, shape: Shape, lease: str) -> None:
+    def settle(self, now: int, index: int, delta: int, shape: Shape, lease: str, held: int) -> None:
         self.held.pop(lease, None)
 
     def reset(self, now: int, shape: Shape) -> None:

@@ -52,7 +52,7 @@ def test_never_above_the_limit_and_never_refused_without_need(
         if used is not None and pending:
             at, entry, reserved = pending.pop(0)
             delta = min(used, reserved) - reserved
-            window.settle(now, entry, delta, numbers, "")
+            window.settle(now, entry, delta, numbers, "", 0)
             log.amounts[at] += delta
     assert log.most(length) <= limit
     assert window.used == sum(window.slices.values())
@@ -127,7 +127,7 @@ def test_a_refund_goes_to_where_it_was_charged() -> None:
     window, now = Window(), 1000 * SECOND
     first = window.charge(now, 6, ONE)
     window.charge(now + 5 * SECOND, 4, ONE)
-    window.settle(now + 6 * SECOND, first, -5, ONE, "")
+    window.settle(now + 6 * SECOND, first, -5, ONE, "", 0)
     assert window.used == 5
     window.slide(now + 13 * SECOND, ONE)  # the first slid out with what was left of it
     assert window.used == 4
@@ -137,17 +137,17 @@ def test_a_refund_after_the_window_slid_changes_nothing() -> None:
     window, now = Window(), 1000 * SECOND
     first = window.charge(now, 6, ONE)
     window.charge(now + 10 * SECOND, 3, ONE)
-    window.settle(now + 13 * SECOND, first, -6, ONE, "")
+    window.settle(now + 13 * SECOND, first, -6, ONE, "", 0)
     assert window.used == 3
 
 
 def test_more_than_reserved_counts_from_when_it_is_known() -> None:
     window, now = Window(), 1000 * SECOND
     first = window.charge(now, 6, ONE)
-    window.settle(now + 13 * SECOND, first, 9, ONE, "")
+    window.settle(now + 13 * SECOND, first, 9, ONE, "", 0)
     assert window.used == 9
     assert window.state(now + 13 * SECOND, ONE)[0] == 1
-    window.settle(now + 13 * SECOND, first, 9, ONE, "")
+    window.settle(now + 13 * SECOND, first, 9, ONE, "", 0)
     assert window.state(now + 13 * SECOND, ONE)[0] == 0  # never negative
     assert not fits(window, now + 20 * SECOND, 1, ONE)
     assert fits(window, now + 26 * SECOND, 1, ONE)
@@ -156,8 +156,8 @@ def test_more_than_reserved_counts_from_when_it_is_known() -> None:
 def test_no_more_comes_back_than_was_charged() -> None:
     window, now = Window(), 1000 * SECOND
     entry = window.charge(now, 3, ONE)
-    window.settle(now, entry, -5, ONE, "")
-    window.settle(now, entry, -5, ONE, "")
+    window.settle(now, entry, -5, ONE, "", 0)
+    window.settle(now, entry, -5, ONE, "", 0)
     assert window.used == 0
 
 
@@ -166,7 +166,7 @@ def test_after_a_reset_earlier_charges_have_nothing_to_take_back() -> None:
     before = window.charge(now, 8, ONE)
     window.reset(now, ONE)
     after = window.charge(now, 8, ONE)
-    window.settle(now, before, -8, ONE, "")
+    window.settle(now, before, -8, ONE, "", 0)
     assert (window.used, after) == (8, before + 1)
 
 
@@ -175,7 +175,7 @@ def test_what_is_used_beyond_the_limit_is_paid_by_later_windows(burst: int | Non
     numbers = Window.shape(10, 12.0, burst or 0, False)
     window, now = Window(), 1000 * SECOND
     entry = window.charge(now, 5, numbers)
-    window.settle(now, entry, 500, numbers, "")
+    window.settle(now, entry, 500, numbers, "", 0)
     assert (window.used, window.debt) == (505, 495)
     wait = window.delay(now, 1, numbers)
     assert 50 * 12 * SECOND <= wait <= 50 * 12.2 * SECOND
@@ -187,7 +187,7 @@ def test_what_is_used_beyond_the_limit_is_paid_by_later_windows(burst: int | Non
 
 def test_a_question_fits_whatever_is_owed_and_costs_nothing() -> None:
     window, now = Window(), 1000 * SECOND
-    window.settle(now, window.charge(now, 5, ONE), 50, ONE, "")
+    window.settle(now, window.charge(now, 5, ONE), 50, ONE, "", 0)
     before = (window.used, window.debt, dict(window.slices))
     assert fits(window, now, 0, ONE)
     counted = window.take(now, 0, ONE, "", 0)
@@ -198,14 +198,14 @@ def test_a_question_fits_whatever_is_owed_and_costs_nothing() -> None:
 def test_a_refund_pays_debt_first() -> None:
     window, now = Window(), 1000 * SECOND
     first, second = window.charge(now, 5, ONE), window.charge(now, 5, ONE)
-    window.settle(now, first, 30, ONE, "")
-    window.settle(now, second, -4, ONE, "")
+    window.settle(now, first, 30, ONE, "", 0)
+    window.settle(now, second, -4, ONE, "", 0)
     assert (window.used, window.debt) == (36, 26)
 
 
 def test_a_raised_limit_pays_more_of_the_debt_at_once() -> None:
     window, now = Window(), 1000 * SECOND
-    window.settle(now, window.charge(now, 5, ONE), 30, ONE, "")
+    window.settle(now, window.charge(now, 5, ONE), 30, ONE, "", 0)
     raised = Window.shape(34, 12.0, 0, False)
     wait = window.delay(now, 10, raised)
     assert (window.used, window.debt) == (35, 1)
@@ -249,7 +249,7 @@ def test_later_windows_pay_whatever_was_used(
         used = known[-1][1]
         while len(flying) > most:
             entry, reserved, uses = flying.pop(0)
-            window.settle(now, entry, uses - reserved, numbers, "")
+            window.settle(now, entry, uses - reserved, numbers, "", 0)
             used += uses
         known.append((now // numbers.width, used, sum(reserved for _, reserved, _ in flying), window.debt))
         assert window.used == sum(window.slices.values()) + window.debt
@@ -265,7 +265,7 @@ def test_later_windows_pay_whatever_was_used(
 def test_a_debt_of_many_windows_is_paid_in_a_few_steps(limit: int, windows: int, later: int) -> None:
     numbers = Window.shape(limit, 12.0, 0, False)
     window, now = Window(), 1000 * SECOND
-    window.settle(now, window.charge(now, limit, numbers), limit * windows, numbers, "")
+    window.settle(now, window.charge(now, limit, numbers), limit * windows, numbers, "", 0)
     assert window.debt == limit * windows
     assert window.expires >= now + windows * 12 * SECOND
     passed = later % (windows * 12)

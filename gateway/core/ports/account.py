@@ -11,6 +11,7 @@ from gateway.core.errors import GatewayError
 from gateway.core.estimate import Cost
 from gateway.core.http import Headers
 from gateway.core.messages import Op
+from gateway.core.money import Rates
 from gateway.core.usage import Usage
 
 
@@ -40,6 +41,7 @@ class RequestRecord(Struct):
     workers   those that it was sent to, in order, the first of them if they are many; absent if there was one at most
     tools     calls of the tools that the gateway ran, `search` or `fetch`, with why it failed if it did; absent if
               there were none
+    cost      nano (billionths) of the currency that it is charged; absent if its model has no price
     time      Unix seconds at the end
     """
 
@@ -76,6 +78,7 @@ class RequestRecord(Struct):
     recomputed: int | None = None
     workers: tuple[str, ...] | UnsetType = UNSET
     tools: tuple[str, ...] | UnsetType = UNSET
+    cost: int | UnsetType = UNSET
     time: float = 0.0
     level: str = "info"
     event: str = "request"
@@ -95,8 +98,8 @@ class Charge(Protocol):
 class RateLimiter(Protocol):
     """The limits that a request must pass before it is sent to a worker."""
 
-    def cost(self, op: Op, max_context: int | None) -> Cost | None:
-        """The most that `op` may use, for `admit`. It takes long for a large request."""
+    def cost(self, op: Op, max_context: int | None, rates: Rates | None) -> Cost | None:
+        """The most that `op` may use, for `admit`, with its price by `rates`. It takes long for a large request."""
 
     async def admit(
         self, record: RequestRecord, cost: Cost | None, scope: Any, headers: Headers, charges: list[Charge]

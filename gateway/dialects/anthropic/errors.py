@@ -30,6 +30,8 @@ _TYPES = {
 
 def _row(kind: Kind, status: int) -> tuple[int, str, str]:
     status = 529 if kind is Kind.OVERLOADED else status
+    if kind is Kind.QUOTA:
+        return status, "billing_error", kind.value
     return status, _TYPES.get(status, "invalid_request_error" if status <= 415 else "api_error"), kind.value
 
 

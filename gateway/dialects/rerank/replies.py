@@ -81,7 +81,7 @@ def _usage(usage: Usage | None) -> dict[str, int]:
 TEI_ERRORS: Mapping[Kind, tuple[int, str]] = {
     **dict.fromkeys((Kind.BAD_REQUEST, Kind.UNSUPPORTED), (422, "Validation")),
     **dict.fromkeys((Kind.CONTEXT_LENGTH, Kind.TOO_LARGE), (413, "Validation")),
-    **dict.fromkeys((Kind.LIMITED, Kind.OVERLOADED), (429, "Overloaded")),
+    **dict.fromkeys((Kind.LIMITED, Kind.QUOTA, Kind.OVERLOADED), (429, "Overloaded")),
     **dict.fromkeys((Kind.NO_WORKER, Kind.DRAINING), (503, "Unhealthy")),
     **dict.fromkeys((Kind.TIMEOUT, Kind.UPSTREAM, Kind.TRUNCATED), (424, "Backend")),
     Kind.INTERNAL: (500, "Backend"),

@@ -22,6 +22,7 @@ AWS_ERRORS: Mapping[Kind, tuple[int, str]] = {
     Kind.MEDIA_TYPE: (415, "ValidationError"),
     **dict.fromkeys((Kind.TIMEOUT, Kind.UPSTREAM, Kind.TRUNCATED), (424, "ModelError")),
     Kind.LIMITED: (429, "ThrottlingException"),
+    Kind.QUOTA: (429, "ServiceQuotaExceededException"),
     Kind.CLIENT_GONE: (499, "InternalFailure"),
     Kind.INTERNAL: (500, "InternalFailure"),
     **dict.fromkeys((Kind.OVERLOADED, Kind.NO_WORKER, Kind.DRAINING), (503, "ServiceUnavailable")),

@@ -172,7 +172,7 @@ _ERRORS = {
     Kind.TOO_LARGE: (413, "validation"),
     Kind.MEDIA_TYPE: (415, "validation"),
     Kind.UPSTREAM: (424, "generation"),
-    Kind.LIMITED: (429, "overloaded"),
+    **dict.fromkeys((Kind.LIMITED, Kind.QUOTA), (429, "overloaded")),
     Kind.CLIENT_GONE: (499, "generation"),
     Kind.TRUNCATED: (500, "incomplete_generation"),
     Kind.INTERNAL: (500, "generation"),

@@ -1,4 +1,4 @@
--- A batch of operations on counters, decided one after the other in one atomic step. window.py explains and proves the
+-- A batch of operations on counters, decided one after the other in one atomic step. window.py and spent.py explain the
 -- arithmetic; both are tested against each other.
 --
 -- KEYS     every counter of the batch (one hash slot); a counter may occur more than once
@@ -7,8 +7,9 @@
 --            ttl       life of a slot without renewal
 --            forms     lists of shapes; a shape is the fields of window.Shape, in their order
 --            plans     [n, form]: the rules of a subject have the keys n + 1, n + 2, ... and the shapes of this form
---            ops       [1, lease, plan, [cost, ...]]                     admit by all rules or by none
---                      [2, lease, plan, [[rule from 0, entry, delta]]]   settle
+--            ops       [1, lease, plan, [cost, ..., floor, ...]]         admit by all rules or by none; a floor is the
+--                                                                        [birth, used] of each budget in turn
+--                      [2, lease, plan, [[rule from 0, entry, delta, held]]]   settle
 --                      [3, lease, plan, [rule from 0, ...]]              renew slots
 --                      [4, replica, k, ttl]                              heartbeat (0: goodbye) -> live replicas
 --                      [5, "", plan]                                     look -> as admit, "used" for the entry
@@ -19,6 +20,7 @@
 
 local SLICES, CYCLE = 120, 121
 local RETRY_SLOT = 1000000
+local FOREVER = 1125899906842624 -- 2^50
 
 local call, floor, ceil, max, min = redis.call, math.floor, math.ceil, math.max, math.min
 local clock = call('TIME')
@@ -26,11 +28,11 @@ local now = clock[1] * 1000000 + clock[2]
 local batch = cmsgpack.unpack(ARGV[1])
 local ttl, forms, plans, ops = batch[2], batch[3], batch[4], batch[5]
 local late = now > batch[1]
-local windows, slots, taken, replies = {}, {}, {}, {now}
+local windows, slots, sums, taken, replies = {}, {}, {}, {}, {now}
 for _, form in ipairs(forms) do
   for i, s in ipairs(form) do
     form[i] = {counter = s[1], limit = s[2], width = s[3], guard = s[4], burst = s[5], shadow = s[6], span = s[7],
-               keep = s[8]}
+               keep = s[8], levels = s[9]}
   end
 end
 
@@ -147,6 +149,43 @@ local function take(key, lease)
   taken[key] = true
 end
 
+-- A budget's counter is a hash with the fields of spent.Spent: u = used, r = held, b = birth, o = origin, a = base,
+-- l = level, f = fixed.
+local function sum(key, shape)
+  local s = sums[key]
+  if s then return s end
+  local v = call('HMGET', key, 'u', 'r', 'b', 'o', 'a', 'l', 'f')
+  s = {u = tonumber(v[1]) or 0, r = tonumber(v[2]) or 0, b = tonumber(v[3]) or floor(now / 1000),
+       o = tonumber(v[4]) or 0, a = tonumber(v[5]) or 0, l = tonumber(v[6]) or 0, f = tonumber(v[7]) or 0,
+       passed = 0, keep = shape.keep}
+  sums[key] = s
+  return s
+end
+
+local function restore(s, birth, used)
+  if birth == s.b or s.f == 1 or birth < s.o or (birth == s.o and used <= s.a) then return end
+  s.u, s.o, s.a, s.dirty = s.u + used - s.a, birth, used, true
+end
+
+local function spend_delay(s, cost, shape)
+  local spent, wait, level = s.u - s.r, 0, 0
+  for i, at in ipairs(shape.levels) do
+    if at <= spent then level = i end
+  end
+  if cost > 0 and s.u + cost > shape.limit then
+    wait = RETRY_SLOT
+    if spent + cost > shape.limit then wait, level = FOREVER, #shape.levels + 1 end
+  end
+  if level > s.l then s.l, s.passed, s.dirty = level, level, true end
+  return wait
+end
+
+local function sum_state(s, shape)
+  local passed = s.passed
+  s.passed = 0
+  return shape.limit - s.u, 8 * s.b + passed
+end
+
 -- Live slices in order, read at most once a batch, and only when something must be refused.
 local function slices(w, key)
   if not w.live then
@@ -219,12 +258,17 @@ end
 local function admit(op)
   if late then return {-2, 0, {}} end
   local before, form, costs = plans[op[3]][1], forms[plans[op[3]][2]], op[4]
-  local violated, longest, waits = -1, 0, {}
-  for i = 1, #costs do
+  local violated, longest, waits, nth = -1, 0, {}, #form
+  for i = 1, #form do
     local key, shape = KEYS[before + i], form[i]
     local wait = 0
     if shape.counter == 0 then
       wait = delay(window(key, shape), key, costs[i], shape)
+    elseif shape.counter == 2 then
+      local s = sum(key, shape)
+      nth = nth + 1
+      restore(s, costs[nth][1], costs[nth][2])
+      wait = spend_delay(s, costs[i], shape)
     elseif held(key) >= shape.limit then
       wait = RETRY_SLOT
     end
@@ -232,7 +276,7 @@ local function admit(op)
     if wait > longest and shape.shadow == 0 then violated, longest = i - 1, wait end
   end
   local counters = {}
-  for i = 1, #costs do
+  for i = 1, #form do
     local key, shape = KEYS[before + i], form[i]
     local fits, entry = violated < 0 and waits[i] == 0, -1
     local left, reset
@@ -240,6 +284,10 @@ local function admit(op)
       local w = windows[key]
       if fits then entry = charge(w, costs[i], shape) end
       left, reset = state(w, shape)
+    elseif shape.counter == 2 then
+      local s = sums[key]
+      if fits then s.u, s.r, s.dirty, entry = s.u + costs[i], s.r + costs[i], true, s.b end
+      left, reset = sum_state(s, shape)
     else
       if fits then
         take(key, op[2])
@@ -258,9 +306,14 @@ local function settle(op)
   for _, one in ipairs(op[4]) do
     local rule, slice, delta = one[1] + 1, one[2], one[3]
     local key, shape = KEYS[before + rule], form[rule]
-    if shape.counter ~= 0 then
+    if shape.counter == 1 then
       local n = held(key)
       slots[key] = n - call('ZREM', key, op[2])
+    elseif shape.counter == 2 then
+      local s = sum(key, shape)
+      if delta > 0 or slice == s.b or slice == s.o then s.u = max(s.u + delta, 0) end
+      if slice == s.b then s.r = max(s.r - one[4], 0) end
+      s.dirty = true
     else
       local w = window(key, shape)
       if delta > 0 then
@@ -330,6 +383,9 @@ local function look(op)
       local w = window(key, shape)
       left, reset = state(w, shape)
       used = w.u
+    elseif shape.counter == 2 then
+      used = sum(key, shape).u
+      left = shape.limit - used
     else
       used = held(key)
       left = max(shape.limit - used, 0)
@@ -350,6 +406,9 @@ local function reset(op)
       local first = floor(now / shape.width) + 1
       windows[key] = {u = 0, h = first, t = first, p = 0, d = 0, owed = 0, keep = shape.keep, limit = shape.limit,
                       width = shape.width, deltas = {}, stored = {}, dirty = true}
+    elseif shape.counter == 2 then
+      sums[key] = {u = 0, r = 0, b = floor(now / 1000), o = 0, a = 0, l = 0, f = 1, passed = 0, keep = shape.keep,
+                   dirty = true}
     else
       slots[key] = nil
     end
@@ -385,6 +444,13 @@ for key, w in pairs(windows) do
     end
     if w.d > 0 then w.keep = w.keep + ceil(w.d / w.limit) * ceil(CYCLE * w.width / 1000) end
     call('PEXPIRE', key, w.keep)
+  end
+end
+
+for key, s in pairs(sums) do
+  if s.dirty then
+    call('HSET', key, 'u', s.u, 'r', s.r, 'b', s.b, 'o', s.o, 'a', s.a, 'l', s.l, 'f', s.f)
+    call('PEXPIRE', key, s.keep)
   end
 end
 

@@ -306,7 +306,7 @@ class Batcher:
     def _undo(self, one: Operation, result: Result) -> None:
         if isinstance(result, Verdict) and one.code == ADMIT and result.violated == ADMITTED:
             charged = [
-                Settlement(index, counted.entry, -one.what[index])
+                Settlement(index, counted.entry, -one.what[index], one.what[index])
                 for index, counted in enumerate(result.counters)
                 if counted.entry >= 0
             ]

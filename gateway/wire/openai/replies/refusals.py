@@ -25,6 +25,7 @@ ERRORS: Mapping[Kind, tuple[int, str, str]] = {
         (Kind.TOO_LARGE, 413, "invalid_request_error"),
         (Kind.CONTEXT_LENGTH, 400, "invalid_request_error"),
         (Kind.LIMITED, 429, "rate_limit_error"),
+        (Kind.QUOTA, 429, "insufficient_quota"),
         (Kind.OVERLOADED, 503, "server_error"),
         (Kind.NO_WORKER, 503, "server_error"),
         (Kind.DRAINING, 503, "server_error"),
@@ -56,8 +57,8 @@ def error_headers(error: GatewayError, status: int, longest_s: float = _LONGEST_
         wait = max(1, -int(-min(error.retry_after, longest_s if limited else 60.0) * 1000 // 1))
         headers.append((b"retry-after", b"%d" % -(-wait // 1000)))
         headers.append((b"retry-after-ms", b"%d" % wait))
-    elif error.kind is Kind.LIMITED and error.upstream is None:
-        # The request can never fit the limit. This header stops the retries of OpenAI's clients.
+    elif error.kind in (Kind.LIMITED, Kind.QUOTA) and error.upstream is None:
+        # The request can never fit the limit, or the money is spent. This header stops the retries of OpenAI's clients.
         headers.append((b"x-should-retry", b"false"))
     if status == 401:
         headers.append((b"www-authenticate", b"Bearer"))

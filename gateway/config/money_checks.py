@@ -1,0 +1,40 @@
+"""Faults between options of money."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gateway.config.faults import Faults
+from gateway.config.money import Budget, Price
+from gateway.config.rules import Facts
+
+
+def money(facts: Facts) -> Faults:
+    config = facts.config
+    priced = any(model.price for model in config.models.values())
+    if priced and config.spend.currency is None:
+        yield ("spend", "currency"), "is required, as models have prices"
+    for name, model in config.models.items():
+        yield from _prices(name, model.price)
+    if facts.has("budgets") and not priced and "models" not in {path[0] for path in facts.wrong}:
+        yield ("budgets",), "need a model with a price: without one nothing is spent"
+    for index, budget in facts.budgets():
+        yield from _budget(index, budget)
+
+
+def _prices(name: str, prices: Sequence[Price]) -> Faults:
+    days = [one.from_ for one in prices]
+    for index, day in enumerate(days):
+        if day in days[:index]:
+            path = ("models", name, "price", index)
+            yield path, "begins when another one does" if day else "has no `from`, as another one: each needs a day"
+
+
+def _budget(index: int, budget: Budget) -> Faults:
+    path = ("budgets", index)
+    if list(budget.warn_at) != sorted(set(budget.warn_at)):
+        yield (*path, "warn_at"), "must ascend"
+    if any(not 0 < one < 1 for one in budget.warn_at):
+        yield (*path, "warn_at"), "must be above 0 and below 1: at the whole amount requests are refused"
+    if budget.per == "total" and budget.time_zone is not None:
+        yield (*path, "time_zone"), "has no effect with per: total"

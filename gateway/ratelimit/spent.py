@@ -1,0 +1,95 @@
+"""What was spent of a budget in one period of its calendar.
+
+The period is part of the counter's name: nothing slides here, and what is charged stays. A request is admitted if what
+was spent, what running requests have reserved, and its own reservation are at most the budget together.
+
+A counter that is lost (an emptied server) is restored from what gateways have seen of it. Each counter has a birth, the
+millisecond in which it was made. With each request a gateway sends the birth and the sum that it saw last, the floor.
+The first floor of another birth becomes the base of the new counter, and a later or larger one replaces it: what was
+charged since is added to either. So of several gateways the one that saw most decides. What one of them gives back then
+was part of the base if its birth is the base's. A counter that was reset on purpose takes no floor.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+from gateway.ratelimit.window import RETRY_SLOT, Counted, Shape
+
+FOREVER = 1 << 50
+"""Microseconds: no wait helps, and no other limit asks for a longer one."""
+MARK = 8
+"""A verdict's `reset_us` is MARK * birth + the mark that was passed just now, 0 for none. The marks are those of
+`Shape.levels`, from 1, and one more if a request was refused."""
+
+
+class Spent:
+    """One budget's counter in this process. The methods are those of `window.Window`; an entry is a birth.
+
+    used    spent and reserved, in nano
+    held    of it, reserved by running requests
+    level   the highest mark that was passed
+    """
+
+    __slots__ = ("base", "birth", "expires", "fixed", "held", "level", "origin", "passed", "used")
+    debt = 0
+
+    def __init__(self) -> None:
+        self.used = self.held = self.level = self.passed = self.expires = 0
+        self.birth = self.origin = self.base = 0
+        self.fixed = False
+
+    @staticmethod
+    def shape(limit: int, days: int, levels: tuple[int, ...], shadow: bool) -> Shape:
+        """levels: sums, ascending, at which a mark is passed."""
+        return Shape(2, limit, 0, 0, 0, int(shadow), 0, (days + 2) * 86_400_000, levels)
+
+    def share(self, shape: Shape) -> float | None:
+        return self.used / shape.limit
+
+    def slide(self, now: int, shape: Shape) -> None:
+        if not self.birth:
+            self.birth = max(now // 1000, 1)
+
+    def restore(self, birth: int, used: int) -> None:
+        """Takes a floor. Call `slide` before."""
+        if birth == self.birth or self.fixed or (birth, used) <= (self.origin, self.base):
+            return
+        self.used += used - self.base
+        self.origin, self.base = birth, used
+
+    def delay(self, now: int, cost: int, shape: Shape) -> int:
+        self.slide(now, shape)
+        spent = self.used - self.held
+        wait, level = 0, bisect_right(shape.levels, spent)
+        if cost and self.used + cost > shape.limit:
+            wait = RETRY_SLOT
+            if spent + cost > shape.limit:
+                wait, level = FOREVER, len(shape.levels) + 1
+        if level > self.level:
+            self.level = self.passed = level
+        return wait
+
+    def take(self, now: int, cost: int, shape: Shape, lease: str, ttl: int) -> Counted:
+        self.used += cost
+        self.held += cost
+        self.expires = now + shape.keep * 1000
+        return Counted(*self.state(now, shape), self.birth)
+
+    def settle(self, now: int, index: int, delta: int, shape: Shape, lease: str, held: int) -> None:
+        self.slide(now, shape)
+        self.expires = now + shape.keep * 1000
+        if delta > 0 or index in (self.birth, self.origin):
+            self.used = max(self.used + delta, 0)
+        if index == self.birth:
+            self.held = max(self.held - held, 0)
+
+    def reset(self, now: int, shape: Shape) -> None:
+        expires = now + shape.keep * 1000
+        self.__init__()  # type: ignore[misc]  # as new
+        self.birth, self.fixed, self.expires = max(now // 1000, 1), True, expires
+
+    def state(self, now: int, shape: Shape) -> tuple[int, int]:
+        """(what is left, negative if more was spent; see MARK)."""
+        passed, self.passed = self.passed, 0
+        return shape.limit - self.used, MARK * self.birth + passed
