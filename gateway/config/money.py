@@ -79,7 +79,7 @@ class Budget(Section):
 
     name: str = Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")
     """Shown to clients. If several budgets have one name, the first that matches a request applies."""
-    amount: Money = Field(ge=1)
+    amount: Money = Field(gt=0)
     """How much, in the currency of `spend`."""
     per: Period = "month"
     """A week begins on Monday. `total` never begins anew."""

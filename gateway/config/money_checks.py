@@ -9,6 +9,10 @@ from gateway.config.money import Budget, Price
 from gateway.config.rules import Facts
 
 
+_TAKEN = ("requests", "tokens", "concurrency")
+"""Names of limits that keys have of their own; theirs for money is `budget`."""
+
+
 def money(facts: Facts) -> Faults:
     config = facts.config
     priced = any(model.price for model in config.models.values())
@@ -18,8 +22,14 @@ def money(facts: Facts) -> Faults:
         yield from _prices(name, model.price)
     if facts.has("budgets") and not priced and "models" not in {path[0] for path in facts.wrong}:
         yield ("budgets",), "need a model with a price: without one nothing is spent"
+    limits = {limit.name for _, limit in facts.limits()}
+    for index, limit in facts.limits():
+        if limit.name == "budget":
+            yield ("limits", index, "name"), "is that of keys' own budgets"
     for index, budget in facts.budgets():
         yield from _budget(index, budget)
+        if budget.name in limits or budget.name in _TAKEN:
+            yield ("budgets", index, "name"), "is that of a limit: a request would pass only one of them"
 
 
 def _prices(name: str, prices: Sequence[Price]) -> Faults:

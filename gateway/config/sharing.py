@@ -120,7 +120,7 @@ class KeyLimits(Section):
     """Tokens a minute, input and output."""
     concurrency: Whole | None = Field(default=None, ge=1, le=_MOST)
     """Requests in flight."""
-    budget: Money | None = Field(default=None, ge=1)
+    budget: Money | None = Field(default=None, gt=0)
     """Most to spend in a month of the calendar, in the currency and time zone of `spend`. The same as a budget of the
     name `budget`."""
     streams: Whole | None = Field(default=None, ge=1, le=_MOST)

@@ -57,8 +57,10 @@ class Pricing(Watcher):
 
     def _header(self, call: Call) -> Headers:
         tariff, usage = call.served.tariff, call.record.usage
-        rates = tariff.now() if tariff is not None and usage is not None and not call.question else None
-        if rates is None or usage is None:
+        if tariff is None or usage is None or call.record.stream or call.question:
+            return []
+        rates = tariff.now()
+        if rates is None:
             return []
         cost = rates.cost(usage.input or 0, usage.output or 0, usage.cached or 0)
         return [(HEADER, shown(cost).encode())]

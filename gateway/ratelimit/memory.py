@@ -103,7 +103,8 @@ class MemoryStore:
             else:
                 counter = group[key][0]
                 counter.slide(now, shape)
-                found.append(Counted(*counter.state(now, shape), counter.used))
+                left, reset = counter.state(now, shape)
+                found.append(Counted(left, 0 if isinstance(counter, Spent) else reset, counter.used))
         return Verdict(ADMITTED, 0, found)
 
     async def reset(self, plan: Plan) -> None:

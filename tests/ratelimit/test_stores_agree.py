@@ -10,11 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.config import Limit
+from gateway.config.money import Budget, Spend
 from gateway.ratelimit.memory import MemoryStore
 from gateway.ratelimit.model import ADMITTED, Plan, Settlement, Subject, Verdict
 from gateway.ratelimit.plan import Layout, Plans
 from gateway.ratelimit.redis.codec import ADMIT, LOOK, RENEW, RESET, SETTLE, Operation, Result, pack, unpack
 from gateway.ratelimit.redis.store import SCRIPT
+from gateway.ratelimit.rules import rule_of
 from tests.redis.server import Server
 
 TTL = 2.0
@@ -29,7 +31,7 @@ FAKED = FAKED.replace("call('PEXPIRE', KEYS[k], floor(ttl / 1000) + 1000)", "")
 rules = st.lists(
     st.builds(
         lambda kind, limit, burst, per, shadow: (kind, limit, burst, per, shadow),
-        st.sampled_from(["requests", "tokens", "concurrency"]),
+        st.sampled_from(["requests", "tokens", "concurrency", "cost"]),
         st.integers(1, 30),
         st.one_of(st.none(), st.integers(1, 30)),
         st.sampled_from([0.1, 0.7, 1.0, 3.0]),
@@ -45,6 +47,7 @@ actions = st.lists(
         st.one_of(st.integers(0, 40), st.integers(0, 400)),  # tokens
         st.integers(0, 5),  # which lease
         st.booleans(),  # ends a batch
+        st.tuples(st.sampled_from([0, 1, 2]), st.integers(0, 40)),  # a floor
     ),
     max_size=60,
 )
@@ -75,7 +78,11 @@ def test_the_same_answers(shared_server: Server, given_rules: list[Any], moves: 
     script, memory = Script(shared_server), MemoryStore(clock=lambda: now * 1000)
     memory._ttl = round(TTL * 1e6)
     chosen = [
-        Limit(name=f"r{index}", kind=kind, limit=limit, per_s=per, burst=burst and min(burst, limit), shadow=shadow)
+        budget(f"r{index}", limit, shadow)
+        if kind == "cost"
+        else Limit(
+            name=f"r{index}", kind=kind, limit=limit, per_s=per, burst=burst and min(burst, limit), shadow=shadow
+        )
         for index, (kind, limit, burst, per, shadow) in enumerate(given_rules)
     ]
     plan = Plans(chosen, Layout()).of(Subject(key="k"))
@@ -87,22 +94,23 @@ def test_the_same_answers(shared_server: Server, given_rules: list[Any], moves: 
             assert got == want
         expected.clear()
 
-    for number, (action, later, tokens, which, ends) in enumerate(moves):
+    for number, (action, later, tokens, which, ends, floor) in enumerate(moves):
         if ends:
             finish()
             now += later
         if action == "admit":
-            costs = [min(tokens, rule.limit) if rule.kind == "tokens" else 1 for rule in chosen]
+            costs = [min(tokens, rule.limit) if rule.kind in ("tokens", "cost") else 1 for rule in chosen]
             lease = f"l{number}"
-            script.add(ADMIT, plan, costs, lease)
-            verdict = memory.admit(plan, costs, lease)
+            floors = [floor for _ in plan.sums]
+            script.add(ADMIT, plan, [*costs, *floors], lease)
+            verdict = memory.admit(plan, [*costs, *floors], lease)
             expected.append(verdict)
             if verdict.violated == ADMITTED:
                 live.append((lease, costs, verdict))
         elif action == "settle" and live:
             lease, costs, verdict = live.pop(which % len(live))
             changes = [
-                Settlement(index, counted.entry, 0 if index in plan.slots else tokens - costs[index])
+                Settlement(index, counted.entry, 0 if index in plan.slots else tokens - costs[index], costs[index])
                 for index, counted in enumerate(verdict.counters)
                 if counted.entry >= 0
             ]
@@ -122,6 +130,12 @@ def test_the_same_answers(shared_server: Server, given_rules: list[Any], moves: 
     script.add(LOOK, plan, ())
     expected.append(look(memory, plan))
     finish()
+
+
+def budget(name: str, amount: int, shadow: bool) -> Limit:
+    """A budget of so many nano that warns at the half and at four fifths."""
+    entry = Budget(name=name, amount=1, shadow=shadow, warn_at=(0.5, 0.8), scope=("key",), per="total")
+    return rule_of(entry.model_copy(update={"amount": amount}), Spend(currency="EUR"))
 
 
 def look(memory: MemoryStore, plan: Plan) -> Verdict:

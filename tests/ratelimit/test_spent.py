@@ -1,0 +1,114 @@
+"""A budget's counter and its calendar."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from math import inf
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from gateway.config.money import Period
+from gateway.ratelimit.calendar import Calendar
+from gateway.ratelimit.spent import FOREVER, MARK, Spent
+from gateway.ratelimit.window import RETRY_SLOT
+
+BERLIN = ZoneInfo("Europe/Berlin")
+SHAPE = Spent.shape(100, 31, (50, 80), shadow=False)
+
+
+def at(text: str) -> float:
+    return datetime.fromisoformat(text).replace(tzinfo=BERLIN).timestamp()
+
+
+@pytest.mark.parametrize(
+    ("per", "now", "label", "ends"),
+    [
+        ("day", "2026-10-25T00:00", "2026-10-25", "2026-10-26T00:00"),  # of 25 hours
+        ("day", "2026-03-29T23:59", "2026-03-29", "2026-03-30T00:00"),  # of 23 hours
+        ("week", "2027-01-03T12:00", "2026-W53", "2027-01-04T00:00"),
+        ("week", "2027-01-04T00:00", "2027-W01", "2027-01-11T00:00"),
+        ("month", "2026-12-31T23:59", "2026-12", "2027-01-01T00:00"),
+        ("month", "2026-01-31T00:00", "2026-01", "2026-02-01T00:00"),
+        ("month", "2024-02-01T00:00", "2024-02", "2024-03-01T00:00"),
+    ],
+)
+def test_a_period_ends_at_midnight_of_its_zone(per: Period, now: str, label: str, ends: str) -> None:
+    calendar = Calendar(per, BERLIN)
+    assert calendar.label(at(now)) == label
+    assert calendar.ends(at(now)) == at(ends)
+    assert calendar.label(at(ends) - 0.001) == label
+    assert calendar.label(at(ends)) != label
+
+
+def test_a_total_never_ends() -> None:
+    assert Calendar("total", BERLIN).ends(at("2026-11-26")) == inf
+    assert Calendar("total", BERLIN).label(1.0) == Calendar("total", BERLIN).label(1e9)
+
+
+def taken(counter: Spent, cost: int, now: int = 5_000) -> int:
+    """The entry of an admitted request."""
+    assert counter.delay(now, cost, SHAPE) == 0
+    return counter.take(now, cost, SHAPE, "", 0).entry
+
+
+def test_what_running_requests_reserve_is_refused_for_a_while_and_what_is_spent_for_good() -> None:
+    counter = Spent()
+    entry = taken(counter, 60)
+    assert counter.delay(6_000, 41, SHAPE) == RETRY_SLOT
+    counter.settle(7_000, entry, 0, SHAPE, "", 60)
+    assert counter.delay(8_000, 41, SHAPE) == FOREVER
+    assert counter.delay(8_000, 40, SHAPE) == 0
+
+
+def test_a_free_request_passes_a_spent_budget() -> None:
+    counter = Spent()
+    counter.settle(6_000, taken(counter, 10), 500, SHAPE, "", 10)
+    assert counter.delay(8_000, 0, SHAPE) == 0
+    assert counter.delay(8_000, 1, SHAPE) == FOREVER
+
+
+def test_each_mark_is_passed_once_and_by_what_is_spent() -> None:
+    counter = Spent()
+    marks = []
+    for cost, uses in ((60, 10), (50, 45), (20, 20), (10, 5), (30, 0), (30, 0)):
+        wait = counter.delay(5_000, cost, SHAPE)
+        entry = -1 if wait else counter.take(5_000, cost, SHAPE, "", 0).entry
+        marks.append(counter.state(5_000, SHAPE)[1] % MARK if wait else 0)
+        if not wait:
+            counter.settle(5_000, entry, uses - cost, SHAPE, "", cost)
+    assert counter.used == 80
+    assert marks == [0, 0, 0, 0, 3, 0]  # the refusal, once
+    assert counter.level == 3
+
+
+def test_a_lost_counter_is_restored_to_the_most_that_was_seen() -> None:
+    old = Spent()
+    first = taken(old, 30, now=5_000_000)
+    seen_by_one = (old.birth, old.used)
+    second = taken(old, 20, now=6_000_000)
+    seen_by_other = (old.birth, old.used)
+    new = Spent()
+    new.slide(9_000_000, SHAPE)
+    new.restore(*seen_by_one)
+    charged = taken(new, 5, now=9_000_000)
+    new.restore(*seen_by_other)
+    assert new.used == 55
+    new.restore(*seen_by_one)
+    assert new.used == 55
+    new.settle(9_000_000, first, -30, SHAPE, "", 30)  # it had reserved before the loss
+    new.settle(9_000_000, second, -1, SHAPE, "", 20)
+    new.settle(9_000_000, charged, -2, SHAPE, "", 5)
+    assert new.used == 22
+
+
+def test_a_reset_counter_takes_no_floor_and_no_older_refund() -> None:
+    counter = Spent()
+    entry = taken(counter, 30)
+    counter.reset(9_000_000, SHAPE)
+    counter.slide(9_000_000, SHAPE)
+    counter.restore(entry, 30)
+    assert counter.used == 0
+    taken(counter, 7, now=9_000_000)
+    counter.settle(9_000_000, entry, -30, SHAPE, "", 30)
+    assert counter.used == 7
