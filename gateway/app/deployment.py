@@ -167,7 +167,8 @@ class Deployment:
 
     def _tariff(self, options: ModelOptions) -> Tariff | None:
         zone = zone_of(self.config.spend.time_zone)
-        return Tariff([(price.begins(zone), price.rates) for price in options.price]) if options.price else None
+        rates = [(price.begins(zone), price.rates) for price in options.price]
+        return Tariff(rates, time.time) if rates else None
 
     def _mirror(self, estimate: Callable[[Op], int]) -> list[Mirror]:
         """Gives the models their mirrors, and returns all of them. estimate: tokens of a prompt."""

@@ -159,7 +159,7 @@ class Model(Section):
     max_context: Whole | None = Field(default=None, ge=1)
     """Its context in tokens. Absent: the workers decide."""
     price: Prices = ()
-    """What its requests cost, or a list of such prices, each valid `from` a day; see docs/spend.md."""
+    """The price of its requests, or a list of prices, each valid `from` a day; see docs/spend.md."""
     features: frozenset[Feature] | None = None
     """Its abilities; a request for more is refused early. Absent: nothing is refused beforehand."""
     api_key_file: str | None = Field(default=None, min_length=1)

@@ -25,7 +25,7 @@ def _day(value: Any) -> Any:
 
 
 class Price(Section):
-    """What requests of a model cost, in the currency of `spend`."""
+    """The price of a model's requests, in the currency of `spend`."""
 
     input: Money = 0
     """A million tokens of the prompt."""
@@ -82,7 +82,7 @@ class Budget(Section):
     amount: Money = Field(gt=0)
     """How much, in the currency of `spend`."""
     per: Period = "month"
-    """A week begins on Monday. `total` never begins anew."""
+    """A week begins on Monday. `total` has no end."""
     time_zone: Zone | None = None
     """In which its days begin. Absent: as in `spend`."""
     scope: tuple[Dimension, ...] = ("key",)

@@ -8,7 +8,6 @@ from gateway.config.faults import Faults
 from gateway.config.money import Budget, Price
 from gateway.config.rules import Facts
 
-
 _TAKEN = ("requests", "tokens", "concurrency")
 """Names of limits that keys have of their own; theirs for money is `budget`."""
 

@@ -121,8 +121,7 @@ class KeyLimits(Section):
     concurrency: Whole | None = Field(default=None, ge=1, le=_MOST)
     """Requests in flight."""
     budget: Money | None = Field(default=None, gt=0)
-    """Most to spend in a month of the calendar, in the currency and time zone of `spend`. The same as a budget of the
-    name `budget`."""
+    """Most to spend in a month of the calendar, as a budget `budget` that matches it alone."""
     streams: Whole | None = Field(default=None, ge=1, le=_MOST)
     """Streamed replies at once. Absent: `listen.max_streams_per_key`."""
     connections: Whole | None = Field(default=None, ge=1, le=_MOST)

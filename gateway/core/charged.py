@@ -1,4 +1,4 @@
-"""What a request is charged, by its record: limits and prices agree on it."""
+"""The tokens that a request is charged, by its record: limits and prices agree on them."""
 
 from __future__ import annotations
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from decimal import Decimal
-from time import time
 
 from msgspec import Struct
 
@@ -36,9 +35,9 @@ class Rates(Struct, frozen=True):
 
 
 class Tariff:
-    """The prices of a model. rates: each with the Unix second from which it is valid."""
+    """The prices of a model. rates: each with the Unix second from which it is valid; clock: Unix seconds."""
 
-    def __init__(self, rates: Sequence[tuple[float, Rates]], clock: Callable[[], float] = time) -> None:
+    def __init__(self, rates: Sequence[tuple[float, Rates]], clock: Callable[[], float]) -> None:
         self._rates = sorted(rates, key=lambda one: one[0], reverse=True)
         self._clock = clock
 

@@ -1,4 +1,4 @@
-"""What requests cost, in their records and, as an option, in a header of replies."""
+"""The cost of requests, in their records and, as an option, in a header of replies."""
 
 from __future__ import annotations
 

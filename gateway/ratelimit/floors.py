@@ -1,4 +1,4 @@
-"""What this process has seen of budgets' counters, by which a store that lost them restores them: see `spent`."""
+"""The sums that this process has seen of budgets, by which a store that lost them restores them: see `spent`."""
 
 from __future__ import annotations
 

@@ -152,7 +152,7 @@ class Spending(LimitKind):
     def refusal(self, rule: Limit, limit: int, remaining: int, charge: int, wait_s: int) -> str:
         assert isinstance(rule, BudgetRule)
         ends = rule.calendar.ends(time())
-        again = "" if ends == inf else f", which begins anew on {datetime.fromtimestamp(ends, rule.calendar.zone):%F}"
+        again = "" if ends == inf else f", which starts again on {datetime.fromtimestamp(ends, rule.calendar.zone):%F}"
         per = "in total" if rule.calendar.per == "total" else f"a {rule.calendar.per}"
         left = max(remaining, 0)
         reached = f"the budget '{rule.name}' of {shown(limit)} {rule.currency} {per}"

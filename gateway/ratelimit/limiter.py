@@ -45,7 +45,7 @@ from gateway.ratelimit.store import Store, StoreDown
 FREE = Cost()
 OnBudget = Callable[[BudgetRule, Subject, float, int], None]
 """Called with a budget, whose it is, the share of it that was passed just now (1.0: a request was refused), and what
-was spent and reserved, in nano. Of all gateways one calls it, once for each share of a period."""
+was spent and reserved, in nano. One gateway calls it for all, once for each share of a period."""
 _RENEWED, _RENEWED_EVERY = 200, 0.01
 """Leases renewed at once, and the pause after them in seconds, so that admissions do not queue behind thousands."""
 _MODES = {True: "strict", False: "local"}
@@ -163,7 +163,7 @@ class SubjectLimiter:
         self._turn()
 
     def _turn(self) -> None:
-        """Makes the plans anew: a period of the calendar has ended, for which this sets a timer. It looks once an hour,
+        """Makes new plans: a period of the calendar has ended, for which this sets a timer. It looks once an hour,
         because clocks may be set."""
         if self._turning is not None:
             self._turning.cancel()

@@ -1,4 +1,4 @@
-"""What was spent of a budget in one period of its calendar.
+"""The money that was spent of a budget in one period of its calendar.
 
 The period is part of the counter's name: nothing slides here, and what is charged stays. A request is admitted if what
 was spent, what running requests have reserved, and its own reservation are at most the budget together.
@@ -6,8 +6,8 @@ was spent, what running requests have reserved, and its own reservation are at m
 A counter that is lost (an emptied server) is restored from what gateways have seen of it. Each counter has a birth, the
 millisecond in which it was made. With each request a gateway sends the birth and the sum that it saw last, the floor.
 The first floor of another birth becomes the base of the new counter, and a later or larger one replaces it: what was
-charged since is added to either. So of several gateways the one that saw most decides. What one of them gives back then
-was part of the base if its birth is the base's. A counter that was reset on purpose takes no floor.
+charged since is added to either. So of several gateways the one that saw most decides. A refund of a request from
+before is taken if its birth is that of the base. A counter that was reset on purpose takes no floor.
 """
 
 from __future__ import annotations

@@ -50,6 +50,12 @@ BOARD = Board(
             (Query(rate('dragoman_limits_shadowed_total{*,limit=~"$limit"}', "limit"), "{{limit}}"),),
         ),
         Panel(
+            "Budgets that passed a share",
+            "Budgets that passed a share of their amount in the time that is shown; 1 is a refusal.",
+            "short",
+            (Query("sum by (budget, at) (increase(dragoman_budget_passed_total{*}[$__range]))", "{{budget}} {{at}}"),),
+        ),
+        Panel(
             "Requests that hold slots",
             "Requests that hold slots of a limit on requests at once, by gateway.",
             "short",

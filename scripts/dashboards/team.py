@@ -88,6 +88,26 @@ BOARD = Board(
             ),
             "bargauge",
         ),
+        Panel(
+            "Spent",
+            "Money that requests of models with a price cost in the time that is shown, by team, in the currency of "
+            "`spend`.",
+            "short",
+            (
+                Query(
+                    'topk(10, sum by (team) (increase(dragoman_cost_nano_total{*,team=~"$team"}[$__range]))) / 1e9',
+                    "{{team}}",
+                ),
+            ),
+            "bargauge",
+        ),
+        Panel(
+            "Cost by model",
+            "Money an hour, by the model that answered.",
+            "short",
+            (Query(rate('dragoman_cost_nano_total{*,team=~"$team"}', "model") + " * 3600 / 1e9", "{{model}}"),),
+            stacked=True,
+        ),
     ),
     (Variable("team", "dragoman_team_requests_total", "team", "Team"),),
 )

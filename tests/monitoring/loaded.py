@@ -43,7 +43,9 @@ KEYS: dict[str, dict[str, Any]] = {
 }
 CONFIG: dict[str, Any] = {
     "auth": "keys",
-    "models": {"m": {"max_in_flight": 3, "queue": {"max_waiting": 2}}},
+    "models": {"m": {"max_in_flight": 3, "queue": {"max_waiting": 2}, "price": {"input": 1, "output": 5}}},
+    "spend": {"currency": "EUR"},
+    "budgets": [{"name": "month", "amount": 0.01, "scope": ["team"], "warn_at": [0.01], "shadow": True}],
     "health": {"interval_s": 2, "timeout_s": 2},
     "breaker": {"failures": 2, "eject_s": 1, "slowstart_s": 0},
     "accounting": {"redis_stream": "usage"},

@@ -51,8 +51,10 @@ def test_a_loaded_gateway_shows_what_is_in_the_catalogue_and_nothing_else() -> N
                 "fallback": ["m"],
                 "kv_events": {"port": 1},
             },
-            "m": {"mirror": {"model": "away"}, "max_in_flight": 100},
+            "m": {"mirror": {"model": "away"}, "max_in_flight": 100, "price": {"request": 1}},
         },
+        "spend": {"currency": "EUR"},
+        "budgets": [{"name": "b", "amount": 1000}],
     }
     headers = {"api-key": "configured"}
     with Stack(({}, {}), config=config) as stack, httpx.Client(base_url=stack.url, headers=headers) as client:
