@@ -11,8 +11,6 @@ from math import inf
 from time import time
 from typing import Literal
 
-from pydantic import ConfigDict
-
 from gateway.config import Limit
 from gateway.config.sharing import KindOfLimit
 from gateway.core.estimate import Cost
@@ -127,7 +125,7 @@ class BudgetRule(Limit):
     warn_at: tuple[float, ...]
     currency: str
 
-    model_config = ConfigDict(arbitrary_types_allowed=True)
+    model_config = {"arbitrary_types_allowed": True}
 
 
 class Spending(LimitKind):
