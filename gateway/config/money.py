@@ -54,7 +54,7 @@ class _OrOne:
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         found = handler(schema)
-        return {"anyOf": [found, found["items"]]}
+        return {"anyOf": [found["items"], found]}
 
 
 Prices = Annotated[
