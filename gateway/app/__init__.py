@@ -124,6 +124,8 @@ class Gateway:
                 for name, options in state.config.models.items()
             ],
             limiter=limiting.limiter if limiting is not None else None,
+            ledger=state.services.ledger,
+            spend=state.config.spend,
             runtime=state.runtime,
             dialects=postable(state.config),
             application=partial(router, state.config),

@@ -91,7 +91,7 @@ class Deployment:
             models=models,
             patterns=config.patterns,
             identify=self.keyring.identify,
-            observer=Observer(log, metrics, services.stream),
+            observer=Observer(log, metrics, services.stream, services.ledger),
             extension=EXTENSION,
             max_body_bytes=config.listen.max_body_bytes,
             relay=config.relay,

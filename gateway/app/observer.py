@@ -9,6 +9,7 @@ from gateway.core.errors import Blame, GatewayError
 from gateway.core.ports import RequestRecord
 from gateway.fleet.waiting import Refusal
 from gateway.observe.accounting import AccountingStream
+from gateway.observe.ledger import Ledger
 from gateway.observe.log import Log
 from gateway.observe.metrics import Metrics
 
@@ -40,10 +41,13 @@ class FleetObserver:
 class Observer:
     """Implements core.ports.Observer."""
 
-    def __init__(self, log: Log, metrics: Metrics, stream: AccountingStream | None = None) -> None:
+    def __init__(
+        self, log: Log, metrics: Metrics, stream: AccountingStream | None = None, ledger: Ledger | None = None
+    ) -> None:
         self._log = log
         self._metrics = metrics
         self._stream = stream
+        self._ledger = ledger
         self.begun = metrics.begun
 
     def finished(self, record: RequestRecord) -> None:
@@ -53,6 +57,8 @@ class Observer:
         # known callers out of the stream. With `auth: open` all are anonymous: what reached a model is recorded.
         if self._stream is not None and (record.model or record.key not in _NOBODY):
             self._stream.add(record)
+        if self._ledger is not None and record.attempts:
+            self._ledger.add(record)
 
     def retried(self, model: str, worker: str, error: GatewayError) -> None:
         self._metrics.retries.labels(model).inc()

@@ -14,6 +14,7 @@ import httpx
 from gateway.admin import KeyMirror, KeyStore
 from gateway.auth import JwtVerifier, KnownKeys
 from gateway.config import Config
+from gateway.config.kinds import zone_of
 from gateway.core.byte_budget import ByteBudget
 from gateway.core.money import shown
 from gateway.core.ports import WorkerHandle
@@ -21,6 +22,7 @@ from gateway.fleet.fleets import Roster
 from gateway.fleet.kv_events import Listening
 from gateway.fleet.worker import Worker
 from gateway.observe.accounting import AccountingStream
+from gateway.observe.ledger import Ledger
 from gateway.observe.log import Log
 from gateway.observe.metrics import Metrics
 from gateway.observe.tracing import tracer_of
@@ -97,6 +99,7 @@ class Services:
     limiting: HttpRateLimiter | None = None
     tokens: JwtVerifier | None = None
     stream: AccountingStream | None = None
+    ledger: Ledger | None = None
     response_store: ResponseStore | None = None
     quarantine: Quarantine | None = None
     listening: Listening | None = None
@@ -121,6 +124,7 @@ class Services:
     def _closable(self) -> tuple[_Closable | None, ...]:
         return (
             self.stream,
+            self.ledger,
             self.response_store,
             self.tokens,
             self.limiting,
@@ -140,7 +144,7 @@ def services_of(config: Config, limits: Limits, host: Host) -> Services:
     objects, and stay as they are until `take_effect`. limits: those of `config`."""
     log, redis = host.log, config.redis
     before = host.deployments[-1].services if host.deployments else Services()
-    tokens = stream = listening = None
+    tokens = stream = ledger = listening = None
     if config.jwt is not None:
         tokens = JwtVerifier(config.jwt, time.time, log.event, before.tokens)
     if config.accounting.redis_stream is not None and redis is not None:
@@ -149,6 +153,13 @@ def services_of(config: Config, limits: Limits, host: Host) -> Services:
             config.accounting.max_length,
             lambda: connect(redis),
             lambda state, why: log.event("warning" if why else "info", f"usage records {state}", reason=why),
+        )
+    if config.spend.daily and redis is not None:
+        ledger = Ledger(
+            redis.namespace,
+            zone_of(config.spend.time_zone),
+            lambda: connect(redis),
+            lambda state, why: log.event("warning" if why else "info", f"sums of spending {state}", reason=why),
         )
     if any(options.kv_events is not None for options in config.models.values()):
         listening = before.listening or Listening(partial(_cache_changed, log))
@@ -164,6 +175,7 @@ def services_of(config: Config, limits: Limits, host: Host) -> Services:
         ),
         tokens=tokens,
         stream=stream,
+        ledger=ledger,
         response_store=_response_store(config, before.response_store, log),
         quarantine=_quarantine(config, before.quarantine, host),
         listening=listening,

@@ -38,6 +38,10 @@ COMMANDS = {
     "keys": ("make client keys", "dragoman keys new --name team-a >> keys.yaml"),
     "status": ("show what a running gateway does, live or once", "dragoman status --url http://127.0.0.1:9090"),
     "limits": ("show what a key has used of its limits, or reset it", "dragoman limits show --key team-a"),
+    "spend": (
+        "report what was spent, by team, key, model or day",
+        "dragoman spend --by team,model --csv",
+    ),
     "worker": ("run a worker: " + ", ".join(WORKERS), "dragoman worker simulated --port 8081"),
 }
 """Name -> one line of help, and an example. `gateway.cli.NAME` is the command's module."""

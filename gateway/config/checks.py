@@ -218,6 +218,7 @@ def _redis(facts: Facts) -> Faults:
             ("limiter", "store", config.limiter.store == "redis"),
             ("accounting", "redis_stream", config.accounting.redis_stream is not None),
             ("store", "where", config.store.where == "redis"),
+            ("spend", "daily", config.spend.daily),
         ):
             if wanted:
                 yield (section, option), "needs a section redis"

@@ -70,6 +70,8 @@ class Spend(Section):
     """Its code, such as EUR. Required if there are prices."""
     time_zone: Zone = "UTC"
     """In which days begin: of prices, of reports, and of budgets without a time zone of their own."""
+    daily: Flag = False
+    """Keep sums of requests, tokens and costs by day, key, team and model in `redis`, for 13 months of reports."""
     header: Flag = False
     """Name the cost in `x-dragoman-cost` of replies that are not streamed."""
 

@@ -3,6 +3,7 @@
 | path | method | what | key |
 |---|---|---|---|
 | `/status.json` | GET | the state, see state.py | yes |
+| `/spend.json` | GET | a month's spending: `?by=team,model&month=2026-11`, see observe/spending.py | yes |
 | `/console` | GET | the page, and below it its CSS, JavaScript and icon; no data | no |
 | `/console/ways` | GET | the models, and how each dialect is called | yes |
 | `/console/playground` | POST | one request; a line of JSON for each thing that a side sent or got | yes |
@@ -17,25 +18,33 @@ import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from urllib.parse import parse_qsl
 
 import msgspec
 from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import Metric
+from redis.exceptions import RedisError
 
 from gateway.config import Console as Options
+from gateway.config.kinds import zone_of
+from gateway.config.money import Spend
 from gateway.console.guard import SECURITY_HEADERS, Denied, Guard
 from gateway.console.playground import LONGEST_S, MOST_BYTES, Asked, asked_for, at, play, translated, ways
 from gateway.console.state import Observed, State, of_all, read_state
 from gateway.console.transcript import Transcript
 from gateway.core.http import Headers, header_value
 from gateway.core.ports import Dialect
+from gateway.observe.ledger import Ledger
 from gateway.observe.process_group import ProcessGroup
+from gateway.observe.spending import Wrong, make
 from gateway.pipeline import Application, Receive, Runtime, Scope, Send, send_whole
 
 FRESH_S = 0.5
 """A state is made at most this often, however many look at it."""
 MOST_PLAYING = 4
 """Requests of the playground at once."""
+
+_REPORT_S = 30.0
 
 _PAGE = Path(__file__).parent / "page"
 _FILES = {
@@ -59,12 +68,16 @@ class Watched(Observed, kw_only=True):
     dialects     by the path, in Starlette's syntax, of each of their routes with a body: the dialect there, and the
                  route's name
     application  makes the gateway's own ASGI application on another runtime
+    ledger       the sums of spending; None if none are kept
+    spend        their currency and time zone
     """
 
     needs_key: bool
     runtime: Runtime
     dialects: Mapping[str, tuple[Dialect, str]]
     application: Callable[[Runtime], Application]
+    ledger: Ledger | None
+    spend: Spend
 
 
 class Console:
@@ -81,6 +94,7 @@ class Console:
         self._playing = 0
         self._state: tuple[float, bytes] | None = None
         self._making = asyncio.Lock()
+        self._reporting = asyncio.Lock()
 
     def endpoints(self, options: Options, local: bool) -> dict[str, Application]:
         """The endpoints by path under `options`. local says that the admin address is loopback."""
@@ -89,6 +103,7 @@ class Console:
         if options.enabled:
             for path, (name, kind) in _FILES.items():
                 found[path] = _guarded(guard, "GET", _file((_PAGE / name).read_bytes(), kind), public=True)
+            found["/spend.json"] = _guarded(guard, "GET", self._send_spending)  # it names keys, as /metrics does not
             found["/console/ways"] = _guarded(guard, "GET", self._send_ways)
             found["/console/playground"] = _guarded(guard, "POST", self._play)
         return found
@@ -114,6 +129,27 @@ class Console:
                 self._state = (time.monotonic(), state)
             state = self._state[1]
         await _answer(send, 200, state, _JSON)
+
+    async def _send_spending(self, scope: Scope, receive: Receive, send: Send) -> None:
+        watched = self._look()
+        if watched.ledger is None:
+            raise Denied(404, "no sums are kept: spend.daily is off")
+        asked = dict(parse_qsl(scope["query_string"].decode("latin-1")))
+        async with self._reporting:  # one reads a whole month at a time
+            making = make(
+                watched.ledger,
+                asked.get("by", "team,model"),
+                asked.get("month"),
+                watched.spend.currency or "",
+                zone_of(watched.spend.time_zone),
+            )
+            try:
+                report = await asyncio.wait_for(making, _REPORT_S)
+            except Wrong as wrong:
+                raise Denied(400, str(wrong)) from None
+            except (RedisError, OSError, TimeoutError):
+                raise Denied(503, "redis does not answer") from None
+        await _answer(send, 200, _encode(report.json()), _JSON)
 
     def encoded(self) -> bytes:
         """The state of this process, for its group."""

@@ -1,0 +1,58 @@
+"""`dragoman spend`: what was spent in a month, from the sums in the shared Redis."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+
+from redis.exceptions import RedisError
+
+from gateway.cli import CommandError
+from gateway.cli.configured import FILE_HELP, configuration
+from gateway.config import Config
+from gateway.config.kinds import zone_of
+from gateway.observe.ledger import Ledger
+from gateway.observe.spending import Report, Wrong, make
+from gateway.redis import connect
+
+_PATIENCE_S = 30.0
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--config", metavar="FILE", help=FILE_HELP)
+    parser.add_argument("--by", default="team,model", help="some of day, key, team, model (default: team,model)")
+    parser.add_argument("--month", metavar="YYYY-MM", help="the month (default: this one until today)")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--csv", action="store_true", help="print CSV")
+    form.add_argument("--json", action="store_true", help="print JSON, as /spend.json has it")
+
+
+def run(options: argparse.Namespace) -> int:
+    config, _ = configuration(options.config)
+    if not config.spend.daily:
+        raise CommandError("no sums are kept: spend.daily is off")
+    try:
+        report = asyncio.run(_report(config, options.by, options.month))
+    except Wrong as wrong:
+        raise CommandError(str(wrong)) from None
+    except (RedisError, OSError, TimeoutError) as error:
+        raise CommandError(f"redis: {type(error).__name__}", 1) from None
+    if options.csv:
+        print(report.csv(), end="")
+    elif options.json:
+        print(json.dumps(report.json(), indent=2))
+    else:
+        print("\n".join(report.table()))
+    return 0
+
+
+async def _report(config: Config, by: str, month: str | None) -> Report:
+    assert config.redis is not None  # the configuration was checked
+    zone = zone_of(config.spend.time_zone)
+    ledger = Ledger(config.redis.namespace, zone, lambda: connect(config.redis))
+    try:
+        async with asyncio.timeout(_PATIENCE_S):
+            return await make(ledger, by, month, config.spend.currency or "", zone)
+    finally:
+        await ledger.close()

@@ -1,0 +1,202 @@
+"""Sums of requests by day, key, team and model in Redis, for reports: no log pipeline is needed for them.
+
+A day is one hash. A field is the JSON of [key, team, model], its value the five figures of `Sums`, apart by spaces. A
+gateway adds up what its requests used, and sends it once a second. A batch that may have arrived is sent again under
+its number, which the script remembers, so it counts once. While Redis is away the sums grow, and nothing is lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+from collections.abc import Callable, Iterable, Sequence
+from datetime import date, datetime, tzinfo
+from hashlib import sha1
+from importlib.resources import files
+from time import time
+from typing import Any, Literal
+
+import msgspec
+from msgspec import UNSET, Struct
+from redis.exceptions import NoScriptError
+
+from gateway.core.ports import RequestRecord
+
+KEPT_S = 396 * 86_400
+"""Thirteen months."""
+MOST = 10_000
+"""Most fields of a day. The requests of further keys are summed up under the key `OTHER`."""
+OTHER = "other"
+_AT_ONCE = 500
+"""Fields of a day that are read at once: the event loop goes round in between."""
+_EVERY_S = 1.0
+_TIMEOUT_S = 5.0
+_SCRIPT = files(__package__).joinpath("sums.lua").read_bytes()
+_SHA = sha1(_SCRIPT, usedforsecurity=False).hexdigest()
+_pack = msgspec.msgpack.Encoder().encode
+_read_field = msgspec.json.Decoder(tuple[str, str | None, str]).decode
+
+Dimension = Literal["day", "key", "team", "model"]
+Whose = tuple[str, str | None, str]
+"""(key, team, model)"""
+Connect = Callable[[], tuple[Any, list[Any]]]
+
+
+class Sums(Struct):
+    """Requests that a worker was picked for, their tokens (cached: of the input), and nano of the currency."""
+
+    requests: int = 0
+    input: int = 0
+    cached: int = 0
+    output: int = 0
+    cost: int = 0
+
+    def add(self, requests: int, input: int, cached: int, output: int, cost: int) -> None:
+        self.requests += requests
+        self.input += input
+        self.cached += cached
+        self.output += output
+        self.cost += cost
+
+    @property
+    def figures(self) -> tuple[int, int, int, int, int]:
+        return self.requests, self.input, self.cached, self.output, self.cost
+
+
+def figures_of(record: RequestRecord) -> tuple[int, int, int, int, int]:
+    """The figures that `record` adds to `Sums`."""
+    usage, cost = record.usage, 0 if record.cost is UNSET else record.cost
+    if usage is None:
+        return 1, 0, 0, 0, cost
+    return 1, usage.input or 0, usage.cached or 0, usage.output or 0, cost
+
+
+def _field(whose: Whose) -> str:
+    return msgspec.json.encode(whose).decode()  # the script's msgpack knows text alone
+
+
+class Ledger:
+    """namespace and connect: of Redis (`gateway.redis.connect`). zone: in which days begin. on_change: as that of
+    `accounting.AccountingStream`."""
+
+    def __init__(
+        self,
+        namespace: str,
+        zone: tzinfo,
+        connect: Connect,
+        on_change: Callable[[str, str], None] = lambda state, reason: None,
+    ) -> None:
+        self._place = f"{{{namespace}:spend}}"
+        self._writer = f"{self._place}:writer:{secrets.token_hex(8)}"
+        self._zone = zone
+        self._connect = connect
+        self._on_change = on_change
+        self._client: Any = None
+        self._to_close: list[Any] = []
+        self._sums: dict[tuple[str, Whose], Sums] = {}
+        self._batch: tuple[int, list[bytes], bytes] | None = None  # under way, or to be sent again
+        self._number = 0
+        self._quarter, self._day = 0.0, ""
+        self._writing: asyncio.Task[None] | None = None
+        self._failing = False
+
+    def add(self, record: RequestRecord) -> None:
+        """Counts a request, whose record is complete."""
+        if not record.attempts:
+            return
+        record.time = record.time or round(time(), 6)
+        where = (self._day_of(record.time), (record.key, record.team, record.model))
+        sums = self._sums.get(where)
+        if sums is None:
+            if len(self._sums) >= MOST:
+                where = (where[0], (OTHER, record.team, record.model))
+            sums = self._sums.setdefault(where, Sums())
+        sums.add(*figures_of(record))
+        if self._writing is None:
+            self._writing = asyncio.get_running_loop().create_task(self._write())
+
+    def _day_of(self, moment: float) -> str:
+        quarter = moment // 900  # days begin at a full quarter of an hour everywhere
+        if quarter != self._quarter:
+            self._quarter, self._day = quarter, datetime.fromtimestamp(moment, self._zone).date().isoformat()
+        return self._day
+
+    async def _write(self) -> None:
+        try:
+            while self._sums or self._batch is not None:
+                await asyncio.sleep(_EVERY_S)
+                await self._send()
+        finally:
+            self._writing = None
+
+    async def _send(self) -> bool:
+        """Sends the batch that waits, or else what was summed up. Returns whether nothing is left to send again."""
+        if self._batch is None:
+            if not self._sums:
+                return True
+            self._number += 1
+            self._batch = (self._number, *self._packed(self._sums))
+            self._sums = {}
+        number, keys, packed = self._batch
+        try:
+            async with asyncio.timeout(_TIMEOUT_S):
+                await self._run([self._writer, *keys], [number, KEPT_S, MOST, packed])
+        except Exception as error:  # whatever the server or the network does, the batch waits and requests go on
+            if not self._failing:
+                self._failing = True
+                self._on_change("failing", type(error).__name__)
+            return False
+        self._batch = None
+        if self._failing:
+            self._failing = False
+            self._on_change("writing", "")
+        return True
+
+    async def _run(self, keys: Sequence[Any], words: Sequence[Any]) -> None:
+        client = self._connected()
+        try:
+            await client.evalsha(_SHA, len(keys), *keys, *words)
+        except NoScriptError:
+            await client.eval(_SCRIPT, len(keys), *keys, *words)
+
+    def _connected(self) -> Any:
+        if self._client is None:
+            self._client, self._to_close = self._connect()
+        return self._client
+
+    def _packed(self, sums: dict[tuple[str, Whose], Sums]) -> tuple[list[bytes], bytes]:
+        days = sorted({day for day, _ in sums})
+        keys = [f"{self._place}:{day}".encode() for day in days]
+        rows = [
+            (days.index(day) + 2, _field(whose), _field((OTHER, *whose[1:])), one.figures)
+            for (day, whose), one in sums.items()
+        ]
+        return keys, _pack(rows)
+
+    async def report(self, days: Iterable[date], by: Sequence[Dimension]) -> dict[tuple[str, ...], Sums]:
+        """The sums of these days by the values of `by`, in its order; "" is a key without a team. Raises what redis-py
+        raises."""
+        found: dict[tuple[str, ...], Sums] = {}
+        client = self._connected()
+        for day in days:
+            async for field, value in client.hscan_iter(f"{self._place}:{day}", count=_AT_ONCE):
+                key, team, model = _read_field(field)
+                row = {"day": day.isoformat(), "key": key, "team": team or "", "model": model}
+                sums = found.setdefault(tuple(row[one] for one in by), Sums())
+                sums.add(*map(int, value.split()))
+        return found
+
+    async def close(self) -> None:
+        """Writes what is left if the server takes it now."""
+        if self._writing is not None:
+            self._writing.cancel()
+            await asyncio.wait([self._writing])
+        while (self._sums or self._batch is not None) and await self._send():
+            pass
+        lost = sum(one.requests for one in self._sums.values())
+        if lost or self._batch is not None:
+            self._on_change("lost", "stopped while the server was away")
+        for client in self._to_close:
+            with contextlib.suppress(Exception):
+                await client.aclose()
