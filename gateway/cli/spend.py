@@ -6,13 +6,11 @@ import argparse
 import asyncio
 import json
 
-from redis.exceptions import RedisError
-
 from gateway.cli import CommandError
 from gateway.cli.configured import FILE_HELP, configuration
 from gateway.config import Config
 from gateway.config.kinds import zone_of
-from gateway.observe.ledger import Ledger
+from gateway.observe.ledger import Ledger, Unavailable
 from gateway.observe.spending import Report, Wrong, make
 from gateway.redis import connect
 
@@ -36,8 +34,10 @@ def run(options: argparse.Namespace) -> int:
         report = asyncio.run(_report(config, options.by, options.month))
     except Wrong as wrong:
         raise CommandError(str(wrong)) from None
-    except (RedisError, OSError, TimeoutError) as error:
-        raise CommandError(f"redis: {type(error).__name__}", 1) from None
+    except Unavailable as error:
+        raise CommandError(error, 1) from None
+    except TimeoutError:
+        raise CommandError(f"redis: no answer in {_PATIENCE_S:g} s", 1) from None
     if options.csv:
         print(report.csv(), end="")
     elif options.json:

@@ -23,7 +23,6 @@ from urllib.parse import parse_qsl
 import msgspec
 from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import Metric
-from redis.exceptions import RedisError
 
 from gateway.config import Console as Options
 from gateway.config.kinds import zone_of
@@ -34,7 +33,7 @@ from gateway.console.state import Observed, State, of_all, read_state
 from gateway.console.transcript import Transcript
 from gateway.core.http import Headers, header_value
 from gateway.core.ports import Dialect
-from gateway.observe.ledger import Ledger
+from gateway.observe.ledger import Ledger, Unavailable
 from gateway.observe.process_group import ProcessGroup
 from gateway.observe.spending import Wrong, make
 from gateway.pipeline import Application, Receive, Runtime, Scope, Send, send_whole
@@ -147,7 +146,7 @@ class Console:
                 report = await asyncio.wait_for(making, _REPORT_S)
             except Wrong as wrong:
                 raise Denied(400, str(wrong)) from None
-            except (RedisError, OSError, TimeoutError):
+            except (Unavailable, TimeoutError):
                 raise Denied(503, "redis does not answer") from None
         await _answer(send, 200, _encode(report.json()), _JSON)
 

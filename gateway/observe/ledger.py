@@ -19,7 +19,6 @@ from typing import Any, Literal
 
 import msgspec
 from msgspec import UNSET, Struct
-from redis.exceptions import NoScriptError
 
 from gateway.core.ports import RequestRecord
 
@@ -41,6 +40,10 @@ Dimension = Literal["day", "key", "team", "model"]
 Whose = tuple[str, str | None, str]
 """(key, team, model)"""
 Connect = Callable[[], tuple[Any, list[Any]]]
+
+
+class Unavailable(Exception):
+    """The sums cannot be read now. The text names the class of the error."""
 
 
 class Sums(Struct):
@@ -157,7 +160,9 @@ class Ledger:
         client = self._connected()
         try:
             await client.evalsha(_SHA, len(keys), *keys, *words)
-        except NoScriptError:
+        except Exception as error:
+            if type(error).__name__ != "NoScriptError":  # the client's own class; it sends scripts by their hash alone
+                raise
             await client.eval(_SCRIPT, len(keys), *keys, *words)
 
     def _connected(self) -> Any:
@@ -175,17 +180,22 @@ class Ledger:
         return keys, _pack(rows)
 
     async def report(self, days: Iterable[date], by: Sequence[Dimension]) -> dict[tuple[str, ...], Sums]:
-        """The sums of these days by the values of `by`, in its order; "" is a key without a team. Raises what redis-py
-        raises."""
+        """The sums of these days by the values of `by`, in its order; "" is a key without a team. Raises
+        `Unavailable`."""
         found: dict[tuple[str, ...], Sums] = {}
-        client = self._connected()
-        for day in days:
-            async for field, value in client.hscan_iter(f"{self._place}:{day}", count=_AT_ONCE):
-                key, team, model = _read_field(field)
-                row = {"day": day.isoformat(), "key": key, "team": team or "", "model": model}
-                sums = found.setdefault(tuple(row[one] for one in by), Sums())
-                sums.add(*map(int, value.split()))
+        try:
+            for day in days:
+                await self._read(day, by, found)
+        except Exception as error:  # whatever the server or the network does
+            raise Unavailable(f"redis: {type(error).__name__}") from error
         return found
+
+    async def _read(self, day: date, by: Sequence[Dimension], found: dict[tuple[str, ...], Sums]) -> None:
+        async for field, value in self._connected().hscan_iter(f"{self._place}:{day}", count=_AT_ONCE):
+            key, team, model = _read_field(field)
+            row = {"day": day.isoformat(), "key": key, "team": team or "", "model": model}
+            sums = found.setdefault(tuple(row[one] for one in by), Sums())
+            sums.add(*map(int, value.split()))
 
     async def close(self) -> None:
         """Writes what is left if the server takes it now."""

@@ -68,8 +68,8 @@ class Report:
 
 
 async def make(ledger: Ledger, by: str, month: str | None, currency: str, zone: tzinfo) -> Report:
-    """The report of a month (`2026-11`; None: this one). by: dimensions apart by commas. Raises `Wrong`, and what
-    redis-py raises."""
+    """The report of a month (`2026-11`; None: this one). by: dimensions apart by commas. Raises `Wrong`, and
+    `ledger.Unavailable`."""
     dimensions = _dimensions(by)
     days = days_of(month, datetime.now(zone).date())
     return Report(days, dimensions, currency, await ledger.report(days, dimensions))
