@@ -223,8 +223,8 @@ class KeyChanges:
         """A lead of a team cannot put its keys before those of others, nor out of a limit that counts for all."""
         if key.priority > (before.priority if before is not None else 0):
             raise _forbidden("priority: is raised by admins of all keys only")
-        general = {limit.name for limit in self._config.limits}
-        for kind in general & {"requests", "tokens", "concurrency"}:
+        general = {limit.name for limit in self._config.limits} | {one.name for one in self._config.budgets}
+        for kind in general & {"requests", "tokens", "concurrency", "budget"}:
             own = getattr(key.limits, kind, None)
             if own is not None and own != getattr(before and before.limits, kind, None):
                 raise _forbidden(f"limits.{kind}: replaces a limit of all keys, which admins of all keys may do only")

@@ -26,8 +26,9 @@ class OldSecret(Struct, frozen=True, omit_defaults=True):
 
 
 class OwnLimits(Struct, frozen=True, omit_defaults=True):
-    """See `gateway.config.sharing.KeyLimits`."""
+    """See `gateway.config.sharing.KeyLimits`. budget: an amount as it is written there."""
 
+    budget: str | None = None
     requests: int | None = None
     tokens: int | None = None
     concurrency: int | None = None

@@ -13,12 +13,12 @@ from typing import Annotated, Any, Literal, NamedTuple
 from urllib.parse import unquote, urlsplit
 from zoneinfo import ZoneInfo
 
-from pydantic import AfterValidator, BeforeValidator, GetJsonSchemaHandler, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, GetJsonSchemaHandler, PlainSerializer, WithJsonSchema
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from gateway.core.addresses import base_address
-from gateway.core.money import MOST, NANO
+from gateway.core.money import MOST, NANO, shown
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)?\Z")
 _DURATION_UNITS = {None: 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -260,7 +260,7 @@ def _origin(value: str) -> str:
     return f"{found[1]}://{found[2]}{port}"
 
 
-def _nano(value: Any) -> int:
+def nano(value: Any) -> int:
     """An amount as it is written, in nano. A float is taken as the digits that were written."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         value = f"{Decimal(str(value)):f}"
@@ -388,10 +388,11 @@ Expiry = Annotated[
 
 Money = Annotated[
     int,
-    BeforeValidator(_nano),
+    BeforeValidator(nano),
+    PlainSerializer(shown, return_type=str, when_used="json"),
     WithJsonSchema({"type": ["number", "string"], "minimum": 0, "maximum": MOST, "pattern": r"^\d{1,9}(\.\d{1,9})?$"}),
 ]
-"""An amount of the currency, in nano; read from a number such as 0.15, or from such text."""
+"""An amount of the currency, in nano; read from a number such as 0.15, or from such text, which JSON gets."""
 
 Zone = Annotated[str, AfterValidator(_zone)]
 """An IANA name."""

@@ -8,7 +8,7 @@ from math import ceil
 from typing import get_args
 
 from gateway.config import Config, Limit
-from gateway.config.kinds import zone_of
+from gateway.config.kinds import nano, zone_of
 from gateway.config.money import Budget, Spend
 from gateway.config.sharing import Dimension, WrittenKind
 from gateway.core.estimate import Estimator
@@ -59,9 +59,10 @@ def key_rules(name: str, limits: object, spend: Spend) -> list[Limit]:
     own = {kind: getattr(limits, kind, None) for kind in get_args(WrittenKind)}
     match: dict[Dimension, tuple[str, ...]] = {"key": (name,)}
     found = [Limit(name=kind, kind=kind, limit=limit, match=match) for kind, limit in own.items() if limit is not None]
-    budget = getattr(limits, "budget", None)
+    budget = getattr(limits, "budget", None)  # in nano; that of a key of the store is text
     if budget is not None:
-        found.append(rule_of(Budget.model_construct(name="budget", amount=budget, match=match), spend))
+        amount = nano(budget) if isinstance(budget, str) else budget
+        found.append(rule_of(Budget.model_construct(name="budget", amount=amount, match=match), spend))
     return found
 
 

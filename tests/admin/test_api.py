@@ -95,7 +95,7 @@ def code(answer: httpx.Response) -> tuple[int, str]:
 
 def test_a_key_lives_from_create_to_revoke_on_every_gateway(gateways: tuple[Stack, Stack], root: Caller) -> None:
     one, other = gateways
-    key = root.made("life", team="blue", models=["alias"], limits={"requests": 100})
+    key = root.made("life", team="blue", models=["alias"], limits={"requests": 100, "budget": 200})
     assert key.startswith("dgm_")
     until(lambda: status(other, key) == 200, 1)
     assert status(one, key) == 200
@@ -112,7 +112,7 @@ def test_a_key_lives_from_create_to_revoke_on_every_gateway(gateways: tuple[Stac
 
     assert root("PATCH", "/keys/life", {"models": None, "disabled": True}).json()["models"] is None
     until(lambda: status(other, key) == 401, 1)
-    assert root("PATCH", "/keys/life", {"disabled": False}).status_code == 200
+    assert root("PATCH", "/keys/life", {"disabled": False}).json()["limits"]["budget"] == "200", "as it was given"
     until(lambda: status(other, key) == 200, 1)
 
     new = root("POST", "/keys/life/rotate", {"valid_s": 60}).json()["key"]

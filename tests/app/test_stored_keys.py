@@ -82,6 +82,17 @@ def test_token_limits_of_a_stored_key_are_measured(stack: Stack) -> None:
         assert second.status_code == 429
 
 
+def test_a_budget_of_a_stored_key_is_an_amount_of_the_currency(stack: Stack) -> None:
+    priced = {"models": {"m": {"price": {"request": 1}}}, "spend": {"currency": "EUR"}}
+    stack.run(stack.gateway.reload(stack.config(priced)))
+    change(stack, stored("app", limits=OwnLimits(budget="2.5")))
+    with httpx.Client() as client:
+        assert [ask(client, stack, "secret-of-app").status_code for _ in range(3)] == [200, 200, 429]
+        assert "the budget 'budget' of 2.5 EUR a month" in ask(client, stack, "secret-of-app").text
+        assert ask(client, stack, "configured").status_code == 200, "it has none"
+    stack.run(stack.gateway.reload(stack.config()))
+
+
 def test_a_reload_keeps_them_and_refuses_one_that_is_named_twice(stack: Stack) -> None:
     change(stack, stored("app"))
     stack.run(stack.gateway.reload(stack.config({"models": {"m": {"aliases": ["other"]}}})))
