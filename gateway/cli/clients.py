@@ -46,6 +46,20 @@ CLIENTS: Mapping[str, Client] = {
         '{name: dragoman, version: 1.0.0, schema: v1, models: [{name: smollm2, model: smollm2, provider: openai, apiBase: "http://127.0.0.1:8080/v1", apiKey: none, capabilities: [tool_use]}]}',
     ),
     "cline": Client("Cline", "cline auth openai -b http://127.0.0.1:8080/v1 -k none -m smollm2"),
+    "gemini-cli": Client(
+        "Gemini CLI", "GOOGLE_GEMINI_BASE_URL=http://127.0.0.1:8080 GEMINI_API_KEY=none gemini -m smollm2"
+    ),
+    "google-genai": Client(
+        "Google Gen AI", 'genai.Client(api_key="none", http_options={"base_url": "http://127.0.0.1:8080"})'
+    ),
+    "google-genai-node": Client(
+        "Google Gen AI (Node)",
+        'new GoogleGenAI({ apiKey: "none", httpOptions: { baseUrl: "http://127.0.0.1:8080" } })',
+    ),
+    "ai-sdk-google": Client(
+        "AI SDK, Google (Node)",
+        'createGoogleGenerativeAI({ baseURL: "http://127.0.0.1:8080/v1beta", apiKey: "none" })("smollm2")',
+    ),
     "openai-variable": Client("any that reads OpenAI's variable", "OPENAI_BASE_URL=http://127.0.0.1:8080/v1"),
     "azure-openai-variable": Client("any that reads Azure OpenAI's", "AZURE_OPENAI_ENDPOINT=http://127.0.0.1:8080"),
     "ollama-variable": Client("any that reads Ollama's", "OLLAMA_HOST=http://127.0.0.1:8080"),

@@ -16,7 +16,7 @@ LINES = {
     "gateway/app": 1500,
     "gateway/auth": 1240,
     "gateway/backends": 1900,
-    "gateway/cli": 1780,
+    "gateway/cli": 1800,
     "gateway/config": 3600,
     "gateway/console": 1260,
     "gateway/core": 3120,
