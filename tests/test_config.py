@@ -365,6 +365,17 @@ def test_keys_file_adds_to_keys(tmp_path: Path) -> None:
     assert str(config.keys["team-b"].expires) == "2027-02-01 00:00:00+00:00"
 
 
+def test_a_file_of_keys_may_be_larger_than_the_rest(tmp_path: Path) -> None:
+    (tmp_path / "keys.yaml").write_text(
+        "".join(f"key-{number}:\n  hash: sha256:{number:064x}\n" for number in range(12_000))
+    )
+    assert (tmp_path / "keys.yaml").stat().st_size > 1 << 20
+    assert len(read(tmp_path, f"{SMALL}keys_file: keys.yaml\n").keys) == 12_000
+    with open(tmp_path / "keys.yaml", "a") as file:
+        file.write("#" * (1 << 25))
+    assert faults(tmp_path, f"{SMALL}keys_file: keys.yaml\n") == ["keys.yaml: (file): is larger than 32 MiB"]
+
+
 def test_files_that_say_who_may_call(tmp_path: Path) -> None:
     (tmp_path / "more.yaml").write_text(f"team-a: {{hash: {HASH}}}")
     (tmp_path / "secret").write_text("s" * 40)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -256,6 +257,7 @@ class Deployment:
             self._host.metrics.worker_left(model, address)
         await self.runtime.active.empty(None)
         await self.close()
+        await asyncio.to_thread(self.prepared.forget, self.config)
 
     @property
     def workers(self) -> dict[tuple[str, str], Worker]:

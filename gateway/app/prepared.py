@@ -40,6 +40,13 @@ class Prepared:
         keyless = {0} if config.auth == "open" or config.jwt is not None else set[int]()
         self._keyless = keyless
 
+    def forget(self, config: Config) -> None:
+        """Frees the keys of `config`, of which this was made and which nothing uses any more, in a thread: a collection
+        would come to them late, and free all of them at once."""
+        for table in (self.keys.by_digest, self.keys.by_access_key, config.keys):
+            while table:
+                table.popitem()
+
     @property
     def priorities(self) -> set[int]:
         return self._keyless | self.keys.priorities

@@ -28,7 +28,7 @@ from gateway.config.faults import (
 from gateway.config.model import Config, Key, resolved_auth
 from gateway.config.rules import ENTRIES, facts_of
 from gateway.config.secrets import read_secrets, with_secrets
-from gateway.config.source import NOT_READ, Unreadable, read_yaml
+from gateway.config.source import MOST_BYTES, MOST_ENTRIES_BYTES, NOT_READ, Unreadable, read_yaml
 
 # pydantic's error type, or its begin -> our words, with values of the error's context. They never hold the value.
 _WORDS = {
@@ -123,10 +123,10 @@ class Written:
             self._add_entries(section)
         self._resolve_paths()
 
-    def _read(self, path: FilePath, name: str, at: Path) -> dict[str, Any]:
+    def _read(self, path: FilePath, name: str, at: Path, most_bytes: int = MOST_BYTES) -> dict[str, Any]:
         """Raises Unreadable."""
         self.files.append(name)
-        values, positions, faults = read_yaml(path, name, at)
+        values, positions, faults = read_yaml(path, name, at, most_bytes)
         self.faults += faults
         if values is not None and not isinstance(values, dict):
             raise Unreadable(Position(name, 1), "must be a mapping of options")
@@ -152,7 +152,7 @@ class Written:
             return
         path = self._folder / name
         try:
-            more = self._read(path, os.fspath(path), (section,))
+            more = self._read(path, os.fspath(path), (section,), MOST_ENTRIES_BYTES)
         except Unreadable as stop:
             self.unread = self.unread or section == "keys"
             unopened = str(stop).startswith(NOT_READ)

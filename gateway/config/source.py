@@ -17,6 +17,8 @@ from gateway.config.faults import Fault, Message, Path, Position, Positions
 from gateway.config.files import read_file, why
 
 MOST_BYTES = 1 << 20
+MOST_ENTRIES_BYTES = 1 << 25
+"""The same for a file that holds entries alone: some 250,000 keys."""
 # Beyond this the parser's time grows with the square.
 MOST_DEPTH = 20
 # Aliases repeat their anchor's events, so a few hundred bytes could mean gigabytes ("billion laughs").
@@ -28,6 +30,7 @@ _INT = re.compile(r"[-+]?[0-9]{1,18}\Z")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?\Z")
 # YAML 1.2, section 5.1: all that is not printable.
 _CONTROL = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_PRINTABLE = b"\t\n\r" + bytes(range(0x20, 0x7F))
 # libyaml is some 20 times faster; PyYAML's wheels hold it. The two parsers differ in the words of their errors only.
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 # The parser's words -> words that a person can act on.
@@ -52,7 +55,9 @@ NOT_READ = "cannot be read: "
 """The begin of an `Unreadable`'s message if the file could not even be opened."""
 
 
-def read_yaml(path: FilePath, name: str, at: Path = ()) -> tuple[Any, Positions, list[Fault]]:
+def read_yaml(
+    path: FilePath, name: str, at: Path = (), most_bytes: int = MOST_BYTES
+) -> tuple[Any, Positions, list[Fault]]:
     """The values of the file, their positions and what is wrong already at this level.
 
     name is what faults call the file; at is where in the configuration its root belongs. An empty file is None.
@@ -63,16 +68,17 @@ def read_yaml(path: FilePath, name: str, at: Path = ()) -> tuple[Any, Positions,
         return Unreadable(Position(name, line), message)
 
     try:
-        data = read_file(path, MOST_BYTES + 1)
+        data = read_file(path, most_bytes + 1)
     except (OSError, ValueError) as error:
         raise stop(0, NOT_READ + why(error)) from None
-    if len(data) > MOST_BYTES:
-        raise stop(0, "is larger than 1 MiB")
+    if len(data) > most_bytes:
+        raise stop(0, f"is larger than {most_bytes >> 20} MiB")
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise stop(data.count(b"\n", 0, error.start) + 1, "is not UTF-8 text") from None
-    if control := _CONTROL.search(text):
+    # Nearly all files hold printable ASCII alone, which is seen some ten times faster.
+    if data.translate(None, _PRINTABLE) and (control := _CONTROL.search(text)):
         raise stop(text.count("\n", 0, control.start()) + 1, "holds a control character")
     reading = _Reading(yaml.parse(text, Loader=_LOADER), name, at)
     reading.positions[at] = Position(name, int(bool(data)))

@@ -238,6 +238,15 @@ def test_keys_change_with_a_reload() -> None:
         assert httpx.get(stack.url + "/v1/models", headers=headers).status_code == 200
 
 
+def test_keys_that_nothing_uses_any_more_are_freed() -> None:
+    """By themselves: the collector might come to them late, and free hundreds of thousands at once."""
+    with Stack(config={"keys": key("k")[1]}) as stack:
+        old = stack.gateway.deployment
+        stack.run(stack.gateway.reload(stack.config({"keys": key("other")[1]})))
+        until(lambda: not old.prepared.keys.by_digest and not old.config.keys)
+        assert len(stack.gateway.deployment.prepared.keys.by_digest) == len(stack.gateway.deployment.config.keys) == 2
+
+
 def test_a_connection_that_goes_on_does_not_keep_a_key_that_was_taken_away() -> None:
     """Who calls is remembered with a connection's head; not beyond the configuration that said so."""
     secret, entry = key("k")
