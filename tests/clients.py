@@ -46,6 +46,8 @@ class Way(NamedTuple):
         """With `text` as the prompt, and members by their canonical names: what the dialect has no name for is left
         out. stream: whether a stream is asked for, where the body says so; None leaves that to the dialect."""
         body: dict[str, Any] = _with_text(self.example.body, text)
+        if self.example.route == "compact":
+            members.pop("max_tokens", None)  # a summary that was cut off is an error
         for name, value in members.items():
             field = self.field(name)
             if field is not None:
