@@ -14,13 +14,16 @@ import yaml
 from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
+from msgspec.structs import replace
 
-from gateway.auth import ANONYMOUS, Keyring, Principal, new_key, sealing
+from gateway.auth import ANONYMOUS, Keyring, KeyTable, Principal, new_key, sealing
 from gateway.auth.headers import KEY_HEADERS
 from gateway.config import Config, Jwt, Key, Seal
 from gateway.core.errors import GatewayError
 from gateway.core.http import Headers
+from gateway.core.sealing import secret_name
 from gateway.wire.sealed import Seal as Sealed
+from tests.admin.keys import hash_of, stored
 from tests.auth.test_jwt import made, token
 
 NAMES = ("a", "b", "alone", "expiring")
@@ -143,3 +146,16 @@ def test_where_everybody_may_call_all_are_one_caller() -> None:
     ring = Keyring(Config(auth="open"))
     found = {close(ring.identify(headers).principal) for headers in heads()}
     assert found == {close(ANONYMOUS)}
+
+
+def test_texts_of_a_key_of_the_store_outlive_its_secrets_and_itself() -> None:
+    key = stored("app", "first")
+    table = KeyTable(Config(keys_store="redis"), [replace(key, id="abcd")])
+    first = table.sealing.of("app")
+    assert first == bytes.fromhex(hash_of("first").removeprefix("sha256:"))
+    table.put(replace(key, id="efgh", hash=hash_of("second")))
+    assert table.sealing.of("app") == first
+    table.put(replace(key, id="efgh", revoked=1.0))
+    assert table.sealing.find(secret_name(first)) == first
+    table.put(stored("weak", "guessed"))
+    assert table.sealing.of("weak") == table.sealing.of(""), "made elsewhere, it has no id"
