@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from hashlib import sha256
 
 from msgspec import Struct
@@ -36,6 +37,11 @@ class Admins:
             for name, one in config.admins.items()
         }
         self._verifier = verifier if config.jwt is not None and config.jwt.roles_claim is not None else None
+
+    @property
+    def sums(self) -> Container[bytes]:
+        """The SHA-256 sums of their keys."""
+        return self._by_digest
 
     def __bool__(self) -> bool:
         return bool(self._by_digest) or self._verifier is not None

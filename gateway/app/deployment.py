@@ -12,7 +12,7 @@ from typing import cast
 from msgspec.structs import replace
 
 from gateway import backends
-from gateway.admin import InForce
+from gateway.admin import Admins, InForce
 from gateway.app.memory import room_for_bodies
 from gateway.app.observer import FleetObserver, Observer
 from gateway.app.prepared import Prepared
@@ -228,7 +228,7 @@ class Deployment:
         host, listen, services = self._host, self.config.listen, self.services
         host.deployments.append(self)
         host.roster.add(self.fleets)
-        host.known_keys.configured = self.keyring.sums
+        host.known_keys.configured, host.known_keys.admins = self.keyring.sums, Admins(self.config, None).sums
         for secret in self.prepared.secrets:
             host.known_keys.add(secret.encode())
         host.guard.configure(listen.shed_lag_s, self._priorities)
@@ -237,6 +237,8 @@ class Deployment:
         host.kept.limit = room if kept is None else kept
         if services.limiting is not None:
             services.limiting.use(self.config, self.prepared.limits)
+        for budget, share in self.prepared.limits.marks:
+            host.metrics.budget_passed(budget, share, times=0)
         if services.keys is not None:
             limiting = services.limiting
             assert limiting is not None  # a store of keys may bring limits

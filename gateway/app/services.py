@@ -237,7 +237,7 @@ def _decided_alone(log: Log, requests: int, seconds: float) -> None:
 
 
 def _budget_passed(host: Host, rule: BudgetRule, subject: Subject, share: float, used: int) -> None:
-    host.metrics.budgets.labels(rule.name, f"{share:g}").inc()
+    host.metrics.budget_passed(rule.name, share)
     whose = {one: getattr(subject, one) for one in rule.scope}
     host.log.event(
         "warning",

@@ -44,18 +44,23 @@ _IN_ID = re.compile(rf"(?:\A|[._:-])(?:{_VENDORS}|{_FORMS}|(?i:bearer)[._:-])|{_
 _IN_TEXT = re.compile(rf"(?<![A-Za-z0-9])(?:(?:{_VENDORS})[A-Za-z0-9_-]{{12,}}|(?:{_FORMS})[A-Za-z0-9_.-]*)")
 
 
-# The words of a text that may be a configured key: only the sum of such a key is known.
+# The words of a text that may hold a configured key: only the sum of such a key is known.
 _WORD = re.compile(r"[A-Za-z0-9_.+/=~-]{8,}")
+# Marks that may glue a key to other words, and the most of them that are tried from either end. Most ids are UUIDs.
+_GLUE, _MOST_GLUED = re.compile(r"[-_.+/=~]"), 5
+_UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 
 class KnownKeys:
     """The keys that one gateway knows, over all its configurations.
 
     configured  the SHA-256 sums of the keys that are configured now
+    admins      those of the admins' keys
     """
 
     def __init__(self) -> None:
         self.configured: Container[bytes] = ()
+        self.admins: Container[bytes] = ()
         # SHA-256 -> first characters and length, the longest known first.
         self._sums: dict[bytes, tuple[str, int]] = {}
         self._lengths: dict[str, Counter[int]] = {}
@@ -96,7 +101,7 @@ class KnownKeys:
         if len(text) >= _PART:
             for key in shown_keys(headers):
                 found += _parts(text, key.decode("latin-1"))
-        found += [word.span() for word in _WORD.finditer(text) if _sum(word[0]) in self.configured]
+        found += self._configured(text)
         if len(text) >= self._shortest:
             found += self._used(text)
         apart: list[tuple[int, int]] = []
@@ -106,12 +111,35 @@ class KnownKeys:
             apart.append((begin, end))
         return apart
 
+    def _configured(self, text: str) -> Iterator[tuple[int, int]]:
+        for word in _WORD.finditer(text):
+            at = word.start()
+            for begin, end in _pieces(word[0]):
+                sum_ = _sum(word[0][begin:end])
+                if sum_ in self.configured or sum_ in self.admins:
+                    yield at + begin, at + end
+
     def _used(self, text: str) -> Iterator[tuple[int, int]]:
         for begin in range(len(text) - self._shortest + 1):
             lengths = self._lengths.get(text[begin : begin + _FIRST])
             for length in lengths or ():
                 if begin + length <= len(text) and _sum(text[begin : begin + length]) in self._sums:
                     yield begin, begin + length
+
+
+def _pieces(word: str) -> Iterator[tuple[int, int]]:
+    """The places at which a key may stand in `word`: all of it, and what marks set apart."""
+    yield 0, len(word)
+    marks = [mark.start() for mark in _GLUE.finditer(word)]
+    if not marks or _UUID.fullmatch(word):
+        return
+    if len(marks) > 2 * _MOST_GLUED:
+        marks = [*marks[:_MOST_GLUED], *marks[-_MOST_GLUED:]]
+    ends = [*marks, len(word)]
+    for place, begin in enumerate((0, *[mark + 1 for mark in marks])):
+        for end in ends[place:]:
+            if _SHORTEST <= end - begin < len(word):
+                yield begin, end
 
 
 def _sum(text: str) -> bytes:

@@ -137,6 +137,10 @@ class Metrics:
         self.retries.labels(model)
         self.quarantined.labels(model)
 
+    def budget_passed(self, budget: str, share: float, times: int = 1) -> None:
+        """times: 0 shows the series before its first event."""
+        self.budgets.labels(budget, f"{share:g}").inc(times)
+
     def worker(self, model: str, address: str, ready: bool) -> None:
         """Shows whether a worker is ready, and how often it was ejected or stalled, once it is known."""
         self.ready.labels(model, address).set(ready)

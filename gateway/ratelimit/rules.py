@@ -26,6 +26,7 @@ class Limits:
     any         whether there are some, or keys of the store may bring some
     measured    whether some need to know what a request may use
     by_address  whether some depend on the client's address
+    marks       (a budget's name, a share of it that is counted when it is passed), of all budgets
     """
 
     def __init__(self, config: Config, stored: Iterable[tuple[str, object]] = ()) -> None:
@@ -38,6 +39,8 @@ class Limits:
         self.any = bool(found) or config.keys_store is not None
         self.measured = any(KINDS[rule.kind].measured for rule in found)
         self.by_address = any("address" in (*rule.scope, *rule.match) for rule in found)
+        budgets = [rule for rule in found if isinstance(rule, BudgetRule)]
+        self.marks = {(rule.name, share) for rule in budgets for share in (*rule.warn_at, 1.0)}
 
 
 def rules(config: Config) -> list[Limit]:

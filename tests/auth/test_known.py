@@ -55,6 +55,22 @@ def test_a_configured_key_that_nobody_has_used_is_found_as_a_word() -> None:
     assert keys.in_id(KEY, NOBODY)
 
 
+@pytest.mark.parametrize("whose", ["configured", "admins"])
+@pytest.mark.parametrize("mark", [*"-_.+/=~"])
+@pytest.mark.parametrize("words", ["{0}a{0}{1}", "{1}{0}b", "a{0}{1}{0}b", "a{0}b{0}c{0}d{0}e{0}{1}", "metadata{0}{1}"])
+def test_a_key_that_nobody_has_used_is_found_between_words(words: str, mark: str, whose: str) -> None:
+    keys, key = KnownKeys(), "no-vendors_form.of=a/key"
+    setattr(keys, whose, {sha256(key.encode()).digest()})
+    text = words.format(mark, key)
+    assert keys.in_id(text, NOBODY)
+    assert key not in keys.masked(f"in {text}!", NOBODY)
+
+
+def test_a_word_of_many_marks_is_searched_in_few_steps() -> None:
+    assert len([*known._pieces("abcdefgh." * 1000)]) < 80
+    assert len([*known._pieces("0f8c2b7a-91d3-4e65-b8a0-7c1d2e3f4a5b")]) == 1
+
+
 @pytest.mark.parametrize("text", ["sk_id", "pk_column", "hf_token", "rk", "eyJ", "parallel_tool_calls", "bearer"])
 def test_words_that_only_begin_like_keys_stay(text: str) -> None:
     assert KnownKeys().masked(f"unknown parameter '{text}'", NOBODY) == f"unknown parameter '{text}'"

@@ -95,8 +95,13 @@ def _matches(selector: str, name: str, labels: dict[str, str]) -> bool:
 def test_each_counter_that_an_alert_watches_is_there_before_its_first_event() -> None:
     """As a gateway's first page shows it: for every model and every worker that is configured."""
     config = {
-        "models": {"m": {"kv_events": {}}, "n": {"backend": "openai", "workers": ["http://127.0.0.1:9"]}},
+        "models": {
+            "m": {"kv_events": {}, "price": {"input": 1, "output": 1}},
+            "n": {"backend": "openai", "workers": ["http://127.0.0.1:9"]},
+        },
         "accounting": {"redis_stream": "usage"},
+        "spend": {"currency": "EUR"},
+        "budgets": [{"name": "month", "amount": 1}],
         "redis": {"addresses": ["127.0.0.1:9"]},
     }
     with Stack(config=config) as stack:

@@ -14,7 +14,7 @@ LINES = {
     "gateway": 360,
     "gateway/admin": 1320,
     "gateway/app": 1500,
-    "gateway/auth": 1240,
+    "gateway/auth": 1280,
     "gateway/backends": 1900,
     "gateway/cli": 1800,
     "gateway/config": 3600,
