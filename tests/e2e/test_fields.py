@@ -27,7 +27,7 @@ from tests.fidelity import matrix
 
 BACKEND = LlamaCpp()
 # Wanted of the model or its chat template, which cannot: the engine says so, and the gateway refuses.
-TEMPLATE = {"tools", "tool_choice", "parallel_tool_calls", "reasoning_effort", "think", "images"}
+TEMPLATE = {"tools", "tool_choice", "parallel_tool_calls", "reasoning_effort", "think", "images", "toolConfig"}
 
 
 class Engine:

@@ -10,7 +10,7 @@ import msgspec
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.fields import own_name
 from gateway.core.http import JSON_TYPE, Request, Response, header_value
-from gateway.core.messages import CountTokens, Op
+from gateway.core.messages import CountTokens, Embed, Op
 from gateway.dialects._shared.rows import Tables
 from gateway.wire.json import bad_value, encode, sent_names
 from gateway.wire.openai.replies import refusals
@@ -44,11 +44,11 @@ def decoded(decode: Callable[[Any], T], text: bytes | str | msgspec.Raw) -> T | 
 def in_own_words(
     error: GatewayError, param: str | None, fields: Tables, request: Request | None, op: Op | None
 ) -> tuple[str, str | None]:
-    """(the message of `error`, the client's name for the canonical `param`, in the operations `chat` and `count`). A
-    message without that name gets it as its beginning."""
+    """(the message of `error`, the client's name for the canonical `param`, in the operations `chat`, `count` and
+    `embed`). A message without that name gets it as its beginning."""
     if param is None:
         return error.message, None
-    table = fields["count" if isinstance(op, CountTokens) else "chat"]
+    table = fields["count" if isinstance(op, CountTokens) else "embed" if isinstance(op, Embed) else "chat"]
     name = own_name(param, table, sent_names(request.body) if request is not None else ())
     message = error.message.replace(f"'{error.param}'", f"'{name}'")
     return (message if name in message else f"{name}: {message}"), name
