@@ -303,7 +303,12 @@ def test_replies_are_shown_as_they_stream_and_can_be_stopped(browser: Browser) -
             browser.click("#translate")
             finished(browser)
             shown |= {line for line in browser.text("#client-request").splitlines() if "(your key)" in line}
-        assert shown == {"authorization: Bearer (your key)", "x-api-key: (your key)", "api-key: (your key)"}
+        assert shown == {
+            "authorization: Bearer (your key)",
+            "x-api-key: (your key)",
+            "api-key: (your key)",
+            "x-goog-api-key: (your key)",
+        }
         browser.choose("#dialect", "openai")
         browser.click("#send")
         browser.until("document.querySelector('#client-reply').textContent.split('data: ').length > 3")

@@ -16,7 +16,7 @@ import pytest
 
 from tests.app.asking import key
 from tests.browser.chromium import FLAGS, chromium
-from tests.clients import REQUESTS
+from tests.clients import REQUESTS, usual
 from tests.harness import Stack
 
 pytestmark = pytest.mark.browser
@@ -83,9 +83,10 @@ def site() -> Iterator[Site]:
     one.close()
 
 
-def post(dialect: str, headers: dict[str, str], **changes: Any) -> dict[str, Any]:
-    path, body = REQUESTS[dialect]
-    return {"path": path, "body": {**body, "model": "m", **changes}, "headers": headers}
+def post(dialect: str, headers: dict[str, str], *, stream: bool = False) -> dict[str, Any]:
+    way = usual(dialect, stream=stream)
+    body = way.body("hello", stream=stream, max_tokens=10)
+    return {"path": way.path("m"), "body": {**body, "model": "m"}, "headers": headers}
 
 
 @pytest.mark.parametrize("dialect", sorted(REQUESTS))
