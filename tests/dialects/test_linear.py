@@ -6,6 +6,7 @@ Work is counted for each line of code by itself, so that a loop in a loop is see
 
 from __future__ import annotations
 
+import ast
 import json
 import linecache
 import random
@@ -28,6 +29,7 @@ from tests.chaos.row import FULL, SEED
 from tests.clients import DIALECTS, WAYS, Way
 from tests.dialects.crowds import crowded, crowds
 from tests.fidelity.matrix import asking
+from tests.repo.tree import ROOT
 from tests.steps import lines
 
 # Four times as many. Below all bounds of what is bounded to fewer would be too few to see anything.
@@ -135,6 +137,44 @@ def test_what_is_nested_is_not_decoded_for_each_level_around_it(
         if times > DECODED and any(word in linecache.getline(*line) for word in (".decode(", "encode("))
     }
     assert not decoded
+
+
+def searches(source: str) -> list[str]:
+    """The lines of a module that look in a loop for something in a list. The count of lines takes each for one."""
+    found = set()
+    for function in (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef)):
+        lists = set()
+        for node in ast.walk(function):
+            if isinstance(node, (ast.arg, ast.AnnAssign)) and node.annotation is not None:
+                name = node.arg if isinstance(node, ast.arg) else ast.unparse(node.target)
+                lists |= {name} if ast.unparse(node.annotation).startswith("list[") else set()
+            elif isinstance(node, ast.Assign) and isinstance(node.value, (ast.List, ast.ListComp)):
+                lists |= {ast.unparse(target) for target in node.targets}
+        for loop in (node for node in ast.walk(function) if isinstance(node, (ast.For, ast.comprehension))):
+            for node in (node for node in ast.walk(loop) if isinstance(node, ast.Compare)):
+                looked = zip(node.ops, node.comparators, strict=True)
+                if any(isinstance(how, (ast.In, ast.NotIn)) and ast.unparse(at) in lists for how, at in looked):
+                    found.add(f"{node.lineno}: {ast.unparse(node)}")
+    return sorted(found)
+
+
+@pytest.mark.parametrize("room", ["dialects", "backends"])
+def test_no_loop_looks_for_something_in_a_list(room: str) -> None:
+    paths = sorted((ROOT / "gateway" / room).rglob("*.py"))
+    assert {str(path): found for path in paths if (found := searches(path.read_text()))} == {}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "def f(left: list[str]) -> None:\n for a in b:\n  if a not in left: pass",
+        "def f() -> None:\n left = []\n for a in b: a in left",
+        "def f() -> None:\n left: list[str] = g()\n return [a for a in b if a in left]",
+    ],
+)
+def test_a_search_of_a_list_is_seen(body: str) -> None:
+    assert searches(body)
+    assert not searches(body.replace("list[str]", "dict[str, None]").replace("[]", "{}"))
 
 
 def test_what_is_quadratic_is_seen() -> None:

@@ -271,12 +271,14 @@ def _tools(found: list[ToolIn], left: list[str]) -> list[Tool]:
     """The functions that the model may call. Raises GatewayError(UNSUPPORTED) for what only Google's servers do: an
     answer that was not searched for looks like one that was."""
     functions: list[Tool] = []
+    unread: dict[str, None] = {}
     for index, tool in enumerate(found):
         for name in known_to(ToolIn):
             if name != "functionDeclarations" and _given(tool, name):
                 raise unsupported(f"tools.{index}.{name}", "is not supported: no worker does this")
         for position, one in enumerate(listed(tool.function_declarations)):
-            functions.append(_function(one, f"tools.{index}.functionDeclarations.{position}", left))
+            functions.append(_function(one, f"tools.{index}.functionDeclarations.{position}", unread))
+    left += unread
     return functions
 
 
@@ -285,7 +287,7 @@ def _given(tool: ToolIn, name: str) -> bool:
     return bool(getattr(tool, attribute) != NULL)
 
 
-def _function(found: FunctionIn, place: str, left: list[str]) -> Tool:
+def _function(found: FunctionIn, place: str, unread: dict[str, None]) -> Tool:
     if found.parameters_json_schema != NULL:
         schema = found.parameters_json_schema
         if members_of(schema) is None:
@@ -297,9 +299,8 @@ def _function(found: FunctionIn, place: str, left: list[str]) -> Tool:
         schema = _OBJECT
     for name in ("response", "response_json_schema", "behavior"):
         own = {"response_json_schema": "responseJsonSchema"}.get(name, name)
-        label = f"tools[].functionDeclarations[].{own}"
-        if getattr(found, name) != NULL and label not in left:
-            left.append(label)
+        if getattr(found, name) != NULL:
+            unread[f"tools[].functionDeclarations[].{own}"] = None
     return Tool(found.name, found.description, schema)
 
 
