@@ -32,27 +32,31 @@ _OWN = {
 _NUMBERS = frozenset({"maxItems", "maxLength", "maxProperties", "minItems", "minLength", "minProperties"})
 _MAPS = frozenset({"properties", "$defs"})
 _INNER = frozenset({"items", "additionalProperties", "anyOf"})
-# Schemas within schemas: Python's own stack ends at some 1000.
+# Schemas within schemas, and arrays within arrays: Python's own stack ends at some 1000.
 _DEEPEST = 64
 _any = msgspec.json.Decoder().decode
 
 
 def json_schema(schema: Raw, place: str) -> Raw:
-    """The schema at `place` as JSON Schema. Raises GatewayError(BAD_REQUEST) for what is not an object."""
+    """The schema at `place` as JSON Schema. Raises GatewayError(BAD_REQUEST) for what is not an object, and for one
+    that is nested too deeply."""
     found = decoded(_any, schema)
     if not isinstance(found, dict):
         raise wrong(place, "must be an object")
-    return Raw(encode(_converted(found, place, 0)))
+    try:
+        return Raw(encode(_converted(found, place, 0)))
+    except RecursionError:  # what is nullable has more levels than were decoded
+        raise wrong(place, "is nested too deeply") from None
 
 
 def _converted(found: Any, place: str, depth: int) -> Any:
     """A schema, or an array of them. Any other value goes on as it is."""
-    if isinstance(found, list):
-        return [_converted(item, place, depth) for item in found]
-    if not isinstance(found, dict):
+    if not isinstance(found, (list, dict)):
         return found
     if depth > _DEEPEST:
         raise wrong(place, f"has more than {_DEEPEST} schemas within each other")
+    if isinstance(found, list):
+        return [_converted(item, place, depth + isinstance(item, list)) for item in found]
     out: dict[str, Any] = {}
     for given, value in found.items():
         name = _OWN.get(str(given), str(given))

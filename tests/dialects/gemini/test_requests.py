@@ -341,6 +341,37 @@ def test_schemas_within_each_other_are_bounded() -> None:
     assert "within each other" in refused(generationConfig={"responseSchema": deep}).message
 
 
+@pytest.mark.parametrize("name", ["items", "additionalProperties", "anyOf", "any_of"])
+@pytest.mark.parametrize("deep", [80, 500, 900])
+def test_lists_in_a_schema_are_bounded(name: str, deep: int) -> None:
+    schema = {name: json.loads("[" * deep + "]" * deep)}
+    within = "within each other"
+    assert within in refused(generationConfig={"responseSchema": schema}).message
+    assert within in refused(tools=[{"functionDeclarations": [{"name": "f", "parameters": schema}]}]).message
+
+
+def test_a_schema_that_null_makes_deeper_than_can_be_written_is_refused() -> None:
+    """Each null puts two levels around what the decoder just took: it may take some 1000, but not those."""
+    around, end = b'{"nullable":true,"items":' * 60, b"}" * 60
+    told = set()
+    for deep in range(500, 1000, 10):
+        request = asking({"contents": HI, "generationConfig": {"responseSchema": "HERE"}})
+        schema = around + b'{"default":%b%b}' % (b"[" * deep, b"]" * deep) + end
+        request.body = request.body.replace(b'"HERE"', schema)
+        try:
+            GEMINI.read(request)
+        except GatewayError as error:
+            told.add(error.message)
+    assert "'generationConfig.responseSchema' is nested too deeply" in told
+
+
+def test_a_schema_may_have_as_many_arrays_of_schemas_as_schemas() -> None:
+    deep: dict[str, Any] = {"type": "STRING"}
+    for _ in range(60):
+        deep = {"anyOf": [deep]}
+    assert chat(generationConfig={"responseSchema": deep}).output is not None
+
+
 # -- generationConfig -------------------------------------------------------------------------------------------------
 
 
