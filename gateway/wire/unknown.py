@@ -117,7 +117,7 @@ class _Splitter:
         form = self._forms.get(name)
         if view is None and form is None:
             return raw, {}
-        if not _begins(raw, b"["):
+        if not begins(raw, b"["):
             self._count(1)
             return self._object(raw, view, form)
         if bytes(memoryview(raw)[1:64]).lstrip()[:1] not in _OF_OBJECTS:
@@ -136,7 +136,7 @@ class _Splitter:
         return (Raw(encode(items)) if changed else raw), found
 
     def _object(self, raw: Raw, view: View | None, form: Form | None) -> tuple[Raw, Tree]:
-        if self._depth > _DEEPEST or not _begins(raw, b"{"):
+        if self._depth > _DEEPEST or not begins(raw, b"{"):
             return raw, NOTHING
         members = members_of(raw)
         known = form(members) if form is not None else known_to(view) if view is not None else None
@@ -181,7 +181,8 @@ def _too_many(message: str) -> GatewayError:
     return GatewayError(Kind.BAD_REQUEST, message, code="too_many_values")
 
 
-def _begins(raw: Raw, mark: bytes) -> bool:
+def begins(raw: Raw, mark: bytes) -> bool:
+    """Whether the first byte of a member or item is `mark`: `{` of an object, `[` of an array."""
     return bytes(memoryview(raw)[:1]) == mark
 
 

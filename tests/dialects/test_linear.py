@@ -103,6 +103,7 @@ def _nested(around: str, inner: Any) -> Any:
 DEEP, DECODED = 150, 24
 _TOOL = {"type": "function", "name": "f", "zz": 1}
 _BLOCK = {"type": "text", "text": "a", "zz": 1}
+_CONTENT = {"parts": [{"text": "a", "zz": 1}]}
 
 
 def _turn(block: Any) -> dict[str, Any]:
@@ -121,6 +122,8 @@ NESTED: list[tuple[str, Callable[[Any], dict[str, Any]], str, Any]] = [
         _TOOL,
     ),
     ("responses", lambda tool: {"input": [tool]}, '{"type":"additional_tools","tools":[INNER]}', _TOOL),
+    ("gemini", lambda inner: {"contents": inner}, "[INNER]", _CONTENT),
+    ("gemini", lambda inner: {"tools": inner, "contents": [_CONTENT]}, "[INNER]", {"functionDeclarations": []}),
 ]
 
 

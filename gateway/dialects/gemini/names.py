@@ -18,7 +18,7 @@ from gateway.core.fields import ExtrasPolicy
 from gateway.core.messages import Extra
 from gateway.dialects._shared.objects import members_of
 from gateway.wire.json import NULL, bad_value, encode, items_of, typed
-from gateway.wire.unknown import View, known_to, read_known
+from gateway.wire.unknown import View, begins, known_to, read_known
 
 Body = TypeVar("Body", bound=Struct)
 _LETTER = re.compile(r"_([a-z0-9])")
@@ -59,12 +59,17 @@ def _object(found: Mapping[str, Raw], view: View) -> Extra:
 
 
 def _value(raw: Raw, view: View) -> Raw:
-    """A member with the names of `view` in it or in the objects of its array; whatever else it is, as it is."""
-    found = members_of(raw)
-    if found is not None:
-        return Raw(encode(_object(found, view)))
+    """A member with the names of `view` in it or in the objects of its array; whatever else it is, as it is. No array
+    of this API is an item of another one."""
+    if not begins(raw, b"["):
+        return _item(raw, view)
     try:
         items = items_of(raw)
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return raw
-    return Raw(encode([_value(item, view) for item in items]))
+    return Raw(encode([_item(item, view) for item in items]))
+
+
+def _item(raw: Raw, view: View) -> Raw:
+    found = members_of(raw) if begins(raw, b"{") else None
+    return raw if found is None else Raw(encode(_object(found, view)))
