@@ -30,6 +30,7 @@ from tests.clients import CHAT, DIALECTS, REQUESTS, WAYS, Way
 from tests.harness import Stack, load_text
 from tests.ports import free_port
 from tests.redis.server import Server
+from tests.repo.tree import ROOT
 
 OPENAI = "/v1/chat/completions"
 DEFAULTS = {"dialects": {name: {"default_model": "m"} for name in REQUESTS}}
@@ -622,6 +623,15 @@ def test_what_a_key_may_not_do(dialect: str) -> None:
 
 
 # ---- questions, which no model answers
+
+
+@pytest.mark.parametrize("dialect", sorted({way.dialect for way in WAYS if way.operation == "count"}))
+def test_the_page_of_a_dialect_that_counts_names_the_limits_that_count(dialect: str) -> None:
+    page = (ROOT / "docs" / "dialects" / f"{dialect}.md").read_text()
+    _, _, section = page.partition("## Counting tokens\n\n")
+    assert "Limits of requests and of concurrency [count them](../limits.md#set-limits)." in " ".join(
+        section.partition("\n## ")[0].split()
+    )
 
 
 QUESTIONS = [way for way in WAYS if way.operation in ("count", "tokenize", "detokenize")]
