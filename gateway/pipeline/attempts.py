@@ -386,4 +386,4 @@ async def measure(call: Call, visit: Visit) -> None:
     """Has the visited worker measure the prompt, and writes the request that fits its length. Raises GatewayError."""
     cut = await call.outgoing.measure(visit, call.asked, call.runtime.relay.max_reply_bytes)
     if cut:
-        call.reply.name_dropped(cut)
+        call.reply.name_left_out(cut)

@@ -11,6 +11,7 @@ from urllib.parse import unquote
 
 from gateway.auth import KnownKeys
 from gateway.core.errors import Blame, GatewayError, Kind
+from gateway.core.fields import own_names
 from gateway.core.http import Headers, Request, Response
 from gateway.core.messages import Op
 from gateway.core.ports import Dialect, Lane, Observer, RequestRecord
@@ -96,6 +97,12 @@ class ClientReply:
         shown = [self._masked(name[:_MOST_OF_NAME])[:_LONGEST_NAME] for name in names[:_MOST_NAMES]]
         self._dropped = (*self._dropped, *shown, *names[_MOST_NAMES:])
         self._record.dropped = self._dropped[:_MOST_NAMES]
+
+    def name_left_out(self, names: tuple[str, ...]) -> None:
+        """Like `name_dropped`, for names of a worker's wire: the client's own are shown, and each once, though several
+        requests to workers leave it out."""
+        own = own_names(names, self.dialect.fields)
+        self.name_dropped(tuple([name for name in own if name not in self._dropped]))
 
     def name_unknown(self, op: Op) -> None:
         """The record names the model that `op` asked for, of which there is none, if that looks like a model's name."""

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 from gateway.auth import ANONYMOUS, PendingAuth, Principal, from_query
 from gateway.core.byte_budget import SMALL
 from gateway.core.errors import Blame, GatewayError, Kind
-from gateway.core.fields import own_names
 from gateway.core.http import HEAD_CACHE, REPLY_HEADERS, HeadCache, NeedsStored, Request, Route
 from gateway.core.messages import AnsweredFromStore, ListModels, Op
 from gateway.core.ports import Dialect, RequestRecord, WorkerHandle
@@ -213,10 +212,8 @@ class RequestHandler:
         )
         if share is not None:
             share.end_turn()
-        if outgoing.request.dropped:
-            reply.name_dropped(own_names(outgoing.request.dropped, self.endpoint.dialect.fields))
-        if cut:
-            reply.name_dropped(cut)
+        if outgoing.request.dropped or cut:
+            reply.name_left_out((*outgoing.request.dropped, *cut))
         for stage in runtime.stages.routing:
             await stage(call)
         describe, headers = served.pool.routing, self.request.headers

@@ -136,7 +136,7 @@ class RoundAttempts(Attempts):
             else outgoing.write(op, runtime.estimate)
         )
         if cut:
-            call.reply.name_dropped(cut)
+            call.reply.name_left_out(cut)
         describe, headers = served.pool.routing, call.reply.request.headers
         facts = await offload(describe, op, headers, share=share) if share else describe(op, headers)
         facts.tenant, facts.size, facts.until = before.tenant, before.size, before.until
