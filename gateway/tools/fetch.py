@@ -29,6 +29,9 @@ _HTML = re.compile(r"text/html\b|application/xhtml\+xml\b", re.I)
 _CHARSET = re.compile(r"charset\s*=\s*[\"']?([\w.:-]{1,40})", re.I)
 # An IPv4 address is in the last 32 bits: NAT64's prefix.
 _NAT64 = ip_network("64:ff9b::/96")
+# Python's `is_global` is older than IANA's registries of special addresses. IANA gives out no IPv6 addresses but those
+# of 2000::/3.
+_RESERVED = tuple(map(ip_network, ("192.0.0.0/24", "192.88.99.0/24", "::/3", "4000::/2", "8000::/1", "3fff::/20")))
 
 Network = IPv4Network | IPv6Network
 
@@ -81,7 +84,8 @@ class Fetch:
 
     def _may_reach(self, address: str) -> bool:
         found = _inside(ip_address(address.partition("%")[0]))
-        public = found.is_global and not found.is_multicast
+        special = found.is_multicast or any(found in network for network in _RESERVED)
+        public = found.is_global and not special
         return public or any(found in network for network in self._allowed)
 
     async def _read(self, asked: str, reply: httpx.Response) -> Page:

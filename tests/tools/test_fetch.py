@@ -53,7 +53,8 @@ def test_a_page(site: Web) -> None:
 
 PRIVATE = """127.0.0.1 10.0.0.1 172.16.0.1 192.168.1.1 169.254.169.254 100.64.0.1 0.0.0.0 224.0.0.1 255.255.255.255
     198.18.0.1 ::1 :: fe80::1 fe80::1%eth0 fc00::1 ff02::1 ::ffff:127.0.0.1 ::ffff:10.0.0.1 64:ff9b::a00:1
-    64:ff9b::7f00:1 2002:7f00:1:: 2002:a00:1::"""
+    64:ff9b::7f00:1 2002:7f00:1:: 2002:a00:1:: 192.0.0.8 192.88.99.1 2002:c058:6301:: ::127.0.0.1 ::ffff:0:7f00:1
+    64:ff9b:1::7f00:1 fec0::1 3fff::1 4000::1 5f00::1 100:0:0:1::1"""
 
 
 @pytest.mark.parametrize("address", PRIVATE.split())
@@ -74,6 +75,8 @@ def test_a_public_address_may_be_reached() -> None:
         fetching = Fetch(WebFetch())
         assert fetching._may_reach("93.184.215.14")
         assert fetching._may_reach("2606:2800:21f:cb07:6820:80da:af6b:8b2c")
+        assert fetching._may_reach("64:ff9b::5db8:d70e")
+        assert fetching._may_reach("::ffff:93.184.215.14")
         await fetching.close()
 
     asyncio.run(run())
