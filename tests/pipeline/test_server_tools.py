@@ -351,3 +351,23 @@ def test_the_services_key_is_a_secret() -> None:
     config = load_text(yaml.safe_dump({"models": models, "tools": {"web_search": search}}))
     assert "canary-key" in plain_secrets(config)
     assert "canary-key" not in repr(config)
+
+
+@pytest.mark.parametrize("member", ["allowed_domains", "blocked_domains"])
+def test_a_domain_of_a_bound_is_not_longer_than_a_host_needs(stack: Stack, member: str) -> None:
+    """Each result of each search is compared with each of them."""
+
+    def send(domain: str) -> Iterator[httpx.Response]:
+        body = asked({"text": "No."}, tools=[{**SEARCH, member: ["a.example", domain]}, OWN])
+        yield httpx.post(stack.url + "/v1/messages", json=body, timeout=30)
+        if member == "allowed_domains":
+            tool = {"type": "web_search", "filters": {member: ["a.example", domain]}}
+            body = {"model": "m", "input": "Go.", "tools": [tool]}
+            yield httpx.post(stack.url + "/v1/responses", json=body, timeout=30)
+
+    longest = "x" * 1024
+    assert {reply.status_code for reply in send(longest)} == {200}
+    for reply in send(longest + "x"):
+        assert reply.status_code == 400
+        message = reply.json()["error"]["message"]
+        assert all(word in message for word in ("tools", member, "1024")), message

@@ -11,7 +11,7 @@ from typing import Annotated
 
 from msgspec import Meta, Raw, Struct
 
-from gateway.dialects._shared.views import Object
+from gateway.dialects._shared.views import Domains, Object
 from gateway.wire.json import NULL
 
 
@@ -83,8 +83,8 @@ class ToolIn(Object):
     eager_input_streaming: Raw = NULL
     allowed_callers: Raw = NULL
     max_uses: int | None = None
-    allowed_domains: Annotated[list[str], Meta(max_length=100)] | None = None
-    blocked_domains: Annotated[list[str], Meta(max_length=100)] | None = None
+    allowed_domains: Domains | None = None
+    blocked_domains: Domains | None = None
 
 
 class ChoiceIn(Object):

@@ -12,7 +12,7 @@ from typing import Annotated
 
 from msgspec import Meta, Raw, Struct
 
-from gateway.dialects._shared.views import Object
+from gateway.dialects._shared.views import Domains, Object
 from gateway.wire.json import NULL, encode
 from gateway.wire.unknown import Form, known_to
 
@@ -106,7 +106,7 @@ TOOLS = frozenset({"function", "custom", "namespace"})
 
 
 class FiltersIn(Struct):
-    allowed_domains: Annotated[list[str], Meta(max_length=100)] | None = None
+    allowed_domains: Domains | None = None
 
 
 class SearchIn(Struct):
