@@ -63,13 +63,6 @@ MORE: Mapping[tuple[str, str], tuple[dict[str, Any], ...]] = {
             "max_tokens": 16,
         },
     ),
-    ("gemini", "chat"): (
-        {
-            "contents": [{"role": "user", "parts": [{"text": "a"}]}],
-            "tools": [{"functionDeclarations": [{"name": "f", "behavior": "BLOCKING", "response": {}}]}],
-            "generationConfig": {"zz": 1},
-        },
-    ),
     ("responses", "chat"): (
         {
             "input": [

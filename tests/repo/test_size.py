@@ -20,7 +20,7 @@ LINES = {
     "gateway/config": 3600,
     "gateway/console": 1260,
     "gateway/core": 3120,
-    "gateway/dialects": 9960,
+    "gateway/dialects": 10000,
     "gateway/fleet": 5180,
     "gateway/observe": 1760,
     "gateway/pipeline": 5260,
