@@ -37,7 +37,8 @@ def test_a_model_that_nobody_serves(gateway: httpx.Client, way: Way, stream: boo
     if "/endpoints/" in way.path:  # the path names one that is served
         assert way.ask(gateway, stream, max_tokens=4).status_code == 200
         return
-    assert way.ask(gateway, stream, max_tokens=4, model="absent").status_code == 404
+    body = way.body(stream, max_tokens=4, model="absent")
+    assert gateway.post(way.way.path("absent"), json=body).status_code == 404
 
 
 @pytest.mark.parametrize(

@@ -121,7 +121,10 @@ def test_the_same_answer(engine: httpx.Client, gateway: httpx.Client, path: str,
     straight, through = ask(engine, path, members), ask(gateway, path, members)
     assert through.status_code == straight.status_code, (straight.text, through.text)
     if straight.status_code == 200:
-        assert words(path, through.json()) == words(path, straight.json())
+        said, told = words(path, through.json()), words(path, straight.json())
+        if said != told:  # its own answer may depend on what it has cached: a beam search has near ties
+            told = words(path, ask(engine, path, members).json())
+        assert said == told
         return
     assert 400 <= straight.status_code < 500
     # vLLM puts `body` before the field, or instead of it, when it does not read a body at all.
