@@ -143,13 +143,17 @@ class ServerTool(Struct, frozen=True, gc=False):
     allowed: tuple[str, ...] = ()
     blocked: tuple[str, ...] = ()
 
-    def permits(self, host: str) -> bool:
-        """Whether the client wants pages of `host`."""
-        return not _within(host, self.blocked) and (not self.allowed or _within(host, self.allowed))
+    def permits(self, url: str) -> bool:
+        """Whether the client wants the page."""
+        return not _within(url, self.blocked) and (not self.allowed or _within(url, self.allowed))
 
 
-def _within(host: str, domains: tuple[str, ...]) -> bool:
-    return any(f".{host}".lower().endswith(f".{domain}".lower()) for domain in domains)
+def _within(url: str, domains: tuple[str, ...]) -> bool:
+    """Whether the page is in one of these hosts, or below the path that stands behind one."""
+    at = urlsplit(url)
+    host, path = f".{at.hostname or ''}", at.path.removeprefix("/")
+    parts = (domain.partition("/") for domain in domains)
+    return any(host.endswith(f".{name}".lower()) and path.startswith(below) for name, _, below in parts)
 
 
 class Page(Struct, frozen=True):
@@ -158,10 +162,6 @@ class Page(Struct, frozen=True):
     url: str
     title: str
     text: str
-
-    @property
-    def host(self) -> str:
-        return urlsplit(self.url).hostname or ""
 
 
 class ServerCall(Struct):

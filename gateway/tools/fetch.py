@@ -62,7 +62,7 @@ class Fetch:
     async def _page(self, call: ServerCall) -> Page:
         url = _checked(call.asked)
         for _ in range(_MOST_REDIRECTS + 1):
-            if not call.tool.permits(url.host):
+            if not call.tool.permits(str(url)):
                 raise Refused("url_not_allowed")
             async with await self._send(url) as reply:
                 if reply.status_code not in _REDIRECTS:

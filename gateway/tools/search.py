@@ -57,7 +57,7 @@ class Search:
         for one in found:
             if len(pages) == most:
                 break
-            if isinstance(one, dict) and (page := self._page(one)) is not None and call.tool.permits(page.host):
+            if isinstance(one, dict) and (page := self._page(one)) is not None and call.tool.permits(page.url):
                 pages.append(page)
         return tuple(pages)
 

@@ -62,7 +62,7 @@ def test_results_that_are_no_pages_are_left_out(service: Web) -> None:
     blocked = searched("q", ServerTool("search", "s", blocked=("example",)), url=service.url)
     assert (blocked.pages, blocked.error) == ((), None)
     allowed = searched("q", ServerTool("search", "s", allowed=("7.example",)), url=service.url)
-    assert [page.host for page in allowed.pages] == ["7.example"]
+    assert [page.url for page in allowed.pages] == ["https://7.example"]
 
 
 @pytest.mark.parametrize(
@@ -93,3 +93,19 @@ def test_queries_have_a_bound(service: Web) -> None:
     assert searched("q" * 1001, url=service.url).error == "query_too_long"
     assert searched(" ", url=service.url).error == "invalid_tool_input"
     assert service.asked == []
+
+
+@pytest.mark.parametrize(
+    ("domain", "found"),
+    [
+        ("example.com", True),
+        ("example.com/blog", True),
+        ("Example.com/", True),
+        ("example.com/shop", False),
+        ("ample.com", False),
+    ],
+)
+def test_a_domain_may_have_a_path(domain: str, found: bool) -> None:
+    page = "https://www.example.com/blog/one"
+    assert ServerTool("search", "s", allowed=(domain,)).permits(page) is found
+    assert ServerTool("search", "s", blocked=(domain,)).permits(page) is not found
