@@ -85,7 +85,7 @@ class Gateway:
         if config.log.dangerously_log_prompts:
             self.log.event("warning", "prompts are logged", option="log.dangerously_log_prompts")
         self._cors = Cors(config.cors, self._host.known_keys)
-        paths = router(config, deployment.runtime)
+        paths = router(config, deployment.runtime, deployment.services.batching)
         self._router = self._cors.wrap(paths)
         # Nearly every request has one of a few literal paths.
         self._literal: dict[str, Application] = {

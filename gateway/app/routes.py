@@ -8,7 +8,8 @@ dictionary, unless it has parameters.
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -19,6 +20,9 @@ from gateway.config import Config
 from gateway.core.http import HeaderTest, Route, path_parameter
 from gateway.core.ports import Dialect
 from gateway.pipeline import Application, Endpoint, Receive, Runtime, Scope, Send
+
+if TYPE_CHECKING:
+    from gateway.batches import Batching
 
 
 class Line(Struct, frozen=True):
@@ -40,14 +44,23 @@ def active_dialects(config: Config) -> list[Dialect]:
     return [dialects.create(name, one) for name, one in settings]
 
 
-def paths(dialect: Dialect) -> dict[str, dict[str, Route]]:
-    """Every path of `dialect`, its prefixes included, and what is there by method."""
+def paths(dialect: Dialect, routes: Sequence[Route] | None = None) -> dict[str, dict[str, Route]]:
+    """Every path of `dialect`, its prefixes included, and what is there by method; or those of `routes` alone."""
     found: dict[str, dict[str, Route]] = {}
     for prefix in dialect.prefixes:
-        for route in dialect.routes:
+        for route in dialect.routes if routes is None else routes:
             path = route.path if route.absolute else prefix.rstrip("/") + route.path or "/"
             found.setdefault(path, {})[route.method] = route
     return found
+
+
+def _batch_paths(config: Config, dialect: Dialect) -> dict[str, dict[str, Route]]:
+    """As `paths`, for files and batches."""
+    if config.batches is None:
+        return {}
+    from gateway.batches import ROUTES  # not imported where they are off
+
+    return paths(dialect, ROUTES.get(dialect.name, ()))
 
 
 def _places(dialect: Dialect) -> set[str]:
@@ -72,7 +85,12 @@ def postable(config: Config) -> dict[str, tuple[Dialect, str]]:
 
 def route_table(config: Config) -> list[Line]:
     """Every path that `config` serves, the gateway's own included."""
-    found = [(path, dialect, routes) for dialect in active_dialects(config) for path, routes in paths(dialect).items()]
+    found = [
+        (path, dialect, routes)
+        for dialect in active_dialects(config)
+        for served in (paths(dialect), _batch_paths(config, dialect))
+        for path, routes in served.items()
+    ]
     places = [(path, method) for path, _, routes in found for method in routes]
     lines = [
         Line(method, path, dialect.name, route.name, str(route.when or "") if places.count((path, method)) > 1 else "")
@@ -85,7 +103,7 @@ def route_table(config: Config) -> list[Line]:
     return lines + [Line("GET", path, "-", path[1:]) for path in own]
 
 
-def router(config: Config, runtime: Runtime) -> Paths:
+def router(config: Config, runtime: Runtime, batching: Batching | None = None) -> Paths:
     """The endpoints that `config` serves: raw ASGI, without middleware or a request object on the way."""
     placed: dict[str, list[Endpoint]] = {}
     fallbacks: dict[str, list[_Candidate]] = {}
@@ -95,6 +113,9 @@ def router(config: Config, runtime: Runtime) -> Paths:
             if "GET" in methods:
                 methods = {**methods, "HEAD": methods["GET"]}
             placed.setdefault(path, []).append(Endpoint(runtime, dialect, methods, default))
+        if batching is not None:
+            for path, methods in _batch_paths(config, dialect).items():
+                placed.setdefault(path, []).append(batching.endpoint(runtime, dialect, methods))
         test = next((route.when for route in dialect.routes if route.when is not None), None)
         nothing = Endpoint(runtime, dialect, {}, default)
         for place in sorted(_places(dialect)):
@@ -120,7 +141,9 @@ def sockets(config: Config, runtime: Runtime) -> dict[str, Endpoint]:
 
 def templates(config: Config) -> Callable[[str], str]:
     """Finds the line of the route table that serves a path: "" for a path that is not served."""
-    served = {path: path for dialect in active_dialects(config) for path in paths(dialect)}
+    served = {
+        path: path for dialect in active_dialects(config) for path in (*paths(dialect), *_batch_paths(config, dialect))
+    }
     patterns = [(compile_path(path)[0], path) for path in _with_parameters(served)]
 
     def template(path: str) -> str:

@@ -36,6 +36,7 @@ from gateway.tools import WebTools
 
 if TYPE_CHECKING:
     from gateway.app.deployment import Deployment
+    from gateway.batches import Batching
     from gateway.observe.spans import Spans
 
 _FETCH_S = 5.0
@@ -105,6 +106,7 @@ class Services:
     listening: Listening | None = None
     keys: KeyMirror | None = None
     tools: WebTools | None = None
+    batching: Batching | None = None
 
     async def start(self) -> None:
         if self.keys is not None:
@@ -113,6 +115,8 @@ class Services:
             await self.limiting.start()
         if self.tokens is not None:
             await self.tokens.start(fetch_keys)
+        if self.batching is not None:
+            await self.batching.start()
 
     async def close(self, others: Collection[Services]) -> None:
         """Closes what none of `others` has."""
@@ -132,6 +136,7 @@ class Services:
             self.listening,
             self.keys,
             self.tools,
+            self.batching,
         )
 
 
@@ -181,6 +186,7 @@ def services_of(config: Config, limits: Limits, host: Host) -> Services:
         listening=listening,
         keys=_keys(config, host),
         tools=WebTools.follow(before.tools, config.tools),
+        batching=_batching(config, host),
     )
 
 
@@ -197,6 +203,18 @@ def _keys(config: Config, host: Host) -> KeyMirror | None:
         return None
     store = KeyStore(redis.namespace, config.stored_keys.max_audit, lambda: connect(redis))
     return kept_keys(config, host) or KeyMirror(store, config.stored_keys, host.log.event)
+
+
+def _batching(config: Config, host: Host) -> Batching | None:
+    options, redis = config.batches, config.redis
+    if options is None or redis is None:
+        return None
+    from gateway.batches import Batching, BatchStore  # not imported where they are off
+
+    before = host.deployments[-1] if host.deployments else None
+    if before is not None and (before.config.batches, before.config.redis) == (options, redis):
+        return before.services.batching
+    return Batching(options, BatchStore(redis.namespace, lambda: connect(redis)), host.log.event)
 
 
 def _quarantine(config: Config, before: Quarantine | None, host: Host) -> Quarantine | None:

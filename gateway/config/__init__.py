@@ -5,6 +5,7 @@
 
 from gateway.config.aliases import Aliases
 from gateway.config.available import Available
+from gateway.config.batches import Batches
 from gateway.config.faults import ConfigError, Fault
 from gateway.config.file_thread import FileThread, TooSlow
 from gateway.config.loading import config_file, key_of, load
@@ -28,6 +29,7 @@ __all__ = [
     "Admin",
     "Aliases",
     "Available",
+    "Batches",
     "Breaker",
     "CacheSalt",
     "Config",

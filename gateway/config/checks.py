@@ -107,6 +107,8 @@ def _within_sections(facts: Facts) -> Faults:
         yield ("routing", "load_header"), "needs routing.scrape_s: without it nobody notices that figures are stale"
     if (config.listen.max_bodies_bytes or config.listen.max_body_bytes) < config.listen.max_body_bytes:
         yield ("listen", "max_bodies_bytes"), "must be at least max_body_bytes"
+    if config.batches is not None and config.batches.max_line_bytes > config.listen.max_body_bytes:
+        yield ("batches", "max_line_bytes"), "must be at most listen.max_body_bytes"
     if "*" in config.cors.origins and len(config.cors.origins) > 1:
         yield ("cors", "origins"), 'must be "*" alone: that is every origin'
     if "*" in (config.cors.headers or ()):
@@ -222,8 +224,9 @@ def _redis(facts: Facts) -> Faults:
         ):
             if wanted:
                 yield (section, option), "needs a section redis"
-        if facts.has("keys_store"):
-            yield ("keys_store",), "needs a section redis"
+        for name in ("keys_store", "batches"):
+            if facts.has(name):
+                yield (name,), "needs a section redis"
     if redis is None:
         return
     where = [name for name in ("addresses", "url", "url_file", "url_env") if getattr(redis, name)]

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from gateway.config.aliases import Aliases
+from gateway.config.batches import Batches
 from gateway.config.kinds import (
     Address,
     Alias,
@@ -362,6 +363,8 @@ class Config(BaseModel):
     """Money: the currency of prices and budgets, and what is shown of costs."""
     budgets: tuple[Budget, ...] = Field(default=(), max_length=10000)
     """The most that may be spent; see docs/spend.md."""
+    batches: Batches | None = None
+    """Batches of requests, answered on idle capacity. Absent: none."""
     accounting: Accounting = Accounting()
     """Usage, for a billing job to read."""
     cors: Cors = Cors()

@@ -29,7 +29,7 @@ offload.py      long steps of large requests, in a thread
 from gateway.pipeline.client import Application, Receive, Scope, Send, send_whole
 from gateway.pipeline.models import ServedModel
 from gateway.pipeline.request_ids import request_id
-from gateway.pipeline.run import Endpoint
+from gateway.pipeline.run import Endpoint, RequestHandler
 from gateway.pipeline.runtime import ActiveRequests, Runtime
 from gateway.pipeline.sockets import Sockets
 
@@ -38,6 +38,7 @@ __all__ = [
     "Application",
     "Endpoint",
     "Receive",
+    "RequestHandler",
     "Runtime",
     "Scope",
     "Send",

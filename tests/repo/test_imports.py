@@ -32,6 +32,7 @@ ARROWS: dict[str, set[str]] = {
     "ratelimit": CORE | {"config", "light_task", "redis"},
     "pipeline": CORE | {"auth", "config", "light_task", "translation", "wire"},
     "admin": CORE | {"auth", "config"},
+    "batches": WIRE | {"auth", "config", "fleet", "light_task", "pipeline"},
     "tools": CORE | {"config", "resolve"},
     "console": CORE | {"config", "fleet", "observe", "pipeline", "ratelimit", "translation"},
 }
@@ -39,7 +40,7 @@ EVERYTHING = {"app", "cli"}
 
 # These translate bytes and values: no I/O, no framework.
 PURE = {"core", "wire", "translation", "dialects", "backends"}
-PURE_OUTSIDE = {"cryptography", "msgspec"}
+PURE_OUTSIDE = {"cryptography", "msgspec", "python_multipart"}
 IMPURE_STDLIB = {"asyncio", "http", "os", "pathlib", "select", "selectors", "signal", "socket", "ssl", "subprocess"}
 IMPURE_STDLIB |= {"tempfile", "threading", "urllib"}
 # `urllib.parse` is text to text, `http` statuses are a table.
@@ -52,6 +53,7 @@ ONLY: dict[str, tuple[str, ...]] = {
     "opentelemetry": ("gateway.observe.spans",),
     "httptools": ("gateway.transport", "gateway.server"),
     "pydantic": ("gateway.config",),
+    "python_multipart": ("gateway.wire.multipart",),
     "redis": ("gateway.redis",),
     "websockets": ("gateway.server",),
     "yaml": ("gateway.config",),

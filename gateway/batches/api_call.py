@@ -1,0 +1,150 @@
+"""The calls of the APIs of files and batches: requests that no model answers."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from typing import Any, BinaryIO, TypeVar
+from urllib.parse import parse_qs
+
+import msgspec
+
+from gateway.auth import Principal
+from gateway.batches.disk import blocks
+from gateway.batches.state import Full
+from gateway.core.errors import GatewayError, Kind
+from gateway.core.http import JSON_TYPE, Headers, Response, Route
+from gateway.core.ports import Dialect
+from gateway.light_task import become_task
+from gateway.pipeline import Endpoint, Receive, RequestHandler, Runtime, Scope, Send
+from gateway.pipeline.client import body_too_large
+
+T = TypeVar("T")
+
+_MOST_BODY = 1 << 20
+_encode = msgspec.json.Encoder().encode
+_FULL = {
+    "files": ("too_many_files", "there are as many files as you may have: delete some"),
+    "bytes": ("too_many_bytes", "your files have as many bytes as they may have: delete some"),
+    "batches": ("too_many_batches", "as many batches as you may have at once have not ended"),
+}
+_ID = re.compile(r"(file-|batch_|msgbatch_)[0-9a-f]{28}\Z")
+
+Answer = Callable[["ApiCall"], Awaitable[None]]
+
+
+class ApiCall(RequestHandler):
+    """One call. principal: who calls, once it is answered."""
+
+    principal: Principal
+
+    def __init__(self, endpoint: ApiEndpoint, scope: Scope, receive: Receive, send: Send) -> None:
+        super().__init__(endpoint, scope, receive, send)
+        self._answers = endpoint.answers
+        self._receive = receive
+        self._send = send
+
+    async def _read_request(self) -> None:
+        pending = self._identify()
+        self._check_route()
+        if self.runtime.guard.pressure:
+            self.runtime.guard.check(pending.principal.priority)
+        if pending.prove is not None:  # the signature covers a body that is never whole in memory
+            message = "files and batches need an API key: a signed request cannot ask for them"
+            raise GatewayError(Kind.FORBIDDEN, message, code="signature_not_allowed")
+        await become_task()
+        self.principal = self.call.principal = self._authenticate(pending)
+        try:
+            await self._answers[self.request.route](self)
+        except Full as full:
+            code, message = _FULL[full.what]
+            raise GatewayError(Kind.LIMITED, message, code=code) from None
+        except OSError as error:
+            message = "the store of files cannot be used now"
+            refusal = GatewayError(Kind.OVERLOADED, message, code="store_unavailable", retry_after=5.0)
+            raise refusal from error
+
+    # -- what is asked ----------------------------------------------------------------------------------------------
+
+    @property
+    def id(self) -> str:
+        """The id in the path. Raises GatewayError(NO_ROUTE) for one that nothing can have."""
+        found = next(iter(self.request.params.values()))
+        if not _ID.match(found):
+            raise self.missing()
+        return found
+
+    def missing(self) -> GatewayError:
+        """There is nothing of this id, or it belongs to another tenant."""
+        found = next(iter(self.request.params.values()))[:80]
+        return GatewayError(Kind.NO_ROUTE, f"there is nothing with the id '{found}'", param="id", code="not_found")
+
+    def asked(self, name: str) -> str | None:
+        """A parameter of the query."""
+        found = parse_qs(self.request.query.decode("latin-1")).get(name)
+        return found[-1] if found else None
+
+    def asked_count(self, name: str, most: int, default: int) -> int:
+        text = self.asked(name)
+        if text is None:
+            return default
+        if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= most or len(text) > 9:
+            raise GatewayError(Kind.BAD_REQUEST, f"'{name}' must be a number from 1 to {most}", param=name)
+        return int(text)
+
+    async def body(self, most: int) -> AsyncIterator[bytes]:
+        """The body as it comes. Raises GatewayError: TOO_LARGE beyond `most` bytes, CLIENT_GONE."""
+        length = self.request.header(b"content-length")
+        if length is not None and int(length) > most:
+            raise body_too_large(most)
+        size, more = 0, True
+        while more:
+            message = await self._receive()
+            if message["type"] != "http.request":
+                self.client.gone = True
+                raise GatewayError(Kind.CLIENT_GONE, "the client left while sending its request")
+            size += len(message["body"])
+            if size > most:
+                raise body_too_large(most)
+            yield message["body"]
+            more = message.get("more_body", False)
+        self.client.watch(self._left)
+
+    async def json(self, type_: type[T]) -> T:
+        """The body. Raises GatewayError for another one than `type_` describes."""
+        found = b"".join([block async for block in self.body(_MOST_BODY)])
+        try:
+            return msgspec.json.decode(found, type=type_)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise GatewayError(Kind.BAD_REQUEST, f"the request body is not valid: {error}") from None
+
+    # -- what is answered -------------------------------------------------------------------------------------------
+
+    async def respond(self, value: Any) -> None:
+        await self.reply.respond(Response(200, [JSON_TYPE], _encode(value)))
+
+    async def respond_file(self, file: BinaryIO, size: int, headers: Headers) -> None:
+        """Sends what is left of `file`, `size` bytes, as fast as the client reads."""
+        self.client.watch(self._left)
+        self.record.status, self.client.started = 200, True
+        length = (b"content-length", b"%d" % size)
+        head = [*headers, length, *self.reply.headers, *self.request.reply]
+        await self._send({"type": "http.response.start", "status": 200, "headers": head})
+        reading = blocks(file)
+        while block := await asyncio.to_thread(next, reading, b""):
+            await self._send({"type": "http.response.body", "body": block, "more_body": True})
+        await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+class ApiEndpoint(Endpoint):
+    """One path of such an API. answers: by the names of its routes."""
+
+    def __init__(
+        self, runtime: Runtime, dialect: Dialect, routes: Mapping[str, Route], answers: Mapping[str, Answer]
+    ) -> None:
+        super().__init__(runtime, dialect, routes, None)
+        self.answers = answers
+
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Coroutine[Any, Any, None]:
+        return ApiCall(self, scope, receive, send).run()

@@ -1,0 +1,194 @@
+"""OpenAI's files, as far as batches use them: the lines that clients upload, and the results that they fetch.
+
+Source: OpenAI's reference of `/v1/files`; openai-python 3.54 as a recorded client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, BinaryIO
+
+from gateway.batches.api_call import Answer, ApiCall
+from gateway.batches.disk import Directory
+from gateway.batches.state import BatchStore, Full, StoredFile, new_id
+from gateway.config import Batches
+from gateway.core.errors import Busy, GatewayError, Kind
+from gateway.core.http import Route
+from gateway.core.upload import File
+from gateway.wire.multipart import FormReader
+
+ROUTES = (
+    Route("POST", "/v1/files", "upload"),
+    Route("GET", "/v1/files", "files"),
+    Route("GET", "/v1/files/{file_id}", "file"),
+    Route("DELETE", "/v1/files/{file_id}", "delete_file"),
+    Route("GET", "/v1/files/{file_id}/content", "content"),
+)
+
+_AT_ONCE = 4
+"""Uploads of one tenant to one process: what is not whole yet counts as no file."""
+_MOST_TEXT = 1 << 18
+_WRITE = 1 << 18
+_PAGE = 100
+_MOST_LIST = 10_000
+
+
+class Files:
+    def __init__(self, options: Batches, store: BatchStore, directory: Directory) -> None:
+        self._options = options
+        self._store = store
+        self._directory = directory
+        self._uploads: Counter[str] = Counter()
+
+    @property
+    def answers(self) -> Mapping[str, Answer]:
+        return {
+            "upload": self.upload,
+            "files": self.list,
+            "file": self.show,
+            "delete_file": self.delete,
+            "content": self.content,
+        }
+
+    async def upload(self, call: ApiCall) -> None:
+        owner = call.principal.tenant
+        if self._uploads[owner] >= _AT_ONCE:
+            raise Busy(f"no more than {_AT_ONCE} uploads may be under way at once", "too_many_uploads", 1.0)
+        await self._check_room(owner)
+        self._uploads[owner] += 1
+        try:
+            await self._upload(call, owner)
+        finally:
+            self._uploads[owner] -= 1
+            if not self._uploads[owner]:
+                del self._uploads[owner]
+
+    async def _check_room(self, owner: str) -> None:
+        """Refuses a body before it comes, if the file cannot be kept in the end."""
+        count, size = await self._store.room(owner)
+        if count >= self._options.max_files:
+            raise Full("files")
+        if size >= self._options.max_tenant_bytes:
+            raise Full("bytes")
+
+    async def _upload(self, call: ApiCall, owner: str) -> None:
+        id_, directory, options = new_id("file-"), self._directory, self._options
+        file = await asyncio.to_thread(directory.begin, id_)
+        kept = stored = False
+        try:
+            fields, files = await _receive(call, file, options.max_file_bytes)
+            uploaded = _checked(fields, files)
+            size = await asyncio.to_thread(directory.keep, id_, file)
+            kept = True
+            created = time.time()
+            ends = created + min(options.keep_s, _lifetime(fields) or options.keep_s)
+            described = StoredFile(id_, owner, uploaded.filename, "batch", size, created, ends)
+            await self._store.add_file(described, (options.max_files, options.max_tenant_bytes))
+            stored = True
+        finally:
+            if not kept:
+                await asyncio.to_thread(directory.drop, id_, file)
+            elif not stored:
+                await asyncio.to_thread(directory.remove, (id_,))
+        await call.respond(shown(described))
+
+    async def list(self, call: ApiCall) -> None:
+        most = call.asked_count("limit", _MOST_LIST, _MOST_LIST)
+        purpose, after, ascending = call.asked("purpose"), call.asked("after"), call.asked("order") == "asc"
+        found: list[StoredFile] = []
+        while len(found) <= most:
+            ids = await self._store.ids("files", call.principal.tenant, _PAGE, after, ascending=ascending)
+            found += [one for one in await self._store.files(ids) if purpose in (None, one.purpose)]
+            if len(ids) < _PAGE:
+                break
+            after = ids[-1]
+        await call.respond(page([shown(one) for one in found[:most]], len(found) > most))
+
+    async def show(self, call: ApiCall) -> None:
+        await call.respond(shown(await self._find(call)))
+
+    async def delete(self, call: ApiCall) -> None:
+        file = await self._find(call)
+        if not await self._store.drop_file(file):
+            raise call.missing()
+        await asyncio.to_thread(self._directory.remove, (file.id,))
+        await call.respond({"id": file.id, "object": "file", "deleted": True})
+
+    async def content(self, call: ApiCall) -> None:
+        found = await self._find(call)
+        try:
+            file = await asyncio.to_thread(self._directory.open, found.id)
+        except FileNotFoundError:
+            raise call.missing() from None
+        with file:
+            await call.respond_file(file, found.bytes, [(b"content-type", b"application/octet-stream")])
+
+    async def _find(self, call: ApiCall) -> StoredFile:
+        found = await self._store.file(call.id)
+        if found is None or found.owner != call.principal.tenant:
+            raise call.missing()
+        return found
+
+
+async def _receive(call: ApiCall, file: BinaryIO, most: int) -> tuple[Sequence[tuple[str, str]], Sequence[File]]:
+    """Writes the bytes of the form's files to `file`."""
+    pending = bytearray()
+    reader = FormReader(call.request.header(b"content-type"), pending.extend)
+    async for block in call.body(most + _MOST_TEXT):
+        reader.feed(block)
+        if len(pending) >= _WRITE:
+            await asyncio.to_thread(file.write, bytes(pending))
+            pending.clear()
+    await asyncio.to_thread(file.write, bytes(pending))
+    return reader.parts()
+
+
+def _checked(fields: Sequence[tuple[str, str]], files: Sequence[File]) -> File:
+    """The one file of the form. Raises GatewayError(BAD_REQUEST)."""
+    purposes = [value for name, value in fields if name == "purpose"]
+    if len(files) != 1 or files[0].field != "file":
+        raise GatewayError(Kind.BAD_REQUEST, "the form must hold one file, named 'file'", param="file")
+    if purposes != ["batch"]:
+        raise GatewayError(Kind.BAD_REQUEST, "'purpose' must be 'batch': files are for batches here", param="purpose")
+    return files[0]
+
+
+def _lifetime(fields: Sequence[tuple[str, str]]) -> float | None:
+    """Seconds that the client wants the file to be kept."""
+    given = [value for name, value in fields if name == "expires_after[seconds]"]
+    if not given:
+        return None
+    if not given[-1].isdecimal() or not 3600 <= int(given[-1][:9]) <= 2_592_000:
+        message = "'expires_after[seconds]' must be a number from 3600 to 2592000"
+        raise GatewayError(Kind.BAD_REQUEST, message, param="expires_after")
+    return float(given[-1])
+
+
+def shown(file: StoredFile) -> dict[str, Any]:
+    """A file as OpenAI's API shows it."""
+    return {
+        "id": file.id,
+        "object": "file",
+        "bytes": file.bytes,
+        "created_at": int(file.created),
+        "expires_at": int(file.ends),
+        "filename": file.name,
+        "purpose": file.purpose,
+        "status": "processed",
+        "status_details": None,
+    }
+
+
+def page(data: Sequence[Mapping[str, Any]], more: bool) -> dict[str, Any]:
+    """A page of a list as OpenAI's API shows it."""
+    ids = [one["id"] for one in data]
+    return {
+        "object": "list",
+        "data": data,
+        "first_id": ids[0] if ids else None,
+        "last_id": ids[-1] if ids else None,
+        "has_more": more,
+    }
