@@ -62,6 +62,65 @@ def test_a_stream_has_running_usage_if_it_is_wanted(worker: httpx.Client) -> Non
     ]
 
 
+PLACE = {"type": "object", "properties": {"location": {"type": "string"}, "unit": {"enum": ["C", "F"]}}}
+TOOLS = [
+    {"type": "function", "function": {"name": "get_weather", "parameters": PLACE}},
+    {"type": "function", "function": {"name": "send_mail"}},
+]
+NAMED = {"type": "function", "function": {"name": "send_mail"}}
+SUNNY = {"location": "Is it sunny weather?", "unit": "C"}
+
+
+@pytest.mark.parametrize(
+    ("said", "choice", "called"),
+    [
+        ("Is it sunny weather?", None, ("get_weather", SUNNY)),
+        ("Is it sunny weather?", "auto", ("get_weather", SUNNY)),
+        ("Is it sunny weather?", "none", None),
+        ("hello", "auto", None),
+        ("hello", "required", ("get_weather", {"location": "hello", "unit": "C"})),
+        ("hello", NAMED, ("send_mail", {})),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_tool_is_called_that_is_demanded_or_named(
+    worker: httpx.Client, said: str, choice: Any, called: tuple[str, dict[str, Any]] | None, stream: bool
+) -> None:
+    body = chat(said, tools=TOOLS, stream=stream, **({} if choice is None else {"tool_choice": choice}))
+    reply = worker.post(CHAT, json=body)
+    if stream:
+        events = [json.loads(event)["choices"] for event in sse_data(reply.content) if event != b"[DONE]"]
+        finish = next(one["finish_reason"] for (one,) in events if one["finish_reason"])
+        calls = [call for (one,) in events for call in one["delta"].get("tool_calls", ())]
+        name = calls[0]["function"]["name"] if calls else None
+        arguments = "".join(call["function"]["arguments"] for call in calls)
+        assert not calls or len(calls) > 1, "arguments come in pieces"
+    else:
+        (one,) = reply.json()["choices"]
+        finish, calls = one["finish_reason"], one["message"].get("tool_calls", [])
+        name, arguments = (calls[0]["function"]["name"], calls[0]["function"]["arguments"]) if calls else (None, "")
+    assert (name, json.loads(arguments) if calls else None) == (called or (None, None))
+    assert finish == ("tool_calls" if called else "stop")
+
+
+def test_a_call_may_be_cut_by_its_length(worker: httpx.Client) -> None:
+    (one,) = worker.post(CHAT, json=chat(tools=TOOLS, tool_choice="required", max_tokens=3)).json()["choices"]
+    assert one["finish_reason"] == "length"
+    assert one["message"]["tool_calls"][0]["function"]["arguments"] == '{"location":'[:12]
+
+
+def test_the_result_of_a_call_is_answered_in_words(worker: httpx.Client) -> None:
+    turns = [{"role": "user", "content": "How is the weather?"}, {"role": "tool", "content": "weather: rain"}]
+    (one,) = worker.post(CHAT, json=chat(messages=turns, tools=TOOLS)).json()["choices"]
+    assert one["message"]["content"]
+
+
+@pytest.mark.parametrize("more", [{"tools": [{"type": "function"}]}, {"tools": TOOLS, "tool_choice": {"name": "x"}}])
+def test_tools_that_are_none_are_refused(worker: httpx.Client, more: dict[str, Any]) -> None:
+    reply = worker.post(CHAT, json=chat(**more))
+    assert (reply.status_code, reply.json()["error"]["param"]) == (400, "tools")
+
+
 def test_a_stream_says_what_a_plain_reply_says(worker: httpx.Client) -> None:
     whole = worker.post(CHAT, json=chat(n=2, seed=3)).json()
     streamed = worker.post(CHAT, json=chat(n=2, seed=3, stream=True, stream_options={"include_usage": True}))

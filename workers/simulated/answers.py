@@ -26,11 +26,13 @@ _WORDS = frozenset(_TEXT[at : at + 4] for at in range(0, 4 * CYCLE, 4))
 
 
 class Choice(NamedTuple):
-    """text: that of `words` tokens; ended: by itself, which takes one more token, and not because of a limit."""
+    """text: that of `words` tokens; ended: by itself, which takes one more token, and not because of a limit.
+    calls: the function of which the text is the arguments; "" for a text for the user."""
 
     text: str
     words: int
     ended: bool
+    calls: str = ""
 
     @property
     def tokens(self) -> int:
@@ -38,7 +40,13 @@ class Choice(NamedTuple):
 
     @property
     def finish(self) -> str:
-        return "stop" if self.ended else "length"
+        return "length" if not self.ended else "tool_calls" if self.calls else "stop"
+
+
+def calling(name: str, arguments: str, limit: int) -> Choice:
+    """A reply of at most `limit` tokens that calls a function."""
+    words = -(-len(arguments) // 4)
+    return Choice(arguments[: 4 * limit], min(words, limit), words < limit, name)
 
 
 def draw(prompt: str, request: Generate, index: int, limit: int, words: int) -> Choice:
@@ -118,7 +126,7 @@ class Reply:
     def whole(self) -> bytes:
         """A plain reply."""
         choices = [
-            self._choice(index, "message", {"role": "assistant"}, choice.text, choice.finish)
+            self._choice(index, "message", {"role": "assistant"}, choice.text, choice.finish, choice.calls)
             for index, choice in enumerate(self.choices)
         ]
         return msgspec.json.encode({**self.head, "object": self.kind, "choices": choices, "usage": self.usage})
@@ -128,16 +136,26 @@ class Reply:
         read = self.usage["prompt_tokens"]
         out = b""
         for index in range(len(self.choices) if self.chat and not at else 0):
-            out += self._event(self._choice(index, "delta", {"role": "assistant"}, "", None), **used(read, 0, running))
+            opened = self._choice(index, "delta", {"role": "assistant"}, "", None, self.choices[index].calls)
+            out += self._event(opened, **used(read, 0, running))
         for index, choice in enumerate(self.choices):
             if at < choice.tokens:
                 piece = choice.text[4 * at : 4 * at + 4]  # nothing for the last token of a reply that ends by itself
                 finish = choice.finish if at == choice.tokens - 1 else None
-                out += self._event(self._choice(index, "delta", {}, piece, finish), **used(read, at + 1, running))
+                said = self._choice(index, "delta", {}, piece, finish, choice.calls)
+                out += self._event(said, **used(read, at + 1, running))
         return out
 
-    def _choice(self, index: int, name: str, role: Mapping[str, str], text: str, finish: str | None) -> dict[str, Any]:
-        said: dict[str, Any] = {name: {**role, "content": text}} if self.chat else {"text": text}
+    def _choice(
+        self, index: int, name: str, role: Mapping[str, str], text: str, finish: str | None, calls: str
+    ) -> dict[str, Any]:
+        content: dict[str, Any] = {"content": text}
+        if calls:
+            number = {"index": 0} if name == "delta" else {}
+            head = {"id": f"chatcmpl-tool-{uuid.uuid4().hex[:16]}", "type": "function"} if role else {}
+            called = {"name": calls, "arguments": text} if role else {"arguments": text}
+            content = {"tool_calls": [{**number, **head, "function": called}]}
+        said: dict[str, Any] = {name: {**role, **content}} if self.chat else {"text": text}
         return {"index": index, **said, "logprobs": None, "finish_reason": finish}
 
     def end(self, usage: bool) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import msgspec
@@ -47,6 +48,7 @@ class Asked(Generate, kw_only=True):
 
     messages: list[Any] | None = None
     tools: list[Any] | None = None
+    tool_choice: Any = None
     max_completion_tokens: int | None = None
     continue_final_message: bool = False
     prompt: str | list[Any] = ""
@@ -63,6 +65,41 @@ class Asked(Generate, kw_only=True):
             given = msgspec.json.encode([self.tools, *messages]).decode() + last
         items = [given] if isinstance(given, str) or all(type(item) is int for item in given) else given
         return [(item, tokenizer.count(item)) if isinstance(item, str) else (repr(item), len(item)) for item in items]
+
+    def call(self) -> tuple[str, str] | None:
+        """The function that the reply calls, and its arguments: the one that `tool_choice` demands, or a word of whose
+        name (five letters or more) is in the last message, if that is the user's. Raises Refused."""
+        if not self.tools or not self.messages or self.tool_choice == "none":
+            return None
+        try:
+            functions = {tool["function"]["name"]: tool["function"].get("parameters") or {} for tool in self.tools}
+            last, choice = self.messages[-1], self.tool_choice
+            said = last.get("content") or ""
+            text = said if isinstance(said, str) else " ".join(part.get("text", "") for part in said)
+            if isinstance(choice, dict):
+                name = choice["function"]["name"]
+            elif choice == "required":
+                name = next(iter(functions))
+            else:
+                heard = text.lower() if last["role"] == "user" else ""
+                name = next((name for name in functions if any(word in heard for word in _words(name))), None)
+                if name is None:
+                    return None
+            members = {one: _value(schema, text) for one, schema in functions[name].get("properties", {}).items()}
+            return name, msgspec.json.encode(members).decode()
+        except (AttributeError, KeyError, TypeError):
+            raise Refused(400, "Bad Request", "tools or tool_choice are not what a chat has", "tools") from None
+
+
+def _words(name: str) -> list[str]:
+    return re.findall(r"[a-z]{5,}", name.lower())
+
+
+def _value(schema: dict[str, Any], text: str) -> Any:
+    """An argument: the first that its schema names, else one of its type; texts are the user's."""
+    values = {"integer": 1, "number": 1, "boolean": True, "array": [], "object": {}}
+    named = schema.get("enum")
+    return named[0] if named else values.get(str(schema.get("type")), text[:80])
 
 
 _decoder = msgspec.json.Decoder(Asked)

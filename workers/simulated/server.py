@@ -15,7 +15,7 @@ import msgspec
 
 from workers.serving import Message, Receive, Send, answered, received, whole
 from workers.simulated import tokenizer
-from workers.simulated.answers import Reply, Sequences, draw, used
+from workers.simulated.answers import Reply, Sequences, calling, draw, used
 from workers.simulated.engine import Engine, Entry, chain
 from workers.simulated.metrics import Metrics
 from workers.simulated.options import Options
@@ -87,7 +87,9 @@ class Simulated:
             room = check_context(count, limit, options.max_model_len)
             entry.prompt_tokens += count
             entry.cached_tokens += self.engine.cached(chain(text, asked.cache_salt or ""), count)
-            choices += [draw(text, asked, index, room, options.output_tokens) for index in range(asked.n or 1)]
+            called = asked.call() if chat else None
+            drawn = (calling(*called, room) if called else None for _ in range(asked.n or 1))
+            choices += [one or draw(text, asked, index, room, options.output_tokens) for index, one in enumerate(drawn)]
         read, made = entry.prompt_tokens, sum(choice.tokens for choice in choices)
         usage = used(read, made)["usage"]
         if options.token_details:
