@@ -35,6 +35,8 @@ from gateway.fleet.fleets import Fleets
 from gateway.fleet.pool import Pool as FleetPool
 from gateway.fleet.worker import Worker
 from gateway.pipeline import ActiveRequests, Runtime, ServedModel
+from gateway.pipeline.call import Stage
+from gateway.pipeline.end_users import EndUsers
 from gateway.pipeline.mirror import Mirror
 from gateway.pipeline.models import PrefillWorkers
 from gateway.pipeline.optional import Limits, PromptLog, Storing
@@ -47,7 +49,7 @@ from gateway.pipeline.server_tools import RunsTools
 from gateway.pipeline.tracing import DebugLog, Explain, Spans
 from gateway.pipeline.watch import Watchers
 from gateway.ratelimit import estimator
-from gateway.ratelimit.addresses import client_address
+from gateway.ratelimit.addresses import client_address, comes_from
 from gateway.server import EXTENSION
 from gateway.transport.pooled import Pooled
 
@@ -72,6 +74,7 @@ class Deployment:
         clock = time.monotonic
         limits = Limits(services.limiting) if prepared.limits.any and services.limiting is not None else None
         watchers = self._watchers(trace, limits)
+        self._proxies = [ip_network(one) for one in config.listen.trusted_proxies]
         self._models: dict[str, ServedModel] = {}
         models = self._models
         for name, options in config.models.items():
@@ -104,12 +107,12 @@ class Deployment:
             guard=host.guard,
             caps=host.caps,
             estimate=estimate,
-            address=partial(client_address, trusted=[ip_network(one) for one in config.listen.trusted_proxies]),
+            address=partial(client_address, trusted=self._proxies),
             known=host.known_keys,
             watchers=watchers,
             stages=Stages(
                 large=() if limits is None else (limits.admit_large,),
-                admission=() if limits is None else (limits.admit,),
+                admission=(*self._end_users(), *(() if limits is None else (limits.admit,))),
                 routing=() if services.quarantine is None else (services.quarantine.check,),
             ),
             response_store=services.response_store,
@@ -208,6 +211,14 @@ class Deployment:
             None if explain == "never" else Explain(explain == "always"),
         ]
         return Watchers(*(one for one in found if one is not None))
+
+    def _end_users(self) -> tuple[Stage, ...]:
+        options, salt = self.config.end_users, self.config.cache_salt
+        if options is None:
+            return ()
+        salted = salt is not None and salt.by == "end_user"
+        trusts = partial(comes_from, networks=self._proxies)
+        return (EndUsers(options, salted, trusts, self._host.known_keys).check,)
 
     def _pricing(self) -> Pricing | None:
         if not any(options.price for options in self.config.models.values()):

@@ -165,6 +165,7 @@ def services_of(config: Config, limits: Limits, host: Host) -> Services:
             zone_of(config.spend.time_zone),
             lambda: connect(redis),
             lambda state, why: log.event("warning" if why else "info", f"sums of spending {state}", reason=why),
+            end_users=config.end_users is not None,
         )
     if any(options.kv_events is not None for options in config.models.values()):
         listening = before.listening or Listening(partial(_cache_changed, log))
@@ -257,7 +258,7 @@ def _decided_alone(log: Log, requests: int, seconds: float) -> None:
 def _budget_passed(host: Host, rule: BudgetRule, subject: Subject, share: float, used: int) -> None:
     host.metrics.budget_passed(rule.name, share)
     whose = {one: getattr(subject, one) for one in rule.scope}
-    host.log.event(
+    host.log.rationed(  # a client may name any number of end users
         "warning",
         "budget passed" if share < 1 else "budget spent",
         budget=rule.name,

@@ -125,7 +125,7 @@ def _salts(options: CacheSalt | None) -> Callable[[str, str | None], str | None]
     with the same secret make the same salt. Without the secret nobody can compute it."""
     if options is None:
         return lambda key, team: None
-    secret, by_team = options.secret.encode(), options.by == "team"
+    secret, by_team = options.secret.encode(), options.by != "key"
 
     def salt(key: str, team: str | None) -> str:
         whose = f"team {team}" if by_team and team is not None else f"key {key}"

@@ -11,6 +11,7 @@ from gateway.auth import ANONYMOUS
 from gateway.cli import CommandError, subcommand
 from gateway.cli.configured import FILE_HELP, configuration, with_stored
 from gateway.config import Config
+from gateway.core.end_users import end_user
 from gateway.core.errors import GatewayError
 from gateway.ratelimit import Subject, table, unseen
 
@@ -27,6 +28,7 @@ def options(parser: argparse.ArgumentParser) -> None:
         action.add_argument("--team", help="the team (default: the key's)")
         action.add_argument("--model", help="the model (default: all)")
         action.add_argument("--address", type=_address, help="a client's IP address (default: none)")
+        action.add_argument("--end-user", help="an end user, as clients name it (default: none)")
         action.set_defaults(forget=name == "reset")
 
 
@@ -35,7 +37,8 @@ def run(options: argparse.Namespace) -> int:
     _check(config, options)
     team = options.team or (config.keys[options.key].team if options.key in config.keys else None)
     models = [config.resolve(options.model)] if options.model is not None else [None, *config.models]
-    subjects = [Subject(options.key, team, model, options.address) for model in models]
+    named = end_user(options.end_user or "", config.end_users.secret if config.end_users is not None else None)
+    subjects = [Subject(options.key, team, model, options.address, named) for model in models]
     try:
         lines = asyncio.run(table(config, subjects, forget=options.forget))
     except GatewayError as error:

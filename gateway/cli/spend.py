@@ -11,7 +11,7 @@ from gateway.cli.configured import FILE_HELP, configuration
 from gateway.config import Config
 from gateway.config.kinds import zone_of
 from gateway.observe.ledger import Ledger, Unavailable
-from gateway.observe.spending import Report, Wrong, make
+from gateway.observe.spending import DIMENSIONS, Report, Wrong, make
 from gateway.redis import connect
 
 _PATIENCE_S = 30.0
@@ -19,7 +19,7 @@ _PATIENCE_S = 30.0
 
 def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config", metavar="FILE", help=FILE_HELP)
-    parser.add_argument("--by", default="team,model", help="some of day, key, team, model (default: team,model)")
+    parser.add_argument("--by", default="team,model", help=f"some of {', '.join(DIMENSIONS)} (default: team,model)")
     parser.add_argument("--month", metavar="YYYY-MM", help="the month (default: this one until today)")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--csv", action="store_true", help="print CSV")

@@ -213,6 +213,24 @@ def _shared_secrets(facts: Facts) -> Faults:
             yield (name, "secret_file"), "or secret_env is needed"
 
 
+def _end_users(facts: Facts) -> Faults:
+    config, options = facts.config, facts.config.end_users
+    if not facts.has("end_users"):
+        wrong = "by end_user needs a section end_users"
+        for path, bound in facts.bounds():
+            for name in ("scope", "match"):
+                if "end_user" in getattr(bound, name):
+                    yield (*path, name), wrong
+        if config.cache_salt is not None and config.cache_salt.by == "end_user":
+            yield ("cache_salt", "by"), wrong
+    if options is None:
+        return
+    if options.header is None and not options.body:
+        yield ("end_users", "body"), "is false without a header: nothing names an end user"
+    if options.header is not None and not config.listen.trusted_proxies:
+        yield ("end_users", "header"), "needs listen.trusted_proxies: it is believed from those alone"
+
+
 def _redis(facts: Facts) -> Faults:
     config, redis = facts.config, facts.config.redis
     if not facts.has("redis"):
@@ -286,6 +304,8 @@ def _matches(facts: Facts) -> Faults:
                 if dimension == "address":
                     if not _addresses(value):
                         yield (*path, at), "must be one IP address; networks are not matched"
+                    continue
+                if dimension == "end_user":
                     continue
                 known = names[dimension]
                 if value not in known and (known if dimension == "model" else not facts.any_key):
@@ -370,6 +390,7 @@ _RULES: tuple[tuple[Callable[[Facts], Faults], *tuple[str, ...]], ...] = (
     (_jwt,),
     (_admins, "metrics", "jwt"),
     (_shared_secrets, "auth"),
+    (_end_users, "listen", "cache_salt", "limits", "budgets"),
     (_tracing,),
     (_tools,),
     (_keys,),

@@ -40,6 +40,7 @@ from gateway.config.sharing import (
     Accounting,
     Admin,
     CacheSalt,
+    EndUsers,
     Jwt,
     KeyLimits,
     Limit,
@@ -356,6 +357,8 @@ class Config(BaseModel):
     seal: Seal | None = None
     """The secret that encrypts the reasoning which clients keep for the gateway; see docs/keys.md. Absent: each key's
     own hash."""
+    end_users: EndUsers | None = None
+    """The end users of requests; see docs/end-users.md. Absent: they are not looked at."""
     limiter: Limiter = Limiter()
     store: Store = Store()
     """Responses that clients may refer to later; each caller to its own alone."""

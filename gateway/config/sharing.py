@@ -27,7 +27,7 @@ from gateway.config.section import Section
 _DAY = 86400
 _MOST = 10**12
 
-Dimension = Literal["key", "team", "model", "address"]
+Dimension = Literal["key", "team", "model", "address", "end_user"]
 WrittenKind = Literal["requests", "tokens", "concurrency"]
 KindOfLimit = Literal[WrittenKind, "cost"]
 """`cost` is that of budgets (`config.money.Budget`)."""
@@ -216,8 +216,31 @@ class SharedSecret(Section):
 class CacheSalt(SharedSecret):
     """Keeps the prompts of one team apart from those of others in the prefix caches of vLLM workers."""
 
-    by: Literal["team", "key"] = "team"
-    """Callers that share a cache: the keys of a team, or each key by itself. A key without a team is alone."""
+    by: Literal["team", "key", "end_user"] = "team"
+    """Callers that share a cache: a team, a key, or an end user of a team. A key without a team is one."""
+
+
+class EndUsers(Section):
+    """The end users of requests, as a dimension of limits, budgets, records and reports; see docs/end-users.md."""
+
+    SECRETS = ("secret",)
+
+    body: Flag = True
+    """Take the name in the request's body: `safety_identifier`, `user`, or `metadata.user_id`."""
+    header: str | None = Field(default=None, pattern=r"^[A-Za-z0-9-]{1,64}$")
+    """A header that names them, from `listen.trusted_proxies` alone. It wins over the body."""
+    required: Flag = False
+    """Refuse requests that name none (400)."""
+    secret_file: str | None = Field(default=None, min_length=1)
+    """File with a secret of 32 characters or more, by which names are hashed; relative to this file's folder. Absent:
+    they are kept plain."""
+    secret_env: Variable | None = None
+    """Environment variable with that secret."""
+
+    @property
+    def secret(self) -> str | None:
+        """Read by `load` from `secret_file` or `secret_env`."""
+        return self.held("secret")
 
 
 class Seal(SharedSecret):

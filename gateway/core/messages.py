@@ -15,6 +15,8 @@ serves none, `model` decides. `view` is the dialect's own name for the form of t
 `stores` only its connection keeps it. `memo` is an object
 of the dialect, by which it writes the reply. Copies of an operation share it: it is one for all models that are asked.
 
+`end_user` is the name of the client's own user where it is not `user`: that is what workers are sent.
+
 `cache_key` is the client's name for prompts that share a beginning, where the dialect has one that reaches no worker.
 
 `salt` separates prefix caches: a worker never serves a prompt from what it cached under another salt. Backends whose
@@ -243,6 +245,7 @@ class Operation(Struct, kw_only=True):
     model: str | None
     stream: bool = False
     user: str | None = None
+    end_user: str | None = None
     timeout: float | None = None
     extra: Extra = {}
     dropped: tuple[str, ...] = ()

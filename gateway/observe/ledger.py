@@ -1,6 +1,7 @@
 """Sums of requests by day, key, team and model in Redis, for reports: no log pipeline is needed for them.
 
-A day is one hash. A field is the JSON of [key, team, model], its value the five figures of `Sums`, apart by spaces. A
+A day is one hash. A field is the JSON of [key, team, model], its value the five figures of `Sums`, apart by spaces. If
+end users are known, a second hash has fields [key, team, model, end user], and the first is as exact as without. A
 gateway adds up what its requests used, and sends it once a second. A batch that may have arrived is sent again under
 its number, which the script remembers, so it counts once. While Redis is away the sums grow, and nothing is lost.
 """
@@ -25,8 +26,9 @@ from gateway.core.ports import RequestRecord
 KEPT_S = 396 * 86_400
 """Thirteen months."""
 MOST = 10_000
-"""Most fields of a day. The requests of further keys are summed up under the key `OTHER`."""
+"""Most fields of a hash. The requests of further keys, or end users, are summed up under `OTHER`."""
 OTHER = "other"
+_BY_END_USER = ":end_users"
 _AT_ONCE = 500
 """Fields of a day that are read at once: the event loop goes round in between."""
 _EVERY_S = 1.0
@@ -34,11 +36,11 @@ _TIMEOUT_S = 5.0
 _SCRIPT = files(__package__).joinpath("sums.lua").read_bytes()
 _SHA = sha1(_SCRIPT, usedforsecurity=False).hexdigest()
 _pack = msgspec.msgpack.Encoder().encode
-_read_field = msgspec.json.Decoder(tuple[str, str | None, str]).decode
+_read_field = msgspec.json.Decoder(tuple[str | None, ...]).decode
 
-Dimension = Literal["day", "key", "team", "model"]
-Whose = tuple[str, str | None, str]
-"""(key, team, model)"""
+Dimension = Literal["day", "key", "team", "model", "end_user"]
+Whose = tuple[str | None, ...]
+"""(key, team, model) or (key, team, model, end user)"""
 Connect = Callable[[], tuple[Any, list[Any]]]
 
 
@@ -75,13 +77,17 @@ def figures_of(record: RequestRecord) -> tuple[int, int, int, int, int]:
     return 1, usage.input or 0, usage.cached or 0, usage.output or 0, cost
 
 
+def _other(whose: Whose) -> Whose:
+    return (OTHER, *whose[1:3], *(OTHER for _ in whose[3:]))
+
+
 def _field(whose: Whose) -> str:
     return msgspec.json.encode(whose).decode()  # the script's msgpack knows text alone
 
 
 class Ledger:
     """namespace and connect: of Redis (`gateway.redis.connect`). zone: in which days begin. on_change: as that of
-    `accounting.AccountingStream`."""
+    `accounting.AccountingStream`. end_users: there are sums by end user."""
 
     def __init__(
         self,
@@ -89,7 +95,9 @@ class Ledger:
         zone: tzinfo,
         connect: Connect,
         on_change: Callable[[str, str], None] = lambda state, reason: None,
+        end_users: bool = False,
     ) -> None:
+        self._end_users = end_users
         self._place = f"{{{namespace}:spend}}"
         self._writer = f"{self._place}:writer:{secrets.token_hex(8)}"
         self._zone = zone
@@ -97,7 +105,7 @@ class Ledger:
         self._on_change = on_change
         self._client: Any = None
         self._to_close: list[Any] = []
-        self._sums: dict[tuple[str, Whose], Sums] = {}
+        self._sums: dict[str, dict[Whose, Sums]] = {}  # by the hash's name behind `_place`
         self._batch: tuple[int, list[bytes], bytes] | None = None  # under way, or to be sent again
         self._number = 0
         self._quarter, self._day = 0.0, ""
@@ -109,15 +117,21 @@ class Ledger:
         if not record.attempts:
             return
         record.time = record.time or round(time(), 6)
-        where = (self._day_of(record.time), (record.key, record.team, record.model))
-        sums = self._sums.get(where)
-        if sums is None:
-            if len(self._sums) >= MOST:
-                where = (where[0], (OTHER, record.team, record.model))
-            sums = self._sums.setdefault(where, Sums())
-        sums.add(*figures_of(record))
+        day, figures = self._day_of(record.time), figures_of(record)
+        whose = (record.key, record.team, record.model)
+        self._count(day, whose, figures)
+        if self._end_users:
+            named = "" if record.end_user is UNSET else record.end_user
+            self._count(day + _BY_END_USER, (*whose, named), figures)
         if self._writing is None:
             self._writing = asyncio.get_running_loop().create_task(self._write())
+
+    def _count(self, place: str, whose: Whose, figures: tuple[int, int, int, int, int]) -> None:
+        rows = self._sums.setdefault(place, {})
+        sums = rows.get(whose)
+        if sums is None:
+            sums = rows.setdefault(whose if len(rows) < MOST else _other(whose), Sums())
+        sums.add(*figures)
 
     def _day_of(self, moment: float) -> str:
         quarter = moment // 900  # days begin at a full quarter of an hour everywhere
@@ -170,12 +184,12 @@ class Ledger:
             self._client, self._to_close = self._connect()
         return self._client
 
-    def _packed(self, sums: dict[tuple[str, Whose], Sums]) -> tuple[list[bytes], bytes]:
-        days = sorted({day for day, _ in sums})
-        keys = [f"{self._place}:{day}".encode() for day in days]
+    def _packed(self, sums: dict[str, dict[Whose, Sums]]) -> tuple[list[bytes], bytes]:
+        keys = [f"{self._place}:{place}".encode() for place in sums]
         rows = [
-            (days.index(day) + 2, _field(whose), _field((OTHER, *whose[1:])), one.figures)
-            for (day, whose), one in sums.items()
+            (number, _field(whose), _field(_other(whose)), one.figures)
+            for number, whole in enumerate(sums.values(), 2)
+            for whose, one in whole.items()
         ]
         return keys, _pack(rows)
 
@@ -191,9 +205,10 @@ class Ledger:
         return found
 
     async def _read(self, day: date, by: Sequence[Dimension], found: dict[tuple[str, ...], Sums]) -> None:
-        async for field, value in self._connected().hscan_iter(f"{self._place}:{day}", count=_AT_ONCE):
-            key, team, model = _read_field(field)
-            row = {"day": day.isoformat(), "key": key, "team": team or "", "model": model}
+        place = f"{self._place}:{day}{_BY_END_USER if 'end_user' in by else ''}"
+        async for field, value in self._connected().hscan_iter(place, count=_AT_ONCE):
+            names = (one or "" for one in _read_field(field))
+            row = dict(zip(("key", "team", "model", "end_user"), names, strict=False), day=day.isoformat())
             sums = found.setdefault(tuple(row[one] for one in by), Sums())
             sums.add(*map(int, value.split()))
 
@@ -204,8 +219,7 @@ class Ledger:
             await asyncio.wait([self._writing])
         while (self._sums or self._batch is not None) and await self._send():
             pass
-        lost = sum(one.requests for one in self._sums.values())
-        if lost or self._batch is not None:
+        if self._sums or self._batch is not None:
             self._on_change("lost", "stopped while the server was away")
         for client in self._to_close:
             with contextlib.suppress(Exception):

@@ -1,4 +1,4 @@
-"""Reports of what was spent: by day, key, team and model, as a table, CSV or JSON."""
+"""Reports of what was spent: by day, key, team, model and end user, as a table, CSV or JSON."""
 
 from __future__ import annotations
 

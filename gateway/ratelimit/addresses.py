@@ -43,6 +43,12 @@ def client_address(scope: Scope, trusted: Networks) -> str | None:
     return address
 
 
+def comes_from(scope: Scope, networks: Networks) -> bool:
+    """Whether the peer of a connection is in one of `networks`."""
+    client = scope.get("client")
+    return client is not None and _within(canonical(client[0]), networks)
+
+
 def canonical(address: str) -> str:
     """`address` in canonical form. An IPv4-mapped IPv6 address (`::ffff:192.0.2.1`), as dual-stack sockets show it,
     becomes IPv4. Text that is not an IP address is returned unchanged."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from ipaddress import ip_network
 
-from msgspec import Struct
+from msgspec import UNSET, Struct
 
 from gateway.config import Config, Redis
 from gateway.core.estimate import Cost
@@ -148,7 +148,9 @@ class HttpRateLimiter:
                 early = charge
         address = client_address(scope, self._trusted) if self._by_address else None
         try:
-            made = await self.limiter.reserve(Subject(record.key, record.team, record.model, address), cost, early)
+            named = None if record.end_user is UNSET else record.end_user
+            subject = Subject(record.key, record.team, record.model, address, named)
+            made = await self.limiter.reserve(subject, cost, early)
         except Limited as limited:
             _refused(record, limited, () if early is None else early.states, headers)
             # Without `violated` it can never fit: its prompt alone is too long.

@@ -24,12 +24,14 @@ class Subject(Struct, frozen=True):
 
     key      the key's public id, never its secret
     model    the name after aliases were resolved
-    address  an IP address; IPv6 counts by its /64"""
+    address  an IP address; IPv6 counts by its /64
+    end_user  as in the record of a request"""
 
     key: str | None = None
     team: str | None = None
     model: str | None = None
     address: str | None = None
+    end_user: str | None = None
 
 
 class Verdict(Struct, array_like=True):

@@ -18,6 +18,7 @@ from gateway.ratelimit.model import DIMENSIONS, Plan, Subject
 from gateway.ratelimit.window import Shape
 
 REMEMBERED = 16_384
+_BY_BODY = frozenset({"model", "end_user"})
 _PLAIN = re.compile(r"[A-Za-z0-9_.:@/-]{1,64}")
 
 
@@ -54,7 +55,7 @@ class RuleIndex:
 
     longest  kind -> the longest window among the rules
     windows  every (kind, window) among the rules
-    models   names of limits of which a rule depends on the model
+    late     names of limits of which a rule depends on what the body names: the model, the end user
     calendars  those of budgets
     """
 
@@ -62,7 +63,7 @@ class RuleIndex:
         self.rules = tuple(rules)
         self.longest: dict[KindOfLimit, float] = {}
         self.windows: set[tuple[KindOfLimit, float]] = set()
-        self.models: set[str] = set()
+        self.late: set[str] = set()
         self.calendars = {rule.calendar for rule in self.rules if isinstance(rule, BudgetRule)}
         self._general: list[Shaped] = []
         self._matching: dict[tuple[Dimension, str], list[Shaped]] = {}
@@ -70,8 +71,8 @@ class RuleIndex:
         for place, rule in enumerate(self.rules):
             self.longest[rule.kind] = max(self.longest.get(rule.kind, 0.0), rule.per_s)
             self.windows.add((rule.kind, rule.per_s))
-            if "model" in rule.scope or "model" in rule.match:
-                self.models.add(rule.name)
+            if not _BY_BODY.isdisjoint((*rule.scope, *rule.match)):
+                self.late.add(rule.name)
             shaped = (place, rule, KINDS[rule.kind].shape(rule, rule.limit))
             for dimension, values in rule.match.items():
                 for value in dict.fromkeys(values):
@@ -146,16 +147,16 @@ class Plans:
 
     def early(self, subject: Subject) -> Plan:
         """The counters that can be charged before the body is read, whatever model it names: those of requests and
-        concurrency, unless a limit of their name is one for models. subject: without a model."""
+        concurrency, unless a limit of their name is one for models or end users. subject: without those."""
         tag = self._layout.tag(subject)
         known = (subject, None)
         plan = self._known.get(known)
         if plan is None:
-            models = self._index.models
+            late = self._index.late
             early = [
                 shaped
                 for shaped in self._index.candidates(subject)
-                if not KINDS[shaped[1].kind].measured and shaped[1].name not in models
+                if not KINDS[shaped[1].kind].measured and shaped[1].name not in late
             ]
             plan = self._keep(known, self._planned(self._chosen(early, subject, tag), tag))
         return plan

@@ -17,6 +17,7 @@ from gateway.ratelimit.model import LimitState, Subject
 from gateway.ratelimit.redis.store import RedisStore
 from gateway.ratelimit.rules import rules
 
+_ASKED = ("key", "team", "address", "end_user")
 _PATIENCE_S = 5.0
 """Seconds. A person at a terminal can wait longer for a distant server than a request can."""
 
@@ -27,12 +28,8 @@ def unseen(config: Config, subject: Subject) -> list[str]:
     # The configuration says whether a key has a team; a token may name any.
     alone = subject.key in config.keys and subject.team is None
     for rule in rules(config):
-        missing = [
-            one
-            for one in ("key", "team", "address")
-            if (one in rule.scope or one in rule.match) and getattr(subject, one) is None
-        ]
-        wanted = [f"--{one}" for one in missing]
+        missing = [one for one in _ASKED if (one in rule.scope or one in rule.match) and getattr(subject, one) is None]
+        wanted = [f"--{one.replace('_', '-')}" for one in missing]
         counted = f"counts by {', '.join(rule.scope)}" if rule.scope else "counts all together"
         if alone and "team" in missing:
             found.append(f"limit '{rule.name}' {counted}: it does not apply to key {subject.key}, which has no team")
@@ -67,7 +64,7 @@ async def table(config: Config, subjects: Sequence[Subject], *, forget: bool = F
     finally:
         await limiter.close()
     if not rows:
-        known = [f"{one} {value}" for one in ("key", "team", "address") if (value := getattr(subjects[0], one))]
+        known = [f"{one} {value}" for one in _ASKED if (value := getattr(subjects[0], one))]
         return [f"no limit applies to {' of '.join(known) or 'requests of whom nothing is known'}"]
     lines = [("limit", "of", "used", "left", "resets in")]
     for (name, whom), state in rows.items():

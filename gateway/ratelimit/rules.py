@@ -11,6 +11,7 @@ from gateway.config import Config, Limit
 from gateway.config.kinds import nano, zone_of
 from gateway.config.money import Budget, Spend
 from gateway.config.sharing import Dimension, WrittenKind
+from gateway.core.end_users import end_user
 from gateway.core.estimate import Estimator
 from gateway.ratelimit.addresses import canonical
 from gateway.ratelimit.calendar import Calendar
@@ -92,6 +93,8 @@ def _as_counted(config: Config, dimension: Dimension, value: str) -> str:
     """A value to match in the form in which requests carry it: the model of an alias, the canonical address."""
     if dimension == "model":
         return config.resolve(value) or value
+    if dimension == "end_user":
+        return end_user(value, config.end_users.secret if config.end_users is not None else None) or value
     return canonical(value) if dimension == "address" else value
 
 

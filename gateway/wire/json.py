@@ -118,6 +118,13 @@ def present(raw: Raw) -> Raw | None:
     return None if raw == NULL else raw
 
 
+def text_of(raw: Extra, name: str) -> str | None:
+    """The member `name`; None if it is not a string. A service that reads the member itself reports what is wrong with
+    that."""
+    value = raw.get(name)
+    return msgspec.json.decode(value, type=str) if value is not None and bytes(memoryview(value)[:1]) == b'"' else None
+
+
 def require_json(request: Request) -> None:
     """Raises GatewayError(MEDIA_TYPE) if the content type is not JSON."""
     if request.head.json:

@@ -12,20 +12,20 @@ from gateway.ratelimit import Subject
 from gateway.ratelimit.plan import Layout, Plans, RuleIndex, applies, plain, scaled
 from tests.steps import steps
 
-ALL = Limit(name="r", kind="requests", limit=9, scope=("key", "team", "model", "address"))
+ALL = Limit(name="r", kind="requests", limit=9, scope=("key", "team", "model", "address", "end_user"))
 words = st.text(max_size=80)
 
 
 @given(words, words, words, words)
 def test_no_two_subjects_share_a_counter(a: str, b: str, c: str, d: str) -> None:
     plans = Plans([ALL], Layout())
-    one, two = Subject(a, b, "m", "x"), Subject(c, d, "m", "x")
+    one, two = Subject(a, "t", "m", "x", b), Subject(c, "t", "m", "x", d)
     assert (plans.of(one).keys == plans.of(two).keys) == (one == two)
 
 
 @given(words)
 def test_a_key_is_one_short_word(value: str) -> None:
-    (key,) = Plans([ALL], Layout()).of(Subject(value, value, value, value)).keys
+    (key,) = Plans([ALL], Layout()).of(Subject(value, value, value, value, value)).keys
     assert key.isascii()
     assert len(key) < 400
     assert not set(b" \r\n\0") & set(key)
@@ -79,18 +79,19 @@ RULES = [
     Limit(name="d", kind="tokens", limit=9, scope=()),
     Limit(name="e", kind="requests", limit=9, scope=("model", "key")),
     Limit(name="f", kind="concurrency", limit=9, scope=(), match={"key": ("k",)}),
+    Limit(name="g", kind="requests", limit=9, scope=("end_user",)),
 ]
 some = st.sampled_from(["k", "m", "x"])
 
 
-@given(st.permutations(RULES), st.integers(0, 7), some, some | st.none(), some, some | st.none())
+@given(st.permutations(RULES), st.integers(0, 8), some, some | st.none(), some, some | st.none())
 def test_what_is_charged_early_and_what_later_is_what_is_charged_at_once(
     rules: list[Limit], count: int, key: str, team: str | None, model: str, address: str | None
 ) -> None:
     plans = Plans(rules[:count], Layout())
-    whole = plans.of(Subject(key, team, model, address))
+    whole = plans.of(Subject(key, team, model, address, key))
     early = plans.early(Subject(key, team, None, address))
-    late = plans.of(Subject(key, team, model, address), early.keys)
+    late = plans.of(Subject(key, team, model, address, key), early.keys)
     assert sorted(early.keys + late.keys) == sorted(whole.keys)
     assert {rule.kind for rule in early.rules} <= {"requests", "concurrency"}
     assert early.rules or not {"b", "f"} & {rule.name for rule in whole.rules}

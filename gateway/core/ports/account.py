@@ -42,6 +42,7 @@ class RequestRecord(Struct):
     tools     calls of the tools that the gateway ran, `search` or `fetch`, with why it failed if it did; absent if
               there were none
     cost      nano (billionths) of the currency that it is charged; absent if its model has no price
+    end_user  whom the client named, see `core.end_users`; absent if it named nobody
     time      Unix seconds at the end
     """
 
@@ -79,6 +80,7 @@ class RequestRecord(Struct):
     workers: tuple[str, ...] | UnsetType = UNSET
     tools: tuple[str, ...] | UnsetType = UNSET
     cost: int | UnsetType = UNSET
+    end_user: str | UnsetType = UNSET
     time: float = 0.0
     level: str = "info"
     event: str = "request"

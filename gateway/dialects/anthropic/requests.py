@@ -5,11 +5,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
 from collections.abc import Mapping
 from hashlib import sha256
 
 import msgspec
-from msgspec import Raw
+from msgspec import Raw, Struct
 
 from gateway.core.fields import ExtrasPolicy
 from gateway.core.messages import (
@@ -66,6 +68,7 @@ def read_chat(raw: Extra, extra: Extra, dropped: tuple[str, ...], policy: Extras
     _think(op, found.thinking, found.output_config, left)
     op.output = _output(found.output_config)
     if found.metadata is not None and found.metadata.user_id is not None:
+        op.end_user = _end_user(found.metadata.user_id)
         op.user = sha256(found.metadata.user_id.encode("utf-8", "surrogatepass")).hexdigest()[:32]
     op.extra = constrain(op, extra)
     op.dropped = (*left, *talk.dropped)
@@ -79,6 +82,27 @@ def read_count(raw: Extra, extra: Extra, dropped: tuple[str, ...], policy: Extra
     op = _with_prompt(found, talk, runs)
     op.extra = extra
     return CountTokens(model=found.model, prompt_of=op, dropped=(*dropped, *unknown, *talk.dropped))
+
+
+class _UserId(Struct):
+    """The JSON that Claude Code puts into `metadata.user_id`. Every session has an id of its own."""
+
+    device_id: str = ""
+    account_uuid: str = ""
+
+
+_LONGEST_ID = 1024
+_user_id = msgspec.json.Decoder(_UserId)
+_SESSION = re.compile(r"_session_[0-9a-f-]{36}\Z")  # of Claude Code before 2.1
+
+
+def _end_user(user_id: str) -> str:
+    """The user that `user_id` names, whatever the session."""
+    if user_id.startswith("{") and len(user_id) <= _LONGEST_ID:
+        with contextlib.suppress(msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+            found = _user_id.decode(user_id)
+            return found.account_uuid or found.device_id or user_id
+    return _SESSION.sub("", user_id)
 
 
 def _with_prompt(found: PromptBody, talk: Conversation, runs: Runs) -> Chat:

@@ -21,7 +21,7 @@ from gateway.dialects.responses.fields import REFUSED
 from gateway.dialects.responses.stored import as_items, beside_summary
 from gateway.dialects.responses.tools import Toolbox
 from gateway.dialects.responses.views import FORMS, ChatBody, FormatIn, PromptBody, ReasoningIn
-from gateway.wire.json import NULL, encode, encode_line, typed
+from gateway.wire.json import NULL, encode, encode_line, text_of, typed
 from gateway.wire.openai.requests.constraints import constrain
 from gateway.wire.openai.requests.views import CHAT_MEMBERS
 from gateway.wire.sealed import Seal
@@ -122,6 +122,7 @@ def _chat_of(
         presence_penalty=found.presence_penalty,
     )
     op.user = found.user
+    op.end_user = text_of(raw, "safety_identifier")
     op.cache_key = found.prompt_cache_key
     op.optional = _OPTIONAL
     left += talk.box.choose(op, found.tool_choice)

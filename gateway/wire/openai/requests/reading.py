@@ -17,7 +17,7 @@ from msgspec import Raw, Struct
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.fields import ExtrasPolicy, sort_extras
 from gateway.core.messages import Chat, Complete, Embed, Extra, Logprobs, Output, Sampling
-from gateway.wire.json import bad_value, encode, missing, present, typed
+from gateway.wire.json import bad_value, encode, missing, present, text_of, typed
 from gateway.wire.openai.requests.bounds import refuse_out_of_range
 from gateway.wire.openai.requests.messages import (
     PartReader,
@@ -173,20 +173,14 @@ def _chat_op(
         reasoning=found.reasoning_effort,
         logprobs=Logprobs(found.top_logprobs or 0) if found.logprobs else None,
         user=found.user,
+        end_user=text_of(raw, "safety_identifier"),
         extra=extra,
         unnamed=("max_tokens",) if found.max_tokens not in (None, limit) else (),
         dropped=dropped,
         raw=raw,
         wire="openai",
-        cache_key=_cache_key(raw),
+        cache_key=text_of(raw, "prompt_cache_key"),
     )
-
-
-def _cache_key(raw: Extra) -> str | None:
-    """The client's name for prompts that share a beginning; None if it is not a string. A service that reads the key
-    itself reports what is wrong with that."""
-    key = raw.get("prompt_cache_key")
-    return msgspec.json.decode(key, type=str) if key is not None and bytes(memoryview(key)[:1]) == b'"' else None
 
 
 def _text_op(found: TextBody, raw: Extra, extra: Extra, dropped: tuple[str, ...], kept: Tree = NOTHING) -> Complete:
@@ -210,11 +204,12 @@ def _text_op(found: TextBody, raw: Extra, extra: Extra, dropped: tuple[str, ...]
         echo=bool(found.echo),
         suffix=found.suffix,
         user=found.user,
+        end_user=text_of(raw, "safety_identifier"),
         extra=extra,
         dropped=dropped,
         raw=raw,
         wire="openai",
-        cache_key=_cache_key(raw),
+        cache_key=text_of(raw, "prompt_cache_key"),
     )
 
 
@@ -228,6 +223,7 @@ def read_embed(body: bytes, raw: Extra, extra: Extra, dropped: tuple[str, ...]) 
         encoding=found.encoding_format,  # type: ignore[arg-type]  # checked above
         dimensions=found.dimensions,
         user=found.user,
+        end_user=text_of(raw, "safety_identifier"),
         extra=extra,
         dropped=dropped,
         raw=raw,
