@@ -91,6 +91,7 @@ class Connection(asyncio.Protocol):
 
     __slots__ = (
         "answering",
+        "arriving",
         "body",
         "buffer",
         "closing",
@@ -119,7 +120,7 @@ class Connection(asyncio.Protocol):
         self.transport: asyncio.Transport = None  # type: ignore[assignment]
         self.answering: Answering | None = None
         self.pending: deque[Request] = deque()
-        self.paused = self.keep = self.closing = self.ended = False
+        self.paused = self.keep = self.closing = self.ended = self.arriving = False
         self.timer: asyncio.TimerHandle | None = None
         self.idle_since = 0.0
         self.drip = 0
@@ -130,7 +131,6 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport  # type: ignore[assignment]
         self.handler.opened(self)
-        self._idle()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.closing = True
@@ -165,6 +165,7 @@ class Connection(asyncio.Protocol):
     # httptools' callbacks
 
     def on_message_begin(self) -> None:
+        self.arriving = True  # a worker that reads slowly closes no connection for it
         self.headers: list[tuple[bytes, bytes]] = []
         self.body: list[bytes] = []
         self.size = 0
@@ -187,6 +188,7 @@ class Connection(asyncio.Protocol):
         self.body.append(body)
 
     def on_message_complete(self) -> None:
+        self.arriving = False
         body = self.body[0] if len(self.body) == 1 else b"".join(self.body)
         parser = self.parser
         request = Request(
@@ -254,7 +256,7 @@ class Connection(asyncio.Protocol):
         if self.closing:
             return
         left = self.idle_since + self.handler.keep_alive - self.loop.time()
-        if self.answering is not None:
+        if self.answering is not None or self.arriving:
             left = self.handler.keep_alive
         if left <= 0:
             self.close()
