@@ -126,6 +126,7 @@ class Gateway:
             limiter=limiting.limiter if limiting is not None else None,
             ledger=state.services.ledger,
             spend=state.config.spend,
+            admin=self._admin is not _nothing,
             runtime=state.runtime,
             dialects=postable(state.config),
             application=partial(router, state.config),

@@ -4,6 +4,7 @@ state.py       the state: models, workers, teams, limits, and the counters behin
 terminal.py    two states -> the lines that `dragoman status` prints
 guard.py       access to the console, and headers for browsers
 playground.py  one request through the gateway's own pipeline, with what both sides sent and got
+spend.py       a month of spending for the page
 transcript.py  what a playground's request has shown so far, bounded
 routes.py      the ASGI endpoints on the admin address
 page/          the page: HTML, CSS and JavaScript, served as they are

@@ -5,6 +5,8 @@
 | `/status.json` | GET | the state, see state.py | yes |
 | `/spend.json` | GET | a month's spending: `?by=team,model&month=2026-11`, see observe/spending.py | yes |
 | `/console` | GET | the page, and below it its CSS, JavaScript and icon; no data | no |
+| `/console/sections` | GET | which of the page's sections there are: `spend`, `keys` | yes |
+| `/console/spend` | GET | a month of spending for the page: `?month=2026-11`, see spend.py | yes |
 | `/console/ways` | GET | the models, and how each dialect is called | yes |
 | `/console/playground` | POST | one request; a line of JSON for each thing that a side sent or got | yes |
 
@@ -16,8 +18,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -29,6 +32,7 @@ from gateway.config.kinds import zone_of
 from gateway.config.money import Spend
 from gateway.console.guard import SECURITY_HEADERS, Denied, Guard
 from gateway.console.playground import LONGEST_S, MOST_BYTES, Asked, asked_for, at, play, translated, ways
+from gateway.console.spend import Overview
 from gateway.console.state import Observed, State, of_all, read_state
 from gateway.console.transcript import Transcript
 from gateway.core.http import Headers, header_value
@@ -50,6 +54,9 @@ _FILES = {
     "/console": ("console.html", b"text/html; charset=utf-8"),
     "/console/console.css": ("console.css", b"text/css; charset=utf-8"),
     "/console/console.js": ("console.js", b"text/javascript; charset=utf-8"),
+    "/console/keys.js": ("keys.js", b"text/javascript; charset=utf-8"),
+    "/console/spend.js": ("spend.js", b"text/javascript; charset=utf-8"),
+    "/console/tables.js": ("tables.js", b"text/javascript; charset=utf-8"),
     "/console/plot.js": ("plot.js", b"text/javascript; charset=utf-8"),
     "/console/playground.js": ("playground.js", b"text/javascript; charset=utf-8"),
     "/console/icon.svg": ("icon.svg", b"image/svg+xml"),
@@ -69,6 +76,7 @@ class Watched(Observed, kw_only=True):
     application  makes the gateway's own ASGI application on another runtime
     ledger       the sums of spending; None if none are kept
     spend        their currency and time zone
+    admin        the admin API is there
     """
 
     needs_key: bool
@@ -77,6 +85,7 @@ class Watched(Observed, kw_only=True):
     application: Callable[[Runtime], Application]
     ledger: Ledger | None
     spend: Spend
+    admin: bool
 
 
 class Console:
@@ -103,6 +112,8 @@ class Console:
             for path, (name, kind) in _FILES.items():
                 found[path] = _guarded(guard, "GET", _file((_PAGE / name).read_bytes(), kind), public=True)
             found["/spend.json"] = _guarded(guard, "GET", self._send_spending)  # it names keys, as /metrics does not
+            found["/console/sections"] = _guarded(guard, "GET", self._send_sections)
+            found["/console/spend"] = _guarded(guard, "GET", self._send_overview)
             found["/console/ways"] = _guarded(guard, "GET", self._send_ways)
             found["/console/playground"] = _guarded(guard, "POST", self._play)
         return found
@@ -130,25 +141,38 @@ class Console:
         await _answer(send, 200, state, _JSON)
 
     async def _send_spending(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def report(ledger: Ledger, watched: Watched, asked: Mapping[str, str]) -> dict[str, Any]:
+            zone, by = zone_of(watched.spend.time_zone), asked.get("by", "team,model")
+            return (await make(ledger, by, asked.get("month"), watched.spend.currency or "", zone)).json()
+
+        await self._send_sums(scope, send, report)
+
+    async def _send_overview(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def overview(ledger: Ledger, watched: Watched, asked: Mapping[str, str]) -> dict[str, Any]:
+            return await Overview(asked.get("month"), watched.spend).read(ledger, watched.limiter)
+
+        await self._send_sums(scope, send, overview)
+
+    async def _send_sums(
+        self, scope: Scope, send: Send, read: Callable[[Ledger, Watched, Mapping[str, str]], Awaitable[dict[str, Any]]]
+    ) -> None:
+        """Sends what `read` makes of the sums and the query."""
         watched = self._look()
         if watched.ledger is None:
             raise Denied(404, "no sums are kept: spend.daily is off")
         asked = dict(parse_qsl(scope["query_string"].decode("latin-1")))
         async with self._reporting:  # one reads a whole month at a time
-            making = make(
-                watched.ledger,
-                asked.get("by", "team,model"),
-                asked.get("month"),
-                watched.spend.currency or "",
-                zone_of(watched.spend.time_zone),
-            )
             try:
-                report = await asyncio.wait_for(making, _REPORT_S)
+                found = await asyncio.wait_for(read(watched.ledger, watched, asked), _REPORT_S)
             except Wrong as wrong:
                 raise Denied(400, str(wrong)) from None
             except (Unavailable, TimeoutError):
                 raise Denied(503, "redis does not answer") from None
-        await _answer(send, 200, _encode(report.json()), _JSON)
+        await _answer(send, 200, _encode(found), _JSON)
+
+    async def _send_sections(self, scope: Scope, receive: Receive, send: Send) -> None:
+        watched = self._look()
+        await _answer(send, 200, _encode({"spend": watched.ledger is not None, "keys": watched.admin}), _JSON)
 
     def encoded(self) -> bytes:
         """The state of this process, for its group."""

@@ -40,8 +40,8 @@ class Report:
             "currency": self.currency,
             "from": self.days[0].isoformat(),
             "to": self.days[-1].isoformat(),
-            "rows": [{**dict(zip(self.by, row, strict=True)), **_named(sums)} for row, sums in self.rows],
-            "total": _named(self.total),
+            "rows": [{**dict(zip(self.by, row, strict=True)), **named(sums)} for row, sums in self.rows],
+            "total": named(self.total),
         }
 
     def csv(self) -> str:
@@ -50,14 +50,14 @@ class Report:
         lines = csv.writer(text, lineterminator="\n")
         lines.writerow((*self.by, *FIGURES, "currency"))
         for row, sums in self.rows:
-            lines.writerow((*map(_harmless, row), *_named(sums).values(), self.currency))
+            lines.writerow((*map(_harmless, row), *named(sums).values(), self.currency))
         return text.getvalue()
 
     def table(self) -> list[str]:
         """Lines for a terminal."""
         lines = [(*self.by, *FIGURES)]
         for row, sums in [*self.rows, (("total", *("" for _ in self.by[1:])), self.total)]:
-            lines.append((*(value or "-" for value in row), *map(str, _named(sums).values())))
+            lines.append((*(value or "-" for value in row), *map(str, named(sums).values())))
         wide = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
         texts = len(self.by)
         found = [
@@ -96,7 +96,8 @@ def _dimensions(by: str) -> list[Dimension]:
     return sorted(found, key=wanted.index)
 
 
-def _named(sums: Sums) -> dict[str, Any]:
+def named(sums: Sums) -> dict[str, Any]:
+    """The figures by name, with the cost as text in the currency."""
     return dict(zip(FIGURES, (*sums.figures[:4], shown(sums.cost)), strict=True))
 
 

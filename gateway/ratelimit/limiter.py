@@ -122,6 +122,11 @@ class SubjectLimiter:
         return "strict" if self.store.up else "degraded"
 
     @property
+    def counts_end_users(self) -> bool:
+        """Whether a budget is that of single end users."""
+        return self._index.end_users
+
+    @property
     def in_flight(self) -> int:
         """Reservations of this process that hold slots."""
         return len(self._live)

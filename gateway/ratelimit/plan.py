@@ -57,6 +57,7 @@ class RuleIndex:
     windows  every (kind, window) among the rules
     late     names of limits of which a rule depends on what the body names: the model, the end user
     calendars  those of budgets
+    end_users  some budget is that of single end users
     """
 
     def __init__(self, rules: Sequence[Limit]) -> None:
@@ -65,6 +66,7 @@ class RuleIndex:
         self.windows: set[tuple[KindOfLimit, float]] = set()
         self.late: set[str] = set()
         self.calendars = {rule.calendar for rule in self.rules if isinstance(rule, BudgetRule)}
+        self.end_users = any("end_user" in rule.scope for rule in self.rules if isinstance(rule, BudgetRule))
         self._general: list[Shaped] = []
         self._matching: dict[tuple[Dimension, str], list[Shaped]] = {}
         self._own: dict[str, list[Shaped]] = {}

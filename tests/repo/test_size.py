@@ -19,7 +19,7 @@ LINES = {
     "gateway/batches": 1000,
     "gateway/cli": 1800,
     "gateway/config": 3680,
-    "gateway/console": 1260,
+    "gateway/console": 1400,
     "gateway/core": 3180,
     "gateway/dialects": 10000,
     "gateway/fleet": 5180,

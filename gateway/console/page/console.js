@@ -1,15 +1,18 @@
 // Polls the gateway's state and draws it. Counters only grow: what is drawn is the differences between two states.
 
 import { Plot, short } from "./plot.js";
+import { Keys } from "./keys.js";
 import { Playground } from "./playground.js";
+import { Spending } from "./spend.js";
+import { rows } from "./tables.js";
 
-const EVERY_MS = 2000, SPAN_S = 300, LEAST_SPAN_S = 60, RATE_S = 10, QUANTILE_S = 30, LINES = 8, ROWS = 200;
+const EVERY_MS = 2000, SPAN_S = 300, LEAST_SPAN_S = 60, RATE_S = 10, QUANTILE_S = 30, LINES = 8;
 const KEPT = "dragoman.console.key";
 const at = (id) => document.getElementById(id);
 
 let key = sessionStorage.getItem(KEPT) ?? "";
 let states = [];
-let playground = null;
+let playground = null, spending = null, keys = null;
 let polling = 0;
 
 const plots = {
@@ -55,7 +58,7 @@ at("key-form").addEventListener("submit", (event) => {
   sessionStorage.setItem(KEPT, key);
   poll();
 });
-at("forget").addEventListener("click", () => { key = ""; states = []; playground = null; askForKey(); });
+at("forget").addEventListener("click", () => { key = ""; states = []; playground = null; keys?.forget(""); askForKey(); });
 
 function take(state) {
   at("key-form").hidden = true;
@@ -65,7 +68,20 @@ function take(state) {
   states.push(state);
   states = states.filter((one) => one.time > state.time - SPAN_S - RATE_S);
   draw(state);
-  if (!playground) playground = new Playground(headers);
+  if (!playground) {
+    playground = new Playground(headers);
+    offer();
+  }
+}
+
+// The sections that this gateway has.
+async function offer() {
+  const reply = await fetch("console/sections", { headers: headers(), cache: "no-store" });
+  if (!reply.ok) return;
+  const found = await reply.json();
+  for (const name of ["spend", "keys"]) at(name).hidden = at(`to-${name}`).hidden = !found[name];
+  if (found.spend) spending ??= new Spending(headers);
+  if (found.keys) keys ??= new Keys();
 }
 
 function tell(id, text, style) {
@@ -207,29 +223,6 @@ function tiles(lines) {
     tile.append(term, said);
     return tile;
   }));
-}
-
-// lines of cells, each a value or [value, style]; a cell also has the style of its column's head. Without lines the table
-// is hidden.
-function rows(id, lines) {
-  const heads = [...at(id).tHead.rows[0].cells];
-  const shown = lines.slice(0, ROWS).map((cells) => {
-    const row = document.createElement("tr");
-    cells.forEach((cell, column) => {
-      const [value, style = ""] = Array.isArray(cell) ? cell : [cell];
-      const made = row.insertCell();
-      made.textContent = made.title = value;
-      made.className = `${heads[column].className} ${style}`.trim();
-    });
-    return row;
-  });
-  if (lines.length > ROWS) {
-    const row = document.createElement("tr");
-    row.insertCell().textContent = `and ${lines.length - ROWS} more`;
-    shown.push(row);
-  }
-  at(id).tBodies[0].replaceChildren(...shown);
-  at(id).parentElement.hidden = !lines.length;
 }
 
 function duration(seconds) {

@@ -1,0 +1,40 @@
+// Tables of the page.
+
+const ROWS = 200;
+
+// lines of cells, each a value, [value, style, title], {share: 0..1} for a bar, or an element; a cell also has the style
+// of its column's head. Without lines the table is hidden. others: how many lines are left out already.
+export function rows(id, lines, others = 0) {
+  const table = document.getElementById(id), heads = [...table.tHead.rows[0].cells];
+  const shown = lines.slice(0, ROWS).map((cells) => {
+    const row = document.createElement("tr");
+    cells.forEach((cell, column) => {
+      const made = row.insertCell();
+      if (cell instanceof Element) {
+        made.append(cell);
+        made.className = heads[column].className;
+        return;
+      }
+      if (cell?.share !== undefined) {
+        const bar = document.createElement("i");
+        bar.style.width = `${(cell.share * 100).toFixed(1)}%`;
+        made.append(bar);
+        made.className = heads[column].className;
+        return;
+      }
+      const [value, style = "", title = value] = Array.isArray(cell) ? cell : [cell];
+      made.textContent = value;
+      made.title = title;
+      made.className = `${heads[column].className} ${style}`.trim();
+    });
+    return row;
+  });
+  const left = Math.max(lines.length - ROWS, 0) + others;
+  if (left) {
+    const row = document.createElement("tr");
+    row.insertCell().textContent = `and ${left} more`;
+    shown.push(row);
+  }
+  table.tBodies[0].replaceChildren(...shown);
+  table.parentElement.hidden = !lines.length;
+}

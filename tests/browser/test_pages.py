@@ -1,0 +1,218 @@
+"""The console's pages of keys and of spending, in a real Chromium: `make test-browser`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.app.asking import CHAT, key
+from tests.browser.chromium import Browser
+from tests.browser.test_console import BROKEN, CONSOLE_KEY, CUT, WIDE, browser, colour, resize, shared
+from tests.harness import Stack
+from tests.redis.server import Server
+
+__all__ = ["browser", "shared"]
+pytestmark = pytest.mark.browser
+
+ROOT, ADMINS = key("root")
+SEARCH, ONE = key("search-app", team="search")
+LONG, TWO = key("an-application-with-a-long-name-as-teams-give-them", team="a-team-with-a-long-name-too")
+RED, TEAM_ADMIN = key("red-lead")
+TEAM_ADMIN["red-lead"] = {name: value for name, value in TEAM_ADMIN["red-lead"].items() if name != "team"}
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    with Server(tmp_path_factory.mktemp("valkey"), "--appendonly", "yes") as server:
+        config: dict[str, Any] = {
+            "metrics": {"listen": "127.0.0.1:9090"},
+            "console": {"enabled": True, "key_env": "CONSOLE_KEY"},
+            "models": {"m": {"price": {"request": 1, "output": 0.123456789}}},
+            "spend": {"currency": "EUR", "daily": True},
+            "budgets": [{"name": "team-month", "amount": 5.5, "scope": ["team"]}],
+            "redis": {"addresses": [server.address], "timeout_s": 10},
+            "keys": {**ONE, **TWO},
+            "keys_store": "redis",
+            "admins": {"root": ADMINS["root"], "red-lead": {**TEAM_ADMIN["red-lead"], "teams": ["red"]}},
+        }
+        with Stack(config=config, environ={"CONSOLE_KEY": CONSOLE_KEY}) as running:
+            for secret, times in ((SEARCH, 4), (LONG, 7)):
+                for _ in range(times):  # the budget refuses two
+                    assert status(running, secret) in (200, 429)
+            yield running
+
+
+def status(stack: Stack, secret: str) -> int:
+    headers = {"authorization": f"Bearer {secret}"}
+    return httpx.post(stack.url + "/v1/chat/completions", json=CHAT, headers=headers, timeout=30).status_code
+
+
+def opened(browser: Browser, stack: Stack) -> None:
+    browser.open(stack.admin_url + "/console")
+    browser.run("sessionStorage.clear()")
+    browser.open(stack.admin_url + "/console?again")
+    browser.until("!document.querySelector('#key-form').hidden")
+    browser.type("#key", CONSOLE_KEY)
+    browser.click("#key-form button")
+    browser.until("!document.querySelector('#spend').hidden && !document.querySelector('#keys').hidden")
+
+
+def unlocked(browser: Browser, stack: Stack, secret: str = ROOT) -> None:
+    opened(browser, stack)
+    browser.type("#admin-key", secret)
+    browser.click("#admin-form button")
+    browser.until("!document.querySelector('#keys-open').hidden")
+
+
+def names(browser: Browser, table: str) -> list[str]:
+    found: list[str] = browser.run(
+        f"[...document.querySelectorAll('#{table} tbody tr')].map(row => row.cells[0].textContent)"
+    )
+    return found
+
+
+def quiet(browser: Browser) -> bool:
+    """Nothing was reported but refusals of keys that were wrong or absent."""
+    return [fault for fault in browser.faults if "401" not in fault] == []
+
+
+def fits(browser: Browser) -> None:
+    for width in (1440, 1024, 760, 390):
+        resize(browser, width)
+        assert browser.run("document.documentElement.scrollWidth") == width
+        for wrong in (WIDE, CUT, BROKEN):
+            assert browser.run(wrong) == [], width
+
+
+def test_spending_is_shown_by_all_that_is_summed_up(browser: Browser, stack: Stack) -> None:
+    opened(browser, stack)
+    browser.until("document.querySelectorAll('#spend-team tbody tr').length === 2")
+    assert names(browser, "spend-team") == ["a-team-with-a-long-name-too", "search"]
+    assert names(browser, "spend-key")[1] == "search-app"
+    assert names(browser, "spend-model") == ["m"]
+    assert len(names(browser, "spend-day")) == 1
+    report = httpx.get(
+        stack.admin_url + "/spend.json?by=team", headers={"authorization": f"Bearer {CONSOLE_KEY}"}
+    ).json()
+    titles = browser.run("[...document.querySelectorAll('#spend-team tbody tr')].map(row => row.cells[4].title)")
+    assert titles == [f"{row['cost']} EUR" for row in report["rows"]], "to the last nano"
+    assert "for 9 requests" in browser.text("#spent")
+    assert names(browser, "near") == ["a-team-with-a-long-name-too", "search"]
+    assert colour(browser, "#near tbody tr td:nth-child(3)") == "warn"
+    assert set(names(browser, "movers")) >= {"m", "search"}
+    assert colour(browser, "#movers tbody tr td:nth-child(4)") == "warn"
+    fits(browser)
+    browser.run("document.querySelector('#month').value = '2020-01'; document.querySelector('#month').onchange()")
+    browser.until("document.querySelector('#spent').textContent.includes('for 0 requests')")
+    assert browser.run("document.querySelector('#spend-team').parentElement.hidden")
+    assert quiet(browser)
+
+
+def test_a_key_from_its_making_to_its_end(browser: Browser, stack: Stack) -> None:
+    unlocked(browser, stack)
+    browser.type("#new-name", "chat/one")
+    browser.type("#new-team", "blue")
+    browser.type("#new-models", "m")
+    browser.type("#new-budget", "200")
+    browser.click("#keys-new button")
+    browser.until("!document.querySelector('#secret-card').hidden")
+    secret = browser.run("document.querySelector('#secret').value")
+    assert secret.startswith("dgm_")
+    assert status(stack, secret) == 200
+    browser.click("#secret-copy")
+    browser.until("document.querySelector('#secret-copy').textContent === 'Copied'")
+    fits(browser)
+    resize(browser, 1280)
+    browser.click("#secret-kept")
+    assert secret not in browser.run("document.documentElement.outerHTML + document.querySelector('#secret').value")
+    browser.until("!!document.querySelector('#keys-table tbody tr')")
+    assert names(browser, "keys-table") == ["chat/one"]
+    assert browser.text("#keys-table tbody td:nth-child(4)") == "200"
+
+    browser.click("#keys-table tbody button")
+    browser.until("!document.querySelector('#key-card').hidden")
+    shown = json.loads(browser.text("#key-options"))
+    assert (shown["team"], shown["models"], shown["created_by"]) == ("blue", ["m"], "root")
+    fits(browser)
+    resize(browser, 1280)
+    browser.choose("#key-valid", "3600")
+    browser.click("#key-rotate")
+    browser.until("!document.querySelector('#secret-card').hidden")
+    newer = browser.run("document.querySelector('#secret').value")
+    assert newer != secret
+    assert [status(stack, one) for one in (secret, newer)] == [200, 200]
+    browser.click("#secret-kept")
+    browser.until("document.querySelector('#keys-table .warn')?.textContent === 'rotating'")
+
+    browser.click("#keys-table tbody button")
+    browser.click("#key-revoke")
+    assert browser.text("#key-revoke") == "Revoke for ever: sure?"
+    assert status(stack, newer) == 200, "one click does not revoke"
+    browser.click("#key-revoke")
+    browser.until("document.querySelector('#keys-none').textContent")
+    assert [status(stack, one) for one in (secret, newer)] == [401, 401]
+    browser.click("#keys-revoked")
+    browser.click("#keys-filter button")
+    browser.until("document.querySelector('#keys-table .bad')?.textContent === 'revoked'")
+    assert quiet(browser)
+
+
+def test_what_the_api_refuses_is_said_and_changes_nothing(browser: Browser, stack: Stack) -> None:
+    unlocked(browser, stack)
+    browser.type("#new-name", "wrong")
+    browser.type("#new-models", "nowhere")
+    browser.click("#keys-new button")
+    browser.until("document.querySelector('#keys-wrong').textContent.includes('is not a model')")
+    assert browser.run("document.querySelector('#secret-card').hidden")
+    assert browser.run("document.querySelector('#new-name').value") == "wrong"
+
+
+def test_many_keys_come_in_pages(browser: Browser, stack: Stack) -> None:
+    headers = {"authorization": f"Bearer {ROOT}"}
+    with httpx.Client(base_url=stack.admin_url + "/admin/v1", headers=headers) as api:
+        for number in range(60):
+            assert api.post("/keys", json={"name": f"p{number:02}", "team": "red"}).status_code == 201
+    unlocked(browser, stack, RED)
+    browser.until("document.querySelectorAll('#keys-table tbody tr').length === 50")
+    browser.click("#keys-more")
+    browser.until("document.querySelectorAll('#keys-table tbody tr').length === 60")
+    assert browser.run("document.querySelector('#keys-more').hidden")
+    assert names(browser, "keys-table")[-1] == "p59"
+
+
+def test_an_admins_key_is_asked_for_and_kept_nowhere(browser: Browser, stack: Stack) -> None:
+    opened(browser, stack)
+    browser.type("#admin-key", "dgm_wrong")
+    browser.click("#admin-form button")
+    browser.until("document.querySelector('#keys-wrong').textContent")
+    assert browser.text("#keys-wrong") == "the key is not that of an admin"
+    assert browser.run("document.querySelector('#keys-open').hidden")
+    browser.type("#admin-key", CONSOLE_KEY)  # the console's key opens no keys
+    browser.click("#admin-form button")
+    browser.until("!document.querySelector('#admin-form button').disabled")
+    assert browser.run("document.querySelector('#keys-open').hidden")
+    browser.type("#admin-key", ROOT)
+    browser.click("#admin-form button")
+    browser.until("!document.querySelector('#keys-open').hidden")
+    assert ROOT not in browser.run("JSON.stringify({...sessionStorage, ...localStorage}) + document.cookie")
+    assert ROOT not in browser.run("document.documentElement.outerHTML")
+    browser.click("#admin-forget")
+    assert browser.run("document.querySelectorAll('#keys-table tbody tr').length") >= 0
+    assert browser.run("document.querySelector('#keys-open').hidden")
+    assert quiet(browser)
+
+
+def test_a_gateway_without_them_shows_neither(browser: Browser, tmp_path: Path) -> None:
+    with Stack(config={"metrics": {"listen": "127.0.0.1:9090"}, "console": {"enabled": True}}) as plain:
+        browser.open(plain.admin_url + "/console")
+        browser.until("document.querySelector('#dialect').options.length")
+        for name in ("spend", "keys"):
+            assert browser.run(
+                f"document.querySelector('#{name}').hidden && document.querySelector('#to-{name}').hidden"
+            )
+    assert browser.faults == []
