@@ -29,7 +29,10 @@ UNWANTED = ("torchvision", "torchaudio", "torchcodec")
 # The gateway's peers in `make bench-peers`.
 PEERS = ("litellm", "vllm-router", "sglang-router")
 # The client libraries of `make test-clients`, in as few environments as can be resolved.
-CLIENTS = ("python", "azure", "sagemaker2", "sagemaker3", "agents")
+CLIENTS = ("python", "azure", "sagemaker2", "sagemaker3", "agents", "aider", "crewai")
+# What is not imported for what is tried, and large: CrewAI's memory (half of 1 GB) and package manager, and what aider
+# draws its map of a repository with, but not for models that it does not know.
+NOT_TRIED = {"aider": ("scipy",), "crewai": ("kubernetes", "lancedb", "onnxruntime", "pyarrow", "uv")}
 
 
 def compile_lock(inputs: list[str], name: str, *options: str, where: tuple[str, ...] = EVERYWHERE) -> None:
@@ -62,16 +65,23 @@ def main() -> None:
     compile_lock(extras["kv-events"], "kv-events", *constraints, *upgrade)
     together = [*constraints, "--constraint", str(LOCKS / "tracing.txt"), "--constraint", str(LOCKS / "kv-events.txt")]
     compile_lock((LOCKS / "dev.in").read_text().splitlines(), "dev", *together, *upgrade)
-    for name in ("friendli", "plots", "sbom", *(f"clients-{group}" for group in CLIENTS)):
+    for name in ("friendli", "plots", "sbom"):
         compile_lock((LOCKS / f"{name}.in").read_text().splitlines(), name, *upgrade)
+    for group in CLIENTS:
+        name, out = f"clients-{group}", without(*NOT_TRIED.get(group, ()))
+        compile_lock((LOCKS / f"{name}.in").read_text().splitlines(), name, *out, *upgrade)
     for peer in PEERS:
         name = f"peer-{peer}"
         compile_lock((LOCKS / f"{name}.in").read_text().splitlines(), name, *upgrade, where=ONE_PLATFORM)
     engine = [*(LOCKS / "vllm.in").read_text().splitlines(), *project["project"]["dependencies"]]
     engine += project["build-system"]["requires"]
-    options = [word for name in UNWANTED for word in ("--no-emit-package", name)]
-    options += ["--no-emit-find-links", *_places()]
+    options = [*without(*UNWANTED), "--no-emit-find-links", *_places()]
     compile_lock(engine, "vllm", *constraints[2:], *options, *upgrade, where=ONE_PLATFORM)
+
+
+def without(*packages: str) -> list[str]:
+    """The options that leave packages out of a lock."""
+    return [word for name in packages for word in ("--no-emit-package", name)]
 
 
 def _places() -> list[str]:

@@ -46,6 +46,9 @@ CLIENTS: Mapping[str, Client] = {
         '{name: dragoman, version: 1.0.0, schema: v1, models: [{name: smollm2, model: smollm2, provider: openai, apiBase: "http://127.0.0.1:8080/v1", apiKey: none, capabilities: [tool_use]}]}',
     ),
     "cline": Client("Cline", "cline auth openai -b http://127.0.0.1:8080/v1 -k none -m smollm2"),
+    "aider": Client(
+        "aider", "OPENAI_API_BASE=http://127.0.0.1:8080/v1 OPENAI_API_KEY=none aider --model openai/smollm2"
+    ),
     "gemini-cli": Client(
         "Gemini CLI", "GOOGLE_GEMINI_BASE_URL=http://127.0.0.1:8080 GEMINI_API_KEY=none gemini -m smollm2"
     ),
@@ -72,6 +75,10 @@ CLIENTS: Mapping[str, Client] = {
         "AI SDK, Anthropic (Node)",
         'createAnthropic({ baseURL: "http://127.0.0.1:8080/v1", apiKey: "none" })("smollm2")',
     ),
+    "claude-agent-sdk": Client(
+        "Claude Agent SDK",
+        'ClaudeAgentOptions(model="smollm2", env={"ANTHROPIC_BASE_URL": "http://127.0.0.1:8080", "ANTHROPIC_AUTH_TOKEN": "none"})',
+    ),
     "openai-python": Client("OpenAI, Responses", 'OpenAI(base_url="http://127.0.0.1:8080/v1", api_key="none")'),
     "openai-node": Client(
         "OpenAI, Responses (Node)", 'new OpenAI({ baseURL: "http://127.0.0.1:8080/v1", apiKey: "none" })'
@@ -79,6 +86,10 @@ CLIENTS: Mapping[str, Client] = {
     "openai-agents-sdk": Client(
         "OpenAI Agents SDK",
         'RunConfig(model="smollm2", model_provider=OpenAIProvider(base_url="http://127.0.0.1:8080/v1", api_key="none"), tracing_disabled=True)',
+    ),
+    "openai-agents-node": Client(
+        "OpenAI Agents SDK (Node)",
+        'new Runner({ model: "smollm2", modelProvider: new OpenAIProvider({ baseURL: "http://127.0.0.1:8080/v1", apiKey: "none" }), tracingDisabled: true })',
     ),
     "langchain-responses": Client(
         "LangChain, Responses",
@@ -108,6 +119,22 @@ CLIENTS: Mapping[str, Client] = {
     "text-generation": Client(
         "text-generation", 'Client("http://127.0.0.1:8080/tgi", headers={"Authorization": "Bearer none"})'
     ),
+    "langgraph": Client(
+        "LangGraph", 'ChatOpenAI(base_url="http://127.0.0.1:8080/v1", api_key="none", model="smollm2")'
+    ),
+    "crewai": Client(
+        "CrewAI", 'LLM(model="smollm2", provider="openai", base_url="http://127.0.0.1:8080/v1", api_key="none")'
+    ),
+    "haystack": Client(
+        "Haystack",
+        'OpenAIChatGenerator(api_base_url="http://127.0.0.1:8080/v1", api_key=Secret.from_token("none"), model="smollm2")',
+    ),
+    "semantic-kernel": Client(
+        "Semantic Kernel",
+        'OpenAIChatCompletion("smollm2", async_client=AsyncOpenAI(base_url="http://127.0.0.1:8080/v1", api_key="none"))',
+    ),
+    "dspy": Client("DSPy", 'dspy.LM("openai/smollm2", api_base="http://127.0.0.1:8080/v1", api_key="none")'),
+    "mistral": Client("Mistral", 'Mistral(server_url="http://127.0.0.1:8080", api_key="none")'),
     "cohere": Client("Cohere", 'ClientV2(base_url="http://127.0.0.1:8080", api_key="none")'),
 }
 # Client -> what tells it the model's context, in tokens.

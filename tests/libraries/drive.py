@@ -8,6 +8,7 @@ A driver is a module in drivers/ with
     streamed(client, model, prompt) the pieces of a streamed one; absent where the library has no streams
     tools(client, model, prompt, look)  the last text of a conversation in which the model calls `look`; absent where
                                     the library has no tools, or they are not tried
+    LOOK                            the name by which the library offers that tool; absent: look
 
 Outcomes: {"whole": text, "streamed": pieces or null, "unknown": error, "cut": error or null, "strayed": addresses}.
 An error is {"raised": names of its class and of those it is derived from, nearest first, or [] if there was none,
@@ -81,7 +82,7 @@ def applied(line: str, url: str, model: str, key: str, names: Mapping[str, Any])
     """What a line of configuration makes, with this address, model and key instead of those of `make run`."""
     # Ollama's clients take their key from the environment.
     os.environ["OLLAMA_API_KEY"] = key
-    told = line.replace(ADDRESS, url).replace(f'"{MODEL}"', json.dumps(model))
+    told = line.replace(ADDRESS, url).replace(f'{MODEL}"', f'{model}"')
     return eval(re.sub(r"\bnone\b", key, told), dict(names))
 
 
@@ -102,7 +103,7 @@ def tried_further(driver: Any, given: Mapping[str, Any], url: str) -> dict[str, 
             seen.append(at)
             return f"seen {at}"
 
-        calls = [{"name": "look", "arguments": {"at": at}} for at in AT]
+        calls = [{"name": getattr(driver, "LOOK", "look"), "arguments": {"at": at}} for at in AT]
         rounds = [{"text": "Let me look.", "tool_calls": calls}, {"text": TEXT}]
         found["tools"] = [seen, driver.tools(client, "m", f"Go on. {script(rounds=rounds)}", look)]
     ask = getattr(driver, "streamed", driver.whole)
@@ -115,6 +116,9 @@ def tried_further(driver: Any, given: Mapping[str, Any], url: str) -> dict[str, 
 
 
 def main(name: str, url: str, more: str = "{}") -> None:
+    """The last line of stdout is the outcomes; what a library prints goes to stderr."""
+    told = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
     sys.addaudithook(watch)
     sys.path.insert(0, str(Path(__file__).with_name("drivers")))
     driver: Any = importlib.import_module(name)
@@ -127,7 +131,7 @@ def main(name: str, url: str, more: str = "{}") -> None:
 
     if "prompt" in given:
         pieces = list(itertools.islice(driver.streamed(connect(MODEL), MODEL, given["prompt"]), MOST))
-        print(json.dumps({"streamed": pieces, "strayed": strayed}))
+        print(json.dumps({"streamed": pieces, "strayed": strayed}), file=told, flush=True)
         return
     client = connect("m")
     streamed = getattr(driver, "streamed", None)
@@ -139,7 +143,7 @@ def main(name: str, url: str, more: str = "{}") -> None:
     outcome["unknown"] = failed(lambda: driver.whole(connect("nobody"), "nobody", script(text=TEXT)))
     if given:
         outcome |= tried_further(driver, given, url)
-    print(json.dumps({**outcome, "strayed": strayed}))
+    print(json.dumps({**outcome, "strayed": strayed}), file=told, flush=True)
 
 
 if __name__ == "__main__":

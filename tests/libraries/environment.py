@@ -21,6 +21,8 @@ SETTINGS = {
     "AWS_DEFAULT_REGION": "eu-central-1",
     "AWS_REGION": "eu-central-1",
     "AWS_EC2_METADATA_DISABLED": "true",
+    "CREWAI_DISABLE_TELEMETRY": "true",
+    "CREWAI_DISABLE_VERSION_CHECK": "true",
     "DO_NOT_TRACK": "1",
     "X_FRIENDLI_TEAM": "any",
     "HAYSTACK_TELEMETRY_ENABLED": "False",

@@ -13,7 +13,7 @@ from msgspec import Struct
 ROOT = Path(__file__).resolve().parents[2]
 DRIVERS = Path(__file__).parent / "drivers"
 NODE = "node"
-GROUPS = ("python", "azure", "sagemaker2", "sagemaker3", "agents")
+GROUPS = ("python", "azure", "sagemaker2", "sagemaker3", "agents", "crewai")
 # Environment -> its lock.
 LOCKS = {
     ".venv": "dev",
@@ -23,7 +23,7 @@ LOCKS = {
 
 
 class Further(Struct, frozen=True):
-    """A library of the table of docs/clients.md, which `make test-agents` drives, too.
+    """What is tried with a library of the table of docs/clients.md.
 
     before   the class of the error for a stream whose worker fails before it
     expired  the class of the error for an expired key
@@ -70,9 +70,13 @@ def version(library: Library) -> str:
     if library.environment == NODE:
         node = json.loads((Path(__file__).parent / "node" / "package-lock.json").read_text())
         return str(node["packages"][f"node_modules/{library.package}"]["version"])
-    lock = (ROOT / "requirements" / f"{LOCKS[library.environment]}.txt").read_text()
-    locked: dict[str, str] = dict(re.findall(r"^([a-z0-9-]+)==([^ ;]+)", lock, re.MULTILINE))
-    return locked[library.package]
+    return locked(LOCKS[library.environment])[library.package]
+
+
+def locked(name: str) -> dict[str, str]:
+    """Package -> its version in a lock of requirements/."""
+    lock = (ROOT / "requirements" / f"{name}.txt").read_text()
+    return dict(re.findall(r"^([a-z0-9-]+)==([^ ;]+)", lock, re.MULTILINE))
 
 
 LIBRARIES: tuple[Library, ...] = msgspec.convert(
@@ -80,3 +84,5 @@ LIBRARIES: tuple[Library, ...] = msgspec.convert(
 )
 TABLE = tuple(one for one in LIBRARIES if one.further is not None)
 """Those of the table of docs/clients.md."""
+BUILT_FOR_AGENTS = (".venv", NODE, ".venv-clients-agents")
+"""Environments of `make test-agents`; others are built by `make test-clients` alone."""

@@ -6,7 +6,16 @@ import re
 
 from tests.libraries.library import ROOT
 
-AGENTS = ("Claude Code", "Codex", "Gemini CLI", "opencode", "Qwen Code", "Continue, in its config.yaml", "Cline")
+AGENTS = (
+    "Claude Code",
+    "Codex",
+    "Gemini CLI",
+    "opencode",
+    "Qwen Code",
+    "Continue, in its config.yaml",
+    "Cline",
+    "aider",
+)
 """Agents of the command line, which tests/agents runs."""
 VARIABLES = ("any that reads OpenAI's variable", "any that reads Azure OpenAI's", "any that reads Ollama's")
 """Environment variables, by which tests/contract/test_variables.py runs clients."""

@@ -73,14 +73,15 @@ HEAD = """# Client libraries
 
 <!-- Made by `make docs` from tests/libraries. Do not edit. -->
 
-Every library below was run against the gateway, unmodified and at this version, by `make test-clients`: a
-whole chat, a streamed one, a model that does not exist, and a stream whose worker breaks off. Two columns name the
-library's error. A `-` there says that its streams were not run, or that it names no model. The lines are for
-`make run`; with keys, put yours for `none`. AWS's libraries also want a region and credentials, which may be anything
-unless the gateway checks them ([keys](keys.md)). Those of the [table of clients](clients.md#every-clients-one-line) are
-[tried further](#tried-further), by `make test-agents`, as are [Claude Code](dialects/anthropic.md) and
-[Codex](dialects/responses.md#codex). The small model calls no tools and ranks nothing: it answers these two when they
-offer none, and Cohere's rankings are tried with a simulated worker alone.
+Every library below was run against the gateway, unmodified and at this version, by `make test-clients` or
+`make test-agents`: a whole chat, a streamed one, a model that does not exist, and a stream whose worker breaks off. Two
+columns name the library's error. A `-` there says that its streams were not run, or that it names no model. The lines
+are for `make run`; with keys, put yours for `none`. AWS's libraries also want a region and credentials, which may be
+anything unless the gateway checks them ([keys](keys.md)). Those of the [table of
+clients](clients.md#every-clients-one-line) are [tried further](#tried-further), most by `make test-agents`, as are
+[Claude Code](dialects/anthropic.md) and [Codex](dialects/responses.md#codex). The small model calls no tools and
+ranks nothing: it answers these two when they offer none, and Cohere's rankings are tried with a simulated worker
+alone.
 
 For all of them: there are no images and no speech.
 
@@ -105,6 +106,7 @@ TAIL = """
 | library | why |
 |---|---|
 | sagemaker 3, the whole package | it trains and deploys; sagemaker-core, its part that calls endpoints, is above |
+| goose | no registry has a package of its agent: its makers' installer fetches a binary |
 """
 
 

@@ -1,9 +1,9 @@
-"""Client libraries against a gateway with a simulated worker: what they return and raise (`make test-clients`; those of
-the table of docs/clients.md also `make test-agents`)."""
+"""Client libraries against a gateway with a simulated worker: what they return and raise (`make test-clients`; most of
+those of the table of docs/clients.md `make test-agents`)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from tests.harness import Stack
 from tests.libraries.conftest import Keyed
 from tests.libraries.drive import AT, TEXT
 from tests.libraries.environment import drive, ready
-from tests.libraries.library import LIBRARIES, TABLE, Library, version
+from tests.libraries.library import BUILT_FOR_AGENTS, LIBRARIES, TABLE, Library, version
 from tests.libraries.readme import readme_lines
 
 pytestmark = pytest.mark.libraries
@@ -31,8 +31,16 @@ def name_of(error: dict[str, Any]) -> str:
     return str(error["raised"][0]).rpartition(".")[2] if error["raised"] else ""
 
 
-def rows(libraries: tuple[Library, ...], *marks: pytest.MarkDecorator) -> list[Any]:
-    return [pytest.param(one, id=f"{one.environment}-{one.driver}", marks=marks) for one in libraries]
+def rows(libraries: Iterable[Library]) -> list[Any]:
+    """`make test-agents` runs those of the table whose environment it builds, and `make test-clients` the others."""
+    return [
+        pytest.param(
+            one,
+            id=f"{one.environment}-{one.driver}",
+            marks=pytest.mark.agents if one in TABLE and one.environment in BUILT_FOR_AGENTS else (),
+        )
+        for one in libraries
+    ]
 
 
 def check(library: Library, told: dict[str, Any]) -> None:
@@ -47,18 +55,18 @@ def check(library: Library, told: dict[str, Any]) -> None:
     assert told["strayed"] == [], "it left this machine"
 
 
-@pytest.mark.parametrize("library", rows(tuple(one for one in LIBRARIES if one.further is None)))
+@pytest.mark.parametrize("library", rows(one for one in LIBRARIES if one.further is None))
 def test_a_library(library: Library, stack: Stack, tmp_path: Path) -> None:
     assert ready(library), "make test-clients"
     check(library, drive(library, stack.url, tmp_path))
 
 
-@pytest.mark.parametrize("library", rows(TABLE, pytest.mark.agents))
+@pytest.mark.parametrize("library", rows(TABLE))
 def test_a_library_with_the_line_of_the_readme(
     library: Library, keyed: Keyed, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     """Also with tools, a worker that fails before the stream, a limit, and an expired key."""
-    assert ready(library), "make test-agents"
+    assert ready(library), "make test-clients"
     further = library.further
     assert further is not None
     given = {"line": readme_lines()[library.name], "keys": keyed.keys}
@@ -74,7 +82,7 @@ def test_a_library_with_the_line_of_the_readme(
     record_property("client", f"{library.name} {version(library)}")
 
 
-@pytest.mark.parametrize("library", rows(tuple(one for one in TABLE if one.cut), pytest.mark.agents))
+@pytest.mark.parametrize("library", rows(one for one in TABLE if one.cut))
 def test_a_real_answer(
     library: Library, gateway: str, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:

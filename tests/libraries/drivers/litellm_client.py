@@ -1,22 +1,15 @@
-"""LiteLLM as a client."""
+"""LiteLLM as a client: its route `openai/`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
 from litellm import completion
+from litellm_completion import streamed, whole
+
+__all__ = ["connect", "streamed", "whole"]
 
 
 def connect(url: str, model: str) -> Any:
     return partial(completion, model=f"openai/{model}", api_base=f"{url}/v1", api_key="none")
-
-
-def whole(client: Any, model: str, prompt: str) -> Any:
-    return client(messages=[{"role": "user", "content": prompt}]).choices[0].message.content
-
-
-def streamed(client: Any, model: str, prompt: str) -> Iterator[str]:
-    for chunk in client(messages=[{"role": "user", "content": prompt}], stream=True):
-        yield chunk.choices[0].delta.content or ""
