@@ -47,9 +47,9 @@ class Outgoing:
         self._counting: Ask[TokenCount] | None = None
         self._context = context
 
-    def write(self, op: Op, estimate: Callable[[Op], int]) -> tuple[str, ...]:
+    def write(self, op: Op, estimate: Callable[[Op], int], grown: bool = False) -> tuple[str, ...]:
         """Writes the request for `op`. Returns the names of what the model's context does not allow, as far as that is
-        known before a worker is asked. estimate: tokens of a prompt.
+        known before a worker is asked. estimate: tokens of a prompt; grown: more was added to it here.
 
         Raises GatewayError(UNSUPPORTED) for what these workers cannot do, if the model does not offer this operation,
         and if its workers cannot count a prompt whose length must be known."""
@@ -63,7 +63,8 @@ class Outgoing:
         self._check_path(self.request)
         if type(op) is Chat and not op.fit_output:
             return ()
-        guess = estimate(op) if type(op) is Chat else 0
+        self._guess = guess = estimate(op) if type(op) is Chat else 0
+        self._grown = grown
         counting = self._counting = totals.length_request(op, served.backend, served.can, guess)
         if counting is not None and isinstance(op, Chat) and not self._may_call(counting.request):
             counting = None  # the estimate has to do
@@ -72,7 +73,7 @@ class Outgoing:
             self.unmeasured = True
             self._address(counting.request)
             return ()
-        cut = totals.apply_estimate(op, guess, served.can)
+        cut = totals.apply_estimate(op, guess, served.can, grown)
         if cut:
             self._write(op)
         return cut
@@ -91,9 +92,10 @@ class Outgoing:
         except GatewayError as error:
             if error.kind is not Kind.UNSUPPORTED or not isinstance(op, Chat):
                 raise
-            self.unmeasured = False  # this worker cannot count: it checks itself whether the prompt fits
-            return ()
-        cut = totals.apply_prompt_length(op, length, served.can)
+            # This worker cannot count: it checks itself whether a client's prompt fits.
+            cut = totals.apply_estimate(op, self._guess, served.can, True) if self._grown else ()
+        else:
+            cut = totals.apply_prompt_length(op, length, served.can)
         self.unmeasured = False
         await offload(self._write, op, share=self.share) if self.share is not None else self._write(op)
         return cut

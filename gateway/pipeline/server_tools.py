@@ -8,6 +8,7 @@ bill are those of the one request of the client.
 from __future__ import annotations
 
 import secrets
+from functools import partial
 from typing import cast
 
 from msgspec import UNSET
@@ -125,16 +126,13 @@ class RoundAttempts(Attempts):
         """Writes the request for the next round."""
         call, rounds = self._call, self._rounds
         runtime, served, share, before = call.runtime, call.served, call.share, call.routing
-        rounds.go_on()
+        rounds.go_on(runtime.estimate, served.can.max_context)
         call.op = op = rounds.op
         deadlines = call.outgoing.deadlines
         call.outgoing = outgoing = Outgoing(served, call.record.id, share, call.context)
         outgoing.deadlines = deadlines
-        cut = (
-            await offload(outgoing.write, op, runtime.estimate, share=share)
-            if share
-            else outgoing.write(op, runtime.estimate)
-        )
+        write = partial(outgoing.write, op, lambda _: rounds.prompt, grown=True)
+        cut = await offload(write, share=share) if share else write()
         if cut:
             call.reply.name_left_out(cut)
         describe, headers = served.pool.routing, call.reply.request.headers

@@ -7,7 +7,7 @@ the calls of the tools. The model's own calls of them are kept from the client's
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, assert_never
 
 import msgspec
@@ -21,6 +21,7 @@ from gateway.core.messages import (
     Citation,
     KindOfServerTool,
     Message,
+    Op,
     Page,
     Part,
     ServerCall,
@@ -57,6 +58,7 @@ class Rounds:
     ending   the events by which the round would have ended the reply
     shown    something of the round may have reached the client's stream
     usage    of all rounds that have ended, `count` of them
+    prompt   tokens of the next round's prompt: counted by the worker as far as it has read them, else an estimate
     begin, next_index  numbers of the first part of this round, and of the first that follows what came of it
     """
 
@@ -67,7 +69,8 @@ class Rounds:
         self.over = self.shown = False
         self.ending: list[Event] = []
         self.usage: Usage | None = None
-        self.count = self.begin = self.next_index = 0
+        self.count = self.begin = self.next_index = self.prompt = 0
+        self._tokens: int | None = None
         self.tools = {tool.name: tool for tool in op.server_tools if tool.name in offered}
         self._left = {
             name: most[tool.kind] if tool.most is None else max(0, min(tool.most, most[tool.kind]))
@@ -87,6 +90,7 @@ class Rounds:
     def end_round(self, parts: Sequence[ReplyPart], cut: bool, usage: Usage | None) -> None:
         """A round has ended. cut: by its limit of tokens, so that its last call may not be whole."""
         self.usage = joined(self.usage, usage)
+        self._tokens = None if usage is None or usage.input is None else usage.input + (usage.output or 0)
         self.count += 1
         self.begin = self.next_index
         self._rounds_left -= 1
@@ -128,13 +132,24 @@ class Rounds:
             for part in message.parts
         )
 
-    def go_on(self) -> None:
-        """The pending calls have run: `op` asks for the next round."""
+    def go_on(self, estimate: Callable[[Op], int], context: int | None) -> None:
+        """The pending calls have run: `op` asks for the next round, and `prompt` is its length in tokens. Results that
+        leave no room for the answer in the model's `context` are shortened. estimate: tokens of a prompt."""
         op, most = self.op, self._most_output
         if most is not None and self.usage is not None:
             most = max(1, most - (self.usage.output or 0))
         calls = [ToolCall(made.id, made.call.tool.name, made.text) for made in self._made]
-        told = [Message("tool", (Text(_told(made.call)),), call_id=made.id) for made in self._made]
+        told = self._results()
+        before = self._tokens if self._tokens is not None else estimate(op)
+        added = estimate(Chat(model=op.model, messages=told))
+        if context is not None:
+            # The answer may have the client's bound, but at most half of what is left.
+            left = max(0, context - before)
+            room = left - min(left // 2, left if most is None else most)
+            if added > room:
+                told = self._results(room / added)
+                added = estimate(Chat(model=op.model, messages=told))
+        self.prompt = before + added
         for made in self._made:
             self._pages.update((page.url, page) for page in made.call.pages)
         # A tool that may not be called any more is offered as before: a prompt that begins alike is cached.
@@ -146,6 +161,10 @@ class Rounds:
             tool_choice=None if op.tool_choice is None else "auto",
         )
         self.pending, self._made, self._said, self.ending, self.shown = [], [], [], [], False
+
+    def _results(self, share: float = 1) -> tuple[Message, ...]:
+        """The calls' results for the model, with this share of each page's text."""
+        return tuple(Message("tool", (Text(_told(made.call, share)),), call_id=made.id) for made in self._made)
 
     # -- what the client gets ---------------------------------------------------------------------------------------
 
@@ -173,13 +192,16 @@ def _part(part: ReplyPart) -> Part:
     return Thinking(part.text) if part.kind == "thinking" else Text(part.text)
 
 
-def _told(call: ServerCall) -> str:
-    """The result of a call, for the model."""
+def _told(call: ServerCall, share: float) -> str:
+    """The result of a call, for the model, with this share of each page's text."""
     if call.error is not None:
         return f"Error: {call.error}"
     if not call.pages:
         return "Nothing was found."
-    pages = "\n\n".join(f"{page.title}\n{page.url}\n{page.text}".strip() for page in call.pages)
+    texts = [page.text if share == 1 else page.text[: int(len(page.text) * share)] for page in call.pages]
+    pages = "\n\n".join(
+        f"{page.title}\n{page.url}\n{text}".strip() for page, text in zip(call.pages, texts, strict=True)
+    )
     return f"{pages}\n\n{_CITE}"
 
 

@@ -71,11 +71,14 @@ def apply_prompt_length(op: Generate, prompt: int, can: Capabilities | None = No
     return ()
 
 
-def apply_estimate(op: Op, estimate: int, can: Capabilities) -> tuple[str, ...]:
+def apply_estimate(op: Op, estimate: int, can: Capabilities, grown: bool = False) -> tuple[str, ...]:
     """Cuts the output of a chat that exceeds the whole context by itself to what a prompt of about `estimate` tokens
-    leaves. For workers that cannot count tokens. Returns the names of parameters that were cut."""
+    leaves; that of a prompt that has `grown` here, of whose length its client knows nothing, also if both together
+    exceed it. For workers that cannot count tokens. Returns the names of parameters that were cut."""
     context = can.max_context
-    if context is None or not isinstance(op, Chat) or not op.fit_output or (op.max_output or 0) < context:
+    if context is None or not isinstance(op, Chat) or not op.fit_output:
+        return ()
+    if not grown and (op.max_output or 0) < context:
         return ()
     return _fit(op, min(estimate, context - 1), can)
 

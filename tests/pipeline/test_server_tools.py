@@ -255,6 +255,31 @@ def test_tokens_of_all_rounds_count_on_the_clients_bound(stack: Stack) -> None:
     assert message["usage"]["output_tokens"] <= 40
 
 
+@pytest.mark.parametrize("backend", ["openai", "vllm"])
+@pytest.mark.parametrize("most", [300, 100_000])
+@pytest.mark.parametrize("stream", [False, True])
+def test_results_and_answer_share_what_the_context_leaves(service: Web, backend: str, most: int, stream: bool) -> None:
+    """Also of a worker that cannot count tokens and refuses what does not fit: the client's prompt did."""
+    service.answers["/page"] = (200, "text/plain", b"word " * 8000)
+    worker = {"max_model_len": 4000, "strict_context": True}
+    model = {"m": {"backend": backend, "max_context": 4000}}
+    body = asked({"tool_calls": [call("web_fetch", url=f"{service.url}/page")]}, {"text": "It is so."})
+    body["messages"][0]["content"] = f"See {service.url}/page {body['messages'][0]['content']}"
+    with Stack((worker,), {**tools(service), "models": model}) as stack:
+        if backend == "vllm":
+            stack.sim.fault("status:404", path="/tokenize")
+        message = post(stack, {**body, "max_tokens": most}, stream=stream)
+        bodies = [json.loads(entry.body) for entry in stack.sim.ledger.entries if entry.generation]
+        records = stack.records()
+    assert message["content"][-1]["text"] == "It is so."
+    assert message["stop_reason"] == "end_turn"
+    result = bodies[1]["messages"][-1]["content"]
+    assert 2000 < len(result) < 16_000, "shortened, but not to nothing"
+    assert "Name the URL" in result
+    assert bodies[1]["max_tokens"] >= min(most - 100, 1000)
+    assert [record["outcome"] for record in records] == ["ok"]
+
+
 def test_a_forced_choice_holds_for_the_first_round(stack: Stack) -> None:
     body = asked(
         {"tool_calls": [call("web_search", query="a")]},
