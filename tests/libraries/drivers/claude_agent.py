@@ -42,7 +42,7 @@ def streamed(client: Any, model: str, prompt: str) -> Iterator[str]:
 
 
 def tools(client: Any, model: str, prompt: str, look: Callable[[str], str]) -> Any:
-    @tool("look", "Looks at something.", {"at": str})
+    @tool("look", "Looks at something.", {"at": str})  # type: ignore[untyped-decorator,unused-ignore]
     async def looking(arguments: dict[str, Any]) -> dict[str, Any]:
         return {"content": [{"type": "text", "text": look(arguments["at"])}]}
 
