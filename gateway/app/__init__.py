@@ -58,7 +58,8 @@ class Gateway:
         self.log = log
         self._group = group
         self.metrics = Metrics(config.metrics.genai)
-        self.process = ProcessMetrics(log)
+        self._sockets = Sockets()
+        self.process = ProcessMetrics(log, self._sockets)
         self._host = host = Host(log, self.metrics, group.count if group is not None else 1)
         log.mask = lambda text: host.known_keys.masked(text, [])
         self._lag = LoopLag(self.metrics.loop_lag, late=host.guard.late)
@@ -69,7 +70,6 @@ class Gateway:
         for collector in (self.process, DeploymentMetrics(host.deployments)):
             self.metrics.registry.register(collector)
         self._reloading = asyncio.Lock()
-        self._sockets = Sockets()
         self._console = Console(self._watched, self.metrics.registry, group)
         self._install(Deployment(config, Prepared(config), host))
 

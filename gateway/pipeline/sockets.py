@@ -287,6 +287,9 @@ class Sockets:
         self.draining = False
         self._open: set[_Session] = set()
 
+    def __len__(self) -> int:
+        return len(self._open)
+
     def opens(self, scope: Scope, connection: CountedConnection) -> tuple[SocketSession, ByteBudget] | None:
         """As `core.ports.OpensSockets`. A caller who may not have one, or is not known, gets the answer to a GET."""
         endpoint = self.endpoints.get(scope["path"])

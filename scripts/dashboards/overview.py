@@ -154,10 +154,12 @@ BOARD = Board(
         CLIENTS_THAT_LEFT,
         Panel(
             "Client connections",
-            "Connections that are open now, idle ones included, by gateway.",
+            "Connections that are open now, idle ones included, by gateway, and how many of all are web sockets.",
             "short",
-            (Query("sum by (instance) (dragoman_connections{*})", "{{instance}}"),),
-            stacked=True,
+            (
+                Query("sum by (instance) (dragoman_connections{*})", "{{instance}}"),
+                Query("sum(dragoman_sockets{*})", "web sockets"),
+            ),
         ),
         Panel(
             "Lateness of the event loop",

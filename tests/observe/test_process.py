@@ -14,15 +14,15 @@ from gateway.observe.process import LoopLag, ProcessMetrics
 
 def test_the_build_is_told_and_connections_where_somebody_serves() -> None:
     log = Log("info", True, io.BytesIO())
-    process = ProcessMetrics(log)
+    process = ProcessMetrics(log, range(2))
     build, lost = process.collect()
     assert lost.samples[0].value == 0
     (sample,) = build.samples
     assert sample.labels == {"version": version("dragoman"), "python": platform.python_version()}
     process.connections = lambda: 7
     log.lost = 3
-    _, lost, connections = process.collect()
-    assert (lost.samples[0].value, connections.samples[0].value) == (3, 7)
+    _, *others = process.collect()
+    assert [one.samples[0].value for one in others] == [3, 7, 2]
     log.close()
 
 
