@@ -30,6 +30,7 @@ OWN_OPTIONS = {
     "Relay": ("drain_s", "notice_s"),
     "CacheSalt": ("secret_env",),
     "Tracing": ("headers",),
+    "WebSearch": ("headers",),
     "Seal": ("secret_env",),
     "Model": ("backend", "workers", "discover", "api_key_file", "api_key_env", "ca_file"),
 }

@@ -24,6 +24,19 @@ def every_pod_is_fenced(among: Sequence[Object]) -> bool:
     return both and all(len(one) == 1 for one in found)
 
 
+def web(among: Sequence[Object]) -> bool:
+    """The gateway reaches its search service, public addresses of the web, and the networks that it may fetch from."""
+    pages = open_to(policy(among, "dragoman"), 80)
+    kept = [{"ipBlock": {"cidr": cidr}} for cidr in ("10.20.0.0/16", "192.0.2.7/32", "fd00::/8")]
+    return (
+        open_to(policy(among, "dragoman"), 8888) == [None]
+        and pages == open_to(policy(among, "dragoman"), 443)[-2:]
+        and {"10.0.0.0/8", "169.254.0.0/16"} < set(pages[0]["ipBlock"]["except"])
+        and pages[1:] == [{"ipBlock": {"cidr": "2000::/3"}}]
+        and {"to": kept} in policy(among, "dragoman")["egress"]
+    )
+
+
 def services(among: Sequence[Object]) -> bool:
     """A policy sees the port of a Pod: each in the Service's namespace, unless the values name those that there are."""
     rules = policy(among, "dragoman")["egress"]
@@ -96,6 +109,16 @@ ALL = (
             and components(reached_from(policy(among, "dragoman"), "http")[1:]) == ["test"]
         ),
         ((POLICY, "{{- with $policy.clients }}", "{{- with false }}"), (POLICY, "append . $tests", ".")),
+    ),
+    Property(
+        "the gateway reaches a search service and the web",
+        "everything",
+        web,
+        (
+            (POLICY, '{{- with dig "web_search"', '{{- with dig "other"'),
+            (POLICY, '{{- if hasKey $tools "web_fetch" }}', "{{- if false }}"),
+            (POLICY, '{{- with dig "allow_networks"', '{{- with dig "other"'),
+        ),
     ),
     Property(
         "without a hub no worker reaches one",

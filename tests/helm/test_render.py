@@ -177,7 +177,11 @@ def test_the_gateway_reads_its_configuration(name: str, tmp_path: Path, capsys: 
 def test_the_gateway_reads_headers_from_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The variables as the kubelet makes them of two Secrets, whatever the model is called."""
     among = objects("hatches")
-    held = {"collector": '{"authorization": "Bearer c"}', "partner": '{"x-api-key": "p"}\n'}
+    held = {
+        "collector": '{"authorization": "Bearer c"}',
+        "partner": '{"x-api-key": "p"}\n',
+        "search": '{"x-token": "s"}',
+    }
     known: dict[str, str] = {}
     for variable in container(among, "Deployment", "dragoman")["env"]:
         if "secretKeyRef" in variable.get("valueFrom", {}):
@@ -193,5 +197,7 @@ def test_the_gateway_reads_headers_from_secrets(tmp_path: Path, monkeypatch: pyt
     config = load(str(tmp_path / "gateway.yaml"), KNOWN)
     assert config.tracing is not None
     assert config.tracing.headers == {"authorization": "Bearer c"}
+    assert config.tools.web_search is not None
+    assert config.tools.web_search.headers == {"x-token": "s"}
     assert config.models["Partner/hosted-model"].headers == {"x-api-key": "p"}
     assert "Bearer c" not in chart.text("hatches")

@@ -26,6 +26,9 @@
   {{- if not (hasKey $v.gateway.secrets (base $file)) -}}{{- fail (printf "gateway.secrets: has no %s, in whose folder gateway.config names a file" (base $file)) -}}{{- end -}}
 {{- end -}}
 {{- if and $v.gateway.tracingHeadersSecret.name (not $config.tracing) -}}{{- fail "gateway.tracingHeadersSecret.name: has no effect without gateway.config.tracing" -}}{{- end -}}
+{{- $tools := default dict $config.tools -}}
+{{- if and $v.gateway.searchHeadersSecret.name (not $tools.web_search) -}}{{- fail "gateway.searchHeadersSecret.name: has no effect without gateway.config.tools.web_search" -}}{{- end -}}
+{{- if and $v.airGapped (hasKey $tools "web_fetch") -}}{{- fail "gateway.config.tools.web_fetch: contradicts airGapped: it reaches public addresses" -}}{{- end -}}
 {{- if not $v.image.repository -}}{{- fail "image.repository: name the gateway's image" -}}{{- end -}}
 {{- $external := $v.redis.external -}}
 {{- if and (include "dragoman.redisPassword" .) (not $v.redis.existingSecret) -}}
