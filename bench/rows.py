@@ -206,6 +206,8 @@ ROWS: tuple[Row, ...] = (
         limit_ratio=2,
         end=b'"finishReason":',
     ),
+    Row("cohere → vllm plain", "plain", "/v2/chat", said(model=MODEL, max_tokens=256)),
+    Row("cohere → vllm stream", "stream", "/v2/chat", said(model=MODEL, max_tokens=256, stream=True), limit_ratio=2),
     Row("rerank → vllm plain", "plain", "/v2/rerank", ranked()),
     Row("ollama (SSE) → vllm stream", "stream", "/ollama/chat/sse", said(model=MODEL), limit_ratio=2, end=b"[END]"),
 )

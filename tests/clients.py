@@ -84,7 +84,7 @@ def operation_of(op: object) -> str:
 def like_openai(dialect: str) -> bool:
     """Whether the chats of `dialect` have the members of OpenAI's."""
     names = {field.name for field in DIALECTS[dialect].fields.get("chat", ())}
-    return {"messages", "response_format"} <= names or {"messages", "temperature", "tools", "seed"} <= names
+    return {"messages", "top_p", "response_format"} <= names or {"messages", "top_p", "tools", "seed"} <= names
 
 
 def refusal(response: Response) -> bytes:

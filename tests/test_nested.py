@@ -128,11 +128,33 @@ _RESPONSE: dict[str, Any] = {
 }
 
 
+_COHERE: dict[str, Any] = {
+    "messages": [
+        {"role": "system", "content": [{"type": "text", "text": "be"}]},
+        {
+            "role": "user",
+            "content": [
+                {"type": "text", "text": "a"},
+                {"type": "image_url", "image_url": {"url": "http://x/y.png", "detail": "low"}},
+            ],
+        },
+        {"role": "assistant", "content": [{"type": "thinking", "thinking": "hm"}], "tool_calls": [_CALL]},
+        {"role": "tool", "tool_call_id": "c", "content": [{"type": "document", "document": {"data": {"a": {}}}}]},
+        {"role": "user", "content": "b"},
+    ],
+    "tools": [{"type": "function", "function": {"name": "f", "description": "d", "parameters": _SCHEMA}}],
+    "documents": [{"id": "d", "data": {"a": {}}}],
+    "response_format": {"type": "json_object", "json_schema": _SCHEMA},
+    "stream": True,
+}
+
+
 def free(dialect: str) -> set[str]:
     """`FREE` as this dialect has it: the `input` of a response is its prompt, `format` at Ollama's a schema, and Google
-    has names of its own for both."""
+    and Cohere have names of their own."""
     google = {"args", "response", "parametersJsonSchema", "responseSchema"}
     own = {"responses": FREE - {"input"}, "ollama_native": FREE | {"format"}, "gemini": FREE | google}
+    own["cohere"] = FREE | {"data", "json_schema"}
     return own.get(dialect, FREE)
 
 
@@ -147,7 +169,7 @@ _OLLAMA: dict[str, Any] = {
     "options": {"temperature": 0.5},
 }
 # Nothing behind these has a place for what their objects do not define.
-_ALWAYS_NAMED = {"anthropic", "responses", "ollama_native", "gemini"}
+_ALWAYS_NAMED = {"anthropic", "responses", "ollama_native", "gemini", "cohere"}
 _GEMINI: dict[str, Any] = {
     "systemInstruction": {"parts": [{"text": "be"}]},
     "contents": [
@@ -210,6 +232,8 @@ def rich(dialect: str, operation: str, backend: str) -> dict[str, Any]:
         return _RESPONSE
     if dialect == "gemini":
         return _GEMINI
+    if dialect == "cohere":
+        return _COHERE
     body = _CHAT if backend == "tgi" else {**_CHAT, "messages": [*_CHAT["messages"], _AUDIO]}
     if dialect == "ollama":
         image = {"role": "user", "content": "what", "images": [PNG]}

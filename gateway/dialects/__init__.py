@@ -9,6 +9,7 @@ from gateway.core.ports import Dialect, Settings
 from gateway.dialects.anthropic import Anthropic
 from gateway.dialects.azure import Azure
 from gateway.dialects.azure_openai import AzureOpenAI
+from gateway.dialects.cohere import Cohere
 from gateway.dialects.friendli import Friendli
 from gateway.dialects.gemini import Gemini
 from gateway.dialects.ollama import Ollama
@@ -32,6 +33,7 @@ REGISTRY: Mapping[str, type[Dialect]] = {
     "tgi": TGI,
     "rerank": Rerank,
     "gemini": Gemini,
+    "cohere": Cohere,
 }
 
 

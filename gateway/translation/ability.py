@@ -89,6 +89,8 @@ def _without_optional(op: Op, refusal: GatewayError) -> str:
         op.reasoning = None
     elif param == "parallel_tool_calls":
         op.parallel_tools = None
+    elif param == "tokens":
+        op.want_tokens = False
     else:
         op.sampling = replace(op.sampling, **{param: None})
     name = op.optional[param]

@@ -132,6 +132,12 @@ SPECIFIED: Mapping[tuple[str, str], tuple[str, ...]] = {
         "content", "requests", "instances", "parameters", "taskType", "title", "outputDimensionality", "autoTruncate",
         "model",
     ),
+    # The signatures of Cohere's own client, and what LangChain's and LiteLLM were seen to send.
+    ("cohere", "chat"): (
+        "model", "messages", "stream", "tools", "strict_tools", "documents", "citation_options", "response_format",
+        "safety_mode", "max_tokens", "stop_sequences", "temperature", "seed", "frequency_penalty", "presence_penalty",
+        "k", "p", "logprobs", "tool_choice", "thinking", "priority",
+    ),
     # As the same client sends it.
     ("friendli", "chat"): (
         "messages", "model", "stream", "frequency_penalty", "presence_penalty", "max_tokens", "n", "stop",

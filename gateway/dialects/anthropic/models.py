@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
-from urllib.parse import parse_qs
 
-from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import JSON_TYPE, Request, Response
 from gateway.core.messages import ListModels, ModelCard
 from gateway.dialects._shared.faults import wrong_at
+from gateway.dialects._shared.queries import query
 from gateway.wire.json import encode
 
 _USUAL, _MOST = 20, 1000
@@ -20,14 +19,11 @@ _USUAL, _MOST = 20, 1000
 def read_list(request: Request) -> ListModels:
     """Reads the query of a list: `limit` models behind `after_id`, or before `before_id`. Raises
     GatewayError(BAD_REQUEST)."""
-    try:
-        asked = parse_qs(request.query.decode("latin-1"), max_num_fields=64)
-    except ValueError:
-        raise GatewayError(Kind.BAD_REQUEST, "the query has too many fields", code="invalid_value") from None
-    text = asked.get("limit", [str(_USUAL)])[-1]
+    asked = query(request)
+    text = asked.get("limit", str(_USUAL))
     if not (text.isdecimal() and len(text) < 6 and 1 <= int(text) <= _MOST):
         raise wrong_at("limit", f"must be a number from 1 to {_MOST}")
-    after, before = (asked.get(name, [None])[-1] for name in ("after_id", "before_id"))
+    after, before = asked.get("after_id"), asked.get("before_id")
     return ListModels(write=partial(_write_page, limit=int(text), after=after, before=before))
 
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
-from urllib.parse import parse_qs
 
-from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import JSON_TYPE, Request, Response
 from gateway.core.messages import ListModels, ModelCard
-from gateway.dialects._shared.faults import wrong
+from gateway.dialects._shared.queries import query, read_page
 from gateway.wire.json import encode
 
 _USUAL, _MOST = 50, 1000
@@ -25,23 +23,10 @@ def read_list(request: Request) -> ListModels:
     if request.route == "model":
         return ListModels(write=partial(_write_one, place=place), model=request.params["model"])
     asked = query(request)
-    size = asked.get("pageSize", asked.get("page_size", str(_USUAL)))
-    first = asked.get("pageToken", asked.get("page_token", "")) or "0"
-    if not (size.isdecimal() and len(size) < 10):
-        raise wrong("pageSize", "must be a number")
-    if not (first.isdecimal() and len(first) < 10):
-        raise wrong("pageToken", "is not one of this list")
-    most = min(int(size) or _USUAL, _MOST)
-    return ListModels(write=partial(_write_page, place=place, first=int(first), most=most))
-
-
-def query(request: Request) -> dict[str, str]:
-    """The members of the query; of several with one name the last. Raises GatewayError(BAD_REQUEST)."""
-    try:
-        found = parse_qs(request.query.decode("latin-1"), max_num_fields=64)
-    except ValueError:
-        raise GatewayError(Kind.BAD_REQUEST, "the query has too many fields", code="invalid_value") from None
-    return {name: values[-1] for name, values in found.items()}
+    for name, snake in (("pageSize", "page_size"), ("pageToken", "page_token")):
+        asked.setdefault(name, asked.get(snake, ""))
+    first, most = read_page(asked, "pageSize", "pageToken", _USUAL, _MOST)
+    return ListModels(write=partial(_write_page, place=place, first=first, most=most))
 
 
 def _write_page(cards: Sequence[ModelCard], place: str | None, first: int, most: int) -> Response:

@@ -28,10 +28,10 @@ from gateway.core.sealing import Sealing
 from gateway.dialects._shared.api import Api
 from gateway.dialects._shared.faults import decoded, unsupported, wrong
 from gateway.dialects._shared.objects import members_of, take_object
+from gateway.dialects._shared.queries import query
 from gateway.dialects.gemini.conversation import Conversation, listed
 from gateway.dialects.gemini.embeddings import read_embed
 from gateway.dialects.gemini.fields import UNREAD
-from gateway.dialects.gemini.models import query
 from gateway.dialects.gemini.names import in_camel_case, read_named
 from gateway.dialects.gemini.schemas import json_schema
 from gateway.dialects.gemini.signatures import Thoughts

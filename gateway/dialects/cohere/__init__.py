@@ -1,0 +1,45 @@
+"""Cohere: its chat API, streamed and whole, and its list of models. Rankings and tokens are the dialect `rerank`.
+
+Sources: Cohere's reference; cohere 7.3 and 5.21 (`ClientV2`), langchain-cohere 0.6 and LiteLLM 1.106 as recorded
+clients (docs/dialects/cohere.md).
+"""
+
+from __future__ import annotations
+
+from gateway.core.http import HeaderTest, Request, Route
+from gateway.core.messages import ListModels, Op
+from gateway.dialects._shared.api import Api
+from gateway.dialects.cohere import models, replies
+from gateway.dialects.cohere.errors import refuse
+from gateway.dialects.cohere.fields import EXAMPLES, FIELDS
+from gateway.dialects.cohere.requests import read
+from gateway.wire.json import require_json, whole_numbers
+
+# OpenAI's list of models is at the same path.
+_OURS = HeaderTest(b"x-fern-sdk-name", b"cohere")
+
+
+class Cohere(Api):
+    """The dialect `cohere`. No passthrough lane: no backend's workers speak this wire."""
+
+    name = "cohere"
+    prefixes = ("",)
+    routes = (
+        Route("POST", "/v2/chat", "chat"),
+        Route("GET", "/v1/models", "models", when=_OURS),
+        Route("GET", "/v1/models/{model:path}", "model", when=_OURS),
+    )
+    fields, examples = FIELDS, EXAMPLES
+    lists = {"model": models.write_one}
+    refuse = staticmethod(refuse)
+    write_reply = staticmethod(replies.write)
+    writer = staticmethod(replies.StreamWriter)
+
+    @whole_numbers
+    def read(self, request: Request) -> Op | ListModels:
+        if request.route == "models":
+            return models.read_list(request)
+        if request.route in self.lists:
+            return self.listed(request)
+        require_json(request)
+        return read(request, self)
