@@ -74,7 +74,8 @@ def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
 def test_routes_lists_method_path_and_dialect(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["routes"]) == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert {len(line) for line in lines} == {3, 5}
+    assert {len(line) for line in lines} == {3, 5, 6}
+    assert ["GET", "/v1/models", "cohere", "(with", "x-fern-sdk-name:", "cohere...)"] in lines
     assert ["GET", "/v1/models", "anthropic", "(with", "anthropic-version)"] in lines
     assert ["POST", "/v1/chat/completions", "openai"] in lines
     assert ["POST", "/openai/v1/chat/completions", "openai"] in lines

@@ -115,6 +115,10 @@ CLIENTS: Mapping[str, Client] = {
         "AI SDK, Ollama (Node)",
         'createOllama({ baseURL: "http://127.0.0.1:8080/api", headers: { authorization: "Bearer none" } })("smollm2")',
     ),
+    "langchain-google": Client(
+        "LangChain, Google",
+        'ChatGoogleGenerativeAI(base_url="http://127.0.0.1:8080", api_key="none", model="smollm2")',
+    ),
     "huggingface-tgi": Client("Hugging Face, TGI", 'InferenceClient(model="http://127.0.0.1:8080/tgi", token="none")'),
     "text-generation": Client(
         "text-generation", 'Client("http://127.0.0.1:8080/tgi", headers={"Authorization": "Bearer none"})'

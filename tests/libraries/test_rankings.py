@@ -14,7 +14,7 @@ from tests.libraries.environment import SETTINGS
 from tests.libraries.library import ROOT
 
 pytestmark = pytest.mark.agents
-PYTHON = ROOT / ".venv-clients-agents" / "bin" / "python"
+PYTHON = ROOT / ".venv" / "bin" / "python"
 # What is refused -> the class, the status, and a part of what it says.
 REFUSED: dict[str, tuple[str, int, str]] = {
     "blank": ("BadRequestError", 400, "'query' must not be blank"),

@@ -21,7 +21,7 @@ LINES = {
     "gateway/config": 3680,
     "gateway/console": 1400,
     "gateway/core": 3180,
-    "gateway/dialects": 10000,
+    "gateway/dialects": 10760,
     "gateway/fleet": 5180,
     "gateway/observe": 1760,
     "gateway/pipeline": 5320,

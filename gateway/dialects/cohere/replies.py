@@ -54,7 +54,7 @@ def _logprobs(text: str, tokens: Sequence[int], raws: Sequence[Raw]) -> dict[str
 
 
 def write(reply: Reply, op: Op) -> Response:
-    """A whole reply. What the model says beside calls is its plan, as clients read it."""
+    """A whole reply. Clients read the words beside calls as the plan."""
     facts, choice = asked(op), reply.choices[0]
     _, thinking, _, calls = choice.by_kind()
     content: list[dict[str, Any]] = []
@@ -81,15 +81,14 @@ def write(reply: Reply, op: Op) -> Response:
 
 
 def _items(choice: ReplyChoice, *, quiet: bool) -> list[dict[str, Any]]:
-    """An item for each token that is shown as text or thinking."""
+    """An item for each token that is shown as text or thinking. The token that ends a reply has no id."""
     items: list[dict[str, Any]] = []
     for part in choice.parts:
         if part.kind != "tool" and not (quiet and part.kind == "thinking"):
             found = join_logprobs(part.logprobs)
-            ids = [[token] for token in part.tokens] if len(part.tokens) == len(found) else [[]] * len(found)
             items += [
-                {"text": one["token"], "token_ids": own, "logprobs": [one["logprob"]]}
-                for one, own in zip(found, ids, strict=True)
+                {"text": one["token"], "token_ids": part.tokens[at : at + 1], "logprobs": [one["logprob"]]}
+                for at, one in enumerate(found)
             ]
     return items
 

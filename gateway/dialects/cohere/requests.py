@@ -23,7 +23,7 @@ from gateway.wire.unknown import read_known
 
 _chat = Decoder(ChatBody)
 _OPTIONAL = {"top_k": "k", "tokens": "logprobs[].token_ids"}
-"""What is left out where a worker cannot do it: vLLM's name -> this API's."""
+"""Parameters that are left out where a worker cannot do them: vLLM's name -> this API's."""
 # (a thinking budget below this many tokens, its effort).
 _BUDGETS = ((4096, "low"), (16384, "medium"))
 _CHOICES: dict[str, ToolChoice] = {"REQUIRED": "required", "NONE": "none"}

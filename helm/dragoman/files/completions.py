@@ -27,7 +27,7 @@ from urllib.parse import quote
 
 QUESTION = "Name three colours."
 # The last event of a stream whose events have types. A reply that reached the cap on its tokens is whole, too.
-LAST = ("message_stop", "response.completed", "response.incomplete")
+LAST = ("message_stop", "response.completed", "response.incomplete", "message-end")
 
 
 class Wrong(Exception):
@@ -80,6 +80,8 @@ def plain(body: bytes) -> str:
         return items(reply)
     if "candidates" in reply:
         return candidates([reply])
+    if "finish_reason" in reply:
+        return blocks({**(reply.get("message") or {}), "stop_reason": reply["finish_reason"]})
     return blocks(reply)
 
 
@@ -109,7 +111,7 @@ def items(reply: dict[str, Any]) -> str:
 
 
 def blocks(reply: dict[str, Any]) -> str:
-    """The text of a plain reply made of blocks (Anthropic)."""
+    """The text of a plain reply made of blocks (Anthropic, Cohere)."""
     content = reply.get("content")
     if not isinstance(content, list) or not reply.get("stop_reason"):
         raise Wrong("the reply has no content, or no end")
@@ -135,7 +137,7 @@ def events(body: bytes) -> str:
     if frames and frames[0].startswith(b'{"candidates"'):
         return candidates([_json(frame) for frame in frames])
     if frames and b'"type"' in frames[0] and b'"choices"' not in frames[0]:
-        return typed([_json(frame) for frame in frames])
+        return typed([_json(frame) for frame in frames if frame != b"[DONE]"])
     if not frames or frames[-1] != b"[DONE]":
         raise Wrong("the stream was cut: its last event is not [DONE]")
     chunks = [_json(frame) for frame in frames[:-1]]
@@ -150,7 +152,16 @@ def typed(found: list[dict[str, Any]]) -> str:
     if found[-1].get("type") not in LAST:
         raise Wrong(f"the stream was cut: its last event is none of {', '.join(LAST)}")
     deltas = [one.get("delta") for one in found]
-    return "".join(one if isinstance(one, str) else str((one or {}).get("text") or "") for one in deltas)
+    if isinstance(deltas[-1], dict) and deltas[-1].get("error"):
+        raise Wrong(f"the stream failed: {deltas[-1]['error']!r}")
+    return "".join(one if isinstance(one, str) else _piece(one or {}) for one in deltas)
+
+
+def _piece(delta: dict[str, Any]) -> str:
+    """The text of a delta, which Cohere's have in the content of a message."""
+    content = (delta.get("message") or {}).get("content")
+    found = content if isinstance(content, dict) else delta
+    return str(found.get("text") or found.get("thinking") or "")
 
 
 def lines(body: bytes) -> str:

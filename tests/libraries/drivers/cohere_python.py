@@ -1,11 +1,14 @@
-"""The cohere package for Python. It ranks documents: the reply's text is that of the best one."""
+"""The cohere package for Python: its chats. tests/libraries/cohere_rankings.py has its rankings."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from cohere import ClientV2
+
+_LOOK = {"name": "look", "parameters": {"type": "object", "properties": {"at": {"type": "string"}}}}
 
 
 def connect(url: str, model: str) -> Any:
@@ -13,6 +16,25 @@ def connect(url: str, model: str) -> Any:
 
 
 def whole(client: Any, model: str, prompt: str) -> Any:
-    documents = [json.loads(prompt.removeprefix("sim:")).get("text", "?")]
-    reply = client.rerank(model=model, query=prompt, documents=documents, top_n=1)
-    return documents[reply.results[0].index]
+    return client.chat(model=model, messages=[{"role": "user", "content": prompt}]).message.content[0].text
+
+
+def streamed(client: Any, model: str, prompt: str) -> Iterator[str]:
+    for event in client.chat_stream(model=model, messages=[{"role": "user", "content": prompt}]):
+        if event.type == "content-delta":
+            yield event.delta.message.content.text
+
+
+def tools(client: Any, model: str, prompt: str, look: Callable[[str], str]) -> Any:
+    turns: list[Any] = [{"role": "user", "content": prompt}]
+    while True:
+        reply = client.chat(model=model, messages=turns, tools=[{"type": "function", "function": _LOOK}]).message
+        if not reply.tool_calls:
+            return reply.content[0].text
+        turns.append(reply)
+        for call in reply.tool_calls:
+            result = {
+                "type": "document",
+                "document": {"data": {"seen": look(json.loads(call.function.arguments)["at"])}},
+            }
+            turns.append({"role": "tool", "tool_call_id": call.id, "content": [result]})
