@@ -11,11 +11,11 @@ help: ## Show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 .PHONY: install
-install: .venv/locked .venv/listening .venv/installed ## Build .venv from all locks, for development and tests, with the `dragoman` command
+install: .venv/locked .venv/listening .venv/native ## Build .venv from all locks, for development and tests, with the `dragoman` command
 
 # .venv has two layers: what runs (.venv/running), and on top what develops and tests (.venv/locked). `make run` builds
 # the first one only. A layer is never changed: when its locks change, all is built from nothing. On top of both is the
-# one package of the extra kv-events (.venv/listening).
+# one package of the extra kv-events (.venv/listening), and what builds the native relay (.venv/native).
 .venv/running: $(RUN_LOCKS) scripts/venv.sh
 	@echo "Building .venv (280 MB; the first time about a minute) ..."
 	@scripts/venv.sh .venv $(RUN_LOCKS)
@@ -32,6 +32,13 @@ install: .venv/locked .venv/listening .venv/installed ## Build .venv from all lo
 .venv/installed: .venv/running pyproject.toml
 	@echo "Installing the command dragoman into .venv ..."
 	@$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+# Without a C compiler all else is installed: the last line says which it is.
+.venv/native: .venv/installed .venv/locked requirements/native.txt setup.py gateway/native/relay.pyx
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --no-deps --requirement requirements/native.txt
+	@$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
+	@$(BIN)/dragoman --version
 	@touch $@
 
 # One test client cannot share an environment with the gateway (see requirements/friendli.in).
@@ -65,6 +72,10 @@ run: .venv/installed ## Start the gateway and a small real model on this machine
 test: install .venv-friendli/locked $(NODE)/node_modules/installed $(HELM)/node_modules/installed ## Run the tests
 	$(BIN)/python -m compileall -q gateway workers
 	$(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal $(ARGS)
+
+.PHONY: fuzz
+fuzz: install ## Send hostile streams to both relays (ARGS="--seconds 600 --sanitize": with AddressSanitizer)
+	$(BIN)/python -m tests.native $(ARGS)
 
 .PHONY: coverage
 coverage: install ## Show which lines of the gateway no test runs (ARGS=tests/wire: some tests alone)

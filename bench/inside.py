@@ -60,16 +60,24 @@ limits:
   - {{name: tokens, kind: tokens, limit: 100000000000, scope: [model]}}
   - {{name: concurrency, kind: concurrency, limit: 1000000, scope: [key, model]}}
 limiter: {{store: memory}}
+relay: {{native: {native}}}
 """
 
 
 class Pipe:
     """A transport that collects what is sent in `written`."""
 
-    def __init__(self) -> None:
+    def __init__(self, protocol: asyncio.BaseProtocol) -> None:
         self.written = bytearray()
+        self.protocol = protocol
         # A real one: what asks the kernel about it is answered.
         self._socket, self._other = socket.socketpair()
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        self.protocol = protocol
+
+    def get_protocol(self) -> asyncio.BaseProtocol:
+        return self.protocol
 
     def write(self, data: bytes) -> None:
         self.written += data
@@ -148,14 +156,14 @@ class Inside:
         self._clients: list[tuple[HttpProtocol, Pipe]] = []
         for _ in range(CLIENTS):
             client = protocol(config, state, {}, loop)
-            client.connection_made(cast("asyncio.Transport", pipe := Pipe()))
+            client.connection_made(cast("asyncio.Transport", pipe := Pipe(client)))
             self._clients.append((client, pipe))
         self._workers: list[tuple[WorkerConnection, Pipe]] = []
         pooled, address = gateway.deployment.transports[MODEL], f"http://127.0.0.1:{port}"
         origin = pooled.origins[address] = Origin(pooled, address)
         for _ in range(CLIENTS):
             worker = WorkerConnection(origin)
-            worker.connection_made(cast("asyncio.Transport", pipe := Pipe()))
+            worker.connection_made(cast("asyncio.Transport", pipe := Pipe(worker)))
             worker.since = loop.time()
             origin.keep(worker)
             self._workers.append((worker, pipe))
@@ -187,9 +195,10 @@ class Inside:
 
     async def _answer(self, data: bytes, begins: bytes = b"") -> None:
         size = len(data)
-        for worker, _ in self._workers:
-            worker.get_buffer(size)[:size] = data
-            worker.buffer_updated(size)
+        for _, pipe in self._workers:
+            reader = cast(Any, pipe.protocol)  # not always the connection: see gateway/native
+            reader.get_buffer(size)[:size] = data
+            reader.buffer_updated(size)
         await self._until(self._clients)
         for _, pipe in self._clients:
             if not pipe.written.startswith(begins):
@@ -211,13 +220,14 @@ class Inside:
             pipe.abort()
 
 
-async def measure(row: Row, batches: int, seen: Sampler | None, directory: Path) -> list[float]:
-    """CPU microseconds for a request or a chunk, by batch. directory: for its files; seen: a sampler, if any."""
+async def measure(row: Row, batches: int, seen: Sampler | None, directory: Path, native: bool) -> list[float]:
+    """CPU microseconds for a request or a chunk, by batch. directory: for its files; seen: a sampler, if any; native:
+    the native relay may be used."""
     loop = asyncio.get_running_loop()
     server = await loop.create_server(lambda: Worker(loop), "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     log = Log("info", out=(directory / "log").open("wb", buffering=0))
-    gateway = Gateway(configuration(directory / "gateway.yaml", port), log)
+    gateway = Gateway(configuration(directory / "gateway.yaml", port, native), log)
     await gateway.start()
     inside = Inside(gateway, port, row)
     await inside.warm_up()
@@ -242,9 +252,11 @@ async def measure(row: Row, batches: int, seen: Sampler | None, directory: Path)
     return taken
 
 
-def configuration(place: Path, port: int) -> Config:
+def configuration(place: Path, port: int, native: bool) -> Config:
     """Keys, three limits in memory, one worker."""
-    place.write_text(CONFIG.format(digest=sha256(KEY.encode()).hexdigest(), model=MODEL, port=port))
+    place.write_text(
+        CONFIG.format(digest=sha256(KEY.encode()).hexdigest(), model=MODEL, port=port, native=str(native).lower())
+    )
     return load(place, KNOWN)
 
 
@@ -254,6 +266,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--row", default=ROWS[0].name, choices=[row.name for row in ROWS])
     parser.add_argument("--batches", type=int, default=40, help=f"each of {TURNS * CLIENTS} requests or chunks")
     parser.add_argument("--size", type=int, metavar="BYTES", help="of the request, where it is OpenAI's")
+    parser.add_argument("--python", action="store_true", help="without the native relay")
     parser.add_argument("--ledger", action="store_true", help="also say which functions take it")
     options = parser.parse_args(arguments)
     row = next(row for row in ROWS if row.name == options.row)
@@ -261,7 +274,7 @@ def main(arguments: Sequence[str]) -> int:
         row = msgspec.structs.replace(row, body=chat(row.kind == "stream", options.size))
     seen = Sampler() if options.ledger else None
     with tempfile.TemporaryDirectory() as directory:
-        taken = uvloop.run(measure(row, options.batches, seen, Path(directory)))
+        taken = uvloop.run(measure(row, options.batches, seen, Path(directory), not options.python))
     middle = statistics.median(taken)
     for name, share in seen.shares if seen is not None else ():
         if share >= LEAST_SHARE:

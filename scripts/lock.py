@@ -65,7 +65,7 @@ def main() -> None:
     compile_lock(extras["kv-events"], "kv-events", *constraints, *upgrade)
     together = [*constraints, "--constraint", str(LOCKS / "tracing.txt"), "--constraint", str(LOCKS / "kv-events.txt")]
     compile_lock((LOCKS / "dev.in").read_text().splitlines(), "dev", *together, *upgrade)
-    for name in ("friendli", "plots", "sbom"):
+    for name in ("native", "friendli", "plots", "sbom"):
         compile_lock((LOCKS / f"{name}.in").read_text().splitlines(), name, *upgrade)
     for group in CLIENTS:
         name, out = f"clients-{group}", without(*NOT_TRIED.get(group, ()))

@@ -62,8 +62,12 @@ class Stack:
     environ  the environment that the configuration may refer to
     wrap     the ASGI application as it is served, for tests of the plain ASGI path
 
+    native   the native relay may be used, if it was built: for all stacks
+
     With `metrics.listen` in the configuration the admin address is at `admin_url`, on a free port.
     """
+
+    native = True
 
     def __init__(
         self,
@@ -134,6 +138,7 @@ class Stack:
     def config(self, sections: Mapping[str, Any] | None = None) -> Config:
         """A configuration as from a file, `sections` merged over this stack's own."""
         merged: dict[str, Any] = {"listen": {"port": 0, "shed_lag_s": 0}, "health": HEALTH}
+        merged["relay"] = {"native": self.native}
         merged["models"] = {"m": {"backend": "vllm", "upstream_model": "sim", "aliases": ["alias"]}}
         if self.sims:
             merged["models"]["m"]["workers"] = [sim.url for sim in self.sims]

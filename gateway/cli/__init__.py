@@ -97,12 +97,11 @@ def parser(argv: Sequence[str]) -> argparse.ArgumentParser:
     """The parser for `argv`: every command by name and help, the one that `argv` names with its arguments."""
     import argparse
     import importlib
-    from importlib.metadata import version
 
     found = argparse.ArgumentParser(
         prog="dragoman", description="A gateway that lets any LLM client keep its own language."
     )
-    found.add_argument("--version", action="version", version=f"dragoman {version('dragoman')}")
+    found.add_argument("--version", action="version", version=_version() if "--version" in argv else "")
     commands = found.add_subparsers(title="commands", required=True, metavar="COMMAND")
     chosen = next((word for word in argv if not word.startswith("-")), None)
     for name, (text, example) in COMMANDS.items():
@@ -112,6 +111,14 @@ def parser(argv: Sequence[str]) -> argparse.ArgumentParser:
             module.options(command)
             command.set_defaults(run=module.run)
     return found
+
+
+def _version() -> str:
+    from importlib.metadata import version
+
+    from gateway.native import BUILT
+
+    return f"dragoman {version('dragoman')} (native relay: {'yes' if BUILT else 'no'})"
 
 
 def subcommand(

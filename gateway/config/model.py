@@ -255,6 +255,8 @@ class Relay(Section):
     continue_bytes: Bytes | None = Field(default=None, ge=0, le=1 << 40)
     """Most bytes held of prompts and replies of streams for `continue_streams`; a stream beyond it is not continued.
     Absent: a tenth of the memory."""
+    native: Flag = True
+    """Streams of the worker's own wire pass through the native relay, if it was built (`dragoman --version`)."""
 
 
 class Retry(Section):

@@ -39,6 +39,7 @@ class Client(ABC):
     gone            the client has left
     started         the response head is out
     reserved_bytes  what `body` reserved of the byte budget, to be released when the request is over
+    direct          the downstream whose `write` it is, if nothing lies between
     write           sends its argument, not empty, after `start`; it may be buffered until `carry`, `finish` or `cut`
     end             ends a streamed response with what was written last. Idempotent; `finish` must still follow
     """
@@ -48,6 +49,7 @@ class Client(ABC):
 
     gone = False
     started = False
+    direct: Downstream | None = None
     reserved_bytes = 0
     _headers: Headers
     _receive: Receive
@@ -242,6 +244,7 @@ class DirectClient(Client):
         self._receive = receive
         self._send = send
         self._downstream = downstream
+        self.direct = downstream
         self.write = downstream.write  # one call fewer for every chunk
         self.end = downstream.end
 

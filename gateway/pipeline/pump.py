@@ -13,6 +13,7 @@ from collections.abc import Callable
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.ports import Exchange, Lane
 from gateway.light_task import OneTimeEvent
+from gateway.native import relay_natively
 from gateway.pipeline.call import Call
 from gateway.pipeline.visit import Visit
 
@@ -77,7 +78,7 @@ class Pump:
             elif out and self._beginning:
                 self._begun()
         except Exception as error:
-            self._broken(error)
+            self.broken(error)
 
     def finished(self, error: GatewayError | None) -> None:
         lane = self.lane
@@ -86,7 +87,7 @@ class Pump:
                 try:
                     out = lane.eof()
                 except Exception as bug:
-                    self._broken(bug)
+                    self.broken(bug)
                 else:
                     if out:
                         self._write(out)
@@ -96,7 +97,7 @@ class Pump:
         if not self._closed.done():
             self._closed.set_result(None)
 
-    def _broken(self, bug: Exception) -> None:
+    def broken(self, bug: Exception) -> None:
         """Ends this reply alone with a bug of ours. If it were raised through the transport, it would count as a
         fault of the connection, and `run` would never return."""
         self.lane.error = GatewayError(Kind.INTERNAL, "the worker's answer could not be passed on")
@@ -115,6 +116,8 @@ class Pump:
         elif self.lane.produced:
             self._beginning = False
             self._call.drop_prompt()
+            if self._call.runtime.relay.native:
+                relay_natively(self._exchange, self.lane, self, self._gaps, self._write, self._reply.client.direct)
 
     def _end(self) -> None:
         if self.lane.done and self.lane.error is None:

@@ -37,14 +37,15 @@ class RequestCycle:
     more_body    the request's body is not whole yet
     started      the response head is out
     complete     the response is whole
+    pending      written, and to be sent at the end of the loop's turn. If it is empty, the native relay sets it itself
     body_bytes   bytes of the request's body that nobody has read yet
 
     The constructor's `body` is the whole body of a request of which nothing is to come.
     """
 
     __slots__ = (
-        "_arrival", "_bodiless", "_body", "_chunked", "_ended", "_left", "_news", "_pending", "_until_close",
-        "awaits_100", "client", "complete", "gone", "id", "keep_alive", "more_body", "on_gone", "on_pause", "on_resume",
+        "_arrival", "_bodiless", "_body", "_chunked", "_ended", "_left", "_news", "_until_close", "awaits_100",
+        "client", "complete", "gone", "id", "keep_alive", "more_body", "on_gone", "on_pause", "on_resume", "pending",
         "refused", "scope", "started",
     )  # fmt: skip
 
@@ -72,7 +73,7 @@ class RequestCycle:
         self._body: bytes | bytearray = bytearray() if body is None else body
         self._news = body is not None  # for `receive`: body or its end has arrived, or there is no more to wait for
         self._arrival: asyncio.Event | None = None  # made only when somebody waits: mostly all has arrived already
-        self._pending = b""  # written, and to be sent at the end of the loop's turn
+        self.pending = b""
         self._chunked = False
         self._ended = False  # complete as soon as the client has caught up
         self._bodiless = False
@@ -239,7 +240,7 @@ class RequestCycle:
         elif len(body) > _JOINED_BYTES:
             self.client.transport.writelines((head, body))
         elif self.keep_alive and self.client.loop_round.in_round:
-            self._pending = head + body
+            self.pending = head + body
             self.client.loop_round.send(self)
         else:
             self.client.transport.write(head + body)
@@ -250,12 +251,12 @@ class RequestCycle:
         the kernel's is driven out of the processor's caches by the other for each block."""
         if self.gone:
             return
-        if self._pending:
-            self._pending += b"%x\r\n%b\r\n" % (len(data), data)
-            if len(self._pending) > _MOST_PENDING_BYTES:
+        if self.pending:
+            self.pending += b"%x\r\n%b\r\n" % (len(data), data)
+            if len(self.pending) > _MOST_PENDING_BYTES:
                 self.flush()
             return
-        self._pending = b"%x\r\n%b\r\n" % (len(data), data)
+        self.pending = b"%x\r\n%b\r\n" % (len(data), data)
         self.client.loop_round.send(self)
 
     def end(self) -> None:
@@ -263,13 +264,13 @@ class RequestCycle:
         runs again."""
         if self.gone or self.complete or self._ended or self.client.transport.is_closing():
             return
-        small = len(self._pending) <= _MOST_PENDING_BYTES and not self.client.write_paused
+        small = len(self.pending) <= _MOST_PENDING_BYTES and not self.client.write_paused
         if small and self.keep_alive and self.client.loop_round.in_round:
-            if not self._pending:
+            if not self.pending:
                 self.client.loop_round.send(self)
-            self._pending += _LAST_CHUNK
+            self.pending += _LAST_CHUNK
         else:  # before a connection is closed all must be written, and only a socket can report a slow client
-            self._pending += _LAST_CHUNK
+            self.pending += _LAST_CHUNK
             self.flush()
             if self.client.write_paused:
                 self._ended = True
@@ -288,7 +289,7 @@ class RequestCycle:
             self.on_resume()
 
     def flush(self) -> None:
-        pending, self._pending = self._pending, b""
+        pending, self.pending = self.pending, b""
         if pending and not self.gone and not self.client.transport.is_closing():
             self.client.transport.write(pending)
 

@@ -163,8 +163,9 @@ class Incoming:
             return
         if self._blocks:
             sink.block(self._take())
-        # Checked again: the sink may have paused, closed, or called this method again through resume.
-        if self._sink is None or self._paused:
+        # Looked at again: the sink may have paused, closed, made way for another, or called this through resume.
+        sink = self._sink
+        if sink is None or self._paused:
             return
         if self._ended:
             self._sink = self.push = None

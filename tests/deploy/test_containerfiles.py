@@ -50,12 +50,12 @@ def test_it_lists_its_packages(name: str) -> None:
 
 def test_gateway_and_worker_are_built_alike() -> None:
     """Two files, because their bases differ: in the worker's, the base's user need not be root. A worker sends no
-    traces and reads no cache events; vLLM does the one, the gateway the other."""
+    traces, reads no cache events and relays no streams; vLLM does the one, the gateway the others."""
     gateway, worker = (
         [
-            re.sub("( -r)? requirements/(tracing|kv-events).txt", "", line)
+            re.sub("( -r)? requirements/(tracing|kv-events|native).txt", "", line)
             for line in instructions(name)
-            if line != "USER 0"
+            if line != "USER 0" and not line.startswith("RUN command -v cc")
         ]
         for name in ("gateway", "worker")
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -12,6 +13,7 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import distribution
+from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 
 import httpx
@@ -51,14 +53,42 @@ def shipped() -> set[str]:
 def test_the_wheel_holds_the_packages_and_nothing_else(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         held = {name for name in archive.namelist() if ".dist-info/" not in name}
-    assert held == shipped()
+    assert {name for name in held if not name.endswith(".so")} == shipped()
+    built = [name for name in held if name.endswith(".so")]
+    assert len(built) == (find_spec("Cython") is not None and shutil.which("cc") is not None), "the native relay"
+    assert all(name.startswith("gateway/native/relay.") for name in built)
+
+
+def test_without_what_builds_the_relay_the_wheel_holds_all_else(tmp_path: Path) -> None:
+    """A compiler that fails, as where there is none."""
+    for path in tracked("gateway", "workers", "pyproject.toml", "setup.py", "README.md", "LICENSE"):
+        copy = tmp_path / path.relative_to(ROOT)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_bytes(path.read_bytes())
+    command = [
+        sys.executable,
+        "-m",
+        "build",
+        "--no-isolation",
+        "--wheel",
+        "--outdir",
+        str(tmp_path / "dist"),
+        str(tmp_path),
+    ]
+    said = subprocess.run(
+        command, check=True, capture_output=True, timeout=120, text=True, env={**os.environ, "CC": "/absent/cc"}
+    ).stdout
+    assert said.count("built without its native relay") == 1
+    (wheel,) = (tmp_path / "dist").glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        assert {name for name in archive.namelist() if ".dist-info/" not in name} == shipped()
 
 
 def test_the_sdist_holds_the_packages_and_what_builds_them(dist: Path) -> None:
     (path,) = dist.glob("*.tar.gz")
     with tarfile.open(path) as archive:
         held = {str(PurePosixPath(*PurePosixPath(one.name).parts[1:])) for one in archive if one.isfile()}
-    assert shipped() | {"pyproject.toml", "README.md", "LICENSE"} <= held
+    assert shipped() | {"pyproject.toml", "setup.py", "README.md", "LICENSE"} <= held
     assert [name for name in held if name.startswith(("docs/", "bench/", "deploy/", "scripts/"))] == []
 
 

@@ -1,6 +1,7 @@
 """What passes through the gateway: the client's leaving, back-pressure, failures before and after the first byte.
 
-Every test runs on both client paths: the direct one and plain ASGI, which is the reference.
+Every test runs on both client paths: the direct one and plain ASGI, which is the reference; and without the native
+relay, if there is one.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import pytest
 from gateway.core.figures import Histogram
 from gateway.core.messages import Chat, Message, Op, Text
 from gateway.light_task import LightTask, LoopRound
+from gateway.native import BUILT
 from gateway.pipeline.call import Call
 from gateway.pipeline.pump import Pump
 from gateway.pipeline.visit import Visit
@@ -49,8 +51,11 @@ def plain_asgi(app: Any) -> Any:
     return wrapped
 
 
-@pytest.fixture(params=["direct", "asgi"])
-def wrap(request: pytest.FixtureRequest) -> Callable[[Any], Any]:
+@pytest.fixture(
+    params=["direct", "asgi", pytest.param("python", marks=pytest.mark.skipif(not BUILT, reason="as direct"))]
+)
+def wrap(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], Any]:
+    monkeypatch.setattr(Stack, "native", request.param != "python")
     return plain_asgi if request.param == "asgi" else lambda app: app
 
 

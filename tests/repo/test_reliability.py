@@ -14,7 +14,7 @@ ROWS = every_row()
 PAGE = (ROOT / "docs/reliability.md").read_text()
 SECTIONS = ("deadlines", "relay", "retry", "health", "breaker", "queue", "listen")
 """Every option of these is a promise."""
-NO_PROMISE = {"listen.host", "listen.port"}
+NO_PROMISE = {"listen.host", "listen.port", "relay.native"}
 _CODE = re.compile(r"`([^`]+)`")
 
 

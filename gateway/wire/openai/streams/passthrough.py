@@ -114,7 +114,13 @@ class Passthrough(Struct, frozen=True):
 
 
 class PassthroughLane:
-    """One stream. Implements core.ports.Lane."""
+    """One stream. Implements core.ports.Lane. The native relay looks at `frames`, `usual` and `text` and does what
+    `feed` does with an ordinary chunk.
+
+    frames  the framing of the worker's events
+    usual   see `_learn`
+    text    the text that the client has seen
+    """
 
     headers = sse.HEADERS
     clean_end = False
@@ -130,7 +136,7 @@ class PassthroughLane:
         self.error: GatewayError | None = None
         self.usage: Usage | None = None
         self.produced = 0
-        self._frames = sse.Reader()
+        self.frames = sse.Reader()
         self._asked = asked
         self._owner = owner
         self._seen: set[int] = set()
@@ -142,23 +148,23 @@ class PassthroughLane:
         self._late_usage: Raw | None = None
         # The chunk that ended the last choice. It is held back: the next chunk may have the fingerprint that it needs.
         self._last: _Chunk | None = None
-        self._usual: list[tuple[bytes, bytes, int, int, list[bytes], int]] = []  # see `_learn`
+        self.usual: list[tuple[bytes, bytes, int, int, list[bytes], int]] = []
         self._tries = TRIES
-        self._text = text
+        self.text = text
         # Set while another worker goes on with the reply of the first: see `splice`.
         self._seam: _Seam | None = None
 
     def feed(self, block: bytes) -> bytes:
-        if self._usual and self._frames.idle and (usual := self._ordinary(block)):
+        if self.usual and self.frames.idle and (usual := self._ordinary(block)):
             return usual
         out = []
         try:
-            for frame in self._frames.feed(block):
+            for frame in self.frames.feed(block):
                 if frame.data == b"[DONE]":
                     out.append(self._finish())
                     break
                 # Behind schedule several chunks come in one block: then, of all times, they must not cost more.
-                usual = self._ordinary(b"data: %b\n\n" % frame.data) if self._usual else b""
+                usual = self._ordinary(b"data: %b\n\n" % frame.data) if self.usual else b""
                 out.append(usual or self._read(frame.data))
         except GatewayError as error:
             self.error = error
@@ -167,7 +173,7 @@ class PassthroughLane:
 
     def _ordinary(self, event: bytes) -> bytes:
         """The bytes for the client if `event` matches a template, else b""."""
-        for before, after, start, stop, pieces, _ in self._usual:
+        for before, after, start, stop, pieces, _ in self.usual:
             if event.startswith(before) and event.endswith(after):
                 literal = event[start:stop]
                 try:
@@ -176,9 +182,9 @@ class PassthroughLane:
                     break
                 if text:
                     self.produced = count = self.produced + 1
-                    self._text.add(text)
+                    self.text.add(text)
                     if not count & FOLD_MASK or len(text) > FOLD_LENGTH:
-                        self._text.fold()
+                        self.text.fold()
                     return literal.join(pieces)
         return b""
 
@@ -224,16 +230,16 @@ class PassthroughLane:
         usual = cut(data, ("choices", 0, "delta") if self._asked.chat else ("choices", 0), name)
         if usual is not None:
             chunk = _taken_apart(usual.filled(MARK, 0)[6:])
-            text, self._text = self._text, NOT_KEPT
+            text, self.text = self.text, NOT_KEPT
             self._rewrite(chunk)
-            self._text = text
+            self.text = text
             self.produced -= 1
             before, after, pieces = usual.before, usual.after, chunk.written().split(_HOLE)
-            self._usual.append((before, after, len(before) - 1, 1 - len(after), pieces, index))
+            self.usual.append((before, after, len(before) - 1, 1 - len(after), pieces, index))
 
     def _forget(self, index: int) -> None:
         """Forgets the templates of a choice that has ended: anything more from it must be parsed."""
-        self._usual = [usual for usual in self._usual if usual[-1] != index]
+        self.usual = [usual for usual in self.usual if usual[-1] != index]
 
     def _rewrite(self, chunk: _Chunk) -> tuple[str, int] | None:
         """Rewrites the worker's chunk for the client, in place. If the chunk has one choice with content in one member
@@ -336,13 +342,13 @@ class PassthroughLane:
             return
         self.produced += 1
         if calls or names[0] not in _PLAIN or len(names) > 1:
-            self._text.stop("tool_call" if calls else "thinking" if names[0] != "refusal" else "refusal")
+            self.text.stop("tool_call" if calls else "thinking" if names[0] != "refusal" else "refusal")
             return
         try:
-            self._text.add(text_of(holder[names[0]]))
-            self._text.fold()
+            self.text.add(text_of(holder[names[0]]))
+            self.text.fold()
         except (msgspec.DecodeError, UnicodeDecodeError):
-            self._text.stop("encoding")  # half a character
+            self.text.stop("encoding")  # half a character
 
     def _with_indices(self, index: int, pieces: list[Extra]) -> Raw:
         """Pieces of tool calls in OpenAI's form: with an index, and with id and type only in a call's first piece.
@@ -379,12 +385,12 @@ class PassthroughLane:
         return sse.KEEPALIVE
 
     def partial(self) -> Partial | str:
-        return self._text.partial(self.produced, bool(self.finishes))
+        return self.text.partial(self.produced, bool(self.finishes))
 
     def splice(self, repeated: str) -> None:
         """A second worker's ids, times and roles are corrected as those of an inexact server are."""
         self.error = None
-        self._frames, self._usual, self._tries = sse.Reader(), [], TRIES
+        self.frames, self.usual, self._tries = sse.Reader(), [], TRIES
         self._seam = _Seam(repeated, self.produced)
 
     def conclude(self, usage: Usage) -> bytes:

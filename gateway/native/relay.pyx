@@ -1,0 +1,306 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
+"""The native relay of one stream whose client and worker speak the same wire.
+
+A `Relay` takes two places: that of the exchange's sink, and that of the connection in its transport. A read that is
+whole HTTP chunks, each an ordinary event by the lane's templates, becomes the client's bytes here, with the same result
+and the same books as by `WorkerConnection`, `Pump.block` and `PassthroughLane.feed`. Every other read goes to the
+connection, unchanged. So back-pressure, deadlines, ends, failures and TLS stay where they are.
+
+The connection's parser sees nothing of a relayed read. So reads are relayed only while the parser is known to stand
+between two chunks (`_expect`).
+"""
+
+import time
+
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.unicode cimport PyUnicode_DecodeASCII
+from libc.string cimport memcmp, memcpy
+
+from gateway.core.continuation import FOLD_LENGTH, FOLD_MASK
+from gateway.wire.chunk_template import text_of
+
+cdef enum:
+    MOST_BYTES = 4096  # the largest read that is relayed; below what the connection calls a large read
+    MOST_OUT = 16384  # the most bytes that it becomes
+    MOST_DIGITS = 4  # of a chunk's size
+    MOST_TEMPLATES = 8  # chunk_template.TRIES
+    HEAD = 6  # MOST_DIGITS and CRLF: the most bytes in front of a client's chunk
+
+cdef object _text_of = text_of
+cdef object _monotonic = time.monotonic
+cdef long _fold_mask = FOLD_MASK
+cdef Py_ssize_t _fold_length = FOLD_LENGTH
+
+
+cdef Py_ssize_t _chunk(const unsigned char *data, Py_ssize_t size, Py_ssize_t *at) noexcept:
+    """The length of the chunk that begins at `at`, if all of it is in `data`, in the plainest form. Sets `at` to where
+    its content begins. Else -1."""
+    cdef Py_ssize_t length = 0, place = at[0]
+    cdef Py_ssize_t most = min(size, place + MOST_DIGITS)
+    cdef unsigned char byte
+    while place < most:
+        byte = data[place]
+        if 48 <= byte <= 57:
+            length = length * 16 + byte - 48
+        elif 97 <= byte <= 102:
+            length = length * 16 + byte - 87
+        elif 65 <= byte <= 70:
+            length = length * 16 + byte - 55
+        else:
+            break
+        place += 1
+    if place == at[0] or size - place < length + 4 or memcmp(data + place, b"\r\n", 2) != 0:
+        return -1
+    at[0] = place + 2
+    return length if memcmp(data + place + 2 + length, b"\r\n", 2) == 0 else -1
+
+
+cdef class Relay:
+    """See above. The arguments are an `Incoming` that has not ended, its `PassthroughLane` and `Pump`; the model's
+    gaps; what writes to the client, and the `RequestCycle` that this belongs to, or None."""
+
+    cdef object _exchange, _lane, _pump, _gaps, _write, _cycle, _send
+    cdef object _connection, _transport, _loop_time, _get_buffer, _buffer_updated
+    cdef object _expected  # what the parser makes of the last read, if it stood between two chunks before it
+    # While the parser is known to stand between two chunks:
+    cdef bint _known
+    cdef object _view
+    cdef Py_buffer _buffer
+    cdef list _kept  # the templates below
+    cdef int _templates
+    cdef const char *_before[MOST_TEMPLATES]
+    cdef const char *_after[MOST_TEMPLATES]
+    cdef Py_ssize_t _before_size[MOST_TEMPLATES]
+    cdef Py_ssize_t _after_size[MOST_TEMPLATES]
+
+    def __init__(self, exchange, lane, pump, gaps, write, cycle):
+        self._exchange, self._lane, self._pump, self._gaps, self._write = exchange, lane, pump, gaps, write
+        if cycle is not None:
+            self._cycle, self._send = cycle, cycle.client.loop_round.send
+        self._connection = connection = exchange.source
+        self._loop_time = connection.loop.time
+        self._get_buffer, self._buffer_updated = connection.get_buffer, connection.buffer_updated
+        self._transport = connection.transport
+        self._transport.set_protocol(self)
+        exchange.pipe(self)
+
+    def __dealloc__(self):
+        if self._view is not None:
+            PyBuffer_Release(&self._buffer)
+
+    cdef _forget(self):
+        """The parser may stand anywhere."""
+        self._known = False
+        if self._view is not None:
+            PyBuffer_Release(&self._buffer)
+            self._view = None
+
+    cdef _leave(self):
+        """Gives both places back. Idempotent."""
+        self._forget()
+        if self._transport is not None:
+            if self._transport.get_protocol() is self:
+                self._transport.set_protocol(self._connection)
+            self._exchange = self._lane = self._transport = self._write = self._cycle = self._send = None
+
+    # -- the sink of the exchange -----------------------------------------------------------------------------------
+
+    def block(self, data):
+        expected, self._expected = self._expected, None
+        self._pump.block(data)
+        if expected == data:
+            self._learn()
+
+    def finished(self, error):
+        self._leave()
+        self._pump.finished(error)
+
+    # -- the protocol of the worker's transport ---------------------------------------------------------------------
+
+    def get_buffer(self, sizehint):
+        return self._view if self._known else self._get_buffer(sizehint)
+
+    def buffer_updated(self, Py_ssize_t nbytes):
+        if self._known:
+            if nbytes <= MOST_BYTES and nbytes < self._buffer.len and self._relayed(nbytes):
+                return
+            self._forget()
+        self._expect(nbytes)
+        self._buffer_updated(nbytes)
+
+    def connection_lost(self, error):
+        connection = self._connection
+        self._leave()
+        connection.connection_lost(error)
+
+    def eof_received(self):
+        return self._connection.eof_received()
+
+    def pause_writing(self):
+        self._connection.pause_writing()
+
+    def resume_writing(self):
+        self._connection.resume_writing()
+
+    # -- where the parser stands ------------------------------------------------------------------------------------
+
+    cdef _expect(self, Py_ssize_t size):
+        """A read goes to the parser. If it is whole chunks, and the parser makes of it just their contents, which all
+        begin with `data: ` and have no CR, then the parser stands between two chunks behind it. From any other state
+        it would have taken for content a digit or a CR of the framing, or less, or failed."""
+        cdef const unsigned char *data
+        cdef Py_ssize_t at = 0, length
+        cdef Py_buffer buffer
+        before, self._expected = self._expected, None
+        if before is not None or size > MOST_BYTES:  # the one before has not been taken in yet
+            return
+        contents = []
+        PyObject_GetBuffer(self._get_buffer(-1), &buffer, PyBUF_SIMPLE)
+        try:
+            data = <const unsigned char *>buffer.buf
+            while at < size <= buffer.len:
+                length = _chunk(data, size, &at)
+                if length < 6 or memcmp(data + at, b"data: ", 6) != 0:
+                    return
+                contents.append(PyBytes_FromStringAndSize(<const char *>data + at, length))
+                at += length + 2
+        finally:
+            PyBuffer_Release(&buffer)
+        content = b"".join(contents)
+        if b"\r" not in content:
+            self._expected = content
+
+    cdef _learn(self):
+        """The parser stands between two chunks."""
+        cdef int i
+        cdef bytes part
+        lane = self._lane
+        if lane is None or lane.done or lane.error is not None or not lane.frames.idle:
+            return
+        self._kept = lane.usual[:MOST_TEMPLATES]
+        self._templates = len(self._kept)
+        for i in range(self._templates):
+            part = self._kept[i][0]
+            self._before[i], self._before_size[i] = PyBytes_AS_STRING(part), PyBytes_GET_SIZE(part)
+            part = self._kept[i][1]
+            self._after[i], self._after_size[i] = PyBytes_AS_STRING(part), PyBytes_GET_SIZE(part)
+        if self._templates and self._exchange.source is not None:
+            view = self._get_buffer(-1)
+            PyObject_GetBuffer(view, &self._buffer, PyBUF_SIMPLE)
+            self._view, self._known = view, True
+
+    # -- ordinary chunks --------------------------------------------------------------------------------------------
+
+    cdef bint _relayed(self, Py_ssize_t size) except -1:
+        """Relays a read of `size` bytes. False, and nothing has happened, if it is not all ordinary."""
+        cdef const unsigned char *data = <const unsigned char *>self._buffer.buf
+        cdef const unsigned char *literal
+        cdef Py_ssize_t at = 0, length, inside, used = HEAD, part_size
+        cdef int which
+        cdef bint first
+        cdef bytes part
+        cdef list texts = []
+        cdef char out[HEAD + MOST_OUT + 2]
+        if self._exchange.push is None or self._lane.error is not None:  # the client is slow or gone; the reply is over
+            return False
+        while at < size:
+            length = _chunk(data, size, &at)
+            if length < 0:
+                return False
+            which = self._matching(data + at, length)
+            if which < 0:
+                return False
+            # The inside of the text's literal: its quotes are the templates'.
+            literal = data + at + self._before_size[which]
+            inside = length - self._before_size[which] - self._after_size[which]
+            text = _text(literal, inside)
+            if not text:
+                return False
+            texts.append(text)
+            first = True
+            for part in <list?>self._kept[which][4]:
+                part_size = PyBytes_GET_SIZE(part)
+                if used + inside + 2 + part_size > HEAD + MOST_OUT:
+                    return False
+                if not first:
+                    memcpy(out + used, literal - 1, inside + 2)
+                    used += inside + 2
+                memcpy(out + used, PyBytes_AS_STRING(part), part_size)
+                used += part_size
+                first = False
+            at += length + 2
+        try:
+            self._note(texts)
+            self._pass_on(out, used)
+        except Exception as bug:
+            self._pump.broken(bug)
+        return True
+
+    cdef int _matching(self, const unsigned char *event, Py_ssize_t length) noexcept:
+        """The template of `event`, or -1."""
+        cdef int i
+        cdef Py_ssize_t before, after
+        for i in range(self._templates):
+            before, after = self._before_size[i], self._after_size[i]
+            if (
+                length > before + after
+                and memcmp(event, self._before[i], before) == 0
+                and memcmp(event + length - after, self._after[i], after) == 0
+            ):
+                return i
+        return -1
+
+    cdef _note(self, list texts):
+        """Does the lane's books and the pump's."""
+        cdef long produced = self._lane.produced
+        cdef int bucket = 0
+        cdef double gap
+        seen = self._lane.text
+        for text in texts:
+            produced += 1
+            seen.add(text)
+            if not produced & _fold_mask or len(text) > _fold_length:
+                seen.fold()
+        self._lane.produced = produced
+        self._connection.since = self._loop_time()
+        now = _monotonic()
+        gap = <double>now - <double>self._pump.written_at
+        self._pump.written_at = now
+        for bound in <tuple?>self._gaps.bounds:
+            if gap <= <double>bound:
+                break
+            bucket += 1
+        (<list?>self._gaps.counts)[bucket] += 1
+        self._gaps.total += gap
+
+    cdef _pass_on(self, char *out, Py_ssize_t used):
+        """Writes out[HEAD:used], in front of which there is room for its framing."""
+        cdef Py_ssize_t length = used - HEAD, start = HEAD - 2
+        cycle = self._cycle
+        if cycle is None or cycle.pending:
+            self._write(PyBytes_FromStringAndSize(out + HEAD, length))
+        elif not cycle.gone:
+            memcpy(out + start, b"\r\n", 2)
+            memcpy(out + used, b"\r\n", 2)
+            while length:
+                start -= 1
+                out[start] = b"0123456789abcdef"[length & 15]
+                length >>= 4
+            cycle.pending = PyBytes_FromStringAndSize(out + start, used + 2 - start)
+            self._send(cycle)
+
+
+cdef object _text(const unsigned char *literal, Py_ssize_t size):
+    """The text of a JSON string, of which `literal` is the inside and the bytes beside it are its quotes; None if it is
+    not one."""
+    cdef Py_ssize_t i
+    for i in range(size):
+        if literal[i] < 32 or literal[i] > 126 or literal[i] == 34 or literal[i] == 92:
+            break
+    else:
+        return PyUnicode_DecodeASCII(<const char *>literal, size, NULL)
+    try:
+        return _text_of(PyBytes_FromStringAndSize(<const char *>literal - 1, size + 2))
+    except ValueError:  # msgspec.DecodeError and UnicodeDecodeError
+        return None
