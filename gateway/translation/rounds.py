@@ -94,9 +94,13 @@ class Rounds:
         self.count += 1
         self.begin = self.next_index
         self._rounds_left -= 1
-        calls = [part for part in parts if part.kind == "tool" and part.name in self.tools]
-        others = any(part.kind == "tool" for part in parts) and len(calls) < sum(part.kind == "tool" for part in parts)
-        self._parts += [part for part in parts if part not in calls]
+        calls, others = [], False
+        for part in parts:
+            if part.kind == "tool" and part.name in self.tools:
+                calls.append(part)
+            else:
+                self._parts.append(part)
+                others = others or part.kind == "tool"
         self._made = [] if cut else [self._read(part) for part in calls]
         self.pending = [made.call for made in self._made]
         self.over = others or self._rounds_left <= 0
