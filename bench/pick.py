@@ -1,8 +1,9 @@
 """`python -m bench.pick`: what it costs to read a prompt and to pick a worker, without any I/O.
 
-Each figure of the first table is the median over conversations that were sent before, so that the index holds them. The
-second table is that of short conversations in fleets of different sizes, each of them new: half of them with a system
-prompt that all workers have, as many clients have one, and some requests under way.
+Each figure of the first table is the median over rounds of conversations that were sent before, so that the index holds
+them. The second table is that of short conversations in fleets of different sizes, each of them new: half of them with
+a system prompt that all workers have, as many clients have one, and some requests under way. All of it is CPU time,
+with that of giving the worker back.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from gateway.fleet.worker import Worker
 WORKERS = 8
 FLEETS = (1, 4, 16, 50, 200)
 _UNDER_WAY = 40
+_BATCH = 200
 SHAPES = ((1_000, 2), (40_000, 10), (400_000, 2), (400_000, 40), (400_000, 200))
 """(characters, messages)"""
 
@@ -49,20 +51,17 @@ def pool(policy: str, count: int = WORKERS) -> Pool:
 
 
 async def cost(policy: str, size: int, messages: int, rounds: int) -> tuple[float, int]:
-    """Microseconds of one request, and over how many that is the median."""
+    """Microseconds of one request, and of how many it was measured."""
     draw = random.Random(size + messages)
     fleet, taken = pool(policy), []
     ops = [conversation(draw, size, messages) for _ in range(20)]
-    for turn in range(rounds + 1):
+    for _ in range(rounds + 1):
+        began = time.process_time()
         for op in ops:
-            before = time.perf_counter()
             routing = fleet.routing(op, [])
-            worker = await fleet.acquire((), 0, routing)
-            after = time.perf_counter()
-            fleet.release(worker, routing)
-            if turn:
-                taken.append(after - before)
-    return statistics.median(taken) * 1e6, len(taken)
+            fleet.release(await fleet.acquire((), 0, routing), routing)
+        taken.append((time.process_time() - began) / len(ops))
+    return statistics.median(taken[1:]) * 1e6, rounds * len(ops)
 
 
 async def cost_among(policy: str, count: int, rounds: int) -> float:
@@ -70,19 +69,17 @@ async def cost_among(policy: str, count: int, rounds: int) -> float:
     draw, fleet, taken = random.Random(count), pool(policy, count), []
     under_way: deque[tuple[Worker, RoutingFacts]] = deque()
     system = conversation(draw, 3_000, 1).messages
-    for turn in range(20 * rounds + 4 * count):
-        op = conversation(draw, 600, 2)
-        if turn % 2:
+    for _ in range(rounds + 1):
+        ops = [conversation(draw, 600, 2) for _ in range(_BATCH)]
+        for op in ops[1::2]:
             op.messages = (*system, *op.messages[1:])
-        routing = fleet.routing(op, [])
-        before = time.perf_counter()
-        under_way.append((await fleet.acquire((), 0, routing), routing))
-        after = time.perf_counter()
-        if turn >= 4 * count:
-            taken.append(after - before)
-        if len(under_way) > _UNDER_WAY:
-            fleet.release(*under_way.popleft())
-    return statistics.mean(taken) * 1e6
+        routings, began = [fleet.routing(op, []) for op in ops], time.process_time()
+        for routing in routings:
+            under_way.append((await fleet.acquire((), 0, routing), routing))
+            if len(under_way) > _UNDER_WAY:
+                fleet.release(*under_way.popleft())
+        taken.append((time.process_time() - began) / _BATCH)
+    return statistics.median(taken[1:]) * 1e6
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -12,6 +12,8 @@ _PICKS = 8
 """Workers for each pick after which they are looked at again: at every pick in a fleet of fewer than twice as many."""
 _AGE_S = 1.0
 """The same for a fleet with few requests."""
+_FEW = 16
+"""One of so many that were just looked at is found faster than its state."""
 
 
 class Candidates:
@@ -21,12 +23,12 @@ class Candidates:
 
     every      all workers of the pool
     workers    those that were open, and not excluded
-    strengths  of these
     now        when the last pick was
     order      what the policy keeps until the next look
+    kept       what it keeps beyond that, for as long as it finds right
     """
 
-    __slots__ = ("_excluded", "_left", "_until", "every", "now", "order", "strengths", "workers")
+    __slots__ = ("_excluded", "_just_looked", "_left", "_until", "every", "kept", "now", "order", "workers")
 
     def __init__(self, every: Sequence[Worker], excluded: Collection[Worker]) -> None:
         self.every = every
@@ -34,14 +36,16 @@ class Candidates:
         self.now = 0.0
         self._left = 0
         self._until = 0.0
+        self._just_looked = False
         self.workers: list[Worker] = []
-        self.strengths: list[float] = []
         self.order: Any = None
+        self.kept: Any = None
 
     def count_pick(self, now: float) -> bool:
         """A pick begins: looks at the workers if that is due. Returns whether it did."""
         self._left -= 1
         self.now = now
+        self._just_looked = False
         due = self._left < 0 or now >= self._until
         if due:
             self.look(now)
@@ -49,7 +53,17 @@ class Candidates:
 
     def has(self, worker: Worker) -> bool:
         """Whether the worker may be picked now."""
+        if self._just_looked:
+            return worker in self.workers
         return worker not in self._excluded and is_open(worker, self.now)
+
+    @property
+    def strengths(self) -> list[float]:
+        """Those of `workers`."""
+        now = self.now
+        return [
+            worker.weight if worker.breaker.returned_at is None else worker.strength(now) for worker in self.workers
+        ]
 
     def look(self, now: float) -> None:
         """Looks at all workers."""
@@ -57,9 +71,7 @@ class Candidates:
         if excluded := self._excluded:
             workers = [worker for worker in workers if worker not in excluded]
         self.workers = workers
-        self.strengths = [
-            worker.weight if worker.breaker.returned_at is None else worker.strength(now) for worker in workers
-        ]
+        self._just_looked = len(workers) <= _FEW
         self.order = None
         self._left = len(self.every) // _PICKS - 1
         self._until = now + _AGE_S

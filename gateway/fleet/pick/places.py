@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import shake_128
 from math import floor, log, log2
 from struct import unpack
@@ -36,54 +36,64 @@ WALK = 32
 FEW = 8
 """Fewer workers than one of so many are compared with each other: the ring would be long in coming to one."""
 _RINGS = 4
+_LAST_S = 0.02
+_LAST_LOOKS = 8
+"""Seconds, and looks at the workers, for which the mean of the recent work stands: it changes slowly."""
 _ALL = (1 << 64) - 1
 _UNIT = 2.0**-53
-_NUMBERS = 1 << 16
+_NUMBERS = (1 << 32) - 1
 
 
 class Ring:
-    """The points of some workers: 32 bits each, and behind the binary point the number of its worker."""
+    """The points of some workers.
+
+    points   32 bits each, in their order
+    numbers  of the worker of each point
+    """
 
     def __init__(self, workers: Sequence[Worker]) -> None:
         self.workers = workers
         self._weights = [worker.weight for worker in workers]
         heaviest = 2.0 ** floor(log2(max(self._weights)))
-        points: list[float] = []
+        points: list[int] = []
         for number, worker in enumerate(workers):
             count = max(1, round(POINTS * worker.weight / heaviest))
-            behind = number / _NUMBERS
             drawn = unpack(f">{count}I", shake_128(worker.address.encode()).digest(4 * count))
-            points += [point + behind for point in drawn]
+            points += [point << 32 | number for point in drawn]
         points.sort()
-        self._points = array("d", points)
+        self.points = array("I", [point >> 32 for point in points])
+        self.numbers = array("I", [point & _NUMBERS for point in points])
 
     def is_of(self, workers: Sequence[Worker]) -> bool:
         return self.workers == workers and self._weights == [worker.weight for worker in workers]
 
-    def behind(self, key: int) -> Iterator[Worker]:
-        """The workers of the next `WALK` points, some of them more than once."""
-        points, workers = self._points, self.workers
-        at = bisect_left(points, key >> 32)
-        for index in range(at - len(points), at - len(points) + WALK):
-            yield workers[int(points[index % len(points)] % 1 * _NUMBERS)]
-
 
 class Shares:
-    """The shares of candidates at the last look at them. During a slow start all are whole but for those that return:
-    the others have had more work because these were away.
+    """The shares of candidates. During a slow start all are whole but for those that return: the others have had more
+    work because these were away.
 
-    sent  the work that this gateway sent lately; None if all engines report theirs
+    sent      the work that this gateway sent lately; None if all engines report theirs
+    strength  of all candidates together
     """
 
     def __init__(self, candidates: Candidates, ring: Ring, sent: Mapping[Worker, float] | None) -> None:
         self.candidates = candidates
         self.ring = ring
+        self.strength = sum(candidates.strengths)
         self._sent = sent
+        self._of = candidates.workers
+        self._until = candidates.now + _LAST_S
+        self._left = _LAST_LOOKS
         returned = [one.breaker.returned_at is not None for one in candidates.workers]
         # Nobody's is whole if all return together.
         self._slow = max([self._grown(one) for one in candidates.workers]) if True in returned else 0.0
-        self._mean = sum(map(self._recent, candidates.workers)) / sum(candidates.strengths)
+        self._mean = sum(map(self._recent, candidates.workers)) / self.strength
         self._scale = 1 / (SPREAD * self._mean + SLACK)
+
+    def stand(self) -> bool:
+        """Whether they stand for one more look at the workers: for a while, if these are the same."""
+        self._left -= 1
+        return self._left > 0 and self.candidates.now < self._until and self.candidates.workers == self._of
 
     def _recent(self, worker: Worker) -> float:
         return (worker.recent or 0.0) if self._sent is None else self._sent.get(worker, 0.0)
@@ -145,8 +155,11 @@ def place_of(key: int, shares: Shares, fits: Fits, *, lasting: bool = False) -> 
     keys that it gets or had move. A worker in slow start gets its keys back one after the other."""
     if len(shares.candidates.workers) * FEW < len(shares.ring.workers):
         return best_of(key, shares, shares.candidates.workers, fits)
-    other = None
-    for worker in shares.ring.behind(key):
+    other, ring = None, shares.ring
+    workers, numbers = ring.workers, ring.numbers
+    first = bisect_left(ring.points, key >> 32) - len(numbers)
+    for index in range(first, first + WALK):  # the first point comes behind the last one
+        worker = workers[numbers[index]]
         if fits(worker):
             share = shares.of(worker, lasting)
             if share >= 1.0 or _draw(key, worker) < share:

@@ -122,12 +122,17 @@ class Prefix(PickPolicy):
         self.picks = {"engine": 0, "sent": 0, "none": 0}
 
     def _look(self, candidates: Candidates, now: float) -> _Look:
-        self.seen.forget_lost()
-        workers = candidates.workers
-        work = sum([worker.tokens + worker.others for worker in workers])
-        trials = [worker for worker in workers if worker.breaker.open_until]
-        shares = self.places.shares(candidates, now)
-        return _Look(candidates, shares, BOUND * work / sum(candidates.strengths), trials)
+        shares: Shares | None = candidates.kept
+        if shares is None or not shares.stand():
+            self.seen.forget_lost()
+            shares = candidates.kept = self.places.shares(candidates, now)
+        work = 0.0
+        trials: list[Worker] = []
+        for worker in candidates.workers:
+            work += worker.tokens + worker.others
+            if worker.breaker.open_until:
+                trials.append(worker)
+        return _Look(candidates, shares, BOUND * work / shares.strength, trials)
 
     def pick(self, candidates: Candidates, now: float, routing: RoutingFacts) -> Worker | None:
         if not candidates.workers:
@@ -168,13 +173,17 @@ class Prefix(PickPolicy):
             stake = _STAKE * self._elsewhere * routing.prompt
         having = gain = 0
 
-        def fits(worker: Worker) -> bool:
-            """Whether it is one of those that have `gain` tokens, and not too busy."""
-            if having and not having & self.seen.bit(worker):
-                return False
+        def is_free(worker: Worker) -> bool:
+            """Whether it is not too busy for one that has `gain` tokens."""
             strength = worker.weight if worker.breaker.returned_at is None else worker.strength(now)
             most = look.bound + gain if worker is not home else look.bound + gain + stake
-            return worker.tokens + worker.others <= most * strength and look.candidates.has(worker)
+            return worker.tokens + worker.others <= most * strength
+
+        def fits(worker: Worker) -> bool:
+            """Whether it is one of those that have `gain` tokens, and not too busy."""
+            return (
+                (not having or having & self.seen.bit(worker) > 0) and is_free(worker) and look.candidates.has(worker)
+            )
 
         routing.why = "prefix"
         for having, gain in saved:  # noqa: B007
@@ -185,7 +194,7 @@ class Prefix(PickPolicy):
         key = home_of(routing.first_texts if saved else routing.system_texts or routing.first_texts)
         picked = home or place_of(key, look.shares, look.candidates.has)
         routing.why = "home"
-        if picked is None or not fits(picked):
+        if picked is None or not is_free(picked):
             routing.why = "load"
             picked = place_of(key, look.shares, fits)
         return picked
@@ -287,7 +296,10 @@ class Prefix(PickPolicy):
         informed: int,
         routing: RoutingFacts,
     ) -> Worker | None:
-        if worker is not None:
+        if not levels and not saved:
+            routing.matched = routing.saved = 0
+            routing.exact = False
+        elif worker is not None:
             bit = self.seen.bit(worker)
             routing.matched = matched = _had(levels, bit)
             routing.saved = min(routing.prompt, max(matched, _had(saved, bit)))
