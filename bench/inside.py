@@ -55,12 +55,13 @@ keys:
   bench: {{hash: "sha256:{digest}"}}
 models:
   {model}: {{backend: vllm, workers: ["http://127.0.0.1:{port}"]}}
+"""
+LIMITS = """\
 limits:
-  - {{name: requests, kind: requests, limit: 1000000000, scope: [key]}}
-  - {{name: tokens, kind: tokens, limit: 100000000000, scope: [model]}}
-  - {{name: concurrency, kind: concurrency, limit: 1000000, scope: [key, model]}}
-limiter: {{store: memory}}
-relay: {{native: {native}}}
+  - {name: requests, kind: requests, limit: 1000000000, scope: [key]}
+  - {name: tokens, kind: tokens, limit: 100000000000, scope: [model]}
+  - {name: concurrency, kind: concurrency, limit: 1000000, scope: [key, model]}
+limiter: {store: memory}
 """
 
 
@@ -220,14 +221,14 @@ class Inside:
             pipe.abort()
 
 
-async def measure(row: Row, batches: int, seen: Sampler | None, directory: Path, native: bool) -> list[float]:
-    """CPU microseconds for a request or a chunk, by batch. directory: for its files; seen: a sampler, if any; native:
-    the native relay may be used."""
+async def measure(row: Row, batches: int, seen: Sampler | None, directory: Path, more: str) -> list[float]:
+    """CPU microseconds for a request or a chunk, by batch. directory: for its files; seen: a sampler, if any; more: of
+    the configuration."""
     loop = asyncio.get_running_loop()
     server = await loop.create_server(lambda: Worker(loop), "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     log = Log("info", out=(directory / "log").open("wb", buffering=0))
-    gateway = Gateway(configuration(directory / "gateway.yaml", port, native), log)
+    gateway = Gateway(configuration(directory / "gateway.yaml", port, more), log)
     await gateway.start()
     inside = Inside(gateway, port, row)
     await inside.warm_up()
@@ -252,11 +253,9 @@ async def measure(row: Row, batches: int, seen: Sampler | None, directory: Path,
     return taken
 
 
-def configuration(place: Path, port: int, native: bool) -> Config:
-    """Keys, three limits in memory, one worker."""
-    place.write_text(
-        CONFIG.format(digest=sha256(KEY.encode()).hexdigest(), model=MODEL, port=port, native=str(native).lower())
-    )
+def configuration(place: Path, port: int, more: str) -> Config:
+    """Keys, one worker, and more."""
+    place.write_text(CONFIG.format(digest=sha256(KEY.encode()).hexdigest(), model=MODEL, port=port) + more)
     return load(place, KNOWN)
 
 
@@ -267,6 +266,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--batches", type=int, default=40, help=f"each of {TURNS * CLIENTS} requests or chunks")
     parser.add_argument("--size", type=int, metavar="BYTES", help="of the request, where it is OpenAI's")
     parser.add_argument("--python", action="store_true", help="without the native relay")
+    parser.add_argument("--no-limits", action="store_true", help="without the three limits")
     parser.add_argument("--ledger", action="store_true", help="also say which functions take it")
     options = parser.parse_args(arguments)
     row = next(row for row in ROWS if row.name == options.row)
@@ -274,7 +274,8 @@ def main(arguments: Sequence[str]) -> int:
         row = msgspec.structs.replace(row, body=chat(row.kind == "stream", options.size))
     seen = Sampler() if options.ledger else None
     with tempfile.TemporaryDirectory() as directory:
-        taken = uvloop.run(measure(row, options.batches, seen, Path(directory), not options.python))
+        more = ("" if options.no_limits else LIMITS) + ("relay: {native: false}\n" if options.python else "")
+        taken = uvloop.run(measure(row, options.batches, seen, Path(directory), more))
     middle = statistics.median(taken)
     for name, share in seen.shares if seen is not None else ():
         if share >= LEAST_SHARE:

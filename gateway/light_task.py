@@ -135,12 +135,13 @@ class LoopRound:
     taken in, then the light tasks that are due run, then everything that was written is sent, each for all connections.
 
     in_round  the round is under way: what is written now is sent at its end
+    alone     one light task runs in this round: to gather brings it nothing
     """
 
     _of: WeakKeyDictionary[asyncio.AbstractEventLoop, LoopRound] = WeakKeyDictionary()
 
     def __init__(self) -> None:
-        self.in_round = False
+        self.in_round = self.alone = False
         self._arrived: list[Arrived] = []
         self._due: list[LightTask] = []
         self._outbox: list[Written] = []
@@ -185,11 +186,13 @@ class LoopRound:
                 except Exception as error:
                     _report(error)
             due, self._due = self._due, []
+            self.alone = len(due) == 1
             for task in due:
                 try:
                     task.step()
                 except Exception as error:
                     _report(error)
+            self.alone = False
             outbox, self._outbox = self._outbox, []
             for writer in outbox:
                 try:

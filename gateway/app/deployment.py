@@ -112,7 +112,8 @@ class Deployment:
             watchers=watchers,
             stages=Stages(
                 large=() if limits is None else (limits.admit_large,),
-                admission=(*self._end_users(), *(() if limits is None else (limits.admit,))),
+                admission=self._end_users(),
+                limits=None if limits is None else limits.admit,
                 routing=() if services.quarantine is None else (services.quarantine.check,),
             ),
             response_store=services.response_store,

@@ -27,18 +27,20 @@ class Limits(Watcher):
         charges = call.notes.setdefault(self, [])
         await self._limiter.admit_early(call.record, call.scope, call.reply.headers, charges)
 
-    def admit(self, call: Call) -> Awaitable[None]:
-        """A stage. Raises GatewayError if a limit has no room."""
+    def admit(self, call: Call) -> Awaitable[None] | None:
+        """See `runtime.Stages.limits`. Raises GatewayError if a limit has no room."""
         if call.share is not None:
             return self._admit_offloaded(call)
-        # The limiter's own coroutine, because one more would cost each request.
         cost = self._limiter.cost(call.asked, call.served.can.max_context, _rates(call))
         return self._limiter.admit(call.record, cost, call.scope, call.reply.headers, call.notes.setdefault(self, []))
 
     async def _admit_offloaded(self, call: Call) -> None:
         context, rates = call.served.can.max_context, _rates(call)
         cost = await offload(self._limiter.cost, call.asked, context, rates, share=call.share)
-        await self._limiter.admit(call.record, cost, call.scope, call.reply.headers, call.notes.setdefault(self, []))
+        charges = call.notes.setdefault(self, [])
+        answer = self._limiter.admit(call.record, cost, call.scope, call.reply.headers, charges)
+        if answer is not None:
+            await answer
 
     def withdrawn(self, call: Call) -> None:
         for reservation in call.notes.get(self, ()):

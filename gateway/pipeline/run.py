@@ -13,6 +13,7 @@ from gateway.core.errors import Blame, GatewayError, Kind
 from gateway.core.http import HEAD_CACHE, REPLY_HEADERS, HeadCache, NeedsStored, Request, Route
 from gateway.core.messages import AnsweredFromStore, ListModels, Op
 from gateway.core.ports import Dialect, RequestRecord, WorkerHandle
+from gateway.core.routing_facts import RoutingFacts
 from gateway.light_task import AnyTask, current_task
 from gateway.pipeline.call import Call
 from gateway.pipeline.client import Receive, Scope, Send, connect
@@ -201,33 +202,33 @@ class RequestHandler:
         )
         if left_out:
             reply.name_dropped(left_out)
-        for stage in runtime.stages.admission:
+        stages, admitted = runtime.stages, None
+        for stage in stages.admission:
             await stage(call)
+        if stages.limits is not None:
+            admitted = stages.limits(call)
+            if admitted is not None and share is not None:
+                await admitted
+                admitted = None
         waits = self._limit_time(call.asked, served)
         estimate = runtime.estimate
-        cut = (
-            outgoing.write(call.asked, estimate)
-            if share is None
-            else await offload(outgoing.write, call.asked, estimate, share=share)
-        )
-        if share is not None:
-            share.end_turn()
+        try:
+            if share is None:
+                cut = outgoing.write(call.asked, estimate)
+                routing = call.routing = served.pool.routing(call.asked, self.request.headers)
+            else:
+                cut, routing = await self._write_large(served, share)
+        finally:
+            if admitted is not None:
+                await admitted
         if outgoing.request.dropped or cut:
             reply.name_left_out((*outgoing.request.dropped, *cut))
-        for stage in runtime.stages.routing:
+        for stage in stages.routing:
             await stage(call)
-        describe, headers = served.pool.routing, self.request.headers
-        routing = call.routing = (
-            describe(call.asked, headers)
-            if share is None
-            else await offload(describe, call.asked, headers, share=share)
-        )
         routing.tenant, routing.until = call.principal.tenant, self._until
         routing.size = len(self.request.body) + self._stored_bytes
         for stage in served.stages:
             await stage(call)
-        if share is not None:
-            call.prompt = await offload(estimate, call.asked, share=share)
         if waits is not None or served.first_byte_per_token:
             prompt = 0
             if served.first_byte_per_token:
@@ -236,6 +237,16 @@ class RequestHandler:
             outgoing.deadlines = for_request(served.deadlines, extra, waits, self.record.stream, keepalive_s)
         runtime.retries.earn()
         await attempts_for(call)(call).run()
+
+    async def _write_large(self, served: ServedModel, share: Share) -> tuple[tuple[str, ...], RoutingFacts]:
+        """Writes the request for a worker, and describes it for the pick of one. Returns what was left out of it, and
+        the description."""
+        call, estimate = self.call, self.runtime.estimate
+        cut = await offload(call.outgoing.write, call.asked, estimate, share=share)
+        share.end_turn()
+        call.routing = await offload(served.pool.routing, call.asked, self.request.headers, share=share)
+        call.prompt = await offload(estimate, call.asked, share=share)
+        return cut, call.routing
 
     def _limit_time(self, op: Op, served: ServedModel) -> Waits | None:
         """Sets the deadline of the whole request. Returns how long its client waits, if that may shorten a deadline."""

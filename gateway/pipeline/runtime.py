@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
@@ -22,7 +22,7 @@ from gateway.pipeline.response_store import ResponseStore
 from gateway.pipeline.watch import NOBODY, Watchers
 
 if TYPE_CHECKING:
-    from gateway.pipeline.call import Stage
+    from gateway.pipeline.call import Call, Stage
     from gateway.pipeline.run import RequestHandler
 
 
@@ -77,11 +77,14 @@ class Stages(Struct, frozen=True):
 
     large      of a large request, before it is read
     admission  once its model is known
+    limits     after these. An awaitable that it returns is awaited before a worker is picked: meanwhile the request is
+               written for it
     routing    once it is written for a worker, before one is picked
     """
 
     large: tuple[Stage, ...] = ()
     admission: tuple[Stage, ...] = ()
+    limits: Callable[[Call], Awaitable[None] | None] | None = None
     routing: tuple[Stage, ...] = ()
 
 

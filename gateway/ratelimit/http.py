@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from ipaddress import ip_network
 
 from msgspec import UNSET, Struct
@@ -133,14 +133,14 @@ class HttpRateLimiter:
         cost = self._estimator.cost(op, max_context)
         return cost if rates is None else cost.priced(rates)
 
-    async def admit(
+    def admit(
         self,
         record: RequestRecord,
         cost: Cost | None,
         scope: Scope,
         headers: Headers,
         charges: list[Charge],
-    ) -> None:
+    ) -> Awaitable[None] | None:
         """See core.ports.RateLimiter."""
         early = None
         for charge in charges:
@@ -150,15 +150,33 @@ class HttpRateLimiter:
         try:
             named = None if record.end_user is UNSET else record.end_user
             subject = Subject(record.key, record.team, record.model, address, named)
-            made = await self.limiter.reserve(subject, cost, early)
+            made = self.limiter.begin(subject, cost, early)
         except Limited as limited:
-            _refused(record, limited, () if early is None else early.states, headers)
-            # Without `violated` it can never fit: its prompt alone is too long.
-            rule = limited.violated.rule if limited.violated is not None else None
-            measured = rule is not None and KINDS[rule.kind].measured and not KINDS[rule.kind].adds_up
-            if measured and cost is not None and cost.prompt < cost.tokens:
-                limited.message += _HINT
+            _refuse(record, limited, cost, early, headers)
             raise
+        if type(made) is not Reservation:
+            return self._answered(made, record, cost, early, headers, charges)  # type: ignore[arg-type]  # a coroutine
+        self._admitted(made, early, headers, charges)
+        return None
+
+    async def _answered(
+        self,
+        made: Awaitable[Reservation],
+        record: RequestRecord,
+        cost: Cost | None,
+        early: Reservation | None,
+        headers: Headers,
+        charges: list[Charge],
+    ) -> None:
+        """Ends an admission that waits for the store."""
+        try:
+            self._admitted(await made, early, headers, charges)
+        except Limited as limited:
+            _refuse(record, limited, cost, early, headers)
+            raise
+
+    @staticmethod
+    def _admitted(made: Reservation, early: Reservation | None, headers: Headers, charges: list[Charge]) -> None:
         charges.append(made)
         known = made.plan.headers
         if known is None:
@@ -182,6 +200,17 @@ class HttpRateLimiter:
         except Limited as limited:
             _refused(record, limited, (), headers)
             raise
+
+
+def _refuse(
+    record: RequestRecord, limited: Limited, cost: Cost | None, early: Reservation | None, headers: Headers
+) -> None:
+    _refused(record, limited, () if early is None else early.states, headers)
+    # Without `violated` it can never fit: its prompt alone is too long.
+    rule = limited.violated.rule if limited.violated is not None else None
+    measured = rule is not None and KINDS[rule.kind].measured and not KINDS[rule.kind].adds_up
+    if measured and cost is not None and cost.prompt < cost.tokens:
+        limited.message += _HINT
 
 
 def _refused(record: RequestRecord, limited: Limited, before: Sequence[LimitState], headers: Headers) -> None:

@@ -10,11 +10,13 @@ import asyncio
 import secrets
 from asyncio import Task, TimerHandle
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import product
 from math import ceil, inf
 from random import random
 from time import monotonic, time
+from typing import Any
 from weakref import ref
 
 from gateway.config import Limit
@@ -92,8 +94,8 @@ class SubjectLimiter:
         self.refused: Counter[str] = Counter()
         self.shadowed: Counter[str] = Counter()
         self.alone = 0
-        # By the names of all rules that were asked, and whether the store decided.
-        self._admitted: Counter[tuple[tuple[str, ...], bool]] = Counter()
+        # By the names of all rules that were asked: [decided here, decided by the store].
+        self._admitted: dict[tuple[str, ...], list[int]] = {}
         self._others: Counter[tuple[str, str, str]] = Counter()
         self.store = store
         self._local = local or MemoryStore()
@@ -136,9 +138,9 @@ class SubjectLimiter:
         """Decisions by (rule, mode, decision). A mode is "strict" (the store decided), "local" (this process alone) or
         "closed" (refused because the store is down); a decision is "admitted", "refused" or "shadowed"."""
         found = Counter(self._others)
-        for (names, strict), count in self._admitted.items():
-            for name in names:
-                found[name, _MODES[strict], "admitted"] += count
+        for names, counts in self._admitted.items():
+            for name, strict in product(names, (False, True)):
+                found[name, _MODES[strict], "admitted"] += counts[strict]
         for (name, mode, decision), count in self._others.items():
             if decision == "shadowed":
                 found[name, mode, "admitted"] -= count
@@ -208,6 +210,14 @@ class SubjectLimiter:
         Raises `Limited`, or GatewayError(OVERLOADED) if the store is down and a rule fails closed. A cancelled call
         returns what it may have been granted.
         """
+        made = self.begin(subject, cost, before, early=early)
+        return made if type(made) is Reservation else await made  # type: ignore[misc]  # else it is a coroutine
+
+    def begin(
+        self, subject: Subject, cost: Cost | None = FREE, before: Reservation | None = None, *, early: bool = False
+    ) -> Reservation | Coroutine[Any, Any, Reservation]:
+        """As `reserve`, without a coroutine if the store in force needs none. The store has been asked when this
+        returns; a coroutine must be awaited, and before that the caller may do other things in the same turn."""
         plans = self._plans
         plan = plans.early(subject) if early else plans.of(subject, () if before is None else before.plan.keys)
         self._count = count = self._count + 1
@@ -220,19 +230,26 @@ class SubjectLimiter:
             return self._reserve_alone(made, subject)
         try:
             answer = store.admit(plan, [*costs, *self._floors.of(plan)] if plan.sums else costs, made.id)
-            made.verdict = await answer if isinstance(answer, Promise) else answer
+        except StoreDown:
+            return self._reserve_alone(made, subject)
+        if type(answer) is not Verdict:
+            return self._answered(made, subject, answer)  # type: ignore[arg-type]  # then it is a promise
+        made.verdict = answer
+        return self._decided(made, subject)
+
+    async def _answered(self, made: Reservation, subject: Subject, answer: Promise[Verdict]) -> Reservation:
+        """The reservation once the store has answered."""
+        try:
+            made.verdict = await answer
         except StoreDown:
             return self._reserve_alone(made, subject)
         except asyncio.CancelledError:
             # The store undoes what it grants to a waiter that has left. This one left between the answer and its own
             # resumption.
-            assert isinstance(answer, Promise)
             if answer.value is not None and answer.value.violated == ADMITTED:
                 made.verdict = answer.value
                 self.settle(made, None, "unserved")
             raise
-        if plan.sums:
-            self._floors.see(plan, made.verdict)
         return self._decided(made, subject)
 
     def settle(
@@ -371,6 +388,8 @@ class SubjectLimiter:
     def _decided(self, made: Reservation, subject: Subject) -> Reservation:
         plan, verdict, mode = made.plan, made.verdict, _MODES[made.strict]
         if plan.sums:
+            if made.strict:
+                self._floors.see(plan, verdict)
             self._warn(plan, verdict, subject)
         if verdict.violated >= 0:
             raise self._refusal(made, plan.rules[verdict.violated], mode)
@@ -378,7 +397,9 @@ class SubjectLimiter:
             if verdict.counters[index].entry < 0:
                 self.shadowed[plan.rules[index].name] += 1
                 self._others[plan.rules[index].name, mode, "shadowed"] += 1
-        self._admitted[plan.names, made.strict] += 1
+        if plan.admitted is None:
+            plan.admitted = self._admitted.setdefault(plan.names, [0, 0])
+        plan.admitted[made.strict] += 1
         if plan.slots:
             self._live[made.id] = ref(made)
         return made

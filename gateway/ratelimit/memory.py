@@ -17,7 +17,7 @@ from gateway.ratelimit.kinds import COUNTERS, AnyCounter
 from gateway.ratelimit.model import ADMITTED, Plan, Settlement, Verdict
 from gateway.ratelimit.plan import Layout
 from gateway.ratelimit.spent import Spent
-from gateway.ratelimit.window import Counted, Shape, Slots
+from gateway.ratelimit.window import Counted, Shape, Slots, Window
 
 Group = OrderedDict[bytes, tuple[AnyCounter, Shape]]
 
@@ -47,30 +47,44 @@ class MemoryStore:
 
     def admit(self, plan: Plan, costs: Sequence[Any], lease: str) -> Verdict:
         now, ttl, groups = self._clock() // 1000, self._ttl, self._groups
-        touched: list[AnyCounter] = []
-        waits: list[int] = []
         if plan.sums:
             self._restore(plan, costs, now)
-        for key, shape, cost in zip(plan.keys, plan.shapes, costs, strict=False):  # floors come after the costs
+            return self._decide(plan, costs, lease, now)
+        # Nearly all requests fit at once. If one does not, what was taken for it goes back.
+        taken: list[Window | Slots] = []
+        found: list[Counted] = []
+        for key, shape, cost in zip(plan.keys, plan.shapes, costs, strict=True):
+            counter: Any  # without sums none is `Spent`
             try:
                 group = groups[shape.keep]
                 group.move_to_end(key)
                 counter = group[key][0]
             except KeyError:
                 counter = self._touch(key, shape, now)
-            touched.append(counter)
-            waits.append(counter.delay(now, cost, shape))
+            counted = counter.take_at_once(now, cost, shape, lease, ttl)
+            if counted is None:
+                for one, at, charged in zip(taken, found, costs, strict=False):
+                    one.undo(at.entry, charged, lease)
+                return self._decide(plan, costs, lease, now)
+            taken.append(counter)
+            found.append(counted)
+        return Verdict(ADMITTED, 0, found)
+
+    def _decide(self, plan: Plan, costs: Sequence[Any], lease: str, now: int) -> Verdict:
+        """As `admit`: looks at all counters before it takes from any. Floors come after the costs."""
+        touched = [self._touch(key, shape, now) for key, shape in zip(plan.keys, plan.shapes, strict=True)]
+        waits = [one.delay(now, cost, shape) for one, cost, shape in zip(touched, costs, plan.shapes, strict=False)]
         violated, longest = -1, 0
         if any(waits):
             for index, wait in enumerate(waits):
                 if wait > longest and not plan.shapes[index].shadow:
                     violated, longest = index, wait
-        counters: list[Counted] = []  # no comprehension: that is a call more for each request
+        counters: list[Counted] = []
         for counter, shape, cost, wait in zip(touched, plan.shapes, costs, waits, strict=False):
             if wait or violated >= 0:
                 counters.append(Counted(*counter.state(now, shape), -1))
             else:
-                counters.append(counter.take(now, cost, shape, lease, ttl))
+                counters.append(counter.take(now, cost, shape, lease, self._ttl))
         return Verdict(violated, longest, counters)
 
     def settle(

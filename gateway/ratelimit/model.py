@@ -132,6 +132,7 @@ class Plan(Struct, eq=False):
     local     (replicas, the plan of one replica alone), once it was needed
     headers   a cache for `gateway.ratelimit.http`
     names     the limits' names
+    admitted  a limiter's counts of requests with these names
     """
 
     rules: tuple[Limit, ...] = ()
@@ -147,6 +148,7 @@ class Plan(Struct, eq=False):
     local: tuple[int, Plan] | None = None
     headers: Sequence[LimitHeaders] | None = None
     names: tuple[str, ...] = ()
+    admitted: list[int] | None = None
 
     @classmethod
     def of(cls, rules: Sequence[Limit], keys: Sequence[bytes], shapes: tuple[Shape, ...], tag: int) -> Plan:

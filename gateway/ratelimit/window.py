@@ -165,6 +165,27 @@ class Window:
                 wait = max(wait, int(ahead) + 1)
         return wait
 
+    def take_at_once(self, now: int, cost: int, shape: Shape, lease: str, ttl: int) -> Counted | None:
+        """As `delay` and `take`; None, and nothing is charged, where that takes a closer look."""
+        left = shape.limit - self.used - cost
+        index = now // shape.width
+        if left < 0 or now >= self.stale or self.debt or shape.burst or not cost or index < self.floor:
+            return None
+        slices = self.slices
+        slices[index] = slices.get(index, 0) + cost
+        self.used += cost
+        keep = now + shape.keep * 1000
+        if keep > self.expires:
+            self.expires = keep
+        return Counted(left, (index + 1) * shape.width + shape.span - now, index)
+
+    def undo(self, index: int, cost: int, lease: str) -> None:
+        """Takes back what `take_at_once` did just now."""
+        self.used -= cost
+        self.slices[index] -= cost
+        if not self.slices[index]:
+            del self.slices[index]
+
     def take(self, now: int, cost: int, shape: Shape, lease: str, ttl: int) -> Counted:
         """Charges `cost`, after `delay`."""
         index = self.charge(now, cost, shape)
@@ -276,6 +297,19 @@ class Slots:
         if now >= self.stale:
             self.slide(now, shape)
         return RETRY_SLOT if len(self.held) >= shape.limit else 0
+
+    def take_at_once(self, now: int, cost: int, shape: Shape, lease: str, ttl: int) -> Counted | None:
+        if now >= self.stale:
+            self.slide(now, shape)
+        held = self.held
+        left = shape.limit - len(held) - 1
+        if left < 0 or lease in held:
+            return None
+        held[lease] = self.expires = now + ttl
+        return Counted(left, 0, 0)
+
+    def undo(self, index: int, cost: int, lease: str) -> None:
+        del self.held[lease]
 
     def take(self, now: int, cost: int, shape: Shape, lease: str, ttl: int) -> Counted:
         self.hold(now, lease, ttl)

@@ -294,6 +294,31 @@ async def test_what_engines_have_done_places_new_conversations_alike_in_every_ga
     assert {(await send(gateways[0], conversation(f"new {number}", 1)))[0] for number in range(60)} & set(members[:2])
 
 
+def test_shares_stand_for_a_while_among_the_same_workers() -> None:
+    members, places, now = workers(4), Places(), 0.0
+    candidates = Candidates(members, ())
+
+    def stand(later: float) -> list[bool]:
+        """Whether they do at each of the next looks."""
+        nonlocal now
+        candidates.look(now)
+        candidates.count_pick(now)
+        shares, found = places.shares(candidates, now), []
+        for _ in range(10):
+            now += later
+            candidates.count_pick(now)
+            found.append(shares.stand())
+        return found
+
+    assert stand(0.0) == [True] * 7 + [False] * 3
+    assert stand(0.006) == [True] * 3 + [False] * 7
+    candidates.count_pick(now)
+    shares = places.shares(candidates, now)
+    members[1].draining = True
+    candidates.count_pick(now)
+    assert not shares.stand()
+
+
 def test_places_move_as_little_as_the_shares_differ() -> None:
     """A worker that was busier for a while gives up some of its places alone, and gets just those back."""
     members = workers(8)

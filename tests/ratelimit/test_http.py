@@ -20,7 +20,7 @@ from gateway.app import KNOWN
 from gateway.auth import new_key
 from gateway.cli import main
 from gateway.config import Limit, load
-from gateway.core.errors import Kind
+from gateway.core.errors import GatewayError, Kind
 from gateway.core.estimate import Cost
 from gateway.core.usage import Usage
 from gateway.ratelimit import HttpRateLimiter, Limits, Subject, SubjectLimiter, rules
@@ -390,7 +390,7 @@ def test_reload_keeps_what_was_counted() -> None:
         assert stack.gateway.deployment.services.limiting is before
         assert ask(stack).status_code == 429
         stack.run(stack.gateway.reload(stack.config({"limits": None})))
-        assert stack.gateway.deployment.runtime.stages.admission == ()
+        assert stack.gateway.deployment.runtime.stages.limits is None
         assert ask(stack).status_code == 200
         without = stack.config({"limits": None})
         assert HttpRateLimiter.follow(None, without, Limits(without)) is None
@@ -828,3 +828,28 @@ def test_a_worker_that_uses_the_most_it_may_is_held_to_the_limit(tmp_path: Path,
     assert len(used) >= 4
     assert total > 2 * limit
     assert total <= limit * (took / window + 1) + most
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=["memory", "redis"])
+def test_a_limit_refuses_before_what_cannot_be_written(shared: bool, tmp_path: Path) -> None:
+    """A shared store is asked before the request is written for its worker; its answer counts first."""
+    with contextlib.ExitStack() as stack:
+        config: dict[str, Any] = {"limits": [{"name": "rpm", "kind": "requests", "limit": 1, "scope": []}]}
+        if shared:
+            server = stack.enter_context(Server(tmp_path))
+            config["redis"] = {"addresses": [server.address], "timeout_s": 10}
+        gateway = stack.enter_context(Stack(({},), {**DEFAULTS, **config}))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("gateway.pipeline.outgoing.Outgoing.write", _unwritable)
+            assert ask(gateway).status_code == 400
+            assert standing(gateway) == {"rpm": 0}, "no worker has seen it"
+            patch.undo()
+            assert ask(gateway).status_code == 200
+            patch.setattr("gateway.pipeline.outgoing.Outgoing.write", _unwritable)
+            refused = ask(gateway)
+        assert refused.status_code == 429
+        assert refused.headers["x-ratelimit-remaining-requests"] == "0"
+
+
+def _unwritable(*_: Any) -> None:
+    raise GatewayError(Kind.BAD_REQUEST, "no worker reads this")

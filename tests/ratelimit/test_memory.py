@@ -150,3 +150,24 @@ def test_a_counter_that_is_gone_gets_nothing_back() -> None:
     plan = plans(Limit(name="a", kind="tokens", limit=5)).of(Subject(key="k"))
     store.settle(plan, "x", [Settlement(0, 0, -1)])
     assert len(store) == 0
+
+
+async def test_what_was_taken_before_a_refusal_goes_back() -> None:
+    clock = Clock()
+    store = MemoryStore(clock=clock)
+    plan = plans(
+        Limit(name="requests", kind="requests", limit=10),
+        Limit(name="tokens", kind="tokens", limit=100),
+        Limit(name="slots", kind="concurrency", limit=2),
+        Limit(name="day", kind="requests", limit=4, per_s=86_400),
+    ).of(Subject(key="k"))
+    for lease in ("a", "b"):
+        clock.now += 1
+        assert store.admit(plan, (1, 7, 1, 1), lease).violated == ADMITTED
+    clock.now += 600_000  # another slice
+    assert store.admit(plan, (1, 7, 1, 1), "c").violated == 2
+    assert [one.entry for one in (await store.look(plan)).counters] == [2, 14, 2, 2]
+    store.settle(plan, "a", [Settlement(2, 0, 0)])
+    assert store.admit(plan, (1, 7, 1, 3), "d").violated == 3, "the slot that it took is free again"
+    assert [one.entry for one in (await store.look(plan)).counters] == [2, 14, 1, 2]
+    assert store.admit(plan, (1, 7, 1, 1), "e").violated == ADMITTED

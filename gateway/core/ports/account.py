@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from typing import Any, Protocol
 
 from msgspec import UNSET, Struct, UnsetType
@@ -103,13 +103,15 @@ class RateLimiter(Protocol):
     def cost(self, op: Op, max_context: int | None, rates: Rates | None) -> Cost | None:
         """The most that `op` may use, for `admit`, with its price by `rates`. It takes long for a large request."""
 
-    async def admit(
+    def admit(
         self, record: RequestRecord, cost: Cost | None, scope: Any, headers: Headers, charges: list[Charge]
-    ) -> None:
+    ) -> Awaitable[None] | None:
         """Admits the request of the key, team and model in `record`, and adds its charge to `charges`, which has
         those that were made for it before. Raises GatewayError, and charges nothing, if a limit refuses it.
 
         In both cases it adds the reply's headers about limits to `headers`. scope is the request's ASGI scope.
+        Returns None if that is done; what has to be awaited if a shared store was asked. Its answer comes while the
+        caller does something else in the same turn of the loop.
         """
 
     async def admit_early(self, record: RequestRecord, scope: Any, headers: Headers, charges: list[Charge]) -> None:

@@ -2,7 +2,8 @@
 
 Calls overlap: a call does not wait for the answer to the one
 before, so a request waits for one round trip, however distant the server is. All that the requests of one round of
-`gateway.light_task.LoopRound` reserve and settle leaves in one call at the round's end.
+`gateway.light_task.LoopRound` reserve and settle leaves in one call at the round's end. A reservation that is
+alone in its round leaves at once: the server decides while the request is written for its worker.
 
 Pacing.  A call costs this process as much as about eight operations in it. So while a call is under way, the next one
 leaves when the answer arrives, or `PACE` after the last call was sent, whichever is sooner. After a call that carried
@@ -112,7 +113,7 @@ class Batcher:
             raise StoreDown(self.reason)
         waiter: Promise[Result] = Promise()
         self._queue.append(Operation(code, lease, plan, what, waiter))
-        self._want()
+        self._want(at_once=self._loop_round.alone)
         return waiter
 
     def post(self, code: int, plan: Plan, what: Sequence[Any], lease: str, needed: bool = True) -> None:
@@ -165,8 +166,8 @@ class Batcher:
 
     # -- calls under way --------------------------------------------------------------------------------------------
 
-    def _want(self) -> None:
-        """The queue is urgent: sets the time at which it is sent."""
+    def _want(self, at_once: bool = False) -> None:
+        """The queue is urgent: sets the time at which it is sent. at_once: nothing more comes in this round."""
         self._wanted = True
         if self._due or len(self._calls) >= MOST_CALLS:  # then an answer sends it
             return
@@ -176,6 +177,8 @@ class Batcher:
         wait = self._earliest - loop.time() if self._earliest else 0.0
         if wait > 0:
             self._timer = loop.call_later(wait, self._send)
+        elif at_once:
+            self._send()
         else:
             self._loop_round.send(self)
 

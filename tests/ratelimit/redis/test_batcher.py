@@ -199,6 +199,23 @@ async def test_what_the_requests_of_one_round_ask_for_and_settle_leaves_at_its_e
     assert granted == [GRANTED]
 
 
+async def test_what_a_request_asks_for_that_is_alone_in_its_round_leaves_before_it_goes_on(bench: Bench) -> None:
+    left: list[object] = []
+
+    async def begins() -> None:
+        answer = bench.ask("new")
+        left.extend(bench.link.calls)  # and here it is written for its worker
+        assert await answer == GRANTED
+        left.append("answered")
+
+    LightTask(begins(), LoopRound.for_loop(asyncio.get_running_loop()), lambda _: None)
+    await asyncio.sleep(0)
+    assert left == [[(ADMIT, "new")]]
+    bench.link.answer()
+    await asyncio.sleep(0)
+    assert left[1:] == ["answered"]
+
+
 async def test_a_settlement_that_nobody_needs_holds_up_no_request_before_it(bench: Bench) -> None:
     waiting = bench.ask("new")
     bench.settle("old", needed=False)

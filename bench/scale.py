@@ -1,0 +1,174 @@
+"""`python -m bench.scale`: what many workers and many keys cost a gateway that has nothing else to do.
+
+idle   the CPU of a gateway without requests that watches so many workers: their probes, and the figures of their
+       engines. The workers are sockets of one process, and idle; they answer what the simulated worker answers
+keys   how long the gateway takes to start with so many keys in a file, and to reload that file; and for how long
+       it answers nobody meanwhile: the longest of the requests that one client makes one after the other
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import http.client
+import json
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from hashlib import sha256
+from pathlib import Path
+
+import uvloop
+
+from bench.backend import Worker
+from bench.load import HOST
+from bench.process import BenchError, Process, Stopped, cores, cpu_seconds_now, free_port
+from bench.replies import MODEL
+from bench.subjects import dragoman_command, dragoman_config
+from workers.simulated.engine import Engine
+from workers.simulated.metrics import Metrics
+from workers.simulated.options import Options
+
+SETTLE_S = 20.0
+"""Until every worker was found idle twice."""
+_READY_S = 180.0
+
+
+class _Idle(Worker):
+    """A worker without requests."""
+
+    answers: dict[bytes, bytes] = {}
+
+    def answer(self, path: bytes, body: bytes) -> None:
+        found = self.answers.get(path)
+        if found is None:
+            super().answer(path, body)
+        else:
+            self.transport.write(found)
+
+
+async def _serve(count: int, first: int) -> None:
+    loop = asyncio.get_running_loop()
+    page = Metrics().render(Engine(Options(models=(MODEL,)), loop)).encode()
+    head = b"HTTP/1.1 200 OK\r\nserver: uvicorn\r\ncontent-length: %d\r\n\r\n"
+    _Idle.answers = {b"/health": head % 0, b"/metrics": head % len(page) + page}
+    for port in range(first, first + count):
+        await loop.create_server(lambda: _Idle(loop), HOST, port, backlog=64)
+    await asyncio.Event().wait()
+
+
+def _gateway(folder: Path, config: dict[str, object]) -> tuple[int, Process]:
+    port = free_port()
+    command = dragoman_command(folder, port, 1)
+    Path(command[-1]).write_text(json.dumps(dragoman_config(port, 1) | config))
+    return port, Process("gateway", command, cores()[0], folder / "gateway.log")
+
+
+def idle(folder: Path, workers: int, seconds: float) -> float:
+    """The share of a core that the gateway uses."""
+    first = 20_000
+    command = [sys.executable, "-m", "bench.scale", "serve", "--count", str(workers), "--first", str(first)]
+    backend = Process("workers", command, cores()[1], folder / "workers.log")
+    try:
+        backend.wait_listening(first + workers - 1)
+        addresses = [f"http://{HOST}:{number}" for number in range(first, first + workers)]
+        model = {"backend": "vllm", "workers": addresses, "policy": "prefix"}
+        port, gateway = _gateway(folder, {"models": {MODEL: model}})
+        try:
+            gateway.wait_ready(f"http://{HOST}:{port}/readyz?model")
+            time.sleep(SETTLE_S)
+            before, began = cpu_seconds_now(gateway.popen.pid), time.monotonic()
+            time.sleep(seconds)
+            return (cpu_seconds_now(gateway.popen.pid) - before) / (time.monotonic() - began)
+        finally:
+            gateway.stop()
+    finally:
+        backend.stop()
+
+
+def _write_keys(path: Path, count: int, version: int) -> None:
+    """Keys as `dragoman keys new` prints them."""
+    lines = []
+    for number in range(count):
+        digest = sha256(b"%d %d" % (number, version)).hexdigest()
+        lines.append(f'key-{number}:\n  id: k{number:09d}\n  hash: "sha256:{digest}"\n  team: team-{number % 1000}\n')
+    path.with_suffix(".new").write_text("".join(lines))
+    path.with_suffix(".new").rename(path)
+
+
+def _longest_wait(port: int, log: Path, limit_s: float) -> tuple[float, float]:
+    """(seconds until the gateway has reloaded, the longest answer until then)."""
+    client, longest, looked = http.client.HTTPConnection(HOST, port, timeout=30), 0.0, 0.0
+    began = time.monotonic()
+    while (now := time.monotonic()) < began + limit_s:
+        Stopped.check()
+        client.request("GET", "/livez")
+        client.getresponse().read()
+        longest = max(longest, time.monotonic() - now)
+        if now > looked + 0.1:
+            looked = now
+            if b'"reloaded"' in log.read_bytes():
+                return now - began, longest
+        time.sleep(0.002)
+    raise BenchError(f"the gateway did not reload within {limit_s:.0f} s")
+
+
+def keys(folder: Path, count: int, rounds: int) -> list[tuple[float, float, float]]:
+    """(seconds to start, seconds to reload, longest answer meanwhile in seconds), of each round."""
+    found = []
+    for number in range(rounds):
+        _write_keys(folder / "keys.yaml", count, 0)
+        began = time.monotonic()
+        port, gateway = _gateway(folder, {"auth": "keys", "keys_file": "keys.yaml"})
+        try:
+            gateway.wait_ready(f"http://{HOST}:{port}/livez", _READY_S)
+            started = time.monotonic() - began
+            _write_keys(folder / "keys.new.yaml", count, number + 1)
+            os.replace(folder / "keys.new.yaml", folder / "keys.yaml")
+            os.kill(gateway.popen.pid, signal.SIGHUP)
+            took, longest = _longest_wait(port, gateway.log, _READY_S)
+            found.append((started, took, longest))
+            print(f"{number + 1}/{rounds}  {started:.1f} s  {took:.1f} s  {longest * 1e3:.0f} ms", file=sys.stderr)
+        finally:
+            gateway.stop()
+    return found
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m bench.scale", description="Many workers, many keys.")
+    parser.add_argument("what", choices=("idle", "keys", "serve"), help="serve: the workers of `idle`")
+    parser.add_argument("--count", type=int, help="workers (200) or keys (100,000)")
+    parser.add_argument("--seconds", type=float, default=30.0, help="for which the idle gateway is measured")
+    parser.add_argument("--rounds", type=int, default=3, help="starts with so many keys")
+    parser.add_argument("--first", type=int, default=0, help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    if options.what == "serve":
+        uvloop.run(_serve(options.count, options.first))
+        return 0
+    Stopped.watch()
+    try:
+        with tempfile.TemporaryDirectory(prefix="dragoman-bench-") as scratch:
+            if options.what == "idle":
+                count = options.count or 200
+                share = idle(Path(scratch), count, options.seconds)
+                print(f"{count} idle workers: {share:.2%} of a core, over {options.seconds:.0f} s")
+            else:
+                count = options.count or 100_000
+                rows = sorted(keys(Path(scratch), count, options.rounds))
+                print(f"{count:,} keys, least of {len(rows)} rounds, in seconds:")
+                for name, values in zip(("start", "reload", "longest answer"), zip(*rows, strict=True), strict=True):
+                    print(f"  {name}: {min(values):.3f}")
+    except Stopped as stopped:
+        return stopped.status
+    except BenchError as error:
+        print(f"bench: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
