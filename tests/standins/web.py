@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -51,8 +52,8 @@ class Web:
 
 
 @contextmanager
-def web() -> Iterator[Web]:
-    """Runs it, on a free port."""
+def web(tls: ssl.SSLContext | None = None) -> Iterator[Web]:
+    """Runs it, on a free port; by https with `tls`."""
 
     class Answers(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -71,6 +72,8 @@ def web() -> Iterator[Web]:
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
     server.daemon_threads = True
+    if tls is not None:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
     found = Web(server.server_port)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
+import ssl
+import subprocess
 from collections.abc import Iterator, Sequence
 from ipaddress import IPv4Network, IPv6Network, ip_network
+from pathlib import Path
 
+import certifi
 import pytest
 
 from gateway.config import WebFetch
@@ -95,6 +100,41 @@ def test_the_address_that_was_checked_is_the_one_that_is_reached(site: Web, monk
     assert fetched(f"http://nowhere.invalid:{port}/page").error is None
     assert asked == ["nowhere.invalid"]
     assert site.headers[0]["host"] == f"nowhere.invalid:{port}"
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs the openssl command")
+@pytest.mark.parametrize(
+    ("host", "error"), [("pages.example", None), ("other.example", "url_not_accessible"), ("127.0.0.1", None)]
+)
+def test_a_page_by_https_is_that_of_its_name(
+    host: str, error: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connection goes to an address, and still the certificate must be that of the URL's host, which is asked for by
+    its name."""
+    crt, key = tmp_path / "crt.pem", tmp_path / "key.pem"
+    shape = ["-x509", "-nodes", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-days", "2"]
+    names = ["-subj", "/CN=x", "-addext", "subjectAltName=DNS:pages.example,IP:127.0.0.1"]
+    subprocess.run(
+        ["openssl", "req", *shape, *names, "-keyout", str(key), "-out", str(crt)], check=True, capture_output=True
+    )
+    theirs = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    theirs.load_cert_chain(crt, key)
+    named: list[str | None] = []
+    theirs.sni_callback = lambda _, name, __: named.append(name)
+
+    async def look_up(host: str, port: int) -> list[str]:
+        return ["127.0.0.1"]
+
+    monkeypatch.setattr(fetch, "look_up", look_up)
+    monkeypatch.setattr(certifi, "where", lambda: str(crt))
+    with web(theirs) as site:
+        port = site.url.rpartition(":")[2]
+        site.answers["/to"] = (302, "/page", b"")
+        call = fetched(f"https://{host}:{port}/to")
+    assert call.error == error
+    assert [page.title for page in call.pages] == ([] if error else ["Oslo & rain"])
+    assert site.asked == ([] if error else ["/to", "/page"])
+    assert set(named) == {None if host == "127.0.0.1" else host}
 
 
 def test_each_redirect_is_checked(site: Web) -> None:
