@@ -8,6 +8,7 @@ another one. Redirects are followed one by one, and each is checked like the fir
 from __future__ import annotations
 
 import asyncio
+import codecs
 import re
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
@@ -27,6 +28,12 @@ _REDIRECTS = (301, 302, 303, 307, 308)
 _TEXTS = re.compile(r"text/|application/(?:[\w.-]+\+)?(?:json|xml)\b|application/xhtml\+xml\b", re.I)
 _HTML = re.compile(r"text/html\b|application/xhtml\+xml\b", re.I)
 _CHARSET = re.compile(r"charset\s*=\s*[\"']?([\w.:-]{1,40})", re.I)
+# Those of pages, as Python names them. Others of Python's take time that grows faster than their input (punycode), or
+# make texts that cannot be written as JSON (unicode_escape).
+_CHARSETS = re.compile(
+    r"ascii|utf-8(-sig)?|utf-(16|32)(-[lb]e)?|iso8859-\d+|cp\d+|koi8-[rtu]|mac-\w+|gb2312|gbk|gb18030|big5|hz"
+    r"|euc_(jp|kr)|shift_jis|iso2022_(jp|kr)|tis-620"
+)
 # An IPv4 address is in the last 32 bits: NAT64's prefix.
 _NAT64 = ip_network("64:ff9b::/96")
 # Python's `is_global` is older than IANA's registries of special addresses. IANA gives out no IPv6 addresses but those
@@ -56,7 +63,8 @@ class Fetch:
                 call.pages = (await self._page(call),)
         except Refused as refused:
             call.error = refused.word
-        except (httpx.HTTPError, OSError, TimeoutError):
+        except (httpx.HTTPError, httpx.InvalidURL, OSError, TimeoutError, ValueError):
+            # ValueError: of a host that cannot be a name, and of a redirect to no URL.
             call.error = "url_not_accessible"
 
     async def _page(self, call: ServerCall) -> Page:
@@ -95,16 +103,22 @@ class Fetch:
         if not _TEXTS.match(kind) or reply.headers.get("content-encoding", "identity") != "identity":
             raise Refused("unsupported_content_type")
         body, _ = await read(reply, self._options.max_bytes)
-        charset = _CHARSET.search(kind)
-        try:
-            text = body.decode(charset[1] if charset else "utf-8", "replace")
-        except LookupError:
-            text = body.decode("utf-8", "replace")
-        title, text = await asyncio.to_thread(text_of, text) if _HTML.match(kind) else ("", text)
+        title, text = await asyncio.to_thread(_read, body, kind)
         return Page(asked, title, text[: self._options.max_text])
 
     async def close(self) -> None:
         await self._client.aclose()
+
+
+def _read(body: bytes, kind: str) -> tuple[str, str]:
+    """(title, text) of a body of this content type."""
+    found = _CHARSET.search(kind)
+    try:
+        charset = codecs.lookup(found[1] if found is not None else "utf-8").name
+    except LookupError:
+        charset = ""
+    text = body.decode(charset if _CHARSETS.fullmatch(charset) else "utf-8", "replace")
+    return text_of(text) if _HTML.match(kind) else ("", text)
 
 
 def _checked(text: str) -> httpx.URL:

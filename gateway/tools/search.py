@@ -63,10 +63,18 @@ class Search:
 
     def _page(self, one: dict[str, Any]) -> Page | None:
         url, title, text = (one.get(name) for name in (self._api.link, self._api.title, self._api.text))
-        if not isinstance(url, str) or len(url) > _LONGEST_URL or urlsplit(url).scheme not in ("http", "https"):
+        if not isinstance(url, str) or len(url) > _LONGEST_URL or not _is_of_the_web(url):
             return None
         title = title if isinstance(title, str) and title.strip() else url
         return Page(url, title[:_LONGEST_TEXT].strip(), text[:_LONGEST_TEXT].strip() if isinstance(text, str) else "")
 
     async def close(self) -> None:
         await self._client.aclose()
+
+
+def _is_of_the_web(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return False
+    return parts.scheme in ("http", "https") and bool(parts.hostname)

@@ -29,7 +29,7 @@ LINES = {
     "gateway/ratelimit": 3360,
     "gateway/redis": 480,
     "gateway/server": 1740,
-    "gateway/tools": 360,
+    "gateway/tools": 380,
     "gateway/translation": 1090,
     "gateway/transport": 1120,
     "gateway/wire": 5660,

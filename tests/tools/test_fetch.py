@@ -6,12 +6,18 @@ import asyncio
 import shutil
 import ssl
 import subprocess
+import time
 from collections.abc import Iterator, Sequence
+from encodings.aliases import aliases
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 
 import certifi
+import httpx
+import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gateway.config import WebFetch
 from gateway.core.messages import ServerCall, ServerTool
@@ -109,8 +115,8 @@ def test_the_address_that_was_checked_is_the_one_that_is_reached(site: Web, monk
 def test_a_page_by_https_is_that_of_its_name(
     host: str, error: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The connection goes to an address, and still the certificate must be that of the URL's host, which is asked for by
-    its name."""
+    """The connection goes to an address, and still the certificate must be that of the URL's host, by whose name it is
+    asked for."""
     crt, key = tmp_path / "crt.pem", tmp_path / "key.pem"
     shape = ["-x509", "-nodes", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-days", "2"]
     names = ["-subj", "/CN=x", "-addext", "subjectAltName=DNS:pages.example,IP:127.0.0.1"]
@@ -202,3 +208,74 @@ def test_the_clients_domains_count(site: Web) -> None:
 def test_a_slow_page_is_given_up(site: Web) -> None:
     site.held.clear()
     assert fetched(f"{site.url}/page", WebFetch(timeout_s=0.3)).error == "url_not_accessible"
+
+
+WRONG = {"invalid_tool_input", "url_not_allowed", "url_not_accessible", "url_too_long"}
+CHARSETS = (*sorted(set(aliases.values())), "utf-8-sig", "nothing", "")
+
+
+@pytest.mark.parametrize("charset", CHARSETS)
+def test_any_charset_is_read_in_time_that_grows_with_the_page(site: Web, charset: str) -> None:
+    """Some of Python's take a second for 60 KB of the worst text, or raise, or make text that is no JSON."""
+    worst = b"-" + b"ab9" * 60_000 + b"\\ud800 +2AA- \xed\xa0\x80"
+    site.answers["/odd"] = (200, f"text/plain; charset={charset}", worst)
+    begun = time.process_time()
+    call = fetched(f"{site.url}/odd")
+    assert call.error is None
+    assert time.process_time() - begun < 2
+    msgspec.json.encode(call.pages)
+
+
+@pytest.mark.parametrize(
+    ("charset", "body"),
+    [("windows-1252", b"\x80"), ("EUC-JP", b"\xc6\xfc"), ("gb18030", b"\xd6\xd0"), ("utf-16", b"\xff\xfe\xac\x20")],
+)
+def test_the_charset_of_a_page_is_used(site: Web, charset: str, body: bytes) -> None:
+    site.answers["/odd"] = (200, f"text/plain; charset={charset}", body)
+    (page,) = fetched(f"{site.url}/odd").pages
+    assert page.text == body.decode(charset)
+
+
+HOSTS = (
+    "a.example",
+    "[",
+    "[::1]",
+    "[::1",
+    "127.0.0.1",
+    "a" * 70,
+    "\u2100",
+    "xn--a",
+    "a..b",
+    "@",
+    "u:p@h",
+    ":99999",
+    "%",
+    "",
+)
+ADDRESSES = st.text(max_size=40) | st.builds(
+    "{}{}{}{}".format,
+    st.sampled_from(("http://", "https://", "//", "/", "http:", "file://", "")),
+    st.sampled_from(HOSTS) | st.text(max_size=10),
+    st.sampled_from(("", ":80", ":x", ":99999")),
+    st.text(max_size=20),
+)
+
+
+@given(url=ADDRESSES, to=ADDRESSES)
+def test_whatever_an_address_is(url: str, to: str) -> None:
+    """Asked for, or a redirect's: the call has a page, or a word for what went wrong."""
+
+    async def run(asked: str) -> ServerCall:
+        fetching = Fetch(WebFetch(), LOOPBACK)
+        await fetching.close()
+        moved = httpx.Response(
+            302, headers=[(b"location", to.encode("utf-8", "replace"))], stream=httpx.ByteStream(b"")
+        )
+        fetching._client = httpx.AsyncClient(transport=httpx.MockTransport(lambda _: moved))
+        call = ServerCall("1", ServerTool("fetch", "f", allowed=("a.example", "127.0.0.1")), asked)
+        await fetching.run(call)
+        await fetching.close()
+        return call
+
+    for asked in (url, "http://127.0.0.1/"):
+        assert asyncio.run(run(asked)).error in WRONG

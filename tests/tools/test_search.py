@@ -7,7 +7,11 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+import httpx
+import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gateway.config import WebSearch
 from gateway.core.messages import ServerCall, ServerTool
@@ -109,3 +113,65 @@ def test_a_domain_may_have_a_path(domain: str, found: bool) -> None:
     page = "https://www.example.com/blog/one"
     assert ServerTool("search", "s", allowed=(domain,)).permits(page) is found
     assert ServerTool("search", "s", blocked=(domain,)).permits(page) is not found
+
+
+WORDS = ("results", "web", "url", "title", "content", "description", "name")
+URLS = (
+    "https://a.example/b",
+    "http://[",
+    "http://[::1]/x",
+    "https://\u2100.example",
+    "javascript:x",
+    "http://a:b@c/",
+    "//x",
+)
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | st.text(max_size=20)
+    | st.sampled_from(URLS),
+    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.sampled_from(WORDS), inner, max_size=5),
+    max_leaves=30,
+)
+PAGES = st.lists(st.dictionaries(st.sampled_from(WORDS), VALUES, max_size=5), max_size=12)
+BODIES = (
+    st.binary(max_size=200)
+    | VALUES.map(lambda value: json.dumps(value).encode())
+    | PAGES.map(lambda pages: json.dumps({"results": pages}).encode())
+    | PAGES.map(lambda pages: json.dumps({"results": pages}, ensure_ascii=False).encode("utf-8", "surrogatepass"))
+)
+
+
+@given(body=BODIES, status=st.sampled_from((200, 200, 200, 204, 302, 404, 429, 503)), narrow=st.booleans())
+def test_whatever_a_service_answers(body: bytes, status: int, narrow: bool) -> None:
+    """The call has pages within the bounds, or a word for what went wrong. Texts can be written as JSON."""
+    tool = ServerTool("search", "s", allowed=("a.example", "b.example/[")) if narrow else SEARCH
+    call = ServerCall("1", tool, "q")
+
+    async def run() -> None:
+        search = Search(WebSearch(url="http://service", most_results=3))
+        await search.close()
+        answered = httpx.MockTransport(lambda _: httpx.Response(status, stream=httpx.ByteStream(body)))
+        search._client = httpx.AsyncClient(transport=answered)
+        await search.run(call)
+        await search.close()
+
+    asyncio.run(run())
+    assert call.error in (None, "unavailable", "too_many_requests")
+    assert not (call.error and call.pages)
+    assert len(call.pages) <= 3
+    for page in call.pages:
+        assert page.url.startswith(("http://", "https://"))
+        assert len(page.url) <= 2048
+        assert page.title
+        assert tool.permits(page.url)
+    msgspec.json.encode(call.pages)
+
+
+def test_one_odd_address_spoils_no_other(service: Web) -> None:
+    found = {"results": [{"url": "http://["}, {"url": "http://[x]/"}, {"url": "https://a.example"}]}
+    service.answers["/search"] = (200, "application/json", json.dumps(found).encode())
+    call = searched("q", url=service.url)
+    assert ([page.url for page in call.pages], call.error) == (["https://a.example"], None)
