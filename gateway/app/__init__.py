@@ -167,6 +167,8 @@ class Gateway:
         for state in self._host.deployments:
             state.runtime.active.draining = True
         self._sockets.drain()
+        if (batching := self.deployment.services.batching) is not None:
+            batching.drain()
         relay = self.deployment.config.relay
         await asyncio.sleep(relay.notice_s)
         await self._idle(relay.drain_s - relay.notice_s)

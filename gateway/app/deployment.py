@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from ipaddress import ip_network
 from typing import cast
@@ -16,9 +16,9 @@ from gateway.admin import Admins, InForce
 from gateway.app.memory import room_for_bodies
 from gateway.app.observer import FleetObserver, Observer
 from gateway.app.prepared import Prepared
-from gateway.app.routes import templates
+from gateway.app.routes import line_endpoints, templates
 from gateway.app.services import Host, services_of
-from gateway.auth import Keyring
+from gateway.auth import Keyring, Principal
 from gateway.config import Config
 from gateway.config import Model as ModelOptions
 from gateway.config.kinds import zone_of
@@ -34,7 +34,7 @@ from gateway.fleet.engine import ASK, hear_load
 from gateway.fleet.fleets import Fleets
 from gateway.fleet.pool import Pool as FleetPool
 from gateway.fleet.worker import Worker
-from gateway.pipeline import ActiveRequests, Runtime, ServedModel
+from gateway.pipeline import ActiveRequests, Endpoint, Runtime, ServedModel
 from gateway.pipeline.call import Stage
 from gateway.pipeline.end_users import EndUsers
 from gateway.pipeline.mirror import Mirror
@@ -76,6 +76,7 @@ class Deployment:
         watchers = self._watchers(trace, limits)
         self._proxies = [ip_network(one) for one in config.listen.trusted_proxies]
         self._models: dict[str, ServedModel] = {}
+        self._lines: Mapping[str, Endpoint] | None = None
         models = self._models
         for name, options in config.models.items():
             served = self._serve_model(name, options, watchers)
@@ -118,6 +119,16 @@ class Deployment:
             ),
             response_store=services.response_store,
         )
+
+    def endpoint(self, path: str) -> Endpoint | None:
+        """As `batches.run.Deployed`."""
+        if self._lines is None:
+            self._lines = line_endpoints(self.config, self.runtime)
+        return self._lines.get(path)
+
+    def caller(self, name: str, team: str | None, models: frozenset[str] | None, dialect: str) -> Principal:
+        """As `batches.run.Deployed`."""
+        return self.keyring.named(name, team, models, dialect)
 
     def asking(self, model: str) -> Pooled:
         """The transport for what a model's workers are asked beside requests. It keeps no connection."""

@@ -63,6 +63,18 @@ def _batch_paths(config: Config, dialect: Dialect) -> dict[str, dict[str, Route]
     return paths(dialect, ROUTES.get(dialect.name, ()))
 
 
+def line_endpoints(config: Config, runtime: Runtime) -> dict[str, Endpoint]:
+    """The endpoints that lines of batches may call, by their paths without a prefix."""
+    from gateway.batches import CALLED  # not imported where they are off
+
+    return {
+        route.path: Endpoint(runtime, dialect, {"POST": route}, _default_model(config, dialect))
+        for dialect in active_dialects(config)
+        for route in dialect.routes
+        if route.method == "POST" and CALLED.get(route.path) == dialect.name
+    }
+
+
 def _places(dialect: Dialect) -> set[str]:
     """The beginnings of paths that are this dialect's: its prefixes, and the first segments behind them, such as
     `/api`."""

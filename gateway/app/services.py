@@ -215,7 +215,12 @@ def _batching(config: Config, host: Host) -> Batching | None:
     before = host.deployments[-1] if host.deployments else None
     if before is not None and (before.config.batches, before.config.redis) == (options, redis):
         return before.services.batching
-    return Batching(options, BatchStore(redis.namespace, lambda: connect(redis)), host.log.event)
+
+    def count(api: str, result: str, lines: int) -> None:
+        host.metrics.batch_lines.labels(api, result).inc(lines)
+
+    store = BatchStore(redis.namespace, lambda: connect(redis))
+    return Batching(options, store, lambda: host.deployments[-1], count, host.log.event)
 
 
 def _quarantine(config: Config, before: Quarantine | None, host: Host) -> Quarantine | None:

@@ -27,6 +27,7 @@ from gateway.core.http import Headers
 
 _LONGEST = 1024
 _RETRY_S = 5.0
+_TOKEN = "jwt:"
 
 
 class Keyring:
@@ -94,6 +95,24 @@ class Keyring:
         """
         return ANONYMOUS if self.open else self._caller(headers, dialect).principal
 
+    def named(self, name: str, team: str | None, models: frozenset[str] | None, dialect: str) -> Principal:
+        """The caller that has shown its key or token before, as keys are now. team and models are those of a token.
+
+        Raises GatewayError as `authenticate` does.
+        """
+        if self.open:
+            return ANONYMOUS
+        if name.startswith(_TOKEN):
+            if self._verifier is None:
+                raise refused("tokens are not accepted any more")
+            return self._bearer(Bearer(name.removeprefix(_TOKEN), team, models, 0.0, frozenset()))
+        entry = self._table.named(name)
+        if entry is not None:
+            return self._admit(entry, dialect)
+        if self._table.away:
+            raise _away()
+        raise refused("the API key is not valid any more")
+
     def _caller(self, headers: Headers, dialect: str | None) -> PendingAuth:
         token = find_key(headers)
         if token is None:
@@ -108,7 +127,7 @@ class Keyring:
         models = bearer.models
         if models is not None:
             models = frozenset(self._config.resolve(one) or one for one in models)
-        key = "jwt:" + bearer.subject
+        key = _TOKEN + bearer.subject
         salt = self._table.salt(key, bearer.team)
         return Principal(
             key,
@@ -141,8 +160,12 @@ class Keyring:
             if digest in self._table.revoked:
                 raise refused("the API key was revoked")
             if self._table.away:
-                message = "the API key is not known, and the store of keys cannot be read now"
-                raise GatewayError(Kind.OVERLOADED, message, code="keys_unavailable", retry_after=_RETRY_S)
+                raise _away()
             raise refused("the API key is not valid")
         self._known.add(token, digest)
         return entry
+
+
+def _away() -> GatewayError:
+    message = "the API key is not known, and the store of keys cannot be read now"
+    return GatewayError(Kind.OVERLOADED, message, code="keys_unavailable", retry_after=_RETRY_S)

@@ -64,6 +64,16 @@ class KeyTable:
         """How many keys of the store are in force."""
         return len(self._stored)
 
+    def named(self, name: str) -> Entry | None:
+        """The caller whose key has this name; None if no key in force has."""
+        key = self._config.keys.get(name)
+        if key is None:
+            digests = self._stored.get(name, ())
+            return self.by_digest[digests[0]] if digests else None
+        if key.hash is not None:
+            return self.by_digest[_digest(key.hash)]
+        return self.by_access_key[key.aws_access_key_id or ""][0]
+
     def put(self, key: StoredKey) -> bool:
         """The key of the store is in force as it is now: not at all if it was revoked. False if it could not be, as
         another key has its name or its secret."""

@@ -3,11 +3,15 @@
 service.py   what a gateway has of it all; nothing here is imported where batches are off
 api_call.py  a call of the APIs below: a request that no model answers
 files.py     OpenAI's files
+openai.py    OpenAI's batches
+anthropic.py  Anthropic's Message Batches; splitting.py: the requests in the body of one
 state.py     what Redis holds: descriptions, how far batches are, who runs them
 disk.py      the bytes, in a folder that gateways share
+run.py       a batch under way; notes.py: what was done of it
+line_call.py  one line as a request; lines.py: what clients write of it and read of its result
 """
 
-from gateway.batches.service import ROUTES, Batching
+from gateway.batches.service import CALLED, ROUTES, Batching
 from gateway.batches.state import BatchStore
 
-__all__ = ["ROUTES", "BatchStore", "Batching"]
+__all__ = ["CALLED", "ROUTES", "BatchStore", "Batching"]

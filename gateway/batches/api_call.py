@@ -65,6 +65,12 @@ class ApiCall(RequestHandler):
             refusal = GatewayError(Kind.OVERLOADED, message, code="store_unavailable", retry_after=5.0)
             raise refusal from error
 
+    @property
+    def token_models(self) -> tuple[str, ...] | None:
+        """The models that a token names, if the caller has shown one: keys are looked up again."""
+        models = self.principal.models
+        return tuple(sorted(models)) if models is not None and self.principal.key.startswith("jwt:") else None
+
     # -- what is asked ----------------------------------------------------------------------------------------------
 
     @property

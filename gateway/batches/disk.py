@@ -10,6 +10,7 @@ A file has its name once its bytes are on the disk. Names are ids that this room
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -35,7 +36,7 @@ class Directory:
         self._path = Path(path)
 
     def place(self, id_: str) -> Path:
-        return self._path / id_[-2:] / id_
+        return self._path / id_.partition(".")[0][-2:] / id_
 
     def check(self) -> None:
         """Raises OSError if nothing can be written there."""
@@ -64,6 +65,15 @@ class Directory:
         """Removes the file, which is not wanted."""
         file.close()
         Path(f"{self.place(id_)}{_PART}").unlink(missing_ok=True)
+
+    def link(self, id_: str, other: str) -> None:
+        """Gives a file another name, too, or copies it if the folder cannot do that."""
+        place = self.place(other)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            os.link(self.place(id_), place)
+        except OSError:
+            shutil.copyfile(self.place(id_), place)
 
     def open(self, id_: str) -> BinaryIO:
         return open(self.place(id_), "rb")

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 
-from gateway.batches.api_call import ApiEndpoint
+from gateway.batches import anthropic, files, openai
+from gateway.batches.api_call import Answer, ApiEndpoint
 from gateway.batches.disk import Directory
-from gateway.batches.files import ROUTES as FILES
-from gateway.batches.files import Files
-from gateway.batches.state import BatchStore
+from gateway.batches.run import LEASE_S, BatchRun, Deployed, Shared
+from gateway.batches.state import BatchStore, Lost, tenant_of
 from gateway.config import Batches
 from gateway.core.background import keep_running
 from gateway.core.errors import GatewayError
@@ -19,47 +20,144 @@ from gateway.core.http import Route
 from gateway.core.ports import Dialect
 from gateway.pipeline import Runtime
 
-ROUTES: Mapping[str, tuple[Route, ...]] = {"openai": FILES}
+ROUTES: Mapping[str, tuple[Route, ...]] = {
+    "openai": (*files.ROUTES, *openai.ROUTES),
+    "anthropic": anthropic.ROUTES,
+}
 """Dialect -> the routes of its API that are served here."""
+CALLED: Mapping[str, str] = {**openai.ENDPOINTS, anthropic.ENDPOINT: "anthropic"}
+"""A path that lines may call -> the dialect that reads them."""
 
-_EVERY_S = 5.0
+_TIDY_S = 5.0
 _SWEEP_S = 3600.0
+_LOOK_S = 1.0
+_SERVE_S = 0.1
+_MOST_RUNS = 16
+"""Batches that one process runs at once."""
+_REST_S = 10.0
+"""A batch that this process could not go on with is left alone for so long."""
 
 
 class Batching:
-    """log: called with a level, an event and facts. It stays over reloads while its options do."""
+    """It stays over reloads while its options do.
 
-    def __init__(self, options: Batches, store: BatchStore, log: Callable[..., None]) -> None:
+    deployed  returns the configuration in force
+    count     called with the API, what became of lines, and how many
+    log       called with a level, an event and facts
+    """
+
+    def __init__(
+        self,
+        options: Batches,
+        store: BatchStore,
+        deployed: Callable[[], Deployed],
+        count: Callable[[str, str, int], None],
+        log: Callable[..., None],
+    ) -> None:
         self.options = options
         self._store = store
-        self._directory = Directory(options.directory)
+        self._directory = directory = Directory(options.directory)
         self._log = log
-        self._answers = Files(options, store, self._directory).answers
+        self._deployed = deployed
+        places = asyncio.Semaphore(options.max_in_flight)
+        self._shared = Shared(options, store, directory, places, deployed, count, log)
+        self._came = asyncio.Event()
+        came = self._came.set
+        kept = files.Files(options, store, directory)
+        batches = openai.OpenAIBatches(options, store, directory, self._offers, came)
+        self._answers: Mapping[str, Mapping[str, Answer]] = {
+            "openai": {**kept.answers, **batches.answers},
+            "anthropic": anthropic.MessageBatches(options, store, directory, came).answers,
+        }
         self._tasks: list[asyncio.Task[None]] = []
-        self._swept_at = 0.0
+        self._runs: dict[str, tuple[BatchRun, asyncio.Task[None]]] = {}
+        self._rests: dict[str, float] = {}
+        self._swept_at: float | None = None
+        self._draining = False
+
+    @property
+    def running(self) -> int:
+        """Batches that this process runs."""
+        return len(self._runs)
 
     def endpoint(self, runtime: Runtime, dialect: Dialect, routes: Mapping[str, Route]) -> ApiEndpoint:
-        return ApiEndpoint(runtime, dialect, routes, self._answers)
+        return ApiEndpoint(runtime, dialect, routes, self._answers[dialect.name])
+
+    def _offers(self, path: str) -> bool:
+        return self._deployed().endpoint(path) is not None
 
     async def start(self) -> None:
         """Raises OSError if the folder cannot be written to."""
         if not self._tasks:
             await asyncio.to_thread(self._directory.check)
-            self._tasks = [asyncio.create_task(self._tidy())]
+            self._tasks = [asyncio.create_task(one) for one in (self._tidy(), self._look())]
+
+    def drain(self) -> None:
+        """Begins nothing any more. Lines under way end as requests do."""
+        self._draining = True
+        for run, _ in self._runs.values():
+            run.leave()
 
     async def close(self) -> None:
+        """Other gateways go on with what is under way."""
         tasks, self._tasks = self._tasks, []
+        tasks += [task for _, task in self._runs.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._store.close()
+
+    # -- batches ----------------------------------------------------------------------------------------------------
+
+    async def _look(self) -> None:
+        """Takes batches that nobody runs."""
+        while not self._draining:
+            self._came.clear()
+            with keep_running("batches"), contextlib.suppress(GatewayError):
+                await self._take()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_S):
+                    await self._came.wait()
+
+    async def _take(self) -> None:
+        """Those of tenants first of which this process runs the fewest."""
+        if len(self._runs) >= _MOST_RUNS:
+            return
+        now = time.monotonic()
+        self._rests = {id_: until for id_, until in self._rests.items() if until > now}
+        mine = Counter(tenant_of(run.spec.owner) for run, _ in self._runs.values())
+        found = [(id_, tenant) for id_, tenant in await self._store.open() if id_ not in self._runs]
+        for id_, _ in sorted(found, key=lambda one: mine[one[1]]):
+            if len(self._runs) >= _MOST_RUNS or self._draining:
+                return
+            if id_ in self._rests:
+                continue
+            held = await self._store.take(id_, LEASE_S)
+            if held is not None:
+                run = BatchRun(self._shared, held)
+                self._runs[id_] = run, asyncio.create_task(self._run(id_, run))
+
+    async def _run(self, id_: str, run: BatchRun) -> None:
+        try:
+            await run.run()
+        except (GatewayError, Lost, OSError) as error:
+            self._rests[id_] = time.monotonic() + _REST_S
+            self._log("warning", "batch left", batch=id_, reason=type(error).__name__)
+        except Exception:
+            self._rests[id_] = time.monotonic() + _REST_S
+            with keep_running("a batch"):
+                raise
+        finally:
+            del self._runs[id_]
+
+    # -- what is past -------------------------------------------------------------------------------------------------
 
     async def _tidy(self) -> None:
         while True:
             # While Redis is away, what is past stays past.
             with keep_running("files of batches"), contextlib.suppress(GatewayError):
                 await self._forget()
-            await asyncio.sleep(_EVERY_S)
+            await asyncio.sleep(_TIDY_S)
 
     async def _forget(self) -> None:
         """Removes what is past its time, and from time to time what gateways that died have left."""
@@ -68,10 +166,10 @@ class Batching:
                 await self._store.drop_file(file)
             elif kind == "batch" and (batch := await self._store.batch(id_)) is not None:
                 await self._store.drop_batch(batch.spec)
-            await asyncio.to_thread(self._directory.remove, (id_,))
+            await asyncio.to_thread(self._directory.remove, (id_, f"{id_}.input"))
             await self._store.forget(kind, id_)
         now = time.monotonic()
-        if now >= self._swept_at + _SWEEP_S or not self._swept_at:
+        if self._swept_at is None or now >= self._swept_at + _SWEEP_S:
             self._swept_at = now
             if found := await asyncio.to_thread(self._directory.sweep, self.options.keep_s):
                 self._log("info", "leftovers of batches removed", files=found)

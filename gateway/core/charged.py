@@ -10,9 +10,12 @@ from gateway.core.ports import RequestRecord
 from gateway.core.usage import Usage
 
 Outcome = Literal["finished", "failed", "cancelled", "unserved"]
-"""How an admitted request ended. "unserved": no worker ever saw it, so everything is returned."""
+"""How an admitted request ended. "unserved": no worker ever saw it, or it will come again; everything is returned."""
 
 _OUTCOMES: dict[str, Outcome] = {"ok": "finished", "refused": "failed", "failed": "failed", "cancelled": "cancelled"}
+
+YIELDED = "yielded"
+"""The code of a request of a batch that gave its place to others: it comes again, and is charged then."""
 
 _UNSEEN = frozenset(["deadline_exceeded", Kind.TIMEOUT.value, "upstream_too_large"])
 """Failures after which nobody knows how much a worker produced. Clients can provoke them by a long or large reply."""
@@ -24,7 +27,7 @@ NOTHING = Usage(0, 0)
 
 
 def outcome_of(record: RequestRecord) -> Outcome:
-    return _OUTCOMES[record.outcome] if record.attempts else "unserved"
+    return _OUTCOMES[record.outcome] if record.attempts and record.code != YIELDED else "unserved"
 
 
 def used(record: RequestRecord, prompt: int) -> Usage | None:

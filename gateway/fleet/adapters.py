@@ -44,6 +44,11 @@ class AdapterPool:
         self.abandoned = pool.abandoned
 
     @property
+    def whole(self) -> Pool:
+        """That of all workers of the model."""
+        return self._pool
+
+    @property
     def ready(self) -> bool:
         return any(worker.serving for worker in self.having)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Sequence
 from math import inf
+from typing import TYPE_CHECKING
 
 from gateway.config import Queue as QueueOptions
 from gateway.core.errors import Blame, GatewayError, Kind
@@ -16,6 +17,9 @@ from gateway.fleet.pick import PickPolicy
 from gateway.fleet.pick.reading import cache_key_of, describe, session_of
 from gateway.fleet.waiting import Lacking, PoolEvents, WaitQueue, WorkerStates, no_worker
 from gateway.fleet.worker import Worker, is_open, open_workers
+
+if TYPE_CHECKING:
+    from gateway.fleet.idle import Idle
 
 # Rest after a 429 or 503: the default without a Retry-After, and the most that is granted.
 _REST_S = 1.0
@@ -35,7 +39,10 @@ class Pool:
     sessions  headers in which clients name a session, lower case
     salted    the workers keep the caches of `op.salt` apart
     events    receives what becomes of workers and requests
+    idle      the requests that use idle capacity; None while there never was one
     """
+
+    idle: Idle | None = None
 
     def __init__(
         self,
@@ -342,11 +349,15 @@ class Pool:
             routing.charged = max(1, routing.prompt - routing.saved) + routing.output
             worker.tokens += routing.charged
             policy.sent(worker, routing)
+        if self.idle is not None:
+            self.idle.taken(worker)
 
     async def _wait(
         self, exclude: Sequence[Worker], lacks: Lacking | None, priority: int, now: float, routing: RoutingFacts
     ) -> Worker:
         request = self._waiting.enter(exclude, lacks, priority, now, routing)
+        if self.idle is not None:
+            self.idle.queued()
         future = request.future
         try:
             return await future

@@ -98,6 +98,7 @@ class Metrics:
         self.quarantined = _counter("dragoman_quarantined_requests_total", registry)
         self.prefills = _counter("dragoman_prefills_total", registry)
         self.budgets = _counter("dragoman_budget_passed_total", registry)
+        self.batch_lines = _counter("dragoman_batch_lines_total", registry)
         self.queue_refused = _counter("dragoman_queue_refused_total", registry)
         # Prometheus sees an increase only from a value that it has read before: what alerts watch begins at 0.
         for counter, values in (

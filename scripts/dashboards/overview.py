@@ -127,6 +127,16 @@ BOARD = Board(
             ),
         ),
         Panel(
+            "Requests of batches",
+            "A second, by what became of them: those with a result; those that gave their places to clients, found no "
+            "room or lost their gateway, and come again; those that were never answered. And batches under way.",
+            "ops",
+            (
+                Query(rate("dragoman_batch_lines_total{*}", "result"), "{{result}}"),
+                Query("sum(dragoman_batches_running{*})", "batches under way"),
+            ),
+        ),
+        Panel(
             "Refused connections",
             "Connections a second that the server ended itself, before a dialect saw a whole request, by status: a 503 "
             "means that the gateway was full. And requests refused because the event loop was late, or their key had "

@@ -16,10 +16,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from gateway.auth import ANONYMOUS, Keyring, Principal, checksum, find_key, keyring, keys, new_key, well_formed
+from gateway.auth import (
+    ANONYMOUS,
+    Keyring,
+    KeyTable,
+    Principal,
+    checksum,
+    find_key,
+    keyring,
+    keys,
+    new_key,
+    well_formed,
+)
 from gateway.config import CacheSalt, Config, Key, Model, load
 from gateway.core.errors import Blame, GatewayError, Kind
 from gateway.core.http import Headers
+from tests.admin.keys import stored
 
 
 def fixed_key(id_: str, secret: str) -> str:
@@ -374,3 +386,32 @@ def test_who_calls_may_be_remembered_unless_a_clock_was_asked() -> None:
     expiring = ring(a=entry(KEY, expires=datetime(2030, 1, 1, tzinfo=UTC))).identify(bearer(KEY))
     assert (lasting.lasting, expiring.lasting) == (True, False)
     assert Keyring(Config(models=MODELS, auth="open")).identify([]).lasting
+
+
+def test_a_caller_is_found_by_its_name_as_its_key_is_now() -> None:
+    keyring = ring(a=entry(KEY, team="search"), b=entry(OTHER, disabled=True, dialects=["openai"]))
+    assert keyring.named("a", "another", None, "openai") == keyring.authenticate(bearer(KEY))
+    for name, words in (("b", "disabled"), ("c", "not valid"), ("jwt:c", "not accepted")):
+        with pytest.raises(GatewayError, match=words) as caught:
+            keyring.named(name, None, None, "openai")
+        assert caught.value.kind is Kind.UNAUTHENTICATED
+    assert Keyring(Config()).named("a", None, None, "openai") is ANONYMOUS
+    with pytest.raises(GatewayError) as forbidden:
+        ring(b=entry(OTHER, dialects=["openai"])).named("b", None, None, "ollama")
+    assert forbidden.value.kind is Kind.FORBIDDEN
+
+
+def test_a_key_of_the_store_is_found_by_its_name_until_it_is_revoked() -> None:
+    config = Config(keys_store="redis")
+    table = KeyTable(config)
+    keyring = Keyring(config, table=table)
+    with pytest.raises(GatewayError) as away:
+        keyring.named("s", None, None, "openai")
+    assert (away.value.kind, away.value.code) == (Kind.OVERLOADED, "keys_unavailable")
+    table.away = False
+    key = stored("s", team="blue")
+    table.put(key)
+    assert keyring.named("s", None, None, "openai").team == "blue"
+    table.put(replace(key, revoked=1.0))
+    with pytest.raises(GatewayError, match="not valid any more"):
+        keyring.named("s", None, None, "openai")

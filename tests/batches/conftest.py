@@ -16,7 +16,8 @@ from tests.redis.server import Server
 
 ALICE, _ALICE = key("alice", team="blue")
 BOB, _BOB = key("bob")
-KEYS = {**_ALICE, **_BOB}
+MATE, _MATE = key("mate", team="blue")
+KEYS = {**_ALICE, **_BOB, **_MATE}
 
 
 @pytest.fixture(scope="session")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -28,7 +29,7 @@ def shown(page: str) -> Iterator[tuple[str, str, frozenset[str]]]:
         yield family.name + ("_total" if family.type == "counter" else ""), family.type, frozenset(labels)
 
 
-def test_a_loaded_gateway_shows_what_is_in_the_catalogue_and_nothing_else() -> None:
+def test_a_loaded_gateway_shows_what_is_in_the_catalogue_and_nothing_else(tmp_path: Path) -> None:
     config = {
         "metrics": {"genai": True},
         "limits": [
@@ -40,6 +41,7 @@ def test_a_loaded_gateway_shows_what_is_in_the_catalogue_and_nothing_else() -> N
         "redis": {"url": "redis://127.0.0.1:1"},
         "limiter": {"store": "memory"},
         "keys_store": "redis",
+        "batches": {"directory": str(tmp_path)},
         "keys": {"own": {"hash": hash_of("configured")}},
         "accounting": {"redis_stream": "usage"},
         "dialects": {"openai": {"extras": "drop"}},
@@ -75,6 +77,7 @@ def test_a_loaded_gateway_shows_what_is_in_the_catalogue_and_nothing_else() -> N
         stack.gateway.metrics.hedges.labels("m", "first")
         stack.gateway.metrics.tool_calls.labels("search", "ok")
         stack.gateway.metrics.quarantined.labels("m")
+        stack.gateway.metrics.batch_lines.labels("openai", "succeeded")
         stack.gateway.metrics.moved.labels("m", "late")
         stack.gateway.metrics.continued.labels("m", "died")
         stack.gateway.metrics.not_continued.labels("m", "tool_call")

@@ -41,6 +41,7 @@ class RequestRecord(Struct):
     workers   those that it was sent to, in order, the first of them if they are many; absent if there was one at most
     tools     calls of the tools that the gateway ran, `search` or `fetch`, with why it failed if it did; absent if
               there were none
+    batch     the id of the batch that it is a line of; absent for all others
     cost      nano (billionths) of the currency that it is charged; absent if its model has no price
     end_user  whom the client named, see `core.end_users`; absent if it named nobody
     time      Unix seconds at the end
@@ -79,6 +80,7 @@ class RequestRecord(Struct):
     recomputed: int | None = None
     workers: tuple[str, ...] | UnsetType = UNSET
     tools: tuple[str, ...] | UnsetType = UNSET
+    batch: str | UnsetType = UNSET
     cost: int | UnsetType = UNSET
     end_user: str | UnsetType = UNSET
     time: float = 0.0

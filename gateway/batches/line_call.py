@@ -1,0 +1,145 @@
+"""One line of a batch as a request: through the pipeline of the configuration in force, for the caller of the batch."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, cast
+
+from msgspec.structs import replace
+
+from gateway.auth import PendingAuth, Principal
+from gateway.core.charged import YIELDED
+from gateway.core.errors import Blame, GatewayError, Kind
+from gateway.core.http import JSON_TYPE
+from gateway.core.ports import Pool
+from gateway.fleet.idle import Idle, IdlePool
+from gateway.pipeline import Endpoint, RequestHandler, ServedModel
+
+PRIORITY = -1000
+"""Below that of every key."""
+
+Outcome = Literal["answered", "again", "failed", "yielded"]
+"""A reply that is the line's result; the line must be sent again, later; it may be sent again a few times, since a
+worker has failed it; it gave its place back."""
+
+_LATER = (Kind.OVERLOADED, Kind.NO_WORKER, Kind.DRAINING)
+
+
+class _Exchange:
+    """Plain ASGI: the body is a line's, the reply is kept."""
+
+    def __init__(self, path: str, body: bytes) -> None:
+        self._body: bytes | None = body
+        self._left: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.status = 0
+        self.reply = bytearray()
+        self.whole = False
+        self.scope: dict[str, Any] = {
+            "type": "http",
+            "asgi": {"version": "3.0"},
+            "http_version": "1.1",
+            "method": "POST",
+            "scheme": "http",
+            "path": path,
+            "raw_path": path.encode(),
+            "query_string": b"",
+            "headers": [JSON_TYPE],
+            "client": None,
+            "server": None,
+        }
+
+    def leave(self) -> None:
+        if not self._left.done():
+            self._left.set_result(None)
+
+    async def receive(self) -> dict[str, Any]:
+        if self._body is None:
+            await self._left
+            return {"type": "http.disconnect"}
+        body, self._body = self._body, None
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def send(self, message: Mapping[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+        else:
+            self.reply += message.get("body", b"")
+            self.whole = not message.get("more_body", False)
+
+
+class LineCall(RequestHandler):
+    """One try of one line. Implements fleet.idle.Background.
+
+    caller   for whom it runs, as keys are now; raises GatewayError
+    placed   called once it has a place at a worker, or is over
+    yielded  it gave its place back
+    """
+
+    yielded = False
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        path: str,
+        body: bytes,
+        batch: str,
+        caller: Callable[[], Principal],
+        placed: Callable[[], None],
+    ) -> None:
+        self._exchange = exchange = _Exchange(path, body)
+        super().__init__(endpoint, exchange.scope, exchange.receive, exchange.send)
+        self.record.batch = batch
+        self._caller = caller
+        self._placed = placed
+
+    async def result(self) -> tuple[Outcome, int, bytes]:
+        """Runs it. Returns the status and the body of its reply, too."""
+        try:
+            await self.run()
+        finally:
+            self._placed()
+        exchange, error = self._exchange, self._error
+        if exchange.whole and error is None:
+            return "answered", exchange.status, bytes(exchange.reply)
+        if self.yielded or error is None or error.code == YIELDED:
+            return "yielded", 0, b""
+        if error.kind in _LATER or (error.kind is Kind.LIMITED and error.retry_after is not None):
+            return "again", 0, b""
+        outcome: Outcome = "failed" if error.blame is Blame.WORKER and error.retryable else "answered"
+        return outcome, exchange.status, bytes(exchange.reply)
+
+    @property
+    def retry_after(self) -> float:
+        return (self._error.retry_after if self._error is not None else None) or 1.0
+
+    def give_back(self) -> None:
+        self.yielded = True
+        self._exchange.leave()
+
+    def _identify(self) -> PendingAuth:
+        principal = self._caller()
+        self.record.key, self.record.team = principal.key, principal.team
+        return PendingAuth(replace(principal, priority=PRIORITY, streams=None, connections=None))
+
+    async def _read_request(self) -> ServedModel | None:
+        served = await super()._read_request()
+        if self.record.stream:
+            raise GatewayError(Kind.BAD_REQUEST, "a request of a batch cannot be streamed", param="stream")
+        return served
+
+    async def _ask(self, served: ServedModel) -> None:
+        pool, call = cast(Any, served.pool), self.call
+        idle = Idle.of(pool, self.runtime.clock)
+        await idle.wait(self)
+        self._placed()
+        call.began = self.runtime.clock()  # until now nobody waited for it
+        try:
+            mine = cast(Pool, IdlePool(pool, idle, self))
+            await super()._ask(replace(served, pool=mine, prefill=None, hedge_s=None))
+        finally:
+            idle.left(self)
+
+    def _note_leaving(self) -> None:
+        super()._note_leaving()
+        self.record.code = YIELDED

@@ -1,0 +1,363 @@
+"""One batch under way, in the gateway that has its lease.
+
+The lines are read one after the other. Each that is begun, and each result, is noted in a file of this lease before
+anything follows from it (`Notes`). A gateway that goes on with the batch reads the notes of all leases before: lines
+with a result are not run again; those that were begun without one are, and are counted. In the end the results are put
+together from the notes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import BinaryIO, NamedTuple, Protocol
+
+from gateway.auth import Principal
+from gateway.batches.disk import Directory, Line, lines
+from gateway.batches.line_call import LineCall
+from gateway.batches.lines import FORMS, Asked, Undone
+from gateway.batches.notes import Done, Notes, assemble, checked, read
+from gateway.batches.state import BatchStore, Fault, Held, Lost, StoredFile, new_id
+from gateway.config import Batches
+from gateway.core.errors import GatewayError
+from gateway.pipeline import Endpoint
+
+LEASE_S = 10.0
+_RENEW_S = 1.0
+_LOST_S = 7.0
+"""Without an answer of Redis for so long, the lease may be another gateway's soon."""
+_AHEAD = 16
+"""Lines of one batch that wait for a place."""
+_TRIES = 3
+"""A line that workers fail is tried so often; the pipeline has tried several workers each time."""
+_LONGEST_PAUSE_S = 30.0
+
+
+class Deployed(Protocol):
+    """The configuration in force, for lines."""
+
+    def endpoint(self, path: str) -> Endpoint | None:
+        """The endpoint that lines call at `path`; None if it is not offered."""
+        ...
+
+    def caller(self, name: str, team: str | None, models: frozenset[str] | None, dialect: str) -> Principal:
+        """The caller of a batch, as keys are now. Raises GatewayError if it may not call any more."""
+        ...
+
+
+class Shared(NamedTuple):
+    """The parts that the batches of one gateway share.
+
+    places  lines of all batches that may be under way
+    told    called with the API, what became of lines, and how many
+    log     called with a level, an event and facts
+    """
+
+    options: Batches
+    store: BatchStore
+    directory: Directory
+    places: asyncio.Semaphore
+    deployed: Callable[[], Deployed]
+    told: Callable[[str, str, int], None]
+    log: Callable[..., None]
+
+
+class BatchRun:
+    """One batch. Await `run` in a task; cancel the task to leave the batch to another gateway."""
+
+    def __init__(self, shared: Shared, held: Held) -> None:
+        self._shared = shared
+        self._held = held
+        self.spec, self._state = held.spec, held.state
+        self._form = FORMS[held.spec.kind]
+        self._why: Undone | None = None
+        self._leaves = False  # to another gateway
+        self._done = Done()
+        self._again: deque[tuple[int, Asked]] = deque()
+        self._tries: Counter[int] = Counter()
+        self._calls: set[LineCall] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._broken: BaseException | None = None
+        self._rests_until = 0.0
+        self._ahead = asyncio.Semaphore(_AHEAD)
+        self._wake = asyncio.Event()
+
+    async def run(self) -> None:
+        """Returns once the batch has ended, or is left to another gateway. Raises OSError, GatewayError and Lost."""
+        shared, state = self._shared, self._state
+        renewing = asyncio.create_task(self._renew())
+        file: BinaryIO | None = None
+        try:
+            if state.status == "validating":
+                await self._validate()
+            if state.status in ("in_progress", "finalizing"):
+                await self._go_on()
+            if state.status == "in_progress":
+                file = await asyncio.to_thread(shared.directory.open, f"{self.spec.id}.input")
+                await self._work(file)
+            if not self._leaves:
+                await self._finish()
+        finally:
+            renewing.cancel()
+            self.leave()
+            for call in list(self._calls):
+                call.give_back()
+            await asyncio.gather(renewing, *self._tasks, return_exceptions=True)
+            if file is not None:
+                file.close()
+            with contextlib.suppress(GatewayError):
+                await shared.store.free(self._held)
+
+    def leave(self) -> None:
+        """Begins no line any more; `run` returns when those under way are over. Those that wait for a place go."""
+        self._leaves = True
+        self._wake.set()
+        for call in list(self._calls):
+            if not call.record.attempts:
+                call.give_back()
+
+    # -- the lease ----------------------------------------------------------------------------------------------------
+
+    async def _renew(self) -> None:
+        """Writes how far it is; ends the batch if that was asked for, and leaves it if the lease is lost."""
+        renewed = time.monotonic()
+        while True:
+            await asyncio.sleep(_RENEW_S)
+            try:
+                if await self._shared.store.write(self._held, LEASE_S):
+                    self._stop("cancelled")
+                renewed = time.monotonic()
+            except Lost as lost:
+                self._break(lost)
+            except GatewayError as away:
+                if time.monotonic() > renewed + _LOST_S:
+                    self._break(away)
+            if time.time() >= self.spec.ends:
+                self._stop("expired")
+
+    def _break(self, error: BaseException) -> None:
+        self._broken = self._broken or error
+        self._give_up()
+
+    def _stop(self, why: Undone) -> None:
+        self._why = self._why or why
+        self._give_up()
+
+    def _give_up(self) -> None:
+        """Nothing that is under way is waited for."""
+        self._wake.set()
+        for call in list(self._calls):
+            call.give_back()
+
+    @property
+    def _over(self) -> bool:
+        return self._why is not None or self._leaves or self._broken is not None
+
+    # -- before the first line ----------------------------------------------------------------------------------------
+
+    async def _validate(self) -> None:
+        options, state, spec = self._shared.options, self._state, self.spec
+        with await asyncio.to_thread(self._shared.directory.open, f"{spec.id}.input") as file:
+            total, faults = await asyncio.to_thread(checked, file, self._form, spec.endpoint, options)
+        state.total = total
+        if faults:
+            state.faults = tuple(faults)
+            state.reach("failed")
+        else:
+            state.reach("in_progress")
+            self._shared.log("info", "batch began", batch=spec.id, key=spec.key, team=spec.team, requests=total)
+
+    async def _go_on(self) -> None:
+        """Reads what was done before."""
+        directory, state = self._shared.directory, self._state
+        self._done = await asyncio.to_thread(read, directory.progress(self.spec.id), state.total)
+        state.succeeded, state.failed = self._done.succeeded, self._done.failed
+        if self._held.lease > 1:
+            state.repeated += self._done.begun
+            self._shared.told(self.spec.kind, "repeated", self._done.begun)
+            left = state.total - state.succeeded - state.failed
+            facts = {"requests": state.total, "left": left, "repeated": self._done.begun}
+            self._shared.log("info", "batch resumed", batch=self.spec.id, **facts)
+
+    # -- lines --------------------------------------------------------------------------------------------------------
+
+    async def _work(self, file: BinaryIO) -> None:
+        directory, spec = self._shared.directory, self.spec
+        notes = Notes(await asyncio.to_thread(directory.append_to, spec.id, self._held.lease))
+        read_ahead: deque[Line] = deque()
+        at, ended = 1, False
+        try:
+            while not self._over:
+                if not self._again and not read_ahead and not ended:
+                    read_ahead.extend(await asyncio.to_thread(lines, file, at, self._shared.options.max_line_bytes))
+                    ended = not read_ahead
+                    at += len(read_ahead)
+                if self._again:
+                    number, asked = self._again.popleft()
+                elif read_ahead:
+                    line = read_ahead.popleft()
+                    found = None if self._done.has(line.number) or not line.text else self._read(line)
+                    if found is None:
+                        continue
+                    number, asked = line.number, found
+                elif self._tasks:
+                    await self._woken()
+                    continue
+                else:
+                    break
+                await self._begin(number, asked, notes)
+            while self._tasks:
+                await self._woken()
+        finally:
+            for call in list(self._calls):
+                call.give_back()
+            if self._tasks:
+                await asyncio.wait(self._tasks)
+            await notes.close()
+        if self._broken is not None:
+            raise self._broken
+
+    def _read(self, line: Line) -> Asked | None:
+        found = self._form.read(line.text or b"", self.spec.endpoint)
+        return None if isinstance(found, Fault) else found  # it was checked
+
+    async def _woken(self) -> None:
+        self._wake.clear()
+        await self._wake.wait()
+
+    async def _begin(self, number: int, asked: Asked, notes: Notes) -> None:
+        """Begins a line, once there is a place for it and no limit asks to wait. Puts it back if the batch is over
+        before."""
+        pause = self._rests_until - time.monotonic()
+        if pause > 0:
+            await asyncio.sleep(min(pause, _RENEW_S))
+        got = pause <= _RENEW_S and await self._places()
+        if not got or self._over:
+            if got:
+                self._free()
+                self._shared.places.release()
+            self._again.appendleft((number, asked))
+            return
+        task = asyncio.create_task(self._run(number, asked, notes))
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    async def _places(self) -> bool:
+        """Takes a place ahead and one of all batches; False if none came soon."""
+        try:
+            async with asyncio.timeout(_RENEW_S):
+                await self._ahead.acquire()
+        except TimeoutError:
+            return False
+        try:
+            async with asyncio.timeout(_RENEW_S):
+                await self._shared.places.acquire()
+        except BaseException as error:
+            self._ahead.release()
+            if isinstance(error, TimeoutError):
+                return False
+            raise
+        return True
+
+    def _free(self) -> None:
+        self._ahead.release()
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._break(error)
+        self._wake.set()
+
+    async def _run(self, number: int, asked: Asked, notes: Notes) -> None:
+        shared, spec, state = self._shared, self.spec, self._state
+        placed = False
+
+        def once() -> None:
+            nonlocal placed
+            if not placed:
+                placed = True
+                self._free()
+
+        try:
+            await notes.add(b"%d begun\n" % number)
+            deployed = shared.deployed()
+            endpoint = deployed.endpoint(spec.endpoint)
+            if endpoint is None:  # a reload has turned it off, for now
+                self._rest(_LONGEST_PAUSE_S)
+                self._again.append((number, asked))
+                await notes.add(b"%d back\n" % number)
+                return
+            models = None if spec.models is None else frozenset(spec.models)
+            caller = partial(deployed.caller, spec.key, spec.team, models, endpoint.dialect.name)
+            call = LineCall(endpoint, spec.endpoint, asked.body, spec.id, caller, once)
+            self._calls.add(call)
+            try:
+                outcome, status, body = await call.result()
+            finally:
+                self._calls.discard(call)
+            self._tries[number] += outcome == "failed"
+            if outcome in ("yielded", "again") or (outcome == "failed" and self._tries[number] < _TRIES):
+                if outcome != "yielded":
+                    self._rest(call.retry_after)
+                shared.told(spec.kind, "yielded" if outcome == "yielded" else "again", 1)
+                self._again.append((number, asked))
+                await notes.add(b"%d back\n" % number)
+                return
+            del self._tries[number]
+            result = self._form.done(asked.custom_id, status, body, call.record.id)
+            good = status == 200
+            await notes.add(b"%d %s %b\n" % (number, b"ok" if good else b"no", result))
+            self._done.add(number, good)
+            state.succeeded, state.failed = self._done.succeeded, self._done.failed
+            shared.told(spec.kind, "succeeded" if good else "failed", 1)
+        finally:
+            once()
+            shared.places.release()
+
+    def _rest(self, seconds: float) -> None:
+        self._rests_until = time.monotonic() + min(max(seconds, 0.05), _LONGEST_PAUSE_S)
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    async def _finish(self) -> None:
+        shared, spec, state = self._shared, self.spec, self._state
+        keep_until = time.time() + shared.options.keep_s
+        if state.status in ("in_progress", "finalizing"):
+            state.reach("finalizing")
+            # A gateway that has to do it again writes the same files.
+            state.output = state.output or new_id("file-")
+            if spec.kind == "openai":
+                state.error = state.error or new_id("file-")
+            await shared.store.write(self._held, LEASE_S)
+            if time.time() >= spec.ends:
+                self._why = self._why or "expired"
+            why = self._why or "cancelled"
+            files = await asyncio.to_thread(
+                assemble, shared.directory, spec, state.total, why, (state.output, state.error)
+            )
+            await self._describe(files, keep_until)
+            done = self._done
+            state.succeeded, state.failed = done.succeeded, done.failed
+            state.unfinished = state.total - done.succeeded - done.failed
+            shared.told(spec.kind, why, state.unfinished)
+            state.reach("completed" if not state.unfinished else why)
+        await shared.store.write(self._held, LEASE_S, keep_until)
+        await asyncio.to_thread(shared.directory.remove, (f"{spec.id}.input", spec.id))
+        counts = {"succeeded": state.succeeded, "failed": state.failed, "unfinished": state.unfinished}
+        shared.log("info", "batch ended", batch=spec.id, status=state.status, repeated=state.repeated, **counts)
+
+    async def _describe(self, files: Mapping[str, int], keep_until: float) -> None:
+        """Makes the files with results known to their owner."""
+        state, spec = self._state, self.spec
+        for id_ in (state.output, state.error):
+            size = files.get(id_ or "", 0)
+            if id_ is not None and size:
+                name = f"{spec.id}_{'output' if id_ == state.output else 'error'}.jsonl"
+                described = StoredFile(id_, spec.owner, name, "batch_output", size, time.time(), keep_until)
+                await self._shared.store.add_file(described, None)
+        state.output = state.output if files.get(state.output or "") else None
+        state.error = state.error if files.get(state.error or "") else None

@@ -1,0 +1,316 @@
+"""Capacity of a model's workers that is idle now, for requests that nobody waits for.
+
+Such a request takes a place only while no other one waits for a worker, and while its worker would have room for more
+behind it. It gives its place back, and is asked to come again, as soon as others need it:
+
+- a request waits in the queue, or
+- a request takes the last room of a worker, or
+- two readings of a worker's metrics in a row show that requests wait in its engine, those of other gateways too.
+
+How much an engine takes is what `max_in_flight` says, or is learnt: places grow while the engine reports that nothing
+nothing waits; when something does, it takes what it runs then. A sixteenth of that stays free. Requests begin one after
+the other on a worker, in the gaps in which they end on average: many prompts at once would hold up those of others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
+from math import ceil, inf
+from typing import Protocol
+
+from msgspec import Struct
+
+from gateway.core.charged import YIELDED
+from gateway.core.errors import GatewayError, Kind
+from gateway.core.routing_facts import RoutingFacts
+from gateway.fleet.adapters import AdapterPool
+from gateway.fleet.capacity import READINGS
+from gateway.fleet.pool import Pool
+from gateway.fleet.worker import EngineLoad, Worker, is_open
+
+_FIRST = 8
+"""Places in an engine of which nothing is known yet."""
+_UNSEEN = 4
+"""Requests of any kind, on a worker that reports no load and has no `max_in_flight`."""
+_SPARE = 16
+_TAKEN = 0.75
+"""The share of an engine's places that must be taken before there are more."""
+_HOLD_S = 30.0
+"""After an engine was seen to be full, its places grow no more for so long."""
+_REST_S = 1.0
+"""No place is given after others had to wait, for so long."""
+_EVERY_S, _SOONEST_S = 0.1, 0.005
+_LONGEST_GAP_S = 0.1
+_GAP = 0.7
+"""Requests may begin somewhat faster than they end, so that lost places are taken again."""
+_RECENT = 0.1
+"""Weight of the last request in the average of how long they take."""
+_LATE_S = 0.05
+"""While the event loop is later than this, no place is given: the requests would cost it more."""
+
+
+class Background(Protocol):
+    """A request that nobody waits for."""
+
+    def give_back(self) -> None:
+        """It ends now, without an outcome: its place is for others. Called once."""
+
+
+class _Sight(Struct):
+    """The requests that one engine was seen to take.
+
+    load      the reading that was looked at last
+    full      so many readings in a row showed that requests wait
+    capacity  requests that it runs at once; None while it was never full
+    places    requests that it may have altogether before it gets no more
+    grow_at   until then they do not grow
+    next_at   until then no request begins there
+    lasts_s   how long requests take on average; None while none has ended
+    """
+
+    load: EngineLoad | None = None
+    full: int = 0
+    capacity: float | None = None
+    places: float = _FIRST
+    grow_at: float = 0.0
+    next_at: float = 0.0
+    lasts_s: float | None = None
+
+
+class Idle:
+    """The idle capacity of one pool, and the requests that use it."""
+
+    def __init__(self, pool: Pool, clock: Callable[[], float]) -> None:
+        self._pool = pool
+        self._clock = clock
+        self._sights: dict[Worker, _Sight] = {}
+        self._used: dict[Background, tuple[Worker, float]] = {}  # by age, and when each began
+        self._granted: set[Background] = set()
+        self._leaving: set[Background] = set()
+        self._waiting: deque[tuple[Background, asyncio.Future[None]]] = deque()
+        self._rests_until = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._due = 0.0
+
+    @classmethod
+    def of(cls, pool: Pool | AdapterPool, clock: Callable[[], float]) -> Idle:
+        """That of `pool`, which exists once."""
+        whole = pool.whole if isinstance(pool, AdapterPool) else pool
+        if whole.idle is None:
+            whole.idle = cls(whole, clock)
+        return whole.idle
+
+    @property
+    def used(self) -> int:
+        """Requests that have a place now."""
+        return len(self._used)
+
+    async def wait(self, request: Background) -> None:
+        """Returns once the request may take a place: it then calls `take`, or `left`."""
+        if self._waiting or self._room(self._clock()) < 1:
+            future = asyncio.get_running_loop().create_future()
+            entry = (request, future)
+            self._waiting.append(entry)
+            self._look_soon()
+            try:
+                await future
+            except BaseException:
+                self._granted.discard(request)
+                raise
+            finally:
+                if entry in self._waiting:
+                    self._waiting.remove(entry)
+        self._granted.add(request)
+
+    def take(
+        self, request: Background, pool: Pool | AdapterPool, exclude: Sequence[Worker], routing: RoutingFacts
+    ) -> Worker | None:
+        """A worker of `pool`, as its `try_acquire` gives one; None if no capacity is idle."""
+        now = self._clock()
+        self._granted.discard(request)
+        if self._pool.waiting or now < self._rests_until:
+            return None
+        full = [worker for worker in self._pool.workers if self._free(worker, now) < 1]
+        worker = pool.try_acquire([*exclude, *full], routing)
+        if worker is not None:
+            self._used[request] = worker, now
+            sight = self._look(worker, now)
+            lasts_s = _LONGEST_GAP_S if sight.lasts_s is None else sight.lasts_s
+            sight.next_at = now + min(_LONGEST_GAP_S, _GAP * lasts_s / sight.places)
+            self._look_soon()
+        return worker
+
+    def left(self, request: Background) -> None:
+        """It has no place any more, if it had one."""
+        self._granted.discard(request)
+        place = self._used.pop(request, None)
+        if place is not None and request not in self._leaving:
+            worker, began = place
+            sight, lasts_s = self._look(worker, now := self._clock()), now - began
+            sight.lasts_s = lasts_s if sight.lasts_s is None else sight.lasts_s + _RECENT * (lasts_s - sight.lasts_s)
+        self._leaving.discard(request)
+        if self._waiting:
+            self._serve()
+
+    def _look_soon(self) -> None:
+        now = self._clock()
+        soonest = min([one.next_at for one in self._sights.values() if one.next_at > now], default=now + _EVERY_S)
+        due = min(max(soonest, now + _SOONEST_S), now + _EVERY_S)
+        if self._timer is not None:
+            if self._due <= due:
+                return
+            self._timer.cancel()
+        self._due = due
+        self._timer = asyncio.get_running_loop().call_later(due - now, self._look_now)
+
+    def _look_now(self) -> None:
+        """Nothing else notices that an engine has become idle, or busy for others."""
+        self._timer = None
+        if self._clock() < self._due + _LATE_S:
+            self._serve()
+        if self._waiting or self._used:
+            self._look_soon()
+
+    def _serve(self) -> None:
+        """Lets requests that wait have the places that are free."""
+        now = self._clock()
+        for worker in self._pool.workers if self._used else ():
+            self._look(worker, now)
+        room = self._room(now) if self._waiting else 0
+        while self._waiting and room >= 1:
+            request, future = self._waiting.popleft()
+            if not future.done():
+                self._granted.add(request)
+                future.set_result(None)
+                room -= 1
+        if self._pool.waiting:
+            self.queued()
+
+    # -- called by the pool for the requests of others ----------------------------------------------------------------
+
+    def taken(self, worker: Worker) -> None:
+        """A request has taken a place on `worker`."""
+        if self._used and self._over(worker) > 0:
+            self._give_back(1, worker)
+
+    def queued(self) -> None:
+        """A request waits in the pool's queue."""
+        waiting = self._pool.waiting
+        if waiting and (self._used or self._granted or self._waiting):
+            self._rests_until = self._clock() + _REST_S
+            self._give_back(waiting - len(self._leaving))
+
+    def _give_back(self, count: int, worker: Worker | None = None) -> None:
+        """The youngest requests have done the least."""
+        for request, (place, _) in reversed(list(self._used.items())) if count > 0 else ():
+            if request not in self._leaving and worker in (None, place):
+                self._leaving.add(request)
+                request.give_back()
+                count -= 1
+                if count <= 0:
+                    return
+
+    # -- what is idle -------------------------------------------------------------------------------------------------
+
+    def _room(self, now: float) -> float:
+        if self._pool.waiting or now < self._rests_until:
+            return 0
+        free = [self._free(worker, now) for worker in self._pool.workers if is_open(worker, now)]
+        return sum([min(1, max(0, int(one))) for one in free]) - len(self._granted)
+
+    def _free(self, worker: Worker, now: float) -> float:
+        """Places on `worker` that requests may have for which nobody waits."""
+        sight = self._look(worker, now)
+        if now < sight.next_at:
+            return 0
+        load, most = worker.reported, worker.max_in_flight
+        mine = inf if most is None else most - worker.in_flight - (0 if worker.learns else _spare(most))
+        if load is None:
+            return mine if most is not None else _UNSEEN - _spare(_UNSEEN) - worker.in_flight
+        if load.waiting > 0:
+            return 0
+        return min(mine, sight.places - _total(worker, load))
+
+    def _over(self, worker: Worker) -> float:
+        """Requests on `worker` beyond those that leave half of the spare room free."""
+        load, most = worker.reported, worker.max_in_flight
+        leaving = sum(self._used[one][0] is worker for one in self._leaving)
+        over = -inf if most is None else worker.in_flight - leaving - most + _spare(most) // 2
+        sight = self._sights.get(worker)
+        if load is not None and sight is not None and sight.capacity is not None:
+            over = max(over, _total(worker, load) - leaving - sight.capacity + _spare(sight.capacity) // 2)
+        return over
+
+    def _look(self, worker: Worker, now: float) -> _Sight:
+        """Takes a new reading of the worker's engine in."""
+        sight = self._sights.get(worker)
+        if sight is None:
+            if len(self._sights) > 2 * len(self._pool.workers):
+                self._sights = {one: self._sights[one] for one in self._pool.workers if one in self._sights}
+            sight = self._sights[worker] = _Sight()
+        load = worker.reported
+        if load is sight.load or load is None:
+            return sight
+        sight.load = load
+        if load.waiting > 0:
+            sight.full += 1
+            if sight.full >= READINGS:
+                sight.capacity = load.running
+                sight.places = max(1.0, load.running - _spare(load.running))
+                sight.grow_at = now + _HOLD_S
+                self._give_back(ceil(load.waiting), worker)
+        else:
+            sight.full = 0
+            if load.running >= _TAKEN * sight.places and now >= sight.grow_at:
+                sight.places += max(1, sight.places // (2 if sight.capacity is None else _SPARE))
+        return sight
+
+
+def _spare(capacity: float) -> int:
+    return max(1, int(capacity) // _SPARE) if capacity > 1 else 0
+
+
+def _total(worker: Worker, load: EngineLoad) -> float:
+    """Requests in the engine of `worker`: those that it reported, and the change of ours since then."""
+    return load.running + load.waiting + worker.in_flight - load.in_flight
+
+
+class IdlePool:
+    """The places of one request that nobody waits for. Implements core.ports.Pool; it waits in no queue."""
+
+    def __init__(self, pool: Pool | AdapterPool, idle: Idle, request: Background) -> None:
+        self._pool = pool
+        self._idle = idle
+        self._request = request
+        self.routing = pool.routing
+        self.borrow = pool.borrow
+        self.may_serve = pool.may_serve
+        self.answered = pool.answered
+        self.succeeded = pool.succeeded
+        self.failed = pool.failed
+        self.abandoned = pool.abandoned
+
+    @property
+    def ready(self) -> bool:
+        return self._pool.ready
+
+    @property
+    def suspects(self) -> Collection[Worker]:
+        return self._pool.suspects
+
+    @property
+    def without_cache_events(self) -> Sequence[Worker] | None:
+        return self._pool.without_cache_events
+
+    def try_acquire(self, exclude: Sequence[Worker], routing: RoutingFacts) -> Worker | None:
+        return self._idle.take(self._request, self._pool, exclude, routing)
+
+    async def acquire(self, exclude: Sequence[Worker], priority: int, routing: RoutingFacts) -> Worker:
+        # No fallback is asked instead: that is for requests that clients wait for.
+        raise GatewayError(Kind.LIMITED, "no capacity of this model is idle now", code=YIELDED)
+
+    def release(self, worker: Worker, routing: RoutingFacts) -> None:
+        self._pool.release(worker, routing)
+        self._idle.left(self._request)
