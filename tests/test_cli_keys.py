@@ -200,3 +200,24 @@ def test_mistakes_are_named(fleet: Fleet, tmp_path: Path) -> None:
     assert other.returncode == 1
     nobody = called("keys", "list", "--gateway", "http://127.0.0.1:9", "--key-file", str(fleet.folder / "admin.key"))
     assert nobody.stderr == "dragoman: no answer from http://127.0.0.1:9/admin/v1/: ConnectError\n"
+
+
+def test_a_key_is_changed_from_the_command_line(fleet: Fleet) -> None:
+    secret = fleet.keys("create", "changing", "--team", "blue", "--model", "m").stdout.strip()
+    until(lambda: fleet.status(secret) == 200)
+    found = fleet.keys("update", "changing", "--options", '{"disabled": true, "limits": {"requests": 5}}')
+    assert found.returncode == 0, found.stderr
+    shown = json.loads(found.stdout)
+    assert (shown["disabled"], shown["limits"]["requests"], shown["team"], shown["models"]) == (True, 5, "blue", ["m"])
+    until(lambda: fleet.status(secret) == 401)
+    shown = json.loads(fleet.keys("update", "changing", "--team", "red", "--options", '{"disabled": null}').stdout)
+    assert (shown["disabled"], shown["team"]) == (False, "red")
+    until(lambda: fleet.status(secret) == 200)
+    for words, why in (
+        ((), "nothing to change"),
+        (("--model", "none"), "is not a model"),
+        (("--options", "[]"), "JSON object"),
+    ):
+        refused = fleet.keys("update", "changing", *words)
+        assert refused.returncode != 0
+        assert why in refused.stderr

@@ -178,6 +178,7 @@ def services_of(config: Config, limits: Limits, host: Host) -> Services:
             partial(_limits_changed, log),
             partial(_decided_alone, log),
             partial(_budget_passed, host),
+            partial(_budgets_kept, log),
         ),
         tokens=tokens,
         stream=stream,
@@ -254,6 +255,10 @@ def _response_store(config: Config, before: ResponseStore | None, log: Log) -> R
 
 def _limits_changed(log: Log, state: str, reason: str) -> None:
     log.event("info" if state == "strict" else "warning", f"limits {state}", **({"reason": reason} if reason else {}))
+
+
+def _budgets_kept(log: Log, why: str) -> None:
+    log.event("warning" if why else "info", "budgets kept in memory alone" if why else "budgets kept", reason=why)
 
 
 def _decided_alone(log: Log, requests: int, seconds: float) -> None:

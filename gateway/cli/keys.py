@@ -32,6 +32,12 @@ def options(parser: argparse.ArgumentParser) -> None:
         ("create", "make a key in the store, and print it on standard output, once", "app --team blue", _create),
         ("list", "list the keys of the store, a line each", "--team blue", _list),
         ("show", "print a key of the store as JSON, without its secret", "app", _show),
+        (
+            "update",
+            "change options of a key, and print it as JSON",
+            "app --model m --options '{\"limits\": null}'",
+            _update,
+        ),
         ("rotate", "give a key a new secret, and print that on standard output, once", "app --valid 3600", _rotate),
         ("revoke", "refuse a key for ever", "app", _revoke),
         ("export", "print all keys of the store with their hashes, a line of JSON each", "> keys.jsonl", _export),
@@ -48,12 +54,18 @@ def options(parser: argparse.ArgumentParser) -> None:
             action.add_argument("file", metavar="FILE", help="what `export` printed; - for standard input")
         elif name not in ("list", "export"):
             action.add_argument("name", metavar="NAME", help="the key's name")
-        if name == "create":
-            action.add_argument("--team", help="the team that the key belongs to (default: none)")
-            action.add_argument("--model", action="append", help="a model it may use; again for more (default: all)")
-            action.add_argument("--dialect", action="append", help="an API it may speak; again for more (default: all)")
-            action.add_argument("--expires", metavar="DATE", help="from then on it is refused (default: never)")
-            action.add_argument("--options", metavar="JSON", help="further options, as in gateway.yaml (default: none)")
+        if name in ("create", "update"):
+            team, all_, never = ("none", "all", "never") if name == "create" else ("as it is",) * 3
+            action.add_argument("--team", help=f"the team that the key belongs to (default: {team})")
+            action.add_argument(
+                "--model", action="append", help=f"a model it may use; again for more (default: {all_})"
+            )
+            action.add_argument(
+                "--dialect", action="append", help=f"an API it may speak; again for more (default: {all_})"
+            )
+            action.add_argument("--expires", metavar="DATE", help=f"from then on it is refused (default: {never})")
+            more = "further options, as in gateway.yaml" + ("; null takes one away" if name == "update" else "")
+            action.add_argument("--options", metavar="JSON", help=f"{more} (default: none)")
         if name == "list":
             action.add_argument("--team", help="only keys of this team (default: all)")
             action.add_argument("--revoked", action="store_true", help="revoked keys, too")
@@ -132,8 +144,8 @@ def _path(options: argparse.Namespace, action: str = "") -> str:
     return f"/keys/{quote(options.name, safe='')}{action}"
 
 
-def _create(options: argparse.Namespace, api: _Api) -> None:
-    secret, id_, hash_ = new_secret()
+def _given(options: argparse.Namespace) -> dict[str, Any]:
+    """The options of a key that the command line names."""
     try:
         more = json.loads(options.options or "{}")
     except ValueError:
@@ -141,10 +153,20 @@ def _create(options: argparse.Namespace, api: _Api) -> None:
     if not isinstance(more, dict):
         raise CommandError("--options must be a JSON object")
     given = {"team": options.team, "models": options.model, "dialects": options.dialect, "expires": options.expires}
-    given = {name: value for name, value in given.items() if value is not None}
-    given |= {"name": options.name, "hash": hash_, "id": id_}
-    api.call("POST", "/keys", {**more, **given}, once=id_)
+    return more | {name: value for name, value in given.items() if value is not None}
+
+
+def _create(options: argparse.Namespace, api: _Api) -> None:
+    secret, id_, hash_ = new_secret()
+    api.call("POST", "/keys", {**_given(options), "name": options.name, "hash": hash_, "id": id_}, once=id_)
     print(secret)
+
+
+def _update(options: argparse.Namespace, api: _Api) -> None:
+    given = _given(options)
+    if not given:
+        raise CommandError("nothing to change: give --team, --model, --dialect, --expires or --options")
+    print(json.dumps(api.call("PATCH", _path(options), given), indent=2, ensure_ascii=False))
 
 
 def _list(options: argparse.Namespace, api: _Api) -> None:

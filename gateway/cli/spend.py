@@ -4,23 +4,32 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
+import sys
+from collections.abc import Iterator
+
+import msgspec
 
 from gateway.cli import CommandError
 from gateway.cli.configured import FILE_HELP, configuration
 from gateway.config import Config
 from gateway.config.kinds import zone_of
+from gateway.core.ports import RequestRecord
 from gateway.observe.ledger import Ledger, Unavailable
 from gateway.observe.spending import DIMENSIONS, Report, Wrong, make
 from gateway.redis import connect
 
 _PATIENCE_S = 30.0
+_record = msgspec.json.Decoder(RequestRecord).decode
 
 
 def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config", metavar="FILE", help=FILE_HELP)
     parser.add_argument("--by", default="team,model", help=f"some of {', '.join(DIMENSIONS)} (default: team,model)")
     parser.add_argument("--month", metavar="YYYY-MM", help="the month (default: this one until today)")
+    rebuild = "print no report, but raise the sums to those of a log's records; - for standard input (default: none)"
+    parser.add_argument("--rebuild", metavar="FILE", help=rebuild)
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--csv", action="store_true", help="print CSV")
     form.add_argument("--json", action="store_true", help="print JSON, as /spend.json has it")
@@ -30,6 +39,8 @@ def run(options: argparse.Namespace) -> int:
     config, _ = configuration(options.config)
     if not config.spend.daily:
         raise CommandError("no sums are kept: spend.daily is off")
+    if options.rebuild is not None:
+        return _rebuild(config, options.rebuild)
     try:
         report = asyncio.run(_report(config, options.by, options.month))
     except Wrong as wrong:
@@ -47,10 +58,44 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-async def _report(config: Config, by: str, month: str | None) -> Report:
+def _ledger(config: Config) -> Ledger:
     assert config.redis is not None  # the configuration was checked
+    named = config.end_users is not None
     zone = zone_of(config.spend.time_zone)
-    ledger = Ledger(config.redis.namespace, zone, lambda: connect(config.redis))
+    return Ledger(config.redis.namespace, zone, lambda: connect(config.redis), end_users=named)
+
+
+def _rebuild(config: Config, file: str) -> int:
+    async def rebuild() -> int:
+        ledger = _ledger(config)
+        try:
+            return await ledger.rebuild(_records(file))
+        finally:
+            await ledger.close()
+
+    try:
+        count = asyncio.run(rebuild())
+    except Unavailable as error:
+        raise CommandError(error, 1) from None
+    print(f"{count} records that a worker was picked for")
+    return 0
+
+
+def _records(file: str) -> Iterator[RequestRecord]:
+    """The request records in a log. Other lines are left out: a log holds events, and lines may be cut."""
+    try:
+        with sys.stdin.buffer if file == "-" else open(file, "rb") as lines:
+            for line in lines:
+                with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
+                    record = _record(line)
+                    if record.event == "request" and record.time:
+                        yield record
+    except OSError as error:
+        raise CommandError(error) from None
+
+
+async def _report(config: Config, by: str, month: str | None) -> Report:
+    zone, ledger = zone_of(config.spend.time_zone), _ledger(config)
     try:
         async with asyncio.timeout(_PATIENCE_S):
             return await make(ledger, by, month, config.spend.currency or "", zone)

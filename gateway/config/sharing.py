@@ -139,6 +139,9 @@ class Limiter(Section):
     """The dimension that chooses the slot; then every limit must have it in its scope."""
     replicas: Whole = Field(default=1, ge=1, le=10000)
     """Gateways to assume until Redis reports their number."""
+    spent_folder: str | None = Field(default=None, pattern=r"^/", max_length=1024)
+    """A folder, by its whole path, for what gateways saw of budgets, should all of them stop and Redis be emptied.
+    Absent: memory alone."""
     bytes_per_token: Share = Field(default=3.0, ge=1, le=16)
     """For the estimate of a prompt before it is sent; 1 is never below the truth."""
     output_tokens: Whole = Field(default=1024, ge=1, le=10_000_000)

@@ -117,14 +117,17 @@ class Ledger:
         if not record.attempts:
             return
         record.time = record.time or round(time(), 6)
+        self._sum_up(record)
+        if self._writing is None:
+            self._writing = asyncio.get_running_loop().create_task(self._write())
+
+    def _sum_up(self, record: RequestRecord) -> None:
         day, figures = self._day_of(record.time), figures_of(record)
         whose = (record.key, record.team, record.model)
         self._count(day, whose, figures)
         if self._end_users:
             named = "" if record.end_user is UNSET else record.end_user
             self._count(day + _BY_END_USER, (*whose, named), figures)
-        if self._writing is None:
-            self._writing = asyncio.get_running_loop().create_task(self._write())
 
     def _count(self, place: str, whose: Whose, figures: tuple[int, int, int, int, int]) -> None:
         rows = self._sums.setdefault(place, {})
@@ -158,7 +161,7 @@ class Ledger:
         number, keys, packed = self._batch
         try:
             async with asyncio.timeout(_TIMEOUT_S):
-                await self._run([self._writer, *keys], [number, KEPT_S, MOST, packed])
+                await self._run([self._writer, *keys], [number, KEPT_S, MOST, packed, 0])
         except Exception as error:  # whatever the server or the network does, the batch waits and requests go on
             if not self._failing:
                 self._failing = True
@@ -192,6 +195,28 @@ class Ledger:
             for whose, one in whole.items()
         ]
         return keys, _pack(rows)
+
+    async def rebuild(self, records: Iterable[RequestRecord]) -> int:
+        """Raises the sums to those of `records`, which say when they ended; returns how many counted. Each figure
+        becomes the larger of the two: what gateways count meanwhile stays, and a second time changes nothing. Raises
+        `Unavailable`."""
+        counted = 0
+        for record in records:
+            if record.attempts:
+                self._sum_up(record)
+                counted += 1
+        sums, self._sums = self._sums, {}
+        for place, rows in sums.items():
+            names = list(rows)
+            for begin in range(0, len(names), _AT_ONCE):
+                some = {place: {whose: rows[whose] for whose in names[begin : begin + _AT_ONCE]}}
+                self._number += 1
+                keys, packed = self._packed(some)
+                try:
+                    await self._run([self._writer, *keys], [self._number, KEPT_S, MOST, packed, 1])
+                except Exception as error:  # whatever the server or the network does
+                    raise Unavailable(f"redis: {type(error).__name__}") from error
+        return counted
 
     async def report(self, days: Iterable[date], by: Sequence[Dimension]) -> dict[tuple[str, ...], Sums]:
         """The sums of these days by the values of `by`, in its order; "" is a key without a team. Raises

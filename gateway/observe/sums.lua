@@ -4,6 +4,7 @@
 -- ARGV[1]  number of the batch, from 1; ARGV[2]: seconds that a day is kept; ARGV[3]: most fields of a day
 -- ARGV[4]  msgpack [[day, field, instead, {requests, input, cached, output, cost}], ...]; day from 2 as in KEYS; instead:
 --          the field to add to if there is no room for another one
+-- ARGV[5]  1: a figure becomes the larger one instead of the sum
 
 if (tonumber(redis.call('GET', KEYS[1])) or 0) >= tonumber(ARGV[1]) then return 0 end
 
@@ -16,7 +17,8 @@ for _, one in ipairs(cmsgpack.unpack(ARGV[4])) do
   end
   local sums, at = {}, 1
   for number in string.gmatch(old or '0 0 0 0 0', '%d+') do
-    sums[at] = string.format('%.0f', tonumber(number) + more[at])
+    local before = tonumber(number)
+    sums[at] = string.format('%.0f', ARGV[5] == '1' and math.max(before, more[at]) or before + more[at])
     at = at + 1
   end
   redis.call('HSET', key, field, table.concat(sums, ' '))

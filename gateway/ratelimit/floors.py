@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gateway.ratelimit.kept import Kept, Seen
 from gateway.ratelimit.model import Plan, Settlement, Verdict
 from gateway.ratelimit.spent import MARK
 
@@ -13,10 +14,27 @@ _NEVER_SEEN = (0, 0)
 
 
 class Floors:
-    """The birth of each counter, and the sum that it had."""
+    """The birth of each counter, and the sum that it had. kept: where they outlive this process, if anywhere."""
 
     def __init__(self) -> None:
-        self._seen: dict[bytes, tuple[int, int]] = {}
+        self._seen: Seen = {}
+        self._changed = False
+        self._kept: Kept | None = None
+
+    def keep(self, kept: Kept) -> None:
+        """Takes up what was kept, and keeps all from now on."""
+        self._kept = kept
+        self._seen = {**kept.read(), **self._seen}
+
+    async def save(self) -> None:
+        """Writes what has changed since it was written last."""
+        if self._kept is not None and self._changed:
+            self._changed = False
+            self._changed = not await self._kept.write(dict(self._seen)) or self._changed
+
+    def close(self) -> None:
+        if self._kept is not None:
+            self._kept.close()
 
     def of(self, plan: Plan) -> list[tuple[int, int]]:
         """A floor for each of the budgets of `plan`."""
@@ -24,6 +42,7 @@ class Floors:
 
     def see(self, plan: Plan, verdict: Verdict) -> None:
         """Learns from a verdict of the shared store."""
+        self._changed = True
         for index in plan.sums:
             counted, key = verdict.counters[index], plan.keys[index]
             self._seen.pop(key, None)  # the last seen is the last to be forgotten
@@ -34,6 +53,7 @@ class Floors:
 
     def add(self, plan: Plan, settlements: Sequence[Settlement]) -> None:
         """The shared store will settle these."""
+        self._changed = True
         for one in settlements:
             key = plan.keys[one.index]
             birth, used = self._seen.get(key, _NEVER_SEEN)

@@ -76,6 +76,7 @@ class SubjectLimiter:
     store       counts, and says why it is down and how many processes share it
     refused     rule name -> requests that it refused
     shadowed    rule name -> requests that a shadow rule would have refused
+    floors      what it has seen of budgets
     alone       requests that this process decided alone, because the store was down or did not answer in time
     """
 
@@ -100,7 +101,7 @@ class SubjectLimiter:
         self.store = store
         self._local = local or MemoryStore()
         self._index = RuleIndex.of(rules)
-        self._floors = Floors()
+        self.floors = Floors()
         self._replaced: list[Replaced] = []
         self._next_end = inf  # when replaced rules end
         self._plans = Plans(self._index, store.layout)
@@ -199,6 +200,8 @@ class SubjectLimiter:
             self._beating.cancel()
             await asyncio.wait([self._beating])
         await self.store.close()
+        await self.floors.save()
+        self.floors.close()
 
     async def reserve(
         self, subject: Subject, cost: Cost | None = FREE, before: Reservation | None = None, *, early: bool = False
@@ -229,7 +232,7 @@ class SubjectLimiter:
         if not store.up:
             return self._reserve_alone(made, subject)
         try:
-            answer = store.admit(plan, [*costs, *self._floors.of(plan)] if plan.sums else costs, made.id)
+            answer = store.admit(plan, [*costs, *self.floors.of(plan)] if plan.sums else costs, made.id)
         except StoreDown:
             return self._reserve_alone(made, subject)
         if type(answer) is not Verdict:
@@ -290,7 +293,7 @@ class SubjectLimiter:
                 settlements.append(Settlement(index, counters[index].entry, money - charged[index], charged[index]))
         if made.strict:
             if plan.sums:
-                self._floors.add(plan, settlements)
+                self.floors.add(plan, settlements)
         elif money:
             self._post(made, money)
         if not settlements:
@@ -350,7 +353,7 @@ class SubjectLimiter:
             made.charged = ()
             return made
         made.charged = costs = self._costs(plan, made.cost) if plan.measured or plan.sums else plan.costs
-        floors = [(birth, -(-used // replicas)) for birth, used in self._floors.of(plan)]
+        floors = [(birth, -(-used // replicas)) for birth, used in self.floors.of(plan)]
         made.verdict = self._local.admit(plan, [*costs, *floors], made.id)
         return self._decided(made, subject)
 
@@ -389,7 +392,7 @@ class SubjectLimiter:
         plan, verdict, mode = made.plan, made.verdict, _MODES[made.strict]
         if plan.sums:
             if made.strict:
-                self._floors.see(plan, verdict)
+                self.floors.see(plan, verdict)
             self._warn(plan, verdict, subject)
         if verdict.violated >= 0:
             raise self._refusal(made, plan.rules[verdict.violated], mode)
@@ -496,6 +499,7 @@ class SubjectLimiter:
             await asyncio.sleep(_RENEWED_EVERY)
         await self.store.beat()
         await self._local.beat()
+        await self.floors.save()
         if self.store.up:
             self._tell_alone()
         now = monotonic()

@@ -41,6 +41,7 @@ def config(server: Server) -> dict[str, Any]:
     }
 
 
+SECRETS: dict[str, str] = {}
 HEADERS = {"authorization": "Bearer 0123456789abcdef"}
 
 
@@ -49,6 +50,7 @@ def busy(config: dict[str, Any]) -> Iterator[Stack]:
     """A gateway that has answered requests of two teams in every client API, and failed some."""
     red, one = key("one", team="red")
     blue, two = key("two", team="blue")
+    SECRETS["one"] = red
     with Stack(config={**config, "keys": {**one, **two}}, environ={"CONSOLE_KEY": "0123456789abcdef"}) as stack:
         for name in GENERATING:
             way = usual(name)
@@ -118,6 +120,30 @@ def test_the_command_has_the_same(
 @pytest.mark.parametrize(("query", "status"), [("?by=user", 400), ("?month=soon", 400), ("?month=2999-01", 400)])
 def test_a_wrong_question_is_refused(busy: Stack, query: str, status: int) -> None:
     assert httpx.get(f"{busy.admin_url}/spend.json{query}", headers=HEADERS).status_code == status
+
+
+def test_sums_that_are_lost_are_rebuilt_from_the_log(
+    busy: Stack, config: dict[str, Any], server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    expected = worth(served := [record for record in busy.records() if record["attempts"]])
+    until(lambda: report(busy)["total"] == expected)
+    rows = report(busy, "?by=day,key,team,model")["rows"]
+    server.command("FLUSHALL")
+    headers = {"authorization": f"Bearer {SECRETS['one']}"}
+    httpx.post(busy.url + "/v1/chat/completions", json=CHAT, headers=headers, timeout=30)
+    until(lambda: report(busy)["total"]["requests"] == 1)
+    models = {"m": {"backend": "vllm", **config["models"]["m"], "workers": ["http://127.0.0.1:9"]}}
+    file, log = tmp_path / "gateway.yaml", tmp_path / "log"
+    file.write_text(yaml.safe_dump({"models": models, "redis": config["redis"], "spend": config["spend"]}))
+    log.write_bytes(busy.output.getvalue() + b'not JSON\n{"event": "request", "id": 5}\n{"time": 1')
+    for _ in range(2):  # a second time changes nothing
+        assert main(["spend", "--config", str(file), "--rebuild", str(log)]) == 0
+        assert capsys.readouterr().out == f"{len(served) + 1} records that a worker was picked for\n"
+        assert report(busy)["total"] == worth([*served, busy.record()])
+    assert len(report(busy, "?by=day,key,team,model")["rows"]) == len(rows)
+    httpx.post(busy.url + "/v1/chat/completions", json=CHAT, headers=headers, timeout=30)
+    until(lambda: report(busy)["total"] == worth([one for one in busy.records() if one["attempts"]]))
+    assert main(["spend", "--config", str(file), "--rebuild", str(tmp_path / "none")]) == 2
 
 
 def test_nobody_reads_it_without_the_key_or_where_clients_call(busy: Stack) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +14,7 @@ from gateway.config.money import Budget, Spend
 from gateway.core.errors import Kind
 from gateway.core.estimate import Cost
 from gateway.ratelimit import Subject, SubjectLimiter
+from gateway.ratelimit.kept import Kept
 from gateway.ratelimit.model import Limited
 from gateway.ratelimit.redis.store import RedisStore
 from gateway.ratelimit.rules import rule_of
@@ -173,3 +175,58 @@ async def _refused(limiter: SubjectLimiter) -> bool:
     except Limited:
         return True
     return False
+
+
+def kept(folder: Path, faults: list[str] | None = None) -> Kept:
+    return Kept(folder, (faults if faults is not None else []).append)
+
+
+def written(folder: Path) -> list[Path]:
+    return list(folder.glob("*.spent"))
+
+
+async def test_what_is_kept_in_a_folder_outlives_redis_and_all_gateways(
+    server: Server, started: Make, tmp_path: Path
+) -> None:
+    for _ in range(2):
+        rule = budget(10_000)
+        one, two = await gateways(started, server, rule, 2)
+        for each in (one, two):
+            each.floors.keep(kept(tmp_path / "sums"))
+        await spend(one, 3_000, 2_000)
+        await one.flush()
+        await spend(two, 3_000, 2_500)
+        await one.close()
+        await two.close()
+        server.command("FLUSHALL")
+    (third,) = await gateways(started, server, rule, 1)
+    third.floors.keep(kept(tmp_path / "sums"))
+    await spend(third, 500, 500)
+    assert await used(third) == 2 * 4_500 + 500
+    with pytest.raises(Limited) as refused:
+        await third.reserve(ANN, Cost(money=501))
+    assert refused.value.kind is Kind.QUOTA
+    assert len(written(tmp_path / "sums")) == 2, "the next processes take up the files of those before"
+
+
+async def test_a_file_that_is_broken_or_cannot_be_written_stops_nobody(
+    server: Server, started: Make, tmp_path: Path
+) -> None:
+    (tmp_path / "old.spent").write_bytes(b"not msgpack")
+    faults: list[str] = []
+    (one,) = await gateways(started, server, budget(10_000), 1)
+    one.floors.keep(kept(tmp_path / "old.spent" / "below", faults))
+    for _ in range(2):
+        await spend(one, 3_000, 2_000)
+        await one.floors.save()
+    assert faults == ["NotADirectoryError"]
+    one.floors.keep(kept(tmp_path))
+    await one.floors.save()
+    assert len(written(tmp_path)) == 2
+
+
+def test_files_are_bounded(tmp_path: Path) -> None:
+    for number in range(120):
+        (tmp_path / f"{number}.spent").write_bytes(b"\x80")
+    assert kept(tmp_path).read() == {}
+    assert len(written(tmp_path)) == 100
