@@ -29,7 +29,7 @@ member that constrains the answer (`wire.openai.requests.constraints`) is never 
 _MOST_LISTED = 32
 
 
-Place = Literal["body", "header", "query"]
+Place = Literal["body", "header", "query", "message"]
 
 
 class Field(Struct, frozen=True):
@@ -39,7 +39,8 @@ class Field(Struct, frozen=True):
     sample  a JSON-able value that a valid request may have
     note    a remark for readers of the table
     to      its name on vLLM's wire, if renamed. Alternatives are joined by " or ", several names by ", "
-    where   its place: a top-level member of the body, a header or a query parameter
+    where   its place: a top-level member of the body, a header, a query parameter, or a member that messages of a web
+            socket alone have
     beside  other members that the body needs for the field to have a meaning; None removes a member
     probe   another value, which shows that the field is read if `sample` is the same as the default
     names_model  True if it chooses the model

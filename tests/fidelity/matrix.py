@@ -100,7 +100,8 @@ def _measure(dialect: str, operation: str, field: Field, value: Any, backend: st
     # What stands beside it may replace what the example has.
     gone = {name for name in field.beside if name not in given} if given else set()
     beside = {name: one for name, one in {**example.body, **given}.items() if name not in gone}
-    least, request = asking(example, beside), _with(example, field, value)
+    message = field.where == "message"
+    least, request = asking(example, beside, message), _with(example, field, value)
     try:
         # Twice: what differs between the two is drawn anew each time, such as a seed.
         before, drawn = (_through(dialect, least, backend) for _ in range(2))
@@ -124,14 +125,15 @@ def request_with(dialect: str, operation: str, field: Field) -> Request:
     return _with(DIALECTS[dialect].examples[operation][0], field, field.sample)
 
 
-def asking(example: Example, body: Mapping[str, Any]) -> Request:
-    """A request like `example` with another body."""
-    return Request("POST", "/", [JSON_TYPE], json.dumps(body).encode(), example.query, example.route, {}, "r")
+def asking(example: Example, body: Mapping[str, Any], message: bool = False) -> Request:
+    """A request like `example` with another body; message: of a web socket."""
+    text = json.dumps({"type": "response.create", **body} if message else body).encode()
+    return Request("POST", "/", [JSON_TYPE], text, example.query, example.route, {}, "r", message=message)
 
 
 def _with(example: Example, field: Field, value: Any) -> Request:
-    if field.where == "body":
-        return asking(example, with_field(example.body, field, value))
+    if field.where in ("body", "message"):
+        return asking(example, with_field(example.body, field, value), field.where == "message")
     request = asking(example, example.body)
     if field.where == "header":
         request.headers.append((field.name.lower().encode(), str(value).encode()))

@@ -21,7 +21,12 @@ _PROMPT = (
     model_row("names the pool; the worker sees its own name for it"),
     Field("messages", "mapped", [{"role": "user", "content": "hi"}], _LAST),
     renamed("system", "messages", "s", "one system message, its blocks joined by an empty line"),
-    Field("tools", "mapped", _TOOLS, "those without a schema and deferred ones are left out and named"),
+    Field(
+        "tools",
+        "mapped",
+        _TOOLS,
+        "without a schema or deferred: left out and named; web_search and web_fetch too, unless run here",
+    ),
 )
 _IGNORED = (
     *rows("ignored", NO_PLACE, cache_control={"type": "ephemeral"}, context_management={"edits": []}),

@@ -17,7 +17,7 @@ _PROMPT = (
     model_row("names the pool; the worker sees its own name for it"),
     renamed("input", "messages", "hi", "text, or items of every kind"),
     renamed("instructions", "messages", "s", _LEADING),
-    Field("tools", "mapped", _TOOLS, "those that a server would execute are left out and named"),
+    Field("tools", "mapped", _TOOLS, "a server's are left out and named; web_search too, unless it is run here"),
 )
 _REFUSED = (
     Field("previous_response_id", "refused", "resp_1", "unless the gateway stores responses"),
@@ -63,6 +63,10 @@ FIELDS: Mapping[str, Sequence[Field]] = {
         Field("prompt_cache_key", "consumed", "k", "chooses the place among the workers", probe="l"),
         *rows("ignored", NO_PLACE, prompt_cache_options={}, prompt_cache_retention="24h", client_metadata={"k": "v"}),
         *rows("ignored", NO_PLACE, access_programs=[], image={}),
+        Field("generate", "emulated", False, "by web socket: workers only read the prompt", "max_tokens", "message"),
+        Field(
+            "stream_id", "consumed", "a", "by web socket: the lane, which its events name", where="message", probe=""
+        ),
     ),
     "count": (
         *_PROMPT,
