@@ -41,6 +41,9 @@ _GIVEN = ("client >", "worker <")
 _MASKS = (
     (re.compile(r"(?<=golden-)\d+"), "#"),
     (re.compile(r"(?<=embd-)[0-9a-f]{24}"), "#"),
+    # Of a search that no worker was asked for, as its time.
+    (re.compile(r"(?<=srvtoolu_|\"id\":\"ws_)[0-9a-f]{24}"), "#"),
+    (re.compile(r"(?<=\"created_at\":)(?!1763726400)\d{10}"), "#"),
     # Of the workers that give a text no id and no time.
     (re.compile(r"(?<=cmpl-)[0-9a-f]{24}(?=\")"), "#"),
     # UUIDs of version 5: SageMaker's, derived from the ids of workers that are no UUID.
