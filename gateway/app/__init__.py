@@ -62,7 +62,7 @@ class Gateway:
         self.process = ProcessMetrics(log, self._sockets)
         self._host = host = Host(log, self.metrics, group.count if group is not None else 1)
         log.mask = lambda text: host.known_keys.masked(text, [])
-        self._lag = LoopLag(self.metrics.loop_lag, late=host.guard.late)
+        self._lag = LoopLag(self.metrics.loop_lag, late=host.shedding.late)
         self.draining = False
         # A reload cannot move a listener, and must not show /metrics to clients that could not see it before.
         self._apart = config.metrics.listen is not None

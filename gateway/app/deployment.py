@@ -105,7 +105,7 @@ class Deployment:
             retries=Retries(config.retry.attempts, budget.earn, budget.spend, config.retry.wait_s),
             clock=clock,
             active=ActiveRequests(),
-            guard=host.guard,
+            shedding=host.shedding,
             caps=host.caps,
             estimate=estimate,
             address=partial(client_address, trusted=self._proxies),
@@ -203,7 +203,7 @@ class Deployment:
         self.runtime.identify = self.keyring.identify  # a new object, as each bound method is
         if (priorities := self.prepared.priorities) != self._priorities:
             self._priorities = priorities
-            self._host.guard.configure(self.config.listen.shed_lag_s, priorities)
+            self._host.shedding.configure(self.config.listen.shed_lag_s, priorities)
 
     def _mirrored(self, name: str, to: str, result: str) -> None:
         self._host.metrics.mirrored.labels(name, to, result).inc()
@@ -254,7 +254,7 @@ class Deployment:
         host.known_keys.configured, host.known_keys.admins = self.keyring.sums, Admins(self.config, None).sums
         for secret in self.prepared.secrets:
             host.known_keys.add(secret.encode())
-        host.guard.configure(listen.shed_lag_s, self._priorities)
+        host.shedding.configure(listen.shed_lag_s, self._priorities)
         room, kept = room_for_bodies() // host.processes, self.config.relay.continue_bytes
         host.body_budget.limit = listen.max_bodies_bytes or max(room, listen.max_body_bytes)
         host.kept.limit = room if kept is None else kept

@@ -27,9 +27,9 @@ from gateway.observe.log import Log
 from gateway.observe.metrics import Metrics
 from gateway.observe.tracing import tracer_of
 from gateway.pipeline.caps import Caps
-from gateway.pipeline.guard import Guard
 from gateway.pipeline.quarantine import Quarantine
 from gateway.pipeline.response_store import MemoryResponseStore, RedisResponseStore, ResponseStore
+from gateway.pipeline.shedding import Shedding
 from gateway.ratelimit import BudgetRule, HttpRateLimiter, Limits, Subject
 from gateway.redis import connect
 from gateway.tools import WebTools
@@ -75,7 +75,7 @@ class Host:
         self.metrics = metrics
         self.created = int(time.time())
         self.processes = processes
-        self.guard = Guard(self._shedding, metrics.shed.labels("lag").inc)
+        self.shedding = Shedding(self._shedding, metrics.shed.labels("lag").inc)
         self.caps = Caps(lambda what: metrics.shed.labels(what).inc())
         self.body_budget = ByteBudget()
         self.kept = ByteBudget()

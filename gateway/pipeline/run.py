@@ -153,8 +153,8 @@ class RequestHandler:
         runtime, endpoint, record, request, call = self.runtime, self.endpoint, self.record, self.request, self.call
         pending = self._identify()
         self._check_route()
-        if runtime.guard.pressure and pending is not _NOBODY:
-            runtime.guard.check(pending.principal.priority)
+        if runtime.shedding.pressure and pending is not _NOBODY:
+            runtime.shedding.check(pending.principal.priority)
         if request.method == "POST":
             request.body = await self.client.body(runtime.max_body_bytes, runtime.body_budget)
         self.client.watch(self._left)

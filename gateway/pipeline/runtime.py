@@ -16,9 +16,9 @@ from gateway.core.http import Headers
 from gateway.core.messages import Op
 from gateway.core.ports import Observer, WorkerHandle
 from gateway.pipeline.caps import Caps
-from gateway.pipeline.guard import Guard
 from gateway.pipeline.models import ServedModel
 from gateway.pipeline.response_store import ResponseStore
+from gateway.pipeline.shedding import Shedding
 from gateway.pipeline.watch import NOBODY, Watchers
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class Runtime(Struct):
     body_budget      for large request bodies
     kept             for requests and replies of streams that another worker may go on with
     clock            monotonic seconds
-    guard            refuses requests while this process cannot keep up
+    shedding         refuses requests while this process cannot keep up
     caps             what single keys may hold open
     estimate         tokens of a prompt whose length no worker counted
     address          the address of a request's client, by its ASGI scope; None if it is unknown
@@ -120,7 +120,7 @@ class Runtime(Struct):
     retries: Retries
     clock: Callable[[], float]
     active: ActiveRequests
-    guard: Guard
+    shedding: Shedding
     caps: Caps
     estimate: Callable[[Op], int]
     address: Callable[[Any], str | None]

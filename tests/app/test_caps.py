@@ -49,7 +49,7 @@ def test_a_late_gateway_refuses_the_lowest_priority_in_every_dialect() -> None:
 
 
 async def _press(stack: Stack, pressure: float) -> None:
-    stack.gateway._host.guard._press(pressure)
+    stack.gateway._host.shedding._press(pressure)
 
 
 def test_the_loops_own_lateness_is_what_it_goes_by() -> None:
@@ -57,7 +57,7 @@ def test_the_loops_own_lateness_is_what_it_goes_by() -> None:
 
         async def stand_still() -> None:
             """The loop is kept from its work for longer than the bound, again and again."""
-            while not stack.gateway._host.guard.pressure:
+            while not stack.gateway._host.shedding.pressure:
                 time.sleep(0.25)  # noqa: ASYNC251 (that is the point)
                 await asyncio.sleep(0)
 

@@ -53,7 +53,7 @@ def settings(stack: Stack) -> list[Any]:
         worker.max_in_flight,
         worker.breaker.options.failures,
         len(worker.on_free),
-        stack.gateway._host.guard._limit_s,
+        stack.gateway._host.shedding._limit_s,
     ]
 
 

@@ -16,7 +16,7 @@ _MOST_OF_THE_LAST = 0.9
 _LONGEST_S = 60.0
 
 
-class Guard:
+class Shedding:
     """Sheds load by how late the event loop is.
 
     pressure  how many of the priorities in use are refused, the lowest first; a fraction is that share of the next. It
