@@ -31,6 +31,7 @@ OWN_OPTIONS = {
     "CacheSalt": ("secret_env",),
     "Tracing": ("headers",),
     "WebSearch": ("headers",),
+    "Guard": ("headers",),
     "Seal": ("secret_env",),
     "Model": ("backend", "workers", "discover", "api_key_file", "api_key_env", "ca_file"),
 }

@@ -37,6 +37,7 @@ from gateway.fleet.worker import Worker
 from gateway.pipeline import ActiveRequests, Endpoint, Runtime, ServedModel
 from gateway.pipeline.call import Stage
 from gateway.pipeline.end_users import EndUsers
+from gateway.pipeline.guards import Guards, Service
 from gateway.pipeline.mirror import Mirror
 from gateway.pipeline.models import PrefillWorkers
 from gateway.pipeline.optional import Limits, PromptLog, Storing
@@ -68,13 +69,15 @@ class Deployment:
         self.services = services = services_of(config, prepared.limits, host)
         self._host = host
         self.transports: dict[str, Pooled] = {}
+        self._to_guards: Pooled | None = None
         trace = partial(log.event, "debug") if config.log.level == "debug" else None
         observer = FleetObserver(log, metrics)
         self.fleets = Fleets(config, host.roster, observer, self.asking, services.listening, self)
         clock = time.monotonic
         limits = Limits(services.limiting) if prepared.limits.any and services.limiting is not None else None
-        watchers = self._watchers(trace, limits)
         self._proxies = [ip_network(one) for one in config.listen.trusted_proxies]
+        guards = self._guards()
+        watchers = self._watchers(trace, limits, guards)
         self._models: dict[str, ServedModel] = {}
         self._lines: Mapping[str, Endpoint] | None = None
         models = self._models
@@ -113,7 +116,8 @@ class Deployment:
             watchers=watchers,
             stages=Stages(
                 large=() if limits is None else (limits.admit_large,),
-                admission=self._end_users(),
+                choice=() if guards is None else (guards.choose,),
+                admission=(*self._end_users(), *(() if guards is None else (guards.check,))),
                 limits=None if limits is None else limits.admit,
                 routing=() if services.quarantine is None else (services.quarantine.check,),
             ),
@@ -208,7 +212,31 @@ class Deployment:
     def _mirrored(self, name: str, to: str, result: str) -> None:
         self._host.metrics.mirrored.labels(name, to, result).inc()
 
-    def _watchers(self, debug_log: Callable[..., None] | None, limits: Limits | None) -> Watchers:
+    def _guards(self) -> Guards | None:
+        if not self.config.guards:
+            return None
+        context, names = self.prepared.trust[None], self.config.model_names
+        self._to_guards = transport = Pooled(ssl_for=lambda address: context)
+        services = [
+            Service(
+                name,
+                options,
+                None if options.models is None else frozenset(names[model] for model in options.models),
+                [(header.lower().encode(), value.encode()) for header, value in options.headers.items()],
+                transport,
+            )
+            for name, options in self.config.guards.items()
+        ]
+        log = self._host.log
+
+        def failed(guard: str, id: str, why: str) -> None:
+            log.rationed("warning", "guard failed", guard=guard, id=id, reason=why)
+
+        return Guards(services, failed)
+
+    def _watchers(
+        self, debug_log: Callable[..., None] | None, limits: Limits | None, guards: Guards | None
+    ) -> Watchers:
         """The watchers that are called at the steps of every request."""
         tracing, explain = self.services.tracing, self.config.routing.explain
         found = [
@@ -217,6 +245,7 @@ class Deployment:
             self.services.quarantine,
             self._pricing(),
             limits,
+            guards,
             None if self.services.response_store is None else Storing(self.services.response_store),
             None if self.services.tools is None else RunsTools(self.services.tools),
             PromptLog(self._host.log.prompt) if self.config.log.dangerously_log_prompts else None,
@@ -302,8 +331,9 @@ class Deployment:
         for mirror in self._mirrors:
             await mirror.close()
         await self.fleets.close()
-        for transport in self.transports.values():
-            await transport.close()
+        for transport in (*self.transports.values(), self._to_guards):
+            if transport is not None:
+                await transport.close()
         await self.services.close([one.services for one in host.deployments])
 
     # -- fleet.adapters.Serving -------------------------------------------------------------------------------------

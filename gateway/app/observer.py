@@ -77,6 +77,10 @@ class Observer:
     def tool_called(self, kind: str, error: str | None) -> None:
         self._metrics.tool_calls.labels(kind, error or "ok").inc()
 
+    def guarded(self, guard: str, stage: str, result: str, seconds: float) -> None:
+        self._metrics.guard_checks.labels(guard, stage, result).inc()
+        self._metrics.guard_seconds(guard, stage).add(seconds)
+
     def hedged(self, model: str, won: bool) -> None:
         self._metrics.hedges.labels(model, "second" if won else "first").inc()
 

@@ -48,8 +48,8 @@ class ApiCall(RequestHandler):
     async def _read_request(self) -> None:
         pending = self._identify()
         self._check_route()
-        if self.runtime.guard.pressure:
-            self.runtime.guard.check(pending.principal.priority)
+        if self.runtime.shedding.pressure:
+            self.runtime.shedding.check(pending.principal.priority)
         if pending.prove is not None:  # the signature covers a body that is never whole in memory
             message = "files and batches need an API key: a signed request cannot ask for them"
             raise GatewayError(Kind.FORBIDDEN, message, code="signature_not_allowed")

@@ -9,7 +9,7 @@ import contextlib
 import json
 import random
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -82,6 +82,8 @@ def run(options: argparse.Namespace) -> int:
     if chance:
         print("drawn: by chance, for this run")
     print(f"model: {name}")
+    for guard in _guards(config, name, options.key):
+        print(f"guard: {guard}")
     prefill = config.models[name].prefill
     if prefill is not None:
         _print("prefill", _pool(config, name, prefill.workers), ops, options.header)
@@ -166,6 +168,15 @@ def _split(config: Config, asked: str, options: argparse.Namespace) -> tuple[str
     who = ANONYMOUS if options.key is None else Principal(options.key, models=allowed)
     chosen = replace(found.split, draw=draw).choose(options.header, who)
     return chosen or asked, bool(drawn)
+
+
+def _guards(config: Config, model: str, key: str | None) -> Iterator[str]:
+    """The guards of a request, with what each is shown."""
+    for name, guard in config.guards.items():
+        models = None if guard.models is None else [config.resolve(one) for one in guard.models]
+        if (models is None or model in models) and (guard.keys is None or key in guard.keys):
+            after = {"never": [], "whole": ["whole replies"], "windows": ["replies in windows"]}[guard.after]
+            yield f"{name} ({' and '.join([*(['requests'] if guard.before else []), *after])})"
 
 
 def _pool(config: Config, name: str, addresses: Sequence[str]) -> Pool:

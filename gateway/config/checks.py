@@ -130,6 +130,27 @@ def _tracing(facts: Facts) -> Faults:
             yield ("tracing",), "needs pip install 'dragoman[tracing]'"
 
 
+def _guards(facts: Facts) -> Faults:
+    for name, guard in facts.config.guards.items():
+        at = ("guards", name)
+        yield from header_faults((*at, "headers"), guard.headers)
+        if not guard.before and guard.after == "never":
+            yield (*at, "before"), "has to be true, unless there is after: nothing is asked"
+        if guard.after != "windows":
+            for option in ("window_chars", "overlap_chars"):
+                if option in guard.model_fields_set:
+                    yield (*at, option), "has no effect without after: windows"
+        elif guard.overlap_chars >= guard.window_chars:
+            yield (*at, "overlap_chars"), "must be less than window_chars"
+        for index, model in enumerate(guard.models or ()):
+            if model not in facts.models:
+                yield (*at, "models", index), Unknown("is not a model", model, facts.models)
+        keys = facts.entries("keys")
+        for index, key in enumerate(guard.keys or ()):
+            if key not in keys and not facts.any_key:
+                yield (*at, "keys", index), Unknown("is not a key", key, keys)
+
+
 def _metrics(facts: Facts) -> Faults:
     metrics, listen = facts.config.metrics, facts.config.listen
     if metrics.listen is not None and metrics.enabled:
@@ -395,6 +416,7 @@ _RULES: tuple[tuple[Callable[[Facts], Faults], *tuple[str, ...]], ...] = (
     (_end_users, "listen", "cache_salt", "limits", "budgets"),
     (_tracing,),
     (_tools,),
+    (_guards,),
     (_keys,),
     (_limits,),
     (money, "spend"),

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from gateway.config.aliases import Aliases
 from gateway.config.batches import Batches
+from gateway.config.guards import Guard
 from gateway.config.kinds import (
     Address,
     Alias,
@@ -377,6 +378,8 @@ class Config(BaseModel):
     metrics: Metrics = Metrics()
     console: Console = Console()
     tools: Tools = Tools()
+    guards: dict[Name, Guard] = {}
+    """Services that are asked about requests and replies, by name, in their order; see docs/guards.md."""
     tracing: Tracing | None = None
     """Traces by OpenTelemetry; needs the extra `tracing`. Absent: none."""
 

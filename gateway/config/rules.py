@@ -15,7 +15,7 @@ from gateway.config.sharing import Limit
 
 T = TypeVar("T")
 
-ENTRIES = ("keys", "admins", "models", "dialects", "limits", "budgets")
+ENTRIES = ("keys", "admins", "models", "dialects", "limits", "budgets", "guards")
 """Sections whose entries stand for themselves: a wrong one does not spoil the others."""
 
 

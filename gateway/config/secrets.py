@@ -72,8 +72,8 @@ def plain_secrets(config: Config) -> Iterator[str]:
     held = [section.held(name) for _, section in _sections(config) for name in section.SECRETS if name != "url"]
     redis = config.redis.server.password if config.redis is not None else None
     # A collector's key stands in a header, such as `Authorization: Bearer KEY`.
-    # That of a search service, too.
-    senders = (config.tracing, config.tools.web_search)
+    # That of a search service or of a guard, too.
+    senders = (config.tracing, config.tools.web_search, *config.guards.values())
     headers = [value for sender in senders if sender is not None for value in sender.headers.values()]
     yield from (one for one in (*held, redis, *(value.split()[-1] for value in headers if value.strip())) if one)
 

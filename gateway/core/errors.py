@@ -120,6 +120,13 @@ class Busy(GatewayError):
         super().__init__(Kind.LIMITED, message, code=code, retry_after=retry_after)
 
 
+class GuardRefusal(GatewayError):
+    """A guard of the operator's refuses a request, or a reply."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(Kind.BAD_REQUEST, reason, code="content_filter", blame=Blame.US)
+
+
 def out_of_descriptors(error: BaseException | None) -> bool:
     """True if `error` or one of its causes says that this process or machine has no file descriptor left. That is never
     the fault of the peer."""

@@ -285,6 +285,11 @@ def _unknown(op: Chat | Complete | Embed | Score) -> Mapping[str, Raw] | None:
     return None if not op.extra and (raw is None or raw.keys() <= _KNOWN) else _given(op)
 
 
+def unknown_members(op: Chat | Complete | Embed | Score) -> list[str]:
+    """The names of members outside the canonical form that may become prompt."""
+    return [name for name in _given(op) if name not in _KNOWN]
+
+
 def _asked(given: Mapping[str, Raw], choices: int, cap: int | None) -> tuple[int, int | None]:
     """(choices, cap of each), raised to those in engines' own members."""
     return max([choices, *_numbers(given, _CHOICES)]), None if cap is None else max([cap, *_numbers(given, _CAPS)])

@@ -6,7 +6,8 @@ inside an object are kept in the `extra` of its canonical object. `unnamed` list
 `raw` has, so that a backend that writes neither can name what it left out.
 
 `raw` keeps the client's own top-level JSON members if a backend may speak the client's wire (named by `wire`). Such a
-backend forwards them, so that unknown nested fields are not lost.
+backend forwards them, so that unknown nested fields are not lost. `rewritten`: the canonical texts are others than
+those in `raw`, and a backend sends them in their place.
 
 `model_hints` are model names from the path and the headers. The first one that the gateway serves is the model; if it
 serves none, `model` decides. `view` is the dialect's own name for the form of the reply; only the dialect reads it.
@@ -258,6 +259,7 @@ class Operation(Struct, kw_only=True):
     to_store: Mapping[str, bytes] | None = None
     stores: bool = True
     cache_key: str | None = None
+    rewritten: bool = False
 
 
 @final

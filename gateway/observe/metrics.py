@@ -94,6 +94,7 @@ class Metrics:
         self.shed = _counter("dragoman_shed_requests_total", registry)
         self.hedges = _counter("dragoman_hedges_total", registry)
         self.tool_calls = _counter("dragoman_tool_calls_total", registry)
+        self.guard_checks = _counter("dragoman_guard_checks_total", registry)
         self.mirrored = _counter("dragoman_mirrored_requests_total", registry)
         self.quarantined = _counter("dragoman_quarantined_requests_total", registry)
         self.prefills = _counter("dragoman_prefills_total", registry)
@@ -118,6 +119,9 @@ class Metrics:
         self._genai = GenAi() if genai else None
         self._gaps = defaultdict[str, Histogram](partial(exposition.new_histogram, "dragoman_output_gap_seconds"))
         self._waits = defaultdict[str, Histogram](partial(exposition.new_histogram, "dragoman_queue_wait_seconds"))
+        self._guards = defaultdict[tuple[str, str], Histogram](
+            partial(exposition.new_histogram, "dragoman_guard_seconds")
+        )
         self._connections = defaultdict[str, ConnectionCounts](ConnectionCounts)
         self.loop_lag = exposition.new_histogram("dragoman_loop_lag_seconds")
         registry.register(self)
@@ -161,6 +165,10 @@ class Metrics:
     def waits(self, model: str) -> Histogram:
         """Seconds that requests waited for a worker of `model`."""
         return self._waits[model]
+
+    def guard_seconds(self, guard: str, stage: str) -> Histogram:
+        """Seconds until `guard` had answered."""
+        return self._guards[guard, stage]
 
     def connections(self, model: str) -> ConnectionCounts:
         """Connections to the workers of `model`."""
@@ -269,6 +277,7 @@ class Metrics:
             ("dragoman_queue_wait_seconds", self._waits),
         ):
             yield exposition.histogram(name, (((model,), one) for model, one in by_model.items()))
+        yield exposition.histogram("dragoman_guard_seconds", self._guards.items())
         yield exposition.histogram("dragoman_loop_lag_seconds", [((), self.loop_lag)])
         yield family("dragoman_routed_total", self._routed.items())
         connections = self._connections.items()

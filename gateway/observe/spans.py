@@ -136,6 +136,16 @@ class RequestSpans:
     def went_on(self, step: str, reason: str) -> None:
         self._server.add_event(step, {"dragoman.reason": reason})
 
+    def guarded(self, guard: str, stage: str, result: str, seconds: float) -> None:
+        if self._recording:
+            now = time.time_ns()
+            about = {"dragoman.guard": guard, "dragoman.stage": stage, "dragoman.result": result}
+            began = now - int(seconds * 1e9)
+            span = self._tracer.start_span("guard", self._within, SpanKind.CLIENT, about, start_time=began)
+            if result == "failed":
+                span.set_status(StatusCode.ERROR)
+            span.end(now)
+
     def attempt_ended(self, error: GatewayError | None) -> None:
         span, self._attempt = self._attempt, None
         if span is None:

@@ -12,6 +12,8 @@ visit.py        one worker's part in a request: the only place from which a pool
 watch.py        the steps of requests, and what looks at them:
 tracing.py      spans, the log at level debug, headers that explain
 optional.py     limits, the response store, the log of prompts
+guards.py       services that see requests and replies
+shedding.py     refuses requests while the event loop is late
 quarantine.py   requests of which workers died
 mirror.py       copies for another model, whose replies are dropped
 prompt_tokens.py  a stage: the tokens of a prompt, for the pick

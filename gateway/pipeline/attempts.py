@@ -15,7 +15,7 @@ from gateway.core.continuation import NOT_KEPT, SeenText
 from gateway.core.errors import Blame, GatewayError, Kind
 from gateway.core.http import Request, Response
 from gateway.core.lifecycle import Reply
-from gateway.core.messages import Chat, Complete, Embed, Generate, Score
+from gateway.core.messages import Chat, Complete, Embed, Generate, Score, choices_of
 from gateway.core.ports import Exchange, Lane, Moves, Partial, WorkerHandle
 from gateway.core.usage import Usage
 from gateway.light_task import AnyTask, current_task
@@ -27,6 +27,7 @@ from gateway.pipeline.other_models import UNAVAILABLE
 from gateway.pipeline.pump import Pump
 from gateway.pipeline.timing import milliseconds
 from gateway.pipeline.visit import Fault, Visit, error_of
+from gateway.translation.guarded import event_lane
 from gateway.translation.lanes import lane_for
 from gateway.translation.whole import read_whole
 from gateway.wire.bulk import is_large
@@ -256,14 +257,23 @@ class Attempts:
                 return False
             call.record.continued += ("ended",)
             call.runtime.observer.continued(call.record.model, visit.worker.address, "ended")
-            call.settle()
-            await call.reply.conclude(last)
+            await self._conclude(last)
         elif obstacle is not None or isinstance(rest, str):
             self._not_continued(obstacle or str(rest))
         else:
             going_on.resumption = rest
             return True
         return False
+
+    async def _conclude(self, last: bytes) -> None:
+        """Ends the client's stream by its last bytes, without a worker."""
+        call = self._call
+        assert call.lane is not None
+        if call.guard is not None:
+            await call.guard.finish()
+        else:
+            call.settle()
+            await call.reply.conclude(last, call.lane)
 
     def _not_continued(self, reason: str) -> None:
         record = self._call.record
@@ -315,9 +325,17 @@ class Attempts:
         call.reply_at = call.runtime.clock()
         # The vectors of many inputs, or the logprobs of many tokens, come to megabytes.
         large = is_large(response.body)
-        await call.reply.respond(
-            await offload(self._translated, response, share=call.share) if large else self._translated(response)
-        )
+        if call.guard is None:
+            await call.reply.respond(
+                await offload(self._translated, response, share=call.share) if large else self._translated(response)
+            )
+        else:
+            call.guard.keep(*(await offload(self._both, response, share=call.share) if large else self._both(response)))
+
+    def _both(self, response: Response) -> tuple[Response, Reply]:
+        """The client's reply, and what it says."""
+        read = read_whole(self._call.served.backend, response, cast(Generate, self._call.asked))
+        return self._translated(response), cast(Reply, read)
 
     def _translated(self, response: Response) -> Response:
         """The client's reply, from the worker's."""
@@ -356,7 +374,12 @@ class Attempts:
     def _new_lane(self, seen: SeenText = NOT_KEPT) -> Lane:
         call = self._call
         op = cast(Generate, call.asked)  # no other operation is streamed
-        return lane_for(call.reply.dialect, call.served.backend, op, call.runtime.relay.max_reply_bytes, seen)
+        dialect, backend, most = call.reply.dialect, call.served.backend, call.runtime.relay.max_reply_bytes
+        if call.guard is None:
+            return lane_for(dialect, backend, op, most, seen)
+        if choices_of(op) != 1:
+            seen.stop("choices")
+        return event_lane(partial(backend.reader, op), call.guard.writer(dialect.writer(op)), most, seen)
 
 
 class QuestionAttempts(Attempts):

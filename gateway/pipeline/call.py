@@ -24,6 +24,7 @@ from gateway.pipeline.watch import Watcher
 
 if TYPE_CHECKING:
     from gateway.pipeline.going_on import Continuation
+    from gateway.pipeline.guards import HeldReply
     from gateway.pipeline.models import ServedModel
     from gateway.pipeline.runtime import Runtime
     from gateway.pipeline.visit import Visit
@@ -61,6 +62,7 @@ class Call:
     lane       of the last stream that a worker began
     finishes   why the choices of a plain reply ended, if the request is traced
     counted    until when the record has the times of waits and visits, in seconds of the clock
+    guard      holds the reply back until guards have allowed it; None if none sees it
     reply_at   when a worker's whole reply had come: what follows is not the worker's time
     """
 
@@ -85,6 +87,7 @@ class Call:
     interrupted: GatewayError | None = None
     counted: float | None = None
     reply_at: float | None = None
+    guard: HeldReply | None = None
 
     def __init__(
         self,
@@ -257,3 +260,5 @@ class Call:
 Stage = Callable[[Call], Awaitable[None]]
 """A step between reading a request and picking its worker. It may refuse the request (GatewayError), change `op` before
 it is written for a worker, or add to what the pick goes by. `gateway.app` lists those of a configuration."""
+Choice = Callable[[Call, "ServedModel"], Awaitable[str | None]]
+"""A stage that may choose the model which answers in place of the one that is meant. None: that one itself."""

@@ -14,7 +14,8 @@ from gateway.config import Config, SplitRule
 from gateway.core.errors import Blame, Busy, GatewayError, Kind
 from gateway.core.http import Headers
 
-UNAVAILABLE, OVERLOADED, CONTEXT_LENGTH, SPLIT = "unavailable", "overloaded", "context_length", "split"
+UNAVAILABLE, OVERLOADED, CONTEXT_LENGTH = "unavailable", "overloaded", "context_length"
+SPLIT, CHOSEN = "split", "chosen"
 
 
 class Split(Struct, frozen=True):

@@ -151,6 +151,8 @@ class Pump:
             await self._opened
             if lane.error is not None:
                 raise lane.error
+            if self.first_output_at is None and self._call.guard is not None and not lane.done:
+                return  # guards hold back all that the worker has sent
             self._write = await reply.commit(lane, exchange.pause, exchange.resume)
             if not self._over.done():
                 self._begun()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from gateway.auth import KnownKeys
-from gateway.core.errors import Blame, GatewayError, Kind
+from gateway.core.errors import Blame, GatewayError, GuardRefusal, Kind
 from gateway.core.fields import own_names
 from gateway.core.http import Headers, Request, Response
 from gateway.core.messages import Op
@@ -152,7 +152,6 @@ class ClientReply:
         Errors that the dialect or the client raises pass through. If nothing went out until then, call it again.
         """
         client = self.client
-        outcome = "refused" if error.blame is Blame.CLIENT else "failed"
         if client.gone or error.kind is Kind.CLIENT_GONE:
             self._report(error)
             self.left()
@@ -161,12 +160,12 @@ class ClientReply:
             await self._end_early()
             await self.send_error(self._lane, error)
         elif client.started:
-            self._failed(error, outcome)
+            self._failed(error)
             await client.cut(b"")
         else:
             error.code = self._masked(error.code) if error.code is not None else None
             response, code = self.dialect.refuse(error, self.request, op)
-            self._failed(error, outcome, code)
+            self._failed(error, code)
             # Its text may quote the client, and some dialects show the value at fault.
             response.body = self._masked(response.body.decode("utf-8", "surrogateescape")).encode(
                 "utf-8", "surrogateescape"
@@ -181,7 +180,7 @@ class ClientReply:
         error.code = self._masked(error.code) if error.code is not None else None
         self._lane = None
         last = lane.fail(error)
-        self._failed(error, "failed")
+        self._failed(error, in_stream=True)
         if lane.clean_end:
             await self.client.finish(last)
         else:
@@ -195,10 +194,11 @@ class ClientReply:
         else:
             record.outcome, (record.status, record.code) = "refused", refused
 
-    def _failed(self, error: GatewayError, outcome: str, code: str | None = None) -> None:
+    def _failed(self, error: GatewayError, code: str | None = None, in_stream: bool = False) -> None:
         """Records `error`; `code` is the one that the dialect sent to the client, if it sent one of its own."""
         self._report(error)
-        self._record.outcome = outcome
+        refused = isinstance(error, GuardRefusal) or (error.blame is Blame.CLIENT and not in_stream)
+        self._record.outcome = "refused" if refused else "failed"
         self._record.code = code or error.code or self.dialect.errors[error.kind][2]
 
     def _report(self, error: GatewayError) -> None:
@@ -268,9 +268,12 @@ class ClientReply:
         self._lane = None
         await self.client.finish(b"")
 
-    async def conclude(self, last: bytes) -> None:
-        """Ends a stream by its last bytes, without a worker."""
+    async def conclude(self, last: bytes, lane: Lane) -> None:
+        """Ends a stream by its last bytes, without a worker. The client may have seen nothing of it."""
         await self._end_early()
+        self._record.status = 200
+        if not self.client.started:
+            await self.client.start(200, [*lane.headers, *self._head()])
         self._lane = None
         await self.client.finish(last)
 
@@ -280,7 +283,9 @@ class ClientReply:
         self.committed = self._flowing = False
 
     def say(self, data: bytes) -> None:
-        """Sends `data` of ours while the reply is paused."""
+        """Sends `data` of ours, if there is some, while the reply is paused."""
+        if not data:
+            return
         assert self._lane is not None
         if self._early is None:
             self._early = _EarlyHead(self.client, self._lane, self._head())

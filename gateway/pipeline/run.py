@@ -21,7 +21,7 @@ from gateway.pipeline.deadlines import MARGIN_S, Waits, client_waits, for_reques
 from gateway.pipeline.models import ServedModel, list_models, resolve_model
 from gateway.pipeline.moving import leave
 from gateway.pipeline.offload import Share, offload
-from gateway.pipeline.other_models import CONTEXT_LENGTH, NONE, SPLIT, OtherModels, reason_of, routed_headers
+from gateway.pipeline.other_models import CHOSEN, CONTEXT_LENGTH, NONE, SPLIT, reason_of, routed_headers
 from gateway.pipeline.quarantine import CODE as QUARANTINED
 from gateway.pipeline.reply import ClientReply
 from gateway.pipeline.request_ids import given_context, given_id, new_id
@@ -128,8 +128,8 @@ class RequestHandler:
         try:
             served = await self._read_request()
             if served is not None:
-                others = served.other_models
-                await (self._ask(served) if others is None else self._ask_in_turn(served, others))
+                alone = served.other_models is None and not self.runtime.stages.choice
+                await (self._ask(served) if alone else self._ask_in_turn(served))
         except GatewayError as error:
             await self._refuse(error)
         except asyncio.CancelledError:
@@ -236,7 +236,8 @@ class RequestHandler:
             extra, keepalive_s = prompt * served.first_byte_per_token, runtime.relay.keepalive_s
             outgoing.deadlines = for_request(served.deadlines, extra, waits, self.record.stream, keepalive_s)
         runtime.retries.earn()
-        await attempts_for(call)(call).run()
+        attempts = attempts_for(call)(call).run()
+        await (attempts if call.guard is None else call.guard.after(attempts))
 
     async def _write_large(self, served: ServedModel, share: Share) -> tuple[tuple[str, ...], RoutingFacts]:
         """Writes the request for a worker, and describes it for the pick of one. Returns what was left out of it, and
@@ -258,17 +259,21 @@ class RequestHandler:
             self._set_deadline(op.timeout, served.total_s, patience)
         return waits
 
-    async def _ask_in_turn(self, served: ServedModel, other_models: OtherModels) -> None:
-        """Has the model answer that `served` is split to; where that one cannot, its fallbacks, one after the other.
-        Raises what was wrong with the first."""
+    async def _ask_in_turn(self, served: ServedModel) -> None:
+        """Has the model answer that a stage chooses instead of `served`, or that `served` is split to; where that one
+        cannot, its fallbacks, one after the other. Raises what was wrong with the first."""
         models, record, reply, call, named = self.runtime.models, self.record, self.reply, self.call, served.name
-        principal = call.principal
+        principal, other_models, routed = call.principal, served.other_models or NONE, CHOSEN
+        other: str | None = None
+        for choice in self.runtime.stages.choice:
+            other = await choice(call, served)
         begun = reply.mark()
-        other = other_models.split.choose(self.request.headers, principal) if other_models.split is not None else None
+        if other is None and other_models.split is not None:
+            other, routed = other_models.split.choose(self.request.headers, principal), SPLIT
         if other is not None:
             served = models[other]
             other_models = served.other_models or NONE
-            self._route_to(named, other, SPLIT)
+            self._route_to(named, other, routed)
         if other_models.fallback:
             call.untouched = copy(call.op)
         try:

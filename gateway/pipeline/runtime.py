@@ -22,7 +22,7 @@ from gateway.pipeline.shedding import Shedding
 from gateway.pipeline.watch import NOBODY, Watchers
 
 if TYPE_CHECKING:
-    from gateway.pipeline.call import Call, Stage
+    from gateway.pipeline.call import Call, Choice, Stage
     from gateway.pipeline.run import RequestHandler
 
 
@@ -76,6 +76,7 @@ class Stages(Struct, frozen=True):
     """The stages of every request. Each may refuse it.
 
     large      of a large request, before it is read
+    choice     once a model is known, before any other one is thought of
     admission  once its model is known
     limits     after these. An awaitable that it returns is awaited before a worker is picked: meanwhile the request is
                written for it
@@ -83,6 +84,7 @@ class Stages(Struct, frozen=True):
     """
 
     large: tuple[Stage, ...] = ()
+    choice: tuple[Choice, ...] = ()
     admission: tuple[Stage, ...] = ()
     limits: Callable[[Call], Awaitable[None] | None] | None = None
     routing: tuple[Stage, ...] = ()

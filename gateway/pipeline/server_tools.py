@@ -28,6 +28,7 @@ from gateway.pipeline.offload import offload
 from gateway.pipeline.outgoing import Outgoing
 from gateway.pipeline.visit import Visit
 from gateway.pipeline.watch import Watcher
+from gateway.translation.guarded import event_lane
 from gateway.translation.lanes import EventLane
 from gateway.translation.rounds import RoundReader, Rounds
 from gateway.translation.whole import read_whole
@@ -151,9 +152,8 @@ class RoundAttempts(Attempts):
             await self._respond_whole(self._last)
             return
         last = self._lane.end_by(rounds.ending)
-        call.settle()
         call.reply.committed = True
-        await call.reply.conclude(last)
+        await self._conclude(last)
 
     # -- one attempt ------------------------------------------------------------------------------------------------
 
@@ -169,12 +169,14 @@ class RoundAttempts(Attempts):
             self._lane.restart()
             return self._lane
         served, most = call.served, call.runtime.relay.max_reply_bytes
-        self._writer = writer = cast(ServerToolWriter, call.reply.dialect.writer(cast(Chat, call.asked)))
+        plain = call.reply.dialect.writer(cast(Chat, call.asked))
+        writer = plain if call.guard is None else call.guard.writer(plain)
+        self._writer = tool_writer = cast(ServerToolWriter, writer)
 
         def reader() -> RoundReader:
-            return RoundReader(served.backend.reader(rounds.op), rounds, writer)
+            return RoundReader(served.backend.reader(rounds.op), rounds, tool_writer)
 
-        self._lane = EventLane(reader, writer, most, seen)
+        self._lane = event_lane(reader, writer, most, seen)
         return self._lane
 
     async def _respond(self, response: Response) -> None:
@@ -199,4 +201,8 @@ class RoundAttempts(Attempts):
         reply = self._rounds.whole(last)
         if call.record.trace is not None:
             call.finishes = [choice.reason for choice in reply.choices]
-        await call.reply.respond(call.reply.dialect.write(reply, call.asked))
+        response = call.reply.dialect.write(reply, call.asked)
+        if call.guard is None:
+            await call.reply.respond(response)
+        else:
+            call.guard.keep(response, reply)

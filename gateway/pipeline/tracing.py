@@ -35,6 +35,9 @@ class Spans(Watcher):
         trace: RequestTrace = call.notes[self]
         return trace
 
+    def guarded(self, call: Call, guard: str, stage: str, result: str, seconds: float) -> None:
+        self._of(call).guarded(guard, stage, result, seconds)
+
     def waiting(self, call: Call) -> None:
         self._of(call).waiting()
 
@@ -76,6 +79,10 @@ class DebugLog(Watcher):
     def asked(self, call: Call) -> None:
         record = call.record
         self._log("request read", id=record.id, operation=record.operation, model=record.model, stream=record.stream)
+
+    def guarded(self, call: Call, guard: str, stage: str, result: str, seconds: float) -> None:
+        ms = round(seconds * 1000, 3)
+        self._log("guard asked", id=call.record.id, guard=guard, stage=stage, result=result, ms=ms)
 
     def visiting(self, call: Call, visit: Visit) -> None:
         record = call.record

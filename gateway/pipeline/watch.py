@@ -36,6 +36,9 @@ class Watcher:
     async def before_worker(self, call: Call) -> None:
         """A worker will be picked. Raises GatewayError to end the request."""
 
+    def guarded(self, call: Call, guard: str, stage: str, result: str, seconds: float) -> None:
+        """A guard has answered. See `core.ports.Observer.guarded`."""
+
     def waiting(self, call: Call) -> None:
         """The wait for a worker begins."""
 
@@ -80,6 +83,7 @@ class Watchers:
     asked: tuple[Callable[[Call], None], ...]
     withdrawn: tuple[Callable[[Call], None], ...]
     before_worker: tuple[Callable[[Call], Awaitable[None]], ...]
+    guarded: tuple[Callable[[Call, str, str, str, float], None], ...]
     waiting: tuple[Callable[[Call], None], ...]
     visiting: tuple[Callable[[Call, Visit], None], ...]
     responded: tuple[Callable[[Call, Visit, int], None], ...]

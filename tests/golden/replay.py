@@ -75,6 +75,9 @@ class _Records:
     def tool_called(self, kind: str, error: str | None) -> None:
         raise AssertionError("no model of the transcripts calls tools of the gateway")
 
+    def guarded(self, guard: str, stage: str, result: str, seconds: float) -> None:
+        raise AssertionError("no model of the transcripts has guards")
+
     def hedged(self, model: str, won: bool) -> None:
         raise AssertionError("no model of the transcripts asks second workers")
 

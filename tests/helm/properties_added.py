@@ -154,6 +154,7 @@ def headers(among: Sequence[Object]) -> bool:
     name = "HEADERS_PARTNER_HOSTED_MODEL"
     return bool(
         found["DRAGOMAN_TRACING__HEADERS"] == {"secretKeyRef": {"name": "collector", "key": "headers"}}
+        and found["DRAGOMAN_GUARDS__PERSONAL_DATA__HEADERS"] == {"secretKeyRef": {"name": "guard", "key": "headers"}}
         and found[name] == {"secretKeyRef": {"name": "partner", "key": "headers"}}
         and found["DRAGOMAN_MODELS"] == f'{{"Partner/hosted-model": {{"headers": $({name})}}}}'
     )

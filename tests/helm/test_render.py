@@ -181,6 +181,7 @@ def test_the_gateway_reads_headers_from_secrets(tmp_path: Path, monkeypatch: pyt
         "collector": '{"authorization": "Bearer c"}',
         "partner": '{"x-api-key": "p"}\n',
         "search": '{"x-token": "s"}',
+        "guard": '{"x-guard": "g"}',
     }
     known: dict[str, str] = {}
     for variable in container(among, "Deployment", "dragoman")["env"]:
@@ -199,5 +200,6 @@ def test_the_gateway_reads_headers_from_secrets(tmp_path: Path, monkeypatch: pyt
     assert config.tracing.headers == {"authorization": "Bearer c"}
     assert config.tools.web_search is not None
     assert config.tools.web_search.headers == {"x-token": "s"}
+    assert config.guards["personal-data"].headers == {"x-guard": "g"}
     assert config.models["Partner/hosted-model"].headers == {"x-api-key": "p"}
     assert "Bearer c" not in chart.text("hatches")

@@ -31,7 +31,7 @@ class RequestRecord(Struct):
     adapter   the LoRA adapter of `model` that was meant, or None
     limit     the name of the limit that refused it
     asked     the model that the request named, if another one answered or none has that name
-    routed    why another one: unavailable | overloaded | context_length (its fallback) | split; else None
+    routed    why another one: unavailable | overloaded | context_length (its fallback) | split | chosen by a guard
     phase     what a client that left was waiting for: reading | queued | first_output | streaming; else None
     trace     the id of its trace, if it is sampled
     moved     why it left workers before its client had seen anything: stalled | leaving | late, one for each
@@ -42,6 +42,9 @@ class RequestRecord(Struct):
     tools     calls of the tools that the gateway ran, `search` or `fetch`, with why it failed if it did; absent if
               there were none
     batch     the id of the batch that it is a line of; absent for all others
+    guards    what came of asking guards, as `pii before replaced`: allowed | refused | replaced | failed, each once;
+              absent if none was asked
+    guard_ms  part of `ms`: the wait for guards while no worker was at work; absent if none was asked
     cost      nano (billionths) of the currency that it is charged; absent if its model has no price
     end_user  whom the client named, see `core.end_users`; absent if it named nobody
     time      Unix seconds at the end
@@ -81,6 +84,8 @@ class RequestRecord(Struct):
     workers: tuple[str, ...] | UnsetType = UNSET
     tools: tuple[str, ...] | UnsetType = UNSET
     batch: str | UnsetType = UNSET
+    guards: tuple[str, ...] | UnsetType = UNSET
+    guard_ms: float | UnsetType = UNSET
     cost: int | UnsetType = UNSET
     end_user: str | UnsetType = UNSET
     time: float = 0.0
@@ -145,6 +150,9 @@ class RequestTrace(Protocol):
         """step: moved | continued | retried."""
         ...
 
+    def guarded(self, guard: str, stage: str, result: str, seconds: float) -> None:
+        """A guard was asked, and has answered after so many seconds, just now. See `Observer.guarded`."""
+
     def attempt_ended(self, error: GatewayError | None) -> None: ...
     def finished(self, record: RequestRecord, finishes: Sequence[str]) -> None:
         """The request is over. finishes: why each choice of its reply ended. Call it once, on every exit."""
@@ -181,6 +189,9 @@ class Observer(Protocol):
 
     def tool_called(self, kind: str, error: str | None) -> None:
         """The gateway ran a tool for a client. error: why that failed."""
+
+    def guarded(self, guard: str, stage: str, result: str, seconds: float) -> None:
+        """A guard was asked. stage: before (a worker) | after. result: allowed | refused | replaced | failed."""
 
     def misses(self, record: RequestRecord, flags: tuple[str, ...]) -> None:
         """A worker refused the request because it was started without these flags of its engine."""

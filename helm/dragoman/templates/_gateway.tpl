@@ -87,6 +87,10 @@ not be one that a variable can have: the kubelet puts the Secrets' JSON into tha
 {{- $secrets := dict -}}{{- $models := list -}}
 {{- with .Values.gateway.tracingHeadersSecret -}}{{- if .name -}}{{- $_ := set $secrets "DRAGOMAN_TRACING__HEADERS" . -}}{{- end -}}{{- end -}}
 {{- with .Values.gateway.searchHeadersSecret -}}{{- if .name -}}{{- $_ := set $secrets "DRAGOMAN_TOOLS__WEB_SEARCH__HEADERS" . -}}{{- end -}}{{- end -}}
+{{- range $name, $secret := .Values.gateway.guardHeadersSecrets -}}
+  {{- $variable := printf "DRAGOMAN_GUARDS__%s__HEADERS" (regexReplaceAll "[^A-Z0-9]" (upper $name) "_") -}}
+  {{- $_ := set $secrets $variable (dict "name" $secret "key" "headers") -}}
+{{- end -}}
 {{- range $name, $model := include "dragoman.models" . | fromJson -}}
   {{- if $model.headersSecret.name -}}
     {{- $variable := printf "HEADERS_%s" ($model.slug | upper | replace "-" "_") -}}

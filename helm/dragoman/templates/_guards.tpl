@@ -29,6 +29,9 @@
 {{- $tools := default dict $config.tools -}}
 {{- if and $v.gateway.searchHeadersSecret.name (not $tools.web_search) -}}{{- fail "gateway.searchHeadersSecret.name: has no effect without gateway.config.tools.web_search" -}}{{- end -}}
 {{- if and $v.airGapped (hasKey $tools "web_fetch") -}}{{- fail "gateway.config.tools.web_fetch: contradicts airGapped: it reaches public addresses" -}}{{- end -}}
+{{- range $name, $_ := $v.gateway.guardHeadersSecrets -}}
+  {{- if not (hasKey (default dict $config.guards) $name) -}}{{- fail (printf "gateway.guardHeadersSecrets: has no effect for %s, which gateway.config.guards does not have" $name) -}}{{- end -}}
+{{- end -}}
 {{- if not $v.image.repository -}}{{- fail "image.repository: name the gateway's image" -}}{{- end -}}
 {{- $external := $v.redis.external -}}
 {{- if and (include "dragoman.redisPassword" .) (not $v.redis.existingSecret) -}}

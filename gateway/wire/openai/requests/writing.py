@@ -116,6 +116,8 @@ def outgoing(
     dropped: tuple[str, ...] = ()
     if op.raw is not None and op.wire == "openai":
         body: dict[str, Any] = dict(op.raw)
+        if op.rewritten:
+            body.update(_texts(op, parameters))
     else:
         body = compose(op, can, parameters)
         if type(op) is not Embed:
@@ -125,6 +127,21 @@ def outgoing(
         body["stream"] = True
         body["stream_options"] = stream_options(op)
     return body, dropped
+
+
+def _texts(op: Chat | Complete | Embed, parameters: ParameterWriter) -> dict[str, Any]:
+    """The members that have the texts of a request."""
+    if type(op) is Embed:
+        return {"input": op.inputs[0] if len(op.inputs) == 1 else op.inputs}
+    if type(op) is Complete:
+        body: dict[str, Any] = {"prompt": op.prompts[0] if len(op.prompts) == 1 else op.prompts}
+        put(body, suffix=op.suffix)
+        return body
+    assert type(op) is Chat
+    body = {"messages": [parameters.message(message) for message in op.messages]}
+    if op.tools:
+        body["tools"] = [write_tool(tool) for tool in op.tools]
+    return body
 
 
 def top_level(names: tuple[str, ...]) -> tuple[str, ...]:
@@ -146,7 +163,7 @@ def compose(op: Chat | Complete | Embed, can: Capabilities, parameters: Paramete
     """The outgoing members, from the canonical form, for a client of another wire. Raises as `outgoing`."""
     body: dict[str, Any]
     if type(op) is Embed:
-        body = {"input": op.inputs[0] if len(op.inputs) == 1 else op.inputs}
+        body = _texts(op, parameters)
         put(body, encoding_format=op.encoding, dimensions=op.dimensions, user=op.user)
         if op.truncate:
             parameters.truncation(body)
@@ -160,8 +177,8 @@ def compose(op: Chat | Complete | Embed, can: Capabilities, parameters: Paramete
         if op.logprobs is not None:
             put(body, logprobs=True, top_logprobs=op.logprobs.top or None)
     else:
-        body = {"prompt": op.prompts[0] if len(op.prompts) == 1 else op.prompts}
-        put(body, max_tokens=op.max_output, suffix=op.suffix)
+        body = _texts(op, parameters)
+        put(body, max_tokens=op.max_output)
         put(body, echo=op.echo or None, logprobs=op.logprobs.top if op.logprobs is not None else None)
         parameters.completion(body, op, can)
     put(body, n=op.n if op.n != 1 else None, stop=op.stop or None, user=op.user)

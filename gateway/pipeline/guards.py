@@ -1,0 +1,355 @@
+"""Guards: services of the operator's that see requests before workers do, and replies before clients do.
+
+Each is asked by HTTP about canonical texts (`translation.texts`), whatever dialect and backend. docs/guards.md has the
+protocol. A guard is asked once about a request, however many models and workers are tried for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Literal, cast
+from urllib.parse import urlsplit
+
+import msgspec
+from msgspec import UNSET, Struct, UnsetType
+
+from gateway.config.guards import Guard as Options
+from gateway.core.errors import Blame, GatewayError, GuardRefusal, Kind
+from gateway.core.http import JSON_TYPE, Headers, Request, Response
+from gateway.core.lifecycle import Reply
+from gateway.core.messages import Generate
+from gateway.core.ports import Deadlines, StreamWriter, Transport
+from gateway.light_task import become_task
+from gateway.pipeline.call import Call
+from gateway.pipeline.models import ServedModel
+from gateway.pipeline.offload import offload
+from gateway.pipeline.timing import milliseconds
+from gateway.pipeline.watch import Watcher
+from gateway.translation.guarded import GuardedLane, GuardedWriter
+from gateway.translation.texts import (
+    Guarded,
+    Replacements,
+    Shown,
+    put_reply_texts,
+    put_texts,
+    texts_of,
+    texts_of_reply,
+    unshown,
+)
+from gateway.wire.json import encode
+
+_LONGEST_REASON = 500
+_RESULTS = {"allow": "allowed", "refuse": "refused", "replace": "replaced"}
+
+Stage = Literal["before", "after"]
+
+
+class _Question(Struct, omit_defaults=True):
+    """A question to a guard. others: `texts.unshown`. window: the number of a part of a stream; last: the reply ends
+    with it."""
+
+    stage: Stage
+    guard: str
+    id: str
+    model: str
+    dialect: str
+    operation: str
+    stream: bool
+    key: str
+    team: str | None
+    user: str | None
+    texts: Sequence[Shown]
+    others: Sequence[str] = ()
+    window: int | UnsetType = UNSET
+    last: bool | UnsetType = UNSET
+
+
+class _Answer(Struct):
+    """texts: with "replace", one for each that was shown, null to keep it. model: answers instead."""
+
+    action: Literal["allow", "refuse", "replace"]
+    reason: str = ""
+    texts: list[str | None] = []
+    model: str | None = None
+
+
+_decode = msgspec.json.Decoder(_Answer).decode
+
+
+class _Failed(Exception):
+    """A guard has not answered rightly. Its text is why, for logs: timeout, unreachable, status, too_large, invalid."""
+
+
+class Service(Struct, frozen=True):
+    """One guard. models: names without aliases, None for all."""
+
+    name: str
+    options: Options
+    models: frozenset[str] | None
+    headers: Headers
+    transport: Transport
+
+    def __repr__(self) -> str:
+        return f"Service({self.name!r})"  # a header may hold a key
+
+    def concerns(self, model: str, key: str) -> bool:
+        keys = self.options.keys
+        return (self.models is None or model in self.models) and (keys is None or key in keys)
+
+    async def ask(self, question: bytes, texts: int) -> _Answer:
+        """The answer to a question about so many texts. Raises _Failed. Needs an asyncio task."""
+        options = self.options
+        if len(question) > options.max_bytes:
+            raise _Failed("too_large")
+        url, seconds = urlsplit(options.url), options.timeout_s
+        request = Request("POST", url.path or "/", [JSON_TYPE, *self.headers], question)
+        deadlines = Deadlines(seconds, seconds, seconds)
+        try:
+            async with asyncio.timeout(seconds):
+                exchange = await self.transport.send(request, f"{url.scheme}://{url.netloc}", deadlines)
+                try:
+                    if exchange.status != 200:
+                        raise _Failed("status")
+                    body = await exchange.body(options.max_bytes)
+                finally:
+                    exchange.close()
+            answer = _decode(body)
+        except TimeoutError:
+            raise _Failed("timeout") from None
+        except GatewayError as error:
+            error.release_frames()
+            why = {"upstream_too_large": "too_large", "connect_timeout": "timeout"}.get(error.code or "", "unreachable")
+            raise _Failed(why) from None
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            raise _Failed("invalid") from None
+        if answer.action == "replace" and len(answer.texts) != texts:
+            raise _Failed("invalid")
+        return answer
+
+
+class _Notes(Struct):
+    """Facts of a request. asked: guards that have seen it. ms: the time it has waited for guards."""
+
+    asked: set[str] = set()
+    ms: float = 0.0
+    admitted: bool = False
+
+
+class Guards(Watcher):
+    """The guards of a configuration. Stages of requests: `choose` and `check`; `Call.guard` has their part in replies.
+
+    failed  called with (guard, request id, why) for each failure
+    """
+
+    def __init__(self, services: Sequence[Service], failed: Callable[[str, str, str], None]) -> None:
+        self._services = services
+        self._failed = failed
+
+    async def choose(self, call: Call, served: ServedModel) -> str | None:
+        """Asks the guards about a request for `served`. Returns the model that answers instead, None for `served`
+        itself. Raises GatewayError if one refuses it."""
+        call.served, call.record.model = served, served.name
+        chosen = None
+        for service in self._services:
+            chosen = await self._before(service, call, chosen or served.name) or chosen
+        return chosen
+
+    async def check(self, call: Call) -> None:
+        """Asks the guards of the model that is asked now, if it is another one, and prepares for its reply. Raises
+        GatewayError if one refuses the request."""
+        model, key, op = call.served.name, call.principal.key, call.asked
+        for service in self._services:
+            await self._before(service, call, model)
+        after = [one for one in self._services if one.options.after != "never" and one.concerns(model, key)]
+        call.guard = HeldReply(self, after, call) if after and isinstance(op, Generate) else None
+
+    async def _before(self, service: Service, call: Call, model: str) -> str | None:
+        """Asks one guard about the request, if it has to be asked. Returns another model that the guard wants."""
+        notes, op = self.notes(call), call.asked
+        concerned = service.options.before and service.concerns(model, call.principal.key)
+        if not concerned or service.name in notes.asked or not isinstance(op, Guarded):
+            return None
+        if call.share is None and not notes.admitted:  # no caller has guards asked beyond its limits
+            notes.admitted = True
+            for stage in call.runtime.stages.large:
+                await stage(call)
+
+        def written() -> tuple[int, bytes]:
+            texts = texts_of(op)
+            question = self.question(call, service, "before", texts)
+            question.others = unshown(op)
+            return len(texts), encode(question)
+
+        count, question = await offload(written, share=call.share) if call.share is not None else written()
+        await become_task()
+        began = call.runtime.clock()
+        answer = await self.ask(call, service, "before", question, count, call.principal.may_use)
+        notes.ms += milliseconds(call.runtime.clock() - began)
+        notes.asked.add(service.name)
+        if answer is not None and answer.action == "replace":
+            for one in (op, call.untouched):
+                if one is not None:
+                    put_texts(cast(Guarded, one), answer.texts)
+        other = None if answer is None or answer.model is None else call.runtime.models[answer.model].name
+        return None if other == model else other
+
+    def question(self, call: Call, service: Service, stage: Stage, texts: Sequence[Shown]) -> _Question:
+        record = call.record
+        user = None if call.op is None else call.op.end_user or call.op.user
+        return _Question(
+            stage, service.name, record.id, record.model, record.dialect, record.operation, record.stream,
+            record.key, record.team, user, texts,
+        )  # fmt: skip
+
+    async def ask(
+        self, call: Call, service: Service, stage: Stage, question: bytes, texts: int, may_use: Callable[[str], bool]
+    ) -> _Answer | None:
+        """The answer, None if there is none and the guard lets things through then. Raises GatewayError if it refuses,
+        or if there is none. may_use: whether the caller may use a model."""
+        runtime, record, failure = call.runtime, call.record, None
+        began = runtime.clock()
+        try:
+            answer = await service.ask(question, texts)
+            if answer.model is not None:
+                found = runtime.models.get(answer.model)
+                if found is None or not may_use(found.name):
+                    raise _Failed("model")
+            result = _RESULTS[answer.action]
+        except _Failed as why:
+            failure, result = why, "failed"
+        seconds = runtime.clock() - began
+        runtime.observer.guarded(service.name, stage, result, seconds)
+        for guarded in call.watchers.guarded:
+            guarded(call, service.name, stage, result, seconds)
+        before = () if record.guards is UNSET else record.guards
+        record.guards = tuple(dict.fromkeys((*before, f"{service.name} {stage} {result}")))
+        if failure is not None:
+            self._failed(service.name, record.id, str(failure))
+            if service.options.on_failure == "open":
+                return None
+            message = "a guard of this gateway cannot be asked"
+            raise GatewayError(Kind.UPSTREAM, message, code="guard_unavailable", blame=Blame.US, retryable=False)
+        if answer.action == "refuse":
+            raise GuardRefusal(answer.reason[:_LONGEST_REASON] or f"refused by the guard {service.name}")
+        return answer
+
+    def notes(self, call: Call) -> _Notes:
+        found: _Notes = call.notes.setdefault(self, _Notes())
+        return found
+
+    def closed(self, call: Call) -> None:
+        if call.guard is not None:
+            call.guard.close()
+        notes, record = self.notes(call), call.record
+        if record.guards is not UNSET:
+            record.guard_ms = round(notes.ms, 3)
+            record.overhead_ms = round(max(0.0, record.overhead_ms - notes.ms), 3)
+
+
+class HeldReply:
+    """A reply that its client gets once guards have allowed it: a whole one, or a stream in windows."""
+
+    def __init__(self, guards: Guards, services: Sequence[Service], call: Call) -> None:
+        self._guards = guards
+        self._services = services
+        self._call = call
+        self._questions = [guards.question(call, service, "after", ()) for service in services]
+        windows = [one.options for one in services if one.options.after == "windows"]
+        self._window = min(one.window_chars for one in windows) if len(windows) == len(services) else None
+        self._overlap = max((one.overlap_chars for one in windows), default=0) if self._window is not None else 0
+        self._whole: tuple[Response, Reply] | None = None
+        self._checks: dict[GuardedWriter, asyncio.Task[None]] = {}
+        self._error: GatewayError | None = None
+        self._windows = 0
+
+    async def _check(self, texts: list[Shown], **place: int | bool) -> Replacements:
+        """The texts that all guards allow, None for each that stays. Raises GatewayError."""
+        found: list[str | None] = [None] * len(texts)
+        for service, question in zip(self._services, self._questions, strict=True):
+            asked = msgspec.structs.replace(question, texts=texts, **place)
+            answer = await self._guards.ask(self._call, service, "after", encode(asked), len(texts), lambda _: True)
+            if answer is not None and answer.action == "replace":
+                found = [old if new is None else new for old, new in zip(found, answer.texts, strict=True)]
+                texts = [
+                    shown if new is None else msgspec.structs.replace(shown, text=new)
+                    for shown, new in zip(texts, found, strict=True)
+                ]
+        return found
+
+    # -- streams ----------------------------------------------------------------------------------------------------
+
+    def writer(self, writer: StreamWriter) -> GuardedWriter:
+        """`writer` for a stream of this reply."""
+
+        def ask(texts: list[Shown], last: bool) -> None:
+            self._checks[held] = asyncio.get_running_loop().create_task(self._check_window(held, texts, last))
+
+        held = GuardedWriter(writer, self._window, self._overlap, ask)
+        return held
+
+    async def _check_window(self, held: GuardedWriter, texts: list[Shown], last: bool) -> None:
+        place = {"last": last} if self._window is None else {"window": self._windows, "last": last}
+        self._windows += 1
+        error: GatewayError | None = None
+        try:
+            held.allowed(await self._check(texts, **place))
+        except GatewayError as refusal:
+            error = refusal
+        lane, stream = self._call.lane, self._call.reply.stream
+        if not isinstance(lane, GuardedLane) or lane.guarded is not held:
+            return  # another worker was asked since then
+        self._error = error
+        if stream is not None and error is not None:
+            stream.interrupt(error)
+        elif stream is not None:
+            stream.block(b"")
+
+    async def after(self, attempts: Awaitable[None]) -> None:
+        """Finishes the reply once `attempts` are over. Raises GatewayError."""
+        await attempts
+        await self.finish()
+
+    async def finish(self) -> None:
+        """The worker's part in the reply is over: sends the client what is left of it, once that is allowed. Raises
+        GatewayError."""
+        call, lane = self._call, self._call.lane
+        began = call.runtime.clock()
+        try:
+            if self._whole is not None:
+                response, reply = self._whole
+                await become_task()
+                texts = await self._check(texts_of_reply(reply))
+                if any(text is not None for text in texts):
+                    put_reply_texts(reply, texts)
+                    response = call.reply.dialect.write(reply, call.asked)
+                await call.reply.respond(response)
+            elif isinstance(lane, GuardedLane) and not lane.done:
+                await self._finish_stream(lane)
+        except GatewayError:
+            if call.op is not None:
+                call.op.to_store = None
+            raise
+        finally:
+            self._guards.notes(call).ms += milliseconds(call.runtime.clock() - began)
+
+    async def _finish_stream(self, lane: GuardedLane) -> None:
+        call, last = self._call, b""
+        while not lane.done:
+            if (check := self._checks.pop(lane.guarded, None)) is not None:
+                await check
+            last += lane.feed(b"")
+            if error := self._error or lane.error:
+                raise error
+        call.settle()
+        await call.reply.conclude(last, lane)
+
+    # -- whole replies ----------------------------------------------------------------------------------------------
+
+    def keep(self, response: Response, reply: Reply) -> None:
+        """`reply` came, and `response` is how the client gets it unless a guard changes its texts."""
+        self._whole = response, reply
+
+    def close(self) -> None:
+        for task in self._checks.values():
+            task.cancel()

@@ -1,0 +1,204 @@
+"""Streams whose text a guard sees before their client does: held back, shown to the guard in windows, and written on.
+
+Nothing is taken back: text that the client has was allowed. If the reply fails, the text that is held is dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import cast
+
+from gateway.core.continuation import NOT_KEPT, SeenText
+from gateway.core.errors import GatewayError
+from gateway.core.events import Delta, End, Event, Failed, PartStart
+from gateway.core.http import Headers
+from gateway.core.messages import Citation, ServerCall
+from gateway.core.ports import ServerToolWriter, StreamReader, StreamWriter
+from gateway.translation.lanes import EventLane
+from gateway.translation.texts import Replacements, Shown
+
+_Item = Event | Callable[[], bytes]
+Ask = Callable[[list[Shown], bool], None]
+"""Called with the texts of a window, and whether the reply ends with it. `GuardedWriter.allowed` has the answer."""
+
+
+class GuardedWriter:
+    """Holds events back until they are allowed, and has `writer` write them then. Implements
+    core.ports.ServerToolWriter.
+
+    window   characters that are shown together; None: all of the reply
+    overlap  characters at the end of a window that stay held, and are shown again with the next one
+    ended    the reply's end has come
+    over     it was written
+    """
+
+    def __init__(self, writer: StreamWriter, window: int | None, overlap: int, ask: Ask) -> None:
+        self.headers: Headers = writer.headers
+        self.clean_end = writer.clean_end
+        self.keepalive = writer.keepalive
+        self.ended = self.over = False
+        self._writer = writer
+        self._window = window
+        self._overlap = overlap
+        self._ask = ask
+        self._parts: dict[tuple[int, int], PartStart] = {}
+        self._held: list[_Item] = []
+        self._free: list[_Item] = []
+        self._shown = 0  # of those held, how many are before the guard
+        self._groups: list[tuple[Shown, list[int]]] = []  # their texts, each with the places of its deltas
+        self._size = 0  # characters held
+        self._new = 0  # of those, characters that were not yet shown
+        self._changed = False
+
+    @property
+    def buffered_bytes(self) -> int:
+        return self._writer.buffered_bytes + self._size
+
+    def write(self, event: Event) -> bytes:
+        if type(event) is Failed:
+            return self._writer.write(event)
+        if type(event) is Delta:
+            self._size += len(event.text)
+            self._new += len(event.text)
+        elif type(event) is PartStart:
+            self._parts[event.choice, event.index] = event
+        elif type(event) is End:
+            self.ended = True
+        self._held.append(event)
+        self._show()
+        return b""
+
+    def _show(self) -> None:
+        """Shows what is held to the guard, if it is enough and nothing is before it."""
+        if self._shown or not (self.ended or (self._window is not None and self._new >= self._window)):
+            return
+        if not self._size:
+            self._free += self._held
+            self._held = []
+            return
+        self._shown, self._new = len(self._held), 0
+        texts: dict[tuple[int, int], tuple[list[str], list[int]]] = {}
+        for place, event in enumerate(self._held):
+            if type(event) is Delta:
+                text, places = texts.setdefault((event.choice, event.index), ([], []))
+                text.append(event.text)
+                places.append(place)
+        parts = [(self._parts[key], *found) for key, found in texts.items()]
+        self._groups = [
+            (Shown("assistant", "".join(text), part.kind, part.name, part.choice), places)
+            for part, text, places in parts
+        ]
+        self._ask([shown for shown, _ in self._groups], self.ended)
+
+    def allowed(self, texts: Replacements) -> None:
+        """The guard allows the window that it was shown, with these texts in place of those that it had."""
+        window: list[list[_Item]] = [[event] for event in self._held[: self._shown]]
+        for (shown, places), new in zip(self._groups, texts, strict=True):
+            if new is not None and new != shown.text:
+                self._changed = True
+                first, step = cast(Delta, self._held[places[0]]), self._overlap or len(new) or 1
+                for place in places:
+                    window[place] = []
+                # So short that they can be held back one by one.
+                pieces = (new[at : at + step] for at in range(0, len(new), step))
+                window[places[0]] = [Delta(first.choice, first.index, piece) for piece in pieces]
+        events = [event for one in window for event in one]
+        end = self._end_of_free(events)
+        self._held = [*events[end:], *self._held[self._shown :]]
+        self._free += events[:end]
+        self._shown = 0
+        self._size = sum(len(event.text) for event in self._held if type(event) is Delta)
+        self._show()
+
+    def _end_of_free(self, events: Sequence[_Item]) -> int:
+        """How many of a window's events are free: not those with the last `overlap` characters, unless it is the
+        last window."""
+        end, held = len(events), 0
+        if any(type(event) is End for event in events):
+            return end
+        while end and held < self._overlap:
+            end -= 1
+            event = events[end]
+            held += len(event.text) if type(event) is Delta else 0
+        return end
+
+    def take(self) -> bytes:
+        """The bytes of events that are free. Raises GatewayError as `StreamWriter.write` does."""
+        free, self._free = self._free, []
+        out = []
+        for event in free:
+            out.append(event() if callable(event) else self._writer.write(event))
+            self.over = self.over or type(event) is End
+        return b"".join(out)
+
+    # -- tools that the gateway runs: their events keep their places ------------------------------------------------
+
+    def called(self, call: ServerCall) -> bytes:
+        return self._in_place(partial(self._tool_writer.called, call))
+
+    def returned(self, call: ServerCall) -> bytes:
+        return self._in_place(partial(self._tool_writer.returned, call))
+
+    def cite(self, index: int, citations: Sequence[Citation]) -> None:
+        def cite() -> bytes:
+            if not self._changed:  # their places would be others
+                self._tool_writer.cite(index, citations)
+            return b""
+
+        self._held.append(cite)
+
+    def _in_place(self, write: Callable[[], bytes]) -> bytes:
+        (self._held if self._held else self._free).append(write)
+        return self.take()
+
+    @property
+    def _tool_writer(self) -> ServerToolWriter:
+        return cast(ServerToolWriter, self._writer)  # no other dialect's requests have such tools
+
+
+class GuardedLane(EventLane):
+    """A lane whose writer waits for a guard: feed it b"" once there was an answer. It is done once the reply's end was
+    allowed, and `eof` may come before that."""
+
+    def __init__(
+        self,
+        reader: Callable[[], StreamReader],
+        writer: GuardedWriter,
+        max_buffered_bytes: int,
+        seen: SeenText = NOT_KEPT,
+    ) -> None:
+        super().__init__(reader, writer, max_buffered_bytes, seen)
+        self.guarded = writer
+
+    def feed(self, block: bytes) -> bytes:
+        if block:
+            super().feed(block)
+        return self._allowed()
+
+    def eof(self) -> bytes:
+        if not self.guarded.ended:
+            super().eof()
+        return self._allowed()
+
+    def _allowed(self) -> bytes:
+        if self.error is not None:
+            return b""
+        try:
+            out = self.guarded.take()
+        except GatewayError as error:
+            self._refused(error)
+            return b""
+        self.done = self.guarded.over
+        return out
+
+    def _note(self, event: Event) -> bool:
+        return type(event) is End or super()._note(event)
+
+
+def event_lane(
+    reader: Callable[[], StreamReader], writer: StreamWriter, max_buffered_bytes: int, seen: SeenText
+) -> EventLane:
+    if isinstance(writer, GuardedWriter):
+        return GuardedLane(reader, writer, max_buffered_bytes, seen)
+    return EventLane(reader, writer, max_buffered_bytes, seen)

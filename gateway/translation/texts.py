@@ -1,0 +1,158 @@
+"""The texts of requests and replies, for guards: to show them, and to put others in their place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, assert_never
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from gateway.core.estimate import unknown_members
+from gateway.core.lifecycle import Reply
+from gateway.core.messages import (
+    Audio,
+    Chat,
+    Complete,
+    Embed,
+    Image,
+    Message,
+    Opaque,
+    Part,
+    Refusal,
+    Score,
+    Text,
+    Thinking,
+    Tool,
+    ToolCall,
+)
+
+Guarded = Chat | Complete | Embed | Score
+"""Operations with texts that a model reads."""
+Replacements = Sequence[str | None]
+"""A text for each one that was shown, in their order; None keeps it."""
+
+
+class Shown(Struct, omit_defaults=True):
+    """One text. role: of its message, "tools" for the description of a tool, "prompt", "suffix", "input", "query" or
+    "document". kind: text, thinking, refusal, or tool (the arguments of a call). name: of the tool, or of who speaks.
+    choice: of a reply."""
+
+    role: str
+    text: str
+    kind: str = "text"
+    name: str | None = None
+    choice: int = 0
+
+
+Swap = Callable[[Shown], str]
+
+
+def texts_of(op: Guarded) -> list[Shown]:
+    """The texts of a request that a model reads."""
+    found: list[Shown] = []
+
+    def show(text: Shown) -> str:
+        found.append(text)
+        return text.text
+
+    _swapped(op, show)
+    return found
+
+
+def put_texts(op: Guarded, texts: Replacements) -> None:
+    """Puts `texts` in the place of those that `texts_of` has shown."""
+    left = iter(texts)
+
+    def swap(text: Shown) -> str:
+        new = next(left)
+        return text.text if new is None else new
+
+    for name, value in _swapped(op, swap).items():
+        setattr(op, name, value)
+    op.rewritten = True
+
+
+def unshown(op: Guarded) -> list[str]:
+    """The rest of a request that a model may read: "image", "audio", "tokens" (of a prompt), "schema", types of parts
+    without a canonical form, and names of members without one."""
+    found = {*unknown_members(op), *getattr(op, "unnamed", ())}
+    if isinstance(op, Chat):
+        for part in (part for message in op.messages for part in message.parts):
+            match part:
+                case Image() | Audio():
+                    found.add(type(part).__name__.lower())
+                case Opaque():
+                    found.add(part.type)
+        if any(tool.parameters is not None for tool in op.tools):
+            found.add("schema")
+    elif not isinstance(op, Score):
+        given = op.prompts if isinstance(op, Complete) else op.inputs
+        if any(not isinstance(one, str) for one in given):
+            found.add("tokens")
+    if isinstance(op, (Chat, Complete)) and op.output is not None and op.output.schema is not None:
+        found.add("schema")
+    return sorted(found)
+
+
+def texts_of_reply(reply: Reply) -> list[Shown]:
+    return [
+        Shown("assistant", part.text, part.kind, part.name, choice.index)
+        for choice in reply.choices
+        for part in choice.parts
+    ]
+
+
+def put_reply_texts(reply: Reply, texts: Replacements) -> None:
+    """As `put_texts`. A part with another text has no tokens of the old one."""
+    parts = (part for choice in reply.choices for part in choice.parts)
+    for part, new in zip(parts, texts, strict=True):
+        if new is not None and new != part.text:
+            part.text, part.tokens, part.logprobs, part.citations = new, (), (), ()
+
+
+def _swapped(op: Guarded, swap: Swap) -> dict[str, Any]:
+    """The members of `op` that have texts, with those that `swap` returns."""
+
+    def alone(role: str, given: Sequence[Any]) -> tuple[Any, ...]:
+        return tuple([swap(Shown(role, one)) if isinstance(one, str) else one for one in given])
+
+    match op:
+        case Chat():
+            messages = tuple([_message(message, swap) for message in op.messages])
+            return {"messages": messages, "tools": tuple([_tool(tool, swap) for tool in op.tools])}
+        case Complete():
+            prompts = alone("prompt", op.prompts)
+            return {"prompts": prompts, "suffix": next(iter(alone("suffix", [op.suffix])))}
+        case Embed():
+            return {"inputs": alone("input", op.inputs)}
+        case Score():
+            return {"queries": alone("query", op.queries), "documents": alone("document", op.documents)}
+        case _:
+            assert_never(op)
+
+
+def _message(message: Message, swap: Swap) -> Message:
+    return replace(message, parts=tuple(_parts(message, swap)))
+
+
+def _parts(message: Message, swap: Swap) -> Iterator[Part]:
+    role, name = message.role, message.name
+    for part in message.parts:
+        match part:
+            case Text():
+                yield replace(part, text=swap(Shown(role, part.text, name=name)))
+            case Thinking():
+                yield replace(part, text=swap(Shown(role, part.text, "thinking")))
+            case Refusal():
+                yield replace(part, text=swap(Shown(role, part.text, "refusal")))
+            case ToolCall():
+                yield replace(part, arguments=swap(Shown(role, part.arguments, "tool", part.name)))
+            case Image() | Audio() | Opaque():
+                yield part
+            case _:
+                assert_never(part)
+
+
+def _tool(tool: Tool, swap: Swap) -> Tool:
+    return replace(tool, description=swap(Shown("tools", tool.description or "", name=tool.name)) or None)
