@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from tests.chaos import alike, hung, salts, shipped
+from tests.chaos import alike, hung, salts, shipped, spent
 from tests.chaos.__main__ import main
 from tests.chaos.alike import ALIKE, told_apart, welch
 from tests.chaos.arriving import at_once, share
@@ -15,13 +15,15 @@ from tests.chaos.row import Findings, every_row, percentile
 from tests.helm.chart import objects, pods
 from tests.repo.tree import ROOT
 
-QUICK = ("G1", "G2", "G3", "G4", "H1", "H2", "H3", "S1", "S6", "S7", "S8")
+QUICK = ("G1", "G2", "G3", "G4", "H1", "H2", "H3", "K2", "S1", "S6", "S7", "S8")
 
 
 @pytest.mark.parametrize("name", QUICK)
 async def test_row(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(alike, "ROUNDS", 3)
     monkeypatch.setattr(salts, "PROMPTS", 3)
+    monkeypatch.setattr(spent, "AMOUNT", spent.AMOUNT * 600 // spent.COUNT)
+    monkeypatch.setattr(spent, "COUNT", 600)
     for name_, value in {"HUNG_S": 5.0, "WARM_S": 1.5, "IMPATIENT_S": 6.0, "ROLLED": 1}.items():
         monkeypatch.setattr(hung, name_, value)
     findings = Findings()
