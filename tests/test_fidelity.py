@@ -8,9 +8,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from openai.resources.audio.speech import Speech
+from openai.resources.audio.transcriptions import Transcriptions
+from openai.resources.audio.translations import Translations
 from openai.resources.chat.completions import Completions as Chats
 from openai.resources.completions import Completions as Texts
 from openai.resources.embeddings import Embeddings
+from openai.resources.images import Images
 
 from gateway import backends, dialects
 from gateway.core.errors import GatewayError, Kind
@@ -133,7 +137,7 @@ def test_every_route_that_reads_has_an_example(name: str) -> None:
         assert asks_no_worker(dialect, request), route
     for operation, found in dialect.examples.items():
         # Tokens have no words.
-        assert operation == "detokenize" or all(WORDS in json.dumps(example.body) for example in found)
+        assert operation == "detokenize" or all(one.files or WORDS in json.dumps(one.body) for one in found)
 
 
 def asks_no_worker(dialect: Dialect, request: Request) -> bool:
@@ -177,11 +181,24 @@ def test_every_specified_field_is_declared(dialect: str, operation: str) -> None
     assert [name for name in SPECIFIED[dialect, operation] if name not in declared] == []
 
 
-@pytest.mark.parametrize(("create", "operation"), [(Chats, "chat"), (Texts, "complete"), (Embeddings, "embed")])
+@pytest.mark.parametrize(
+    ("create", "operation"),
+    [
+        (Chats.create, "chat"),
+        (Texts.create, "complete"),
+        (Embeddings.create, "embed"),
+        (Transcriptions.create, "transcribe"),
+        (Translations.create, "translate"),
+        (Speech.create, "speak"),
+        (Images.generate, "draw"),
+        (Images.edit, "edit"),
+        (Images.create_variation, "vary"),
+    ],
+)
 def test_every_argument_of_the_openai_client_is_declared(create: Any, operation: str) -> None:
     own = {"self", "extra_headers", "extra_query", "extra_body", "timeout"}
     declared = {field.name for field in DIALECTS["openai"].fields[operation]}
-    assert set(inspect.signature(create.create).parameters) - own - declared == set()
+    assert set(inspect.signature(create).parameters) - own - declared == set()
 
 
 def test_the_page_is_up_to_date() -> None:

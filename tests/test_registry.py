@@ -16,10 +16,10 @@ from gateway.core.errors import Kind
 from gateway.core.messages import PLACEHOLDERS, Chat, Complete
 from gateway.core.ports import Settings
 from gateway.dialects._shared.api import Api
-from tests.clients import GENERATING
+from tests.clients import GENERATING, MEDIA
 from tests.repo.tree import ROOT
 
-OPERATIONS = {"chat", "complete", "embed", "count", "rerank", "score", "tokenize", "detokenize"}
+OPERATIONS = {"chat", "complete", "embed", "count", "rerank", "score", "tokenize", "detokenize", *MEDIA}
 every_dialect = pytest.mark.parametrize("name", dialects.REGISTRY)
 every_backend = pytest.mark.parametrize("name", backends.REGISTRY)
 

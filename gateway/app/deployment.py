@@ -34,7 +34,7 @@ from gateway.fleet.engine import ASK, hear_load
 from gateway.fleet.fleets import Fleets
 from gateway.fleet.pool import Pool as FleetPool
 from gateway.fleet.worker import Worker
-from gateway.pipeline import ActiveRequests, Endpoint, Runtime, ServedModel
+from gateway.pipeline import ActiveRequests, Budgets, Endpoint, Runtime, ServedModel
 from gateway.pipeline.call import Stage
 from gateway.pipeline.end_users import EndUsers
 from gateway.pipeline.guards import Guards, Service
@@ -104,7 +104,7 @@ class Deployment:
             max_body_bytes=config.listen.max_body_bytes,
             relay=config.relay,
             body_budget=host.body_budget,
-            kept=host.kept,
+            budgets=Budgets(host.upload_budget, host.kept),
             retries=Retries(config.retry.attempts, budget.earn, budget.spend, config.retry.wait_s),
             clock=clock,
             active=ActiveRequests(),
@@ -286,6 +286,7 @@ class Deployment:
         host.shedding.configure(listen.shed_lag_s, self._priorities)
         room, kept = room_for_bodies() // host.processes, self.config.relay.continue_bytes
         host.body_budget.limit = listen.max_bodies_bytes or max(room, listen.max_body_bytes)
+        host.upload_budget.limit = listen.max_uploads_bytes // host.processes
         host.kept.limit = room if kept is None else kept
         if services.limiting is not None:
             services.limiting.use(self.config, self.prepared.limits)

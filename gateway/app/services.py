@@ -78,6 +78,7 @@ class Host:
         self.shedding = Shedding(self._shedding, metrics.shed.labels("lag").inc)
         self.caps = Caps(lambda what: metrics.shed.labels(what).inc())
         self.body_budget = ByteBudget()
+        self.upload_budget = ByteBudget()
         self.kept = ByteBudget()
         metrics.kept.set_function(lambda: self.kept.reserved)
         self.known_keys = KnownKeys()

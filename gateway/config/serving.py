@@ -61,6 +61,8 @@ class Listen(Section):
     max_bodies_bytes: Bytes | None = Field(default=None, ge=1024)
     """Most bytes at once of request bodies above 64 KiB and of stored responses in use; more get 503. Absent: a tenth
     of the memory."""
+    max_uploads_bytes: Bytes = Field(default=4 << 30, ge=1024, le=1 << 50)
+    """Most bytes at once of uploads of sound and images, in temporary files (`TMPDIR`); more are answered 503."""
     max_connections: Whole = Field(default=10000, ge=1, le=1000000)
     """Most client connections at once; more are answered 503."""
     max_connections_per_key: Whole | None = Field(default=None, ge=1, le=1000000)

@@ -28,7 +28,7 @@ _DAY = 86400
 _MOST = 10**12
 
 Dimension = Literal["key", "team", "model", "address", "end_user"]
-WrittenKind = Literal["requests", "tokens", "concurrency"]
+WrittenKind = Literal["requests", "tokens", "concurrency", "audio_seconds"]
 KindOfLimit = Literal[WrittenKind, "cost"]
 """`cost` is that of budgets (`config.money.Budget`)."""
 
@@ -93,7 +93,7 @@ class Limit(Section):
     name: str = Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")
     """Shown to clients. If several limits have one name, the first that matches a request applies."""
     kind: WrittenKind
-    """Counts requests or tokens (input and output) in a window, or requests in flight."""
+    """Counts requests, tokens (input and output) or seconds of sound in a window, or requests in flight."""
     limit: Whole = Field(ge=1, le=_MOST)
     """How many."""
     per_s: Seconds = Field(default=60.0, ge=0.1, le=31 * _DAY)

@@ -102,7 +102,7 @@ def ways(dialects: Mapping[str, tuple[Dialect, str]]) -> Iterator[Way]:
         for operation, examples in dialect.examples.items():
             named = [one.name for one in dialect.fields[operation] if one.names_model and one.where == "body"]
             for example in examples:
-                if example.route == route:
+                if example.route == route and not example.files:
                     yield Way(
                         dialect.name,
                         operation,

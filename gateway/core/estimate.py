@@ -38,6 +38,7 @@ from gateway.core.messages import (
     CountTokens,
     Embed,
     Image,
+    Media,
     Message,
     Nested,
     Op,
@@ -100,7 +101,9 @@ class Cost(Struct, frozen=True):
     each     the most tokens that each of these may have
     field    vLLM's name of the field that asks for more than one; "" if `choices` is 1. A request whose choices may
              have more tokens together than a token limit can never be admitted
-    money    nano of the currency for all of it; 0 without a price"""
+    money    nano of the currency for all of it; 0 without a price
+    audio_s  seconds of sound, 0 if unknown
+    """
 
     tokens: int = 0
     least: int = 0
@@ -109,6 +112,7 @@ class Cost(Struct, frozen=True):
     each: int = 0
     field: str = ""
     money: int = 0
+    audio_s: int = 0
 
     def priced(self, rates: Rates) -> Cost:
         """This with its price. The output is taken at its most beside the whole prompt: the price of a token of output
@@ -223,11 +227,22 @@ class Estimator(Struct, frozen=True):
         if isinstance(op, Score):
             tokens = self._prompt(op, _unknown(op), None)
             return Cost(tokens, 0, tokens)
+        if isinstance(op, Media):
+            return self._media(op)
         if isinstance(op, CountTokens):
             return Cost(0, 0, self.cost(op.prompt_of).prompt)
         if isinstance(op, Question):
             return Cost()
         assert_never(op)
+
+    def _media(self, op: Media) -> Cost:
+        """The words, each file, and as many outputs as are asked for."""
+        heard = op.work in ("transcribe", "translate")
+        files = 0 if op.form is None else len(op.form.files)
+        prompt = ceil(_bytes(op.words) / self.bytes_per_token) + files * (self.audio if heard else self.image)
+        each = self.output if heard else 0
+        # A limit on seconds must see that there are some: of nothing it takes no account.
+        return Cost(prompt + each, 0, prompt, op.n, each, audio_s=max(1, ceil(op.audio_s or 0)) if heard else 0)
 
     def _complete(self, op: Complete, max_context: int | None) -> Cost:
         context = max_context

@@ -7,6 +7,7 @@ dialects start from them.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any, Literal
@@ -14,6 +15,7 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from gateway.core.errors import GatewayError, Kind
+from gateway.core.upload import File, Form, InMemory
 
 Handling = Literal["mapped", "renamed", "emulated", "consumed", "ignored", "refused"]
 """
@@ -29,7 +31,7 @@ member that constrains the answer (`wire.openai.requests.constraints`) is never 
 _MOST_LISTED = 32
 
 
-Place = Literal["body", "header", "query", "message"]
+Place = Literal["body", "header", "query", "message", "file"]
 
 
 class Field(Struct, frozen=True):
@@ -39,8 +41,8 @@ class Field(Struct, frozen=True):
     sample  a JSON-able value that a valid request may have
     note    a remark for readers of the table
     to      its name on vLLM's wire, if renamed. Alternatives are joined by " or ", several names by ", "
-    where   its place: a top-level member of the body, a header, a query parameter, or a member that messages of a web
-            socket alone have
+    where   its place: a top-level member of the body or a text of an upload, a header, a query parameter, a file of an
+            upload, or a member that messages of a web socket alone have
     beside  other members that the body needs for the field to have a meaning; None removes a member
     probe   another value, which shows that the field is read if `sample` is the same as the default
     names_model  True if it chooses the model
@@ -74,6 +76,7 @@ class Example(Struct, frozen=True):
     query    the query string that every request needs, raw
     streams  when the reply is a stream: "asked" (the member `stream` decides), "always" or "never"
     ends     the last bytes of every complete stream; alike: a failed stream ends with them too
+    files    of an upload, by field: the name of each. `body` then has the texts
     """
 
     route: str
@@ -82,6 +85,20 @@ class Example(Struct, frozen=True):
     streams: Literal["asked", "always", "never"] = "asked"
     ends: bytes = b""
     alike: bool = False
+    files: Mapping[str, str] = {}
+
+    def form(self, body: Mapping[str, Any], files: Mapping[str, bytes] = {}) -> Form | None:
+        """An upload like this with other texts and, by field, other files; None if it has no files."""
+        if not self.files:
+            return None
+        texts = tuple((name, value if isinstance(value, str) else json.dumps(value)) for name, value in body.items())
+        found: list[File] = []
+        data = b""
+        for name in {**self.files, **files}:
+            content = files.get(name, b"sample")
+            found.append(File(name, self.files.get(name, "file"), "application/octet-stream", len(data), len(content)))
+            data += content
+        return Form(texts, tuple(found), InMemory(data))
 
 
 Examples = Mapping[str, Sequence[Example]]

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from msgspec import Struct, field
 
 from gateway.core.sealing import Sealing
+from gateway.core.upload import Body, Form
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -51,7 +52,9 @@ class Request(Struct):
     route    on the client's side the name of the dialect's route that matched, else ""
     params   path parameters of that route, decoded
     query    raw query string without "?"
-    body     the whole body
+    body     the whole body; b"" where `form` or `upload` has it
+    form     on the client's side the parts of an upload
+    upload   on the worker's side a body that is too large to be in memory
     id       on the client's side the id that the gateway gave this request
     head     on the client's side what was learnt from the head alone
     reply    on the client's side the dialect's headers for any reply: whole, streamed or an error. Its `read` and
@@ -79,6 +82,8 @@ class Request(Struct):
     dropped: tuple[str, ...] = ()
     lasts: bool = True
     message: bool = False
+    form: Form | None = None
+    upload: Body | None = None
 
     def header(self, name: bytes) -> bytes | None:
         """The first value of `name` (lower-case), or None."""
@@ -133,6 +138,7 @@ class Route(Struct, frozen=True):
     absolute  the path is served as it is, without the dialect's prefixes
     open      needs no key, so its answer may hold only what everybody may know
     socket    a web socket may be opened here, whose messages are requests of the POST at this path
+    form      the body is multipart/form-data, with files: it becomes `Request.form`
     when      which requests are meant, where another dialect has the same method and path; None: all that pass no
               other one's test
     """
@@ -144,6 +150,7 @@ class Route(Struct, frozen=True):
     open: bool = False
     socket: bool = False
     when: HeaderTest | None = None
+    form: bool = False
 
 
 JSON_TYPE = (b"content-type", b"application/json")

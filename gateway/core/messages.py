@@ -33,6 +33,7 @@ from urllib.parse import urlsplit
 from msgspec import Raw, Struct
 
 from gateway.core.http import Response
+from gateway.core.upload import Form
 
 Extra = dict[str, Raw]
 Nested = Mapping[str, "Raw | Nested"]
@@ -350,6 +351,39 @@ class Score(Operation, kw_only=True):
     documents: tuple[str, ...]
 
 
+Work = Literal["transcribe", "translate", "speak", "draw", "edit", "vary"]
+NOT_DONE: Mapping[Work, str] = {
+    "transcribe": "does not transcribe sound",
+    "translate": "does not translate sound",
+    "speak": "does not speak",
+    "draw": "does not draw images",
+    "edit": "does not edit images",
+    "vary": "does not vary images",
+}
+"""The words about a model that does not do it."""
+
+
+@final
+class Media(Operation, kw_only=True):
+    """Asks for text of sound, for sound, or for images, by OpenAI's API, whose bytes pass through. `extra` has the
+    members of a JSON body but for the model.
+
+    work     what is asked for
+    words    the prompt, or the text to speak
+    n        how many images
+    fields   the texts of an upload, but for the model and the stream, in the client's order
+    form     the upload; None for a JSON body
+    audio_s  seconds of its sound, if the file says so
+    """
+
+    work: Work
+    words: str = ""
+    n: int = 1
+    fields: tuple[tuple[str, str], ...] = ()
+    form: Form | None = None
+    audio_s: float | None = None
+
+
 @final
 class CountTokens(Operation, kw_only=True):
     """Asks how many tokens the prompt of `prompt_of` has, by the worker's chat template and tokenizer. It generates
@@ -421,7 +455,7 @@ Question = CountTokens | Tokenize | Detokenize
 """Operations that a worker answers without its model."""
 QUESTIONS = frozenset([CountTokens, Tokenize, Detokenize])
 """The classes of `Question`, for tests of the class of every request: see `core.events`."""
-Op = Chat | Complete | Embed | Score | Question
+Op = Chat | Complete | Embed | Score | Media | Question
 
 
 class ModelCard(Struct, frozen=True):

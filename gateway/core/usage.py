@@ -1,22 +1,23 @@
-"""Token counts of one request. An unknown count is None, never 0."""
+"""Counts of one request: tokens, and seconds of sound. An unknown count is None, never 0."""
 
 from __future__ import annotations
 
 from typing import Literal
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 Source = Literal["engine", "counted", "estimated"]
 
 
 class Usage(Struct, frozen=True):
-    """Numbers of tokens.
+    """Numbers of tokens, and of seconds.
 
     input      of the prompt
     output     of the reply
     cached     of the input, those that a prefix cache served
     stored     of the input, those that were added to a prefix cache
     reasoning  of the output, those spent on thinking
+    audio_s    seconds of sound that were read; absent where nobody counted any
     source     who counted: the engine, the gateway by the token ids it saw, or a rough estimate
     """
 
@@ -26,6 +27,7 @@ class Usage(Struct, frozen=True):
     reasoning: int | None = None
     source: Source = "engine"
     stored: int | None = None
+    audio_s: float | UnsetType = UNSET
 
     @property
     def total(self) -> int | None:

@@ -18,7 +18,7 @@ from gateway.dialects._shared.api import Api, Errors
 from gateway.dialects._shared.faults import add_header_once, unsupported
 from gateway.dialects._shared.rows import rows
 from gateway.wire.json import members, require_json, whole_numbers
-from gateway.wire.openai import operations
+from gateway.wire.openai import media, operations
 from gateway.wire.openai.replies import refusals
 from gateway.wire.openai.requests.fields import EXAMPLES
 from gateway.wire.openai.requests.fields import FIELDS as OPENAI_FIELDS
@@ -28,7 +28,11 @@ from gateway.wire.openai.streams.writing import OpenAIStreamWriter
 _RETRIEVAL = ("data_sources", "dataSources", "enhancements")
 _NOT_HERE = "Azure's own retrieval and vision: nothing behind us does it"
 _REFUSED = rows("refused", _NOT_HERE, **{name: [{"type": "x"}] for name in _RETRIEVAL})
-FIELDS: Mapping[str, Sequence[Field]] = {**OPENAI_FIELDS, "chat": (*OPENAI_FIELDS["chat"], *_REFUSED)}
+FIELDS: Mapping[str, Sequence[Field]] = {
+    **OPENAI_FIELDS,
+    "chat": (*OPENAI_FIELDS["chat"], *_REFUSED),
+    **media.FIELDS,
+}
 
 ERRORS: Errors = {
     **refusals.ERRORS,
@@ -45,10 +49,13 @@ _MOST_ID_BYTES = 128
 _error_event = partial(refusals.error_event, errors=ERRORS)
 
 
+_DEPLOYED = "/deployments/{deployment}"
+_PLACES = ("", _DEPLOYED, "/v1" + _DEPLOYED)
+
+
 def _everywhere(path: str, name: str) -> tuple[Route, ...]:
     """The paths of one operation: without a deployment, and with one, under both of Azure's prefixes."""
-    deployed = "/deployments/{deployment}"
-    return tuple(Route("POST", place + path, name) for place in ("", deployed, "/v1" + deployed))
+    return tuple(Route("POST", place + path, name) for place in _PLACES)
 
 
 class AzureOpenAI(Api):
@@ -61,10 +68,11 @@ class AzureOpenAI(Api):
         *_everywhere("/chat/completions", "chat"),
         *_everywhere("/completions", "complete"),
         *_everywhere("/embeddings", "embed"),
+        *[one for place in _PLACES for one in media.routes(place)],
         Route("GET", "/models", "models"),
         Route("GET", "/models/{model:path}", "model"),
     )
-    fields, examples, errors = FIELDS, EXAMPLES, ERRORS
+    fields, examples, errors = FIELDS, {**EXAMPLES, **media.EXAMPLES}, ERRORS
     key_header = b"api-key"
     passthrough = {"openai": passthrough.Passthrough(_error_event)}
     lists = {"models": operations.write_models, "model": operations.write_model}
@@ -75,6 +83,8 @@ class AzureOpenAI(Api):
         _accompany(request)
         if request.route in self.lists:
             return self.listed(request)
+        if request.route in media.PATHS:
+            return media.read(request, self.known[request.route], self.extras)
         require_json(request)
         raw = members(request)
         for name in _RETRIEVAL:

@@ -8,6 +8,7 @@ other_models.py  fallback and split
 attempts.py     the attempts: pick a worker, send, learn, retry; strategies.py says which kind a request needs:
 hedge.py        a second worker if the first is late
 prefill.py      one worker computes the prompt, another one generates
+media.py        text of sound, sound and images, which pass as they came
 visit.py        one worker's part in a request: the only place from which a pool learns outcomes
 watch.py        the steps of requests, and what looks at them:
 tracing.py      spans, the log at level debug, headers that explain
@@ -23,6 +24,7 @@ outgoing.py     what a worker is sent
 reply.py        what the client has seen: headers, keep-alives, whether anything went out; respond, refuse
 pump.py         a worker's stream on its way through a lane to the client
 response_store.py  what clients refer to later
+uploads.py      bodies with files, on their way into a temporary file
 client.py       the client's connection: plain ASGI (the reference) and direct
 sockets.py      web sockets: messages as requests
 offload.py      long steps of large requests, in a thread
@@ -32,12 +34,13 @@ from gateway.pipeline.client import Application, Receive, Scope, Send, send_whol
 from gateway.pipeline.models import ServedModel
 from gateway.pipeline.request_ids import request_id
 from gateway.pipeline.run import Endpoint, RequestHandler
-from gateway.pipeline.runtime import ActiveRequests, Runtime
+from gateway.pipeline.runtime import ActiveRequests, Budgets, Runtime
 from gateway.pipeline.sockets import Sockets
 
 __all__ = [
     "ActiveRequests",
     "Application",
+    "Budgets",
     "Endpoint",
     "Receive",
     "RequestHandler",

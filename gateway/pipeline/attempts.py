@@ -310,6 +310,10 @@ class Attempts:
         if call.record.stream:
             await self._stream(exchange, visit)
             return
+        await self._pass_whole(exchange, visit)
+
+    async def _pass_whole(self, exchange: Exchange, visit: Visit) -> None:
+        call = self._call
         body = await exchange.body(call.runtime.relay.max_reply_bytes)
         if call.served.hear is not None:
             call.served.hear(visit.worker, exchange.headers)
@@ -356,17 +360,17 @@ class Attempts:
     async def _stream(self, exchange: Exchange, visit: Visit) -> None:
         call = self._call
         going_on = call.continuation
-        if going_on is None:
-            lane = call.lane = self._new_lane(call.keep_text())
-        else:
-            lane = going_on.spliced(call)
-        pump = Pump(exchange, lane, call, visit)
+        lane = call.lane = self._new_lane(call.keep_text()) if going_on is None else going_on.spliced(call)
+        await self._pump(Pump(exchange, lane, call, visit))
+
+    async def _pump(self, pump: Pump) -> None:
+        call, lane = self._call, pump.lane
         try:
             await pump.run()
         finally:
             first_at = pump.first_output_at
             if first_at is not None and (lane.error is None or lane.produced):
-                if going_on is None or call.record.ttft_ms is None:
+                if call.continuation is None or call.record.ttft_ms is None:
                     call.record.ttft_ms = milliseconds(first_at - call.began)
                 for first_output in call.watchers.first_output:
                     first_output(call, call.runtime.clock() - first_at)

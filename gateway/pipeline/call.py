@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from gateway.auth import ANONYMOUS, Principal
 from gateway.core.continuation import NOT_KEPT, SeenText
@@ -184,7 +185,7 @@ class Call:
             return NOT_KEPT
         if self.seen is not None:
             self.seen.close()
-        self.seen = seen = SeenText(self.runtime.kept)
+        self.seen = seen = SeenText(self.runtime.budgets.kept)
         return seen
 
     def _forget_request(self) -> None:
@@ -253,7 +254,7 @@ class Call:
         if usage is not None and usage.input is None:
             if self.prompt is None and self.op is not None:
                 self.prompt = self.runtime.estimate(self.op)
-            usage = Usage(self.prompt, usage.output, usage.cached, usage.reasoning, "estimated")
+            usage = replace(usage, input=self.prompt, source="estimated", stored=None)
         return usage
 
 

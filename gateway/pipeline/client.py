@@ -39,6 +39,7 @@ class Client(ABC):
     gone            the client has left
     started         the response head is out
     reserved_bytes  what `body` reserved of the byte budget, to be released when the request is over
+    reserved_upload  what `hold_upload` did of that of uploads, likewise
     direct          the downstream whose `write` it is, if nothing lies between
     write           sends its argument, not empty, after `start`; it may be buffered until `carry`, `finish` or `cut`
     end             ends a streamed response with what was written last. Idempotent; `finish` must still follow
@@ -51,6 +52,8 @@ class Client(ABC):
     started = False
     direct: Downstream | None = None
     reserved_bytes = 0
+    reserved_upload = 0
+    _last_block = False
     _headers: Headers
     _receive: Receive
     _send: Send
@@ -71,12 +74,7 @@ class Client(ABC):
     async def body(self, limit: int, body_budget: ByteBudget) -> bytes:
         """The whole request body. Raises GatewayError: TOO_LARGE above `limit` bytes and OVERLOADED when the budget has
         no room, both without reading on; CLIENT_GONE."""
-        for name, value in self._headers:
-            if name == b"content-length":
-                size = int(value)
-                if size > limit:
-                    raise body_too_large(limit)
-                self._hold(size, body_budget)
+        self._hold(self.announced(limit), body_budget)
         message = await self._receive()
         if not message.get("more_body") and message["type"] == "http.request":
             body: bytes = message["body"]
@@ -94,6 +92,31 @@ class Client(ABC):
             message = await self._receive()
         self.gone = True
         raise GatewayError(Kind.CLIENT_GONE, "the client left while sending its request")
+
+    def announced(self, limit: int) -> int:
+        """The bytes that the body has by its head, 0 if that does not say so. Raises GatewayError(TOO_LARGE)."""
+        size = next((int(value) for name, value in self._headers if name == b"content-length"), 0)
+        if size > limit:
+            raise body_too_large(limit)
+        return size
+
+    async def block(self) -> bytes | None:
+        """The next bytes of the request body, instead of `body`; None at its end. Raises GatewayError(CLIENT_GONE)."""
+        if self._last_block:
+            return None
+        message = await self._receive()
+        if message["type"] != "http.request":
+            self.gone = True
+            raise GatewayError(Kind.CLIENT_GONE, "the client left while sending its request")
+        self._last_block = not message.get("more_body")
+        block: bytes = message["body"]
+        return block
+
+    def hold_upload(self, size: int, budget: ByteBudget) -> None:
+        """Reserves room for an upload of which `size` bytes are here or announced. Raises GatewayError(OVERLOADED)."""
+        if size > SMALL and size > self.reserved_upload:
+            budget.reserve(size - self.reserved_upload)
+            self.reserved_upload = size
 
     def _hold(self, size: int, body_budget: ByteBudget) -> None:
         """Reserves room for a body of which `size` bytes are here or announced. Raises GatewayError(OVERLOADED)."""

@@ -57,7 +57,8 @@ class Mirror(Watcher):
 
     def visiting(self, call: Call, visit: Visit) -> None:
         """Copies a request when its first worker is about to be sent it."""
-        if call.question or self in call.notes:
+        # An upload is gone when its own request has ended.
+        if call.question or self in call.notes or call.reply.request.form is not None:
             return
         call.notes[self] = True
         self.copy(call.asked, call.record.id, call.reply.request, call.large)

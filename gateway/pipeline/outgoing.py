@@ -109,7 +109,7 @@ class Outgoing:
 
     def forget(self) -> None:
         """The request is sent for the last time: its body is not kept."""
-        self.request.body = b""
+        self.request.body, self.request.upload = b"", None
         if self.handed_on is not None:
             self.handed_on.body = b""
 

@@ -86,6 +86,8 @@ class Pump:
             if error is None:
                 try:
                     out = lane.eof()
+                    if self.lane.done:  # sound has no other end
+                        self._call.settle()
                 except Exception as bug:
                     self.broken(bug)
                 else:

@@ -28,6 +28,7 @@ from gateway.pipeline.request_ids import given_context, given_id, new_id
 from gateway.pipeline.response_store import StoredTexts
 from gateway.pipeline.runtime import Runtime
 from gateway.pipeline.strategies import attempts_for
+from gateway.pipeline.uploads import receive
 from gateway.translation.ability import refuse_beyond
 from gateway.wire.bulk import is_heavy
 
@@ -155,10 +156,15 @@ class RequestHandler:
         self._check_route()
         if runtime.shedding.pressure and pending is not _NOBODY:
             runtime.shedding.check(pending.principal.priority)
-        if request.method == "POST":
-            request.body = await self.client.body(runtime.max_body_bytes, runtime.body_budget)
+        route = self.route
+        if route is not None and route.form:
+            principal = await self._receive_upload(pending)
+        else:
+            if request.method == "POST":
+                request.body = await self.client.body(runtime.max_body_bytes, runtime.body_budget)
+            principal = self._authenticate(pending)
         self.client.watch(self._left)
-        principal = call.principal = self._authenticate(pending)
+        call.principal = principal
         request.sealing = principal.sealing
         for received in call.watchers.received:
             received(call)
@@ -325,6 +331,15 @@ class RequestHandler:
             await self._admit_large()
         return self.endpoint.dialect.read(request) if call.share is None else await self._read_large()
 
+    async def _receive_upload(self, pending: PendingAuth) -> Principal:
+        """Its caller has passed the limits that count requests before any of it is read."""
+        runtime, call = self.runtime, self.call
+        principal = call.principal = self._authenticate(pending)
+        for stage in runtime.stages.large:
+            await stage(call)
+        await receive(self.client, self.request, runtime.max_body_bytes, runtime.budgets.uploads)
+        return principal
+
     def _responses(self) -> StoredTexts:
         store = self.runtime.response_store
         assert store is not None  # without one no dialect refers to stored texts
@@ -479,6 +494,8 @@ class RequestHandler:
             runtime.caps.close_stream(record.key)
         if client.reserved_bytes:
             runtime.body_budget.release(client.reserved_bytes)
+        if self.route is not None and self.route.form:
+            self._drop_upload()
         if call.share is not None:
             call.share.end_turn()
         call.settle()
@@ -492,6 +509,11 @@ class RequestHandler:
         for closed in call.watchers.closed:
             closed(call)
         runtime.observer.finished(record)
+
+    def _drop_upload(self) -> None:
+        self.runtime.budgets.uploads.release(self.client.reserved_upload)
+        if self.request.form is not None:
+            self.request.form.source.close()
 
 
 def _longer(one: ServedModel, other: ServedModel) -> bool:

@@ -90,6 +90,13 @@ class Stages(Struct, frozen=True):
     routing: tuple[Stage, ...] = ()
 
 
+class Budgets(Struct, frozen=True):
+    """uploads: on the disk. kept: of requests and replies of streams that another worker may go on with."""
+
+    uploads: ByteBudget
+    kept: ByteBudget
+
+
 class Runtime(Struct):
     """The parts that all requests of one configuration share.
 
@@ -99,7 +106,7 @@ class Runtime(Struct):
     extension        where the server's `Downstream` is in `scope["extensions"]`
     relay            bounds of replies, and the seconds of silence after which a streaming client gets a keep-alive
     body_budget      for large request bodies
-    kept             for requests and replies of streams that another worker may go on with
+    budgets          of other bytes
     clock            monotonic seconds
     shedding         refuses requests while this process cannot keep up
     caps             what single keys may hold open
@@ -118,7 +125,7 @@ class Runtime(Struct):
     max_body_bytes: int
     relay: Relay
     body_budget: ByteBudget
-    kept: ByteBudget
+    budgets: Budgets
     retries: Retries
     clock: Callable[[], float]
     active: ActiveRequests

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from gateway.core.messages import Chat, Complete, Embed
+from gateway.core.messages import Chat, Complete, Embed, Media
 from gateway.pipeline.attempts import Attempts, QuestionAttempts
 from gateway.pipeline.call import Call
 from gateway.pipeline.hedge import HedgedAttempts
+from gateway.pipeline.media import MediaAttempts
 from gateway.pipeline.prefill import PrefillAttempts
 from gateway.pipeline.server_tools import RoundAttempts, Unavailable
 
@@ -20,4 +21,4 @@ def attempts_for(call: Call) -> type[Attempts]:
         return PrefillAttempts
     if served.hedge_s is not None and operation is Embed:
         return HedgedAttempts
-    return Attempts
+    return MediaAttempts if operation is Media else Attempts

@@ -215,8 +215,7 @@ def _refuse(
     _refused(record, limited, () if early is None else early.states, headers)
     # Without `violated` it can never fit: its prompt alone is too long.
     rule = limited.violated.rule if limited.violated is not None else None
-    measured = rule is not None and KINDS[rule.kind].measured and not KINDS[rule.kind].adds_up
-    if measured and cost is not None and cost.prompt < cost.tokens:
+    if rule is not None and KINDS[rule.kind].capped and cost is not None and cost.prompt < cost.tokens:
         limited.message += _HINT
 
 

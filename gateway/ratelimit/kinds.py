@@ -7,9 +7,11 @@ methods for this process (a line in `COUNTERS`), and a branch in `redis/admit.lu
 from __future__ import annotations
 
 from datetime import datetime
-from math import inf
+from math import ceil, inf
 from time import time
 from typing import Literal
+
+from msgspec import UNSET
 
 from gateway.config import Limit
 from gateway.config.sharing import KindOfLimit
@@ -33,12 +35,14 @@ class LimitKind:
     measured   the charge depends on what the request holds: it is reserved before, and corrected after the request
     in_flight  a request is counted while it runs, so its end gives back what it held
     adds_up    what a request cost is charged for good, instead of its tokens
+    capped     a smaller cap on the output makes a request reserve less
     shown      replies have headers about it (OpenAI's names)
     """
 
     measured = False
     in_flight = False
     adds_up = False
+    capped = False
     shown = True
 
     def shape(self, rule: Limit, most: int) -> Shape:
@@ -75,7 +79,7 @@ class Tokens(LimitKind):
     """Counts input and output. A request is refused for good if it surely uses more than the limit, or if its choices
     may have more tokens together."""
 
-    measured = True
+    measured = capped = True
 
     def reserves(self, cost: Cost) -> int:
         return cost.tokens if cost.tokens > cost.least else cost.least
@@ -93,6 +97,19 @@ class Tokens(LimitKind):
                 f"{limit} tokens {per(rule)}; ask for fewer, or send a smaller cap on the output (such as max_tokens)"
             ), cost.field
         return None
+
+
+class Heard(LimitKind):
+    """Counts seconds of sound, if the file or the worker reports them."""
+
+    measured = True
+    shown = False
+
+    def reserves(self, cost: Cost) -> int:
+        return cost.audio_s
+
+    def uses(self, usage: Usage) -> int:
+        return 0 if usage.audio_s is UNSET else ceil(usage.audio_s)
 
 
 class InFlight(LimitKind):
@@ -165,6 +182,7 @@ KINDS: dict[KindOfLimit, LimitKind] = {
     "requests": LimitKind(),
     "tokens": Tokens(),
     "concurrency": InFlight(),
+    "audio_seconds": Heard(),
     "cost": Spending(),
 }
 """By the names in gateway.yaml, in the order of headers."""

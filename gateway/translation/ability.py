@@ -5,7 +5,7 @@ This module compares operations with capabilities. It knows no dialect: each giv
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import assert_never
 
 from msgspec.structs import replace
@@ -13,11 +13,13 @@ from msgspec.structs import replace
 from gateway.core.errors import GatewayError, Kind, prompt_too_long
 from gateway.core.http import Request
 from gateway.core.messages import (
+    NOT_DONE,
     Audio,
     Chat,
     Complete,
     Embed,
     Image,
+    Media,
     Message,
     Op,
     Opaque,
@@ -27,13 +29,21 @@ from gateway.core.messages import (
     Text,
     Thinking,
     ToolCall,
+    Work,
 )
 from gateway.core.ports import Backend, Capabilities
 
 # Content parts without a canonical form, by type -> the feature that they need.
 _OPAQUE = {"audio_url": "audio", "image_embeds": "vision", "input_image": "vision", "video_url": "vision"}
 _EMBEDDINGS = frozenset({"embeddings"})
-_POOLING = frozenset({"embeddings", "scores"})
+_FEATURES: Mapping[Work, str] = {
+    "transcribe": "transcription",
+    "translate": "transcription",
+    "speak": "speech",
+    **dict.fromkeys(("draw", "edit", "vary"), "images"),
+}
+_WORDLESS = frozenset({"embeddings", "scores", "transcription", "speech", "images"})
+"""Features of models that chat with nobody."""
 _NOUNS = {"vision": "images", "audio": "audio"}
 # Kind of output constraint -> the features that allow it; one is enough. An engine with schemas also does plain JSON.
 _OUTPUT = {
@@ -42,7 +52,7 @@ _OUTPUT = {
     **dict.fromkeys(("regex", "grammar", "choice"), ("regex",)),
 }
 _NEEDS = frozenset({"tools", "vision", "audio", "reasoning", "embeddings", "completions", "beams", "prompt_tokens"})
-_NEEDS |= {"logprobs", "token_ids", "json", "json_schema", "regex", "scores"}
+_NEEDS |= {"logprobs", "token_ids", "json", "json_schema", "regex", "scores", "transcription", "speech", "images"}
 # Kind of output constraint -> its name on OpenAI's wire, as clients send it.
 _OUTPUT_WORDS = {"json": "json_object", "schema": "json_schema"}
 
@@ -117,14 +127,21 @@ def _refuse_beyond(op: Op, can: Capabilities) -> None:
     elif type(op) is Score:
         if "scores" not in features:
             raise _beyond("does not rank documents", None)
+    elif type(op) is Media:
+        _media(op, features)
     elif not isinstance(op, Question):
         assert_never(op)
+
+
+def _media(op: Media, features: frozenset[str]) -> None:
+    if _FEATURES[op.work] not in features:
+        raise _beyond(NOT_DONE[op.work], None)
 
 
 def _chat(op: Chat, features: frozenset[str]) -> None:
     if features == _EMBEDDINGS:
         raise _beyond("makes embeddings only", None)
-    if features and features <= _POOLING:
+    if features and features <= _WORDLESS:
         raise _beyond("generates no text", None)
     if op.tools and "tools" not in features:
         raise _beyond("cannot call tools", "tools")

@@ -16,8 +16,9 @@ from gateway.core.errors import GatewayError, Kind
 from gateway.core.fields import Example, with_field
 from gateway.core.http import JSON_TYPE, Request, Response, Route
 from gateway.core.lifecycle import Detokenized, TokenCount, Tokens
-from gateway.core.messages import AnsweredFromStore, Chat, Complete, ListModels, Op, Question, Score
+from gateway.core.messages import AnsweredFromStore, Chat, Complete, ListModels, Media, Op, Question, Score
 from gateway.core.ports import Ask, Backend, Capabilities, Dialect, Lane
+from gateway.core.upload import Form
 from gateway.translation import totals
 from gateway.translation.ability import refuse_beyond, write_possible
 from gateway.translation.lanes import lane_for
@@ -96,18 +97,27 @@ def _crossing(request: Request, op: Op, backend: Backend, can: Capabilities) -> 
 
 
 def _requests(
-    dialect: Dialect, body: bytes, route: str | None, query: bytes, headers: Sequence[tuple[bytes, bytes]]
+    dialect: Dialect,
+    body: bytes,
+    route: str | None,
+    query: bytes,
+    headers: Sequence[tuple[bytes, bytes]],
+    form: Form | None = None,
 ) -> list[tuple[Route, Request]]:
     named = any(name == JSON_TYPE[0] for name, _ in headers)
     given = [*headers] if named else [JSON_TYPE, *headers]
     asking = {example.route for examples in dialect.examples.values() for example in examples}
-    found = {one.name: one for one in reversed(dialect.routes) if one.method == "POST" and one.name in asking}
+    offered = [one for one in dialect.routes if one.form is (form is not None)]
+    found = {one.name: one for one in reversed(offered) if one.method == "POST" and one.name in asking}
     wanted = [one for one in dialect.routes if one is found.get(one.name) and route in (None, one.name)]
     if not wanted:
         raise ValueError(f"{dialect.name} has no route {route!r}; there are " + ", ".join(sorted(found)))
-    wanted.sort(key=lambda one: _unknown(dialect, one, body))
+    unknown = {one.name: _unknown(dialect, one, body) for one in wanted}
+    wanted.sort(key=lambda one: unknown[one.name])
+    # A route that knows fewer members is not meant by what the best one refuses.
+    wanted = [one for one in wanted if route is not None or unknown[one.name] == unknown[wanted[0].name]]
     return [
-        (one, Request("POST", one.path, list(given), body, query, one.name, _parameters(one), "translated"))
+        (one, Request("POST", one.path, list(given), body, query, one.name, _parameters(one), "translated", form=form))
         for one in wanted
     ]
 
@@ -159,6 +169,10 @@ def reply(dialect: Dialect, backend: Backend, crossing: Crossing, answer: Respon
         if op.stream and isinstance(op, (Chat, Complete)):
             return _streamed(lane_for(dialect, backend, op), answer.body)
         passthrough = dialect.passthrough.get(backend.reply_wire(op))
+        if isinstance(op, Media):
+            assert passthrough is not None  # this operation's dialects have it
+            lane = passthrough.media_lane(op, answer.headers)
+            return passthrough.media_whole(answer, op)[0].body if lane is None else _streamed(lane, answer.body)
         if passthrough is not None and not isinstance(op, Score):
             return passthrough.whole(answer, op)[0].body
         return dialect.write(read_whole(backend, answer, op), op).body
@@ -209,7 +223,8 @@ def _refusal(
     """The reason why the worker does not get `body`. None if it gets it, or if the dialect itself refuses it, because
     then the field has no meaning alone."""
     try:
-        request, op = _read(dialect, _requests(dialect, msgspec.json.encode(body), example.route, example.query, []))
+        text, form = msgspec.json.encode(body), example.form(body)
+        request, op = _read(dialect, _requests(dialect, text, example.route, example.query, [], form))
     except Refused:
         return None
     try:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, assert_never
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, convert
 from msgspec.structs import replace
 
 from gateway.core.events import Delta, End, Event, Failed, Finish, PartEnd, PartStart, Start, UsageReport
@@ -215,10 +215,8 @@ def joined(one: Usage | None, other: Usage | None) -> Usage | None:
         return other or one
     counts = ("input", "output", "cached", "reasoning", "stored")
     values = {name: (getattr(one, name), getattr(other, name)) for name in counts}
-    return Usage(
-        source=one.source,
-        **{name: a + b if a is not None and b is not None else None for name, (a, b) in values.items()},
-    )
+    both = {name: a + b if a is not None and b is not None else None for name, (a, b) in values.items()}
+    return convert({**both, "source": one.source}, Usage)
 
 
 class RoundReader:

@@ -18,7 +18,9 @@ from httptools import HttpParserCallbackError, HttpParserError, HttpParserUpgrad
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Headers
 from gateway.core.ports import Deadlines
+from gateway.core.upload import Body
 from gateway.light_task import LoopRound, OneTimeEvent
+from gateway.transport.feed import Feed
 from gateway.transport.incoming import READ_BYTES, Incoming
 
 if TYPE_CHECKING:
@@ -60,10 +62,10 @@ class WorkerConnection(asyncio.BufferedProtocol):
     # Slots of one object: a block of a stream reads or sets them 25 times, a plain request 88 times (counted with
     # `__getattribute__` in `bench.inside`). Through a second object each access takes 2 ns more, in a warm loop.
     __slots__ = (
-        "_blocks", "_dirty", "_framed", "_late", "_loop_round", "_most", "_outgoing", "_pausing", "_reusable", "_small",
-        "_spare", "_timer", "_timer_at", "_unsent", "_used", "_waits", "_whole", "began_at", "dropped", "exchange",
-        "head_at", "idle_limit", "limit", "loop", "origin", "parser", "probe", "reading_paused", "since", "transport",
-        "write_paused",
+        "_blocks", "_dirty", "_feed", "_framed", "_late", "_loop_round", "_most", "_outgoing", "_pausing", "_reusable",
+        "_small", "_spare", "_timer", "_timer_at", "_unsent", "_used", "_waits", "_whole", "began_at", "dropped",
+        "exchange", "head_at", "idle_limit", "limit", "loop", "origin", "parser", "probe", "reading_paused", "since",
+        "transport", "write_paused",
     )  # fmt: skip
 
     def __init__(self, origin: Origin) -> None:
@@ -86,6 +88,7 @@ class WorkerConnection(asyncio.BufferedProtocol):
         self.write_paused = False  # the worker does not take more of the request at the moment
         self._outgoing = b""  # a request, to be sent at the end of the round
         self._unsent: memoryview | None = None
+        self._feed: Feed | None = None  # of an upload
         # Reads. Their size follows the time that they take, so that no worker holds up the loop for 1 ms (SLOW_S).
         self.reading_paused = False
         self._pausing = False  # no reads before the next turn of the loop
@@ -103,7 +106,7 @@ class WorkerConnection(asyncio.BufferedProtocol):
         self._reusable = False
         self._dirty = False  # bytes came after the complete response
 
-    def begin(self, head: bytes, body: bytes, bodiless: bool, deadlines: Deadlines) -> Incoming:
+    def begin(self, head: bytes, body: bytes | Body, bodiless: bool, deadlines: Deadlines) -> Incoming:
         """Sends a request. The exchange's waiter is set when it has a status or an error."""
         exchange = Incoming(self, bodiless)
         exchange.waiter = OneTimeEvent()
@@ -117,7 +120,11 @@ class WorkerConnection(asyncio.BufferedProtocol):
             self._cut(clean=False)
             return exchange
         self._arm()
-        if len(body) <= JOINED_BYTES:
+        if isinstance(body, Body):
+            transport.write(head)
+            self._feed = Feed(self, body)
+            self._feed.go_on()
+        elif len(body) <= JOINED_BYTES:
             self._outgoing = head + body
             if self._loop_round.in_round:
                 self._loop_round.send(self)
@@ -134,6 +141,20 @@ class WorkerConnection(asyncio.BufferedProtocol):
         outgoing, self._outgoing = self._outgoing, b""
         if self.transport is not None and not self.transport.is_closing():
             self.transport.write(outgoing)
+
+    def feeds(self, feed: Feed) -> bool:
+        """Whether the body of the present request is `feed`."""
+        return self._feed is feed
+
+    def send_more(self, data: bytes) -> None:
+        """Sends a piece of the request's body."""
+        if self.transport is not None and not self.transport.is_closing():
+            self.transport.write(data)
+
+    def fed(self, feed: Feed) -> None:
+        """The body of the request is written."""
+        if self._feed is feed:
+            self._feed = None
 
     def fit(self) -> bool:
         """True if an idle connection may carry another request.
@@ -159,7 +180,7 @@ class WorkerConnection(asyncio.BufferedProtocol):
 
     def drop(self) -> None:
         """Closes the socket at once, without unsent bytes or a TLS close, and forgets the exchange. Idempotent."""
-        self.exchange = None
+        self.exchange = self._feed = None
         self._unsent = None
         if not self.dropped:
             self.dropped = True
@@ -339,6 +360,8 @@ class WorkerConnection(asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         self.write_paused = False
+        if self._feed is not None:
+            self._feed.go_on()
         self._pump()
 
     # Called by the parser, from within buffer_updated. None of these methods raises.
@@ -416,6 +439,7 @@ class WorkerConnection(asyncio.BufferedProtocol):
             and not transport.is_closing()
             # The request must be fully written: else the worker would take the rest of it for the next request.
             and self._unsent is None
+            and self._feed is None
             and not transport.get_write_buffer_size()
             and self.origin.keep(self)
         ):

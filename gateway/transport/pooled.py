@@ -94,7 +94,9 @@ class Origin:
             headers = [field for field in headers if _is_sent(field[0])]
         # Joined by C code, which is cheaper than a loop over the lines.
         lines = [start + self._constant, *map(b": ".join, headers)]
-        if request.body or request.method not in ("GET", "HEAD"):
+        if request.upload is not None:
+            lines.append(b"content-length: %d" % request.upload.size)
+        elif request.body or request.method not in ("GET", "HEAD"):
             lines.append(b"content-length: %d" % len(request.body))
         head = b"\r\n".join(lines) + b"\r\n\r\n"
         # One check of the whole head instead of each value: every line end must be one that was written here. The first
@@ -255,7 +257,7 @@ class Pooled:
                 self.counts.opened += 1
             else:
                 self.counts.reused += 1
-            exchange = connection.begin(head, request.body, request.method == "HEAD", deadlines)
+            exchange = connection.begin(head, request.upload or request.body, request.method == "HEAD", deadlines)
             assert exchange.waiter is not None
             try:
                 await exchange.waiter

@@ -7,7 +7,7 @@ nothing is lost towards a worker of the same wire. A typed view of the same byte
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterable
 from functools import wraps
 from operator import is_not
 from typing import Any, TypeVar
@@ -69,13 +69,7 @@ def members(request: Request) -> dict[str, Raw]:
     that is not an object, more values than `refuse_bulk` allows, or a `model` given twice or in another letter case (a
     worker might then read another model than the authorised one).
     """
-    if not request.head.uncoded:
-        coding = request.header(b"content-encoding")
-        if coding is not None and coding.strip().lower() not in (b"", b"identity"):
-            raise GatewayError(
-                Kind.MEDIA_TYPE, "compressed request bodies are not accepted", code="unsupported_content_encoding"
-            )
-        request.head.uncoded = True
+    refuse_coded(request)
     body = request.body
     refuse_bulk(body)
     try:
@@ -91,7 +85,7 @@ def members(request: Request) -> dict[str, Raw]:
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise _malformed(body, error) from None
     if not _harmless.issuperset(top):
-        _refuse_other_models(top)
+        refuse_other_models(top)
     for name in _UNREAD_INTEGERS:
         raw = top.get(name)
         if raw is not None and _FRACTION.search(raw):
@@ -100,7 +94,19 @@ def members(request: Request) -> dict[str, Raw]:
     return {name: raw for name, raw in top.items() if raw != NULL} if NULL in top.values() else top
 
 
-def _refuse_other_models(top: dict[str, Raw]) -> None:
+def refuse_coded(request: Request) -> None:
+    """Raises GatewayError(MEDIA_TYPE) for a body with a content coding."""
+    if not request.head.uncoded:
+        coding = request.header(b"content-encoding")
+        if coding is not None and coding.strip().lower() not in (b"", b"identity"):
+            raise GatewayError(
+                Kind.MEDIA_TYPE, "compressed request bodies are not accepted", code="unsupported_content_encoding"
+            )
+        request.head.uncoded = True
+
+
+def refuse_other_models(top: Iterable[str]) -> None:
+    """Raises GatewayError(BAD_REQUEST) for a member that a worker might take for `model`."""
     for name in top:
         if name != "model" and name.strip().lower() == "model":
             raise GatewayError(

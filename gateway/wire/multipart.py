@@ -1,4 +1,4 @@
-"""multipart/form-data (RFC 7578): a client's body to the parts of an upload.
+"""multipart/form-data (RFC 7578): a client's body to the parts of an upload, and a worker's body from them.
 
 Texts are kept, up to a bound; the bytes of files are handed on as they come, so that no upload need be in memory. The
 parser is python-multipart's. It takes a millisecond for the worst megabyte, and it bounds the heads of parts.
@@ -7,14 +7,15 @@ parser is python-multipart's. It takes a millisecond for the worst megabyte, and
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+import secrets
+from collections.abc import Callable, Iterable, Sequence
 
 from python_multipart import MultipartParser
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import parse_options_header
 
 from gateway.core.errors import GatewayError, Kind
-from gateway.core.upload import File
+from gateway.core.upload import Body, File, Form, Source
 
 MOST_PARTS = 100
 """OpenAI's API takes 16 images, and a few dozen texts."""
@@ -81,6 +82,10 @@ class FormReader:
         if not self._ended:
             raise _malformed("it ends before its last boundary")
         return tuple(self._fields), tuple(self._files)
+
+    def end(self, source: Source) -> Form:
+        """The same as an upload, whose files are in `source`."""
+        return Form(*self.parts(), source)
 
     # -- called by the parser ---------------------------------------------------------------------------------------
 
@@ -166,3 +171,37 @@ def _decoded(text: bytes) -> str:
 def _malformed(why: str = "") -> GatewayError:
     message = "the request body is not valid multipart/form-data" + (f": {why}" if why else "")
     return GatewayError(Kind.BAD_REQUEST, message, code="invalid_multipart")
+
+
+def written(fields: Iterable[tuple[str, str]], form: Form) -> tuple[bytes, bytes | Body]:
+    """(the content type, the body) of an upload with these texts and the files of `form`. The texts come first, so that
+    a worker knows what is asked of it before it has read a file."""
+    boundary = secrets.token_hex(16).encode()  # in no file, but by chance
+    head = bytearray()
+    for name, value in fields:
+        head += b"--%b\r\nContent-Disposition: form-data; name=%b\r\n\r\n" % (boundary, _quoted(name))
+        head += value.encode() + b"\r\n"
+    pieces: list[bytes | tuple[int, int]] = []
+    for file in form.files:
+        head += b"--%b\r\nContent-Disposition: form-data; name=%b; filename=%b\r\nContent-Type: %b\r\n\r\n" % (
+            boundary,
+            _quoted(file.field),
+            _quoted(file.filename),
+            file.content_type.encode(),
+        )
+        pieces += (bytes(head), (file.start, file.size))
+        head = bytearray(b"\r\n")
+    head += b"--%b--\r\n" % boundary
+    pieces.append(bytes(head))
+    whole = form.source.whole
+    kind = b"multipart/form-data; boundary=" + boundary
+    if whole is None:
+        return kind, Body(tuple(pieces), form.source)
+    found = [one if isinstance(one, bytes) else whole[one[0] : one[0] + one[1]] for one in pieces]
+    return kind, b"".join(found)
+
+
+def _quoted(name: str) -> bytes:
+    """As browsers write it (WHATWG HTML, "multipart/form-data encoding algorithm")."""
+    escaped = name.replace("\r", "%0D").replace("\n", "%0A").replace('"', "%22")
+    return b'"%b"' % escaped.encode()

@@ -17,7 +17,7 @@ from gateway.backends.llamacpp import LlamaCpp
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Request, Response
 from gateway.core.lifecycle import Detokenized, Reply, TokenCount, Tokens, WholeReply, fold
-from gateway.core.messages import AnsweredFromStore, Chat, Complete, Embed, ListModels, Question, Score
+from gateway.core.messages import AnsweredFromStore, Chat, Complete, Embed, ListModels, Media, Question, Score
 from gateway.core.ports import Capabilities
 from gateway.fleet.discovery import FoundWorker, able
 from gateway.translation.ability import refuse_beyond
@@ -111,6 +111,7 @@ def test_what_is_sent_is_accepted(row: matrix.Row, engine: Engine) -> None:
         return
     if isinstance(op, Complete):
         op.max_total = op.min_total = None  # settled before a worker is asked: tests/translation/test_totals.py
+    assert not isinstance(op, Media)
     assert engine.reply(op).choices
 
 

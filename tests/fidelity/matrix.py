@@ -19,9 +19,11 @@ from gateway.core.fields import Example, Field, own_names, with_field
 from gateway.core.http import JSON_TYPE, Request, Response
 from gateway.core.messages import AnsweredFromStore, Complete, ListModels, Op, Question
 from gateway.core.ports import Capabilities, Dialect, Settings
+from gateway.core.upload import InMemory
 from gateway.translation import totals
 from gateway.translation.ability import write_possible
 from gateway.translation.whole import ask
+from gateway.wire.multipart import FormReader
 
 CAN = Capabilities("the-model")
 BACKENDS = {name: backends.create(name) for name in backends.REGISTRY}
@@ -128,14 +130,18 @@ def request_with(dialect: str, operation: str, field: Field) -> Request:
 def asking(example: Example, body: Mapping[str, Any], message: bool = False) -> Request:
     """A request like `example` with another body; message: of a web socket."""
     text = json.dumps({"type": "response.create", **body} if message else body).encode()
-    return Request("POST", "/", [JSON_TYPE], text, example.query, example.route, {}, "r", message=message)
+    request = Request("POST", "/", [JSON_TYPE], text, example.query, example.route, {}, "r", message=message)
+    request.form = example.form(body)
+    return request
 
 
 def _with(example: Example, field: Field, value: Any) -> Request:
     if field.where in ("body", "message"):
         return asking(example, with_field(example.body, field, value), field.where == "message")
     request = asking(example, example.body)
-    if field.where == "header":
+    if field.where == "file":
+        request.form = example.form(example.body, {field.name: str(value).encode()})
+    elif field.where == "header":
         request.headers.append((field.name.lower().encode(), str(value).encode()))
     else:
         request.query = f"{field.name}={value}".encode()
@@ -172,9 +178,27 @@ def _through(dialect: str, request: Request, backend: str) -> tuple[Op, dict[str
 
 def _flat(request: Request) -> dict[str, Any]:
     """The members of a worker's request, those of its `parameters` among them."""
+    if not request.body.startswith(b"{"):
+        return {**_parts(request), "path": request.path}
     body = json.loads(request.body)
     parameters = body.pop("parameters", {})
     return {**body, **parameters, "path": request.path}
+
+
+def _parts(request: Request) -> dict[str, Any]:
+    """The parts of an upload, by name."""
+    reader = FormReader(request.header(b"content-type"), (content := bytearray()).extend)
+    reader.feed(request.body)
+    form = reader.end(InMemory())
+    files = {file.field: content[file.start : file.start + file.size].decode() for file in form.files}
+    return {name.removesuffix("[]"): _value(value) for name, value in form.fields} | files
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
 
 
 def _acts(before: Op, after: Op, drawn: Op) -> bool:

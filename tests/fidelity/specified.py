@@ -7,6 +7,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
+_MEDIA: Mapping[str, tuple[str, ...]] = {
+    "transcribe": (
+        *_names("file model language prompt response_format temperature timestamp_granularities stream include"),
+        *_names("chunking_strategy known_speaker_names known_speaker_references"),
+    ),
+    "translate": _names("file model prompt response_format temperature"),
+    "speak": _names("input model voice instructions response_format speed stream_format"),
+    "draw": (
+        *_names("prompt background model moderation n output_compression output_format partial_images quality"),
+        *_names("response_format size stream style user"),
+    ),
+    "edit": (
+        *_names("image prompt background input_fidelity mask model n output_compression output_format"),
+        *_names("partial_images quality response_format size stream user"),
+    ),
+    "vary": _names("image model n response_format size user"),
+}
+"""OpenAI's reference of audio and images; Azure's is a part of it."""
+
 SPECIFIED: Mapping[tuple[str, str], tuple[str, ...]] = {
     # "OpenAI's chat completion API supports streaming": it names few, the client's signature is the rest.
     ("openai", "chat"): (
@@ -143,4 +167,5 @@ SPECIFIED: Mapping[tuple[str, str], tuple[str, ...]] = {
         "messages", "model", "stream", "frequency_penalty", "presence_penalty", "max_tokens", "n", "stop",
         "temperature", "top_p", "timeout_microseconds", "tools", "tool_choice", "response_format",
     ),
+    **{(dialect, work): names for dialect in ("openai", "azure_openai") for work, names in _MEDIA.items()},
 }  # fmt: skip

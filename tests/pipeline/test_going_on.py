@@ -115,7 +115,7 @@ def test_the_client_gets_what_one_worker_would_have_sent(three: Stack, way: Way)
         assert record["usage"]["output"] == alone["usage"]["output"]
         assert abs(record["usage"]["input"] - alone["usage"]["input"]) <= SEAM * deaths
         assert record["recomputed"] > alone["usage"]["input"] * deaths
-    assert three.gateway.deployment.runtime.kept.reserved == 0
+    assert three.gateway.deployment.runtime.budgets.kept.reserved == 0
     assert all(worker.in_flight == 0 for worker in three.gateway.deployment.pools["m"].workers)
 
 
@@ -308,8 +308,8 @@ def test_what_was_kept_goes_once_it_cannot_go_on() -> None:
         runtime = stack.gateway.deployment.runtime
         reading = threading.Thread(target=posted, args=(stack, PATH, {**body, "tools": [TOOL], "stream": True}))
         reading.start()
-        until(lambda: runtime.kept.reserved > 0)
-        until(lambda: runtime.kept.reserved == 0)
+        until(lambda: runtime.budgets.kept.reserved > 0)
+        until(lambda: runtime.budgets.kept.reserved == 0)
         (request,) = runtime.active.requests
         assert request.call.outgoing.request.body == b""
         reading.join(30)
@@ -474,7 +474,7 @@ def test_it_ends_in_the_gap(wrap: Callable[[Any], Any], end: str) -> None:
         stack.run(ending())
         stack.run(other.ledger.wait(aborted=1))
         record = stack.record()
-        assert stack.gateway.deployment.runtime.kept.reserved == 0
+        assert stack.gateway.deployment.runtime.budgets.kept.reserved == 0
         if end == "client":
             assert (record["outcome"], record["phase"]) == ("cancelled", "streaming")
         else:

@@ -25,6 +25,7 @@ HASH = re.compile(r" --hash=sha256:[0-9a-f]{64}")
 FLAWED = {
     "httptools": ("0.5.0", "CVE-2023-30589 in the llhttp it bundles: request smuggling"),
     "pyjwt": ("2.10.0", "CVE-2024-53861: the issuer was compared in part"),
+    "python-multipart": ("0.0.17", "CVE-2024-53981: a log line for each byte before the first boundary"),
     "redis": ("4.5.3", "CVE-2023-28859: a cancelled command leaves its answer to the next caller"),
     "starlette": ("1.0.0", "CVE-2026-48710: a malformed Host header changes request.url"),
 }

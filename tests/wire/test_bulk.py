@@ -106,6 +106,6 @@ def test_every_dialect_refuses_too_much(name: str) -> None:
     body = b'{"messages":[{"role":"user","content":' + array(b'{"type":"x"}', MOST_NESTED)[5:-1] + b"}]}"
     asking = {example.route for examples in dialect.examples.values() for example in examples}
     for route in dialect.routes:
-        if route.method == "POST" and route.name in asking:
+        if route.method == "POST" and route.name in asking and not route.form:
             request = Request("POST", route.path, [], body, b"api-version=2024-05-01-preview", route.name)
             assert raised(dialect.read, request).code == "too_many_values"

@@ -33,6 +33,7 @@ class Options:
     output_tokens: int = option(0, "natural length of a reply; 0 draws 8 to 32 from the prompt")
     token_details: bool = option(False, "report cached prompt tokens in usage")
     embedding_dims: int = option(64, "length of an embedding")
+    media: bool = option(True, "serve no sound and no images", "--no-media")
 
     @classmethod
     def add_flags(cls, out: argparse.ArgumentParser) -> None:

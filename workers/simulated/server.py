@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from workers.serving import Message, Receive, Send, answered, received, whole
-from workers.simulated import tokenizer
+from workers.simulated import media, tokenizer
 from workers.simulated.answers import Reply, Sequences, calling, draw, used
 from workers.simulated.engine import Engine, Entry, chain
 from workers.simulated.metrics import Metrics
@@ -53,10 +53,15 @@ class Simulated:
             body = await received(receive, _MOST_BYTES)
         except ConnectionError:
             return
-        await answered(receive, self._answer(scope["method"], scope["path"], body, send))
+        kind = next((value for name, value in scope["headers"] if name == b"content-type"), b"")
+        await answered(receive, self._answer(scope["method"], scope["path"], kind, body, send))
 
-    async def _answer(self, method: str, path: str, body: bytes, send: Send) -> None:
+    async def _answer(self, method: str, path: str, kind: bytes, body: bytes, send: Send) -> None:
         try:
+            if method == "POST" and path in media.PATHS and self.options.media:
+                self._loaded()
+                await media.answer(path, kind, body, self.options, send)
+                return
             handler = self.routes.get((method, path))
             if handler is None:
                 raise Refused(404, "Not Found", "Not Found")

@@ -17,9 +17,10 @@ from gateway.core.errors import GatewayError
 from gateway.core.events import Event
 from gateway.core.http import Request, Response
 from gateway.core.lifecycle import Detokenized, TokenCount, Tokens
-from gateway.core.messages import Chat, Complete, Detokenize, Embed, Generate, Op, Score, Tokenize
+from gateway.core.messages import Chat, Complete, Detokenize, Embed, Generate, Media, Op, Score, Tokenize
 from gateway.core.ports import Ask, Capabilities, Facts, Gauges, Partial, Resumption, StreamReader
 from gateway.wire.openai.backend import OpenAIBackend, Written
+from gateway.wire.openai.media.requests import unable
 from gateway.wire.openai.replies import views as wire
 from gateway.wire.openai.replies.reading import ChatReader
 from gateway.wire.openai.requests.resuming import append_to_chat, append_to_prompt, resumed
@@ -46,6 +47,9 @@ class LlamaCpp(OpenAIBackend):
         if not isinstance(op, Chat) or not _verbose(op):
             return "openai"
         return f"{NAME} chat" if op.n > 1 else f"{NAME} stop"
+
+    def _media(self, op: Media, can: Capabilities) -> Request:
+        raise unable(op, NAME)
 
     def _written(self, op: Chat | Complete | Embed | Score, can: Capabilities) -> Written:
         if type(op) is Complete:

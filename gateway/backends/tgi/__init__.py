@@ -37,6 +37,7 @@ from gateway.core.messages import (
     Embed,
     Extra,
     Generate,
+    Media,
     Op,
     Opaque,
     Output,
@@ -46,6 +47,7 @@ from gateway.core.messages import (
 )
 from gateway.core.ports import Ask, Capabilities, Gauges, Partial, Resumption, StreamReader
 from gateway.wire.openai.backend import CANNOT_TOKENIZE, OpenAIBackend, Written
+from gateway.wire.openai.media.requests import unable
 from gateway.wire.openai.replies.waits import counted
 from gateway.wire.openai.requests.parts import put
 from gateway.wire.openai.requests.resuming import append_to_prompt, resumed
@@ -94,6 +96,9 @@ class Tgi(OpenAIBackend):
         """TGI's chat endpoint resembles OpenAI's wire, but its streams cannot be passed on as they are: see
         docs/backends/tgi.md."""
         return NAME
+
+    def _media(self, op: Media, can: Capabilities) -> Request:
+        raise unable(op, NAME)
 
     def _written(self, op: Chat | Complete | Embed | Score, can: Capabilities) -> Written:
         if type(op) is Embed:

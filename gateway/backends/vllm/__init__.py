@@ -22,6 +22,7 @@ from gateway.core.messages import (
     Detokenize,
     Embed,
     Generate,
+    Media,
     Message,
     Output,
     Sampling,
@@ -31,6 +32,8 @@ from gateway.core.messages import (
 from gateway.core.ports import Ask, Capabilities, Gauges, Handover, Partial, Resumption
 from gateway.wire.json import encode
 from gateway.wire.openai.backend import OpenAIBackend, Written
+from gateway.wire.openai.media import requests as media
+from gateway.wire.openai.media.fields import IDLE, REFUSED
 from gateway.wire.openai.replies import views as wire
 from gateway.wire.openai.requests.resuming import append_to_chat, resumed
 from gateway.wire.openai.requests.unsupported import (
@@ -151,6 +154,9 @@ class Vllm(OpenAIBackend):
     handover: Handover | None = KvTransfer()
     adapters = True
     cache_events = True
+
+    def _media(self, op: Media, can: Capabilities) -> Request:
+        return media.written(op, can, NAME, refused=REFUSED, idle=IDLE)
 
     def _written(self, op: Chat | Complete | Embed | Score, can: Capabilities) -> Written:
         dropped: tuple[str, ...] = ()

@@ -20,6 +20,7 @@ from gateway.core.messages import (
     Generate,
     KindOfServerTool,
     ListModels,
+    Media,
     Op,
     ServerCall,
 )
@@ -165,6 +166,13 @@ class Passthrough(Protocol):
     def whole(self, response: Response, op: Generate | Embed) -> tuple[Response, Usage | None]:
         """A buffered reply and its usage. Raises GatewayError when the worker's body is not what it should be."""
 
+    def media_lane(self, op: Media, headers: Headers) -> Lane | None:
+        """The lane for a worker's 200 with these headers; None if it must be read whole. Raises GatewayError(UPSTREAM)
+        if it is not what was asked for."""
+
+    def media_whole(self, response: Response, op: Media) -> tuple[Response, Usage]:
+        """As `whole`."""
+
     def finishes(self, response: Response) -> list[str]:
         """Why the choices of a buffered reply that `whole` returned ended, in their order."""
 
@@ -177,7 +185,7 @@ class Dialect(Protocol):
     extras    the handling of fields that are not in `fields`; configuration may replace it
     routes    relative to each prefix
     fields    the handling of each field, per operation ("chat", "complete", "embed", "count", "rerank", "score",
-              "tokenize", "detokenize")
+              "tokenize", "detokenize", and those of `core.messages.Work`)
     examples  the smallest requests that it accepts, per operation
     errors    Kind -> (status, type, code), for every Kind
     key_header  where its clients send their key: in `authorization` behind `Bearer`, in any other alone

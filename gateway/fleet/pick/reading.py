@@ -30,6 +30,7 @@ from gateway.core.messages import (
     Complete,
     Embed,
     Image,
+    Media,
     Message,
     Op,
     Opaque,
@@ -85,6 +86,8 @@ def describe(op: Op, routing: RoutingFacts, salt: str | None, prompt: bool) -> N
         _complete(op, routing, salt, prompt)
     elif isinstance(op, (Embed, Score)):
         routing.prompt = rough(op)
+    elif isinstance(op, Media):
+        routing.prompt = len(op.words) // CHARACTERS + IMAGE * (0 if op.form is None else len(op.form.files))
     else:
         assert isinstance(op, Question)
 

@@ -11,9 +11,10 @@ from gateway.core.errors import GatewayError
 from gateway.core.events import Event
 from gateway.core.http import JSON_TYPE, Request, Response
 from gateway.core.lifecycle import Detokenized, Embeddings, Scores, TokenCount, Tokens
-from gateway.core.messages import Chat, Complete, CountTokens, Detokenize, Embed, Generate, Op, Score, Tokenize
+from gateway.core.messages import Chat, Complete, CountTokens, Detokenize, Embed, Generate, Media, Op, Score, Tokenize
 from gateway.core.ports import Ask, Capabilities, Facts, Gauges, Handover, Partial, Resumption, StreamReader
 from gateway.wire.json import encode
+from gateway.wire.openai.media import requests as media
 from gateway.wire.openai.replies import views as wire
 from gateway.wire.openai.replies.defaults import DEFAULTS, ReplyDefaults
 from gateway.wire.openai.replies.facts import PATH, facts_of
@@ -57,8 +58,14 @@ class OpenAIBackend:
     def write(self, op: Op, can: Capabilities) -> Request:
         if type(op) is CountTokens or type(op) is Tokenize or type(op) is Detokenize:
             raise beyond(self.name, CANNOT_TOKENIZE)  # `count` and `tokenize` write these
+        if type(op) is Media:
+            return self._media(op, can)
         path, body, dropped = self._written(op, can)
         return Request("POST", path, [JSON_TYPE], encode(body), dropped=dropped)
+
+    def _media(self, op: Media, can: Capabilities) -> Request:
+        """The request for sound or images. Raises GatewayError(UNSUPPORTED)."""
+        return media.written(op, can, self.name)
 
     def _written(self, op: Chat | Complete | Embed | Score, can: Capabilities) -> Written:
         """The request for `op`. Raises GatewayError(UNSUPPORTED), which names the parameter, for what the engine cannot

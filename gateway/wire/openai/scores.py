@@ -14,9 +14,10 @@ from msgspec import Struct
 from gateway.core.errors import GatewayError
 from gateway.core.http import Response
 from gateway.core.lifecycle import Scores
-from gateway.core.messages import Embed, Op, Score
+from gateway.core.messages import Embed, Media, Op, Score
 from gateway.core.ports import Capabilities
 from gateway.core.usage import Usage
+from gateway.wire.openai.media.requests import unable
 from gateway.wire.openai.replies import views as wire
 from gateway.wire.openai.replies.excess import refuse_longer
 from gateway.wire.openai.requests.parts import put
@@ -99,8 +100,13 @@ def _used(found: _UsageIn | None) -> Usage | None:
 
 
 def inability(response: Response, op: Op | None, backend: str) -> GatewayError | None:
-    """The refusal if `response` means that this worker does not rank, or embed, at all. That is the model's nature: no
-    worker has failed. A model that the worker does not know is a fault of the configuration, and not meant here."""
-    if not isinstance(op, (Embed, Score)) or response.status not in _UNABLE or b"does not exist" in response.body:
+    """The refusal if `response` means that this worker does not rank, embed, or make sound or images at all. That is
+    the model's nature: no worker has failed. A model that the worker does not know is a fault of the configuration, and
+    not meant here."""
+    if response.status not in _UNABLE or b"does not exist" in response.body:
+        return None
+    if isinstance(op, Media):
+        return unable(op, backend)
+    if not isinstance(op, (Embed, Score)):
         return None
     return beyond(backend, "does not rank documents" if isinstance(op, Score) else "makes no embeddings")

@@ -197,7 +197,7 @@ def test_law_10_a_keys_models_hold_for_names_in_the_path() -> None:
     [
         ("GET", "/openai/deployments/m/chat/completions", 405),
         ("DELETE", "/openai/models", 405),
-        ("POST", "/openai/deployments/m/images/generations", 404),
+        ("POST", "/openai/deployments/m/images/descriptions", 404),
         ("GET", "/openai", 404),
         ("GET", "/openai/", 404),
     ],

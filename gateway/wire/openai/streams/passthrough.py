@@ -26,13 +26,14 @@ from msgspec import Raw, Struct
 
 from gateway.core.continuation import FOLD_LENGTH, FOLD_MASK, NOT_KEPT, SeenText, joined_usage, without_prefix
 from gateway.core.errors import GatewayError, Kind
-from gateway.core.http import JSON_TYPE, Response
-from gateway.core.messages import Chat, Embed, Extra, Generate, choices_of
-from gateway.core.ports import Partial
+from gateway.core.http import JSON_TYPE, Headers, Response
+from gateway.core.messages import Chat, Embed, Extra, Generate, Media, choices_of
+from gateway.core.ports import Lane, Partial
 from gateway.core.usage import Usage
 from gateway.wire import sse
 from gateway.wire.chunk_template import MARK, TRIES, cut, text_of
 from gateway.wire.json import NULL, encode, members_of
+from gateway.wire.openai.media import replies as media
 from gateway.wire.openai.replies import views as wire
 from gateway.wire.openai.replies.defaults import DEFAULTS, ReplyDefaults
 from gateway.wire.openai.replies.excess import ORDINARY_BYTES, refuse_bulky
@@ -108,6 +109,12 @@ class Passthrough(Struct, frozen=True):
     def whole(self, response: Response, op: Generate | Embed) -> tuple[Response, Usage | None]:
         body, usage = whole(response.body, op, self.defaults)
         return Response(200, [JSON_TYPE], body), usage
+
+    def media_lane(self, op: Media, headers: Headers) -> Lane | None:
+        return media.lane(headers, op, self.refuse) if media.is_stream(headers, op) else None
+
+    def media_whole(self, response: Response, op: Media) -> tuple[Response, Usage]:
+        return media.whole(response, op)
 
     def finishes(self, response: Response) -> list[str]:
         return [choice.finish_reason for choice in _ended(response.body).choices if choice.finish_reason is not None]

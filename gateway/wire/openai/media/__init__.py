@@ -1,0 +1,16 @@
+"""Text of sound, sound and images, by OpenAI's API: fields, requests, replies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gateway.core.http import Route
+from gateway.wire.openai.media.fields import EXAMPLES, FIELDS, FORMS, PATHS
+from gateway.wire.openai.media.requests import read
+
+__all__ = ["EXAMPLES", "FIELDS", "PATHS", "read", "routes"]
+
+
+def routes(place: str) -> Sequence[Route]:
+    """The routes of all these operations behind `place`. Each is named like its operation."""
+    return [Route("POST", place + path.removeprefix("/v1"), name, form=name in FORMS) for name, path in PATHS.items()]
