@@ -184,8 +184,10 @@ class Guards(Watcher):
         count, question = await offload(written, share=call.share) if call.share is not None else written()
         await become_task()
         began = call.runtime.clock()
-        answer = await self.ask(call, service, "before", question, count, call.principal.may_use)
-        notes.ms += milliseconds(call.runtime.clock() - began)
+        try:
+            answer = await self.ask(call, service, "before", question, count, call.principal.may_use)
+        finally:
+            notes.ms += milliseconds(call.runtime.clock() - began)
         notes.asked.add(service.name)
         if answer is not None and answer.action == "replace":
             for one in (op, call.untouched):

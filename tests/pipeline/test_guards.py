@@ -134,6 +134,7 @@ def test_a_refusal_is_an_error_of_the_dialect(fresh: tuple[Stack, Guard], way: W
     assert (record["model"], record["outcome"], record["attempts"], record["guards"]) == (
         "m", "refused", 0, ["in before refused"],
     )  # fmt: skip
+    assert record["guard_ms"] > 0
 
 
 def test_all_of_a_conversation_is_shown(fresh: tuple[Stack, Guard]) -> None:

@@ -34,6 +34,7 @@ def guard() -> Iterator[Guard]:
 
     class Answers(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        wbufsize = -1
 
         def do_POST(self) -> None:
             question = json.loads(self.rfile.read(int(self.headers["content-length"])))
