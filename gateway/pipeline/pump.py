@@ -118,7 +118,8 @@ class Pump:
         elif self.lane.produced:
             self._beginning = False
             self._call.drop_prompt()
-            if self._call.runtime.relay.native:
+            # Until the commit is over the reply keeps what is written, and nothing may overtake that.
+            if self._write != self._reply.write and self._call.runtime.relay.native:
                 relay_natively(self._exchange, self.lane, self, self._gaps, self._write, self._reply.client.direct)
 
     def _end(self) -> None:

@@ -6,13 +6,15 @@ import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 from random import Random
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.native import BUILT
+from gateway.pipeline.pump import Pump
 from tests.golden.test_golden import pieces, streams
 from tests.golden.transcript import files, load
 from tests.native.scripts import CHUNKED, DONE, ROLE, STOP, USAGE, choice, chunk, event, framed, raw, said, script
@@ -121,6 +123,23 @@ async def test_odd_chunks_between_ordinary_ones(stage: Stage, odd: bytes) -> Non
         python, native = await both(stage, turns(*OPENING, *ordinary, odd + after, *ordinary, *CLOSING))
         assert native.relayed > 6
         same(python, native)
+
+
+async def test_nothing_is_relayed_while_the_reply_keeps_what_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the decision to commit and its end, a keep-alive's task may still write."""
+    relayed: list[Any] = []
+    monkeypatch.setattr("gateway.pipeline.pump.relay_natively", lambda *given: relayed.append(given[4]))
+    reply = SimpleNamespace(committed=True, write=lambda data: None, client=SimpleNamespace(direct=None))
+    served, runtime = SimpleNamespace(gaps=None), SimpleNamespace(relay=SimpleNamespace(native=True))
+    call = SimpleNamespace(reply=reply, served=served, runtime=runtime, drop_prompt=lambda: None)
+    visit = SimpleNamespace(worker=SimpleNamespace(half_open=False))
+    pump = Pump(cast(Any, None), cast(Any, SimpleNamespace(produced=1)), cast(Any, call), cast(Any, visit))
+    pump._begun()
+    assert relayed == []
+    written: list[bytes] = []
+    pump._write = written.append
+    pump._begun()
+    assert relayed == [written.append]
 
 
 async def test_several_reads_in_a_turn(stage: Stage) -> None:
