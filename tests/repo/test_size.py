@@ -32,7 +32,7 @@ LINES = {
     "gateway/tools": 380,
     "gateway/translation": 1490,
     "gateway/transport": 1180,
-    "gateway/wire": 6360,
+    "gateway/wire": 6390,
     "workers": 520,
     "workers/embedded": 400,
     "workers/simulated": 1120,

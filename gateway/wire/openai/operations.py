@@ -12,6 +12,7 @@ from gateway.core.fields import ExtrasPolicy
 from gateway.core.http import JSON_TYPE, Request, Response
 from gateway.core.lifecycle import Embeddings, Reply, WholeReply
 from gateway.core.messages import Chat, Complete, Extra, ModelCard, Op
+from gateway.core.usage import Usage
 from gateway.wire.json import encode, settle_unknown
 from gateway.wire.openai.replies import writing
 from gateway.wire.openai.requests import reading
@@ -55,7 +56,7 @@ def write(reply: WholeReply, op: Op) -> Response:
                 for index, vector in enumerate(reply.vectors)
             ],
             "model": writing.shown(op, reply.model),
-            "usage": writing.write_usage(reply.usage) if reply.usage is not None else None,
+            "usage": writing.write_usage(reply.usage or Usage()),
         }
         return Response(200, [JSON_TYPE], encode(body))
     assert isinstance(reply, Reply)
@@ -67,8 +68,9 @@ def write(reply: WholeReply, op: Op) -> Response:
         "created": reply.start.created,
         "model": writing.shown(op, reply.start.model),
         "choices": [write_one(choice) for choice in reply.choices],
-        "usage": writing.write_usage(reply.usage) if reply.usage is not None else None,
     }
+    if reply.usage is not None:
+        body["usage"] = writing.write_usage(reply.usage)
     if reply.start.fingerprint is not None:
         body["system_fingerprint"] = reply.start.fingerprint
     if reply.start.tier is not None:

@@ -16,6 +16,15 @@ from gateway.wire.openai.replies.excess import ORDINARY_BYTES, refuse_excess, re
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 _KNOWN_REASONS = frozenset({"stop", "length", "tool_calls", "content_filter", "function_call"})
 _PLAIN_REASONS = _KNOWN_REASONS | {None}
+# Members that OpenAI describes as absent or an object (the fingerprint: a text), and that vLLM writes as null. A quote
+# behind a comma and before a colon is in no text.
+_NULLS = (
+    b',"annotations":null',
+    b',"function_call":null',
+    b',"system_fingerprint":null',
+    b',"prompt_tokens_details":null',
+    b',"completion_tokens_details":null',
+)
 
 
 def whole(body: bytes, op: Generate | Embed, defaults: ReplyDefaults = DEFAULTS) -> tuple[bytes, Usage | None]:
@@ -38,18 +47,25 @@ def whole(body: bytes, op: Generate | Embed, defaults: ReplyDefaults = DEFAULTS)
         usage = wire.usage(tally.usage) if tally.usage is not None else None
         if type(op) is Embed or _exact(tally):
             if tally.model == model:
-                return body, usage
+                return _described(body), usage
             if tally.model is not None and body.count(b'"model"') == 1:
                 named = b'"model":' + encode(tally.model)
                 if named in body:
-                    return body.replace(named, b'"model":' + encode(model)), usage
+                    return _described(body.replace(named, b'"model":' + encode(model))), usage
         reply = _decode(body)
     except (msgspec.MsgspecError, ValueError, RecursionError):
         raise wire.malformed() from None
     reply["model"] = model
     if type(op) is not Embed:
         _mend(reply, isinstance(op, Chat), defaults)
-    return encode(reply), usage
+    return _described(encode(reply)), usage
+
+
+def _described(body: bytes) -> bytes:
+    """The reply without nulls that OpenAI's description does not have."""
+    for null in _NULLS:
+        body = body.replace(null, b"")
+    return body
 
 
 def _mend(reply: dict[str, Any], chat: bool, defaults: ReplyDefaults) -> None:

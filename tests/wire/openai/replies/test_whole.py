@@ -152,3 +152,19 @@ def test_a_member_that_makes_no_sense_is_the_workers_fault(member: str, odd: str
 def test_a_time_that_is_none_is_replaced(created: float, seen: int) -> None:
     body, _ = whole(json.dumps({**reply(), "created": created}).encode(), CHAT, FIXED)
     assert json.loads(body)["created"] == seen
+
+
+def test_nulls_that_openai_does_not_describe_are_left_out() -> None:
+    """Those of vLLM's members, whether the reply is read again or not; texts that look like them stay."""
+    text = ',"annotations":null'
+    message = {"content": text, "refusal": None, "annotations": None, "audio": None, "function_call": None}
+    for more in ({}, {"reasoning": "hm"}):
+        body = reply(**message, **more)
+        body |= {"object": "chat.completion", "created": 1, "system_fingerprint": None, "service_tier": None}
+        body["usage"] |= {"prompt_tokens_details": None, "completion_tokens_details": None}
+        found = json.loads(whole(msgspec.json.encode(body), CHAT)[0])
+        (choice,) = found["choices"]
+        assert choice["message"]["content"] == text
+        assert {name for name, value in choice["message"].items() if value is None} == {"refusal", "audio"}
+        assert {name for name, value in found.items() if value is None} == {"service_tier"}
+        assert found["usage"] == {"prompt_tokens": 1, "completion_tokens": 2}
