@@ -204,6 +204,10 @@ bench-processes: install ## Measure what two processes can do beside one
 bench-pick: install ## Measure what reading a prompt and picking a worker costs
 	$(BIN)/python -m bench.pick $(ARGS)
 
+.PHONY: bench-scale
+bench-scale: install ## Measure what many idle workers (ARGS=idle) and many keys (ARGS=keys) cost
+	$(BIN)/python -m bench.scale $(ARGS)
+
 .PHONY: bench-large
 bench-large: install ## Measure how the event loop goes round while large bodies are read in a thread
 	$(BIN)/python -m bench.large $(ARGS)

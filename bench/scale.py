@@ -32,8 +32,8 @@ from workers.simulated.engine import Engine
 from workers.simulated.metrics import Metrics
 from workers.simulated.options import Options
 
-SETTLE_S = 20.0
-"""Until every worker was found idle twice."""
+SETTLE_S = 80.0
+"""Until the engines have been idle for so long that they are read seldom."""
 _READY_S = 180.0
 
 

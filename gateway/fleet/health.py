@@ -105,17 +105,17 @@ class Health:
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
     async def _watch(self, model: str, worker: Worker) -> None:
-        wake = self._wake[worker]
+        wake, later = self._wake[worker], asyncio.get_running_loop().call_later
         part = random.random()  # of the first pause: those of many workers end one after the other
         while True:
             # An unready worker is probed more often, so that it serves again soon after it is back.
             pause = part * (self._options.interval_s if worker.ready else min(1.0, self._options.interval_s))
             part = 1.0
+            timer = later(pause, wake.set)  # a timeout would cost an exception for each probe
             try:
-                async with asyncio.timeout(pause):
-                    await wake.wait()
-            except TimeoutError:
-                pass
+                await wake.wait()
+            finally:
+                timer.cancel()
             wake.clear()
             with keep_running("health probe"):
                 await self._probe(model, worker)

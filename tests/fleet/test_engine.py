@@ -88,12 +88,14 @@ async def test_stale_figures_stop_counting_and_are_told() -> None:
 
 async def test_an_engine_is_read_less_often_while_it_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     idle, busy = (f"vllm:num_requests_running {count}\nvllm:num_requests_waiting 0\n".encode() for count in (0, 3))
-    answers = [idle, idle, idle, idle, None, None, None, None, busy, busy, busy, busy]
+    answers = [*[idle] * 11, None, None, None, None, busy, busy, busy, busy]
     pauses: list[float] = []
+    between: list[int] = []
     over, pause = asyncio.Event(), asyncio.sleep
 
     async def fetch(model: str, worker: Worker) -> bytes:
         answer = answers.pop(0)
+        between.append(len(pauses) - sum(between))
         if answer is None:
             raise OSError
         return answer
@@ -111,7 +113,33 @@ async def test_an_engine_is_read_less_often_while_it_does_nothing(monkeypatch: p
         await over.wait()
     await scraper.close()
     assert 0 <= pauses[0] < 1, "engines are not read all at once"
-    assert pauses[1:] == [1, 4, 4, 1, 1, 1, 4, 1, 1, 1, 1]
+    assert set(pauses[1:]) == {1.0}
+    assert between == [0, 1, 1, 4, 4, 4, 4, 4, 4, 8, 8, 8, 1, 1, 1, 4, 1, 1, 1]
+
+
+async def test_a_request_of_ours_ends_the_pause_of_an_engine_that_did_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    worker, times, pauses, pause = Worker("http://a", Breaker(), None), 0, [0], asyncio.sleep
+
+    async def fetch(model: str, worker: Worker) -> bytes:
+        nonlocal times
+        times += 1
+        pauses.append(0)
+        return b"vllm:num_requests_running 0\nvllm:num_requests_waiting 0\n"
+
+    async def sleep(seconds: float) -> None:
+        pauses[-1] += 1
+        if times == 6 and pauses[-1] == 2:
+            worker.in_flight = 1
+        await pause(0 if times < 8 else 60)
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    scraper = Scraper(1.0, fetch, lambda model, worker, counts: None)
+    scraper.follow("m", [worker], GAUGES)
+    async with asyncio.timeout(30):
+        while times < 8:
+            await pause(0)
+    await scraper.close()
+    assert pauses[4:8] == [4, 4, 2, 1]
 
 
 async def test_workers_that_left_are_not_read() -> None:
