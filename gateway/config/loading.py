@@ -14,6 +14,7 @@ from gateway.config.available import Available
 from gateway.config.checks import check
 from gateway.config.environment import FILE_VARIABLE, merged, read_environment
 from gateway.config.faults import (
+    ConfigError,
     Fault,
     Message,
     Path,
@@ -73,10 +74,27 @@ def load(
     entry holds a wrong value, its rules across options are checked once that value is right.
     """
     environ = os.environ if environ is None else environ
-    written = Written(path if path is not None else environ.get(FILE_VARIABLE) or None, environ)
+    path = path if path is not None else environ.get(FILE_VARIABLE) or None
+    try:
+        return _read(Written(path, environ, placed=False), known, environ)
+    except ConfigError:  # the places of values are noted only for faults
+        return _read(Written(path, environ), known, environ)
+
+
+def _read(written: Written, known: Available | None, environ: Mapping[str, str]) -> Config:
+    """Raises ConfigError, which says what is wrong if values have positions."""
+    try:
+        return _checked(written, known, environ)
+    finally:
+        written.forget()
+
+
+def _checked(written: Written, known: Available | None, environ: Mapping[str, str]) -> Config:
     config, faults, wrong = _validated(written.values)
     secrets, unread = read_secrets(config, environ, known)
     faults += [*check(facts_of(config, written.values, known, wrong, written.unread)), *unread]
+    if not written.placed and (written.faults or faults):
+        raise ConfigError(())
     placed = [*written.faults, *(Fault(locate(written.positions, at), message) for at, message in faults)]
     if placed:
         raise config_error(placed, written.files)
@@ -100,11 +118,13 @@ class Written:
     """All values before validation, from every place, and the position of each.
 
     unread  the keys file could not be read: there may be keys in it
+    placed  whether values have positions
 
     Raises ConfigError if the configuration file cannot be read: to judge the rest would raise false alarms only.
     """
 
-    def __init__(self, path: str | os.PathLike[str] | None, environ: Mapping[str, str]) -> None:
+    def __init__(self, path: str | os.PathLike[str] | None, environ: Mapping[str, str], placed: bool = True) -> None:
+        self.placed = placed
         self.positions: Positions = {}
         self.faults: list[Fault] = []
         self.files: list[str] = []
@@ -123,10 +143,16 @@ class Written:
             self._add_entries(section)
         self._resolve_paths()
 
+    def forget(self) -> None:
+        """Frees what was written of entries, one after the other: 100,000 that go at once hold up all threads."""
+        for entries in (self.values.get("keys"), self.positions):
+            while isinstance(entries, dict) and entries:
+                entries.popitem()
+
     def _read(self, path: FilePath, name: str, at: Path, most_bytes: int = MOST_BYTES) -> dict[str, Any]:
         """Raises Unreadable."""
         self.files.append(name)
-        values, positions, faults = read_yaml(path, name, at, most_bytes)
+        values, positions, faults = read_yaml(path, name, at, most_bytes, self.placed)
         self.faults += faults
         if values is not None and not isinstance(values, dict):
             raise Unreadable(Position(name, 1), "must be a mapping of options")

@@ -18,7 +18,7 @@ LINES = {
     "gateway/backends": 1900,
     "gateway/batches": 2480,
     "gateway/cli": 1900,
-    "gateway/config": 3740,
+    "gateway/config": 3780,
     "gateway/console": 1400,
     "gateway/core": 3360,
     "gateway/dialects": 10760,
