@@ -200,6 +200,10 @@ bench-guard: install ## Fail if the gateway is dearer than accepted (ARGS=--acce
 bench-processes: install ## Measure what two processes can do beside one
 	$(BIN)/python -m bench.processes $(ARGS)
 
+.PHONY: bench-batches
+bench-batches: install ## Measure what a full batch costs the clients beside it, and how much idle capacity it uses
+	$(BIN)/python -m bench.batches $(ARGS)
+
 .PHONY: bench-pick
 bench-pick: install ## Measure what reading a prompt and picking a worker costs
 	$(BIN)/python -m bench.pick $(ARGS)
