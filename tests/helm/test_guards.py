@@ -145,9 +145,9 @@ def stateful(name: str, *claims: dict[str, Any]) -> dict[str, Any]:
     return {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": name}, "spec": templates}
 
 
-def persistent(spec: dict[str, Any]) -> dict[str, Any]:
+def persistent(spec: dict[str, Any], name: str = "dragoman-m-cache") -> dict[str, Any]:
     """A claim in a cluster."""
-    metadata = {"name": "dragoman-m-cache"}
+    metadata = {"name": name}
     return {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata, "spec": spec}
 
 
@@ -183,6 +183,12 @@ STORED = [
         stateful("dragoman-m", claim("100Gi")),
     ),
     ("models.m.cache.size", FIXED, model(cache={"mode": "pvc", "size": "90Gi"}), persistent(claim("100Gi"))),
+    (
+        "gateway.batches.size",
+        FIXED,
+        {**KEPT, "gateway": {"batches": {"enabled": True, "size": "90Gi"}}},
+        persistent(claim("100Gi"), "dragoman-batches"),
+    ),
     (
         "models.m.cache.storageClass",
         FIXED,

@@ -20,6 +20,9 @@ close connections, and 2 s to spare. */ -}}
 {{- if .Values.console.enabled -}}
   {{- $_ := set $config "console" (dict "enabled" true "key_file" (printf "/run/dragoman/console/%s" .Values.console.secretKey)) -}}
 {{- end -}}
+{{- if .Values.gateway.batches.enabled -}}
+  {{- $_ := set $config "batches" (merge (dict "directory" "/var/lib/dragoman/batches") (default dict $config.batches)) -}}
+{{- end -}}
 {{- if ne .Values.redis.mode "none" -}}
   {{- $_ := set $config "redis" (include "dragoman.gatewayRedis" . | fromJson) -}}
   {{- $copies := ternary .Values.gateway.autoscaling.minReplicas .Values.gateway.replicas .Values.gateway.autoscaling.enabled -}}

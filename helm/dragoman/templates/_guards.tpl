@@ -58,6 +58,18 @@
   {{- if and $config.store (eq (toString $config.store.where) "redis") -}}{{- fail "gateway.config.store.where: needs Redis; set redis.mode" -}}{{- end -}}
 {{- end -}}
 
+{{- with $v.gateway.batches -}}
+  {{- if and $config.batches (not .enabled) -}}{{- fail "gateway.config.batches: has no effect without gateway.batches.enabled, which brings the volume" -}}{{- end -}}
+  {{- if and .enabled (eq $v.redis.mode "none") -}}{{- fail "gateway.batches.enabled: needs Redis; set redis.mode" -}}{{- end -}}
+  {{- if and .enabled (eq $v.redis.mode "valkey") (not $v.redis.valkey.persistence.enabled) -}}{{- fail "redis.valkey.persistence.enabled: without it a restart of Valkey loses the batches of gateway.batches" -}}{{- end -}}
+  {{- if and .enabled (not .existingClaim) -}}
+    {{- if and (ne .accessMode "ReadWriteMany") $several -}}{{- fail "gateway.batches.accessMode: several gateways share the claim; choose ReadWriteMany, or gateway.replicas: 1" -}}{{- end -}}
+    {{- if and (ne .accessMode "ReadWriteMany") (eq $v.gateway.rollout "surge") -}}{{- fail "gateway.rollout: with surge the new Pod waits for a claim that the old one has; choose replace, or gateway.batches.accessMode: ReadWriteMany" -}}{{- end -}}
+    {{- $changed := include "dragoman.changedClaim" (dict "root" $ "kind" "PersistentVolumeClaim" "name" (printf "%s-batches" (include "dragoman.fullname" $)) "claim" .) -}}
+    {{- if $changed -}}{{- fail (printf "gateway.batches.%s: cannot be changed in place; docs/upgrading.md#storage says how" $changed) -}}{{- end -}}
+  {{- end -}}
+{{- end -}}
+
 {{- $gatewayResources := default dict $v.gateway.resources -}}
 {{- if and $v.gateway.autoscaling.enabled (not (or (default dict $gatewayResources.requests).cpu (default dict $gatewayResources.limits).cpu)) -}}
   {{- fail "gateway.resources.requests.cpu: gateway.autoscaling needs it: its target is a share of that" -}}

@@ -72,6 +72,10 @@ spec:
           readOnly: true
         - name: tmp
           mountPath: /tmp
+        {{- if .Values.gateway.batches.enabled }}
+        - name: batches
+          mountPath: /var/lib/dragoman/batches
+        {{- end }}
         {{- range $folder, $secret := include "dragoman.gatewaySecrets" . | fromJson }}
         - name: {{ $folder | replace "/" "-" }}
           mountPath: /run/dragoman/{{ $folder }}
@@ -83,6 +87,13 @@ spec:
         name: {{ include "dragoman.fullname" . }}
     - name: tmp
       emptyDir: {}
+    {{- with .Values.gateway.batches }}
+    {{- if .enabled }}
+    - name: batches
+      persistentVolumeClaim:
+        claimName: {{ default (printf "%s-batches" (include "dragoman.fullname" $)) .existingClaim }}
+    {{- end }}
+    {{- end }}
     {{- range $folder, $secret := include "dragoman.gatewaySecrets" . | fromJson }}
     - name: {{ $folder | replace "/" "-" }}
       secret:
