@@ -26,6 +26,7 @@ from gateway.observe.ledger import Ledger
 from gateway.observe.log import Log
 from gateway.observe.metrics import Metrics
 from gateway.observe.tracing import tracer_of
+from gateway.observe.webhook import Webhook
 from gateway.pipeline.caps import Caps
 from gateway.pipeline.quarantine import Quarantine
 from gateway.pipeline.response_store import MemoryResponseStore, RedisResponseStore, ResponseStore
@@ -108,6 +109,7 @@ class Services:
     keys: KeyMirror | None = None
     tools: WebTools | None = None
     batching: Batching | None = None
+    webhook: Webhook | None = None
 
     async def start(self) -> None:
         if self.keys is not None:
@@ -138,6 +140,7 @@ class Services:
             self.keys,
             self.tools,
             self.batching,
+            self.webhook,
         )
 
 
@@ -190,6 +193,7 @@ def services_of(config: Config, limits: Limits, host: Host) -> Services:
         keys=_keys(config, host),
         tools=WebTools.follow(before.tools, config.tools),
         batching=_batching(config, host),
+        webhook=Webhook.follow(before.webhook, config.budget_webhook, partial(_webhook_changed, log)),
     )
 
 
@@ -268,18 +272,24 @@ def _decided_alone(log: Log, requests: int, seconds: float) -> None:
 
 def _budget_passed(host: Host, rule: BudgetRule, subject: Subject, share: float, used: int) -> None:
     host.metrics.budget_passed(rule.name, share)
-    whose = {one: getattr(subject, one) for one in rule.scope}
-    host.log.rationed(  # a client may name any number of end users
-        "warning",
-        "budget passed" if share < 1 else "budget spent",
-        budget=rule.name,
-        of=whose,
-        at=share,
-        used=shown(used),
-        amount=shown(rule.limit),
-        currency=rule.currency,
-        period=rule.calendar.label(time.time()),
-    )
+    facts = {
+        "budget": rule.name,
+        "of": {one: getattr(subject, one) for one in rule.scope},
+        "at": share,
+        "used": shown(used),
+        "amount": shown(rule.limit),
+        "currency": rule.currency,
+        "period": rule.calendar.label(time.time()),
+    }
+    what = "passed" if share < 1 else "spent"
+    host.log.rationed("warning", f"budget {what}", **facts)  # a client may name any number of end users
+    webhook = host.deployments[-1].services.webhook  # that of the configuration in force
+    if webhook is not None:
+        webhook.send(f"budget.{what}", facts)
+
+
+def _webhook_changed(log: Log, state: str, why: str) -> None:
+    log.rationed("info" if state == "sending" else "warning", f"budget webhook {state}", reason=why)
 
 
 def _cache_changed(log: Log, model: str, worker: Worker, live: bool) -> None:

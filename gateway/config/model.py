@@ -33,7 +33,7 @@ from gateway.config.kinds import (
     WorkerUrl,
     is_pattern,
 )
-from gateway.config.money import Budget, Prices, Spend
+from gateway.config.money import Budget, BudgetWebhook, Prices, Spend
 from gateway.config.routing import KvEvents, Mirror, Policy, Prefill, Queue, Reason, Routing, SplitRule, WorkerOptions
 from gateway.config.section import Section
 from gateway.config.serving import Console, Cors, Listen, Log, Metrics, Tracing
@@ -371,6 +371,8 @@ class Config(BaseModel):
     """The most that may be spent; see docs/spend.md."""
     batches: Batches | None = None
     """Batches of requests, answered on idle capacity. Absent: none."""
+    budget_webhook: BudgetWebhook | None = None
+    """An address that gets events of budgets. Absent: they are in log and metrics alone."""
     accounting: Accounting = Accounting()
     """Usage, for a billing job to read."""
     cors: Cors = Cors()

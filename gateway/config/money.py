@@ -9,9 +9,9 @@ from pydantic import BeforeValidator, Field, GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from gateway.config.kinds import Flag, Money, Share, Zone
+from gateway.config.kinds import Flag, Money, ServiceUrl, Share, Zone
 from gateway.config.section import Section
-from gateway.config.sharing import Dimension
+from gateway.config.sharing import Dimension, SharedSecret
 from gateway.core.money import Rates
 
 Period = Literal["day", "week", "month", "total"]
@@ -97,3 +97,10 @@ class Budget(Section):
     """Warns, and refuses nothing."""
     on_redis_failure: Literal["local", "open", "closed"] = "local"
     """While Redis is away: a share of what was left is spent here, no bound, or no request (503)."""
+
+
+class BudgetWebhook(SharedSecret):
+    """An address that gets an event when a share of a budget is passed, or all of it; see docs/spend.md."""
+
+    url: ServiceUrl
+    """It takes posts, which the secret signs."""

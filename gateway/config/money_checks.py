@@ -21,6 +21,13 @@ def money(facts: Facts) -> Faults:
         yield from _prices(name, model.price)
     if facts.has("budgets") and not priced and "models" not in {path[0] for path in facts.wrong}:
         yield ("budgets",), "need a model with a price: without one nothing is spent"
+    hook = config.budget_webhook
+    if hook is not None:
+        own = any(key.limits is not None and key.limits.budget is not None for key in config.keys.values())
+        if not (own or facts.has("budgets") or facts.has("keys_store")):
+            yield ("budget_webhook",), "has no effect without budgets"
+        if hook.secret_file is None and hook.secret_env is None:
+            yield ("budget_webhook", "secret_file"), "or secret_env is needed"
     limits = {limit.name for _, limit in facts.limits()}
     for index, limit in facts.limits():
         if limit.name == "budget":

@@ -26,6 +26,7 @@ MOST_FILE_BYTES = 1 << 22
 _LENGTHS = {
     "cache_salt": (32, "openssl rand -hex 32"),
     "seal": (32, "openssl rand -hex 32"),
+    "budget_webhook": (32, "openssl rand -hex 32"),
     "end_users": (32, "openssl rand -hex 32"),
     "console": (16, "openssl rand -hex 16"),
 }
@@ -80,7 +81,7 @@ def plain_secrets(config: Config) -> Iterator[str]:
 
 def _sections(config: Config) -> Iterator[tuple[Path, Section]]:
     """Every section that may hold secrets, by path."""
-    for name in ("redis", "jwt", "cache_salt", "seal", "end_users", "console"):
+    for name in ("redis", "jwt", "cache_salt", "seal", "end_users", "budget_webhook", "console"):
         if (section := getattr(config, name)) is not None:
             yield (name,), section
     for name, entries in (("keys", config.keys), ("models", config.models)):

@@ -26,15 +26,21 @@ models:
     workers: ["http://127.0.0.1:9"]
     api_key_env: WORKER
     headers: {x-key: canary-of-a-header}
+    price: {request: 1}
 redis: {addresses: ["127.0.0.1:1"], password_env: REDIS}
 cache_salt: {secret_env: SALT}
 seal: {secret_env: SEAL}
 end_users: {secret_env: USERS}
+spend: {currency: EUR}
+budgets: [{name: b, amount: 1}]
+budget_webhook: {secret_env: HOOK, url: "http://127.0.0.1:9"}
 console: {enabled: true, key_env: CONSOLE}
 metrics: {listen: "127.0.0.1:9090"}
 tracing: {endpoint: "http://127.0.0.1:1/v1/traces", headers: {authorization: Bearer canary-of-the-collector}}
 """
-SECRETS = {name: f"canary-{name}-{'x' * 32}" for name in ("AWS", "WORKER", "REDIS", "SALT", "SEAL", "USERS", "CONSOLE")}
+SECRETS = {
+    name: f"canary-{name}-{'x' * 32}" for name in ("AWS", "WORKER", "REDIS", "SALT", "SEAL", "USERS", "HOOK", "CONSOLE")
+}
 WITHOUT_SECRETS = (dialect.Settings,)
 """Settings that hold no secret."""
 
@@ -64,6 +70,7 @@ async def test_nothing_that_holds_a_secret_shows_it(tmp_path: Path) -> None:
         (config.cache_salt, True),
         (config.seal, SECRETS["SEAL"] in str(config.seal and config.seal.secret)),
         (config.end_users, SECRETS["USERS"] == (config.end_users and config.end_users.secret)),
+        (config.budget_webhook, SECRETS["HOOK"] == (config.budget_webhook and config.budget_webhook.secret)),
         (config.console, SECRETS["CONSOLE"] in str(config.console.key)),
         (config.redis, True),
         (config.redis.server, SECRETS["REDIS"] in str(config.redis.server.password)),

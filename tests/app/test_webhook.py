@@ -1,0 +1,136 @@
+"""Budgets tell an address: signed, tried again, bounded."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hmac
+import json
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from typing import Any
+
+import httpx
+import pytest
+
+from gateway.config.money import BudgetWebhook
+from gateway.observe import webhook as module
+from gateway.observe.webhook import Webhook
+from tests.app.asking import CHAT, key
+from tests.harness import Stack, until
+
+SECRET = "0123456789abcdef0123456789abcdef"
+
+
+class Hearing:
+    """A server that notes what is posted. It answers with `statuses`, and then with 204."""
+
+    def __init__(self) -> None:
+        hearing = self
+        self.heard: list[tuple[dict[str, str], bytes]] = []
+        self.statuses: list[int] = []
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["content-length"]))
+                hearing.heard.append(({name.lower(): value for name, value in self.headers.items()}, body))
+                self.send_response(hearing.statuses.pop(0) if hearing.statuses else 204)
+                self.send_header("content-length", "0")
+                self.end_headers()
+
+            def log_message(self, *words: Any) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}/hook"
+        self.thread = Thread(target=self.server.serve_forever)
+        self.thread.start()
+
+    def close(self) -> None:
+        self.server.shutdown()
+        self.thread.join()
+        self.server.server_close()
+
+
+@pytest.fixture
+def hearing() -> Iterator[Hearing]:
+    one = Hearing()
+    yield one
+    one.close()
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_WAITS_S", (0.01, 0.01))
+
+
+def hook(url: str) -> BudgetWebhook:
+    return BudgetWebhook(url=url, secret_env="X").holding({"secret": SECRET})
+
+
+def test_a_share_and_the_end_of_a_budget_are_told_once_and_signed(hearing: Hearing) -> None:
+    secret, keys = key("one", team="red")
+    config = {
+        "models": {"m": {"price": {"request": 1}}},
+        "spend": {"currency": "EUR"},
+        "budgets": [{"name": "team", "amount": 4, "scope": ["team"], "warn_at": [0.5]}],
+        "budget_webhook": {"url": hearing.url, "secret_env": "HOOK"},
+        "keys": keys,
+    }
+    hearing.statuses = [500, 302]
+    with Stack(config=config, environ={"HOOK": SECRET}) as stack:
+        for _ in range(8):
+            headers = {"authorization": f"Bearer {secret}"}
+            httpx.post(stack.url + "/v1/chat/completions", json=CHAT, headers=headers, timeout=30)
+        until(lambda: len(hearing.heard) == 4)
+        assert [line["reason"] for line in stack.events("budget webhook failing")] == ["status 500"]
+        assert len(stack.events("budget webhook sending")) == 1
+        assert SECRET.encode() not in stack.output.getvalue()
+    ids = [headers["webhook-id"] for headers, _ in hearing.heard]
+    assert (len(set(ids[:3])), len(set(ids))) == (1, 2), "one that is tried again keeps its id"
+    for headers, body in hearing.heard:
+        signed = f"{headers['webhook-id']}.{headers['webhook-timestamp']}.".encode() + body
+        mac = base64.b64encode(hmac.digest(SECRET.encode(), signed, "sha256")).decode()
+        assert headers["webhook-signature"] == f"v1,{mac}"
+        assert headers["content-type"] == "application/json"
+    told = [json.loads(body) for _, body in hearing.heard]
+    assert [one["type"] for one in told[2:]] == ["budget.passed", "budget.spent"]
+    data = told[-1]["data"]
+    assert (data["budget"], data["of"], data["at"], data["used"], data["amount"]) == (
+        "team",
+        {"team": "red"},
+        1,
+        "4",
+        "4",
+    )
+
+
+async def test_events_that_wait_are_bounded_and_those_lost_are_told(
+    hearing: Hearing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_WAITING", 3)
+    changes: list[tuple[str, str]] = []
+    one = Webhook(hook(hearing.url), lambda state, why: changes.append((state, why)))
+    hearing.statuses = [503] * 3
+    for number in range(5):
+        one.send("budget.passed", {"number": number})
+    async with asyncio.timeout(20):
+        while one._task is not None:  # noqa: ASYNC110 - it announces its end nowhere
+            await asyncio.sleep(0.01)
+    assert [json.loads(body)["data"]["number"] for _, body in hearing.heard] == [2, 2, 2, 3, 4]
+    assert changes == [("lost", "1"), ("lost", "1"), ("failing", "status 503"), ("lost", "1"), ("sending", "")]
+    await one.close()
+
+
+async def test_nobody_there_and_a_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_WAITS_S", (60.0,))
+    changes: list[tuple[str, str]] = []
+    one = Webhook(hook("http://127.0.0.1:9/x"), lambda state, why: changes.append((state, why)))
+    one.send("budget.passed", {})
+    one.send("budget.passed", {})
+    async with asyncio.timeout(20):
+        while not changes:  # noqa: ASYNC110 - as above
+            await asyncio.sleep(0.01)
+    await one.close()
+    assert changes == [("failing", "ConnectError"), ("lost", "2")]
