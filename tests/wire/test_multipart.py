@@ -1,0 +1,122 @@
+"""Uploads in and out: any cut, any bytes, any names."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gateway.core.errors import GatewayError, Kind
+from gateway.core.upload import File, Form, InMemory, wave_seconds
+from gateway.wire import multipart
+from tests.app.media import wave
+
+EDGE = b"-edge-"
+KIND = b"multipart/form-data; boundary=-edge-"
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
+NAMES = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=20)
+BYTES = st.one_of(
+    st.binary(max_size=200), st.sampled_from([b"\r\n--" + EDGE[:-1], b"\r\n--", b"--" + EDGE, b"\r\n" * 9])
+)
+
+
+def read(body: bytes, kind: bytes, cuts: list[int]) -> tuple[Form, bytes]:
+    """What is read of `body`, which comes in pieces."""
+    kept = bytearray()
+    reader = multipart.FormReader(kind, kept.extend)
+    places = sorted({0, len(body), *(cut % (len(body) + 1) for cut in cuts)})
+    for start, end in itertools.pairwise(places):
+        reader.feed(body[start:end])
+    return reader.end(InMemory()), bytes(kept)
+
+
+@settings(max_examples=100)
+@given(
+    st.lists(st.tuples(NAMES, TEXTS), max_size=5),
+    st.lists(st.tuples(NAMES, NAMES, BYTES), max_size=4),
+    st.lists(st.integers(0, 10_000), max_size=12),
+)
+def test_what_is_written_is_read(
+    texts: list[tuple[str, str]], files: list[tuple[str, str, bytes]], cuts: list[int]
+) -> None:
+    content, found = b"", []
+    for field, name, data in files:
+        found.append(File(field, name, "audio/wav", len(content), len(data)))
+        content += data
+    kind, body = multipart.written(texts, Form((), tuple(found), InMemory(content)))
+    assert isinstance(body, bytes)
+    form, kept = read(body, kind, cuts)
+    quoted = [(name.replace('"', "%22"), value) for name, value in texts]
+    assert [(name.replace("\\", ""), value) for name, value in form.fields] == [
+        (name.replace("\\", ""), value) for name, value in quoted
+    ]
+    assert kept == content
+    assert [kept[one.start : one.start + one.size] for one in form.files] == [data for _, _, data in files]
+
+
+@settings(max_examples=100)
+@given(st.lists(st.one_of(BYTES, st.just(b"\r\n--" + EDGE + b"\r\n")), max_size=8), st.lists(st.integers(0, 999)))
+def test_any_bytes_are_read_or_refused(pieces: list[bytes], cuts: list[int]) -> None:
+    """However they are cut, with the same result."""
+    body = b"--" + EDGE + b"\r\n" + b"".join(pieces)
+    results = []
+    for at in ([], cuts):
+        try:
+            form, kept = read(body, KIND, at)
+        except GatewayError as error:
+            results.append(error.code)
+        else:
+            results.append(str((form.fields, form.files, kept)))
+    assert results[0] == results[1]
+
+
+@given(st.binary(max_size=300))
+def test_any_content_type_is_read_or_refused(kind: bytes) -> None:
+    refused = set()
+    for one in (kind, b"multipart/form-data;" + kind, b"multipart/form-data; boundary=" + kind):
+        try:
+            multipart.FormReader(one, len)
+        except GatewayError as error:
+            refused.add(error.kind)
+    assert refused <= {Kind.MEDIA_TYPE, Kind.BAD_REQUEST}
+
+
+@pytest.mark.parametrize(
+    ("head", "why"),
+    [
+        (b"Content-Disposition: attachment; name=a", "no name"),
+        (b"Content-Disposition: form-data", "no name"),
+        (b"X: y", "no name"),
+        (b"Content-Disposition: form-data; name=a\r\nContent-Transfer-Encoding: base64", "transfer encoding"),
+        (b"Content-Disposition: form-data; name=a\r\nContent-Disposition: form-data; name=b", "twice"),
+        (b"\r\n".join([b"X%d: y" % number for number in range(20)]), "not valid"),
+        (b"X: " + b"y" * 5000, "not valid"),
+        (b'Content-Disposition: form-data; name="a\tb"', "control character"),
+    ],
+)
+def test_heads_of_parts_are_checked(head: bytes, why: str) -> None:
+    with pytest.raises(GatewayError, match=why):
+        read(b"--" + EDGE + b"\r\n" + head + b"\r\n\r\nx\r\n--" + EDGE + b"--\r\n", KIND, [])
+
+
+@pytest.mark.parametrize(
+    ("name", "seen"), [("../../etc/passwd", ".._.._etc_passwd"), ("", "file"), ("a" * 900, "a" * 255)]
+)
+def test_names_of_files_are_cleaned(name: str, seen: str) -> None:
+    head = f'--{EDGE.decode()}\r\nContent-Disposition: form-data; name="f"; filename="{name}"\r\n\r\n'.encode()
+    form, _ = read(head + b"x\r\n--" + EDGE + b"--\r\n", KIND, [])
+    assert form.files[0].filename == seen
+
+
+@given(st.binary(max_size=60))
+def test_seconds_of_any_head(head: bytes) -> None:
+    for begin in (b"", b"RIFF\0\0\0\0WAVE", b"RIFF\0\0\0\0WAVEfmt "):
+        seconds = wave_seconds(File("f", "f", "", 0, 1 << 30, begin + head))
+        assert seconds is None or seconds >= 0
+
+
+def test_seconds_of_a_wave_file() -> None:
+    sound = wave(7)
+    assert wave_seconds(File("f", "f", "", 0, len(sound), sound[:512])) == pytest.approx(7, abs=0.01)
