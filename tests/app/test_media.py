@@ -22,6 +22,7 @@ import pytest
 from gateway.config import Listen
 from gateway.core.errors import Kind
 from gateway.wire import multipart
+from gateway.wire.openai.media.fields import FIELDS, FORMS, PATHS
 from tests.app.media import (
     EVENTS,
     TRANSCRIBE,
@@ -88,6 +89,34 @@ def hearing() -> Iterator[tuple[Stack, Worker]]:
     """A gateway before a worker that transcribes."""
     with scripted(text) as worker, gateway(worker, more={"listen": {"max_body_bytes": 3 << 20}}) as stack:
         yield stack, worker
+
+
+NAMING = [work for work in PATHS if any(field.name == "safety_identifier" for field in FIELDS[work])]
+
+
+def test_whoever_is_named_by_a_safety_identifier_is_the_end_user() -> None:
+    assert {"draw", "edit"} <= set(NAMING)
+    more = {"end_users": {"body": True}}
+    with (
+        scripted(
+            lambda worker, asked, handler: answer(handler, b'{"created":1,"data":[{"b64_json":"eA=="}]}')
+        ) as worker,
+        gateway(worker, more=more) as stack,
+    ):
+        for work in NAMING:
+            for named in ("ann", "bob"):
+                texts = {"model": "m", "prompt": "hi", "user": "bob", "safety_identifier": named}
+                if named == "bob":
+                    del texts["safety_identifier"]
+                if work in FORMS:
+                    files = [part(FORMS[work][0], b"image", "a.png")]
+                    if work == "vary":
+                        del texts["prompt"]
+                    got = send(stack, upload(*files, *(part(*one) for one in texts.items())), PATHS[work])
+                else:
+                    got = httpx.post(stack.url + PATHS[work], json=texts, timeout=30)
+                assert got.status_code == 200, got.text
+                assert stack.record()["end_user"] == named, work
 
 
 # -- what a worker gets -----------------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from gateway.wire.json import (
     refuse_other_models,
     require_json,
     settle_unknown,
+    text_of,
     typed,
 )
 from gateway.wire.openai.media.fields import FORMS, PATHS
@@ -91,6 +92,7 @@ def _of_json(request: Request, work: Work, known: frozenset[str], policy: Extras
         model=found.model,
         stream=stream,
         user=found.user,
+        end_user=text_of(extra, "safety_identifier"),
         extra=extra,
         dropped=dropped,
         work=work,
@@ -124,6 +126,7 @@ def _of_form(request: Request, work: Work, known: frozenset[str], policy: Extras
         model=next(iter(form.values("model")), None),
         stream=stream and work != "vary",
         user=given.get("user"),
+        end_user=given.get("safety_identifier"),
         dropped=left_out,
         work=work,
         words=given.get("prompt", ""),
