@@ -14,7 +14,7 @@ from typing import cast
 from gateway.core.continuation import NOT_KEPT, SeenText
 from gateway.core.errors import Blame, GatewayError, Kind
 from gateway.core.http import Request, Response
-from gateway.core.lifecycle import Reply
+from gateway.core.lifecycle import Embeddings, Reply, Scores
 from gateway.core.messages import Chat, Complete, Embed, Generate, Score, choices_of
 from gateway.core.ports import Exchange, Lane, Moves, Partial, WorkerHandle
 from gateway.core.usage import Usage
@@ -334,12 +334,8 @@ class Attempts:
                 await offload(self._translated, response, share=call.share) if large else self._translated(response)
             )
         else:
-            call.guard.keep(*(await offload(self._both, response, share=call.share) if large else self._both(response)))
-
-    def _both(self, response: Response) -> tuple[Response, Reply]:
-        """The client's reply, and what it says."""
-        read = read_whole(self._call.served.backend, response, cast(Generate, self._call.asked))
-        return self._translated(response), cast(Reply, read)
+            held = await offload(self._written, response, share=call.share) if large else self._written(response)
+            call.guard.keep(held[0], cast(Reply, held[1]))
 
     def _translated(self, response: Response) -> Response:
         """The client's reply, from the worker's."""
@@ -351,11 +347,21 @@ class Attempts:
             if call.record.trace is not None:
                 call.finishes = passthrough.finishes(translated)
             return translated
-        reply = read_whole(backend, response, cast(Generate | Embed | Score, op))  # QuestionAttempts has the others
+        return self._written(response)[0]
+
+    def _written(self, response: Response) -> tuple[Response, Reply | Embeddings | Scores]:
+        """The client's reply, and what it says. Guards are shown the latter, so with one it has nothing else."""
+        call = self._call
+        op = cast(Generate | Embed | Score, call.asked)  # QuestionAttempts has the others
+        reply = read_whole(call.served.backend, response, op)
         call.record.usage = reply.usage
-        if call.record.trace is not None and type(reply) is Reply:
-            call.finishes = [choice.reason for choice in reply.choices]
-        return dialect.write(reply, op)
+        if type(reply) is Reply:
+            if call.record.trace is not None:
+                call.finishes = [choice.reason for choice in reply.choices]
+            if call.guard is not None and type(op) is Chat:
+                for choice in reply.choices:
+                    choice.extra = None  # the transcript of a sound, annotations
+        return call.reply.dialect.write(reply, op), reply
 
     async def _stream(self, exchange: Exchange, visit: Visit) -> None:
         call = self._call
