@@ -15,7 +15,7 @@ from gateway.batches.api_call import Answer, ApiCall
 from gateway.batches.disk import Directory
 from gateway.batches.files import page
 from gateway.batches.lines import FORMS, one_line
-from gateway.batches.openai import find
+from gateway.batches.openai import add, find
 from gateway.batches.splitting import Splitter
 from gateway.batches.state import ENDED, BatchStore, Fault, Full, Seen, Spec, State, new_id
 from gateway.config import Batches
@@ -65,35 +65,31 @@ class MessageBatches:
         id_ = new_id("msgbatch_")
         input_ = f"{id_}.input"
         file = await asyncio.to_thread(directory.begin, input_)
-        kept = added = False
+        kept = False
         try:
             total = await self._receive(call, file)
             await asyncio.to_thread(directory.keep, input_, file)
             kept = True
-            now = time.time()
-            spec = Spec(
-                id=id_,
-                kind="anthropic",
-                owner=principal.tenant,
-                key=principal.key,
-                team=principal.team,
-                models=call.token_models,
-                endpoint=ENDPOINT,
-                input=input_,
-                window="24h",
-                created=now,
-                ends=now + _WINDOW_S,
-            )
-            state = State(total=total)
-            state.reach("in_progress")
-            await store.add_batch(spec, state, self._options.max_batches)
-            added = True
         finally:
             if not kept:
                 await asyncio.to_thread(directory.drop, input_, file)
-            elif not added:
-                await asyncio.to_thread(directory.remove, (input_,))
-        self._came()
+        now = time.time()
+        spec = Spec(
+            id=id_,
+            kind="anthropic",
+            owner=principal.tenant,
+            key=principal.key,
+            team=principal.team,
+            models=call.token_models,
+            endpoint=ENDPOINT,
+            input=input_,
+            window="24h",
+            created=now,
+            ends=now + _WINDOW_S,
+        )
+        state = State(total=total)
+        state.reach("in_progress")
+        await add(store, directory, spec, state, self._options.max_batches, self._came)
         await call.respond(shown(Seen(spec, state, None)))
 
     async def _receive(self, call: ApiCall, file: BinaryIO) -> int:

@@ -9,17 +9,20 @@ A file has its name once its bytes are on the disk. Names are ids that this room
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import shutil
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-_PART, _LINES = ".part", ".lines"
+_PART, _LINES, _PROBE = ".part", ".lines", ".probe-"
 _BLOCK = 1 << 18
 # A part that nobody has written to for so long belongs to an upload that has ended.
 _DEAD_S = 86_400.0
+_OURS = re.compile(r"(file-|batch_|msgbatch_)[0-9a-f]{28}(\.input|\.[0-9]+\.lines)?(\.part)?\Z")
 
 
 class Line(NamedTuple):
@@ -41,7 +44,7 @@ class Directory:
     def check(self) -> None:
         """Raises OSError if nothing can be written there."""
         self._path.mkdir(parents=True, exist_ok=True)
-        probe = self._path / f".probe-{os.getpid()}"
+        probe = self._path / f"{_PROBE}{os.getpid()}"
         probe.write_bytes(b"")
         probe.unlink()
 
@@ -78,6 +81,11 @@ class Directory:
     def open(self, id_: str) -> BinaryIO:
         return open(self.place(id_), "rb")
 
+    def lost(self, id_: str) -> bool:
+        """Whether the file is gone for good: its folder is there, so the volume is."""
+        place = self.place(id_)
+        return place.parent.is_dir() and not place.exists()
+
     def remove(self, ids: Iterable[str]) -> None:
         """Removes these files, and what was done of batches with these ids."""
         for id_ in ids:
@@ -100,20 +108,16 @@ class Directory:
 
     # -- leftovers --------------------------------------------------------------------------------------------------
 
-    def sweep(self, keep_s: float) -> int:
-        """Removes parts of uploads that have ended, and what is older than anything is kept: a gateway that died had no
-        time to. Returns how many."""
-        now, found = time.time(), 0
-        for folder, _, names in os.walk(self._path):
-            for name in names:
-                place = Path(folder, name)
-                age = _DEAD_S if name.endswith(_PART) else keep_s + _DEAD_S
-                try:
-                    if place.stat().st_mtime < now - age:
-                        place.unlink()
-                        found += 1
-                except FileNotFoundError:
-                    pass
+    def old(self, keep_s: float) -> list[Path]:
+        """Parts of uploads that have ended, and what is older than anything is kept: a gateway that died had no time to
+        remove them. Only what has a name and a place that this room gives: other people's files are theirs."""
+        now, found = time.time(), []
+        ours = [one for one in self._path.glob("??/*") if _OURS.match(one.name) and one == self.place(one.name)]
+        for place in (*ours, *self._path.glob(f"{_PROBE}*")):
+            age = _DEAD_S if place.suffix == _PART or place.name.startswith(_PROBE) else keep_s + _DEAD_S
+            with contextlib.suppress(FileNotFoundError):
+                if place.stat().st_mtime < now - age:
+                    found.append(place)
         return found
 
 

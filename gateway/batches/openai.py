@@ -16,7 +16,7 @@ from msgspec import Struct
 from gateway.batches.api_call import Answer, ApiCall
 from gateway.batches.disk import Directory
 from gateway.batches.files import page
-from gateway.batches.state import ENDED, BatchStore, Seen, Spec, State, new_id
+from gateway.batches.state import ENDED, BatchStore, Full, Seen, Spec, State, new_id
 from gateway.config import Batches
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Route
@@ -96,12 +96,7 @@ class OpenAIBatches:
         state.reach("validating")
         # Its own name for the file: deleting that takes nothing from the batch.
         await asyncio.to_thread(self._directory.link, file.id, f"{id_}.input")
-        try:
-            await self._store.add_batch(spec, state, self._options.max_batches)
-        except BaseException:
-            await asyncio.to_thread(self._directory.remove, (f"{id_}.input",))
-            raise
-        self._came()
+        await add(self._store, self._directory, spec, state, self._options.max_batches, self._came)
         await call.respond(shown(Seen(spec, state, None)))
 
     async def list(self, call: ApiCall) -> None:
@@ -120,6 +115,23 @@ class OpenAIBatches:
             raise GatewayError(Kind.BAD_REQUEST, message, code="batch_ended")
         await self._store.cancel(seen.spec.id)
         await call.respond(shown(await find(self._store, call)))
+
+
+async def add(
+    store: BatchStore, directory: Directory, spec: Spec, state: State, most: int, came: Callable[[], None]
+) -> None:
+    """Adds a batch whose lines are in the folder, to the end even if its client leaves. Raises Full and GatewayError.
+    Redis may have the batch although it did not answer: its lines stay then, until the sweep."""
+
+    async def add() -> None:
+        try:
+            await store.add_batch(spec, state, most)
+        except Full:
+            await asyncio.to_thread(directory.remove, (f"{spec.id}.input",))
+            raise
+        came()
+
+    await asyncio.shield(add())
 
 
 async def find(store: BatchStore, call: ApiCall) -> Seen:

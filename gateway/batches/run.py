@@ -90,16 +90,15 @@ class BatchRun:
         """Returns once the batch has ended, or is left to another gateway. Raises OSError, GatewayError and Lost."""
         shared, state = self._shared, self._state
         renewing = asyncio.create_task(self._renew())
-        file: BinaryIO | None = None
         try:
-            if state.status == "validating":
-                await self._validate()
-            if state.status in ("in_progress", "finalizing"):
-                await self._go_on()
-            if state.status == "in_progress":
-                file = await asyncio.to_thread(shared.directory.open, f"{self.spec.id}.input")
-                await self._work(file)
-            if not self._leaves:
+            try:
+                await self._proceed()
+            except FileNotFoundError:
+                if self._leaves or not await asyncio.to_thread(shared.directory.lost, f"{self.spec.id}.input"):
+                    raise
+                state.faults = (Fault("input_lost", "The requests of this batch are not in the store any more."),)
+                state.succeeded, state.failed, state.output, state.error = 0, state.total, None, None
+                state.reach("failed")
                 await self._finish()
         finally:
             renewing.cancel()
@@ -107,10 +106,23 @@ class BatchRun:
             for call in list(self._calls):
                 call.give_back()
             await asyncio.gather(renewing, *self._tasks, return_exceptions=True)
-            if file is not None:
-                file.close()
             with contextlib.suppress(GatewayError):
                 await shared.store.free(self._held)
+
+    async def _proceed(self) -> None:
+        state = self._state
+        await self._write()
+        if state.status == "validating" and self._why is not None:
+            state.reach(self._why)  # it has no counted lines yet
+        elif state.status == "validating":
+            await self._validate()
+        if state.status in ("in_progress", "finalizing"):
+            await self._go_on()
+        if state.status == "in_progress" and self._why is None:
+            with await asyncio.to_thread(self._shared.directory.open, f"{self.spec.id}.input") as file:
+                await self._work(file)
+        if not self._leaves:
+            await self._finish()
 
     def leave(self) -> None:
         """Begins no line any more; `run` returns when those under way are over. Those that wait for a place go."""
@@ -128,16 +140,19 @@ class BatchRun:
         while True:
             await asyncio.sleep(_RENEW_S)
             try:
-                if await self._shared.store.write(self._held, LEASE_S):
-                    self._stop("cancelled")
+                await self._write()
                 renewed = time.monotonic()
             except Lost as lost:
                 self._break(lost)
             except GatewayError as away:
                 if time.monotonic() > renewed + _LOST_S:
                     self._break(away)
-            if time.time() >= self.spec.ends:
-                self._stop("expired")
+
+    async def _write(self) -> None:
+        if time.time() >= self.spec.ends:
+            self._stop("expired")
+        if await self._shared.store.write(self._held, LEASE_S):
+            self._stop("cancelled")
 
     def _break(self, error: BaseException) -> None:
         self._broken = self._broken or error

@@ -30,6 +30,7 @@ CALLED: Mapping[str, str] = {**openai.ENDPOINTS, anthropic.ENDPOINT: "anthropic"
 
 _TIDY_S = 5.0
 _SWEEP_S = 3600.0
+_AT_ONCE = 500
 _LOOK_S = 1.0
 _SERVE_S = 0.1
 _MOST_RUNS = 16
@@ -171,5 +172,17 @@ class Batching:
         now = time.monotonic()
         if self._swept_at is None or now >= self._swept_at + _SWEEP_S:
             self._swept_at = now
-            if found := await asyncio.to_thread(self._directory.sweep, self.options.keep_s):
-                self._log("info", "leftovers of batches removed", files=found)
+            await self._sweep()
+
+    async def _sweep(self) -> None:
+        found = 0
+        old = await asyncio.to_thread(self._directory.old, self.options.keep_s)
+        for at in range(0, len(old), _AT_ONCE):
+            some = {place: place.name.partition(".")[0] for place in old[at : at + _AT_ONCE]}
+            # Old files of what is described are needed: a batch may run for longer than files are kept.
+            known = await self._store.known(list(some.values()))
+            for place in [place for place, id_ in some.items() if id_ not in known]:
+                await asyncio.to_thread(place.unlink, missing_ok=True)
+                found += 1
+        if found:
+            self._log("info", "leftovers of batches removed", files=found)

@@ -297,6 +297,15 @@ class BatchStore:
             found = await client.mget([self._base + "file:" + one for one in ids])
         return [msgspec.json.decode(text, type=StoredFile) for text in found if text is not None]
 
+    async def known(self, ids: Sequence[str]) -> set[str]:
+        """Those of these ids that have a description, as a file or as a batch."""
+        async with self._asked() as client:
+            pipeline = client.pipeline(transaction=False)
+            for one in ids:
+                pipeline.exists(f"{self._base}file:{one}", f"{self._base}batch:{one}")
+            found = await pipeline.execute()
+        return {one for one, there in zip(ids, found, strict=True) if there}
+
     # -- batches ----------------------------------------------------------------------------------------------------
 
     async def add_batch(self, spec: Spec, state: State, most: int) -> None:

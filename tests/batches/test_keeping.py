@@ -1,0 +1,177 @@
+"""What the folder loses and keeps, and what a batch does whose creation or lines are lost on the way."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import anthropic
+import httpx
+import openai
+import pytest
+
+from gateway.core.errors import GatewayError, Kind
+from tests.batches.conftest import ALICE, anthropic_client, openai_client, sections
+from tests.batches.test_anthropic_batches import params
+from tests.batches.test_files import on_disk
+from tests.batches.test_openai_batches import CHAT, begin, chat, ended, lines, results, upload
+from tests.harness import Stack, until
+from tests.redis.server import Server
+
+ID = "0" * 26 + "ab"
+ONE = {"requests": [{"custom_id": "a", "params": params("x")}]}
+
+
+def aged(place: Path, days: float = 3660) -> Path:
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.touch()
+    then = time.time() - days * 86400
+    os.utime(place, (then, then))
+    return place
+
+
+def batching(stack: Stack) -> Any:
+    return stack.gateway.deployment.services.batching
+
+
+def sweep(stack: Stack) -> None:
+    batching(stack)._swept_at = None
+    stack.run(batching(stack)._forget())
+
+
+def test_the_sweep_takes_only_its_own_leftovers(server: Server, tmp_path: Path) -> None:
+    server.command("FLUSHALL")
+    folder = tmp_path / "files"
+    others = [
+        aged(folder / name)
+        for name in (
+            f"file-{ID}",
+            f"ab/sub/file-{ID}",
+            f"cd/file-{ID}",
+            f"ab/file-{ID}.txt",
+            "ab/notes.txt",
+            "ab/x.part",
+            "deep/er/a.part",
+            ".profile",
+        )
+    ]
+    own = [
+        aged(folder / name)
+        for name in (
+            f"ab/file-{ID}",
+            f"ab/batch_{ID}.input",
+            f"ab/batch_{ID}.12.lines",
+            f"ab/msgbatch_{ID}.input.part",
+            ".probe-1",
+        )
+    ]
+    aged(folder / f"ab/file-{ID[::-1]}ab", 0)
+    with Stack(({},), sections(server, folder)) as stack:
+        until(lambda: stack.events("leftovers of batches removed") != [], 10)
+        assert [one for one in own if one.exists()] == []
+        assert [one for one in others if not one.exists()] == []
+
+
+def test_the_sweep_leaves_a_batch_that_runs_for_longer_than_files_are_kept(server: Server, tmp_path: Path) -> None:
+    server.command("FLUSHALL")
+    with Stack(({},), sections(server, tmp_path / "files", keep_s=60)) as stack:
+        stack.sim.fault("stall", path=CHAT, skip=1)
+        made = begin(stack, lines({"a": chat("a"), "b": chat("b")}), window="7d")
+        until(lambda: stack.sim.ledger.completed == 1 and stack.sim.ledger.running == 1, 10)
+        before = on_disk(tmp_path)
+        assert {one.partition(".")[2] for one in before} == {"", "input", "1.lines"}
+        for one in (tmp_path / "files").rglob("*"):
+            if one.is_file():
+                aged(one, 6)
+        sweep(stack)
+        assert on_disk(tmp_path) == before
+        openai_client(stack).batches.cancel(made.id)
+        done = ended(stack, made)
+        assert (done.status, done.request_counts.completed) == ("cancelled", 1)
+        found = [*results(stack, done.output_file_id), *results(stack, done.error_file_id)]
+        assert sorted(found) == ["a", "b"]
+
+
+def post(stack: Stack, dialect: str, timeout: float = 10) -> httpx.Response:
+    """Asks for a batch of one line."""
+    if dialect == "openai":
+        file = upload(stack, lines({"a": chat("a")}))
+        body = {"input_file_id": file, "endpoint": CHAT, "completion_window": "24h"}
+        headers = {"authorization": f"Bearer {ALICE}"}
+        return httpx.post(stack.url + "/v1/batches", headers=headers, json=body, timeout=timeout)
+    url = stack.url + "/anthropic/v1/messages/batches"
+    return httpx.post(url, headers={"x-api-key": ALICE}, json=ONE, timeout=timeout)
+
+
+def statuses(stack: Stack, dialect: str) -> list[str]:
+    if dialect == "openai":
+        return [one.status for one in openai_client(stack).batches.list()]
+    return [one.processing_status for one in anthropic_client(stack).messages.batches.list()]
+
+
+@pytest.mark.parametrize("dialect", ["openai", "anthropic"])
+@pytest.mark.parametrize("away", ["client", "redis"])
+def test_a_batch_ends_whose_creation_nobody_saw(
+    stack: Stack, dialect: str, away: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = batching(stack)._store
+    add = store.add_batch
+
+    async def slow(*words: Any) -> None:
+        await add(*words)
+        if away == "redis":
+            raise GatewayError(Kind.OVERLOADED, "it did not answer")
+        await asyncio.sleep(1)
+
+    monkeypatch.setattr(store, "add_batch", slow)
+    if away == "client":
+        with pytest.raises(httpx.ReadTimeout):
+            post(stack, dialect, 0.5)
+    else:
+        assert post(stack, dialect).status_code >= 500
+    until(lambda: statuses(stack, dialect) == ["completed" if dialect == "openai" else "ended"], 10)
+    assert stack.sim.ledger.completed == 1
+
+
+def test_a_batch_whose_lines_are_gone_fails(stack: Stack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = batching(stack)._store
+    take = store.take
+    monkeypatch.setattr(store, "take", lambda *_: asyncio.sleep(0))
+    mine = begin(stack, lines({"a": chat("a")}))
+    theirs = anthropic_client(stack).messages.batches.create(**ONE)  # type: ignore[arg-type]
+    kept = begin(stack, lines({"b": chat("b")}))
+    place = tmp_path / "files" / kept.id[-2:]
+    for one in (mine, theirs):
+        (tmp_path / "files" / one.id[-2:] / f"{one.id}.input").unlink()
+    place.rename(tmp_path / "away")
+    monkeypatch.setattr(store, "take", take)
+    failed = ended(stack, mine)
+    assert (failed.status, failed.errors.data[0].code) == ("failed", "input_lost")
+    batches = anthropic_client(stack).messages.batches
+    until(lambda: batches.retrieve(theirs.id).processing_status == "ended", 10)
+    assert batches.retrieve(theirs.id).request_counts.errored == 1
+    with pytest.raises(anthropic.AnthropicError):
+        batches.results(theirs.id)
+    # A volume that is not there comes back.
+    until(lambda: stack.events("batch left") != [], 5)
+    (tmp_path / "away").rename(place)
+    batching(stack)._rests.clear()
+    assert ended(stack, kept).status == "completed"
+
+
+def test_a_batch_that_cannot_be_read_can_be_cancelled(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_: str) -> Any:
+        raise OSError(errno.EIO, "broken")
+
+    monkeypatch.setattr(batching(stack)._directory, "open", broken)
+    made = begin(stack, lines({"a": chat("a")}))
+    until(lambda: stack.events("batch left") != [], 5)
+    openai_client(stack).batches.cancel(made.id)
+    batching(stack)._rests.clear()
+    assert ended(stack, made).status == "cancelled"
+    with pytest.raises(openai.BadRequestError):
+        openai_client(stack).batches.cancel(made.id)
