@@ -23,6 +23,8 @@ else:
 
 def relay_natively(exchange: Any, lane: object, pump: Any, gaps: Histogram, write: Any, cycle: Any) -> None:
     """From now on ordinary chunks of this stream pass by `pump` and `lane`, with the same result. Nothing changes if
-    the relay is not built or cannot relay this lane, or if the exchange has ended. The arguments are `Relay`'s."""
-    if BUILT and type(lane) is PassthroughLane and isinstance(exchange.source, asyncio.BufferedProtocol):
+    the relay is not built or cannot relay this lane, or if the exchange has ended or is watched, as the playground's
+    is. The arguments are `Relay`'s."""
+    source = getattr(exchange, "source", None)
+    if BUILT and type(lane) is PassthroughLane and isinstance(source, asyncio.BufferedProtocol):
         Relay(exchange, lane, pump, gaps, write, cycle)
