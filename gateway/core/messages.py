@@ -373,7 +373,7 @@ class Media(Operation, kw_only=True):
     n        how many images
     fields   the texts of an upload, but for the model and the stream, in the client's order
     form     the upload; None for a JSON body
-    audio_s  seconds of its sound, if the file says so
+    audio_s  seconds of its sound, by `upload.seconds_of`
     """
 
     work: Work

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from struct import unpack_from
 from typing import Protocol
 
 from msgspec import Struct
 
+_CODED_BYTES_S = 40_000
+"""320 kbit/s: the most of MP3, and above what speech has in other codecs."""
+_MOST_BYTES_S = 192_000 * 8 * 4
+"""Of samples: 192 kHz, 8 channels, 32 bits."""
+_SAMPLES = frozenset({1, 3, 6, 7, 0xFFFE})
+"""Formats of a WAVE file that are samples: PCM, floats, A-law, mu-law, and the extensible form of these."""
 Fetched = Callable[[bytes | None], None]
 """Takes bytes of a file; None if they cannot be had any more."""
 
@@ -77,16 +84,17 @@ class Body(Struct, frozen=True):
         return sum(len(piece) if isinstance(piece, bytes) else piece[1] for piece in self.pieces)
 
 
-def wave_seconds(file: File) -> float | None:
-    """How long a WAVE file lasts, by its header; None for any other file. The header is the client's own word."""
+def seconds_of(file: File) -> float:
+    """How long a file of sound lasts: a WAVE file of samples by those members of its header that make it longest, since
+    all are the client's word; any other file by its size."""
     head = file.head
-    at = 12
-    if head[:4] != b"RIFF" or head[8:12] != b"WAVE":
-        return None
-    while at + 8 <= len(head):
+    rate, at = _CODED_BYTES_S, 12
+    while head[:4] == b"RIFF" and head[8:12] == b"WAVE" and at + 24 <= len(head):
         size = int.from_bytes(head[at + 4 : at + 8], "little")
-        if head[at : at + 4] == b"fmt " and at + 20 <= len(head):
-            rate = int.from_bytes(head[at + 16 : at + 20], "little")
-            return file.size / rate if rate else None
+        if head[at : at + 4] == b"fmt ":
+            kind, channels, samples, stated, block, bits = unpack_from("<HHIIHH", head, at + 8)
+            if kind in _SAMPLES:
+                rate = min(stated, samples * block, samples * channels * -(-bits // 8), _MOST_BYTES_S) or rate
+            break
         at += 8 + size + size % 2
-    return None
+    return file.size / rate

@@ -497,7 +497,7 @@ def test_uploads_count_once() -> None:
 
 
 def test_seconds_of_sound_are_limited() -> None:
-    """Of a WAVE file before the request, of any other one by the worker's report: it says 3."""
+    """By the file before the request, then by the worker's report: it says 3."""
     limits = {"limits": [{"name": "sound", "kind": "audio_seconds", "limit": 10, "per_s": 3600, "scope": []}]}
     with scripted(text) as worker, gateway(worker, more=limits) as stack:
         assert send(stack, sound(wave(9))).status_code == 200  # 9 are reserved, 3 used
@@ -508,6 +508,20 @@ def test_seconds_of_sound_are_limited() -> None:
         assert "audio_seconds" in limited.json()["error"]["message"]
         assert stack.record()["limit"] == "sound"
         assert httpx.post(stack.url + DRAW, json=ASKED).status_code != 429, "pictures have no seconds"
+
+
+@pytest.mark.parametrize("format", ["text", "srt", "vtt", "json"])
+def test_seconds_that_no_worker_reports_are_limited_by_the_files_size(format: str) -> None:
+    def script(worker: Worker, asked: Asked, handler: BaseHTTPRequestHandler) -> None:
+        answer(handler, b'{"text":"x"}', "application/json") if format == "json" else answer(
+            handler, b"x", "text/plain"
+        )
+
+    limits = {"limits": [{"name": "sound", "kind": "audio_seconds", "limit": 10, "per_s": 3600, "scope": []}]}
+    with scripted(script) as worker, gateway(worker, more=limits) as stack:
+        mp3 = sound(b"ID3" + bytes(200_000), response_format=format)
+        assert [send(stack, mp3).status_code for _ in range(3)] == [200, 429, 429]  # 6 seconds each
+        assert [record["usage"]["audio_s"] for record in stack.records() if record["status"] == 200] == [5.0]
 
 
 # -- the bounds of what is held ---------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.core.errors import GatewayError, Kind
-from gateway.core.upload import File, Form, InMemory, wave_seconds
+from gateway.core.upload import File, Form, InMemory, seconds_of
 from gateway.wire import multipart
 from tests.app.media import wave
 
@@ -113,10 +113,22 @@ def test_names_of_files_are_cleaned(name: str, seen: str) -> None:
 @given(st.binary(max_size=60))
 def test_seconds_of_any_head(head: bytes) -> None:
     for begin in (b"", b"RIFF\0\0\0\0WAVE", b"RIFF\0\0\0\0WAVEfmt "):
-        seconds = wave_seconds(File("f", "f", "", 0, 1 << 30, begin + head))
-        assert seconds is None or seconds >= 0
+        seconds = seconds_of(File("f", "f", "", 0, 1 << 30, begin + head))
+        assert seconds >= (1 << 30) / (192_000 * 8 * 4)
 
 
 def test_seconds_of_a_wave_file() -> None:
     sound = wave(7)
-    assert wave_seconds(File("f", "f", "", 0, len(sound), sound[:512])) == pytest.approx(7, abs=0.01)
+    assert seconds_of(File("f", "f", "", 0, len(sound), sound[:512])) == pytest.approx(7, abs=0.01)
+
+
+@pytest.mark.parametrize("at", [22, 24, 28, 32, 34], ids=["channels", "samples", "bytes", "block", "bits"])
+def test_a_header_that_is_not_true_makes_no_sound_much_shorter(at: int) -> None:
+    sound = bytearray(wave(7))
+    for value in (b"\xff\xff", b"\0\0"):
+        sound[at : at + 2] = value
+        assert seconds_of(File("f", "f", "", 0, len(sound), bytes(sound[:512]))) > 5
+
+
+def test_seconds_of_any_other_file_are_those_of_its_size() -> None:
+    assert seconds_of(File("f", "a.mp3", "", 0, 400_000, b"ID3")) == 10

@@ -13,7 +13,7 @@ from gateway.core.fields import ExtrasPolicy, sort_extras, validate
 from gateway.core.http import JSON_TYPE, Request
 from gateway.core.messages import NOT_DONE, Extra, Media, Work
 from gateway.core.ports import Capabilities
-from gateway.core.upload import Form, wave_seconds
+from gateway.core.upload import Form, seconds_of
 from gateway.wire import multipart
 from gateway.wire.json import (
     bad_value,
@@ -133,7 +133,7 @@ def _of_form(request: Request, work: Work, known: frozenset[str], policy: Extras
         n=int(given.get("n") or 1) if work in ("edit", "vary") else 1,
         fields=fields,
         form=form,
-        audio_s=wave_seconds(form.files[0]) if work in ("transcribe", "translate") else None,
+        audio_s=seconds_of(form.files[0]) if work in ("transcribe", "translate") else None,
     )
 
 
