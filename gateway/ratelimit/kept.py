@@ -26,8 +26,8 @@ _decode = msgspec.msgpack.Decoder(Seen).decode
 
 
 class Kept:
-    """The file of this process in `folder`. on_change: called with the class of the error if it cannot be written, and
-    with "" once it can; once each time."""
+    """The file of this process in `folder`. on_change: called with the class of the error if the folder cannot be read,
+    or the file written, and with "" once it is written; once each time."""
 
     def __init__(self, folder: Path, on_change: Callable[[str], None]) -> None:
         self.folder = folder
@@ -40,26 +40,36 @@ class Kept:
         """The sums in all files; of one in several files the newest birth, and then the largest. A file that cannot be
         read is left out: a start must not fail for it."""
         found: Seen = {}
-        with contextlib.suppress(OSError):
+        files: list[tuple[float, Path]] = []
+        try:
             self._claim()
-            files = sorted(self.folder.glob("*.spent"), key=lambda file: file.stat().st_mtime, reverse=True)
-            for number, file in enumerate(files):
-                with contextlib.suppress(OSError, msgspec.DecodeError):
-                    if number >= _MOST_FILES:
-                        file.unlink()
-                        continue
-                    for key, seen in _decode(file.read_bytes()).items():
-                        found[key] = max(found.get(key, seen), seen)
+            with os.scandir(self.folder) as entries:
+                for entry in entries:
+                    with contextlib.suppress(OSError):  # another process may have removed it
+                        if entry.name.endswith(".spent"):
+                            files.append((entry.stat().st_mtime, Path(entry)))
+        except OSError as error:
+            self._fails(error)
+        for number, (_, file) in enumerate(sorted(files, reverse=True)):
+            with contextlib.suppress(OSError, msgspec.DecodeError):
+                if number >= _MOST_FILES:
+                    _remove(file)
+                    continue
+                for key, seen in _decode(file.read_bytes()).items():
+                    found[key] = max(found.get(key, seen), seen)
         return found
+
+    def _fails(self, error: OSError) -> None:
+        if not self._failing:
+            self._failing = True
+            self._on_change(type(error).__name__)
 
     async def write(self, seen: Mapping[bytes, tuple[int, int]]) -> bool:
         """Returns whether it is written."""
         try:
             await asyncio.to_thread(self._write, msgspec.msgpack.encode(seen))
         except OSError as error:
-            if not self._failing:
-                self._failing = True
-                self._on_change(type(error).__name__)
+            self._fails(error)
             return False
         if self._failing:
             self._failing = False
@@ -93,3 +103,11 @@ class Kept:
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
+
+
+def _remove(file: Path) -> None:
+    """Removes a file, and its lock unless a process holds that. Raises OSError."""
+    file.unlink()
+    with file.with_suffix(".lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.unlink(lock.name)

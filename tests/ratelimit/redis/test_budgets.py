@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from gateway.config import Limit
@@ -183,6 +185,28 @@ def kept(folder: Path, faults: list[str] | None = None) -> Kept:
 
 def written(folder: Path) -> list[Path]:
     return list(folder.glob("*.spent"))
+
+
+def test_old_files_go_with_their_locks_and_one_that_vanishes_hides_no_other(tmp_path: Path) -> None:
+    sums = {b"a": (1, 5)}
+    for number in range(120):
+        file = tmp_path / f"old-{number}.spent"
+        file.write_bytes(msgspec.msgpack.encode(sums))
+        file.with_suffix(".lock").touch()
+        os.utime(file, (number, number))
+    (tmp_path / "gone.spent").symlink_to(tmp_path / "nothing")
+    reader = kept(tmp_path)
+    assert reader.read() == sums
+    assert not (tmp_path / "old-19.spent").exists()
+    assert len(list(tmp_path.glob("*.lock"))) == 101  # the reader's own is one
+    reader.close()
+
+
+def test_a_folder_that_cannot_be_read_is_reported(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    faults: list[str] = []
+    assert kept(tmp_path / "file" / "sums", faults).read() == {}
+    assert faults == ["NotADirectoryError"]
 
 
 async def test_what_is_kept_in_a_folder_outlives_redis_and_all_gateways(
