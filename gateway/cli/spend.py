@@ -7,7 +7,8 @@ import asyncio
 import contextlib
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import chain
 
 import msgspec
 
@@ -28,8 +29,10 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config", metavar="FILE", help=FILE_HELP)
     parser.add_argument("--by", default="team,model", help=f"some of {', '.join(DIMENSIONS)} (default: team,model)")
     parser.add_argument("--month", metavar="YYYY-MM", help="the month (default: this one until today)")
-    rebuild = "print no report, but raise the sums to those of a log's records; - for standard input (default: none)"
-    parser.add_argument("--rebuild", metavar="FILE", help=rebuild)
+    rebuild = (
+        "print no report, but raise the sums to those of the records in all logs; - is standard input (default: none)"
+    )
+    parser.add_argument("--rebuild", metavar="FILE", nargs="+", help=rebuild)
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--csv", action="store_true", help="print CSV")
     form.add_argument("--json", action="store_true", help="print JSON, as /spend.json has it")
@@ -65,11 +68,11 @@ def _ledger(config: Config) -> Ledger:
     return Ledger(config.redis.namespace, zone, lambda: connect(config.redis), end_users=named)
 
 
-def _rebuild(config: Config, file: str) -> int:
+def _rebuild(config: Config, logs: Sequence[str]) -> int:
     async def rebuild() -> int:
         ledger = _ledger(config)
         try:
-            return await ledger.rebuild(_records(file))
+            return await ledger.rebuild(chain.from_iterable(map(_records, logs)))
         finally:
             await ledger.close()
 

@@ -135,9 +135,12 @@ def test_sums_that_are_lost_are_rebuilt_from_the_log(
     models = {"m": {"backend": "vllm", **config["models"]["m"], "workers": ["http://127.0.0.1:9"]}}
     file, log = tmp_path / "gateway.yaml", tmp_path / "log"
     file.write_text(yaml.safe_dump({"models": models, "redis": config["redis"], "spend": config["spend"]}))
-    log.write_bytes(busy.output.getvalue() + b'not JSON\n{"event": "request", "id": 5}\n{"time": 1')
+    lines = busy.output.getvalue().splitlines(keepends=True)
+    more = tmp_path / "more"
+    more.write_bytes(b"".join(lines[::2]))
+    log.write_bytes(b"".join(lines[1::2]) + b'not JSON\n{"event": "request", "id": 5}\n{"time": 1')
     for _ in range(2):  # a second time changes nothing
-        assert main(["spend", "--config", str(file), "--rebuild", str(log)]) == 0
+        assert main(["spend", "--config", str(file), "--rebuild", str(log), str(more)]) == 0
         assert capsys.readouterr().out == f"{len(served) + 1} records that a worker was picked for\n"
         assert report(busy)["total"] == worth([*served, busy.record()])
     assert len(report(busy, "?by=day,key,team,model")["rows"]) == len(rows)
