@@ -175,14 +175,15 @@ def test_what_the_api_refuses_is_said_and_changes_nothing(browser: Browser, stac
 def test_many_keys_come_in_pages(browser: Browser, stack: Stack) -> None:
     headers = {"authorization": f"Bearer {ROOT}"}
     with httpx.Client(base_url=stack.admin_url + "/admin/v1", headers=headers) as api:
-        for number in range(60):
-            assert api.post("/keys", json={"name": f"p{number:02}", "team": "red"}).status_code == 201
+        for number in range(210):
+            assert api.post("/keys", json={"name": f"p{number:03}", "team": "red"}).status_code == 201
     unlocked(browser, stack, RED)
     browser.until("document.querySelectorAll('#keys-table tbody tr').length === 50")
-    browser.click("#keys-more")
-    browser.until("document.querySelectorAll('#keys-table tbody tr').length === 60")
+    for shown in (100, 150, 200, 210):
+        browser.click("#keys-more")
+        browser.until(f"document.querySelectorAll('#keys-table tbody tr').length === {shown}")
     assert browser.run("document.querySelector('#keys-more').hidden")
-    assert names(browser, "keys-table")[-1] == "p59"
+    assert names(browser, "keys-table")[-1] == "p209"
 
 
 def test_an_admins_key_is_asked_for_and_kept_nowhere(browser: Browser, stack: Stack) -> None:

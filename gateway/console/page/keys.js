@@ -99,7 +99,7 @@ export class Keys {
       button.textContent = "Open";
       button.onclick = () => this.show(key);
       return [key.name, key.team ?? "–", key.models?.join(", ") ?? "all", key.limits?.budget ?? "–", state(key), key.changed.slice(0, 10), key.changed_by, button];
-    }));
+    }), 0, Infinity); // those that were asked for by pages
     at("keys-none").textContent = this.keys.length ? "" : "No key is here.";
     at("keys-more").hidden = !this.next;
   }

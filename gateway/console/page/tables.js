@@ -3,10 +3,11 @@
 const ROWS = 200;
 
 // lines of cells, each a value, [value, style, title], {share: 0..1} for a bar, or an element; a cell also has the style
-// of its column's head. Without lines the table is hidden. others: how many lines are left out already.
-export function rows(id, lines, others = 0) {
+// of its column's head. Without lines the table is hidden. others: how many lines are left out already. most: lines that
+// are shown.
+export function rows(id, lines, others = 0, most = ROWS) {
   const table = document.getElementById(id), heads = [...table.tHead.rows[0].cells];
-  const shown = lines.slice(0, ROWS).map((cells) => {
+  const shown = lines.slice(0, most).map((cells) => {
     const row = document.createElement("tr");
     cells.forEach((cell, column) => {
       const made = row.insertCell();
@@ -29,7 +30,7 @@ export function rows(id, lines, others = 0) {
     });
     return row;
   });
-  const left = Math.max(lines.length - ROWS, 0) + others;
+  const left = Math.max(lines.length - most, 0) + others;
   if (left) {
     const row = document.createElement("tr");
     row.insertCell().textContent = `and ${left} more`;
