@@ -11,7 +11,7 @@ from msgspec import Struct
 _CODED_BYTES_S = 40_000
 """320 kbit/s: the most of MP3, and above what speech has in other codecs."""
 _MOST_BYTES_S = 192_000 * 8 * 4
-"""Of samples: 192 kHz, 8 channels, 32 bits."""
+"""Samples have no more: 192 kHz, 8 channels, 32 bits."""
 _SAMPLES = frozenset({1, 3, 6, 7, 0xFFFE})
 """Formats of a WAVE file that are samples: PCM, floats, A-law, mu-law, and the extensible form of these."""
 Fetched = Callable[[bytes | None], None]
