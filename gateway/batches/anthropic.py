@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 
 from gateway.batches.api_call import Answer, ApiCall
 from gateway.batches.disk import Directory
-from gateway.batches.files import page
+from gateway.batches.files import Uploads, page
 from gateway.batches.lines import FORMS, one_line
 from gateway.batches.openai import add, find
 from gateway.batches.splitting import Splitter
@@ -40,10 +40,18 @@ _WRITE = 1 << 18
 class MessageBatches:
     """came: called when there is a new batch."""
 
-    def __init__(self, options: Batches, store: BatchStore, directory: Directory, came: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        options: Batches,
+        store: BatchStore,
+        directory: Directory,
+        uploads: Uploads,
+        came: Callable[[], None],
+    ) -> None:
         self._options = options
         self._store = store
         self._directory = directory
+        self._uploads = uploads
         self._came = came
 
     @property
@@ -58,17 +66,22 @@ class MessageBatches:
         }
 
     async def create(self, call: ApiCall) -> None:
-        principal, directory, store = call.principal, self._directory, self._store
+        with self._uploads.one(call.principal.tenant):
+            await self._create(call)
+
+    async def _create(self, call: ApiCall) -> None:
+        principal, directory, store, options = call.principal, self._directory, self._store, self._options
         _, held = await store.room(principal.tenant)
-        if held >= self._options.max_tenant_bytes:
+        if held >= options.max_tenant_bytes:
             raise Full("bytes")
+        await store.check_batches("anthropic", principal.tenant, options)
         id_ = new_id("msgbatch_")
         input_ = f"{id_}.input"
         file = await asyncio.to_thread(directory.begin, input_)
         kept = False
         try:
             total = await self._receive(call, file)
-            await asyncio.to_thread(directory.keep, input_, file)
+            size = await asyncio.to_thread(directory.keep, input_, file)
             kept = True
         finally:
             if not kept:
@@ -86,10 +99,11 @@ class MessageBatches:
             window="24h",
             created=now,
             ends=now + _WINDOW_S,
+            bytes=size,
         )
         state = State(total=total)
         state.reach("in_progress")
-        await add(store, directory, spec, state, self._options.max_batches, self._came)
+        await add(store, directory, spec, state, options, self._came)
         await call.respond(shown(Seen(spec, state, None)))
 
     async def _receive(self, call: ApiCall, file: BinaryIO) -> int:

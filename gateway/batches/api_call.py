@@ -27,6 +27,7 @@ _encode = msgspec.json.Encoder().encode
 _FULL = {
     "files": ("too_many_files", "there are as many files as you may have: delete some"),
     "bytes": ("too_many_bytes", "your files have as many bytes as they may have: delete some"),
+    "kept": ("too_many_kept_batches", "there are as many batches as are kept for you, with those that have ended"),
     "batches": ("too_many_batches", "as many batches as you may have at once have not ended"),
 }
 _ID = re.compile(r"(file-|batch_|msgbatch_)[0-9a-f]{28}\Z")
@@ -55,6 +56,8 @@ class ApiCall(RequestHandler):
             raise GatewayError(Kind.FORBIDDEN, message, code="signature_not_allowed")
         await become_task()
         self.principal = self.call.principal = self._authenticate(pending)
+        for stage in self.runtime.stages.large:
+            await stage(self.call)
         try:
             await self._answers[self.request.route](self)
         except Full as full:

@@ -6,9 +6,10 @@ Source: OpenAI's reference of `/v1/files`; openai-python 3.54 as a recorded clie
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, BinaryIO
 
 from gateway.batches.api_call import Answer, ApiCall
@@ -36,12 +37,29 @@ _PAGE = 100
 _MOST_LIST = 10_000
 
 
+class Uploads(Counter[str]):
+    """Tenant -> its bodies that are not whole yet, files and batches."""
+
+    @contextlib.contextmanager
+    def one(self, owner: str) -> Iterator[None]:
+        """Raises Busy if there are too many."""
+        if self[owner] >= _AT_ONCE:
+            raise Busy(f"no more than {_AT_ONCE} uploads may be under way at once", "too_many_uploads", 1.0)
+        self[owner] += 1
+        try:
+            yield
+        finally:
+            self[owner] -= 1
+            if not self[owner]:
+                del self[owner]
+
+
 class Files:
-    def __init__(self, options: Batches, store: BatchStore, directory: Directory) -> None:
+    def __init__(self, options: Batches, store: BatchStore, directory: Directory, uploads: Uploads) -> None:
         self._options = options
         self._store = store
         self._directory = directory
-        self._uploads: Counter[str] = Counter()
+        self._uploads = uploads
 
     @property
     def answers(self) -> Mapping[str, Answer]:
@@ -55,16 +73,9 @@ class Files:
 
     async def upload(self, call: ApiCall) -> None:
         owner = call.principal.tenant
-        if self._uploads[owner] >= _AT_ONCE:
-            raise Busy(f"no more than {_AT_ONCE} uploads may be under way at once", "too_many_uploads", 1.0)
-        await self._check_room(owner)
-        self._uploads[owner] += 1
-        try:
+        with self._uploads.one(owner):
+            await self._check_room(owner)
             await self._upload(call, owner)
-        finally:
-            self._uploads[owner] -= 1
-            if not self._uploads[owner]:
-                del self._uploads[owner]
 
     async def _check_room(self, owner: str) -> None:
         """Refuses a body before it comes, if the file cannot be kept in the end."""

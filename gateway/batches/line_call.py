@@ -23,6 +23,9 @@ Outcome = Literal["answered", "again", "failed", "yielded"]
 """A reply that is the line's result; the line must be sent again, later; it may be sent again a few times, since a
 worker has failed it; it gave its place back."""
 
+_GUARD_AWAY = "guard_unavailable"
+_GUARD_S = 5.0
+"""A guard of the reply is asked after the worker: its line costs each time."""
 _LATER = (Kind.OVERLOADED, Kind.NO_WORKER, Kind.DRAINING)
 
 
@@ -106,12 +109,15 @@ class LineCall(RequestHandler):
             return "yielded", 0, b""
         if error.kind in _LATER or (error.kind is Kind.LIMITED and error.retry_after is not None):
             return "again", 0, b""
+        if error.code == _GUARD_AWAY:
+            return "again", 0, b""
         outcome: Outcome = "failed" if error.blame is Blame.WORKER and error.retryable else "answered"
         return outcome, exchange.status, bytes(exchange.reply)
 
     @property
     def retry_after(self) -> float:
-        return (self._error.retry_after if self._error is not None else None) or 1.0
+        error = self._error
+        return (error and error.retry_after) or (_GUARD_S if error is not None and error.code == _GUARD_AWAY else 1.0)
 
     def give_back(self) -> None:
         self.yielded = True

@@ -91,12 +91,13 @@ class OpenAIBatches:
             created=now,
             ends=now + window_s,
             metadata=asked.metadata,
+            bytes=file.bytes,
         )
         state = State()
         state.reach("validating")
         # Its own name for the file: deleting that takes nothing from the batch.
         await asyncio.to_thread(self._directory.link, file.id, f"{id_}.input")
-        await add(self._store, self._directory, spec, state, self._options.max_batches, self._came)
+        await add(self._store, self._directory, spec, state, self._options, self._came)
         await call.respond(shown(Seen(spec, state, None)))
 
     async def list(self, call: ApiCall) -> None:
@@ -118,14 +119,14 @@ class OpenAIBatches:
 
 
 async def add(
-    store: BatchStore, directory: Directory, spec: Spec, state: State, most: int, came: Callable[[], None]
+    store: BatchStore, directory: Directory, spec: Spec, state: State, options: Batches, came: Callable[[], None]
 ) -> None:
     """Adds a batch whose lines are in the folder, to the end even if its client leaves. Raises Full and GatewayError.
     Redis may have the batch although it did not answer: its lines stay then, until the sweep."""
 
     async def add() -> None:
         try:
-            await store.add_batch(spec, state, most)
+            await store.add_batch(spec, state, options)
         except Full:
             await asyncio.to_thread(directory.remove, (f"{spec.id}.input",))
             raise

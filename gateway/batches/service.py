@@ -64,11 +64,12 @@ class Batching:
         self._shared = Shared(options, store, directory, places, deployed, count, log)
         self._came = asyncio.Event()
         came = self._came.set
-        kept = files.Files(options, store, directory)
+        uploads = files.Uploads()
+        kept = files.Files(options, store, directory, uploads)
         batches = openai.OpenAIBatches(options, store, directory, self._offers, came)
         self._answers: Mapping[str, Mapping[str, Answer]] = {
             "openai": {**kept.answers, **batches.answers},
-            "anthropic": anthropic.MessageBatches(options, store, directory, came).answers,
+            "anthropic": anthropic.MessageBatches(options, store, directory, uploads, came).answers,
         }
         self._tasks: list[asyncio.Task[None]] = []
         self._runs: dict[str, tuple[BatchRun, asyncio.Task[None]]] = {}

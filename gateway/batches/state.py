@@ -5,7 +5,8 @@
                                         end was asked for; `lease`, the number of the last lease
     {NAMESPACE-batches}:KIND:TENANT     a tenant's files, or its batches of one API: a sorted set of ids by name. An id
                                         begins with its time, so that they are in order
-    {NAMESPACE-batches}:bytes           a hash: tenant -> bytes of its files
+    {NAMESPACE-batches}:bytes           a hash: tenant -> bytes of its files, and of the requests of batches
+                                        that have not ended
     {NAMESPACE-batches}:open            the batches that have not ended: `ID TENANT`, by the time of their creation
     {NAMESPACE-batches}:ends            when files and batches are forgotten: `file ID` or `batch ID`
     {NAMESPACE-batches}:holder:ID       the gateway that runs the batch, for as long as it says so
@@ -26,6 +27,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 from msgspec import Struct
 
+from gateway.config import Batches
 from gateway.core.errors import GatewayError, Kind
 
 _TIMEOUT_S = 2.0
@@ -42,9 +44,9 @@ if most ~= '' then
   local held = tonumber(redis.call('HGET', bytes, tenant) or '0')
   if held + tonumber(size) > tonumber(most_bytes) then return 'bytes' end
 end
+if redis.call('EXISTS', file) == 0 then redis.call('HINCRBY', bytes, tenant, size) end
 redis.call('SET', file, text)
 redis.call('ZADD', list, 0, id)
-redis.call('HINCRBY', bytes, tenant, size)
 redis.call('ZADD', ends, until_, 'file ' .. id)
 return 'added'
 """
@@ -57,19 +59,25 @@ if redis.call('DEL', file) == 0 then return 0 end
 if redis.call('HINCRBY', bytes, tenant, -tonumber(size)) <= 0 then redis.call('HDEL', bytes, tenant) end
 return 1
 """
-_ADD_BATCH = """
-local batch, list, open = unpack(KEYS)
-local spec, state, id, tenant, created, most = unpack(ARGV)
+_CHECK_BATCHES = """
+local list, open, bytes, batch = unpack(KEYS)
+local tenant, most, kept, spec, state, id, created, size = unpack(ARGV)
 local running = 0
 for _, one in ipairs(redis.call('ZRANGE', open, 0, -1)) do
   if string.sub(one, -string.len(tenant)) == tenant then running = running + 1 end
 end
 if running >= tonumber(most) then return 'batches' end
+if redis.call('ZCARD', list) >= tonumber(kept) then return 'kept' end
+"""
+_ADD_BATCH = (
+    _CHECK_BATCHES
+    + """
 redis.call('HSET', batch, 'spec', spec, 'state', state)
 redis.call('ZADD', list, 0, id)
 redis.call('ZADD', open, created, id .. ' ' .. tenant)
-return 'added'
+redis.call('HINCRBY', bytes, tenant, size)
 """
+)
 _TAKE = """
 local batch, holder = unpack(KEYS)
 if redis.call('EXISTS', batch) == 0 then return false end
@@ -78,12 +86,14 @@ local lease = redis.call('HINCRBY', batch, 'lease', 1)
 return {lease, redis.call('HGET', batch, 'spec'), redis.call('HGET', batch, 'state')}
 """
 _WRITE = """
-local batch, holder, open, ends = unpack(KEYS)
-local mine, ms, state, ended, id, tenant, until_ = unpack(ARGV)
+local batch, holder, open, ends, bytes = unpack(KEYS)
+local mine, ms, state, ended, id, tenant, until_, size = unpack(ARGV)
 if redis.call('GET', holder) ~= mine then return false end
 redis.call('HSET', batch, 'state', state)
 if ended == '1' then
-  redis.call('ZREM', open, id .. ' ' .. tenant)
+  if redis.call('ZREM', open, id .. ' ' .. tenant) == 1 then
+    if redis.call('HINCRBY', bytes, tenant, -tonumber(size)) <= 0 then redis.call('HDEL', bytes, tenant) end
+  end
   redis.call('ZADD', ends, until_, 'batch ' .. id)
   redis.call('DEL', holder)
 else
@@ -119,6 +129,7 @@ class Spec(Struct, omit_defaults=True):
     input     the file with its lines
     ends      Unix seconds: it expires then
     total     its lines, if they were counted when it came
+    bytes     of its lines
     """
 
     id: str
@@ -134,6 +145,7 @@ class Spec(Struct, omit_defaults=True):
     ends: float
     metadata: dict[str, str] | None = None
     total: int = 0
+    bytes: int = 0
 
 
 class Fault(Struct, omit_defaults=True):
@@ -195,7 +207,7 @@ class Lost(Exception):
 
 
 class Full(Exception):
-    """A tenant has as much as it may. what: files | bytes | batches."""
+    """A tenant has as much as it may. what: files | bytes | batches | kept."""
 
     def __init__(self, what: str) -> None:
         super().__init__(what)
@@ -308,14 +320,24 @@ class BatchStore:
 
     # -- batches ----------------------------------------------------------------------------------------------------
 
-    async def add_batch(self, spec: Spec, state: State, most: int) -> None:
-        """most: how many its owner may have that have not ended. Raises Full."""
+    async def check_batches(self, kind: KindOfBatch, owner: str, options: Batches) -> None:
+        """Raises Full if the owner may have no further batch."""
+        await self._bounded(_CHECK_BATCHES, kind, owner, options)
+
+    async def add_batch(self, spec: Spec, state: State, options: Batches) -> None:
+        """Raises Full."""
+        words = (_encode(spec), _encode(state), spec.id, spec.created, spec.bytes)
+        await self._bounded(_ADD_BATCH, spec.kind, spec.owner, options, spec.id, words)
+
+    async def _bounded(
+        self, script: str, kind: KindOfBatch, owner: str, options: Batches, id_: str = "", words: Sequence[Any] = ()
+    ) -> None:
         base = self._base
-        keys = (base + "batch:" + spec.id, self._list(spec.kind, spec.owner), base + "open")
-        words = (_encode(spec), _encode(state), spec.id, tenant_of(spec.owner), spec.created, most)
+        keys = (self._list(kind, owner), base + "open", base + "bytes", base + "batch:" + id_)
+        bounds = (tenant_of(owner), options.max_batches, options.max_files)
         async with self._asked() as client:
-            answer = await client.eval(_ADD_BATCH, 3, *keys, *words)
-            if answer != b"added":
+            answer = await client.eval(script, 4, *keys, *bounds, *words)
+            if answer is not None:
                 raise Full(answer.decode())
 
     async def batch(self, id_: str) -> Seen | None:
@@ -366,11 +388,11 @@ class BatchStore:
         """Writes the state and renews the lease; with `keep_until`, the batch has ended, and is forgotten then.
         Returns whether its end was asked for. Raises Lost."""
         base, spec = self._base, held.spec
-        keys = (base + "batch:" + spec.id, base + "holder:" + spec.id, base + "open", base + "ends")
+        keys = (base + "batch:" + spec.id, base + "holder:" + spec.id, base + "open", base + "ends", base + "bytes")
         ended = "0" if keep_until is None else "1"
         words = (held.secret, round(lease_s * 1000), _encode(held.state), ended, spec.id, tenant_of(spec.owner))
         async with self._asked() as client:
-            answer = await client.eval(_WRITE, 4, *keys, *words, keep_until or 0)
+            answer = await client.eval(_WRITE, 5, *keys, *words, keep_until or 0, spec.bytes)
             if answer is None:
                 raise Lost
             return bool(answer)

@@ -23,9 +23,10 @@ class Batches(Section):
     max_lines: Whole = Field(default=50000, ge=1, le=1000000)
     """Most requests in one batch."""
     max_files: Whole = Field(default=1000, ge=1, le=1000000)
-    """Most files that one tenant (a team, or a key without a team) may have."""
+    """Most files, and batches of each API, ended or not, that one tenant (a team, or a key without a team) may have."""
     max_tenant_bytes: Bytes = Field(default=10737418240, ge=1024, le=1 << 50)
-    """Most bytes that one tenant's files may have together; results count, and are never refused."""
+    """Most bytes of one tenant's files, and of requests of batches that have not ended; results count, and are never
+    refused."""
     max_batches: Whole = Field(default=20, ge=1, le=10000)
     """Most batches of one tenant that have not ended."""
     max_in_flight: Whole = Field(default=256, ge=1, le=100000)

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import os
+import socket
 import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +18,7 @@ import httpx
 import openai
 import pytest
 
+from gateway.batches.state import StoredFile, tenant_of
 from gateway.core.errors import GatewayError, Kind
 from tests.batches.conftest import ALICE, anthropic_client, openai_client, sections
 from tests.batches.test_anthropic_batches import params
@@ -21,6 +26,7 @@ from tests.batches.test_files import on_disk
 from tests.batches.test_openai_batches import CHAT, begin, chat, ended, lines, results, upload
 from tests.harness import Stack, until
 from tests.redis.server import Server
+from tests.standins.guard import ALLOW, guard
 
 ID = "0" * 26 + "ab"
 ONE = {"requests": [{"custom_id": "a", "params": params("x")}]}
@@ -175,3 +181,127 @@ def test_a_batch_that_cannot_be_read_can_be_cancelled(stack: Stack, monkeypatch:
     assert ended(stack, made).status == "cancelled"
     with pytest.raises(openai.BadRequestError):
         openai_client(stack).batches.cancel(made.id)
+
+
+@contextlib.contextmanager
+def half(stack: Stack, count: int) -> Iterator[None]:
+    """So many bodies of batches under way, until the block ends."""
+    address = ("127.0.0.1", httpx.URL(stack.url).port or 0)
+    head = (
+        f"POST /anthropic/v1/messages/batches HTTP/1.1\r\nhost: a\r\nx-api-key: {ALICE}\r\ncontent-length: 999\r\n\r\n"
+    )
+    with contextlib.ExitStack() as opened:
+        for _ in range(count):
+            opened.enter_context(socket.create_connection(address)).sendall(head.encode() + b'{"requests": [')
+        yield
+
+
+@pytest.mark.parametrize("dialect", ["openai", "anthropic"])
+def test_bodies_of_files_and_batches_are_few_at_once(stack: Stack, dialect: str, tmp_path: Path) -> None:
+    with half(stack, 4):
+        until(lambda: len([one for one in on_disk(tmp_path) if one.endswith(".part")]) == 4, 5)
+        if dialect == "openai":
+            with pytest.raises(openai.RateLimitError) as many:
+                upload(stack, b"{}")
+            assert many.value.code == "too_many_uploads"
+        else:
+            assert post(stack, dialect).status_code == 429
+    until(lambda: on_disk(tmp_path) == [], 5)
+    upload(stack, b"{}")
+
+
+def test_uploads_count_before_redis_is_asked(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = batching(stack)._store
+    room = store.room
+
+    async def slow(owner: str) -> Any:
+        await asyncio.sleep(1)
+        return await room(owner)
+
+    monkeypatch.setattr(store, "room", slow)
+
+    def ask(_: int) -> str:
+        try:
+            return upload(stack, b"{}")[:5]
+        except openai.RateLimitError as refused:
+            return str(refused.code)
+
+    with ThreadPoolExecutor(6) as threads:
+        assert sorted(threads.map(ask, range(6))) == ["file-"] * 4 + ["too_many_uploads"] * 2
+
+
+def held(server: Server) -> int:
+    return sum(int(one) for one in server.command("HVALS", "{dragoman-batches}:bytes"))
+
+
+@pytest.mark.parametrize("dialect", ["openai", "anthropic"])
+def test_requests_of_a_batch_count_until_it_ends(stack: Stack, server: Server, tmp_path: Path, dialect: str) -> None:
+    stack.sim.fault("stall", path=CHAT)
+    identity = post(stack, dialect).json()["id"]
+    for file in openai_client(stack).files.list():
+        openai_client(stack).files.delete(file.id)
+    (kept,) = (tmp_path / "files").rglob("*.input")
+    assert held(server) == kept.stat().st_size
+    if dialect == "openai":
+        openai_client(stack).batches.cancel(identity)
+    else:
+        anthropic_client(stack).messages.batches.cancel(identity)
+    until(lambda: not [one for one in on_disk(tmp_path) if not one.startswith("file-")], 10)
+    left = [one for one in (tmp_path / "files").rglob("*") if one.is_file()]
+    assert held(server) == sum(one.stat().st_size for one in left) > 0  # the results
+
+
+def test_a_result_that_is_described_twice_counts_once(stack: Stack, server: Server) -> None:
+    described = StoredFile(f"file-{ID}", "team blue", "a", "batch_output", 5, time.time(), time.time() + 99)
+    for _ in range(2):
+        stack.run(batching(stack)._store.add_file(described, None))
+    assert held(server) == 5
+
+
+@pytest.mark.parametrize("dialect", ["openai", "anthropic"])
+def test_batches_that_have_ended_are_bounded(server: Server, tmp_path: Path, dialect: str) -> None:
+    server.command("FLUSHALL")
+    with Stack(({},), sections(server, tmp_path / "files", max_files=9)) as stack:
+        owner = tenant_of("team blue")
+        for n in range(9):
+            server.command("ZADD", f"{{dragoman-batches}}:{dialect}:{owner}", 0, f"x{n}")
+        answer = post(stack, dialect)
+        assert answer.status_code == 429
+        assert "as are kept" in answer.json()["error"]["message"]
+
+
+def test_a_batch_too_many_is_refused_before_its_body(server: Server, tmp_path: Path) -> None:
+    server.command("FLUSHALL")
+    with Stack(({},), sections(server, tmp_path / "files", max_batches=1)) as stack:
+        stack.sim.fault("stall", path="/v1/chat/completions")
+        assert post(stack, "anthropic").status_code == 200
+        address = ("127.0.0.1", httpx.URL(stack.url).port or 0)
+        head = f"POST /v1/messages/batches HTTP/1.1\r\nhost: a\r\nx-api-key: {ALICE}\r\ncontent-length: 999\r\n\r\n"
+        with socket.create_connection(address, timeout=5) as opened:
+            opened.sendall(head.encode())
+            assert opened.recv(100).startswith(b"HTTP/1.1 429 ")
+
+
+def test_limits_count_calls_of_files(server: Server, tmp_path: Path) -> None:
+    server.command("FLUSHALL")
+    config = sections(server, tmp_path)
+    config["limits"] = [{"name": "few", "kind": "requests", "limit": 3, "per_s": 3600, "scope": ["key"]}]
+    with Stack(({},), config) as stack:
+        for _ in range(3):
+            openai_client(stack).files.list()
+        with pytest.raises(openai.RateLimitError):
+            openai_client(stack).files.list()
+
+
+def test_lines_wait_for_a_guard_that_is_away(server: Server, tmp_path: Path) -> None:
+    server.command("FLUSHALL")
+    with guard() as service:
+        config = sections(server, tmp_path)
+        config["guards"] = {"g": {"url": service.url}}
+        service.decide = lambda _: (503, b"")
+        with Stack(({},), config) as stack:
+            made = begin(stack, lines({"a": chat("a")}))
+            until(lambda: len(service.asked) > 0, 5)
+            service.decide = lambda _: ALLOW
+            assert ended(stack, made).request_counts.completed == 1
+            assert stack.sim.ledger.completed == 1

@@ -134,7 +134,7 @@ def test_a_batch_expires(server: Server, tmp_path: Path) -> None:
 def test_a_limit_makes_lines_wait(server: Server, tmp_path: Path) -> None:
     server.command("FLUSHALL")
     config = sections(server, tmp_path)
-    config["limits"] = [{"name": "few", "kind": "requests", "limit": 5, "per_s": 1, "scope": ["key"]}]
+    config["limits"] = [{"name": "few", "kind": "requests", "limit": 5, "per_s": 1, "scope": ["key", "model"]}]
     with Stack(({},), config) as stack:
         done = ended(stack, begin(stack, lines({f"c{n}": chat(f"say {n}") for n in range(12)})))
         assert (done.status, done.request_counts.completed) == ("completed", 12)

@@ -16,7 +16,7 @@ LINES = {
     "gateway/app": 1628,
     "gateway/auth": 1320,
     "gateway/backends": 1900,
-    "gateway/batches": 2540,
+    "gateway/batches": 2570,
     "gateway/cli": 1900,
     "gateway/config": 3804,
     "gateway/console": 1400,
