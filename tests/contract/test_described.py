@@ -97,6 +97,7 @@ DIFFERENCES: Mapping[tuple[str, str], str] = {
     ("azure_openai", r"choices\.N\.finish_reason: .* \(NoneType\)"): _LIKE_OPENAI,
     ("responses", r"response\.error\.code: .*"): _CODES,
     ("responses", r"response\.tools\.N\..*"): _ECHOED,
+    ("responses", r"tool_choice\..*"): _ECHOED,
     ("tgi", r"choices\.N\.delta\.(role|tool_calls\.N\.(id|type)): Field required .*"): _CHUNKS,
     (
         "tgi",
@@ -111,6 +112,7 @@ DECLARED: Mapping[str, str] = {
     r"Property 'refusal' is missing in type .* required in type 'Logprobs'": "vLLM's chunks are passed on as they came",
     r"Type '\"upstream_truncated\"' is not assignable": _CODES,
     r"Type '\{ type: \"namespace\"": _ECHOED,
+    r"Type '\"web_search\"' is not assignable": _ECHOED,
 }
 """What the compiler says of OpenAI's declarations for Node -> why it is so."""
 _KNOWN_ONLY = "may only specify known properties"
