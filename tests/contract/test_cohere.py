@@ -103,6 +103,7 @@ def test_a_worker_that_breaks_off(client: Any) -> None:
         deque((kept(events, event) for event in stream), maxlen=0)
     assert (events[-1].type, events[-1].delta.finish_reason) == ("message-end", "ERROR")
     assert "closed the connection" in events[-1].delta.error
+    assert events[-1].delta.code == "upstream_truncated"
 
 
 def test_errors_have_their_classes(client: Any) -> None:

@@ -20,18 +20,19 @@ from gateway.core.lifecycle import Detokenized, Reply, TokenCount, Tokens, Whole
 from gateway.core.messages import AnsweredFromStore, Chat, Complete, Embed, ListModels, Media, Question, Score
 from gateway.core.ports import Capabilities
 from gateway.fleet.discovery import FoundWorker, able
-from gateway.translation.ability import refuse_beyond
+from gateway.translation.ability import refuse_beyond, write_possible
 from gateway.translation.whole import ask
 from tests.e2e.conftest import command
 from tests.fidelity import matrix
 
 BACKEND = LlamaCpp()
 # Wanted of the model or its chat template, which cannot: the engine says so, and the gateway refuses.
-TEMPLATE = {"tools", "tool_choice", "parallel_tool_calls", "reasoning_effort", "think", "images", "toolConfig"}
+TEMPLATE = {"tools", "tool_choice", "parallel_tool_calls", "strict_tools", "toolConfig"}
+TEMPLATE |= {"reasoning_effort", "think", "images"}
 
 
 class Engine:
-    """The real engine, asked as the backend writes. can is what it says of itself."""
+    """The real engine, asked as the gateway writes. can is what it says of itself."""
 
     def __init__(self, client: httpx.Client) -> None:
         self.client = client
@@ -41,7 +42,7 @@ class Engine:
 
     def ask(self, op: Any, **more: Any) -> Response:
         """Its answer to `op` and `more` members, of a few tokens where `op` does not say how many."""
-        request = BACKEND.write(op, self.can)
+        request = write_possible(BACKEND, op, self.can)
         body = {"max_tokens": 1, "n_predict": 1, **json.loads(request.body), **more}
         body["n_predict" if request.path != "/completion" else "max_tokens"] = None
         if body["n_predict"] == -1:

@@ -20,6 +20,7 @@ from gateway.dialects._shared.streams import WholeCallWriter
 from gateway.dialects.cohere.requests import asked
 from gateway.wire import sse
 from gateway.wire.json import encode, encode_line
+from gateway.wire.openai.replies import refusals
 from gateway.wire.openai.replies.writing import join_logprobs, write_calls
 
 _LINES: Headers = [(b"content-type", b"application/stream+json"), *sse.HEADERS[1:]]
@@ -199,7 +200,8 @@ class StreamWriter(WholeCallWriter):
 
     def failed(self, error: GatewayError) -> bytes:
         reason = "TIMEOUT" if error.kind is Kind.TIMEOUT else "ERROR"
-        return self._close() + self._end(error=error.message, finish_reason=reason)
+        code = error.code or refusals.ERRORS[error.kind][2]
+        return self._close() + self._end(error=error.message, code=code, finish_reason=reason)
 
     def _end(self, **said: str) -> bytes:
         return self._event("message-end", id=self._facts.id, delta={**said, "usage": write_usage(self.usage)})
