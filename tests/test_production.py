@@ -51,7 +51,7 @@ def events() -> Iterator[str]:
     for path in (ROOT / "gateway").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             name = getattr(node.func, "attr", getattr(node.func, "id", "")) if isinstance(node, ast.Call) else ""
-            if name not in ("event", "rationed", "trace", "_trace", "_log", "_announce", "_on_event"):
+            if name not in ("event", "rationed", "trace", "_trace", "log", "_log", "_announce", "_on_event"):
                 continue
             assert isinstance(node, ast.Call)
             for argument in node.args[:2]:
