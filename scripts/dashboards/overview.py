@@ -11,7 +11,7 @@ from scripts.dashboards.panels import (
     time_added,
     times,
 )
-from scripts.dashboards.promql import BY_NAMESPACE, FAILED, RATE, rate, share
+from scripts.dashboards.promql import BY_NAMESPACE, FAILED, RATE, quantiles, rate, share
 
 BOARD = Board(
     "overview",
@@ -125,6 +125,19 @@ BOARD = Board(
                 Query(f"{rate('dragoman_quarantined_requests_total{*}')} or vector(0)", "held"),
                 Query(f"{rate('dragoman_tool_calls_total{*}')} or vector(0)", "searches, pages"),
             ),
+        ),
+        Panel(
+            "Answers of guards",
+            "A second, by guard and answer: `allowed`, `refused`, `replaced`, or `failed` (no right answer in time).",
+            "ops",
+            (Query(rate("dragoman_guard_checks_total{*}", "guard", "result"), "{{guard}} {{result}}"),),
+            stacked=True,
+        ),
+        Panel(
+            "Time of guards",
+            "Until a guard had answered, by guard.",
+            "s",
+            quantiles("dragoman_guard_seconds", "guard"),
         ),
         Panel(
             "Requests of batches",

@@ -1,8 +1,8 @@
 """A gateway with load of every kind that a dashboard shows, and a real Prometheus that scrapes it and its workers.
 
 Load: streams and plain requests in several dialects, of two teams; clients that leave; requests over limits, of the
-wrong form, and with fields that are dropped; workers that fail; prompts computed apart; workers that tell what they
-have cached; reloads, every second one refused; a key in the store.
+wrong form, and with fields that are dropped; workers that fail; prompts computed apart, and shown to a guard; workers
+that tell what they have cached; reloads, every second one refused; a key in the store.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from tests.monitoring.dashboards import FILES, filled, load
 from tests.ports import free_port
 from tests.redis.server import Server
 from tests.repo.tree import ROOT
+from tests.standins.guard import guard
 
 SECONDS = 16
 ROUNDS = 15
@@ -107,7 +108,7 @@ def whatever(panel: Mapping[str, Any], found: Sequence[Series]) -> bool:
 async def seen(enough: Callable[[Mapping[str, Any], Sequence[Series]], bool] = whatever) -> Seen:
     """Loads a gateway for SECONDS and asks Prometheus what every panel asks: of a single moment, one under load. Loads
     it again, and asks again, while a query has not found `enough` for its panel; what had is kept."""
-    with tempfile.TemporaryDirectory(prefix="monitoring") as name, Server(Path(name)) as redis:
+    with tempfile.TemporaryDirectory(prefix="monitoring") as name, Server(Path(name)) as redis, guard() as policy:
         ports = free_port(), free_port()
         generates, computes = (f"http://127.0.0.1:{port}" for port in ports)
         prefill = {"workers": [computes]}
@@ -123,6 +124,7 @@ async def seen(enough: Callable[[Mapping[str, Any], Sequence[Series]], bool] = w
             "models": {**CONFIG["models"], "apart": apart, "told": {**told, "kv_events": {}}},
             "redis": {"addresses": [redis.address], "timeout_s": 10},
             "keys_store": "redis",
+            "guards": {"policy": {"url": policy.url, "models": ["apart"]}},
         }
 
         async def other_workers(at: House) -> list[str]:
