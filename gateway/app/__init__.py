@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
@@ -159,9 +160,11 @@ class Gateway:
             self._retiring.add(task)
             task.add_done_callback(self._retiring.discard)
 
-    async def drain(self) -> None:
+    async def drain(self) -> float:
         """Reports not ready, and waits until nothing runs and load balancers had time to notice (`relay.notice_s`).
-        A request that still runs after `relay.drain_s` is ended with an error in its client's dialect."""
+        A request that still runs after `relay.drain_s` is ended with an error in its client's dialect. Returns the
+        seconds that are left of `relay.drain_s`, for a request that came once nothing ran."""
+        began = time.monotonic()
         self.draining = True
         self.metrics.draining.set(1)
         for state in self._host.deployments:
@@ -176,6 +179,7 @@ class Gateway:
             for run in list(state.runtime.active.requests):
                 run.interrupt(GatewayError(Kind.DRAINING, "the gateway is shutting down", retry_after=1.0))
         await self._idle(_LAST_WORDS_S)
+        return max(0.0, began + relay.drain_s - time.monotonic())
 
     def refused(self, refusal: HttpError, client: str, headers: Headers, known_as: str) -> Headers:
         """Counts and logs a request that the server refused before it reached a dialect. Returns headers for the

@@ -185,10 +185,10 @@ class _Serving:
                     self._log.event("info", "keys changed")
                     await self._reload()
 
-    async def _drain(self) -> None:
+    async def _drain(self) -> float:
         self._ended = True
         self._log.event("info", "draining")
-        await self._gateway.drain()
+        return await self._gateway.drain()
 
     async def _reload(self) -> None:
         """Reads and checks the configuration in a thread, and gives it to the gateway. A bad one changes nothing."""

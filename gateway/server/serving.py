@@ -25,6 +25,8 @@ _OPERATIONS = Listen(max_connections=100)
 # kernel buffers megabytes for each slow reader before the gateway notices and can pause the worker.
 _UNSENT = getattr(socket, "TCP_NOTSENT_LOWAT", None)
 _UNSENT_BYTES = 131072
+_LAST_S = 5
+"""Seconds that requests have at least when the server closes."""
 
 
 class OperationsListener(Struct, frozen=True):
@@ -35,14 +37,15 @@ class OperationsListener(Struct, frozen=True):
 
 
 class Server(uvicorn.Server):
-    """uvicorn with graceful shutdown: after SIGTERM or SIGINT it goes on serving while `drain` runs, then closes. A
-    second signal ends it at once. SIGHUP calls `reload`. Run it with `serve(sockets=[...])` on a uvloop."""
+    """uvicorn with graceful shutdown: after SIGTERM or SIGINT it goes on serving while `drain` runs, then closes.
+    Requests that run then have the seconds that `drain` returns, or 5. A second signal ends it at once. SIGHUP calls
+    `reload`. Run it with `serve(sockets=[...])` on a uvloop."""
 
     def __init__(
         self,
         app: Any,
         listen: Listen,
-        drain: Callable[[], Awaitable[None]],
+        drain: Callable[[], Awaitable[float]],
         reload: Callable[[], Awaitable[None]],
         refused: RefusalHeaders,
         opens: OpensSockets = no_sockets,
@@ -115,7 +118,9 @@ class Server(uvicorn.Server):
         # Answers now close their connections. Otherwise clients that keep connections open (as all do behind a TCP load
         # balancer) would send requests here until the connection is cut.
         self._protocol.draining = True
-        await self._drain()
+        left = await self._drain()
+        # A request may come between the last look of `drain` and the close of its connection.
+        self.config.timeout_graceful_shutdown = max(_LAST_S, round(left))
         self.should_exit = True
 
     def _start(self, job: Callable[[], Awaitable[None]]) -> None:
@@ -137,7 +142,7 @@ def _config(app: Any, protocol: type[HttpProtocol], keep_alive_s: float) -> uvic
         server_header=False,
         date_header=False,
         timeout_keep_alive=_whole_seconds(keep_alive_s),
-        timeout_graceful_shutdown=5,
+        timeout_graceful_shutdown=_LAST_S,
     )
 
 

@@ -288,3 +288,8 @@ def test_what_a_head_says_is_remembered_for_this_head_alone(stack: Stack) -> Non
                     told = [entry for entry in stack.sim.ledger.entries if entry.generation][-1]
                     assert told.header("traceparent") == head.get("traceparent")
             assert len(set(ids)) == (1 if "x-request-id" in head else 3)
+
+
+def test_what_is_left_of_the_drain_is_for_requests_that_come_at_its_end() -> None:
+    with Stack(config={"relay": {"drain_s": 20}}) as stack:
+        assert 15 < stack.run(stack.gateway.drain()) <= 20

@@ -149,7 +149,7 @@ def test_a_row_of_friendli(gateway: httpx.Client, row: Row) -> None:
     if status == 422:
         assert response.json()["error"]["param"] in (name, "num_beams")
     if status == 200:
-        assert b"error" not in response.content
+        assert "error" not in response.json()  # a model may write the word
 
 
 @pytest.mark.parametrize("row", AZURE_ROWS, ids=_id)
