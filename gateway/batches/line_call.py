@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, cast
 
@@ -15,6 +14,7 @@ from gateway.core.http import JSON_TYPE
 from gateway.core.ports import Pool
 from gateway.fleet.idle import Idle, IdlePool
 from gateway.pipeline import Endpoint, RequestHandler, ServedModel
+from gateway.pipeline.inner import InnerRequest
 
 PRIORITY = -1000
 """Below that of every key."""
@@ -29,12 +29,11 @@ _GUARD_S = 5.0
 _LATER = (Kind.OVERLOADED, Kind.NO_WORKER, Kind.DRAINING)
 
 
-class _Exchange:
+class _Exchange(InnerRequest):
     """Plain ASGI: the body is a line's, the reply is kept."""
 
     def __init__(self, path: str, body: bytes) -> None:
-        self._body: bytes | None = body
-        self._left: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        super().__init__(body)
         self.status = 0
         self.reply = bytearray()
         self.whole = False
@@ -51,17 +50,6 @@ class _Exchange:
             "client": None,
             "server": None,
         }
-
-    def leave(self) -> None:
-        if not self._left.done():
-            self._left.set_result(None)
-
-    async def receive(self) -> dict[str, Any]:
-        if self._body is None:
-            await self._left
-            return {"type": "http.disconnect"}
-        body, self._body = self._body, None
-        return {"type": "http.request", "body": body, "more_body": False}
 
     async def send(self, message: Mapping[str, Any]) -> None:
         if message["type"] == "http.response.start":

@@ -16,6 +16,7 @@ from gateway.core.http import Headers
 from gateway.core.messages import Op
 from gateway.core.ports import CountedConnection, Socket, SocketSession
 from gateway.pipeline.client import Receive, Scope, Send
+from gateway.pipeline.inner import InnerRequest
 from gateway.pipeline.models import ServedModel
 from gateway.pipeline.offload import offload
 from gateway.pipeline.response_store import StoredTexts
@@ -115,29 +116,17 @@ class _Turn(RequestHandler):
             self._kept.forget(self._referred)
 
 
-class _Exchange:
+class _Exchange(InnerRequest):
     """The plain ASGI of one request: its body is the message, its reply becomes messages."""
 
     def __init__(self, message: bytes, session: _Session, lane: str) -> None:
-        self._body: bytes | None = message
+        super().__init__(message)
         self._session = session
         self._lane = lane
-        self._left: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._status = 0
         self._headers: Headers = []
         self._rest = b""
         self.ended = False
-
-    def leave(self) -> None:
-        if not self._left.done():
-            self._left.set_result(None)
-
-    async def receive(self) -> dict[str, Any]:
-        if self._body is None:
-            await self._left
-            return {"type": "http.disconnect"}
-        body, self._body = self._body, None
-        return {"type": "http.request", "body": body, "more_body": False}
 
     async def send(self, message: Mapping[str, Any]) -> None:
         if message["type"] == "http.response.start":
