@@ -64,6 +64,7 @@ class LineCall(RequestHandler):
 
     caller   for whom it runs, as keys are now; raises GatewayError
     placed   called once it has a place at a worker, or is over
+    headroom  the share of a worker's places that it leaves free
     yielded  it gave its place back
     """
 
@@ -77,12 +78,14 @@ class LineCall(RequestHandler):
         batch: str,
         caller: Callable[[], Principal],
         placed: Callable[[], None],
+        headroom: float,
     ) -> None:
         self._exchange = exchange = _Exchange(path, body)
         super().__init__(endpoint, exchange.scope, exchange.receive, exchange.send)
         self.record.batch = batch
         self._caller = caller
         self._placed = placed
+        self._headroom = headroom
 
     async def result(self) -> tuple[Outcome, int, bytes]:
         """Runs it. Returns the status and the body of its reply, too."""
@@ -125,6 +128,7 @@ class LineCall(RequestHandler):
     async def _ask(self, served: ServedModel) -> None:
         pool, call = cast(Any, served.pool), self.call
         idle = Idle.of(pool, self.runtime.clock)
+        idle.headroom = self._headroom
         await idle.wait(self)
         self._placed()
         call.began = self.runtime.clock()  # until now nobody waited for it

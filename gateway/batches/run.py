@@ -308,7 +308,7 @@ class BatchRun:
                 return
             models = None if spec.models is None else frozenset(spec.models)
             caller = partial(deployed.caller, spec.key, spec.team, models, endpoint.dialect.name)
-            call = LineCall(endpoint, spec.endpoint, asked.body, spec.id, caller, once)
+            call = LineCall(endpoint, spec.endpoint, asked.body, spec.id, caller, once, shared.options.headroom)
             self._calls.add(call)
             try:
                 outcome, status, body = await call.result()

@@ -107,6 +107,8 @@ _SELDOM = 4
 """Intervals between two readings of an engine that does nothing, or reports nothing; twice as many after `_LONG`."""
 _LONG = 8
 """Readings. A request of ours ends the pause of an engine that did nothing."""
+_BESIDE_S = 0.5
+"""The longest pause while the engine has requests that nobody waits for: they leave it soon if others wait."""
 
 
 class Scraper:
@@ -162,7 +164,8 @@ class Scraper:
             unchanged = failures > 2 or (not failures and worker.reported == before and worker.idle)
             idle = idle + 1 if unchanged else 0
             for _ in range(1 if idle < 2 else _SELDOM if idle < _LONG else 2 * _SELDOM):
-                await asyncio.sleep(part * self._interval_s)
+                pause = self._interval_s
+                await asyncio.sleep(part * (min(pause, _BESIDE_S) if worker.background else pause))
                 part = 1.0
                 if worker.in_flight and not failures:
                     break

@@ -5,10 +5,10 @@ behind it. It gives its place back, and is asked to come again, as soon as other
 
 - a request waits in the queue, or
 - a request takes the last room of a worker, or
-- two readings of a worker's metrics in a row show that requests wait in its engine, those of other gateways too.
+- a worker's metrics show that other gateways have taken its last room, or, twice in a row, that requests wait there.
 
 How much an engine takes is what `max_in_flight` says, or is learnt: places grow while the engine reports that nothing
-nothing waits; when something does, it takes what it runs then. A sixteenth of that stays free. Requests begin one after
+waits; when something does, it takes what it runs then. A share of that stays free: `headroom`. Requests begin one after
 the other on a worker, in the gaps in which they end on average: many prompts at once would hold up those of others.
 """
 
@@ -34,7 +34,8 @@ _FIRST = 8
 """Places in an engine of which nothing is known yet."""
 _UNSEEN = 4
 """Requests of any kind, on a worker that reports no load and has no `max_in_flight`."""
-_SPARE = 16
+_GROWTH = 16
+"""An engine that was full once is tried with so small a part more."""
 _TAKEN = 0.75
 """The share of an engine's places that must be taken before there are more."""
 _HOLD_S = 30.0
@@ -80,7 +81,12 @@ class _Sight(Struct):
 
 
 class Idle:
-    """The idle capacity of one pool, and the requests that use it."""
+    """The idle capacity of one pool, and the requests that use it.
+
+    headroom  the share of what an engine takes that stays free for others
+    """
+
+    headroom = 1 / 16
 
     def __init__(self, pool: Pool, clock: Callable[[], float]) -> None:
         self._pool = pool
@@ -91,6 +97,7 @@ class Idle:
         self._leaving: set[Background] = set()
         self._waiting: deque[tuple[Background, asyncio.Future[None]]] = deque()
         self._rests_until = 0.0
+        self._taking = False
         self._timer: asyncio.TimerHandle | None = None
         self._due = 0.0
 
@@ -133,9 +140,12 @@ class Idle:
         if self._pool.waiting or now < self._rests_until:
             return None
         full = [worker for worker in self._pool.workers if self._free(worker, now) < 1]
+        self._taking = True
         worker = pool.try_acquire([*exclude, *full], routing)
+        self._taking = False
         if worker is not None:
             self._used[request] = worker, now
+            worker.background += 1
             sight = self._look(worker, now)
             lasts_s = _LONGEST_GAP_S if sight.lasts_s is None else sight.lasts_s
             sight.next_at = now + min(_LONGEST_GAP_S, _GAP * lasts_s / sight.places)
@@ -146,8 +156,10 @@ class Idle:
         """It has no place any more, if it had one."""
         self._granted.discard(request)
         place = self._used.pop(request, None)
-        if place is not None and request not in self._leaving:
+        if place is not None:
             worker, began = place
+            worker.background -= 1
+        if place is not None and request not in self._leaving:
             sight, lasts_s = self._look(worker, now := self._clock()), now - began
             sight.lasts_s = lasts_s if sight.lasts_s is None else sight.lasts_s + _RECENT * (lasts_s - sight.lasts_s)
         self._leaving.discard(request)
@@ -177,7 +189,8 @@ class Idle:
         """Lets requests that wait have the places that are free."""
         now = self._clock()
         for worker in self._pool.workers if self._used else ():
-            self._look(worker, now)
+            # Places may be more than `capacity`, to see whether the engine takes more by now.
+            self._give_back(self._over(worker, self._look(worker, now).places), worker)
         room = self._room(now) if self._waiting else 0
         while self._waiting and room >= 1:
             request, future = self._waiting.popleft()
@@ -191,9 +204,9 @@ class Idle:
     # -- called by the pool for the requests of others ----------------------------------------------------------------
 
     def taken(self, worker: Worker) -> None:
-        """A request has taken a place on `worker`."""
-        if self._used and self._over(worker) > 0:
-            self._give_back(1, worker)
+        """A request has taken a place on `worker`; one of ours takes none of another one."""
+        if self._used and not self._taking:
+            self._give_back(self._over(worker), worker)
 
     def queued(self) -> None:
         """A request waits in the pool's queue."""
@@ -226,22 +239,23 @@ class Idle:
         if now < sight.next_at:
             return 0
         load, most = worker.reported, worker.max_in_flight
-        mine = inf if most is None else most - worker.in_flight - (0 if worker.learns else _spare(most))
+        mine = inf if most is None else most - worker.in_flight - (0 if worker.learns else self._spare(most))
         if load is None:
-            return mine if most is not None else _UNSEEN - _spare(_UNSEEN) - worker.in_flight
+            return mine if most is not None else _UNSEEN - self._spare(_UNSEEN) - worker.in_flight
         if load.waiting > 0:
             return 0
         return min(mine, sight.places - _total(worker, load))
 
-    def _over(self, worker: Worker) -> float:
-        """Requests on `worker` beyond those that leave half of the spare room free."""
+    def _over(self, worker: Worker, places: float = 0.0) -> int:
+        """Requests on `worker` beyond those that leave half of the spare room free; in its engine `places` too."""
         load, most = worker.reported, worker.max_in_flight
         leaving = sum(self._used[one][0] is worker for one in self._leaving)
-        over = -inf if most is None else worker.in_flight - leaving - most + _spare(most) // 2
+        over = 0.0 if most is None else worker.in_flight - leaving - most + self._spare(most) // 2
         sight = self._sights.get(worker)
         if load is not None and sight is not None and sight.capacity is not None:
-            over = max(over, _total(worker, load) - leaving - sight.capacity + _spare(sight.capacity) // 2)
-        return over
+            least = sight.capacity - self._spare(sight.capacity) // 2
+            over = max(over, _total(worker, load) - leaving - max(least, places))
+        return ceil(over)
 
     def _look(self, worker: Worker, now: float) -> _Sight:
         """Takes a new reading of the worker's engine in."""
@@ -258,18 +272,17 @@ class Idle:
             sight.full += 1
             if sight.full >= READINGS:
                 sight.capacity = load.running
-                sight.places = max(1.0, load.running - _spare(load.running))
+                sight.places = max(1.0, load.running - self._spare(load.running))
                 sight.grow_at = now + _HOLD_S
                 self._give_back(ceil(load.waiting), worker)
         else:
             sight.full = 0
             if load.running >= _TAKEN * sight.places and now >= sight.grow_at:
-                sight.places += max(1, sight.places // (2 if sight.capacity is None else _SPARE))
+                sight.places += max(1, sight.places // (2 if sight.capacity is None else _GROWTH))
         return sight
 
-
-def _spare(capacity: float) -> int:
-    return max(1, int(capacity) // _SPARE) if capacity > 1 else 0
+    def _spare(self, capacity: float) -> int:
+        return max(1, int(capacity * self.headroom)) if capacity > 1 else 0
 
 
 def _total(worker: Worker, load: EngineLoad) -> float:

@@ -52,6 +52,7 @@ class Worker:
     address    scheme://host:port[/base]
     ready      the result of the last health probe
     in_flight  our requests that run on it
+    background  those of them that nobody waits for
     tokens     tokens of those, by an estimate: what its prefix cache was taken to hold is left out
     reported   the load that its engine reported last; None if it reports none, or if that is stale; see `hold`
     others     tokens of work that it has from others, by that report
@@ -71,9 +72,9 @@ class Worker:
     """
 
     __slots__ = (
-        "address", "blocks", "breaker", "draining", "facts", "full_readings", "in_flight", "learns", "leaving", "lives",
-        "max_in_flight", "missed_probes", "on_free", "others", "peak", "place", "probed", "progress", "ready",
-        "recent", "reported", "suspected", "tokens", "turn", "weight",
+        "address", "background", "blocks", "breaker", "draining", "facts", "full_readings", "in_flight", "learns",
+        "leaving", "lives", "max_in_flight", "missed_probes", "on_free", "others", "peak", "place", "probed",
+        "progress", "ready", "recent", "reported", "suspected", "tokens", "turn", "weight",
     )  # fmt: skip
 
     def __init__(self, address: str, breaker: BreakerOptions, max_in_flight: int | None) -> None:
@@ -83,6 +84,7 @@ class Worker:
         self.learns = False
         self.full_readings = 0
         self.in_flight = 0
+        self.background = 0
         self.tokens = 0
         self.weight = 1.0
         self.reported: EngineLoad | None = None

@@ -142,6 +142,30 @@ async def test_a_request_of_ours_ends_the_pause_of_an_engine_that_did_nothing(mo
     assert pauses[4:8] == [4, 4, 2, 1]
 
 
+async def test_an_engine_with_requests_that_nobody_waits_for_is_read_twice_a_second(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    worker, pause = Worker("http://a", Breaker(), None), asyncio.sleep
+    pauses: list[float] = []
+
+    async def fetch(model: str, worker: Worker) -> bytes:
+        worker.background = worker.in_flight = int(len(pauses) < 4)
+        return VLLM
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        await pause(0 if len(pauses) < 6 else 60)
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    scraper = Scraper(2.0, fetch, lambda model, worker, counts: None)
+    scraper.follow("m", [worker], GAUGES)
+    async with asyncio.timeout(30):
+        while len(pauses) < 6:
+            await pause(0)
+    await scraper.close()
+    assert pauses[1:] == [0.5, 0.5, 0.5, 2.0, 2.0]
+
+
 async def test_workers_that_left_are_not_read() -> None:
     async def fetch(model: str, worker: Worker) -> bytes:
         return VLLM

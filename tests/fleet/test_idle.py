@@ -133,6 +133,57 @@ async def test_the_youngest_goes_when_a_client_takes_the_last_room() -> None:
     assert len(place.fill()) == 1
 
 
+async def test_the_share_that_stays_free_is_an_option() -> None:
+    place = Place(most=32)
+    place.idle.headroom = 0.25
+    lines = place.fill()
+    assert len(lines) == 24
+    for asked in (0, 0, 0, 0, 1):  # half of it is kept free
+        await place.pool.acquire()
+        assert sum(line.asked for line in lines) == asked
+
+
+def seen_full() -> tuple[Place, list[Line]]:
+    """An engine that was seen to take 32, and runs 30 lines."""
+    place = Place()
+    place.report(0)
+    lines = place.fill()
+    for running in (8, 12, 18, 27):
+        place.report(running)
+        lines += place.fill()
+    for _ in range(2):
+        place.report(32, len(lines) - 32)
+    for line in lines[30:]:
+        line.end()
+    place.report(30)
+    return place, lines[:30]
+
+
+async def test_room_is_made_for_requests_of_other_gateways_before_any_of_them_waits() -> None:
+    place, lines = seen_full()
+    place.report(31)
+    place.idle._serve()
+    assert [line.asked for line in lines] == [0] * 30
+    place.report(32)
+    for _ in range(2):  # a reading counts once
+        place.idle._serve()
+        assert [line.asked for line in lines] == [0] * 29 + [1]
+
+
+async def test_all_beyond_the_room_go_when_a_client_comes() -> None:
+    """While it is tried whether an engine takes more, lines may wait in it; a client must not wait behind them."""
+    place, lines = seen_full()
+    place.clock.now += 60
+    for running in (30, 31, 32):
+        place.report(running)
+        place.idle._serve()
+        lines += place.fill()
+    assert [line.asked for line in lines] == [0] * 34  # none takes the place of another one
+    worker = await place.pool.acquire()
+    assert (worker.in_flight, worker.background) == (35, 34)
+    assert [line.asked for line in lines] == [0] * 30 + [1] * 4
+
+
 async def test_one_goes_for_each_request_that_waits() -> None:
     place = Place(most=2)
     (line,) = place.fill()

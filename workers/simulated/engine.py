@@ -1,13 +1,14 @@
 """The timing model: batch slots, a first-come queue, KV blocks, a prefix cache, prefill and decode steps.
 
 Like vLLM's scheduler it admits in order of arrival while a slot and blocks are free, prefills prompts one after another
-at a fixed rate, and steps all running sequences together. Blocks for the whole reply are taken at admission, so nothing
-is preempted. With all times 0 a request passes through without a turn of the loop.
+(or a few at once, by option) at a fixed rate, and steps all running sequences together. Blocks for the whole reply are
+taken at admission, so nothing is preempted. With all times 0 a request passes through without a turn of the loop.
 """
 
 from __future__ import annotations
 
 import asyncio
+import heapq
 import itertools
 import time
 from collections import deque
@@ -78,7 +79,8 @@ class Engine:
         self.queue: deque[Job] = deque()
         self.held: dict[Job, int] = {}
         self.prefix: dict[int, None] = {}
-        self.prefill_free = self.next_tick = 0.0
+        self.prefill_free = [0.0] * options.prompts_at_once
+        self.next_tick = 0.0
         self.timers: dict[Job, asyncio.TimerHandle] = {}
         self.decoding: dict[Job, None] = {}
         self.ticking: asyncio.Handle | None = None
@@ -130,8 +132,9 @@ class Engine:
         self.blocks += blocks
         cost = job.uncached * self.options.prefill_us_per_token * 1e-6
         if cost:
-            self.prefill_free = max(self.loop.time(), self.prefill_free) + cost
-            self.timers[job] = self.loop.call_at(self.prefill_free, self._prefilled, job)
+            due = max(self.loop.time(), self.prefill_free[0]) + cost
+            heapq.heapreplace(self.prefill_free, due)
+            self.timers[job] = self.loop.call_at(due, self._prefilled, job)
         else:
             job.prefilled()
 

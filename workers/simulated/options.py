@@ -22,6 +22,7 @@ class Options:
     port: int = option(0, "port; 0 takes a free one", default=8000)
     max_model_len: int = option(8192, "context length, tokens")
     prefill_us_per_token: float = option(0.0, "time to read a prompt token that is not cached, microseconds")
+    prompts_at_once: int = option(1, "prompts that are read at the same time, each at that speed")
     itl_ms: float = option(0.0, "time between two tokens of a reply, milliseconds; all replies step together")
     slots: int = option(256, "sequences that run at once; others wait in order of arrival")
     kv_blocks: int = option(65536, "KV blocks of 16 tokens that running sequences and the prefix cache share")
