@@ -336,6 +336,24 @@ def test_a_stream_is_whole_by_its_last_event(path: str, wire: list[Any]) -> None
 ASKED = {"model": "m", "prompt": "a cat", "input": "hello"}
 
 
+@pytest.mark.parametrize("ends", ["cut", "silence"])
+@pytest.mark.parametrize(("path", "wire"), [(TRANSCRIBE, OPENAI), (DRAW, DRAWN)])
+def test_a_reply_whose_last_event_came_is_whole(path: str, wire: list[Any], ends: str) -> None:
+    def script(worker: Worker, asked: Asked, handler: BaseHTTPRequestHandler) -> None:
+        begin(handler, EVENTS, events(*wire))
+        if ends == "cut":
+            cut(handler)
+        else:
+            worker.hold(handler)
+
+    with scripted(script) as worker, gateway(worker) as stack:
+        kind = TYPE if path == TRANSCRIBE else {}
+        content = sound(stream="true") if path == TRANSCRIBE else json.dumps({**ASKED, "stream": True}).encode()
+        got = httpx.post(stack.url + path, content=content, headers=kind, timeout=10)
+        assert got.content == events(*wire)
+        assert stack.record()["outcome"] == "ok"
+
+
 def test_sound_passes_as_it_is_made() -> None:
     first, more = threading.Event(), threading.Event()
 
@@ -522,6 +540,34 @@ def test_seconds_that_no_worker_reports_are_limited_by_the_files_size(format: st
         mp3 = sound(b"ID3" + bytes(200_000), response_format=format)
         assert [send(stack, mp3).status_code for _ in range(3)] == [200, 429, 429]  # 6 seconds each
         assert [record["usage"]["audio_s"] for record in stack.records() if record["status"] == 200] == [5.0]
+
+
+@pytest.mark.parametrize("leaves", [True, False], ids=["client", "worker"])
+def test_sound_that_was_read_is_charged_however_its_stream_ends(leaves: bool) -> None:
+    def script(worker: Worker, asked: Asked, handler: BaseHTTPRequestHandler) -> None:
+        begin(handler, EVENTS, events(VLLM[0]))
+        assert seen.wait(20)
+        if leaves:
+            worker.hold(handler)
+        else:
+            cut(handler)
+
+    seen = threading.Event()
+    limits = {"limits": [{"name": "sound", "kind": "audio_seconds", "limit": 10, "per_s": 3600, "scope": []}]}
+    with scripted(script) as worker, gateway(worker, more={**limits, "retry": {"attempts": 1}}) as stack:
+        with httpx.stream("POST", stack.url + TRANSCRIBE, content=sound(wave(9), stream="true"), headers=TYPE) as got:
+            blocks = got.iter_raw()
+            assert b"one" in next(blocks)
+            seen.set()
+            if not leaves:
+                with pytest.raises(httpx.RemoteProtocolError):
+                    list(blocks)
+        until(lambda: bool(stack.records()))
+        record = stack.record()
+        assert record["outcome"] == ("cancelled" if leaves else "failed")
+        usage = record["usage"]
+        assert (usage["input"], usage["output"], round(usage["audio_s"])) == (0, 1, 9)
+        assert told(send(stack, sound(wave(9)))) == (429, "rate_limit_exceeded")
 
 
 # -- the bounds of what is held ---------------------------------------------------------------------------------------

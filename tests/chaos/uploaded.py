@@ -53,7 +53,7 @@ async def uploads(findings: Findings) -> None:
     port = free_port()
     hears = {"backend": "vllm", "upstream_model": "sim", "workers": [f"http://127.0.0.1:{port}"], "max_in_flight": 2}
     # The worker reads each upload in its own event loop, and answers no probe meanwhile.
-    settings = {"models": {"hears": hears}, "health": {"interval_s": 10, "timeout_s": 60}}
+    settings = {"models": {"hears": hears}, "health": {"interval_s": 60, "timeout_s": 60}}
     async with house({"one": {}}, settings, 1, front=partial(hearing, port=port)) as at:
         gateway = at.gateways[0]
         await upload(at)

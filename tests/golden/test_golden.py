@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from gateway import backends, dialects
+from gateway.wire.openai.media.fields import PATHS as MEDIA
 from tests.golden.replay import Played, Stage
 from tests.golden.transcript import FOLDER, Message, Transcript, files, load, show_body
 
@@ -60,11 +61,27 @@ def test_a_dialect_has_transcripts(name: str) -> None:
 def test_a_dialect_has_a_stream_of_every_kind_of_worker(name: str, backend: str) -> None:
     """One of each operation that streams, told apart by the path that the worker is asked at."""
     found = [load(path) for path in files() if path.parent.name == name and streams(path)]
-    paths = {one.made["worker >"].split(maxsplit=2)[1] for one in found if kind(one) == backend}
+    paths = {asked_at(one) for one in found if kind(one) == backend} - {*MEDIA.values()}
     wanted = dialects.REGISTRY[name].fields.keys() & {"chat", "complete"}
     if backend == "openai" and name in ("friendli", "tgi"):
         wanted -= {"complete"}  # its replies need token ids
     assert len(paths) == len(wanted), paths
+
+
+@pytest.mark.parametrize("name", [name for name, made in dialects.REGISTRY.items() if made.fields.keys() & MEDIA])
+def test_a_dialect_has_each_operation_of_sound_and_images(name: str) -> None:
+    """A reply of each, and a stream of those whose routes may answer with one of events."""
+    found = [load(path) for path in files() if path.parent.name == name]
+    answered = [one for one in found if one.answered is not None and one.answered.first == "200"]
+    assert {asked_at(one) for one in answered} >= {*MEDIA.values()}
+    streamed = {asked_at(load(path)) for path in files() if path.parent.name == name and streams(path)}
+    examples = dialects.REGISTRY[name].examples
+    assert streamed >= {MEDIA[work] for work in MEDIA if examples[work][0].streams == "asked"}
+
+
+def asked_at(transcript: Transcript) -> str:
+    """The path that the worker is asked at; "" if none is asked."""
+    return transcript.made.get("worker >", " ").split(" ", 1)[1].partition("\n")[0]
 
 
 def kind(transcript: Transcript) -> str:

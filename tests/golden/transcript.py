@@ -41,6 +41,8 @@ _GIVEN = ("client >", "worker <")
 _MASKS = (
     (re.compile(r"(?<=golden-)\d+"), "#"),
     (re.compile(r"(?<=embd-)[0-9a-f]{24}"), "#"),
+    # Of an upload as the worker gets it.
+    (re.compile(r"(?<=boundary=)[0-9a-f]{32}$|(?<=^\| --)[0-9a-f]{32}(?=␍$|--␍$)", re.MULTILINE), "#"),
     # Of a search that no worker was asked for, as its time.
     (re.compile(r"(?<=srvtoolu_|\"id\":\"ws_)[0-9a-f]{24}"), "#"),
     (re.compile(r"(?<=\"created_at\":)(?!1763726400)\d{10}"), "#"),

@@ -174,7 +174,6 @@ class _MediaLane:
 
     def __init__(self, op: Media) -> None:
         self._op = op
-        self.usage: Usage | None = None
         self.finishes: dict[int, str] = {}
 
     def partial(self) -> Partial | str:
@@ -192,6 +191,7 @@ class SoundLane(_MediaLane):
 
     def __init__(self, kind: str, op: Media) -> None:
         super().__init__(op)
+        self.usage: Usage | None = None
         self.headers = [(b"content-type", kind.encode("latin-1")), (b"x-accel-buffering", b"no")]
         self._any = False
 
@@ -235,9 +235,12 @@ class EventsLane(_MediaLane):
             for frame in self._reader.feed(block):
                 if frame.data == b"[DONE]":
                     out.append(self._last() + sse.DONE)
-                    self._end()
+                    self.done = True
                     break
                 out.append(self._read(frame))
+                if self._ended >= (self._op.n if self._op.work in ("draw", "edit") else 1):
+                    self.done = True  # whatever follows: a `[DONE]`, the end of the body, or a cut
+                    break
         except GatewayError as error:
             self.error = error
         return b"".join(out)
@@ -287,15 +290,13 @@ class EventsLane(_MediaLane):
             event["usage"] = {"type": "tokens", **counts}
         return sse.frame(encode_line(event))
 
-    def _end(self) -> None:
-        self.done = True
-        self.usage = _used(self._reported, self._op, self.produced)
+    @property
+    def usage(self) -> Usage | None:
+        """Of a reply that broke off, or whose client left, too: the sound was read."""
+        return _used(self._reported, self._op, self.produced) if self.done or self.produced else None
 
     def eof(self) -> bytes:
-        if self._ended >= (self._op.n if self._op.work in ("draw", "edit") else 1):
-            self._end()
-        else:
-            self.error = wire.truncated()
+        self.error = wire.truncated()
         return b""
 
     def fail(self, error: GatewayError) -> bytes:
