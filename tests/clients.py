@@ -113,16 +113,16 @@ QUERY = "&".join(
 
 
 MEDIA: tuple[str, ...] = get_args(Work)
-"""Operations whose requests may be uploads and whose replies may be sound: tests of their own have their laws
-(tests/app/test_media.py)."""
+"""Operations whose requests may be uploads and whose replies may be sound: tests of their own have the laws of these
+(tests/app/test_media.py, tests/conformance/test_media.py)."""
 
 
 def ways() -> Iterator[Way]:
-    """Every path that clients send a request to, and each operation that it reads, but for `MEDIA`."""
+    """Every path that clients send JSON to, and each operation that it reads."""
     for name, dialect in DIALECTS.items():
         for operation, examples in dialect.examples.items():
             for example in examples:
-                if operation in MEDIA:
+                if example.files:
                     continue
                 for route in dialect.routes:
                     # Where the path alone names the model, another path of the same route takes it from the body.

@@ -83,7 +83,7 @@ clients](clients.md#every-clients-one-line) are [tried further](#tried-further),
 ranks nothing: it answers these two when they offer none, and Cohere's rankings are tried with a simulated worker
 alone.
 
-For all of them: there are no images and no speech.
+Sound and images need [models that do them](media.md): the small model does not.
 
 Over a [limit](limits.md#what-a-client-sees) the header `Retry-After` says the true wait, even if that is long.
 openai-python 1.x ignores more than 60 s and retries after a few seconds, into another 429; openai-python 3 does not

@@ -174,6 +174,7 @@ class _MediaLane:
 
     def __init__(self, op: Media) -> None:
         self._op = op
+        self.usage: Usage | None = None
         self.finishes: dict[int, str] = {}
 
     def partial(self) -> Partial | str:
@@ -191,7 +192,6 @@ class SoundLane(_MediaLane):
 
     def __init__(self, kind: str, op: Media) -> None:
         super().__init__(op)
-        self.usage: Usage | None = None
         self.headers = [(b"content-type", kind.encode("latin-1")), (b"x-accel-buffering", b"no")]
         self._any = False
 
@@ -243,6 +243,9 @@ class EventsLane(_MediaLane):
                     break
         except GatewayError as error:
             self.error = error
+        if self.done or self.produced:
+            # Also for a reply that breaks off later, or whose client leaves: the sound was read.
+            self.usage = _used(self._reported, self._op, self.produced)
         return b"".join(out)
 
     def _read(self, frame: sse.Frame) -> bytes:
@@ -289,11 +292,6 @@ class EventsLane(_MediaLane):
             counts = {"input_tokens": usage.input, "output_tokens": usage.output, "total_tokens": usage.total}
             event["usage"] = {"type": "tokens", **counts}
         return sse.frame(encode_line(event))
-
-    @property
-    def usage(self) -> Usage | None:
-        """Of a reply that broke off, or whose client left, too: the sound was read."""
-        return _used(self._reported, self._op, self.produced) if self.done or self.produced else None
 
     def eof(self) -> bytes:
         self.error = wire.truncated()
