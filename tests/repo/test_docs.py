@@ -92,6 +92,10 @@ def test_contributing_is_short_and_names_what_to_read_first() -> None:
     assert [name for name in READ_FIRST if not (ROOT / name).exists()] == []
 
 
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text().split()) <= 700
+
+
 def test_changelog_has_a_place_for_the_next_change() -> None:
     assert re.search(r"^## \[Unreleased\]$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
 
