@@ -76,7 +76,9 @@ def test_a_template_with_usage() -> None:
 
 def test_a_template_with_usage_and_more_that_changes_is_none() -> None:
     assert cut(chunk("a"), DELTA, "content", usage=True) is None
-    assert cut(counted("a", 6, 1), DELTA, "content", usage=True, token=True) is None
+    both = counted("a", 6, 1).replace(b'"index":0', b'"index":0,"token_ids":[5]')
+    assert cut(both, DELTA, "content", usage=True) is not None
+    assert cut(both, DELTA, "content", usage=True, token=True) is None
     assert cut(counted("a", 6, 1, x={"completion_tokens": 1}), DELTA, "content", usage=True) is not None
 
 
