@@ -17,11 +17,12 @@ import uvloop
 
 from bench import processes, report
 from bench.load import HOST
-from bench.peers import figures, page, targets
+from bench.peers import figures, page, targets, times
 from bench.peers.dialects import DIALECTS
 from bench.peers.figures import Lost, Running, Taken
 from bench.peers.page import OURS, PROXY
 from bench.peers.subjects import PATH, PEERS, Peer, Setup
+from bench.peers.times import Several
 from bench.process import BenchError, Process, Stopped, cores, free_port
 
 OUT = Path(__file__).resolve().parents[1] / "out" / "peers.json"
@@ -65,27 +66,42 @@ async def take(subjects: list[Running], backend: Running, options: argparse.Name
     ours = [one for one in subjects if one.name == OURS]
     spoken = [msgspec.structs.replace(one, dialect=dialect) for one in ours for dialect in DIALECTS]
     proxies = [one for one in subjects if one.name == PROXY]
+    routers = [one for one in subjects if PEERS[one.name].router]
     steps: dict[str, Callable[[], Awaitable[Taken]]] = {
         f"plain {size}": partial(
             figures.plain, subjects, length, rounds, options.requests // (1 if length < 1 << 16 else 4), lost
         )
         for size, length in figures.SIZES.items()
     }
+    steps |= {"chunk": partial(figures.chunk, streaming, rounds, lost)}
+    for dialect in DIALECTS:
+        if dialect.name in page.SPOKEN:
+            speak = [one for one in subjects if dialect.name in PEERS[one.name].speaks]
+            asked = [msgspec.structs.replace(one, dialect=dialect) for one in speak]
+            steps[dialect.name] = partial(figures.chunk, asked, min(rounds, 3), lost)
     steps |= {
-        "chunk": partial(figures.chunk, streaming, rounds, lost),
-        "translated": partial(figures.chunk, [*proxies, *spoken], min(rounds, 3), lost),
-        "first token": partial(figures.first_token, [*streaming, backend], rounds, 100),
-        "first token loaded": partial(figures.first_token_loaded, [*streaming, backend], rounds),
-        "rate": partial(figures.rate, subjects, min(rounds, 3), 1.5),
+        "translated": partial(figures.chunk, [*proxies, *spoken], min(rounds, 3), lost, by_dialect=True),
+        "first token": partial(times.first_token, [*streaming, backend], rounds, 100),
+        "first token loaded": partial(times.first_token_loaded, [*streaming, backend], rounds),
+        "growth": partial(figures.growth, subjects, 20.0),
+    }
+    several: dict[str, Callable[[], Awaitable[Several]]] = {
+        "one client": partial(times.one_client, [*subjects, backend], rounds, 400),
+        "loaded": partial(times.first_token_at, routers, backend, rounds, 1.5),
+        "rate": partial(times.rate, subjects, min(rounds, 3), 1.5),
     }
     began = time.monotonic()
-    if "memory" in wanted or "idle memory" in wanted:
+    if "memory" in wanted:
         # Before the others, which leave their own traces in it.
         found.taken["idle memory"], found.taken["memory"] = await figures.memory(subjects)
         began = _told("memory", began)
     for name, step in steps.items():
         if name in wanted:
             found.taken[name] = await step()
+            began = _told(name, began)
+    for name, each in several.items():
+        if name in wanted:
+            found.taken |= await each()
             began = _told(name, began)
     found.frames, found.asked = lost.frames, lost.asked
     return found

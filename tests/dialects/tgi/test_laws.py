@@ -155,9 +155,10 @@ def test_law_6_how_it_ends(client: httpx.Client) -> None:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("max_new_tokens", 0), ("max_new_tokens", 2**31), ("temperature", 0), ("top_k", 0), ("top_k", 2**31), ("top_p", 1.5), ("typical_p", 0), ("seed", -1),
-     ("repetition_penalty", 0), ("frequency_penalty", 3), ("stop", ["a"] * 5), ("best_of", 3), ("top_n_tokens", 6),
-     ("details", "yes"), ("grammar", {"type": "yaml"}), ("decoder_input_details", True), ("top_n_tokens", 1)],
+    [("max_new_tokens", 0), ("max_new_tokens", 2**31), ("temperature", 0), ("top_k", 0), ("top_k", 2**31),
+     ("top_p", 1.5), ("typical_p", 0), ("seed", -1), ("repetition_penalty", 0), ("frequency_penalty", 3),
+     ("stop", ["a"] * 5), ("best_of", 3), ("top_n_tokens", 6), ("details", "yes"), ("grammar", {"type": "yaml"}),
+     ("decoder_input_details", True), ("top_n_tokens", 1)],
 )  # fmt: skip
 def test_law_7_what_is_out_of_range_is_a_422(client: httpx.Client, name: str, value: Any) -> None:
     for path in ("/", "/generate", "/generate_stream"):
