@@ -152,7 +152,7 @@ def violations(root: Path) -> list[str]:
 
 
 def names_of_parts(root: Path) -> set[str]:
-    """Names of the dialects, backends and limits there are: what the pipeline must not know."""
+    """Names of the dialects and backends there are: what the pipeline must not know."""
     files = [*root.glob("gateway/dialects/[!_]*"), *root.glob("gateway/backends/[!_]*")]
     return {path.stem for path in files}
 
