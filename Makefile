@@ -212,6 +212,10 @@ bench-pick: install ## Measure what reading a prompt and picking a worker costs
 bench-scale: install ## Measure what many idle workers (ARGS=idle) and many keys (ARGS=keys) cost
 	$(BIN)/python -m bench.scale $(ARGS)
 
+.PHONY: bench-streams
+bench-streams: install ## Measure how late tokens come among ten thousand streams, and what a stream takes
+	$(BIN)/python -m bench.streams $(ARGS)
+
 .PHONY: bench-large
 bench-large: install ## Measure how the event loop goes round while large bodies are read in a thread
 	$(BIN)/python -m bench.large $(ARGS)
