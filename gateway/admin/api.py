@@ -18,6 +18,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route, Router
 
+from gateway.admin.batches import Batches, BatchPage, BatchView, view
 from gateway.admin.callers import Admin, Admins
 from gateway.admin.changes import OPTIONS, KeyChanges, Problem
 from gateway.admin.openapi import (
@@ -46,13 +47,17 @@ _encode = msgspec.json.Encoder().encode
 
 
 class AdminApi:
-    """The ASGI application. log: called with a level, an event and facts, at most ten times a second."""
+    """The ASGI application. log: called with a level, an event and facts, at most ten times a second. batches: None if
+    they are off."""
 
-    def __init__(self, admins: Admins, changes: KeyChanges, log: Callable[..., None]) -> None:
+    def __init__(
+        self, admins: Admins, changes: KeyChanges, log: Callable[..., None], batches: Batches | None = None
+    ) -> None:
         self._admins = admins
         self._changes = changes
         self._mirror = changes.mirror
         self._log = log
+        self._batches = batches
         routes = [Route(PREFIX + "/openapi.json", self._describe)]
         for one in OPERATIONS:
             routes.append(Route(PREFIX + one.path, self._endpoint(one), methods=[one.method]))
@@ -150,6 +155,34 @@ class AdminApi:
         found = await self._mirror.store.record(before, count)
         lines = [_line(change.id, change.event) for change in found if admin.may(change.event.team)]
         return Audit(lines, found[-1].id if len(found) == count else None)
+
+    async def batches(self, admin: Admin, request: Request) -> BatchPage:
+        query = request.query_params
+        team, status, after = (query.get(name) or None for name in ("team", "status", "after"))
+
+        def wanted(whose: str | None) -> bool:
+            return admin.may(whose) and team in (None, whose)
+
+        found, more = await self._kept().page(wanted, status, _count(request), after)
+        return BatchPage([view(one) for one in found], more)
+
+    async def batch(self, admin: Admin, request: Request) -> BatchView:
+        found = await self._kept().batch(_name(request), admin.may)
+        if found is None:
+            raise Problem(404, "unknown_batch", "there is no such batch, or none that you may see")
+        return view(found)
+
+    async def cancel_batch(self, admin: Admin, request: Request) -> BatchView:
+        before = await self.batch(admin, request)
+        if before.ended:
+            raise Problem(409, "batch_ended", f"the batch is {before.status}")
+        await self._kept().cancel(before.id, admin.name)
+        return await self.batch(admin, request)
+
+    def _kept(self) -> Batches:
+        if self._batches is None:
+            raise Problem(404, "no_batches", "this gateway has no batches: the section batches is absent")
+        return self._batches
 
 
 def _view(key: StoredKey) -> KeyView:

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 import msgspec
 from msgspec import Meta, Struct
 
+from gateway.admin.batches import BatchPage, BatchView
 from gateway.auth import StoredKey
 from gateway.auth.stored import Hash, KeyOptions
 
@@ -126,8 +127,8 @@ _REFUSED = {
     400: "The body is not a JSON object.",
     401: "No admin's key or token was shown, or not a valid one.",
     403: "The admin's role does not allow it.",
-    404: "There is no such key, or none of the admin's teams.",
-    409: "The name is taken, the key was revoked, or there are too many keys.",
+    404: "There is no such key or batch, or none of the admin's teams.",
+    409: "The name is taken, the key was revoked, there are too many keys, or the batch has ended.",
     413: "The body is too large.",
     415: "The body is not application/json.",
     422: "An option is wrong; the message names it.",
@@ -174,6 +175,17 @@ OPERATIONS = (
         query={"limit": _PAGES["limit"], "before": _PAGES["after"]},
         refusals=(422,),
     ),
+    Operation(
+        "GET",
+        "/batches",
+        "batches",
+        "List batches",
+        BatchPage,
+        query={**_PAGES, "team": "Only batches of this team.", "status": "Only batches that have this status."},
+        refusals=(404, 422),
+    ),
+    Operation("GET", "/batches/{id}", "batch", "Show a batch", BatchView, refusals=(404,)),
+    Operation("POST", "/batches/{id}/cancel", "cancel_batch", "Cancel a batch", BatchView, refusals=(404, 409)),
 )
 
 

@@ -111,7 +111,9 @@ class Gateway:
             return _nothing
         known = replace(KNOWN, processes=self._group.count if self._group is not None else 1)
         changes = KeyChanges(deployment.config, known, keys, self.log.event)
-        return AdminApi(admins, changes, self.log.rationed)
+        batching = deployment.services.batching
+        overview = batching.overview if batching is not None else None
+        return AdminApi(admins, changes, self.log.rationed, overview)
 
     def _watched(self) -> Watched:
         state, limiting = self.deployment, self.deployment.services.limiting
@@ -128,6 +130,7 @@ class Gateway:
             ledger=state.services.ledger,
             spend=state.config.spend,
             admin=self._admin is not _nothing,
+            batches=state.services.batching is not None,
             runtime=state.runtime,
             dialects=postable(state.config),
             application=partial(router, state.config),

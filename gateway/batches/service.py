@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from gateway.batches import anthropic, files, openai
 from gateway.batches.api_call import Answer, ApiEndpoint
 from gateway.batches.disk import Directory
+from gateway.batches.overview import Overview
 from gateway.batches.run import LEASE_S, BatchRun, Deployed, Shared
 from gateway.batches.state import BatchStore, Lost, tenant_of
 from gateway.config import Batches
@@ -57,6 +58,7 @@ class Batching:
     ) -> None:
         self.options = options
         self._store = store
+        self.overview = Overview(store, log)
         self._directory = directory = Directory(options.directory)
         self._log = log
         self._deployed = deployed

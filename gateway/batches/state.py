@@ -9,6 +9,7 @@
                                         that have not ended
     {NAMESPACE-batches}:open            the batches that have not ended: `ID TENANT`, by the time of their creation
     {NAMESPACE-batches}:ends            when files and batches are forgotten: `file ID` or `batch ID`
+    {NAMESPACE-batches}:all             all batches: `TIME ID`, the last part of the id before the whole, in order
     {NAMESPACE-batches}:holder:ID       the gateway that runs the batch, for as long as it says so
 
 The gateway that runs a batch has a lease. It writes the batch's state only while it has it, by a script.
@@ -74,6 +75,7 @@ _ADD_BATCH = (
     + """
 redis.call('HSET', batch, 'spec', spec, 'state', state)
 redis.call('ZADD', list, 0, id)
+redis.call('ZADD', KEYS[5], 0, ARGV[9])
 redis.call('ZADD', open, created, id .. ' ' .. tenant)
 redis.call('HINCRBY', bytes, tenant, size)
 """
@@ -326,17 +328,17 @@ class BatchStore:
 
     async def add_batch(self, spec: Spec, state: State, options: Batches) -> None:
         """Raises Full."""
-        words = (_encode(spec), _encode(state), spec.id, spec.created, spec.bytes)
+        words = (_encode(spec), _encode(state), spec.id, spec.created, spec.bytes, _timed(spec.id))
         await self._bounded(_ADD_BATCH, spec.kind, spec.owner, options, spec.id, words)
 
     async def _bounded(
         self, script: str, kind: KindOfBatch, owner: str, options: Batches, id_: str = "", words: Sequence[Any] = ()
     ) -> None:
         base = self._base
-        keys = (self._list(kind, owner), base + "open", base + "bytes", base + "batch:" + id_)
+        keys = (self._list(kind, owner), base + "open", base + "bytes", base + "batch:" + id_, base + "all")
         bounds = (tenant_of(owner), options.max_batches, options.max_files)
         async with self._asked() as client:
-            answer = await client.eval(script, 4, *keys, *bounds, *words)
+            answer = await client.eval(script, 5, *keys, *bounds, *words)
             if answer is not None:
                 raise Full(answer.decode())
 
@@ -355,6 +357,13 @@ class BatchStore:
             found = await pipeline.execute()
         return [seen for one in found if (seen := _seen(one)) is not None]
 
+    async def newest(self, most: int, after: str | None) -> list[str]:
+        """Ids of all tenants' batches, the newest first; those that follow `after`."""
+        begin = "+" if after is None else "(" + _timed(after)
+        async with self._asked() as client:
+            found = await client.zrevrangebylex(self._base + "all", begin, "-", start=0, num=most)
+        return [one.decode().partition(" ")[2] for one in found]
+
     async def cancel(self, id_: str) -> None:
         """Asks for the end of a batch. The first time counts."""
         async with self._asked() as client:
@@ -366,6 +375,7 @@ class BatchStore:
         async with self._asked() as client:
             await client.delete(base + "batch:" + spec.id)
             await client.zrem(self._list(spec.kind, spec.owner), spec.id)
+            await client.zrem(base + "all", _timed(spec.id))
             await client.zrem(base + "ends", "batch " + spec.id)
 
     # -- leases -----------------------------------------------------------------------------------------------------
@@ -412,6 +422,10 @@ class BatchStore:
         """There is nothing of it any more."""
         async with self._asked() as client:
             await client.zrem(self._base + "ends", f"{kind} {id_}")
+
+
+def _timed(id_: str) -> str:
+    return f"{id_.rpartition('_')[2]} {id_}"
 
 
 def _seen(fields: Sequence[bytes | None]) -> Seen | None:

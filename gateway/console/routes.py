@@ -5,7 +5,7 @@
 | `/status.json` | GET | the state, see state.py | yes |
 | `/spend.json` | GET | a month's spending: `?by=team,model&month=2026-11`, see observe/spending.py | yes |
 | `/console` | GET | the page, and below it its CSS, JavaScript and icon; no data | no |
-| `/console/sections` | GET | which of the page's sections there are: `spend`, `keys` | yes |
+| `/console/sections` | GET | which of the page's sections there are: `spend`, `keys`, `batches` | yes |
 | `/console/spend` | GET | a month of spending for the page: `?month=2026-11`, see spend.py | yes |
 | `/console/ways` | GET | the models, and how each dialect is called | yes |
 | `/console/playground` | POST | one request; a line of JSON for each thing that a side sent or got | yes |
@@ -55,6 +55,7 @@ _FILES = {
     "/console/console.css": ("console.css", b"text/css; charset=utf-8"),
     "/console/console.js": ("console.js", b"text/javascript; charset=utf-8"),
     "/console/keys.js": ("keys.js", b"text/javascript; charset=utf-8"),
+    "/console/batches.js": ("batches.js", b"text/javascript; charset=utf-8"),
     "/console/spend.js": ("spend.js", b"text/javascript; charset=utf-8"),
     "/console/tables.js": ("tables.js", b"text/javascript; charset=utf-8"),
     "/console/plot.js": ("plot.js", b"text/javascript; charset=utf-8"),
@@ -77,6 +78,7 @@ class Watched(Observed, kw_only=True):
     ledger       the sums of spending; None if none are kept
     spend        their currency and time zone
     admin        the admin API is there
+    batches      there are batches
     """
 
     needs_key: bool
@@ -86,6 +88,7 @@ class Watched(Observed, kw_only=True):
     ledger: Ledger | None
     spend: Spend
     admin: bool
+    batches: bool
 
 
 class Console:
@@ -172,7 +175,9 @@ class Console:
 
     async def _send_sections(self, scope: Scope, receive: Receive, send: Send) -> None:
         watched = self._look()
-        await _answer(send, 200, _encode({"spend": watched.ledger is not None, "keys": watched.admin}), _JSON)
+        batches = watched.admin and watched.batches
+        found = {"spend": watched.ledger is not None, "keys": watched.admin, "batches": batches}
+        await _answer(send, 200, _encode(found), _JSON)
 
     def encoded(self) -> bytes:
         """The state of this process, for its group."""

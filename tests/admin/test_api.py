@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import anthropic
 import httpx
 import jsonschema
 import pytest
@@ -48,8 +49,9 @@ def config(server: Server, **sections: Any) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def gateways(server: Server) -> Iterator[tuple[Stack, Stack]]:
-    with Stack(({},), config(server)) as one, Stack(({},), config(server)) as other:
+def gateways(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Stack, Stack]]:
+    sections = config(server, batches={"directory": str(tmp_path_factory.mktemp("batches"))})
+    with Stack(({},), sections) as one, Stack(({},), sections) as other:
         yield one, other
 
 
@@ -415,9 +417,12 @@ def test_the_description_describes_what_is_answered(stack: Stack, root: Caller) 
     document = httpx.get(stack.admin_url + PATH + "/openapi.json").json()
     assert document["openapi"] == "3.1.0"
     bodies = {"create": {"name": "described", "limits": {"requests": 3}}, "update": {"disabled": False}}
+    client = anthropic.Anthropic(base_url=stack.url, api_key="configured")
+    chat: Any = {"model": "m", "messages": CHAT["messages"], "max_tokens": 4}
+    batch = client.messages.batches.create(requests=[{"custom_id": str(n), "params": chat} for n in range(2_000)])
     seen = set()
     for one in (*OPERATIONS,):
-        path = one.path.replace("{name}", "described")
+        path = one.path.replace("{name}", "described").replace("{id}", batch.id)
         body = bodies.get(one.name, {}) if one.method != "GET" else None
         if one.name in ("show", "rotate", "revoke", "update", "put") and "create" not in seen:
             root.made("described")

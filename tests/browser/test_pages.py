@@ -28,6 +28,7 @@ TEAM_ADMIN["red-lead"] = {name: value for name, value in TEAM_ADMIN["red-lead"].
 
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    files = tmp_path_factory.mktemp("files")
     with Server(tmp_path_factory.mktemp("valkey"), "--appendonly", "yes") as server:
         config: dict[str, Any] = {
             "metrics": {"listen": "127.0.0.1:9090"},
@@ -38,6 +39,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
             "redis": {"addresses": [server.address], "timeout_s": 10},
             "keys": {**ONE, **TWO},
             "keys_store": "redis",
+            "batches": {"directory": str(files)},
             "admins": {"root": ADMINS["root"], "red-lead": {**TEAM_ADMIN["red-lead"], "teams": ["red"]}},
         }
         with Stack(config=config, environ={"CONSOLE_KEY": CONSOLE_KEY}) as running:
@@ -184,6 +186,42 @@ def test_many_keys_come_in_pages(browser: Browser, stack: Stack) -> None:
         browser.until(f"document.querySelectorAll('#keys-table tbody tr').length === {shown}")
     assert browser.run("document.querySelector('#keys-more').hidden")
     assert names(browser, "keys-table")[-1] == "p209"
+
+
+def test_batches_are_listed_and_cancelled_by_their_admins(browser: Browser, stack: Stack) -> None:
+    (worker,) = stack.gateway.deployment.pools["m"].workers
+    worker.learns, worker.max_in_flight, worker.in_flight = False, 1, 1  # nothing is idle
+    made = []
+    for team, lines in (("east", 2), ("west", 3)):
+        headers = {"authorization": f"Bearer {ROOT}"}
+        key = {"name": f"of-{team}", "team": team}
+        secret = httpx.post(stack.admin_url + "/admin/v1/keys", json=key, headers=headers).json()["key"]
+        headers = {"authorization": f"Bearer {secret}"}
+        requests = [{"custom_id": str(n), "params": {**CHAT, "max_tokens": 4}} for n in range(lines)]
+        answer = httpx.post(stack.url + "/v1/messages/batches", json={"requests": requests}, headers=headers)
+        made.append(answer.json()["id"])
+    opened(browser, stack)
+    browser.until("!document.querySelector('#batches-locked').hidden")
+    unlocked(browser, stack)
+    browser.until("document.querySelectorAll('#batches-table tbody tr').length === 2")
+    assert names(browser, "batches-table") == made[::-1]
+    row = "#batches-table tbody tr:last-child"
+    browser.until(f"document.querySelector('{row}').textContent.includes('in progress')")
+    assert "0 of 2" in browser.text(row)
+    browser.click(f"{row} button")
+    browser.until(f"document.querySelector('{row} button').textContent === 'Cancel: sure?'")
+    browser.click(f"{row} button")
+    browser.until(f"document.querySelector('{row}').textContent.includes('cancelled')")
+    browser.choose("#batches-status", "cancelled")
+    browser.click("#batches-filter button")
+    browser.until("document.querySelectorAll('#batches-table tbody tr').length === 1")
+    assert names(browser, "batches-table") == [made[0]]
+    assert browser.run(f"document.querySelector('{row} button').hidden")
+    assert quiet(browser)
+    browser.click("#admin-forget")
+    browser.until("!document.querySelector('#batches-locked').hidden")
+    assert made[0] not in browser.text("#batches")
+    worker.max_in_flight, worker.in_flight = None, 0
 
 
 def test_an_admins_key_is_asked_for_and_kept_nowhere(browser: Browser, stack: Stack) -> None:

@@ -136,6 +136,8 @@ def test_sections_are_those_that_there_are(server: Server, tmp_path: Path) -> No
     _, one = key("one")
     _, root = key("root")
     more = {"keys": one, "keys_store": "redis", "admins": root}
-    for extra, expected in (({}, {"spend": True, "keys": False}), (more, {"spend": True, "keys": True})):
+    batched = {**more, "batches": {"directory": str(tmp_path)}}
+    for extra, keyed, batches in (({}, False, False), (more, True, False), (batched, True, True)):
+        expected = {"spend": True, "keys": keyed, "batches": batches}
         with Stack(config=config(server, **{"keys": one, **extra}), environ=ENVIRON) as stack:
             assert httpx.get(f"{stack.admin_url}/console/sections", headers=SHOWN).json() == expected

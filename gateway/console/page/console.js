@@ -1,6 +1,7 @@
 // Polls the gateway's state and draws it. Counters only grow: what is drawn is the differences between two states.
 
 import { Plot, short } from "./plot.js";
+import { Batches } from "./batches.js";
 import { Keys } from "./keys.js";
 import { Playground } from "./playground.js";
 import { Spending } from "./spend.js";
@@ -12,7 +13,7 @@ const at = (id) => document.getElementById(id);
 
 let key = sessionStorage.getItem(KEPT) ?? "";
 let states = [];
-let playground = null, spending = null, keys = null;
+let playground = null, spending = null, keys = null, batches = null;
 let polling = 0;
 
 const plots = {
@@ -79,9 +80,10 @@ async function offer() {
   const reply = await fetch("console/sections", { headers: headers(), cache: "no-store" });
   if (!reply.ok) return;
   const found = await reply.json();
-  for (const name of ["spend", "keys"]) at(name).hidden = at(`to-${name}`).hidden = !found[name];
+  for (const name of ["spend", "keys", "batches"]) at(name).hidden = at(`to-${name}`).hidden = !found[name];
   if (found.spend) spending ??= new Spending(headers);
   if (found.keys) keys ??= new Keys();
+  if (found.batches) batches ??= new Batches(keys);
 }
 
 function tell(id, text, style) {

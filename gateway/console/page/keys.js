@@ -21,6 +21,7 @@ export class Keys {
   constructor() {
     this.admin = "";
     this.keys = [];
+    this.followers = []; // told whether a credential is there
     this.shown = null; // the key whose details are open
     this.creation = null; // the last one that may have arrived: its body, and its idempotency key
     at("admin-form").onsubmit = (event) => { event.preventDefault(); this.open(); };
@@ -33,6 +34,11 @@ export class Keys {
     at("key-rotate").onclick = () => this.rotate();
     at("key-revoke").onclick = () => this.revoke();
     at("key-close").onclick = () => this.close();
+  }
+
+  follow(told) {
+    this.followers.push(told);
+    told(!at("keys-open").hidden);
   }
 
   // The answer's JSON. Throws an error with the API's message.
@@ -74,6 +80,7 @@ export class Keys {
     at("admin-form").hidden = false;
     at("keys-open").hidden = true;
     at("keys-wrong").textContent = why;
+    for (const told of this.followers) told(false);
   }
 
   list(after = "") {
@@ -88,8 +95,10 @@ export class Keys {
     this.keys = after ? [...this.keys, ...page.keys] : page.keys;
     this.next = page.next;
     at("admin-form").hidden = true;
+    const first = at("keys-open").hidden;
     at("keys-open").hidden = false;
     this.draw();
+    if (first) for (const told of this.followers) told(true);
   }
 
   draw() {

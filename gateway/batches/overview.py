@@ -1,0 +1,72 @@
+"""The batches of all tenants, for admins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from gateway.batches.state import ENDED, BatchStore, Seen
+
+_READ, _MOST_READ = 200, 2_000
+"""Batches that are read at once, and for one page: a page that wants few of them may be short."""
+
+
+class Overview:
+    """log: called with a level, an event and facts."""
+
+    def __init__(self, store: BatchStore, log: Callable[..., None]) -> None:
+        self._store = store
+        self._log = log
+
+    async def page(
+        self, wanted: Callable[[str | None], bool], status: str | None, most: int, after: str | None
+    ) -> tuple[list[dict[str, Any]], str | None]:
+        """Batches of teams that are `wanted`, the newest first, and the id that the next page follows, if there may be
+        one. Raises GatewayError if Redis does not answer."""
+        found: list[dict[str, Any]] = []
+        for _ in range(_MOST_READ // _READ):
+            ids = await self._store.newest(_READ, after)
+            for seen in await self._store.batches(ids):
+                if wanted(seen.spec.team) and status in (None, _status(seen)):
+                    found.append(_described(seen))
+                    if len(found) == most:
+                        return found, seen.spec.id
+            if len(ids) < _READ:
+                return found, None
+            after = ids[-1]
+        return found, after
+
+    async def batch(self, id_: str, wanted: Callable[[str | None], bool]) -> dict[str, Any] | None:
+        """None if there is no such batch, or its team is not wanted. Raises GatewayError."""
+        seen = await self._store.batch(id_)
+        return _described(seen) if seen is not None and wanted(seen.spec.team) else None
+
+    async def cancel(self, id_: str, by: str) -> None:
+        """Asks for the end of a batch that is there and has not ended. Raises GatewayError."""
+        await self._store.cancel(id_)
+        self._log("info", "batch cancelled", batch=id_, by=by)
+
+
+def _status(seen: Seen) -> str:
+    status = seen.state.status
+    return "cancelling" if seen.cancel is not None and status not in ENDED else status
+
+
+def _described(seen: Seen) -> dict[str, Any]:
+    """The members of admin.batches.BatchView."""
+    spec, state = seen.spec, seen.state
+    return {
+        "id": spec.id,
+        "api": spec.kind,
+        "team": spec.team,
+        "key": spec.key,
+        "endpoint": spec.endpoint,
+        "status": _status(seen),
+        "ended": state.status in ENDED,
+        "requests": state.total or spec.total,
+        "succeeded": state.succeeded,
+        "failed": state.failed,
+        "repeated": state.repeated,
+        "created": spec.created,
+        "expires": spec.ends,
+    }
