@@ -25,6 +25,9 @@ _MOST_NAMES = 32
 _LONGEST_NAME = 64
 # A key that the cut goes through must still be recognised.
 _MOST_OF_NAME = 1024
+_ALONE_S = 0.1
+"""The pause before an error that must not be read together with the text before it: Node hands on at once what came
+while its reader was busy, for which a few milliseconds are enough."""
 _MODEL_NAME = re.compile(r"[A-Za-z0-9._:/@+-]{1,128}")
 _UNFIT = re.compile(r"[^A-Za-z0-9_.\[\]-]")
 
@@ -179,6 +182,8 @@ class ClientReply:
         error.param = self._masked(error.param) if error.param is not None else None
         error.code = self._masked(error.code) if error.code is not None else None
         self._lane = None
+        if self.dialect.lone_errors:
+            await asyncio.sleep(_ALONE_S)
         last = lane.fail(error)
         self._failed(error, in_stream=True)
         if lane.clean_end:

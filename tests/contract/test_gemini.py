@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
+import socket
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,6 +18,7 @@ from google.oauth2 import credentials as oauth2
 from tests.harness import Stack
 from tests.ratelimit.test_http import made
 
+LONG = "This is cut off somewhere."
 PNG = bytes.fromhex("89504e470d0a1a0a") + bytes(range(200, 256))
 
 
@@ -172,12 +175,31 @@ def test_errors(client: Any) -> None:
 @pytest.mark.parametrize("fault", ["reset@3", "eof@3", "error-frame@3"])
 def test_a_cut_stream_is_an_error(client: Any, fault: str) -> None:
     """With our words, status and code."""
-    chunks = client.models.generate_content_stream(**asking(text="This is cut off somewhere.", fault=fault))
+    chunks = client.models.generate_content_stream(**asking(text=LONG, fault=fault))
     pieces: list[str] = []
     with pytest.raises(errors.ServerError) as told:
         pieces.extend(chunk.text or "" for chunk in chunks)
     assert (told.value.code, told.value.status) == (502, "UNAVAILABLE")
     assert "worker" in (told.value.message or "")
+
+
+@pytest.mark.parametrize("alt", ["?alt=sse", ""])
+def test_the_error_of_a_cut_stream_is_read_alone(stack: Stack, alt: str) -> None:
+    """By a reader that is busy for as long as Node's is. Node's client reads the error of such a block only."""
+    body = json.dumps({"contents": [{"parts": [{"text": asking(text=LONG, fault="eof@3")["contents"]}]}]}).encode()
+    head = f"POST /v1beta/models/m:streamGenerateContent{alt} HTTP/1.1\r\nhost: a\r\ncontent-length: {len(body)}\r\n"
+    address = stack.url.removeprefix("http://").split(":")
+    with socket.create_connection((address[0], int(address[1])), timeout=20) as connection:
+        connection.sendall(head.encode() + b"content-type: application/json\r\n\r\n" + body)
+        blocks = []
+        while block := connection.recv(1 << 16):
+            blocks.append(block)
+            time.sleep(0.03)
+    *_, text, last = blocks
+    assert b'"text"' in text
+    assert b'"text"' not in last
+    document = last.partition(b"\r\n")[2].removesuffix(b"\r\n").lstrip(b",\n")
+    assert json.loads(document)["error"]["status"] == "UNAVAILABLE"
 
 
 def test_a_key_in_the_query_is_used_and_seen_nowhere() -> None:

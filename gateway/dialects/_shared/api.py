@@ -44,6 +44,7 @@ class Api(Dialect):
     key_header = b"authorization"
     key_query = b""
     socket: SocketWire | None = None
+    lone_errors = False
     passthrough: Mapping[str, Passthrough] = {}
     lists: Mapping[str, Callable[[Sequence[ModelCard]], Response]] = {}
     known: ClassVar[Mapping[str, frozenset[str]]]

@@ -57,6 +57,7 @@ class Gemini(Api):
     fields, examples, errors = FIELDS, EXAMPLES, ERRORS
     key_header = b"x-goog-api-key"
     key_query = b"key"
+    lone_errors = True  # `@google/genai` reads what has come as one document
     refuse = staticmethod(refuse)
     write_reply = staticmethod(replies.write)
     write_embeddings = staticmethod(replies.write_embeddings)
