@@ -205,16 +205,17 @@ def sights(config: Config) -> str:
     return f"To see what it does:\n\n  .venv/bin/dragoman status --url {url}{console}"
 
 
-def welcome(base: str, model: str, seen: str) -> str:
-    """The last of the output: a request to type. It streams, and its answer is short."""
+def welcome(base: str, model: str, seen: str, keyed: bool) -> str:
+    """The last of the output: a request to type. It streams, and its answer is short. keyed: clients show keys."""
     asked = {"model": model, "messages": [{"role": "user", "content": QUESTION}], "stream": True}
     body = json.dumps({**asked, "max_tokens": MOST_TOKENS, "temperature": 0})
     return (
         f"\nDragoman listens on {base}, model {model}. Ctrl-C stops it.\n\n"
         f"{seen}\n\n"
-        f"Type this in another terminal:\n\n"
+        f"Type this in another terminal{', with a key for KEY' if keyed else ''}:\n\n"
         f"  curl -N {base}/openai/v1/chat/completions -H 'content-type: application/json' \\\n"
-        f"    -d '{body}'\n"
+        + ("    -H 'authorization: Bearer KEY' \\\n" if keyed else "")
+        + f"    -d '{body}'\n"
     )
 
 
@@ -256,7 +257,7 @@ def run(dragoman: Sequence[str], config_file: Path, config: Config, model_file: 
         if not stop.count:
             for child in children:
                 child.show()
-            print(welcome(base, name, sights(config)), flush=True)
+            print(welcome(base, name, sights(config), config.auth == "keys"), flush=True)
         reloads = 0
         while not stop.count:
             for child in children:

@@ -6,6 +6,7 @@ import json
 import subprocess
 import time
 from collections.abc import Iterator
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,19 @@ def fleet(tmp_path_factory: pytest.TempPathFactory, worker: Stack) -> Iterator[F
     fleet = Fleet(tmp_path_factory.mktemp("fleet"), worker)
     yield fleet
     fleet.close()
+
+
+def test_a_key_of_the_configuration_goes_into_a_new_file(tmp_path: Path) -> None:
+    words = ("keys", "new", "--name", "me", "--key-file", "admin.key")
+    made = called(*words, folder=tmp_path)
+    secret = (tmp_path / "admin.key").read_text()
+    assert (made.returncode, made.stderr) == (0, "")
+    assert f"sha256:{sha256(secret.strip().encode()).hexdigest()}" in made.stdout
+    assert (tmp_path / "admin.key").stat().st_mode & 0o777 == 0o600
+    again = called(*words, folder=tmp_path)
+    assert (again.returncode, again.stdout) == (2, "")
+    assert "admin.key cannot be made: File exists" in again.stderr
+    assert (tmp_path / "admin.key").read_text() == secret
 
 
 def test_a_key_from_create_to_revoke(fleet: Fleet) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import os
 import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -27,6 +28,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     new = subcommand(actions, "new", what, COMMANDS["keys"][1])
     new.add_argument("--name", required=True, help="the entry's name")
     new.add_argument("--team", help="the team that the key belongs to (default: none)")
+    new.add_argument("--key-file", metavar="FILE", help="a new file for the key (default: standard error)")
     new.set_defaults(do=None)
     for name, what, more, do in (
         ("create", "make a key in the store, and print it on standard output, once", "app --team blue", _create),
@@ -89,9 +91,16 @@ def _new(options: argparse.Namespace) -> None:
         key, entry = new_key(options.name, options.team)
     except ValueError as error:
         raise CommandError(error) from None
-    # The key goes to standard error, so that `dragoman keys new >> keys.yaml` writes the entry alone.
-    where = "a keys file or, indented, for `keys:` in gateway.yaml"
-    print(f"The key, shown this once:\n\n  {key}\n\nStandard output has its entry, for {where}.\n", file=sys.stderr)
+    if options.key_file is not None:
+        try:
+            with open(os.open(options.key_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+                file.write(key + "\n")
+        except OSError as error:
+            raise CommandError(f"{options.key_file} cannot be made: {error.strerror}") from None
+    else:
+        # To standard error, so that `dragoman keys new >> keys.yaml` writes the entry alone.
+        where = "a keys file or, indented, for `keys:` in gateway.yaml"
+        print(f"The key, shown this once:\n\n  {key}\n\nStandard output has its entry, for {where}.\n", file=sys.stderr)
     print(entry.rstrip("\n"))
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from gateway.config import Config
-from scripts.run import readable, sights
+from scripts.run import readable, sights, welcome
 from tests.ports import free_port
 from tests.repo.tree import ROOT
 
@@ -108,6 +108,13 @@ def wait_welcome(process: subprocess.Popen[str]) -> str:
             assert process.stdout.readline() == "\n"
             break
     return "".join(lines)
+
+
+def test_where_keys_are_needed_the_request_to_type_has_one() -> None:
+    found = welcome("http://h", "m", "", keyed=True)
+    assert "with a key for KEY:" in found
+    assert " \\\n    -H 'authorization: Bearer KEY' \\\n    -d '" in found
+    assert "KEY" not in welcome("http://h", "m", "", keyed=False)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -17,7 +17,7 @@ LINES = {
     "gateway/auth": 1320,
     "gateway/backends": 1900,
     "gateway/batches": 2660,
-    "gateway/cli": 1900,
+    "gateway/cli": 1930,
     "gateway/config": 3804,
     "gateway/console": 1400,
     "gateway/core": 3360,
