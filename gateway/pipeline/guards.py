@@ -219,7 +219,7 @@ class Guards(Watcher):
                     raise _Failed("model")
             result = _RESULTS[answer.action]
         except _Failed as why:
-            failure, result = why, "failed"
+            failure, result = str(why), "failed"  # the text: the error holds frames, with all that came
         seconds = runtime.clock() - began
         runtime.observer.guarded(service.name, stage, result, seconds)
         for guarded in call.watchers.guarded:
@@ -227,7 +227,7 @@ class Guards(Watcher):
         before = () if record.guards is UNSET else record.guards
         record.guards = tuple(dict.fromkeys((*before, f"{service.name} {stage} {result}")))
         if failure is not None:
-            self._failed(service.name, record.id, str(failure))
+            self._failed(service.name, record.id, failure)
             if service.options.on_failure == "open":
                 return None
             message = "a guard of this gateway cannot be asked"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import re
 import subprocess
@@ -17,6 +18,7 @@ from typing import Any
 import httpx
 import pytest
 
+from gateway.pipeline.guards import _Answer
 from tests.app.media import Asked, Worker, answer
 from tests.app.media import scripted as scripted_worker
 from tests.clients import DIALECTS, WAYS, Way
@@ -292,6 +294,21 @@ def test_a_guard_that_fails(service: Guard, wrong: str, on_failure: str, after: 
             assert record["guards"] == [f"g {'before' if after == 'never' else 'after'} failed"]
         assert {line["reason"] for line in stack.events("guard failed")} == {wrong.split()[0]}
         service.held.set()
+
+
+@pytest.mark.parametrize("on_failure", ["closed", "open"])
+def test_what_a_guard_sent_is_gone_when_it_has_failed(service: Guard, on_failure: str) -> None:
+    service.decide = lambda question: {"action": "replace", "texts": ["x"] * 99}
+    with Stack(({},), config_of(service, on_failure=on_failure)) as stack:
+        gc.collect()
+        gc.disable()
+        try:
+            for _ in range(3):
+                reply = httpx.post(stack.url + PATH, json=chat())
+                assert (reply.status_code == 200) == (on_failure == "open")
+            until(lambda: not any(type(one) is _Answer for one in gc.get_objects()), 5)
+        finally:
+            gc.enable()
 
 
 def test_a_client_that_leaves_waits_for_no_guard(service: Guard) -> None:
