@@ -2,7 +2,7 @@
 
 Load: streams and plain requests in several dialects, of two teams; clients that leave; requests over limits, of the
 wrong form, and with fields that are dropped; workers that fail; prompts computed apart, and shown to a guard; workers
-that tell what they have cached; reloads, every second one refused; a key in the store.
+that tell what they have cached; reloads, every second one refused; a key in the store; a batch, and a web socket.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from typing import Any
 import httpx
 import yaml
 from msgspec import Struct
+from websockets.asyncio.client import connect as connect_socket
+from websockets.exceptions import WebSocketException
 
 from gateway.admin import KeyStore
 from gateway.redis import connect
@@ -125,6 +127,7 @@ async def seen(enough: Callable[[Mapping[str, Any], Sequence[Series]], bool] = w
             "redis": {"addresses": [redis.address], "timeout_s": 10},
             "keys_store": "redis",
             "guards": {"policy": {"url": policy.url, "models": ["apart"]}},
+            "batches": {"directory": f"{name}/batches"},
         }
 
         async def other_workers(at: House) -> list[str]:
@@ -132,7 +135,7 @@ async def seen(enough: Callable[[Mapping[str, Any], Sequence[Series]], bool] = w
             they have cached."""
             flags = {port: ["--kv-transfer"] for port in ports}
             for port, (events, replay) in publishing.items():
-                flags[port] = ["--kv-events-port", str(events), "--kv-replay-port", str(replay)]
+                flags[port] = [*WORKER, "--kv-events-port", str(events), "--kv-replay-port", str(replay)]
             for port, own in flags.items():
                 words = ["tests.simulated", "--port", str(port), *own]
                 at.others.append(await start(at.folder, f"other{port}", *words, port=port))
@@ -186,6 +189,8 @@ async def _load(at: House) -> None:
         for number in range(STREAMS):
             group.create_task(_streams(at, ("search", "chatbot", "stray")[number % 3], end, leave=number % 4 == 3))
         group.create_task(_others(at, end))
+        group.create_task(_batch(at))
+        group.create_task(_socket(at, end))
         group.create_task(_faults(at, end))
         group.create_task(_reloads(at, end))
 
@@ -226,6 +231,29 @@ async def _others(at: House, end: float) -> None:
             await link.send(b"nonsense\r\n\r\n")
         link.close()
         await asyncio.sleep(0.2)
+
+
+async def _batch(at: House) -> None:
+    """A batch whose lines take some seconds of the workers that are not busy."""
+    link = Link(at.gateways[0].address)
+    text = f"sim:{json.dumps({'text': 'word ' * 300})}"
+    params = {"model": "told", "max_tokens": 400, "messages": [{"role": "user", "content": text}]}
+    lines = [{"custom_id": f"line-{number}", "params": params} for number in range(20)]
+    made = await link.post("/v1/messages/batches", {"requests": lines}, {"x-api-key": at.keys["search"]})
+    assert made.status == 200, made.body
+    link.close()
+
+
+async def _socket(at: House, end: float) -> None:
+    """A client's web socket that stays open, whatever its gateway does with it."""
+    headers = {"authorization": f"Bearer {at.keys['search']}"}
+    while (left := end - asyncio.get_running_loop().time()) > 0:
+        with contextlib.suppress(OSError, TimeoutError, WebSocketException):
+            async with (
+                asyncio.timeout(left),
+                connect_socket(f"ws://{at.gateways[0].address}/v1/responses", additional_headers=headers) as socket,
+            ):
+                await socket.wait_closed()
 
 
 async def _faults(at: House, end: float) -> None:
