@@ -139,7 +139,7 @@ $(LIBRARIES)/node_modules/installed: $(LIBRARIES)/package-lock.json .venv/locked
 
 .PHONY: test-clients
 test-clients: install .venv-friendli/locked $(CLIENTS:%=.venv-clients-%/locked) $(LIBRARIES)/node_modules/installed ## Test with other client libraries (at first some minutes more)
-	$(BIN)/python -m pytest -m "libraries and not agents" tests/libraries $(ARGS)
+	$(BIN)/python -m pytest -m "libraries and not agents" -n 2 --dist worksteal tests/libraries $(ARGS)
 
 AGENTS := tests/agents/node
 $(AGENTS)/node_modules/installed: $(AGENTS)/package-lock.json .venv/locked
@@ -149,6 +149,11 @@ $(AGENTS)/node_modules/installed: $(AGENTS)/package-lock.json .venv/locked
 .PHONY: test-agents
 test-agents: install $(AGENTS)/node_modules/installed $(LIBRARIES)/node_modules/installed .venv-clients-agents/locked .venv-clients-aider/locked ## Test with the clients of docs/clients.md (at first some minutes more: 2.5 GB)
 	$(BIN)/python -m pytest -m agents -n 2 --dist loadfile tests/agents tests/libraries $(ARGS)
+
+# A pip keeps one core busy and waits for the network: two of them do not.
+.PHONY: environments
+environments: .venv/locked .venv-vllm/locked .venv-friendli/locked $(CLIENTS:%=.venv-clients-%/locked) .venv-clients-agents/locked .venv-clients-aider/locked $(NODE)/node_modules/installed $(HELM)/node_modules/installed $(LIBRARIES)/node_modules/installed $(AGENTS)/node_modules/installed ## Build what the tests' targets need, with `make -j2` in half the time
+	@:
 
 # The service that comes with Debian's package is of no use here.
 .PHONY: test-monitoring
