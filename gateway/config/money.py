@@ -35,13 +35,15 @@ class Price(Section):
     """A million tokens of the reply."""
     request: Money = 0
     """Each request."""
+    image: Money = 0
+    """Each image that is generated, edited or varied, as many as the reply has."""
     from_: Annotated[date | None, BeforeValidator(_day)] = Field(default=None, alias="from")
     """The day from whose beginning this price is valid, in the time zone of `spend`. Absent: always."""
 
     @property
     def rates(self) -> Rates:
         cached = self.input if self.cached_input is None else self.cached_input
-        return Rates(self.input, cached, self.output, self.request)
+        return Rates(self.input, cached, self.output, self.request, self.image)
 
     def begins(self, zone: tzinfo) -> float:
         """The Unix second from which it is valid."""

@@ -39,7 +39,7 @@ def used(record: RequestRecord, prompt: int) -> Usage | None:
     prompt. Any other failure without output costs nothing.
     """
     usage, outcome = record.usage, outcome_of(record)
-    if outcome == "failed" and (usage is None or not usage.output):
+    if outcome == "failed" and (usage is None or not (usage.output or usage.images)):
         return None if record.code in _UNSEEN else NOTHING
     if usage is None or (usage.input is None and usage.output is None):
         return Usage(prompt, 0) if outcome == "cancelled" and record.stream else None

@@ -103,6 +103,7 @@ class Cost(Struct, frozen=True):
              have more tokens together than a token limit can never be admitted
     money    nano of the currency for all of it; 0 without a price
     audio_s  seconds of sound, 0 if unknown
+    images   that it asks for
     """
 
     tokens: int = 0
@@ -113,11 +114,12 @@ class Cost(Struct, frozen=True):
     field: str = ""
     money: int = 0
     audio_s: int = 0
+    images: int = 0
 
     def priced(self, rates: Rates) -> Cost:
         """This with its price. The output is taken at its most beside the whole prompt: the price of a token of output
         is the higher one, and the estimate of a prompt is high."""
-        return replace(self, money=rates.cost(self.prompt, self.choices * self.each))
+        return replace(self, money=rates.cost(self.prompt, self.choices * self.each, 0, self.images))
 
 
 class Content(Struct):
@@ -242,7 +244,8 @@ class Estimator(Struct, frozen=True):
         prompt = ceil(_bytes(op.words) / self.bytes_per_token) + files * (self.audio if heard else self.image)
         each = self.output if heard else 0
         # A limit on seconds must see that there are some: of nothing it takes no account.
-        return Cost(prompt + each, 0, prompt, op.n, each, audio_s=max(1, ceil(op.audio_s or 0)) if heard else 0)
+        audio_s = max(1, ceil(op.audio_s or 0)) if heard else 0
+        return Cost(prompt + each, 0, prompt, op.n, each, audio_s=audio_s, images=op.images)
 
     def _complete(self, op: Complete, max_context: int | None) -> Cost:
         context = max_context

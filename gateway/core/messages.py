@@ -383,6 +383,11 @@ class Media(Operation, kw_only=True):
     form: Form | None = None
     audio_s: float | None = None
 
+    @property
+    def images(self) -> int:
+        """How many it asks for."""
+        return self.n if self.work in ("draw", "edit", "vary") else 0
+
 
 @final
 class CountTokens(Operation, kw_only=True):

@@ -11,6 +11,8 @@ from decimal import Decimal
 
 from msgspec import Struct
 
+from gateway.core.usage import Usage
+
 NANO = 10**9
 """Smallest units of 1 of the currency."""
 MOST = 9_000_000
@@ -20,18 +22,23 @@ _PER = 1_000_000
 
 
 class Rates(Struct, frozen=True):
-    """Prices: nano for a million tokens of the prompt, of its cached part and of the output, and for the request."""
+    """Prices: nano for a million tokens of the prompt, of its cached part and of the output, for the request, and an
+    image that is made."""
 
     input: int = 0
     cached: int = 0
     output: int = 0
     request: int = 0
+    image: int = 0
 
-    def cost(self, input: int, output: int, cached: int = 0) -> int:
-        """Nano for so many tokens, rounded up. cached: of `input`, those that a prefix cache served."""
+    def cost(self, input: int, output: int, cached: int = 0, images: int = 0) -> int:
+        """Nano for so many tokens and images, rounded up. cached: of `input`, those that a prefix cache served."""
         cached = min(cached, input)
         tokens = (input - cached) * self.input + cached * self.cached + output * self.output
-        return self.request - (-tokens // _PER)
+        return self.request + images * self.image - (-tokens // _PER)
+
+    def of(self, usage: Usage) -> int:
+        return self.cost(usage.input or 0, usage.output or 0, usage.cached or 0, usage.images or 0)
 
 
 class Tariff:

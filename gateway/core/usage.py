@@ -18,6 +18,7 @@ class Usage(Struct, frozen=True):
     stored     of the input, those that were added to a prefix cache
     reasoning  of the output, those spent on thinking
     audio_s    seconds of sound that were read; absent where nobody counted any
+    images     that were made; absent for others than requests for images
     source     who counted: the engine, the gateway by the token ids it saw, or a rough estimate
     """
 
@@ -28,6 +29,7 @@ class Usage(Struct, frozen=True):
     source: Source = "engine"
     stored: int | None = None
     audio_s: float | UnsetType = UNSET
+    images: int | UnsetType = UNSET
 
     @property
     def total(self) -> int | None:

@@ -45,15 +45,18 @@ class Pricing(Watcher):
         if outcome_of(call.record) == "unserved" or call.question:
             return 0
         usage = used(call.record, call.prompt or 0) or self._most(call)
-        return rates.cost(usage.input or 0, usage.output or 0, usage.cached or 0) if usage is not NOTHING else 0
+        return rates.of(usage) if usage is not NOTHING else 0
 
     def _most(self, call: Call) -> Usage:
         """The most that a worker can have done for a request of which nobody counted anything."""
         op, seconds = call.op, call.runtime.clock() - call.began
         if op is None or call.large:  # an estimate of a large one would hold up the others
-            return Usage(call.prompt or 0, produced_at_most(getattr(op, "n", 1), seconds))
+            return Usage(
+                call.prompt or 0, produced_at_most(getattr(op, "n", 1), seconds), images=getattr(op, "images", 0)
+            )
         cost = self._estimate(op, call.served.can.max_context)
-        return Usage(cost.prompt, min(cost.choices * cost.each, produced_at_most(cost.choices, seconds)))
+        made = min(cost.choices * cost.each, produced_at_most(cost.choices, seconds))
+        return Usage(cost.prompt, made, images=cost.images)
 
     def _header(self, call: Call) -> Headers:
         tariff, usage = call.served.tariff, call.record.usage
@@ -62,5 +65,4 @@ class Pricing(Watcher):
         rates = tariff.now()
         if rates is None:
             return []
-        cost = rates.cost(usage.input or 0, usage.output or 0, usage.cached or 0)
-        return [(HEADER, shown(cost).encode())]
+        return [(HEADER, shown(rates.of(usage)).encode())]

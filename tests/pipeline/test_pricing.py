@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 import httpx
@@ -10,6 +12,7 @@ import pytest
 
 from gateway.core.money import Rates
 from tests.app.asking import CHAT, GONE
+from tests.app.media import EVENTS, Asked, Worker, answer, scripted
 from tests.clients import DIALECTS, usual
 from tests.harness import Stack
 
@@ -73,6 +76,41 @@ def test_what_no_worker_answered_costs_nothing(stack: Stack) -> None:
     reply, record = ask(stack, model="alone")
     assert (reply.status_code, record["cost"]) == (503, 0)
     assert "x-dragoman-cost" not in reply.headers
+
+
+PARTIAL = b'data: {"type": "image_generation.partial_image", "b64_json": "eA=="}\n\n'
+DRAWN = b'data: {"type": "image_generation.completed", "b64_json": "eA=="}\n\n'
+
+
+def drawing(worker: Worker, asked: Asked, handler: BaseHTTPRequestHandler) -> None:
+    body = json.loads(asked.body)
+    images = body.get("n", 1)
+    if body.get("stream"):  # a stream of three is cut behind the second one
+        answer(handler, PARTIAL + DRAWN * min(images, 2), EVENTS)
+    else:
+        answer(handler, json.dumps({"created": 1, "data": [{"b64_json": "eA=="}] * images}).encode())
+
+
+def test_images_cost_by_their_number() -> None:
+    budget = {"name": "few", "amount": 0.2, "scope": []}
+    with scripted(drawing) as worker:
+        model = {"backend": "openai", "workers": [worker.url], "price": {"image": 0.02, "request": 0.001}}
+        with Stack((), {"models": {"m": model}, "spend": SPEND, "budgets": [budget]}) as stack:
+
+            def draw(**more: Any) -> tuple[httpx.Response, dict[str, Any]]:
+                body = {"model": "m", "prompt": "a cat", **more}
+                return httpx.post(stack.url + "/v1/images/generations", json=body, timeout=30), stack.record()
+
+            for more, cost in (({"n": 2}, "0.041"), ({}, "0.021")):
+                reply, record = draw(**more)
+                assert reply.headers["x-dragoman-cost"] == cost
+                assert record["usage"]["images"] == more.get("n", 1)
+            for images, made in ((1, 1), (3, 2)):
+                _, record = draw(n=images, stream=True)
+                assert (record["usage"]["images"], record["cost"]) == (made, 20_000_000 * made + 1_000_000)
+            reply, record = draw(n=4)  # 0.076 is left
+            assert (reply.status_code, reply.json()["error"]["code"]) == (429, "insufficient_quota")
+            assert record["cost"] == 0
 
 
 def test_a_question_costs_nothing(stack: Stack) -> None:

@@ -20,7 +20,7 @@ LINES = {
     "gateway/cli": 1930,
     "gateway/config": 3804,
     "gateway/console": 1400,
-    "gateway/core": 3360,
+    "gateway/core": 3380,
     "gateway/dialects": 10768,
     "gateway/fleet": 5580,
     "gateway/native": 340,

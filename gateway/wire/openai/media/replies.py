@@ -85,9 +85,12 @@ _whole = msgspec.json.Decoder(_WholeIn)
 _images = msgspec.json.Decoder(_ImagesIn)
 
 
-def _used(found: _UsageIn | None, op: Media, output: int | None, seconds: float | None = None) -> Usage:
+def _used(
+    found: _UsageIn | None, op: Media, output: int | None, seconds: float | None = None, images: int = 0
+) -> Usage:
     """The usage that the worker reported; if it counted no tokens, those of the prompt's words, by their length, and
     `output`."""
+    made_images = images if op.images else UNSET
     if found is not None and found.seconds is not None:
         seconds = found.seconds
     heard = op.audio_s if seconds is None else seconds
@@ -96,8 +99,8 @@ def _used(found: _UsageIn | None, op: Media, output: int | None, seconds: float 
         read = found.input_tokens if found.input_tokens is not None else found.prompt_tokens
         made = found.output_tokens if found.output_tokens is not None else found.completion_tokens
         if read is not None or made is not None:
-            return Usage(read, made, audio_s=audio_s)
-    return Usage(_tokens(len(op.words)), output, source="estimated", audio_s=audio_s)
+            return Usage(read, made, audio_s=audio_s, images=made_images)
+    return Usage(_tokens(len(op.words)), output, source="estimated", audio_s=audio_s, images=made_images)
 
 
 def _tokens(characters: int) -> int:
@@ -131,7 +134,7 @@ def whole(response: Response, op: Media) -> tuple[Response, Usage]:
         raise wire.late_fault(drawn.error)
     if not drawn.data:
         raise wire.malformed()
-    return _json(body, drawn.model, op), _used(drawn.usage, op, 0)
+    return _json(body, drawn.model, op), _used(drawn.usage, op, 0, images=len(drawn.data))
 
 
 def _json(body: bytes, model: str | None, op: Media) -> Response:
@@ -243,9 +246,9 @@ class EventsLane(_MediaLane):
                     break
         except GatewayError as error:
             self.error = error
-        if self.done or self.produced:
+        if self.done or self.produced or self._ended:
             # Also for a reply that breaks off later, or whose client leaves: the sound was read.
-            self.usage = _used(self._reported, self._op, self.produced)
+            self.usage = _used(self._reported, self._op, self.produced, images=self._ended)
         return b"".join(out)
 
     def _read(self, frame: sse.Frame) -> bytes:
