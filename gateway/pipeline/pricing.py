@@ -31,7 +31,7 @@ class Pricing(Watcher):
         self._estimate = estimate
         self._in_header = in_header
 
-    def asked(self, call: Call) -> None:
+    def begun(self, call: Call) -> None:  # once, whatever number of models is asked
         if self._in_header:
             call.reply.explain_by(partial(self._header, call))
 
@@ -59,10 +59,10 @@ class Pricing(Watcher):
         return Usage(cost.prompt, made, images=cost.images)
 
     def _header(self, call: Call) -> Headers:
-        tariff, usage = call.served.tariff, call.record.usage
-        if tariff is None or usage is None or call.record.stream or call.question:
+        usage = call.record.usage
+        if usage is None or call.record.stream or call.question:
             return []
-        rates = tariff.now()
+        rates = call.served.tariff.now() if call.served.tariff is not None else None
         if rates is None:
             return []
         return [(HEADER, shown(rates.of(usage)).encode())]

@@ -70,6 +70,7 @@ def test_a_fallback_is_charged_at_its_own_price(stack: Stack) -> None:
         reply, record = ask(stack, model=name)
         assert (reply.status_code, record["model"]) == (200, "m")
         assert record["cost"] == worth(record) < 1_000_000
+        assert reply.headers.get_list("x-dragoman-cost") == [f"{record['cost'] / 1e9:.9f}".rstrip("0")]
 
 
 def test_what_no_worker_answered_costs_nothing(stack: Stack) -> None:
