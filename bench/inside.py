@@ -24,6 +24,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from hashlib import sha256
+from operator import truediv
 from pathlib import Path
 from types import FrameType
 from typing import Any, cast
@@ -63,6 +64,8 @@ limits:
   - {name: concurrency, kind: concurrency, limit: 1000000, scope: [key, model]}
 limiter: {store: memory}
 """
+# What a gateway may be without -> more of its configuration with it, and without it.
+PARTS = {"limits": (LIMITS, ""), "native": ("", "relay: {native: false}\n")}
 
 
 class Pipe:
@@ -221,33 +224,39 @@ class Inside:
             pipe.abort()
 
 
-async def measure(row: Row, batches: int, seen: Sampler | None, directory: Path, more: str) -> list[float]:
-    """CPU microseconds for a request or a chunk, by batch. directory: for its files; seen: a sampler, if any; more: of
-    the configuration."""
+async def measure(
+    row: Row, batches: int, seen: Sampler | None, directory: Path, mores: Sequence[str]
+) -> list[list[float]]:
+    """CPU microseconds for a request or a chunk, by gateway and batch. directory: for its files; seen: a sampler, if
+    any; mores: of the configuration, for each gateway. Batches of several gateways are in turns."""
     loop = asyncio.get_running_loop()
     server = await loop.create_server(lambda: Worker(loop), "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     log = Log("info", out=(directory / "log").open("wb", buffering=0))
-    gateway = Gateway(configuration(directory / "gateway.yaml", port, more), log)
-    await gateway.start()
-    inside = Inside(gateway, port, row)
-    await inside.warm_up()
+    gateways = [Gateway(configuration(directory / "gateway.yaml", port, more), log) for more in mores]
+    insides: list[Inside] = []
+    for gateway in gateways:
+        await gateway.start()
+        insides.append(Inside(gateway, port, row))
+        await insides[-1].warm_up()
     # As `dragoman serve` does.
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
-    taken = []
+    taken: list[list[float]] = [[] for _ in insides]
     if seen is not None:
         seen.start()
     for _ in range(batches):
-        began = time.process_time()
-        for _ in range(TURNS):
-            await inside.turn()
-        taken.append((time.process_time() - began) / (TURNS * CLIENTS) * 1e6)
+        for inside, batch in zip(insides, taken, strict=True):
+            began = time.process_time()
+            for _ in range(TURNS):
+                await inside.turn()
+            batch.append((time.process_time() - began) / (TURNS * CLIENTS) * 1e6)
     if seen is not None:
         seen.stop()
-    inside.close()
-    await gateway.close()
+    for inside, gateway in zip(insides, gateways, strict=True):
+        inside.close()
+        await gateway.close()
     log.close()
     server.close()
     return taken
@@ -267,6 +276,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--size", type=int, metavar="BYTES", help="of the request, where it is OpenAI's")
     parser.add_argument("--python", action="store_true", help="without the native relay")
     parser.add_argument("--no-limits", action="store_true", help="without the three limits")
+    parser.add_argument("--beside", choices=PARTS, help="in turns with a gateway without that, and the ratio to it")
     parser.add_argument("--ledger", action="store_true", help="also say which functions take it")
     options = parser.parse_args(arguments)
     row = next(row for row in ROWS if row.name == options.row)
@@ -274,13 +284,19 @@ def main(arguments: Sequence[str]) -> int:
         row = msgspec.structs.replace(row, body=chat(row.kind == "stream", options.size))
     seen = Sampler() if options.ledger else None
     with tempfile.TemporaryDirectory() as directory:
-        more = ("" if options.no_limits else LIMITS) + ("relay: {native: false}\n" if options.python else "")
-        taken = uvloop.run(measure(row, options.batches, seen, Path(directory), more))
+        without = {"limits"} if options.no_limits else set()
+        without |= {"native"} if options.python else set()
+        sides = [without, *([without | {options.beside}] if options.beside else [])]
+        mores = ["".join(more[name in side] for name, more in PARTS.items()) for side in sides]
+        taken, *others = uvloop.run(measure(row, options.batches, seen, Path(directory), mores))
     middle = statistics.median(taken)
     for name, share in seen.shares if seen is not None else ():
         if share >= LEAST_SHARE:
             print(f"{share * middle:6.1f} µs {share:6.1%}  {name}")
     print(f"{min(taken):.1f} µs at least, median {middle:.1f}, n {len(taken) * TURNS * CLIENTS:,}")
+    for other in others:
+        low, half, high = statistics.quantiles(map(truediv, taken, other), n=4)
+        print(f"{half:.2f} (quartiles {low:.2f} to {high:.2f}) of {min(other):.1f} µs, without {options.beside}")
     return 0
 
 
