@@ -257,7 +257,7 @@ class Relay(Section):
     """Most bytes held of prompts and replies of streams for `continue_streams`; a stream beyond it is not continued.
     Absent: a tenth of the memory."""
     native: Flag = True
-    """Streams of the worker's own wire pass through the native relay, if it was built (`dragoman --version`)."""
+    """Ordinary chunks of streams pass through the native relay, if it was built (`dragoman --version`)."""
 
 
 class Retry(Section):

@@ -1,9 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
-"""The native relay of one stream whose client and worker speak the same wire.
+"""The native relay of one stream: `SameWire` if its client and worker speak the same wire, else `Translated`.
 
 A `Relay` takes two places: that of the exchange's sink, and that of the connection in its transport. A read that is
 whole HTTP chunks, each an ordinary event by the lane's templates, becomes the client's bytes here, with the same result
-and the same books as by `WorkerConnection`, `Pump.block` and `PassthroughLane.feed`. Every other read goes to the
+and the same books as by `WorkerConnection`, `Pump.block` and the lane's `feed`. Every other read goes to the
 connection, unchanged. So back-pressure, deadlines, ends, failures and TLS stay where they are.
 
 The connection's parser sees nothing of a relayed read. So reads are relayed only while the parser is known to stand
@@ -18,6 +18,7 @@ from cpython.unicode cimport PyUnicode_DecodeASCII
 from libc.string cimport memcmp, memcpy
 
 from gateway.core.continuation import FOLD_LENGTH, FOLD_MASK
+from gateway.core.events import Delta
 from gateway.wire.chunk_template import text_of
 
 cdef enum:
@@ -25,8 +26,13 @@ cdef enum:
     MOST_OUT = 16384  # the most bytes that it becomes
     MOST_DIGITS = 4  # of a chunk's size
     MOST_TEMPLATES = 8  # chunk_template.TRIES
+    MOST_NUMBER = 10  # digits of a token's id or of a count, as in chunk_template
     HEAD = 6  # MOST_DIGITS and CRLF: the most bytes in front of a client's chunk
 
+cdef enum:  # the parts of a `ChunkTemplate`
+    BEFORE, AFTER, MIDDLE, END
+
+cdef object _delta = Delta
 cdef object _text_of = text_of
 cdef object _monotonic = time.monotonic
 cdef long _fold_mask = FOLD_MASK
@@ -57,7 +63,7 @@ cdef Py_ssize_t _chunk(const unsigned char *data, Py_ssize_t size, Py_ssize_t *a
 
 
 cdef class Relay:
-    """See above. The arguments are an `Incoming` that has not ended, its `PassthroughLane` and `Pump`; the model's
+    """The common part; see above. The arguments are an `Incoming` that has not ended, its lane and `Pump`; the model's
     gaps; what writes to the client, and the `RequestCycle` that this belongs to, or None."""
 
     cdef object _exchange, _lane, _pump, _gaps, _write, _cycle, _send
@@ -67,12 +73,6 @@ cdef class Relay:
     cdef bint _known
     cdef object _view
     cdef Py_buffer _buffer
-    cdef list _kept  # the templates below
-    cdef int _templates
-    cdef const char *_before[MOST_TEMPLATES]
-    cdef const char *_after[MOST_TEMPLATES]
-    cdef Py_ssize_t _before_size[MOST_TEMPLATES]
-    cdef Py_ssize_t _after_size[MOST_TEMPLATES]
 
     def __init__(self, exchange, lane, pump, gaps, write, cycle):
         self._exchange, self._lane, self._pump, self._gaps, self._write = exchange, lane, pump, gaps, write
@@ -122,8 +122,11 @@ cdef class Relay:
         return self._view if self._known else self._get_buffer(sizehint)
 
     def buffer_updated(self, Py_ssize_t nbytes):
+        cdef bint small
         if self._known:
-            if nbytes <= MOST_BYTES and nbytes < self._buffer.len and self._relayed(nbytes):
+            small = nbytes <= MOST_BYTES and nbytes < self._buffer.len
+            # Neither is the client slow or gone, nor is the reply over.
+            if small and self._exchange.push is not None and self._lane.error is None and self._relayed(nbytes):
                 return
             self._forget()
         self._expect(nbytes)
@@ -153,7 +156,8 @@ cdef class Relay:
         cdef Py_ssize_t at = 0, length
         cdef Py_buffer buffer
         before, self._expected = self._expected, None
-        if before is not None or size > MOST_BYTES:  # the one before has not been taken in yet
+        # The one before has not been taken in yet, or there is nothing that a chunk could be ordinary by.
+        if before is not None or size > MOST_BYTES or not self._usual():
             return
         contents = []
         PyObject_GetBuffer(self._get_buffer(-1), &buffer, PyBUF_SIMPLE)
@@ -173,27 +177,90 @@ cdef class Relay:
 
     cdef _learn(self):
         """The parser stands between two chunks."""
+        lane = self._lane
+        if lane is None or lane.done or lane.error is not None or self._exchange.source is None:
+            return
+        if self._learned(self._usual()):
+            view = self._get_buffer(-1)
+            PyObject_GetBuffer(view, &self._buffer, PyBUF_SIMPLE)
+            self._view, self._known = view, True
+
+    # -- of each kind -----------------------------------------------------------------------------------------------
+
+    cdef object _usual(self):
+        """The lane's templates, or something false."""
+        raise NotImplementedError
+
+    cdef bint _learned(self, usual) except -1:
+        """Takes the lane's templates `usual`. False if there are none, or the lane does not stand between two
+        events."""
+        raise NotImplementedError
+
+    cdef bint _relayed(self, Py_ssize_t size) except -1:
+        """Relays a read of `size` bytes. False, and nothing has happened, if it is not all ordinary."""
+        raise NotImplementedError
+
+    # -- ordinary chunks --------------------------------------------------------------------------------------------
+
+    cdef _note(self):
+        """Does the pump's books, and the model's, for output."""
+        cdef int bucket = 0
+        cdef double gap
+        now = _monotonic()
+        gap = <double>now - <double>self._pump.written_at
+        self._pump.written_at = now
+        for bound in <tuple?>self._gaps.bounds:
+            if gap <= <double>bound:
+                break
+            bucket += 1
+        (<list?>self._gaps.counts)[bucket] += 1
+        self._gaps.total += gap
+
+    cdef _pass_on(self, char *out, Py_ssize_t used):
+        """Writes out[HEAD:used], in front of which there is room for its framing."""
+        cdef Py_ssize_t length = used - HEAD, start = HEAD - 2
+        cycle = self._cycle
+        if cycle is None or cycle.pending:
+            self._write(PyBytes_FromStringAndSize(out + HEAD, length))
+        elif not cycle.gone:
+            memcpy(out + start, b"\r\n", 2)
+            memcpy(out + used, b"\r\n", 2)
+            while length:
+                start -= 1
+                out[start] = b"0123456789abcdef"[length & 15]
+                length >>= 4
+            cycle.pending = PyBytes_FromStringAndSize(out + start, used + 2 - start)
+            self._send(cycle)
+
+
+cdef class SameWire(Relay):
+    """Its lane is a `PassthroughLane`."""
+
+    cdef list _kept  # the templates below
+    cdef int _templates
+    cdef const char *_before[MOST_TEMPLATES]
+    cdef const char *_after[MOST_TEMPLATES]
+    cdef Py_ssize_t _before_size[MOST_TEMPLATES]
+    cdef Py_ssize_t _after_size[MOST_TEMPLATES]
+
+    cdef object _usual(self):
+        return self._lane.usual if self._lane is not None else None
+
+    cdef bint _learned(self, usual) except -1:
         cdef int i
         cdef bytes part
-        lane = self._lane
-        if lane is None or lane.done or lane.error is not None or not lane.frames.idle:
-            return
-        self._kept = lane.usual[:MOST_TEMPLATES]
+        if not self._lane.frames.idle:
+            return False
+        self._kept = usual[:MOST_TEMPLATES]
         self._templates = len(self._kept)
         for i in range(self._templates):
             part = self._kept[i][0]
             self._before[i], self._before_size[i] = PyBytes_AS_STRING(part), PyBytes_GET_SIZE(part)
             part = self._kept[i][1]
             self._after[i], self._after_size[i] = PyBytes_AS_STRING(part), PyBytes_GET_SIZE(part)
-        if self._templates and self._exchange.source is not None:
-            view = self._get_buffer(-1)
-            PyObject_GetBuffer(view, &self._buffer, PyBUF_SIMPLE)
-            self._view, self._known = view, True
-
-    # -- ordinary chunks --------------------------------------------------------------------------------------------
+        return self._templates > 0
 
     cdef bint _relayed(self, Py_ssize_t size) except -1:
-        """Relays a read of `size` bytes. False, and nothing has happened, if it is not all ordinary."""
         cdef const unsigned char *data = <const unsigned char *>self._buffer.buf
         cdef const unsigned char *literal
         cdef Py_ssize_t at = 0, length, inside, used = HEAD, part_size
@@ -202,8 +269,6 @@ cdef class Relay:
         cdef bytes part
         cdef list texts = []
         cdef char out[HEAD + MOST_OUT + 2]
-        if self._exchange.push is None or self._lane.error is not None:  # the client is slow or gone; the reply is over
-            return False
         while at < size:
             length = _chunk(data, size, &at)
             if length < 0:
@@ -230,8 +295,10 @@ cdef class Relay:
                 used += part_size
                 first = False
             at += length + 2
+        self._connection.since = self._loop_time()
         try:
-            self._note(texts)
+            self._keep(texts)
+            self._note()
             self._pass_on(out, used)
         except Exception as bug:
             self._pump.broken(bug)
@@ -251,11 +318,9 @@ cdef class Relay:
                 return i
         return -1
 
-    cdef _note(self, list texts):
-        """Does the lane's books and the pump's."""
+    cdef _keep(self, list texts):
+        """Does the lane's books."""
         cdef long produced = self._lane.produced
-        cdef int bucket = 0
-        cdef double gap
         seen = self._lane.text
         for text in texts:
             produced += 1
@@ -263,32 +328,110 @@ cdef class Relay:
             if not produced & _fold_mask or len(text) > _fold_length:
                 seen.fold()
         self._lane.produced = produced
-        self._connection.since = self._loop_time()
-        now = _monotonic()
-        gap = <double>now - <double>self._pump.written_at
-        self._pump.written_at = now
-        for bound in <tuple?>self._gaps.bounds:
-            if gap <= <double>bound:
-                break
-            bucket += 1
-        (<list?>self._gaps.counts)[bucket] += 1
-        self._gaps.total += gap
 
-    cdef _pass_on(self, char *out, Py_ssize_t used):
-        """Writes out[HEAD:used], in front of which there is room for its framing."""
-        cdef Py_ssize_t length = used - HEAD, start = HEAD - 2
-        cycle = self._cycle
-        if cycle is None or cycle.pending:
-            self._write(PyBytes_FromStringAndSize(out + HEAD, length))
-        elif not cycle.gone:
-            memcpy(out + start, b"\r\n", 2)
-            memcpy(out + used, b"\r\n", 2)
-            while length:
-                start -= 1
-                out[start] = b"0123456789abcdef"[length & 15]
-                length >>= 4
-            cycle.pending = PyBytes_FromStringAndSize(out + start, used + 2 - start)
-            self._send(cycle)
+
+cdef class Translated(Relay):
+    """Its lane is an `EventLane` with a `wire.openai.streams.reading.Reader`, and writes the events that this reads."""
+
+    cdef object _reader
+    cdef object _kept  # the `ChunkTemplate` below
+    cdef object _choice, _index  # of its text
+    cdef bytes _digits  # the number of the last event
+    cdef const unsigned char *_parts[4]  # before, after, middle, end
+    cdef Py_ssize_t _sizes[4]
+
+    def __cinit__(self, exchange, lane, *more):
+        self._reader = lane.reader
+
+    cdef object _usual(self):
+        return self._reader.usual
+
+    cdef bint _learned(self, usual) except -1:
+        cdef int i
+        cdef bytes part
+        if usual is None or not self._reader.frames.idle:
+            return False
+        self._kept = usual
+        self._choice, self._index = self._reader.usual_at
+        for i, part in enumerate((usual.before, usual.after, usual.middle, usual.end)):
+            self._parts[i], self._sizes[i] = <const unsigned char *>PyBytes_AS_STRING(part), PyBytes_GET_SIZE(part)
+        return True
+
+    cdef bint _relayed(self, Py_ssize_t size) except -1:
+        cdef const unsigned char *data = <const unsigned char *>self._buffer.buf
+        cdef Py_ssize_t at = 0, length
+        cdef list events = []
+        cdef bytes written
+        cdef char out[HEAD + MOST_OUT + 2]
+        lane = self._lane
+        while at < size:
+            length = _chunk(data, size, &at)
+            if length < 0:
+                return False
+            event = self._event(data + at, length)
+            if event is None:
+                return False
+            events.append(event)
+            at += length + 2
+        self._connection.since = self._loop_time()
+        try:
+            if self._sizes[MIDDLE]:
+                self._reader.late_output = self._digits
+            written = lane.take(events)
+            length = PyBytes_GET_SIZE(written)
+            if length:
+                self._note()
+            if length > MOST_OUT:
+                self._write(written)
+            elif length:
+                memcpy(out + HEAD, PyBytes_AS_STRING(written), length)
+                self._pass_on(out, HEAD + length)
+            if lane.error is not None:
+                self._pump.ended()
+        except Exception as bug:
+            self._pump.broken(bug)
+        return True
+
+    cdef object _event(self, const unsigned char *event, Py_ssize_t length):
+        """The `Delta` of an event, as by `Reader.ordinary`; None if it does not match the template."""
+        cdef Py_ssize_t before = self._sizes[BEFORE], close = length, stop
+        if length <= before or memcmp(event, self._parts[BEFORE], before) != 0:
+            return None
+        if self._sizes[END]:
+            stop = self._part(event, close, END)
+            close = _number(event, before, stop)
+            if close < 0:
+                return None
+            self._digits = PyBytes_FromStringAndSize(<const char *>event + close, stop - close)
+            if self._sizes[MIDDLE]:
+                close = _number(event, before, self._part(event, close, MIDDLE))
+                if close < 0:
+                    return None
+        close = self._part(event, close, AFTER)
+        text = _text(event + before, close - before) if close > before else None
+        if not text:
+            return None
+        if self._sizes[END] and not self._sizes[MIDDLE]:
+            return _delta(self._choice, self._index, text, (int(self._digits),))
+        return _delta(self._choice, self._index, text)
+
+    cdef Py_ssize_t _part(self, const unsigned char *event, Py_ssize_t end, int which) noexcept:
+        """Where in `event` this part of the template begins, if it ends at `end` and is all behind the first; else
+        -1."""
+        cdef Py_ssize_t start = end - self._sizes[which]
+        if start < self._sizes[BEFORE] or memcmp(event + start, self._parts[which], self._sizes[which]) != 0:
+            return -1
+        return start
+
+
+cdef Py_ssize_t _number(const unsigned char *event, Py_ssize_t least, Py_ssize_t end) noexcept:
+    """Where in `event` the number in JSON's form begins that ends at `end`, not before `least`; else -1."""
+    cdef Py_ssize_t start = end
+    while start > least and end - start <= MOST_NUMBER and 48 <= event[start - 1] <= 57:
+        start -= 1
+    if start >= end or end - start > MOST_NUMBER or (event[start] == 48 and end - start > 1):
+        return -1
+    return start
 
 
 cdef object _text(const unsigned char *literal, Py_ssize_t size):

@@ -74,7 +74,7 @@ class Pump:
             if lane.error is not None or lane.done:
                 if lane.error is None:
                     self._call.settle()
-                self._end()
+                self.ended()
             elif out and self._beginning:
                 self._begun()
         except Exception as error:
@@ -95,7 +95,7 @@ class Pump:
                         self._write(out)
             else:
                 lane.error = error
-        self._end()
+        self.ended()
         if not self._closed.done():
             self._closed.set_result(None)
 
@@ -104,7 +104,7 @@ class Pump:
         fault of the connection, and `run` would never return."""
         self.lane.error = GatewayError(Kind.INTERNAL, "the worker's answer could not be passed on")
         self.lane.error.__cause__ = bug
-        self._end()
+        self.ended()
 
     def _first(self, now: float) -> None:
         self.first_output_at = now
@@ -122,7 +122,8 @@ class Pump:
             if self._write != self._reply.write and self._call.runtime.relay.native:
                 relay_natively(self._exchange, self.lane, self, self._gaps, self._write, self._reply.client.direct)
 
-    def _end(self) -> None:
+    def ended(self) -> None:
+        """The lane is done or has failed."""
         if self.lane.done and self.lane.error is None:
             self._reply.end()
         self.open()
@@ -141,7 +142,7 @@ class Pump:
     def interrupt(self, error: GatewayError) -> None:
         if not self.lane.done and self.lane.error is None:
             self.lane.error = error
-            self._end()
+            self.ended()
 
     # -- called by the attempt --------------------------------------------------------------------------------------
 

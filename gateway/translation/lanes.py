@@ -37,6 +37,8 @@ class EventLane:
     """Worker bytes to events to client bytes. Implements core.ports.Lane.
 
     The stream fails with `reply_too_large` once reader and writer together keep more than `max_buffered_bytes`.
+
+    reader  of the worker's bytes. The native relay does what it does with ordinary chunks, and calls `take`
     """
 
     keeps_op = True  # most readers and writers do
@@ -56,7 +58,7 @@ class EventLane:
         self.finishes: dict[int, str] = {}
         self.produced = 0
         self._new_reader = reader
-        self._reader = reader()
+        self.reader = reader()
         self._writer = writer
         self._max_buffered_bytes = max_buffered_bytes
         self._seen = seen
@@ -70,10 +72,14 @@ class EventLane:
         return self._writer.clean_end
 
     def feed(self, block: bytes) -> bytes:
+        return self.take(self.reader.feed(block))
+
+    def take(self, events: Iterable[Event]) -> bytes:
+        """Writes events of the reader's. Returns the bytes for the client."""
         out = []
         write, keep = self._writer.write, self._seen.add
         try:
-            for event in self._reader.feed(block):
+            for event in events:
                 if type(event) is Delta:
                     self.produced = count = self.produced + 1
                     keep(text := event.text)
@@ -84,7 +90,7 @@ class EventLane:
                 out.append(write(event))
         except GatewayError as error:
             self._refused(error)
-        buffered = self._writer.buffered_bytes + self._reader.buffered_bytes
+        buffered = self._writer.buffered_bytes + self.reader.buffered_bytes
         if buffered > self._max_buffered_bytes and not self.done and self.error is None:
             self.error = reply_too_large()
         return b"".join(out)
@@ -108,7 +114,7 @@ class EventLane:
         return True
 
     def eof(self) -> bytes:
-        return self._written(self._reader.eof())
+        return self._written(self.reader.eof())
 
     def _written(self, events: Iterable[Event]) -> bytes:
         out = []
@@ -138,12 +144,12 @@ class EventLane:
     def splice(self, repeated: str) -> None:
         self.error = None
         part = self._open
-        self._reader = ContinuedReader(self._new_reader(), repeated, part, self.produced)
+        self.reader = ContinuedReader(self._new_reader(), repeated, part, self.produced)
 
     def restart(self) -> None:
         """The next bytes are those of another reply of the worker's, which goes on with this one."""
         self.error = None
-        self._reader = self._new_reader()
+        self.reader = self._new_reader()
 
     def end_by(self, events: Iterable[Event]) -> bytes:
         """Ends the reply by `events`. Returns the last bytes for the client."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from random import Random
 from typing import Any
 
-from tests.native.stage import Step
+from tests.clients import WAYS
+from tests.native.stage import CHAT, Asked, Step
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n"
 CHUNKED = HEAD + b"transfer-encoding: chunked\r\n\r\n"
@@ -26,6 +28,17 @@ RAW = (
     b"\r\n",
 )
 """What stands in a string as it is: rare, lone, or not JSON."""
+NUMBERS = (b"0", b"7", b"4294967295", b"9999999999", b"12345678901", b"01", b"-1", b"1.0", b"1e3", b"", b'"7"', b"null")
+"""What stands in place of a number: a third are ordinary."""
+STREAMED: list[Asked] = list(
+    {
+        (way.dialect, way.operation, way.example.route): (way.path("m"), way.body(stream=True, seed=1))
+        for way in WAYS
+        if way.operation in ("chat", "complete") and way.answers(stream=True)
+    }.values()
+)
+"""A streamed request of each kind."""
+_SAID = re.compile(rb'"delta":\{(?:"role":"assistant",)?"content":("[^"\\]*")\}')
 
 
 def event(body: Any, ascii_only: bool = False) -> bytes:
@@ -51,6 +64,20 @@ def said(text: str, **more: Any) -> bytes:
 
 def raw(text: bytes) -> bytes:
     return said("@").replace(b"@", text)
+
+
+def numbered(text: str, number: bytes, usage: bool) -> bytes:
+    """With the id of its token, or the usage so far, of `number` tokens."""
+    if usage:
+        counts = {"prompt_tokens": 3, "total_tokens": 77777, "completion_tokens": 77777}
+        return said(text, usage=counts).replace(b"77777", number)
+    return event(chunk({**choice(content=text), "token_ids": [77777]})).replace(b"77777", number)
+
+
+def as_text(data: bytes) -> bytes:
+    """The event of a chat as that of a prompt's continuation."""
+    data = _SAID.sub(rb'"text":\1', data).replace(b'"delta":{}', b'"text":""')
+    return data.replace(b"chat.completion.chunk", b"text_completion")
 
 
 def framed(data: bytes) -> bytes:
@@ -124,25 +151,36 @@ def damaged(random: Random, data: bytes) -> bytes:
     return data[:at] + other + data[end:]
 
 
-def script(random: Random, hostile: float) -> tuple[list[Step], dict[str, Any]]:
-    """A script, and members of the client's request. hostile: the share of what is unusual."""
-    asked: dict[str, Any] = {}
-    if random.random() < 0.3:
-        asked["stream_options"] = {"include_usage": True}
-    if random.random() < 0.15:
-        asked["n"] = 2
+def script(random: Random, hostile: float) -> tuple[list[Step], Asked]:
+    """A script, and the client's request. hostile: the share of what is unusual."""
+    path, body = CHAT if random.random() < 0.3 else random.choice(STREAMED)
+    more: dict[str, Any] = {}
+    if path == CHAT[0] and random.random() < 0.3:
+        more["stream_options"] = {"include_usage": True}
+    if path == CHAT[0] and random.random() < 0.15:
+        more["n"] = 2
+    text = random.random() < (0.1 if "messages" in body else 0.7)
+    kind = random.choice((None, None, "ids", "usage"))
     head = CHUNKED
     if random.random() < hostile / 4:
         head = random.choice((HEAD + b"\r\n", HEAD + b"content-length: 3000\r\n\r\n", CHUNKED.replace(b"1.1", b"1.0")))
     frame = (lambda data: data) if head is not CHUNKED and random.random() < 0.7 else framed
-    pieces: list[bytes] = [head, frame(ROLE), frame(ordinary(random))]
+
+    def usual() -> bytes:
+        if kind is None:
+            return ordinary(random)
+        number = random.choice(NUMBERS if random.random() < hostile else NUMBERS[:4])
+        return numbered(random.choice(TEXTS[:3]), number, kind == "usage")
+
+    wire = as_text if text else bytes
+    pieces: list[bytes] = [head, frame(wire(ROLE)), frame(wire(usual()))]
     for _ in range(random.randint(0, 24)):
-        data = unusual(random) if random.random() < hostile else ordinary(random)
+        data = wire(unusual(random) if random.random() < hostile else usual())
         piece = odd(random, data) if random.random() < hostile / 2 else frame(data)
         pieces.append(damaged(random, piece) if random.random() < hostile / 3 else piece)
     if random.random() < 0.7:
-        pieces += [frame(STOP), frame(USAGE), frame(DONE) + (b"0\r\n\r\n" if frame is framed else b"")]
-    return _arrived(random, pieces, hostile), asked
+        pieces += [frame(wire(STOP)), frame(USAGE), frame(DONE) + (b"0\r\n\r\n" if frame is framed else b"")]
+    return _arrived(random, pieces, hostile), (path, {**body, **more})
 
 
 def _arrived(random: Random, pieces: list[bytes], hostile: float) -> list[Step]:

@@ -28,19 +28,28 @@ from gateway.observe.log import Log
 from gateway.server.protocol import protocol_class
 from gateway.transport.connection import WorkerConnection
 from gateway.transport.pooled import Origin
+from gateway.wire import clock
 from tests.harness import Captured, load_text
 
 Step = bytes | Literal["turn", "pause", "resume", "leave", "eof", "lost", "interrupt"]
 """A read from the worker; or a turn of the event loop; the client reads too slowly, reads again, or leaves; the worker
 ends its connection, or it breaks; the gateway ends the reply."""
+Asked = tuple[str, dict[str, Any]]
+"""The path of the client's request, and members of its body."""
+CHAT: Asked = ("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}], "stream": True})
 
-_VARIES = re.compile(rb"date: [^\r]*|(?<=call_)[0-9a-f]{24}|(?<=chatcmpl-)[0-9a-f]{24,32}|\"created\":17\d{8}")
+_VARIES = re.compile(
+    rb"date: [^\r]*|(?<=call_)[0-9a-f]{24}|(?<=cmpl-)[0-9a-f-]{24,36}|(?<=one-)[0-9a-f]{16}"
+    rb'|"created":17\d{8}|"(?:created|completed)_at":(?:17\d{8}|"20[^"]*")'
+)
 """Dates, and ids that the gateway makes."""
+_CHECKSUM = re.compile(rb"(?<=\n\n)[\s\S]{4}(?=\r\n|\0\0)")
+"""Of a message of an Amazon event stream, whose text may have them."""
 CONFIG = """\
 health: {{interval_s: 3600, timeout_s: 600}}
 breaker: {{failures: 10000}}
-retry: {{attempts: 2, wait_s: 0}}
-relay: {{keepalive_s: 0, native: {native}}}
+retry: {{attempts: 2, wait_s: 0, min_per_second: 10000}}
+relay: {{keepalive_s: 0, max_reply_bytes: 9000, native: {native}}}
 models:
   m: {{backend: vllm, upstream_model: sim, workers: ["http://127.0.0.1:{port}"]}}
 """
@@ -164,6 +173,7 @@ class Stage:
 
     async def __aenter__(self) -> Stage:
         loop = asyncio.get_running_loop()
+        self._clock, clock.nanoseconds = clock.nanoseconds, lambda: 1
         self._server = await loop.create_server(lambda: Worker(loop), "127.0.0.1", 0)
         self._port = self._server.sockets[0].getsockname()[1]
         self._output = {native: Captured() for native in (False, True)}
@@ -182,13 +192,14 @@ class Stage:
             await gateway.close()
             self._logs[native].close()
         self._server.close()
+        clock.nanoseconds = self._clock
 
     async def play(
-        self, script: Sequence[Step], native: bool, asked: dict[str, Any] | None = None, all_at_once: bool = False
+        self, script: Sequence[Step], native: bool, asked: Asked = CHAT, all_at_once: bool = False
     ) -> Outcome:
         """Plays `script` on a fresh stream.
 
-        asked        further members of the client's request
+        asked        the client's request
         all_at_once  reads without a turn between them come in one turn; else the worker's next read comes in the next
         """
         loop, gateway = asyncio.get_running_loop(), self._gateways[native]
@@ -206,8 +217,8 @@ class Stage:
         config = uvicorn.Config(gateway, http=protocol, interface="asgi3", log_config=None, proxy_headers=False)
         client = protocol(config, ServerState(), {}, loop)
         down = Pipe(client)
-        body = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "stream": True, **(asked or {})}
-        client.data_received(_request(json.dumps(body).encode()))
+        path, body = asked
+        client.data_received(_request(path, json.dumps({"model": "m", **body}).encode()))
         await _turns()
         assert upstream.written, "the request is at the worker"
         (handler,) = active
@@ -220,7 +231,8 @@ class Stage:
                 while upstream.deliver(all_at_once):
                     await _turns()
                 await _turns()
-                outcome.sent.append(_VARIES.sub(b"", down.written[sent:]))
+                said = _CHECKSUM.sub(b"", down.written[sent:]) if "response-stream" in path else down.written[sent:]
+                outcome.sent.append(_VARIES.sub(b"", said))
                 sent = len(down.written)
                 outcome.held.append(len(upstream.reads))
                 lane = handler.call.lane
@@ -261,9 +273,9 @@ async def _turns() -> None:
         await asyncio.sleep(0)
 
 
-def _request(body: bytes) -> bytes:
+def _request(path: str, body: bytes) -> bytes:
     fields = b"host: x\r\nx-request-id: one\r\ncontent-type: application/json\r\ncontent-length: %d" % len(body)
-    return b"POST /v1/chat/completions HTTP/1.1\r\n" + fields + b"\r\n\r\n" + body
+    return b"POST %b HTTP/1.1\r\n" % path.encode() + fields + b"\r\n\r\n" + body
 
 
 class _Counting(WorkerConnection):

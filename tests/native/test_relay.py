@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -15,15 +16,32 @@ from hypothesis import strategies as st
 
 from gateway.native import BUILT
 from gateway.pipeline.pump import Pump
-from tests.golden.test_golden import pieces, streams
+from tests.golden.test_golden import kind, pieces, streams
 from tests.golden.transcript import files, load
-from tests.native.scripts import CHUNKED, DONE, ROLE, STOP, USAGE, choice, chunk, event, framed, raw, said, script
-from tests.native.stage import Outcome, Stage, Step
+from tests.native.scripts import (
+    CHUNKED,
+    DONE,
+    NUMBERS,
+    ROLE,
+    STOP,
+    STREAMED,
+    USAGE,
+    as_text,
+    choice,
+    chunk,
+    event,
+    framed,
+    numbered,
+    raw,
+    said,
+    script,
+)  # fmt: skip
+from tests.native.stage import CHAT, Asked, Outcome, Stage, Step
 
 pytestmark = pytest.mark.skipif(not BUILT, reason="this installation has no native relay")
 
 
-async def both(stage: Stage, steps: list[Step], asked: dict[str, Any] | None = None) -> tuple[Outcome, Outcome]:
+async def both(stage: Stage, steps: list[Step], asked: Asked = CHAT) -> tuple[Outcome, Outcome]:
     python, native = await stage.play(steps, False, asked), await stage.play(steps, True, asked)
     assert python.relayed == 0
     return python, native
@@ -56,15 +74,44 @@ async def test_ordinary_chunks_are_relayed(stage: Stage) -> None:
     same(python, native)
 
 
+MESSAGES, RESPONSES, IDS = (
+    next(asked for asked in STREAMED if asked[0] == path)
+    for path in ("/v1/messages", "/openai/responses", "/friendli/dedicated/v1/completions")
+)
+"""Translated streams; the last needs the ids of tokens."""
+
+
+@pytest.mark.parametrize("asked", STREAMED, ids=lambda asked: asked[0])
+async def test_ordinary_chunks_of_every_client(stage: Stage, asked: Asked) -> None:
+    relayed = set()
+    for wire in (bytes, as_text):
+        for chunks in (
+            [said(f" {number}") for number in range(12)],
+            [numbered(f" {number}", b"%d" % number, usage=False) for number in range(12)],
+            [numbered(f" {number}", b"%d" % number, usage=True) for number in range(12)],
+        ):
+            blocks = [wire(data) for data in (ROLE, *chunks, STOP)]
+            python, native = await both(
+                stage, [CHUNKED, *turns(*map(framed, blocks), framed(USAGE), framed(DONE) + b"0\r\n\r\n")], asked
+            )
+            relayed.add(native.relayed)
+            assert native.record["outcome"] == "ok"
+            same(python, native)
+    assert max(relayed) > 8
+
+
 def golden() -> list[Path]:
-    """Transcripts of streamed chats whose client speaks the worker's wire."""
-    return [path for path in files() if path.parent.name == "openai" and "chat_stream" in path.name and streams(path)]
+    """Transcripts of vLLM's streams of text."""
+    found = [path for path in files() if kind(load(path)) == "vllm" and streams(path)]
+    return [path for path in found if load(path).made["worker >"].split("\n")[0].endswith("completions")]
 
 
-@pytest.mark.parametrize("path", golden(), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", golden(), ids=lambda path: f"{path.parent.name}/{path.stem}")
 async def test_the_golden_transcripts(stage: Stage, path: Path) -> None:
-    answered = load(path).answered
+    transcript = load(path)
+    answered = transcript.answered
     assert answered is not None
+    asked = transcript.asked.first.split()[1], json.loads(transcript.asked.body)
     blocks = [framed(piece) for piece in pieces(answered)]
     for apart in (
         turns(*blocks),
@@ -72,26 +119,51 @@ async def test_the_golden_transcripts(stage: Stage, path: Path) -> None:
         turns(b"".join(blocks)),
         turns(*(b"".join(blocks)).splitlines(True)),
     ):
-        same(*await both(stage, [CHUNKED, *apart]))
+        same(*await both(stage, [CHUNKED, *apart], asked))
 
 
-async def test_a_slow_client_stops_the_worker(stage: Stage) -> None:
+@pytest.mark.parametrize("asked", [CHAT, MESSAGES])
+async def test_a_slow_client_stops_the_worker(stage: Stage, asked: Asked) -> None:
     rest = [framed(said(str(number))) for number in range(20)]
-    python, native = await both(stage, [*turns(*OPENING, *rest[:10]), "pause", *turns(*rest[10:], *CLOSING)])
+    python, native = await both(stage, [*turns(*OPENING, *rest[:10]), "pause", *turns(*rest[10:], *CLOSING)], asked)
     assert native.relayed > 8
     assert max(native.held) > 8, "not read while the client reads nothing"
     assert native.record["outcome"] == "ok"
     same(python, native)
 
 
+@pytest.mark.parametrize("asked", [CHAT, MESSAGES])
 @pytest.mark.parametrize("end", ["leave", "eof", "lost", "interrupt"])
-async def test_ends_of_all_kinds(stage: Stage, end: Step) -> None:
-    python, native = await both(stage, [*turns(*OPENING, *[framed(said("x"))] * 10), end, "turn"])
+async def test_ends_of_all_kinds(stage: Stage, end: Step, asked: Asked) -> None:
+    python, native = await both(stage, [*turns(*OPENING, *[framed(said("x"))] * 10), end, "turn"], asked)
     assert native.relayed > 8
     assert native.record["outcome"] != "ok"
     same(python, native)
 
 
+async def test_a_reply_that_grows_too_large(stage: Stage) -> None:
+    """Its last event would repeat all of it."""
+    blocks = [framed(said("y" * 200)) for _ in range(60)]
+    python, native = await both(stage, turns(*OPENING, *blocks, *CLOSING), RESPONSES)
+    assert native.relayed > 8
+    assert native.record["code"] == python.record["code"] == "upstream_too_large"
+    same(python, native)
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+@pytest.mark.parametrize("asked", [MESSAGES, IDS], ids=lambda asked: asked[0])
+async def test_numbers(stage: Stage, asked: Asked, number: bytes) -> None:
+    wire = bytes if asked is MESSAGES else as_text
+    ordinary = [framed(wire(numbered(str(one), b"%d" % one, asked is MESSAGES))) for one in range(10)]
+    odd = framed(wire(numbered("t", number, asked is MESSAGES)))
+    opening, closing = CHUNKED + framed(wire(ROLE)), (framed(wire(STOP)), *CLOSING[1:])
+    for last in (closing, (*ordinary, *closing)):
+        python, native = await both(stage, turns(opening, *ordinary, odd, *last), asked)
+        assert native.relayed > 6
+        same(python, native)
+
+
+@pytest.mark.parametrize("asked", [CHAT, MESSAGES], ids=lambda asked: asked[0])
 @pytest.mark.parametrize(
     "odd",
     [
@@ -116,11 +188,11 @@ async def test_ends_of_all_kinds(stage: Stage, end: Step) -> None:
         b"HTTP/1.1 200 OK\r\n\r\n",
     ],
 )
-async def test_odd_chunks_between_ordinary_ones(stage: Stage, odd: bytes) -> None:
+async def test_odd_chunks_between_ordinary_ones(stage: Stage, odd: bytes, asked: Asked) -> None:
     """They go to the parser, and what follows is relayed again if the parser goes on with it."""
     ordinary = [framed(said(str(number))) for number in range(8)]
     for after in (b"", b"\r\n", b"\n"):
-        python, native = await both(stage, turns(*OPENING, *ordinary, odd + after, *ordinary, *CLOSING))
+        python, native = await both(stage, turns(*OPENING, *ordinary, odd + after, *ordinary, *CLOSING), asked)
         assert native.relayed > 6
         same(python, native)
 

@@ -21,7 +21,7 @@ ARROWS: dict[str, set[str]] = {
     "dialects": WIRE | {"translation"},
     "backends": WIRE | {"translation"},
     "light_task": set(),
-    "native": WIRE,
+    "native": WIRE | {"translation"},
     "resolve": set(),
     "fleet": CORE | {"config", "redis", "resolve"},
     "redis": CORE | {"config"},

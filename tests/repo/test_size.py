@@ -23,7 +23,7 @@ LINES = {
     "gateway/core": 3380,
     "gateway/dialects": 10768,
     "gateway/fleet": 5580,
-    "gateway/native": 340,
+    "gateway/native": 500,
     "gateway/observe": 1926,
     "gateway/pipeline": 6048,
     "gateway/ratelimit": 3520,
