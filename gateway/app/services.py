@@ -225,6 +225,8 @@ def _batching(config: Config, host: Host) -> Batching | None:
     def count(api: str, result: str, lines: int) -> None:
         host.metrics.batch_lines.labels(api, result).inc(lines)
 
+    for api in ("openai", "anthropic"):  # an alert needs to see it begin
+        host.metrics.batch_lines.labels(api, "expired")
     store = BatchStore(redis.namespace, lambda: connect(redis))
     return Batching(options, store, lambda: host.deployments[-1], count, host.log.event)
 

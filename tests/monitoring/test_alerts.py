@@ -6,6 +6,7 @@ That they fire, and are quiet, is tested by `make test-monitoring` (test_prometh
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -92,7 +93,7 @@ def _matches(selector: str, name: str, labels: dict[str, str]) -> bool:
     return metric == name and all((labels.get(one) == value) is (sign == "=") for one, sign, value in tests)
 
 
-def test_each_counter_that_an_alert_watches_is_there_before_its_first_event() -> None:
+def test_each_counter_that_an_alert_watches_is_there_before_its_first_event(tmp_path: Path) -> None:
     """As a gateway's first page shows it: for every model and every worker that is configured."""
     config = {
         "models": {
@@ -103,6 +104,7 @@ def test_each_counter_that_an_alert_watches_is_there_before_its_first_event() ->
         "spend": {"currency": "EUR"},
         "budgets": [{"name": "month", "amount": 1}],
         "redis": {"addresses": ["127.0.0.1:9"]},
+        "batches": {"directory": str(tmp_path)},
     }
     with Stack(config=config) as stack:
         page = samples(stack.gateway.metrics.page().decode())
