@@ -11,11 +11,11 @@ help: ## Show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 .PHONY: install
-install: .venv/locked .venv/listening .venv/native ## Build .venv from all locks, for development and tests, with the `dragoman` command
+install: .venv/locked .venv/extras .venv/native ## Build .venv from all locks, for development and tests, with the `dragoman` command
 
 # .venv has two layers: what runs (.venv/running), and on top what develops and tests (.venv/locked). `make run` builds
 # the first one only. A layer is never changed: when its locks change, all is built from nothing. On top of both is the
-# one package of the extra kv-events (.venv/listening), and what builds the native relay (.venv/native).
+# one package each of the extras kv-events and s3 (.venv/extras), and what builds the native relay (.venv/native).
 .venv/running: $(RUN_LOCKS) scripts/venv.sh
 	@echo "Building .venv (280 MB; the first time about a minute) ..."
 	@scripts/venv.sh .venv $(RUN_LOCKS)
@@ -25,8 +25,8 @@ install: .venv/locked .venv/listening .venv/native ## Build .venv from all locks
 	@if [ -e $@ ]; then scripts/venv.sh .venv $(LOCKS) && touch .venv/running $@; \
 	else scripts/venv.sh --onto .venv requirements/tracing.txt requirements/dev.txt; fi
 
-.venv/listening: .venv/locked requirements/kv-events.txt
-	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --no-deps --requirement requirements/kv-events.txt
+.venv/extras: .venv/locked requirements/kv-events.txt requirements/s3.txt
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --no-deps --requirement requirements/kv-events.txt --requirement requirements/s3.txt
 	@touch $@
 
 .venv/installed: .venv/running pyproject.toml

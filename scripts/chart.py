@@ -26,7 +26,7 @@ BEGIN, END = "<!-- values: begin -->", "<!-- values: end -->"
 # Sections, and options of other sections, of gateway.yaml that the chart writes itself.
 OWN_SECTIONS = ("auth", "console", "keys", "keys_file", "models", "redis", "metrics")
 OWN_OPTIONS = {
-    "Batches": ("directory",),
+    "Batches": ("directory", "bucket"),
     "Listen": ("host", "port"),
     "Relay": ("drain_s", "notice_s"),
     "CacheSalt": ("secret_env",),
@@ -56,7 +56,7 @@ def with_gateway_options(schema: dict[str, Any]) -> dict[str, Any]:
         one["properties"] = {key: value for key, value in one["properties"].items() if key not in options}
     # Only a file can lead to the secret; see OWN_OPTIONS.
     definitions["CacheSalt"] = {**definitions["CacheSalt"], "anyOf": None, "required": ["secret_file"]}
-    definitions["Batches"] = {**definitions["Batches"], "required": None}
+    definitions["Batches"] = {**definitions["Batches"], "anyOf": None}
     kept = {name: _bare(one) for name, one in definitions.items()}
     return {**schema, "$defs": own | {name: kept[name] for name in sorted(_reached(kept))}}
 

@@ -63,7 +63,10 @@ def main() -> None:
     compile_lock(model, "model", "--no-deps", *upgrade)
     compile_lock(extras["tracing"], "tracing", *constraints, *upgrade)
     compile_lock(extras["kv-events"], "kv-events", *constraints, *upgrade)
-    together = [*constraints, "--constraint", str(LOCKS / "tracing.txt"), "--constraint", str(LOCKS / "kv-events.txt")]
+    compile_lock(extras["s3"], "s3", *constraints, *upgrade)
+    together = list(constraints)
+    for name in ("tracing", "kv-events", "s3"):
+        together += ["--constraint", str(LOCKS / f"{name}.txt")]
     compile_lock((LOCKS / "dev.in").read_text().splitlines(), "dev", *together, *upgrade)
     for name in ("native", "friendli", "plots", "sbom"):
         compile_lock((LOCKS / f"{name}.in").read_text().splitlines(), name, *upgrade)

@@ -7,6 +7,7 @@ import time
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
+from importlib.util import find_spec
 from urllib.parse import parse_qs
 
 from gateway import backends, dialects
@@ -42,6 +43,7 @@ KNOWN = Available(
     versioned=frozenset(name for name, dialect in dialects.REGISTRY.items() if hasattr(dialect, "api_version")),
     key_set=read_keys,
     tracing=installed,
+    buckets=lambda: find_spec("obstore") is not None,
 )
 
 _VERSION = version("dragoman")

@@ -6,7 +6,7 @@ files.py     OpenAI's files
 openai.py    OpenAI's batches
 anthropic.py  Anthropic's Message Batches; splitting.py: the requests in the body of one
 state.py     what Redis holds: descriptions, how far batches are, who runs them
-disk.py      the bytes, in a folder that gateways share
+storage.py   the bytes: disk.py in a folder that gateways share, bucket.py in a bucket
 overview.py  all of them, for admins
 run.py       a batch under way; notes.py: what was done of it
 line_call.py  one line as a request; lines.py: what clients write of it and read of its result

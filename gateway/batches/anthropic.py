@@ -5,19 +5,18 @@ Source: Anthropic's reference of `/v1/messages/batches`; anthropic-python 2.12 a
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import Any, BinaryIO
+from typing import Any
 
 from gateway.batches.api_call import Answer, ApiCall
-from gateway.batches.disk import Directory
 from gateway.batches.files import Uploads, page
 from gateway.batches.lines import FORMS, one_line
 from gateway.batches.openai import add, find
 from gateway.batches.splitting import Splitter
 from gateway.batches.state import ENDED, BatchStore, Fault, Full, Seen, Spec, State, new_id
+from gateway.batches.storage import Sink, Storage, aside
 from gateway.config import Batches
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Route
@@ -44,13 +43,13 @@ class MessageBatches:
         self,
         options: Batches,
         store: BatchStore,
-        directory: Directory,
+        storage: Storage,
         uploads: Uploads,
         came: Callable[[], None],
     ) -> None:
         self._options = options
         self._store = store
-        self._directory = directory
+        self._storage = storage
         self._uploads = uploads
         self._came = came
 
@@ -70,22 +69,22 @@ class MessageBatches:
             await self._create(call)
 
     async def _create(self, call: ApiCall) -> None:
-        principal, directory, store, options = call.principal, self._directory, self._store, self._options
+        principal, storage, store, options = call.principal, self._storage, self._store, self._options
         _, held = await store.room(principal.tenant)
         if held >= options.max_tenant_bytes:
             raise Full("bytes")
         await store.check_batches("anthropic", principal.tenant, options)
         id_ = new_id("msgbatch_")
         input_ = f"{id_}.input"
-        file = await asyncio.to_thread(directory.begin, input_)
+        file = await aside(storage.begin, input_)
         kept = False
         try:
             total = await self._receive(call, file)
-            size = await asyncio.to_thread(directory.keep, input_, file)
+            size = await aside(storage.keep, input_, file)
             kept = True
         finally:
             if not kept:
-                await asyncio.to_thread(directory.drop, input_, file)
+                await aside(storage.drop, input_, file)
         now = time.time()
         spec = Spec(
             id=id_,
@@ -103,25 +102,25 @@ class MessageBatches:
         )
         state = State(total=total)
         state.reach("in_progress")
-        await add(store, directory, spec, state, options, self._came)
+        await add(store, storage, spec, state, options, self._came)
         await call.respond(shown(Seen(spec, state, None)))
 
-    async def _receive(self, call: ApiCall, file: BinaryIO) -> int:
+    async def _receive(self, call: ApiCall, file: Sink) -> int:
         """Writes the requests to `file`, one a line. Returns how many they are."""
         options = self._options
         splitter, seen, pending = Splitter(options.max_line_bytes), set[str](), bytearray()
         async for block in call.body(options.max_file_bytes):
             pending += block
             if len(pending) >= _WRITE:
-                await asyncio.to_thread(self._take, bytes(pending), splitter, seen, file)
+                await aside(self._take, bytes(pending), splitter, seen, file)
                 pending.clear()
-        await asyncio.to_thread(self._take, bytes(pending), splitter, seen, file)
+        await aside(self._take, bytes(pending), splitter, seen, file)
         splitter.end()
         if not seen:
             raise GatewayError(Kind.BAD_REQUEST, "requests: must have one item at least", param="requests")
         return len(seen)
 
-    def _take(self, block: bytes, splitter: Splitter, seen: set[str], file: BinaryIO) -> None:
+    def _take(self, block: bytes, splitter: Splitter, seen: set[str], file: Sink) -> None:
         """Takes a part of the body in. It may take long, and blocks."""
         form, most = FORMS["anthropic"], self._options.max_lines
         for item in splitter.feed(block):
@@ -168,7 +167,7 @@ class MessageBatches:
         results = None if seen.state.output is None else await self._store.file(seen.state.output)
         if results is not None:
             await self._store.drop_file(results)
-            await asyncio.to_thread(self._directory.remove, (results.id,))
+            await aside(self._storage.remove, (results.id,))
         await self._store.drop_batch(seen.spec)
         await call.respond({"id": seen.spec.id, "type": "message_batch_deleted"})
 
@@ -180,7 +179,7 @@ class MessageBatches:
         if found is None:
             raise call.missing()
         try:
-            file = await asyncio.to_thread(self._directory.open, found.id)
+            file = await aside(self._storage.open, found.id)
         except FileNotFoundError:
             raise call.missing() from None
         with file:

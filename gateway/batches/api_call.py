@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from typing import Any, BinaryIO, TypeVar
@@ -11,8 +10,8 @@ from urllib.parse import parse_qs
 import msgspec
 
 from gateway.auth import Principal
-from gateway.batches.disk import blocks
 from gateway.batches.state import Full
+from gateway.batches.storage import aside, blocks
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import JSON_TYPE, Headers, Response, Route
 from gateway.core.ports import Dialect
@@ -141,7 +140,7 @@ class ApiCall(RequestHandler):
         head = [*headers, length, *self.reply.headers, *self.request.reply]
         await self._send({"type": "http.response.start", "status": 200, "headers": head})
         reading = blocks(file)
-        while block := await asyncio.to_thread(next, reading, b""):
+        while block := await aside(next, reading, b""):
             await self._send({"type": "http.response.body", "body": block, "more_body": True})
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 

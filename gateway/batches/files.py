@@ -5,16 +5,15 @@ Source: OpenAI's reference of `/v1/files`; openai-python 3.54 as a recorded clie
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, BinaryIO
+from typing import Any
 
 from gateway.batches.api_call import Answer, ApiCall
-from gateway.batches.disk import Directory
 from gateway.batches.state import BatchStore, Full, StoredFile, new_id
+from gateway.batches.storage import Sink, Storage, aside
 from gateway.config import Batches
 from gateway.core.errors import Busy, GatewayError, Kind
 from gateway.core.http import Route
@@ -55,10 +54,10 @@ class Uploads(Counter[str]):
 
 
 class Files:
-    def __init__(self, options: Batches, store: BatchStore, directory: Directory, uploads: Uploads) -> None:
+    def __init__(self, options: Batches, store: BatchStore, storage: Storage, uploads: Uploads) -> None:
         self._options = options
         self._store = store
-        self._directory = directory
+        self._storage = storage
         self._uploads = uploads
 
     @property
@@ -86,13 +85,13 @@ class Files:
             raise Full("bytes")
 
     async def _upload(self, call: ApiCall, owner: str) -> None:
-        id_, directory, options = new_id("file-"), self._directory, self._options
-        file = await asyncio.to_thread(directory.begin, id_)
+        id_, storage, options = new_id("file-"), self._storage, self._options
+        file = await aside(storage.begin, id_)
         kept = stored = False
         try:
             fields, files = await _receive(call, file, options.max_file_bytes)
             uploaded = _checked(fields, files)
-            size = await asyncio.to_thread(directory.keep, id_, file)
+            size = await aside(storage.keep, id_, file)
             kept = True
             created = time.time()
             ends = created + min(options.keep_s, _lifetime(fields) or options.keep_s)
@@ -101,9 +100,9 @@ class Files:
             stored = True
         finally:
             if not kept:
-                await asyncio.to_thread(directory.drop, id_, file)
+                await aside(storage.drop, id_, file)
             elif not stored:
-                await asyncio.to_thread(directory.remove, (id_,))
+                await aside(storage.remove, (id_,))
         await call.respond(shown(described))
 
     async def list(self, call: ApiCall) -> None:
@@ -125,13 +124,13 @@ class Files:
         file = await self._find(call)
         if not await self._store.drop_file(file):
             raise call.missing()
-        await asyncio.to_thread(self._directory.remove, (file.id,))
+        await aside(self._storage.remove, (file.id,))
         await call.respond({"id": file.id, "object": "file", "deleted": True})
 
     async def content(self, call: ApiCall) -> None:
         found = await self._find(call)
         try:
-            file = await asyncio.to_thread(self._directory.open, found.id)
+            file = await aside(self._storage.open, found.id)
         except FileNotFoundError:
             raise call.missing() from None
         with file:
@@ -144,16 +143,16 @@ class Files:
         return found
 
 
-async def _receive(call: ApiCall, file: BinaryIO, most: int) -> tuple[Sequence[tuple[str, str]], Sequence[File]]:
+async def _receive(call: ApiCall, file: Sink, most: int) -> tuple[Sequence[tuple[str, str]], Sequence[File]]:
     """Writes the bytes of the form's files to `file`."""
     pending = bytearray()
     reader = FormReader(call.request.header(b"content-type"), pending.extend)
     async for block in call.body(most + _MOST_TEXT):
         reader.feed(block)
         if len(pending) >= _WRITE:
-            await asyncio.to_thread(file.write, bytes(pending))
+            await aside(file.write, bytes(pending))
             pending.clear()
-    await asyncio.to_thread(file.write, bytes(pending))
+    await aside(file.write, bytes(pending))
     return reader.parts()
 
 

@@ -8,14 +8,13 @@ counts. A last line without an end was cut off by the death of its gateway, and 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from hashlib import blake2b
-from pathlib import Path
 from typing import BinaryIO
 
-from gateway.batches.disk import Directory, lines
 from gateway.batches.lines import FORMS, Form, Undone
 from gateway.batches.state import Fault, Spec
+from gateway.batches.storage import Sink, Storage, aside, lines
 from gateway.config import Batches
 
 _MOST_FAULTS = 100
@@ -53,7 +52,7 @@ class Done:
 class Notes:
     """Adds notes to a file, those that come while it writes all at once."""
 
-    def __init__(self, file: BinaryIO) -> None:
+    def __init__(self, file: Sink) -> None:
         self._file = file
         self._pending: list[bytes] = []
         self._written: asyncio.Future[None] | None = None
@@ -73,7 +72,7 @@ class Notes:
             written, self._written = self._written, None
             notes, self._pending = b"".join(self._pending), []
             try:
-                await asyncio.to_thread(self._append, notes)
+                await aside(self._file.write, notes)
             except OSError as error:
                 written.set_exception(error)
                 written.exception()  # not all may wait for it
@@ -81,34 +80,28 @@ class Notes:
                 written.set_result(None)
         self._writing = None
 
-    def _append(self, notes: bytes) -> None:
-        self._file.write(notes)
-        self._file.flush()
-
     async def close(self) -> None:
         if self._writing is not None:
             await self._writing
-        await asyncio.to_thread(self._file.close)
+        await aside(self._file.close)
 
 
-def _noted(places: Iterable[Path]) -> Iterator[tuple[int, bytes, bytes]]:
+def _noted(texts: Iterable[bytes]) -> Iterator[tuple[int, bytes, bytes]]:
     """(number of a line, what of it, its result) of every note."""
-    for place in places:
-        with open(place, "rb") as file:
-            for text in file:
-                if not text.endswith(b"\n"):
-                    continue
-                number, _, rest = text[:-1].partition(b" ")
-                what, _, result = rest.partition(b" ")
-                if number.isdigit() and what in (b"begun", b"back", b"ok", b"no"):
-                    yield int(number), what, result
+    for text in texts:
+        if not text.endswith(b"\n"):
+            continue
+        number, _, rest = text[:-1].partition(b" ")
+        what, _, result = rest.partition(b" ")
+        if number.isdigit() and what in (b"begun", b"back", b"ok", b"no"):
+            yield int(number), what, result
 
 
-def read(places: Sequence[Path], total: int) -> Done:
-    """The lines that are done by the notes in these files. Blocks."""
+def read(texts: Iterable[bytes], total: int) -> Done:
+    """The lines that are done by these notes. Blocks if they are read by and by."""
     begun: set[int] = set()
     done = Done(total)
-    for number, what, _ in _noted(places):
+    for number, what, _ in _noted(texts):
         if what == b"begun":
             begun.add(number)
             continue
@@ -156,18 +149,18 @@ def _fault(text: bytes | None, form: Form, endpoint: str, seen: set[bytes], opti
     return None
 
 
-def assemble(directory: Directory, spec: Spec, total: int, why: Undone, ids: tuple[str, str | None]) -> dict[str, int]:
+def assemble(storage: Storage, spec: Spec, total: int, why: Undone, ids: tuple[str, str | None]) -> dict[str, int]:
     """Writes the files with results: (those of requests that succeeded, those of the others), or one file of all.
     Lines without a result get one that says why. Returns the bytes of each file that is not empty. Blocks."""
     done, form = Done(total), FORMS[spec.kind]
-    written = {id_: directory.begin(id_) for id_ in ids if id_ is not None}
+    written = {id_: storage.begin(id_) for id_ in ids if id_ is not None}
     output, error = written[ids[0]], written[ids[1] or ids[0]]
     try:
-        for number, what, result in _noted(directory.progress(spec.id)):
+        for number, what, result in _noted(storage.noted(spec.id)):
             if result and done.add(number, what == b"ok"):
                 (output if what == b"ok" else error).write(result + b"\n")
         if done.succeeded + done.failed < total:
-            with directory.open(f"{spec.id}.input") as file:
+            with storage.open(f"{spec.id}.input") as file:
                 at = 1
                 while found := lines(file, at, 1 << 40):
                     at += len(found)
@@ -177,13 +170,13 @@ def assemble(directory: Directory, spec: Spec, total: int, why: Undone, ids: tup
                             if not isinstance(asked, Fault):
                                 error.write(form.undone(asked.custom_id, why) + b"\n")
     except BaseException:
-        for id_, file in written.items():
-            directory.drop(id_, file)
+        for id_, sink in written.items():
+            storage.drop(id_, sink, alone=False)
         raise
-    sizes = {id_: file.tell() for id_, file in written.items()}
-    for id_, file in written.items():
+    sizes = {id_: sink.tell() for id_, sink in written.items()}
+    for id_, sink in written.items():
         if sizes[id_]:
-            directory.keep(id_, file)
+            storage.keep(id_, sink)
         else:
-            directory.drop(id_, file)
+            storage.drop(id_, sink)
     return {id_: size for id_, size in sizes.items() if size}

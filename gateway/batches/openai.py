@@ -14,9 +14,9 @@ from typing import Any
 from msgspec import Struct
 
 from gateway.batches.api_call import Answer, ApiCall
-from gateway.batches.disk import Directory
 from gateway.batches.files import page
 from gateway.batches.state import ENDED, BatchStore, Full, Seen, Spec, State, new_id
+from gateway.batches.storage import Storage, aside
 from gateway.config import Batches
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Route
@@ -53,13 +53,13 @@ class OpenAIBatches:
         self,
         options: Batches,
         store: BatchStore,
-        directory: Directory,
+        storage: Storage,
         offers: Callable[[str], bool],
         came: Callable[[], None],
     ) -> None:
         self._options = options
         self._store = store
-        self._directory = directory
+        self._storage = storage
         self._offers = offers
         self._came = came
 
@@ -96,8 +96,8 @@ class OpenAIBatches:
         state = State()
         state.reach("validating")
         # Its own name for the file: deleting that takes nothing from the batch.
-        await asyncio.to_thread(self._directory.link, file.id, f"{id_}.input")
-        await add(self._store, self._directory, spec, state, self._options, self._came)
+        await aside(self._storage.link, file.id, f"{id_}.input")
+        await add(self._store, self._storage, spec, state, self._options, self._came)
         await call.respond(shown(Seen(spec, state, None)))
 
     async def list(self, call: ApiCall) -> None:
@@ -119,7 +119,7 @@ class OpenAIBatches:
 
 
 async def add(
-    store: BatchStore, directory: Directory, spec: Spec, state: State, options: Batches, came: Callable[[], None]
+    store: BatchStore, storage: Storage, spec: Spec, state: State, options: Batches, came: Callable[[], None]
 ) -> None:
     """Adds a batch whose lines are in the folder, to the end even if its client leaves. Raises Full and GatewayError.
     Redis may have the batch although it did not answer: its lines stay then, until the sweep."""
@@ -128,7 +128,7 @@ async def add(
         try:
             await store.add_batch(spec, state, options)
         except Full:
-            await asyncio.to_thread(directory.remove, (f"{spec.id}.input",))
+            await aside(storage.remove, (f"{spec.id}.input",))
             raise
         came()
 

@@ -17,11 +17,11 @@ from functools import partial
 from typing import BinaryIO, NamedTuple, Protocol
 
 from gateway.auth import Principal
-from gateway.batches.disk import Directory, Line, lines
 from gateway.batches.line_call import LineCall
 from gateway.batches.lines import FORMS, Asked, Undone
 from gateway.batches.notes import Done, Notes, assemble, checked, read
 from gateway.batches.state import BatchStore, Fault, Held, Lost, StoredFile, new_id
+from gateway.batches.storage import Line, Storage, aside, lines
 from gateway.config import Batches
 from gateway.core.errors import GatewayError
 from gateway.pipeline import Endpoint
@@ -59,7 +59,7 @@ class Shared(NamedTuple):
 
     options: Batches
     store: BatchStore
-    directory: Directory
+    storage: Storage
     places: asyncio.Semaphore
     deployed: Callable[[], Deployed]
     told: Callable[[str, str, int], None]
@@ -94,7 +94,7 @@ class BatchRun:
             try:
                 await self._proceed()
             except FileNotFoundError:
-                if self._leaves or not await asyncio.to_thread(shared.directory.lost, f"{self.spec.id}.input"):
+                if self._leaves or not await aside(shared.storage.lost, f"{self.spec.id}.input"):
                     raise
                 state.faults = (Fault("input_lost", "The requests of this batch are not in the store any more."),)
                 state.succeeded, state.failed, state.output, state.error = 0, state.total, None, None
@@ -119,7 +119,7 @@ class BatchRun:
         if state.status in ("in_progress", "finalizing"):
             await self._go_on()
         if state.status == "in_progress" and self._why is None:
-            with await asyncio.to_thread(self._shared.directory.open, f"{self.spec.id}.input") as file:
+            with await aside(self._shared.storage.open, f"{self.spec.id}.input") as file:
                 await self._work(file)
         if not self._leaves:
             await self._finish()
@@ -176,8 +176,8 @@ class BatchRun:
 
     async def _validate(self) -> None:
         options, state, spec = self._shared.options, self._state, self.spec
-        with await asyncio.to_thread(self._shared.directory.open, f"{spec.id}.input") as file:
-            total, faults = await asyncio.to_thread(checked, file, self._form, spec.endpoint, options)
+        with await aside(self._shared.storage.open, f"{spec.id}.input") as file:
+            total, faults = await aside(checked, file, self._form, spec.endpoint, options)
         state.total = total
         if faults:
             state.faults = tuple(faults)
@@ -188,8 +188,8 @@ class BatchRun:
 
     async def _go_on(self) -> None:
         """Reads what was done before."""
-        directory, state = self._shared.directory, self._state
-        self._done = await asyncio.to_thread(read, directory.progress(self.spec.id), state.total)
+        storage, state = self._shared.storage, self._state
+        self._done = await aside(read, storage.noted(self.spec.id), state.total)
         state.succeeded, state.failed = self._done.succeeded, self._done.failed
         if self._held.lease > 1:
             state.repeated += self._done.begun
@@ -201,14 +201,14 @@ class BatchRun:
     # -- lines --------------------------------------------------------------------------------------------------------
 
     async def _work(self, file: BinaryIO) -> None:
-        directory, spec = self._shared.directory, self.spec
-        notes = Notes(await asyncio.to_thread(directory.append_to, spec.id, self._held.lease))
+        storage, spec = self._shared.storage, self.spec
+        notes = Notes(await aside(storage.append_to, spec.id, self._held.lease))
         read_ahead: deque[Line] = deque()
         at, ended = 1, False
         try:
             while not self._over:
                 if not self._again and not read_ahead and not ended:
-                    read_ahead.extend(await asyncio.to_thread(lines, file, at, self._shared.options.max_line_bytes))
+                    read_ahead.extend(await aside(lines, file, at, self._shared.options.max_line_bytes))
                     ended = not read_ahead
                     at += len(read_ahead)
                 if self._again:
@@ -351,9 +351,7 @@ class BatchRun:
             if time.time() >= spec.ends:
                 self._why = self._why or "expired"
             why = self._why or "cancelled"
-            files = await asyncio.to_thread(
-                assemble, shared.directory, spec, state.total, why, (state.output, state.error)
-            )
+            files = await aside(assemble, shared.storage, spec, state.total, why, (state.output, state.error))
             await self._describe(files, keep_until)
             done = self._done
             state.succeeded, state.failed = done.succeeded, done.failed
@@ -361,7 +359,7 @@ class BatchRun:
             shared.told(spec.kind, why, state.unfinished)
             state.reach("completed" if not state.unfinished else why)
         await shared.store.write(self._held, LEASE_S, keep_until)
-        await asyncio.to_thread(shared.directory.remove, (f"{spec.id}.input", spec.id))
+        await aside(shared.storage.remove, (f"{spec.id}.input", spec.id))
         counts = {"succeeded": state.succeeded, "failed": state.failed, "unfinished": state.unfinished}
         shared.log("info", "batch ended", batch=spec.id, status=state.status, repeated=state.repeated, **counts)
 

@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping
 
 from gateway.batches import anthropic, files, openai
 from gateway.batches.api_call import Answer, ApiEndpoint
-from gateway.batches.disk import Directory
 from gateway.batches.overview import Overview
 from gateway.batches.run import LEASE_S, BatchRun, Deployed, Shared
 from gateway.batches.state import BatchStore, Lost, tenant_of
+from gateway.batches.storage import Storage, aside
 from gateway.config import Batches
 from gateway.core.background import keep_running
 from gateway.core.errors import GatewayError
@@ -33,7 +33,6 @@ _TIDY_S = 5.0
 _SWEEP_S = 3600.0
 _AT_ONCE = 500
 _LOOK_S = 1.0
-_SERVE_S = 0.1
 _MOST_RUNS = 16
 """Batches that one process runs at once."""
 _REST_S = 10.0
@@ -59,19 +58,19 @@ class Batching:
         self.options = options
         self._store = store
         self.overview = Overview(store, log)
-        self._directory = directory = Directory(options.directory)
+        self._storage = storage = _storage(options)
         self._log = log
         self._deployed = deployed
         places = asyncio.Semaphore(options.max_in_flight)
-        self._shared = Shared(options, store, directory, places, deployed, count, log)
+        self._shared = Shared(options, store, storage, places, deployed, count, log)
         self._came = asyncio.Event()
         came = self._came.set
-        uploads = files.Uploads()
-        kept = files.Files(options, store, directory, uploads)
-        batches = openai.OpenAIBatches(options, store, directory, self._offers, came)
+        self.uploads = uploads = files.Uploads()
+        kept = files.Files(options, store, storage, uploads)
+        batches = openai.OpenAIBatches(options, store, storage, self._offers, came)
         self._answers: Mapping[str, Mapping[str, Answer]] = {
             "openai": {**kept.answers, **batches.answers},
-            "anthropic": anthropic.MessageBatches(options, store, directory, uploads, came).answers,
+            "anthropic": anthropic.MessageBatches(options, store, storage, uploads, came).answers,
         }
         self._tasks: list[asyncio.Task[None]] = []
         self._runs: dict[str, tuple[BatchRun, asyncio.Task[None]]] = {}
@@ -91,9 +90,14 @@ class Batching:
         return self._deployed().endpoint(path) is not None
 
     async def start(self) -> None:
-        """Raises OSError if the folder cannot be written to."""
+        """Raises OSError if the folder cannot be written to. A bucket may be away for now, as Redis may."""
         if not self._tasks:
-            await asyncio.to_thread(self._directory.check)
+            try:
+                await aside(self._storage.check)
+            except OSError as error:
+                if self.options.bucket is None:
+                    raise
+                self._log("warning", "bucket away", reason=str(error))
             self._tasks = [asyncio.create_task(one) for one in (self._tidy(), self._look())]
 
     def drain(self) -> None:
@@ -146,7 +150,7 @@ class Batching:
             await run.run()
         except (GatewayError, Lost, OSError) as error:
             self._rests[id_] = time.monotonic() + _REST_S
-            self._log("warning", "batch left", batch=id_, reason=type(error).__name__)
+            self._log("warning", "batch left", batch=id_, reason=str(error) or type(error).__name__)
         except Exception:
             self._rests[id_] = time.monotonic() + _REST_S
             with keep_running("a batch"):
@@ -170,7 +174,7 @@ class Batching:
                 await self._store.drop_file(file)
             elif kind == "batch" and (batch := await self._store.batch(id_)) is not None:
                 await self._store.drop_batch(batch.spec)
-            await asyncio.to_thread(self._directory.remove, (id_, f"{id_}.input"))
+            await aside(self._storage.remove, (id_, f"{id_}.input"))
             await self._store.forget(kind, id_)
         now = time.monotonic()
         if self._swept_at is None or now >= self._swept_at + _SWEEP_S:
@@ -179,13 +183,23 @@ class Batching:
 
     async def _sweep(self) -> None:
         found = 0
-        old = await asyncio.to_thread(self._directory.old, self.options.keep_s)
+        old = list((await aside(self._storage.old, self.options.keep_s)).items())
         for at in range(0, len(old), _AT_ONCE):
-            some = {place: place.name.partition(".")[0] for place in old[at : at + _AT_ONCE]}
+            some = old[at : at + _AT_ONCE]
             # Old files of what is described are needed: a batch may run for longer than files are kept.
-            known = await self._store.known(list(some.values()))
-            for place in [place for place, id_ in some.items() if id_ not in known]:
-                await asyncio.to_thread(place.unlink, missing_ok=True)
-                found += 1
+            known = await self._store.known([id_ for _, id_ in some])
+            unknown = [place for place, id_ in some if id_ not in known]
+            await aside(self._storage.discard, unknown)
+            found += len(unknown)
         if found:
             self._log("info", "leftovers of batches removed", files=found)
+
+
+def _storage(options: Batches) -> Storage:
+    if options.bucket is not None:
+        from gateway.batches.bucket import Bucket  # imports an extra
+
+        return Bucket(options.bucket)
+    from gateway.batches.disk import Directory
+
+    return Directory(options.directory or "")

@@ -5,7 +5,7 @@
 
 from gateway.config.aliases import Aliases
 from gateway.config.available import Available
-from gateway.config.batches import Batches
+from gateway.config.batches import Batches, Bucket
 from gateway.config.faults import ConfigError, Fault
 from gateway.config.file_thread import FileThread, TooSlow
 from gateway.config.loading import config_file, key_of, load
@@ -31,6 +31,7 @@ __all__ = [
     "Available",
     "Batches",
     "Breaker",
+    "Bucket",
     "CacheSalt",
     "Config",
     "ConfigError",

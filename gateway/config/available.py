@@ -17,6 +17,7 @@ class Available:
     lora         the backends whose workers name the LoRA adapters that they have loaded
     kv_events    the backends whose workers publish what is in their prefix caches
     tracing      returns whether what traces need is installed
+    buckets      returns whether what a bucket needs is installed
     processes    that serve together by this configuration and share no memory
     key_set      reads the text of a set of keys for tokens; raises ValueError saying what it "is" or "holds" instead
     """
@@ -29,6 +30,7 @@ class Available:
     versioned: frozenset[str] = frozenset()
     key_set: Callable[[str], object] | None = None
     tracing: Callable[[], bool] | None = None
+    buckets: Callable[[], bool] | None = None
     processes: int = 1
 
 

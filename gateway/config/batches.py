@@ -2,20 +2,54 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
-from gateway.config.kinds import Bytes, Seconds, Whole
+from gateway.config.kinds import Bytes, Seconds, ServiceUrl, Variable, Whole
 from gateway.config.section import Section
 
 _DAY = 86400
+_PART = "[A-Za-z0-9_-][A-Za-z0-9._-]*"
+
+
+class Bucket(Section):
+    """A bucket of a service that speaks S3's protocol, and a pair of keys that may read, write, list and delete there.
+    Needs the extra `s3`."""
+
+    SECRETS = ("access_key_id", "secret_access_key")
+    model_config = ConfigDict(
+        json_schema_extra={
+            "allOf": [{"anyOf": [{"required": [f"{name}_file"]}, {"required": [f"{name}_env"]}]} for name in SECRETS]
+        }
+    )
+
+    url: ServiceUrl
+    """Address of the service, such as `https://s3.eu-central-1.amazonaws.com`; the bucket's name is added as a path."""
+    name: str = Field(pattern=r"^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$")
+    """The bucket, which exists."""
+    prefix: str = Field(default="", pattern=rf"^({_PART}(/{_PART})*)?$", max_length=512)
+    """The path in it below which everything is kept: two deployments in one bucket need two. Empty: its root."""
+    region: str = Field(default="us-east-1", pattern=r"^[A-Za-z0-9-]{1,64}$")
+    """The region that requests are signed for."""
+    access_key_id_file: str | None = Field(default=None, min_length=1)
+    """File with the id of the key, read at the start and at each reload; relative to this file's folder."""
+    access_key_id_env: Variable | None = None
+    """Environment variable with that id."""
+    secret_access_key_file: str | None = Field(default=None, min_length=1)
+    """File with its secret, read likewise."""
+    secret_access_key_env: Variable | None = None
+    """Environment variable with its secret."""
 
 
 class Batches(Section):
     """Batches and their files, by OpenAI's and Anthropic's own APIs; see docs/batches.md. Needs `redis`."""
 
-    directory: str = Field(pattern=r"^/", max_length=1024)
-    """Absolute path of the folder for files. All gateways that share the Redis server need the same one, on a volume
-    that they share."""
+    model_config = ConfigDict(json_schema_extra={"anyOf": [{"required": ["directory"]}, {"required": ["bucket"]}]})
+
+    directory: str | None = Field(default=None, pattern=r"^/", max_length=1024)
+    """Absolute path of the folder for files, on a volume that all gateways of the Redis server share. Absent: there is
+    a `bucket`."""
+    bucket: Bucket | None = None
+    """A bucket instead of a folder."""
     max_file_bytes: Bytes = Field(default=209715200, ge=1024, le=1 << 36)
     """Largest file, or body of a batch of Anthropic's API; a larger one is answered 413."""
     max_line_bytes: Bytes = Field(default=1048576, ge=1024, le=1 << 30)

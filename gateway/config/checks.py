@@ -9,6 +9,7 @@ from typing import get_args
 from urllib.parse import urlsplit
 
 from gateway.config.available import listed
+from gateway.config.batch_checks import batches
 from gateway.config.faults import Faults, Unknown, masked
 from gateway.config.model_checks import each_model
 from gateway.config.money_checks import money
@@ -107,8 +108,6 @@ def _within_sections(facts: Facts) -> Faults:
         yield ("routing", "load_header"), "needs routing.scrape_s: without it nobody notices that figures are stale"
     if (config.listen.max_bodies_bytes or config.listen.max_body_bytes) < config.listen.max_body_bytes:
         yield ("listen", "max_bodies_bytes"), "must be at least max_body_bytes"
-    if config.batches is not None and config.batches.max_line_bytes > config.listen.max_body_bytes:
-        yield ("batches", "max_line_bytes"), "must be at most listen.max_body_bytes"
     if "*" in config.cors.origins and len(config.cors.origins) > 1:
         yield ("cors", "origins"), 'must be "*" alone: that is every origin'
     if "*" in (config.cors.headers or ()):
@@ -415,6 +414,7 @@ _RULES: tuple[tuple[Callable[[Facts], Faults], *tuple[str, ...]], ...] = (
     (_shared_secrets, "auth"),
     (_end_users, "listen", "cache_salt", "limits", "budgets"),
     (_tracing,),
+    (batches, "listen"),
     (_tools,),
     (_guards,),
     (_keys,),

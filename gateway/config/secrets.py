@@ -31,6 +31,8 @@ _LENGTHS = {
     "console": (16, "openssl rand -hex 16"),
 }
 
+_BUCKET: Path = ("batches", "bucket")
+
 Secrets = dict[Path, dict[str, str]]
 """The secrets that were read, by name, by the path of their section."""
 
@@ -63,8 +65,12 @@ def with_secrets(config: Config, secrets: Secrets) -> Config:
     changed: dict[str, Any] = {"keys": dict(config.keys), "models": dict(config.models)}
     for at, section in _sections(config):
         if at in secrets:
+            held = section.holding(secrets[at])
+            if at == _BUCKET and config.batches is not None:
+                changed["batches"] = config.batches.model_copy(update={"bucket": held})
+                continue
             holder = changed if len(at) == 1 else changed[str(at[0])]
-            holder[str(at[-1])] = section.holding(secrets[at])
+            holder[str(at[-1])] = held
     return config.model_copy(update=changed)
 
 
@@ -84,6 +90,8 @@ def _sections(config: Config) -> Iterator[tuple[Path, Section]]:
     for name in ("redis", "jwt", "cache_salt", "seal", "end_users", "budget_webhook", "console"):
         if (section := getattr(config, name)) is not None:
             yield (name,), section
+    if config.batches is not None and config.batches.bucket is not None:
+        yield _BUCKET, config.batches.bucket
     for name, entries in (("keys", config.keys), ("models", config.models)):
         for entry, one in entries.items():
             yield (name, entry), one

@@ -11,6 +11,7 @@ import openai
 import pytest
 
 from tests.app.asking import key
+from tests.batches.s3 import S3
 from tests.harness import Stack
 from tests.redis.server import Server
 
@@ -26,20 +27,44 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield server
 
 
-def sections(server: Server, directory: Path, **options: Any) -> dict[str, Any]:
-    """Those of a gateway with batches."""
+@pytest.fixture(scope="session")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
+    with S3(tmp_path_factory.mktemp("s3")) as s3:
+        yield s3
+
+
+def sections(server: Server, directory: Path, s3: S3 | None = None, **options: Any) -> dict[str, Any]:
+    """Those of a gateway with batches, whose files lie in the folder, or in a bucket that this folder is."""
     return {
         "keys": KEYS,
         "redis": {"addresses": [server.address], "timeout_s": 10},
-        "batches": {"directory": str(directory), **options},
+        "batches": {"directory": str(directory), **options} if s3 is None else s3.section(directory, **options),
     }
 
 
 @pytest.fixture
-def stack(server: Server, tmp_path: Path) -> Iterator[Stack]:
+def stored(request: pytest.FixtureRequest) -> S3 | None:
+    """The server of buckets, or None for a folder."""
+    found: S3 | None = request.getfixturevalue("s3") if request.param == "bucket" else None
+    return found
+
+
+IN_A_FOLDER = pytest.mark.parametrize("stored", ["folder"], indirect=True)
+"""For a test that looks at what only a folder has."""
+
+
+@pytest.fixture
+def stack(server: Server, tmp_path: Path, stored: S3 | None) -> Iterator[Stack]:
     server.command("FLUSHALL")
-    with Stack(({},), sections(server, tmp_path / "files")) as stack:
+    with Stack(({},), sections(server, tmp_path / "files", stored)) as stack:
         yield stack
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Whatever uses `stack` holds over a folder and over a bucket."""
+    marked = [one for one in metafunc.definition.iter_markers("parametrize") if one.args[0] == "stored"]
+    if "stored" in metafunc.fixturenames and not marked:
+        metafunc.parametrize("stored", ["folder", "bucket"], indirect=True)
 
 
 _OPEN: list[Any] = []

@@ -13,6 +13,7 @@ import pytest
 
 from tests.batches.conftest import ALICE, BOB, sections
 from tests.batches.conftest import openai_client as client
+from tests.batches.s3 import S3
 from tests.harness import Stack, until
 from tests.redis.server import Server
 
@@ -110,7 +111,7 @@ def test_what_is_no_form_is_refused(stack: Stack, tmp_path: Path) -> None:
 
 def test_a_tenant_has_bounds(server: Server, tmp_path: Path) -> None:
     server.command("FLUSHALL")
-    options = {"max_file_bytes": 2048, "max_files": 2, "max_tenant_bytes": 3000}
+    options: dict[str, Any] = {"max_file_bytes": 2048, "max_files": 2, "max_tenant_bytes": 3000}
     with Stack(({},), sections(server, tmp_path / "files", **options)) as stack:
         with pytest.raises(openai.APIStatusError) as large:
             upload(stack, data=b"x" * 300_000)
@@ -127,10 +128,10 @@ def test_a_tenant_has_bounds(server: Server, tmp_path: Path) -> None:
         assert len(on_disk(tmp_path)) == 3
 
 
-def test_a_client_that_leaves_leaves_nothing(stack: Stack, tmp_path: Path) -> None:
+def test_a_client_that_leaves_leaves_nothing(stack: Stack, tmp_path: Path, stored: S3 | None) -> None:
     def half() -> Any:
-        yield b'--x\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n' + b"x" * 400_000
-        until(lambda: any(name.endswith(".part") for name in on_disk(tmp_path)), 5)
+        yield b'--x\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n' + b"x" * 20_000_000
+        until(lambda: stored is not None or any(name.endswith(".part") for name in on_disk(tmp_path)), 5)
         raise RuntimeError("gone")
 
     headers = {"authorization": f"Bearer {ALICE}", "content-type": "multipart/form-data; boundary=x"}

@@ -20,7 +20,7 @@ import pytest
 
 from gateway.batches.state import StoredFile, tenant_of
 from gateway.core.errors import GatewayError, Kind
-from tests.batches.conftest import ALICE, anthropic_client, openai_client, sections
+from tests.batches.conftest import ALICE, IN_A_FOLDER, anthropic_client, openai_client, sections
 from tests.batches.test_anthropic_batches import params
 from tests.batches.test_files import on_disk
 from tests.batches.test_openai_batches import CHAT, begin, chat, ended, lines, results, upload
@@ -143,6 +143,7 @@ def test_a_batch_ends_whose_creation_nobody_saw(
     assert stack.sim.ledger.completed == 1
 
 
+@IN_A_FOLDER
 def test_a_batch_whose_lines_are_gone_fails(stack: Stack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = batching(stack)._store
     take = store.take
@@ -173,7 +174,7 @@ def test_a_batch_that_cannot_be_read_can_be_cancelled(stack: Stack, monkeypatch:
     def broken(_: str) -> Any:
         raise OSError(errno.EIO, "broken")
 
-    monkeypatch.setattr(batching(stack)._directory, "open", broken)
+    monkeypatch.setattr(batching(stack)._storage, "open", broken)
     made = begin(stack, lines({"a": chat("a")}))
     until(lambda: stack.events("batch left") != [], 5)
     openai_client(stack).batches.cancel(made.id)
@@ -199,14 +200,14 @@ def half(stack: Stack, count: int) -> Iterator[None]:
 @pytest.mark.parametrize("dialect", ["openai", "anthropic"])
 def test_bodies_of_files_and_batches_are_few_at_once(stack: Stack, dialect: str, tmp_path: Path) -> None:
     with half(stack, 4):
-        until(lambda: len([one for one in on_disk(tmp_path) if one.endswith(".part")]) == 4, 5)
+        until(lambda: batching(stack).uploads["team blue"] == 4, 5)
         if dialect == "openai":
             with pytest.raises(openai.RateLimitError) as many:
                 upload(stack, b"{}")
             assert many.value.code == "too_many_uploads"
         else:
             assert post(stack, dialect).status_code == 429
-    until(lambda: on_disk(tmp_path) == [], 5)
+    until(lambda: not batching(stack).uploads["team blue"] and on_disk(tmp_path) == [], 5)
     upload(stack, b"{}")
 
 

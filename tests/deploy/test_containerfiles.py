@@ -50,10 +50,10 @@ def test_it_lists_its_packages(name: str) -> None:
 
 def test_gateway_and_worker_are_built_alike() -> None:
     """Two files, because their bases differ: in the worker's, the base's user need not be root. A worker sends no
-    traces, reads no cache events and relays no streams; vLLM does the one, the gateway the others."""
+    traces, keeps no files, reads no cache events and relays no streams; vLLM does the one, the gateway the others."""
     gateway, worker = (
         [
-            re.sub("( -r)? requirements/(tracing|kv-events|native).txt", "", line)
+            re.sub("( -r)? requirements/(tracing|s3|kv-events|native).txt", "", line)
             for line in instructions(name)
             if line != "USER 0" and not line.startswith("RUN command -v cc")
         ]
@@ -64,9 +64,9 @@ def test_gateway_and_worker_are_built_alike() -> None:
 
 
 def test_the_gateway_can_do_what_its_configuration_can_ask_for() -> None:
-    """The chart and compose take the section `tracing`, which needs packages of its own."""
+    """The chart and compose take the section `tracing` and a bucket, which need packages of their own."""
     (line,) = [line for line in instructions("gateway") if "requirements/run.txt" in line and line.startswith("RUN")]
-    assert "-r requirements/run.txt -r requirements/tracing.txt" in line
+    assert "-r requirements/run.txt -r requirements/tracing.txt -r requirements/s3.txt" in line
 
 
 def test_the_context_holds_what_is_copied_and_nothing_else() -> None:

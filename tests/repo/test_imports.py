@@ -57,6 +57,7 @@ ONLY: dict[str, tuple[str, ...]] = {
     "python_multipart": ("gateway.wire.multipart",),
     "redis": ("gateway.redis",),
     "websockets": ("gateway.server",),
+    "obstore": ("gateway.batches.bucket",),
     "yaml": ("gateway.config",),
     "zmq": (),
 }

@@ -1,0 +1,211 @@
+"""A bucket of a service that speaks S3's protocol, for the bytes of files and results.
+
+    ID                    a file, whole
+    ID.lines/LEASE.PART   what the gateway that held the lease number LEASE has noted of the batch ID (`noted`)
+
+All of it is below the prefix of the bucket. Nothing can be appended to an object: notes are parts, each with a name of
+its own, so that a write that comes late changes nothing. As long as a part is small, the next one begins with what it
+holds, and replaces it.
+
+Source: the reference of Amazon S3's REST API, by obstore (object_store of Apache Arrow).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import timedelta
+from typing import Any, BinaryIO, cast
+
+import obstore
+from obstore.exceptions import BaseError
+from obstore.store import S3Store
+
+from gateway.batches.storage import Sink
+from gateway.config import Bucket as Options
+
+_PROBE = ".probe"
+_READ = 1 << 18
+_WRITE = 8 << 20
+"""Bytes of a part of an upload, of which a file has 10,000 at most. Two are in memory."""
+_NOTES = 1 << 18
+"""A part of notes that is larger gets no more."""
+_MOST_KEYS = 1000
+_LEAD_S = 86_400.0
+_OURS = re.compile(r"(?P<id>(file-|batch_|msgbatch_)[0-9a-f]{28})(\.input|\.lines/[0-9]+\.[0-9]+)?\Z")
+_WAITS: Any = {"connect_timeout": timedelta(seconds=3), "read_timeout": timedelta(seconds=10)}
+_RETRIES: Any = {"max_retries": 2, "retry_timeout": timedelta(seconds=15)}
+
+
+@contextlib.contextmanager
+def _asked() -> Iterator[None]:
+    """Its errors hold addresses and answers: the one that is raised here names their kind alone."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise FileNotFoundError("the bucket does not have it") from None
+    except (BaseError, OSError, ValueError) as error:
+        raise OSError(f"the bucket cannot be used: {type(error).__name__}") from None
+
+
+class Bucket:
+    """Implements storage.Storage."""
+
+    def __init__(self, options: Options) -> None:
+        pair: Any = {name: options.held(name) for name in options.SECRETS} | {"token": None, "expires_at": None}
+        self._store = S3Store(
+            options.name,
+            prefix=options.prefix or None,
+            endpoint=options.url,
+            region=options.region,
+            virtual_hosted_style_request=False,
+            # By a provider, as a token of the environment would be taken along with a plain pair.
+            credential_provider=lambda: pair,
+            client_options=cast(Any, {**_WAITS, "allow_http": options.url.startswith("http://")}),
+            retry_config=_RETRIES,
+        )
+
+    def check(self) -> None:
+        with _asked():
+            obstore.put(self._store, _PROBE, b"")
+            obstore.delete(self._store, [_PROBE])
+
+    def begin(self, id_: str) -> Sink:
+        return _Upload(self._store, id_)
+
+    def keep(self, id_: str, file: Sink) -> int:
+        file.close()
+        return file.tell()
+
+    def drop(self, id_: str, file: Sink, *, alone: bool = True) -> None:
+        """An upload of several parts is made whole and deleted, as the parts would be hidden and charged for; but that
+        would take away what another gateway has written. Nothing of a smaller one was sent."""
+        if alone and file.tell() > _WRITE:
+            with contextlib.suppress(OSError):
+                file.close()
+                self.discard([id_])
+
+    def link(self, id_: str, other: str) -> None:
+        with _asked():
+            obstore.copy(self._store, id_, other)
+
+    def open(self, id_: str) -> BinaryIO:
+        with _asked():
+            blocks = iter(obstore.get(self._store, id_).stream(min_chunk_size=_READ))
+        return cast(BinaryIO, io.BufferedReader(_Download(blocks), _READ))
+
+    def lost(self, id_: str) -> bool:
+        with _asked():
+            try:
+                obstore.head(self._store, id_)
+            except FileNotFoundError:
+                self._parts(id_)  # raises if it is the bucket that is not there
+                return True
+        return False
+
+    def remove(self, ids: Iterable[str]) -> None:
+        for id_ in ids:
+            self.discard([id_, *self._parts(id_)])
+
+    def append_to(self, id_: str, lease: int) -> Sink:
+        return _Notebook(self._store, f"{id_}.lines/{lease}")
+
+    def noted(self, id_: str) -> Iterator[bytes]:
+        for place in self._parts(id_):
+            with _asked():
+                text = bytes(obstore.get(self._store, place).bytes())
+            yield from io.BytesIO(text)
+
+    def old(self, keep_s: float) -> Mapping[str, str]:
+        before, found = time.time() - keep_s - _LEAD_S, {}
+        with _asked():
+            for some in obstore.list(self._store, chunk_size=_MOST_KEYS):
+                for one in some:
+                    match = _OURS.match(one["path"])
+                    if match is not None and one["last_modified"].timestamp() < before:
+                        found[one["path"]] = match["id"]
+        return found
+
+    def discard(self, places: Iterable[str]) -> None:
+        with _asked():
+            obstore.delete(self._store, list(places))
+
+    def _parts(self, id_: str) -> list[str]:
+        """The notes of a batch, in the order in which they were written."""
+        with _asked():
+            found = [one["path"] for some in obstore.list(self._store, f"{id_}.lines") for one in some]
+        return sorted(found, key=lambda one: [int(number) for number in one.rpartition("/")[2].split(".")])
+
+
+class _Upload:
+    """A file that goes to the bucket as it is written."""
+
+    def __init__(self, store: S3Store, place: str) -> None:
+        self._file = obstore.open_writer(store, place, buffer_size=_WRITE, max_concurrency=1)
+        self._size = 0
+
+    def write(self, data: bytes, /) -> int:
+        with _asked():
+            self._size += len(data)
+            return self._file.write(data)
+
+    def tell(self) -> int:
+        return self._size
+
+    def close(self) -> None:
+        with _asked():
+            self._file.close()
+
+
+class _Download(io.RawIOBase):
+    """An object as it comes. It comes no faster than it is read, and may break off if that takes hours: a batch that
+    reads it is left then, and taken again."""
+
+    def __init__(self, blocks: Iterator[Any]) -> None:
+        self._blocks = blocks
+        self._rest = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any, /) -> int:
+        if not self._rest:
+            with _asked():
+                self._rest = memoryview(next(self._blocks, b""))
+        count = min(len(self._rest), len(buffer))
+        buffer[:count] = self._rest[:count]
+        self._rest = self._rest[count:]
+        return count
+
+
+class _Notebook:
+    """The notes of one holder of a lease. Written by one thread at a time."""
+
+    def __init__(self, store: S3Store, place: str) -> None:
+        self._store = store
+        self._place = place
+        self._parts = 0
+        self._text = b""
+        self._last: str | None = None
+
+    def write(self, data: bytes, /) -> None:
+        """The notes are in the bucket once it returns."""
+        last, text = self._last, self._text + data
+        self._parts += 1  # a name is never used twice: a write that failed may come yet
+        place = f"{self._place}.{self._parts}"
+        with _asked():
+            obstore.put(self._store, place, text, use_multipart=False)
+        full = len(text) >= _NOTES
+        self._last, self._text = (None, b"") if full else (place, text)
+        if last is not None:
+            with contextlib.suppress(OSError), _asked():  # what is there twice counts once
+                obstore.delete(self._store, [last])
+
+    def tell(self) -> int:
+        return len(self._text)
+
+    def close(self) -> None:
+        """Nothing is left to write."""

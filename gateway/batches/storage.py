@@ -1,0 +1,118 @@
+"""The place for the bytes of files and results: what a folder (`disk`) and a bucket (`bucket`) both do, and how
+files are read that lie in either.
+
+A file is whole once it has its name. Names are ids that this room has made, never a client's words.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import BinaryIO, NamedTuple, ParamSpec, Protocol, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_BLOCK = 1 << 18
+# A store that hangs holds these, and none of the threads in which names of workers are looked up.
+_THREADS = ThreadPoolExecutor(16, "batches")
+
+
+class Line(NamedTuple):
+    """A line of a file without its end. number: from 1; text: its bytes, or None if there are too many."""
+
+    number: int
+    text: bytes | None
+
+
+class Sink(Protocol):
+    """A file that is being written."""
+
+    def write(self, data: bytes, /) -> object: ...
+    def tell(self) -> int: ...
+    def close(self) -> None: ...
+
+
+class Storage(Protocol):
+    """Every method blocks: call it by `aside`. Raises OSError everywhere; FileNotFoundError for what is not there."""
+
+    def check(self) -> None:
+        """Raises OSError if nothing can be written there."""
+        ...
+
+    def begin(self, id_: str) -> Sink:
+        """A new file to write to: `keep` or `drop` ends it."""
+        ...
+
+    def keep(self, id_: str, file: Sink) -> int:
+        """The file is whole: it has its name from now on. Returns its bytes."""
+        ...
+
+    def drop(self, id_: str, file: Sink, *, alone: bool = True) -> None:
+        """Removes the file, which is not wanted. alone: nobody else writes one of this name."""
+        ...
+
+    def link(self, id_: str, other: str) -> None:
+        """Gives a file another name, too, or copies it."""
+        ...
+
+    def open(self, id_: str) -> BinaryIO: ...
+
+    def lost(self, id_: str) -> bool:
+        """Whether the file is gone for good: the store is there."""
+        ...
+
+    def remove(self, ids: Iterable[str]) -> None:
+        """Removes these files, and what was done of batches with these ids."""
+        ...
+
+    def append_to(self, id_: str, lease: int) -> Sink:
+        """The file in which the holder of the lease of a batch notes its work. Its
+        notes stay, should it die."""
+        ...
+
+    def noted(self, id_: str) -> Iterator[bytes]:
+        """The lines with their ends that all holders of the lease have noted, those of the first one first."""
+        ...
+
+    def old(self, keep_s: float) -> Mapping[str, str]:
+        """Place -> id of its file or batch, for parts of uploads that have ended, and what is older than anything is
+        kept: a gateway that died had no time to remove them. Only names and places that this room gives: other
+        people's files are theirs."""
+        ...
+
+    def discard(self, places: Iterable[str]) -> None:
+        """Removes what is at these places of `old`."""
+        ...
+
+
+async def aside(function: Callable[P, T], *args: P.args, **more: P.kwargs) -> T:
+    """Calls it in a thread of this room."""
+    return await asyncio.get_running_loop().run_in_executor(_THREADS, lambda: function(*args, **more))
+
+
+def lines(file: BinaryIO, first: int, most_bytes: int) -> list[Line]:
+    """The next lines of `file`, of which the first has the number `first`: about 256 KiB of them; none at its end. A
+    blank one has an empty text."""
+    found: list[Line] = []
+    size = 0
+    while size < _BLOCK:
+        text = file.readline(most_bytes + 2)
+        if not text:
+            break
+        size += len(text)
+        if len(text.rstrip(b"\r\n")) > most_bytes:
+            while text and not text.endswith(b"\n"):
+                text = file.readline(_BLOCK)
+            found.append(Line(first, None))
+        else:
+            found.append(Line(first, text.strip()))
+        first += 1
+    return found
+
+
+def blocks(file: BinaryIO) -> Iterator[bytes]:
+    """The rest of `file`."""
+    while block := file.read(_BLOCK):
+        yield block
