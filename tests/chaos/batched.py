@@ -1,4 +1,5 @@
-"""J1: the gateway that runs a batch is killed at every step of it; another one goes on."""
+"""J1, J2: the gateway that runs a batch is killed at every step of it; another one goes on. Files lie in a folder, or
+in a bucket."""
 
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ from typing import Any
 
 import httpx
 
+from tests.batches.s3 import S3
 from tests.chaos.house import CHAT, House, Process, chat, house
 from tests.chaos.row import FULL, Findings, row
 from tests.redis.server import Server
@@ -99,8 +101,12 @@ class Job:
         """Results of it so far; all once it has ended."""
         if not any(self._folder.rglob(f"{self.id}.input")):
             return LINES
-        notes = [one.read_bytes() for one in self._folder.rglob(f"{self.id}.*.lines")]
-        return sum(text.count(b" ok ") for text in notes)
+        found = 0
+        for one in self._folder.rglob(f"{self.id}.*"):
+            for part in one.iterdir() if one.is_dir() else [one]:
+                with contextlib.suppress(FileNotFoundError):  # a part that another one has replaced
+                    found += part.read_bytes().count(b" ok ")
+        return found
 
     def writes(self) -> bool:
         """Its results are being put together."""
@@ -108,7 +114,7 @@ class Job:
 
 
 def leftovers(files: Path) -> list[str]:
-    return [one.name for one in files.rglob("*") if one.name.endswith((".input", ".lines"))]
+    return [str(one) for one in files.rglob("*") if one.is_file() and (".lines" in str(one) or one.suffix == ".input")]
 
 
 async def until(seen: Callable[[], bool], seconds: float = 60.0) -> bool:
@@ -173,12 +179,24 @@ STEPS = (at_upload, at_creation, at_the_first_line, in_the_middle, at_the_end, a
 
 
 @row("J1", "the gateway that runs a batch is killed at every step of it")
-async def batched(findings: Findings) -> None:
-    with tempfile.TemporaryDirectory() as folder, Server(Path(folder)) as server:
+async def in_a_folder(findings: Findings) -> None:
+    with tempfile.TemporaryDirectory() as folder:
         files = Path(folder, "files")
+        await batched(findings, Path(folder), files, {"directory": str(files)})
+
+
+@row("J2", "the same, and the files are in a bucket")
+async def in_a_bucket(findings: Findings) -> None:
+    with tempfile.TemporaryDirectory() as folder, S3(Path(folder)) as s3:
+        files = Path(folder, "files")
+        await batched(findings, Path(folder), files, s3.section(files))
+
+
+async def batched(findings: Findings, folder: Path, files: Path, options: dict[str, Any]) -> None:
+    with Server(folder) as server:
         config = {
             "redis": {"addresses": [server.address]},
-            "batches": {"directory": str(files)},
+            "batches": options,
             "models": {"m": {"max_in_flight": 16}},
         }
         async with house({"client": {}}, config, 2, (("--itl-ms", "20"),)) as at, httpx.AsyncClient() as client:
