@@ -21,7 +21,16 @@ close connections, and 2 s to spare. */ -}}
   {{- $_ := set $config "console" (dict "enabled" true "key_file" (printf "/run/dragoman/console/%s" .Values.console.secretKey)) -}}
 {{- end -}}
 {{- if .Values.gateway.batches.enabled -}}
-  {{- $_ := set $config "batches" (merge (dict "directory" "/var/lib/dragoman/batches") (default dict $config.batches)) -}}
+  {{- $place := dict "directory" "/var/lib/dragoman/batches" -}}
+  {{- with .Values.gateway.batches.bucket -}}{{- if .url -}}
+    {{- $bucket := dict "url" .url "name" .name "region" .region -}}
+    {{- if .prefix -}}{{- $_ := set $bucket "prefix" .prefix -}}{{- end -}}
+    {{- range $key := list "access_key_id" "secret_access_key" -}}
+      {{- $_ := set $bucket (printf "%s_file" $key) (printf "/run/dragoman/bucket/%s" $key) -}}
+    {{- end -}}
+    {{- $place = dict "bucket" $bucket -}}
+  {{- end -}}{{- end -}}
+  {{- $_ := set $config "batches" (merge $place (default dict $config.batches)) -}}
 {{- end -}}
 {{- if ne .Values.redis.mode "none" -}}
   {{- $_ := set $config "redis" (include "dragoman.gatewayRedis" . | fromJson) -}}
@@ -124,6 +133,7 @@ Secret arrives in a running Pod. */ -}}
 {{- if and (eq .Values.redis.mode "external") .Values.redis.external.caSecret.name -}}
   {{- $_ := set $found "redis-ca" .Values.redis.external.caSecret.name -}}
 {{- end -}}
+{{- with .Values.gateway.batches.bucket.existingSecret -}}{{- $_ := set $found "bucket" . -}}{{- end -}}
 {{- range $name, $model := include "dragoman.models" . | fromJson -}}
   {{- with $model.apiKeySecret.name -}}{{- $_ := set $found (printf "models/%s" $model.slug) . -}}{{- end -}}
   {{- with $model.caSecret.name -}}{{- $_ := set $found (printf "ca/%s" $model.slug) . -}}{{- end -}}

@@ -59,10 +59,18 @@
 {{- end -}}
 
 {{- with $v.gateway.batches -}}
-  {{- if and $config.batches (not .enabled) -}}{{- fail "gateway.config.batches: has no effect without gateway.batches.enabled, which brings the volume" -}}{{- end -}}
+  {{- if and $config.batches (not .enabled) -}}{{- fail "gateway.config.batches: has no effect without gateway.batches.enabled, which says where files are kept" -}}{{- end -}}
   {{- if and .enabled (eq $v.redis.mode "none") -}}{{- fail "gateway.batches.enabled: needs Redis; set redis.mode" -}}{{- end -}}
   {{- if and .enabled (eq $v.redis.mode "valkey") (not $v.redis.valkey.persistence.enabled) -}}{{- fail "redis.valkey.persistence.enabled: without it a restart of Valkey loses the batches of gateway.batches" -}}{{- end -}}
-  {{- if and .enabled (not .existingClaim) -}}
+  {{- $bucket := .bucket -}}
+  {{- if and $bucket.url (not .enabled) -}}{{- fail "gateway.batches.bucket.url: has no effect without gateway.batches.enabled" -}}{{- end -}}
+  {{- if and $bucket.url .existingClaim -}}{{- fail "gateway.batches.existingClaim: has no effect with gateway.batches.bucket.url" -}}{{- end -}}
+  {{- range $option := list "name" "existingSecret" -}}
+    {{- $given := get $bucket $option -}}
+    {{- if and $bucket.url (not $given) -}}{{- fail (printf "gateway.batches.bucket.%s: is needed with gateway.batches.bucket.url" $option) -}}{{- end -}}
+    {{- if and $given (not $bucket.url) -}}{{- fail (printf "gateway.batches.bucket.%s: has no effect without gateway.batches.bucket.url" $option) -}}{{- end -}}
+  {{- end -}}
+  {{- if and .enabled (not .existingClaim) (not $bucket.url) -}}
     {{- if and (ne .accessMode "ReadWriteMany") $several -}}{{- fail "gateway.batches.accessMode: several gateways share the claim; choose ReadWriteMany, or gateway.replicas: 1" -}}{{- end -}}
     {{- if and (ne .accessMode "ReadWriteMany") (eq $v.gateway.rollout "surge") -}}{{- fail "gateway.rollout: with surge the new Pod waits for a claim that the old one has; choose replace, or gateway.batches.accessMode: ReadWriteMany" -}}{{- end -}}
     {{- $changed := include "dragoman.changedClaim" (dict "root" $ "kind" "PersistentVolumeClaim" "name" (printf "%s-batches" (include "dragoman.fullname" $)) "claim" .) -}}

@@ -72,7 +72,7 @@ spec:
           readOnly: true
         - name: tmp
           mountPath: /tmp
-        {{- if .Values.gateway.batches.enabled }}
+        {{- if and .Values.gateway.batches.enabled (not .Values.gateway.batches.bucket.url) }}
         - name: batches
           mountPath: /var/lib/dragoman/batches
         {{- end }}
@@ -88,7 +88,7 @@ spec:
     - name: tmp
       emptyDir: {}
     {{- with .Values.gateway.batches }}
-    {{- if .enabled }}
+    {{- if and .enabled (not .bucket.url) }}
     - name: batches
       persistentVolumeClaim:
         claimName: {{ default (printf "%s-batches" (include "dragoman.fullname" $)) .existingClaim }}
