@@ -11,7 +11,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -20,7 +19,6 @@ from tests.harness import until
 from tests.ports import free_port
 
 KEY_ID, KEY = "AKIDEXAMPLE0000", "a-secret-that-nobody-may-log"
-_SEES_S = 0.2
 _BINARY = Path(sys.executable).parent / "rclone"
 
 
@@ -38,18 +36,22 @@ class S3:
         folder.mkdir(parents=True, exist_ok=True)
         name = f"bucket-{len(os.listdir(self._buckets))}"
         (self._buckets / name).symlink_to(folder)
-        time.sleep(2 * _SEES_S)
+        self.look_again()
         pair = {f"{key}_file": str(self._directory / key) for key in ("access_key_id", "secret_access_key")}
         bucket = {"url": f"http://127.0.0.1:{self.port}", "name": name, "prefix": "some/where"} | pair
         return {"bucket": bucket, **options}
+
+    def look_again(self) -> None:
+        """It remembers what it saw of the folder: what a test has changed there itself is seen from now on."""
+        self.kill()
+        self.start()
 
     def start(self) -> None:
         self._buckets.mkdir(exist_ok=True)
         (self._directory / "access_key_id").write_text(KEY_ID)
         (self._directory / "secret_access_key").write_text(KEY + "\n")
         words: list[str | Path] = [_BINARY, "serve", "s3", self._buckets, "--copy-links", "--config", os.devnull]
-        # It sees changes of the folder after that time. With 0 it would do nothing but forget what it has seen.
-        words += ["--dir-cache-time", f"{_SEES_S}s", "--addr", f"127.0.0.1:{self.port}"]
+        words += ["--addr", f"127.0.0.1:{self.port}"]
         pair = f'"{KEY_ID},{KEY}"'
         environment = {"PATH": os.environ["PATH"], "HOME": str(self._directory), "RCLONE_AUTH_KEY": pair}
         with open(self._directory / "log", "ab") as log:
