@@ -11,7 +11,7 @@ from typing import cast
 
 from gateway.core.continuation import NOT_KEPT, SeenText
 from gateway.core.errors import GatewayError
-from gateway.core.events import Delta, End, Event, Failed, PartStart
+from gateway.core.events import Delta, End, Event, Failed, Finish, PartStart
 from gateway.core.http import Headers
 from gateway.core.messages import Citation, ServerCall
 from gateway.core.ports import ServerToolWriter, StreamReader, StreamWriter
@@ -28,7 +28,7 @@ class GuardedWriter:
     core.ports.ServerToolWriter.
 
     window   characters that are shown together; None: all of the reply
-    overlap  characters at the end of a window that stay held, and are shown again with the next one
+    overlap  characters at the end of a choice's text that stay held, and are shown again with the next window
     ended    the reply's end has come
     over     it was written
     """
@@ -103,25 +103,37 @@ class GuardedWriter:
                 # So short that they can be held back one by one.
                 pieces = (new[at : at + step] for at in range(0, len(new), step))
                 window[places[0]] = [Delta(first.choice, first.index, piece) for piece in pieces]
-        events = [event for one in window for event in one]
-        end = self._end_of_free(events)
-        self._held = [*events[end:], *self._held[self._shown :]]
-        self._free += events[:end]
+        free, held = self._divided([event for one in window for event in one])
+        self._held = [*held, *self._held[self._shown :]]
+        self._free += free
         self._shown = 0
         self._size = sum(len(event.text) for event in self._held if type(event) is Delta)
         self._show()
 
-    def _end_of_free(self, events: Sequence[_Item]) -> int:
-        """How many of a window's events are free: not those with the last `overlap` characters, unless it is the
-        last window."""
-        end, held = len(events), 0
-        if any(type(event) is End for event in events):
-            return end
-        while end and held < self._overlap:
-            end -= 1
-            event = events[end]
-            held += len(event.text) if type(event) is Delta else 0
-        return end
+    def _divided(self, events: Sequence[_Item]) -> tuple[list[_Item], list[_Item]]:
+        """(the events of a window that are free, those that stay): of each choice that goes on, those with its last
+        `overlap` characters stay, unless it is the last window. Choices come side by side, so that what is behind one
+        may be the text of another."""
+        free: list[_Item] = []
+        held: list[_Item] = []
+        chars: dict[int, int] = {}  # of a choice, those that stay
+        stay = set()
+        for place in range(len(events) - 1, -1, -1):
+            event = events[place]
+            if type(event) is End:
+                return list(events), held
+            choice = getattr(event, "choice", None)
+            if choice is None:
+                continue
+            if type(event) is Finish:
+                chars[choice] = self._overlap
+            if chars.setdefault(choice, 0) < self._overlap:
+                stay.add(place)
+                chars[choice] += len(event.text) if type(event) is Delta else 0
+        for place, event in enumerate(events):
+            stays = place in stay if hasattr(event, "choice") else bool(held)
+            (held if stays else free).append(event)
+        return free, held
 
     def take(self) -> bytes:
         """The bytes of events that are free. Raises GatewayError as `StreamWriter.write` does."""
