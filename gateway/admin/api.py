@@ -40,7 +40,7 @@ from gateway.core.errors import GatewayError, Kind
 
 _MOST_BYTES = 65_536
 _MOST_PAGE, _PAGE = 500, 100
-_ONCE = re.compile(r"[\x21-\x7e]{1,255}\Z")
+_ONCE, _ID = re.compile(r"[\x21-\x7e]{1,255}\Z"), re.compile(r"[0-9]{1,20}-[0-9]{1,20}")
 _STATUS = {Kind.UNAUTHENTICATED: 401, Kind.FORBIDDEN: 403, Kind.OVERLOADED: 503}
 _JSON = "application/json"
 _encode = msgspec.json.Encoder().encode
@@ -61,6 +61,9 @@ class AdminApi:
         routes = [Route(PREFIX + "/openapi.json", self._describe)]
         for one in OPERATIONS:
             routes.append(Route(PREFIX + one.path, self._endpoint(one), methods=[one.method]))
+        for path in dict.fromkeys(route.path for route in routes):
+            allowed = {method for route in routes if route.path == path for method in route.methods or ()}
+            routes.append(Route(path, _OtherMethod(allowed)))
         self._router = Router(routes, redirect_slashes=False, default=_nothing)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -150,7 +153,7 @@ class AdminApi:
 
     async def audit(self, admin: Admin, request: Request) -> Audit:
         count, before = _count(request), request.query_params.get("before")
-        if before is not None and not re.fullmatch(r"[0-9]{1,20}-[0-9]{1,20}", before):
+        if before is not None and not (_ID.fullmatch(before) and all(int(one) < 1 << 64 for one in before.split("-"))):
             raise Problem(422, "invalid", "before: must be the `next` of another page")
         found = await self._mirror.store.record(before, count)
         lines = [_line(change.id, change.event) for change in found if admin.may(change.event.team)]
@@ -218,7 +221,7 @@ def _name(request: Request) -> str:
 
 def _count(request: Request) -> int:
     text = request.query_params.get("limit", str(_PAGE))
-    if not (text.isascii() and text.isdigit() and 1 <= int(text[:9]) <= _MOST_PAGE):
+    if not re.fullmatch(r"[0-9]{1,3}", text) or not 1 <= int(text) <= _MOST_PAGE:
         raise Problem(422, "invalid", f"limit: must be a number from 1 to {_MOST_PAGE}")
     return int(text)
 
@@ -248,6 +251,18 @@ def _answer(content: object, status: int = 200, headers: dict[str, str] | None =
 def _refusal(status: int, code: str, message: str) -> Response:
     more = {401: {"www-authenticate": 'Bearer realm="dragoman admin"'}, 503: {"retry-after": "1"}}.get(status, {})
     return _answer({"error": {"code": code, "message": message}}, status, more)
+
+
+class _OtherMethod:
+    """Answers at a path that has other methods. As a class it is for every method: Starlette's own answer is text."""
+
+    def __init__(self, allowed: set[str]) -> None:
+        self._allow = ", ".join(sorted(allowed))
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        answer = _refusal(405, "method", f"this path has {self._allow}")
+        answer.headers["allow"] = self._allow
+        await answer(scope, receive, send)
 
 
 async def _nothing(scope: Any, receive: Any, send: Any) -> None:

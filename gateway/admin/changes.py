@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from gateway.admin.callers import Admin
 from gateway.admin.mirror import KeyMirror
 from gateway.admin.store import MOST_BYTES, Done, Event, Other
-from gateway.auth import MOST_OLD, OldSecret, StoredKey, new_secret
+from gateway.auth import MOST_OLD, OldSecret, OwnLimits, StoredKey, new_secret
 from gateway.config import Available, Config, Key, key_of
 
 OPTIONS = tuple(name for name in Key.model_fields if name not in ("hash", "id") and not name.startswith("aws_"))
@@ -94,11 +94,14 @@ class KeyChanges:
 
     def _free(self, admin: Admin, name: str) -> None:
         """Raises Problem if the name is in use, or was that of another team's key, or there are too many keys."""
-        keys, most = self.mirror.keys, self._config.stored_keys.max_keys
-        before = keys.get(name)
+        before = self.mirror.keys.get(name)
         if name in self._config.keys or (before is not None and not (before.revoked and admin.may(before.team))):
             raise _taken("name")
-        if len(keys) - len(self.mirror.revoked) >= most:
+        self._room()
+
+    def _room(self) -> None:
+        most = self._config.stored_keys.max_keys
+        if len(self.mirror.keys) - len(self.mirror.revoked) >= most:
             raise Problem(409, "full", f"there are {most} keys, the most that stored_keys.max_keys allows")
 
     def _unused(self, hash_: str) -> None:
@@ -170,6 +173,8 @@ class KeyChanges:
         if name in self._config.keys:
             raise _taken("name")
         own = self.mirror.keys.get(name)
+        if own is None and key.revoked is None:
+            self._room()
         key = own if own is not None and own.revoked is not None else key
         expected = 0
         for _ in range(_TRIES):
@@ -224,7 +229,9 @@ class KeyChanges:
         if key.priority > (before.priority if before is not None else 0):
             raise _forbidden("priority: is raised by admins of all keys only")
         general = {limit.name for limit in self._config.limits} | {one.name for one in self._config.budgets}
-        for kind in general & {"requests", "tokens", "concurrency", "budget"}:
+        listen = self._config.listen
+        general |= {kind for kind in ("streams", "connections") if getattr(listen, f"max_{kind}_per_key") is not None}
+        for kind in general & set(OwnLimits.__struct_fields__):
             own = getattr(key.limits, kind, None)
             if own is not None and own != getattr(before and before.limits, kind, None):
                 raise _forbidden(f"limits.{kind}: replaces a limit of all keys, which admins of all keys may do only")

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from gateway.auth import StoredKey
+from gateway.auth import Moment, StoredKey
 
 _TIMEOUT_S = 2.0
 _PAGE = 100
@@ -43,8 +43,8 @@ local last = redis.call('GET', KEYS[2]) or '0'
 local version = math.max(now[1] * 1000000 + now[2], tonumber(last) + 1)
 version = string.format('%.0f', version)
 redis.call('SET', KEYS[2], version)
+if dropped ~= '' then redis.call('HDEL', KEYS[1], dropped) end  -- it may be the same key
 redis.call('HSET', KEYS[1], name, version .. ' ' .. text)
-if dropped ~= '' then redis.call('HDEL', KEYS[1], dropped) end
 redis.call('XADD', KEYS[3], 'MAXLEN', '~', max_audit, '*', 'event', event, 'key', version .. ' ' .. text, 'after', last)
 if once ~= '' then redis.call('SET', KEYS[4], once, 'PX', once_ms) end
 return {'made', version}
@@ -62,7 +62,7 @@ class Event(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=False):
     """One line of the audit record. at: Unix seconds; what: create, update, rotate, revoke, import or repair; options:
     the names of those that were given."""
 
-    at: float
+    at: Moment
     by: str
     what: str
     name: str

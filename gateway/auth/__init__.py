@@ -6,7 +6,7 @@ from gateway.auth.keyring import Keyring
 from gateway.auth.keys import checksum, new_key, new_secret, well_formed
 from gateway.auth.known import KnownKeys
 from gateway.auth.principal import ANONYMOUS, PendingAuth, Principal
-from gateway.auth.stored import MOST_OLD, OldSecret, StoredKey
+from gateway.auth.stored import MOST_OLD, Moment, OldSecret, OwnLimits, StoredKey
 from gateway.auth.table import KeyTable
 
 __all__ = [
@@ -16,7 +16,9 @@ __all__ = [
     "KeyTable",
     "Keyring",
     "KnownKeys",
+    "Moment",
     "OldSecret",
+    "OwnLimits",
     "PendingAuth",
     "Principal",
     "StoredKey",

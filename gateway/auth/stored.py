@@ -13,6 +13,8 @@ from msgspec import Meta, Struct
 
 Hash = Annotated[str, Meta(pattern="^sha256:[0-9a-f]{64}$")]
 _Name = Annotated[str, Meta(min_length=1, max_length=200)]
+Moment = Annotated[float, Meta(ge=0, le=253_402_214_400)]
+"""Unix seconds, before the end of the year 9999: later ones cannot be shown."""
 MOST_OLD = 4
 """Replaced secrets of one key that are still valid."""
 
@@ -21,7 +23,7 @@ class OldSecret(Struct, frozen=True, omit_defaults=True):
     """A secret that was replaced and is valid until then, in Unix seconds."""
 
     hash: Hash
-    until: float
+    until: Moment
     id: str | None = None
 
 
@@ -65,9 +67,9 @@ class StoredKey(KeyOptions, frozen=True, omit_defaults=True, kw_only=True):
     id: str | None = None
     old: Annotated[tuple[OldSecret, ...], Meta(max_length=MOST_OLD)] = ()
     seal: Hash
-    created: float
+    created: Moment
     created_by: str
-    changed: float
+    changed: Moment
     changed_by: str
-    revoked: float | None = None
+    revoked: Moment | None = None
     version: int = 0

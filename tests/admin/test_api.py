@@ -217,8 +217,12 @@ def test_a_token_may_have_a_role(server: Server, tmp_path: Path) -> None:
 
 def test_a_lead_cannot_lift_a_limit_of_all(server: Server) -> None:
     limits = [{"name": "requests", "kind": "requests", "limit": 5}]
-    with Stack(({},), config(server, limits=limits)) as stack:
+    listen = {"max_streams_per_key": 2, "max_connections_per_key": 50}
+    with Stack(({},), config(server, limits=limits, listen=listen)) as stack:
         lead, root = Caller(stack, "lead-key"), Caller(stack, "root-key")
+        for kind in ("requests", "streams", "connections"):
+            answer = lead("POST", "/keys", {"name": f"of-{kind}", "team": "blue", "limits": {kind: 1000}})
+            assert code(answer) == (403, "role"), kind
         options = {"name": "lifted", "team": "blue", "limits": {"requests": 1000}}
         assert code(lead("POST", "/keys", options)) == (403, "role")
         assert lead("POST", "/keys", {**options, "limits": {"tokens": 1000}}).status_code == 201
@@ -307,8 +311,9 @@ def test_pages_hold_every_key_once(root: Caller) -> None:
         seen += [key["name"] for key in page["keys"]]
         after = page["next"]
     assert seen == sorted(names)
-    for limit in ("0", "501", "x"):
-        assert code(root("GET", f"/keys?limit={limit}")) == (422, "invalid")
+    for path in ("/keys", "/export", "/audit"):
+        for limit in ("0", "501", "x", "-1", "1e2", "%D9%A3", "0" * 8 + "19", "0" * 8 + "1" + "9" * 5000):
+            assert code(root("GET", f"{path}?limit={limit}")) == (422, "invalid"), (path, limit[:20])
 
 
 def test_the_audit_record_says_who_did_what(root: Caller, lead: Caller) -> None:
@@ -331,7 +336,9 @@ def test_the_audit_record_says_who_did_what(root: Caller, lead: Caller) -> None:
         ("root", "update", ["disabled", "models"]),
         ("lead", "create", ["name", "priority", "team"]),
     ]
-    assert code(root("GET", "/audit?before=nonsense")) == (422, "invalid")
+    for before in ("nonsense", "1-", "9" * 21 + "-1", f"{1 << 64}-0", f"0-{1 << 64}"):
+        assert code(root("GET", f"/audit?before={before}")) == (422, "invalid"), before
+    assert root("GET", f"/audit?before={(1 << 64) - 1}-0").status_code == 200
 
 
 def test_an_export_is_taken_in_elsewhere_and_revives_nothing(root: Caller, server: Server) -> None:
@@ -377,8 +384,18 @@ def test_there_are_at_most_as_many_keys_as_allowed(server: Server) -> None:
         for name in ("one", "two"):
             root.made(name)
         assert code(root("POST", "/keys", {"name": "three"})) == (409, "full")
+        exported = root("GET", "/export").json()["keys"][0]
+        assert code(root("PUT", "/keys/three", {**exported, "hash": hash_of("three")})) == (409, "full")
         root("POST", "/keys/one/revoke")
         root.made("three")
+        root("POST", "/keys/two/revoke")
+        # Both are the most that are remembered. What fills an emptied store again loses none of them.
+        revoked = {name: {**exported, "hash": hash_of(name), "revoked": 1.0} for name in ("one", "two")}
+        for name in server.command("KEYS", "{few-keys}*"):
+            server.command("DEL", name)
+        for name in ("one", "two"):
+            assert root("PUT", f"/keys/{name}", revoked[name]).json()["revoked"] is not None
+        assert {b"one", b"two"} <= set(server.command("HKEYS", "{few-keys}"))
 
 
 def test_bodies_that_are_none_are_refused(stack: Stack, root: Caller) -> None:
@@ -389,8 +406,23 @@ def test_bodies_that_are_none_are_refused(stack: Stack, root: Caller) -> None:
     assert code(httpx.post(url, content=b"{}", headers=headers)) == (415, "media_type")
     assert code(httpx.post(url, content=b" " * 70_000, headers=as_json)) == (413, "too_large")
     assert code(root("GET", "/nothing")) == (404, "unknown_path")
-    assert root("DELETE", "/keys/x").status_code == 405
+    for path in dict.fromkeys(["/openapi.json", *(one.path for one in OPERATIONS)]):
+        allowed = {one.method for one in OPERATIONS if one.path == path} or {"GET"}
+        for method in {"GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "PURGE"} - allowed:
+            answer = root(method, path)
+            assert code(answer) == (405, "method"), (method, path)
+            assert set(answer.headers["allow"].split(", ")) - {"HEAD"} == allowed
     assert code(root("POST", "/keys/x/rotate", {"valid_s": -1})) == (422, "invalid")
+
+
+@pytest.mark.parametrize("moment", [-1.0, 1e12, 1e18, 1e300, -1e300])
+@pytest.mark.parametrize("member", ["created", "changed", "revoked", "until"])
+def test_a_time_that_cannot_be_shown_is_not_taken_in(root: Caller, member: str, moment: float) -> None:
+    given = {"hash": hash_of("timed"), "seal": hash_of("timed"), "created_by": "x", "changed_by": "x"}
+    given |= {"created": 1.0, "changed": 1.0}
+    more = {"old": [{"hash": hash_of("t"), "until": moment}]} if member == "until" else {member: moment}
+    assert code(root("PUT", "/keys/timed", {**given, **more})) == (422, "invalid")
+    assert root("GET", "/keys?limit=500&revoked=true").status_code == 200
 
 
 def test_a_name_may_hold_what_a_path_may_not(root: Caller) -> None:
