@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Literal, cast
+from typing import Any, Literal, cast
 from urllib.parse import urlsplit
 
 import msgspec
@@ -40,7 +40,6 @@ from gateway.translation.texts import (
 from gateway.wire.json import encode
 
 _LONGEST_REASON = 500
-_RESULTS = {"allow": "allowed", "refuse": "refused", "replace": "replaced"}
 
 Stage = Literal["before", "after"]
 
@@ -65,16 +64,27 @@ class _Question(Struct, omit_defaults=True):
     last: bool | UnsetType = UNSET
 
 
-class _Answer(Struct):
-    """texts: with "replace", one for each that was shown, null to keep it. model: answers instead."""
+class _Allow(Struct, tag_field="action", tag="allow"):
+    """model: answers instead."""
 
-    action: Literal["allow", "refuse", "replace"]
-    reason: str = ""
-    texts: list[str | None] = []
     model: str | None = None
 
 
+class _Replace(_Allow, tag="replace", kw_only=True):
+    """texts: one for each that was shown, null to keep it."""
+
+    texts: Sequence[str | None]
+
+
+class _Refuse(Struct, tag_field="action", tag="refuse"):
+    """It counts whatever stands beside it: a guard that fails open must not let through what it refused."""
+
+    reason: Any = None
+
+
+_Answer = _Allow | _Replace | _Refuse
 _decode = msgspec.json.Decoder(_Answer).decode
+_RESULTS: dict[type, str] = {_Allow: "allowed", _Refuse: "refused", _Replace: "replaced"}
 
 
 class _Failed(Exception):
@@ -114,7 +124,7 @@ class Service(Struct, frozen=True):
                     body = await exchange.body(options.max_bytes)
                 finally:
                     exchange.close()
-            answer = _decode(body)
+            answer: _Answer = _decode(body)
         except TimeoutError:
             raise _Failed("timeout") from None
         except GatewayError as error:
@@ -123,7 +133,7 @@ class Service(Struct, frozen=True):
             raise _Failed(why) from None
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             raise _Failed("invalid") from None
-        if answer.action == "replace" and len(answer.texts) != texts:
+        if isinstance(answer, _Replace) and len(answer.texts) != texts:
             raise _Failed("invalid")
         return answer
 
@@ -189,7 +199,7 @@ class Guards(Watcher):
         finally:
             notes.ms += milliseconds(call.runtime.clock() - began)
         notes.asked.add(service.name)
-        if answer is not None and answer.action == "replace":
+        if isinstance(answer, _Replace):
             for one in (op, call.untouched):
                 if one is not None:
                     put_texts(cast(Guarded, one), answer.texts)
@@ -206,18 +216,18 @@ class Guards(Watcher):
 
     async def ask(
         self, call: Call, service: Service, stage: Stage, question: bytes, texts: int, may_use: Callable[[str], bool]
-    ) -> _Answer | None:
+    ) -> _Allow | None:
         """The answer, None if there is none and the guard lets things through then. Raises GatewayError if it refuses,
         or if there is none. may_use: whether the caller may use a model."""
         runtime, record, failure = call.runtime, call.record, None
         began = runtime.clock()
         try:
             answer = await service.ask(question, texts)
-            if answer.model is not None:
+            if isinstance(answer, _Allow) and answer.model is not None:
                 found = runtime.models.get(answer.model)
                 if found is None or not may_use(found.name):
                     raise _Failed("model")
-            result = _RESULTS[answer.action]
+            result = _RESULTS[type(answer)]
         except _Failed as why:
             failure, result = str(why), "failed"  # the text: the error holds frames, with all that came
         seconds = runtime.clock() - began
@@ -232,8 +242,9 @@ class Guards(Watcher):
                 return None
             message = "a guard of this gateway cannot be asked"
             raise GatewayError(Kind.UPSTREAM, message, code="guard_unavailable", blame=Blame.US, retryable=False)
-        if answer.action == "refuse":
-            raise GuardRefusal(answer.reason[:_LONGEST_REASON] or f"refused by the guard {service.name}")
+        if isinstance(answer, _Refuse):
+            reason = answer.reason[:_LONGEST_REASON] if isinstance(answer.reason, str) else ""
+            raise GuardRefusal(reason or f"refused by the guard {service.name}")
         return answer
 
     def notes(self, call: Call) -> _Notes:
@@ -271,7 +282,7 @@ class HeldReply:
         for service, question in zip(self._services, self._questions, strict=True):
             asked = msgspec.structs.replace(question, texts=texts, **place)
             answer = await self._guards.ask(self._call, service, "after", encode(asked), len(texts), lambda _: True)
-            if answer is not None and answer.action == "replace":
+            if isinstance(answer, _Replace):
                 found = [old if new is None else new for old, new in zip(found, answer.texts, strict=True)]
                 texts = [
                     shown if new is None else msgspec.structs.replace(shown, text=new)

@@ -418,7 +418,7 @@ def test_bodies_that_are_none_are_refused(stack: Stack, root: Caller) -> None:
 @pytest.mark.parametrize("moment", [-1.0, 1e12, 1e18, 1e300, -1e300])
 @pytest.mark.parametrize("member", ["created", "changed", "revoked", "until"])
 def test_a_time_that_cannot_be_shown_is_not_taken_in(root: Caller, member: str, moment: float) -> None:
-    given = {"hash": hash_of("timed"), "seal": hash_of("timed"), "created_by": "x", "changed_by": "x"}
+    given: dict[str, Any] = {"hash": hash_of("timed"), "seal": hash_of("timed"), "created_by": "x", "changed_by": "x"}
     given |= {"created": 1.0, "changed": 1.0}
     more = {"old": [{"hash": hash_of("t"), "until": moment}]} if member == "until" else {member: moment}
     assert code(root("PUT", "/keys/timed", {**given, **more})) == (422, "invalid")

@@ -18,7 +18,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.pipeline.guards import _Answer
+from gateway.pipeline.guards import _Replace
 from tests.app.media import Asked, Worker, answer
 from tests.app.media import scripted as scripted_worker
 from tests.clients import DIALECTS, WAYS, Way
@@ -306,9 +306,30 @@ def test_what_a_guard_sent_is_gone_when_it_has_failed(service: Guard, on_failure
             for _ in range(3):
                 reply = httpx.post(stack.url + PATH, json=chat())
                 assert (reply.status_code == 200) == (on_failure == "open")
-            until(lambda: not any(type(one) is _Answer for one in gc.get_objects()), 5)
+            until(lambda: not any(type(one) is _Replace for one in gc.get_objects()), 5)
         finally:
             gc.enable()
+
+
+@pytest.mark.parametrize(
+    "beside",
+    [
+        {"reason": None, "texts": None, "model": None},
+        {"model": "none"},
+        {"model": 5},
+        {"reason": ["a"], "texts": "b"},
+        {"texts": ["a", "b", "c"]},
+    ],
+)
+def test_a_refusal_counts_whatever_stands_beside_it(service: Guard, beside: dict[str, Any]) -> None:
+    service.decide = lambda question: {**beside, "action": "refuse"}
+    for options in ({}, {"before": False, "after": "whole"}, {"before": False, "after": "windows"}):
+        with Stack(config=config_of(service, on_failure="open", **options)) as stack:
+            for stream in (False, True):
+                reply = httpx.post(stack.url + PATH, json=chat(scripted(text="all is well"), stream=stream))
+                assert (reply.status_code, reply.json()["error"]["code"]) == (400, "content_filter")
+                assert "well" not in reply.text
+            assert not stack.events("guard failed")
 
 
 def test_a_client_that_leaves_waits_for_no_guard(service: Guard) -> None:

@@ -20,11 +20,13 @@ class Writer:
 
     headers: Any = []
     clean_end = True
-    keepalive = b""
     buffered_bytes = 0
 
     def __init__(self) -> None:
         self.events: list[Event] = []
+
+    def keepalive(self) -> bytes:
+        return b""
 
     def write(self, event: Event) -> bytes:
         self.events.append(event)
@@ -56,11 +58,16 @@ def _reply(chance: random.Random, choices: int, interleaved: bool) -> list[Event
 @pytest.mark.parametrize("interleaved", [True, False])
 @pytest.mark.parametrize("choices", [1, 2, 4, 8])
 def test_what_an_overlap_holds_is_seen_together_in_each_choice(choices: int, interleaved: bool) -> None:
+    windows: list[list[Shown]] = []
+
+    def ask(texts: list[Shown], last: bool) -> None:
+        windows.append(texts)
+
     for seed in range(30):
         events = _reply(random.Random(seed), choices, interleaved)
-        windows: list[list[Shown]] = []
+        windows.clear()
         writer = Writer()
-        held = GuardedWriter(writer, WINDOW, OVERLAP, lambda texts, last: windows.append(texts))
+        held = GuardedWriter(writer, WINDOW, OVERLAP, ask)
         answered, most = 0, 0
         for event in events:
             held.write(event)
@@ -75,8 +82,8 @@ def test_what_an_overlap_holds_is_seen_together_in_each_choice(choices: int, int
             own = [event for event in events if getattr(event, "choice", None) == choice]
             assert [event for event in writer.events if getattr(event, "choice", None) == choice] == own
             for index, kind in enumerate(("thinking", "text")):
-                text = "".join(e.text for e in own if type(e) is Delta and e.index == index)
-                seen = [s.text for texts in windows for s in texts if (s.choice, s.kind) == (choice, kind)]
+                text = "".join(event.text for event in own if type(event) is Delta and event.index == index)
+                seen = [one.text for texts in windows for one in texts if (one.choice, one.kind) == (choice, kind)]
                 for at in range(max(len(text) - OVERLAP + 1, 0)):
                     assert any(text[at : at + OVERLAP] in one for one in seen), (seed, choice, text[at : at + OVERLAP])
         assert most <= WINDOW + 9 + choices * (OVERLAP + 9)  # no text is shown for ever
