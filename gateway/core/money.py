@@ -32,10 +32,11 @@ class Rates(Struct, frozen=True):
     image: int = 0
 
     def cost(self, input: int, output: int, cached: int = 0, images: int = 0) -> int:
-        """Nano for so many tokens and images, rounded up. cached: of `input`, those that a prefix cache served."""
+        """Nano for so many tokens and images, rounded up, at most `MOST`. cached: of `input`, those that a prefix cache
+        served."""
         cached = min(cached, input)
         tokens = (input - cached) * self.input + cached * self.cached + output * self.output
-        return self.request + images * self.image - (-tokens // _PER)
+        return min(self.request + images * self.image - (-tokens // _PER), MOST * NANO)
 
     def of(self, usage: Usage) -> int:
         return self.cost(usage.input or 0, usage.output or 0, usage.cached or 0, usage.images or 0)

@@ -94,7 +94,7 @@ class Webhook:
             async with asyncio.timeout(_TIMEOUT_S):
                 async with client.stream("POST", self.options.url, content=body, headers=headers) as reply:
                     return None if reply.is_success else f"status {reply.status_code}"
-        except (httpx.HTTPError, TimeoutError) as error:
+        except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:  # the last for an odd host
             return type(error).__name__
 
     async def close(self) -> None:

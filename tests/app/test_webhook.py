@@ -69,6 +69,21 @@ def hook(url: str) -> BudgetWebhook:
     return BudgetWebhook(url=url, secret_env="X").holding({"secret": SECRET})
 
 
+@pytest.mark.parametrize("url", ["http://127.0.0.1:1/", "http://xn--zz/", f"http://{'a' * 64}.x/", "http://a..b/"])
+def test_an_address_that_cannot_be_reached_is_reported(url: str) -> None:
+    changes: list[tuple[str, str]] = []
+
+    async def send() -> None:
+        sender = Webhook(hook(url), lambda *change: changes.append(change))
+        for _ in range(3):
+            sender.send("budget", {})
+        assert sender._task is not None
+        await sender._task
+
+    asyncio.run(send())
+    assert [state for state, _ in changes] == ["failing", "lost", "lost", "lost"]
+
+
 def test_a_share_and_the_end_of_a_budget_are_told_once_and_signed(hearing: Hearing) -> None:
     secret, keys = key("one", team="red")
     config = {

@@ -7,7 +7,7 @@ from decimal import ROUND_CEILING, Decimal
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.money import NANO, Rates, Tariff, shown
+from gateway.core.money import MOST, NANO, Rates, Tariff, shown
 
 prices = st.integers(0, 100 * NANO)
 tokens = st.integers(0, 10_000_000)
@@ -27,6 +27,12 @@ def test_a_cost_is_that_of_decimals_rounded_up(
 
 def test_more_cached_tokens_than_the_prompt_has_are_not_believed() -> None:
     assert Rates(1_000_000, 0, 0, 0).cost(10, 0, 50) == 0
+
+
+def test_no_count_of_a_worker_costs_more_than_redis_counts() -> None:
+    """A count may be a lie, in a currency with high prices: sums and budgets go on."""
+    dear = Rates(*5 * [MOST * NANO])
+    assert dear.cost(2**31 - 1, 2**31 - 1, 0, 100) == MOST * NANO < 2**53
 
 
 def test_a_price_is_valid_from_its_moment() -> None:
