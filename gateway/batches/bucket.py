@@ -150,7 +150,8 @@ class _Upload:
     def write(self, data: bytes, /) -> int:
         with _asked():
             self._size += len(data)
-            return self._file.write(data)
+            written: int = self._file.write(data)  # Any for a type checker without the package
+            return written
 
     def tell(self) -> int:
         return self._size
