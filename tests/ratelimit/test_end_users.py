@@ -1,7 +1,7 @@
 """A million end users: what a gateway remembers of them is bounded, and so is what a report keeps.
 
 The suite asks for 24,000 with bounds that are as much smaller, all by FULL=1.
-`python -m tests.ratelimit.test_end_users` prints the figures.
+`python -m tests.ratelimit.test_end_users [COUNT]` prints the figures.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ async def ask(numbers: range, one: Callable[[str], Awaitable[None]]) -> None:
         await asyncio.gather(*(one(f"user-{number}") for number in range(begin, begin + AT_ONCE)))
 
 
-async def limited(store: Store) -> tuple[float, float]:
-    """The memory in MiB after SOME and after MANY end users have asked once each."""
+async def limited(store: Store, many: int = MANY) -> tuple[float, float]:
+    """The memory in MiB after SOME and after so many end users have asked once each."""
     limiter = SubjectLimiter(RULES, store)
     await limiter.start()
 
@@ -67,7 +67,7 @@ async def limited(store: Store) -> tuple[float, float]:
     await ask(range(SOME), one)
     await limiter.flush()
     before = resident_mib()
-    await ask(range(SOME, MANY), one)
+    await ask(range(SOME, many), one)
     await limiter.flush()
     after = resident_mib()
     await limiter.close()
@@ -120,14 +120,14 @@ async def test_sums_keep_so_many_and_add_up(emptied: Server) -> None:
     await again.close()
 
 
-async def main() -> None:
+async def main(many: int) -> None:
     with tempfile.TemporaryDirectory() as folder, Server(Path(folder)) as server:
         for name, store in (("memory", MemoryStore()), ("redis", RedisStore(server.settings))):
-            before, after = await limited(store)
-            print(f"{name}: {before:.0f} MiB after {SOME:,} end users, {after:.0f} MiB after {MANY:,}")
+            before, after = await limited(store, many)
+            print(f"{name}: {before:.0f} MiB after {SOME:,} end users, {after:.0f} MiB after {many:,}", flush=True)
         used = int(server.command("INFO", "memory")["used_memory"])
-        print(f"redis itself: {used / MANY:.0f} bytes an end user, for a budget and a limit")
+        print(f"redis itself: {used / many:.0f} bytes an end user, for a budget and a limit")
 
 
 if __name__ == "__main__":
-    sys.exit(asyncio.run(main()))
+    sys.exit(asyncio.run(main(int(sys.argv[1]) if sys.argv[1:] else MANY)))
