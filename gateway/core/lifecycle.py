@@ -200,11 +200,12 @@ class TokenCount(Struct):
 
 class Tokens(Struct):
     """The whole reply to `Tokenize`. texts has one for each token, or is None; max_context is in tokens, None if
-    unknown."""
+    unknown. spans has the (start, end) of each token in the text, in characters, if it was asked for."""
 
     tokens: tuple[int, ...]
     texts: tuple[str, ...] | None = None
     max_context: int | None = None
+    spans: tuple[tuple[int, int], ...] | None = None
 
 
 class Detokenized(Struct):

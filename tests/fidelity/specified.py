@@ -134,6 +134,7 @@ SPECIFIED: Mapping[tuple[str, str], tuple[str, ...]] = {
         "parameters.return_full_text", "parameters.best_of", "parameters.details", "parameters.decoder_input_details",
         "parameters.top_n_tokens", "parameters.grammar", "parameters.watermark", "parameters.adapter_id",
     ),
+    ("tgi", "tokenize"): ("inputs", "parameters"),
     ("tgi", "chat"): ("messages", "model", "stream", "max_tokens", "temperature", "tools", "response_format"),
     # The reference of the Gemini API and of Vertex AI, and what Google's clients were seen to send.
     ("gemini", "chat"): (

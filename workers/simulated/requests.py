@@ -54,6 +54,7 @@ class Asked(Generate, kw_only=True):
     prompt: str | list[Any] = ""
     input: str | list[Any] = ""
     encoding_format: str | None = None
+    return_token_strs: bool | None = False
 
     def prompts(self) -> list[tuple[str, int]]:
         """The texts that the model reads, and the tokens of each. The template of chats is JSON; token ids are read

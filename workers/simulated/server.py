@@ -138,8 +138,11 @@ class Simulated:
         await _json(send, {"object": "list", "model": model, "data": rows, "usage": usage})
 
     async def tokenize(self, asked: Asked, send: Send) -> None:
-        tokens = [zlib.crc32(piece.encode()) >> 1 for piece in tokenizer.split(asked.prompts()[0][0])]
-        await _json(send, {"count": len(tokens), "max_model_len": self.options.max_model_len, "tokens": tokens})
+        pieces = tokenizer.split(asked.prompts()[0][0])
+        tokens = [zlib.crc32(piece.encode()) >> 1 for piece in pieces]
+        strs = pieces if asked.return_token_strs else None
+        counts = {"count": len(tokens), "max_model_len": self.options.max_model_len}
+        await _json(send, {**counts, "tokens": tokens, "token_strs": strs})
 
     async def models(self, asked: Asked, send: Send) -> None:
         shared = {"object": "model", "owned_by": "vllm", "max_model_len": self.options.max_model_len}

@@ -13,7 +13,7 @@ from gateway.backends.llamacpp.requests import NAME
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.events import Delta, End, Event, Finish, PartEnd, PartStart, Reason, Start, UsageReport
 from gateway.core.lifecycle import TokenCount, Tokens
-from gateway.core.messages import Chat, Complete
+from gateway.core.messages import Chat, Complete, Tokenize
 from gateway.core.usage import Usage
 from gateway.wire.json import encode
 from gateway.wire.openai.replies import views as wire
@@ -22,7 +22,7 @@ from gateway.wire.openai.replies.excess import MOST_TOKENS, refuse_longer
 from gateway.wire.openai.replies.reading import ChatReader
 from gateway.wire.openai.requests.unsupported import unsupported
 from gateway.wire.openai.streams.reading import Reader
-from gateway.wire.openai.tokens import whole_tokens
+from gateway.wire.openai.tokens import placed, whole_tokens
 
 _REASONS: dict[str, Reason] = {"eos": "stop", "word": "stop", "limit": "length"}
 
@@ -81,17 +81,18 @@ class _PiecesIn(Struct):
 _pieces = msgspec.json.Decoder(_PiecesIn)
 
 
-def tokens_of(said: bytes, max_context: int | None) -> Tokens:
+def tokens_of(said: bytes, op: Tokenize, max_context: int | None) -> Tokens:
     """The tokens in an answer of `/tokenize`, with their texts if it has them. Raises msgspec's errors, or ValueError,
     for anything else."""
     found = _pieces.decode(said).tokens
     ids = tuple(one if isinstance(one, int) else one.id for one in found)
-    texts = tuple(_text_of(one.piece) for one in found if isinstance(one, _PieceIn))
-    return whole_tokens(ids, texts or None, max_context)
+    pieces = [_bytes_of(one.piece) for one in found if isinstance(one, _PieceIn)]
+    texts = tuple([piece.decode(errors="replace") for piece in pieces])
+    return placed(whole_tokens(ids, texts or None, max_context), op, NAME, pieces)
 
 
-def _text_of(piece: str | list[int]) -> str:
-    return piece if isinstance(piece, str) else bytes(piece).decode(errors="replace")
+def _bytes_of(piece: str | list[int]) -> bytes:
+    return piece.encode("utf-8", "surrogatepass") if isinstance(piece, str) else bytes(piece)
 
 
 class _TopIn(Struct):

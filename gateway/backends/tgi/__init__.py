@@ -134,8 +134,7 @@ class Tgi(OpenAIBackend):
             raise unsupported("messages", NAME, "it returns the tokens of a text, in 'prompt'")
         if not op.special:
             raise unsupported("add_special_tokens", NAME, "special tokens are always added")
-        texts = op.texts
-        return self._ask(op, "/tokenize", {"inputs": op.prompt}, lambda body: tokens_of(body, texts, can.max_context))
+        return self._ask(op, "/tokenize", {"inputs": op.prompt}, lambda body: tokens_of(body, op, can.max_context))
 
     def read(self, response: Response, op: Generate) -> Iterator[Event]:
         counts = counted(response.header(b"x-prompt-tokens"))

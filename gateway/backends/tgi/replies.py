@@ -11,7 +11,7 @@ from msgspec import Raw, Struct
 from gateway.backends.tgi.errors import late_fault
 from gateway.core.events import Delta, End, Event, Failed, Finish, PartEnd, PartStart, Start, UsageReport
 from gateway.core.lifecycle import TokenCount, Tokens
-from gateway.core.messages import Chat, Generate
+from gateway.core.messages import Chat, Generate, Tokenize
 from gateway.core.usage import Usage
 from gateway.wire.json import encode
 from gateway.wire.openai.replies import views as wire
@@ -51,6 +51,8 @@ class _GenerationIn(Struct):
 class _IdIn(Struct):
     id: wire.Number
     text: str = ""
+    start: wire.Count = 0
+    stop: wire.Count = 0
 
 
 _generation_decoder = msgspec.json.Decoder(_GenerationIn)
@@ -62,10 +64,12 @@ def count(answer: bytes) -> TokenCount:
     return TokenCount(len(_ids.decode(answer)))
 
 
-def tokens_of(answer: bytes, texts: bool, max_context: int | None) -> Tokens:
-    """The tokens in an answer of `/tokenize`, with their texts if `texts`."""
+def tokens_of(answer: bytes, op: Tokenize, max_context: int | None) -> Tokens:
+    """The tokens in an answer of `/tokenize`, with their texts and places if `op` asks for them."""
     found = _ids.decode(answer)
-    return Tokens(tuple(one.id for one in found), tuple(one.text for one in found) if texts else None, max_context)
+    texts = tuple([one.text for one in found]) if op.texts else None
+    spans = tuple([(one.start, one.stop) for one in found]) if op.places else None
+    return Tokens(tuple([one.id for one in found]), texts, max_context, spans)
 
 
 class _ChatReader(ChatReader):

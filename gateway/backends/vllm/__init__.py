@@ -47,7 +47,7 @@ from gateway.wire.openai.requests.unsupported import (
 )
 from gateway.wire.openai.requests.writing import PATHS, ParameterWriter, outgoing, prompt_of
 from gateway.wire.openai.scores import RERANK, SCORE, pairs_body, rerank_body
-from gateway.wire.openai.tokens import read_text, read_tokens
+from gateway.wire.openai.tokens import placed, read_text, read_tokens
 
 # More tokens than any context has.
 _MOST_TOKENS = 2**31 - 1
@@ -198,9 +198,9 @@ class Vllm(OpenAIBackend):
             return self._ask(op, "/detokenize", {**body, "tokens": op.tokens}, read_text)
         body |= prompt_of(op.prompt, can, _PARAMETERS) if isinstance(op.prompt, Chat) else {"prompt": op.prompt}
         body["add_special_tokens"] = op.special
-        if op.texts:
+        if op.texts or op.places:
             body["return_token_strs"] = True
-        return self._ask(op, "/tokenize", body, read_tokens)
+        return self._ask(op, "/tokenize", body, lambda answer: placed(read_tokens(answer), op, NAME))
 
 
 def _adjust(body: dict[str, Any], op: Chat | Complete | Embed | Score) -> tuple[str, ...]:

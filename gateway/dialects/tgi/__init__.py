@@ -7,10 +7,11 @@ recorded clients (docs/dialects/tgi.md). The backend of the same name is for TGI
 from __future__ import annotations
 
 from gateway.core.http import Request, Response, Route
-from gateway.core.lifecycle import Reply
-from gateway.core.messages import Complete, Generate, ListModels, Op
+from gateway.core.lifecycle import Reply, Tokens, WholeReply
+from gateway.core.messages import Complete, Generate, ListModels, Op, Tokenize
 from gateway.core.ports import StreamWriter
 from gateway.dialects._shared.api import Api
+from gateway.dialects.tgi import tokens
 from gateway.dialects.tgi.fields import EXAMPLES, FIELDS
 from gateway.dialects.tgi.replies import ERRORS, ChatWriter, TokenWriter, error_event, health, info, refuse, write
 from gateway.dialects.tgi.requests import read
@@ -28,6 +29,7 @@ class TGI(Api):
         *(Route("POST", path, "root") for path in ("", "/")),
         Route("POST", "/generate", "generate"),
         Route("POST", "/generate_stream", "generate_stream"),
+        Route("POST", "/tokenize", "tokenize"),
         Route("GET", "/info", "info"),
         Route("GET", "/v1/models", "models"),
         *(Route("GET", path, "health", open=True) for path in ("", "/", "/health", "/ping")),
@@ -40,10 +42,17 @@ class TGI(Api):
     def read(self, request: Request) -> Op | ListModels:
         if request.route in self.lists:
             return ListModels(write=self.lists[request.route], one=request.route == "info")
+        if request.route == "tokenize":
+            return tokens.read(request, self)
         if request.route != "chat":
             return read(request, self)
         require_json(request)
         return operations.read(request, members(request), "chat", self.known["chat"], self.extras)
+
+    def write(self, reply: WholeReply, op: Op) -> Response:
+        if isinstance(reply, Tokens) and isinstance(op, Tokenize):
+            return tokens.write(reply, op)
+        return super().write(reply, op)
 
     def write_reply(self, reply: Reply, op: Generate) -> Response:
         if isinstance(op, Complete):

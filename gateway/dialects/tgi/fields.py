@@ -47,6 +47,11 @@ FIELDS: Mapping[str, Sequence[Field]] = {
         _parameter("adapter_id", "consumed", note="names the model", sample="m"),
     ),
     "chat": OPENAI_FIELDS["chat"],
+    "tokenize": (
+        Field("inputs", "renamed", to="prompt", note="not empty", sample="hi"),
+        model_row("not TGI's: names the pool, else the default"),
+        Field("parameters", "ignored", note="no text is made; its `adapter_id` names the model", sample={}),
+    ),
 }  # fmt: skip
 PARAMETERS = frozenset(
     field.name.removeprefix("parameters.") for field in FIELDS["complete"] if field.name.startswith("parameters.")
@@ -61,4 +66,5 @@ EXAMPLES: Examples = {
         Example("generate", {"inputs": WORDS}, streams="never"),
         Example("generate_stream", {"inputs": WORDS}, streams="always", ends=b'"input_length":'),
     ),
+    "tokenize": (Example("tokenize", {"inputs": WORDS}, streams="never"),),
 }

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 from msgspec import Struct
 
 from gateway.core.lifecycle import Detokenized, Tokens
+from gateway.core.messages import Tokenize
 from gateway.wire.openai.replies import views as wire
+from gateway.wire.openai.requests.unsupported import beyond
+from gateway.wire.token_spans import spans_of
 
 
 class _TokensIn(Struct):
@@ -40,6 +45,16 @@ def whole_tokens(tokens: tuple[int, ...], texts: tuple[str, ...] | None, max_con
     if texts is not None and len(texts) != len(tokens):
         raise ValueError("a text for each token")
     return Tokens(tokens, texts, max_context)
+
+
+def placed(found: Tokens, op: Tokenize, backend: str, pieces: Sequence[str | bytes] | None = None) -> Tokens:
+    """With the places of the tokens, if `op` asks for them. pieces: their texts, where those of `found` are not exact.
+    Raises GatewayError(UNSUPPORTED) if they cannot be known."""
+    if op.places and isinstance(op.prompt, str):
+        found.spans = spans_of(op.prompt, pieces or found.texts or ())
+        if found.spans is None:
+            raise beyond(backend, "does not report where in a text its tokens stand")
+    return found
 
 
 def read_text(body: bytes) -> Detokenized:
