@@ -116,6 +116,7 @@ class BatchRun:
             state.reach(self._why)  # it has no counted lines yet
         elif state.status == "validating":
             await self._validate()
+            await self._write()  # a gateway that goes on must know that lines may have run
         if state.status in ("in_progress", "finalizing"):
             await self._go_on()
         if state.status == "in_progress" and self._why is None:

@@ -101,6 +101,16 @@ def test_another_gateway_goes_on(server: Server, tmp_path: Path, stored: S3 | No
         assert not list(tmp_path.rglob("*.input"))
 
 
+def test_no_line_runs_before_others_know_that_lines_may_have_run(server: Server, tmp_path: Path) -> None:
+    server.command("FLUSHALL")
+    with Stack(({},), sections(server, tmp_path)) as stack:
+        stack.sim.fault("stall", path=CHAT)
+        for n in range(3):
+            made = begin(stack, lines({"a": chat("a")}))
+            until(lambda n=n: stack.sim.ledger.running > n, 10)  # type: ignore[misc]
+            assert openai_client(stack).batches.retrieve(made.id).status == "in_progress"
+
+
 def test_lines_whose_gateway_died_are_repeated_and_counted(server: Server, tmp_path: Path) -> None:
     server.command("FLUSHALL")
     config = sections(server, tmp_path)
