@@ -33,7 +33,7 @@ import yaml
 from msgspec import Struct, field
 
 from bench.load import HOST
-from bench.process import BenchError, Process, Stopped, cores, cpu_seconds_now, free_port
+from bench.process import TICK, BenchError, Process, Stopped, cores, cpu_seconds_now, free_port
 from bench.subjects import redis_command
 
 MOST_SLOWER, LEAST_USED = 0.10, 0.90
@@ -55,14 +55,15 @@ class Window(Struct):
 
     ttft        seconds
     used, idle  sums of samples of sequences
-    busy        share of a processor that the gateway took, and that all else took
+    busy        share of a processor that the gateway took, that all else of the bench took, and of all processors that
+                was taken by anything
     """
 
     batch: bool
     ttft: list[float] = field(default_factory=list)
     used: float = 0.0
     idle: float = 0.0
-    busy: tuple[float, float] = (0.0, 0.0)
+    busy: tuple[float, float, float] = (0.0, 0.0, 0.0)
 
 
 class Fleet:
@@ -107,11 +108,15 @@ class Fleet:
         found = [_RUNNING.search(page.content) for page in pages]
         return sum(float(one[1]) for one in found if one is not None)
 
-    def cpu(self) -> tuple[float, float]:
-        """Seconds of a processor so far: the gateway's, and those of all else that the bench runs."""
+    def cpu(self) -> tuple[float, float, float]:
+        """Seconds of a processor so far: the gateway's, those of all else that the bench runs, and those of anything,
+        divided by the number of processors."""
         # The bench's own tree has all others in it, the gateway too.
         gateway = cpu_seconds_now(self._gateway)
-        return gateway, cpu_seconds_now(os.getpid()) - gateway
+        # user, nice, system, idle, iowait, ...: proc(5)
+        spent = [int(word) for word in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
+        taken = (sum(spent) - spent[3] - spent[4]) / TICK / (os.cpu_count() or 1)
+        return gateway, cpu_seconds_now(os.getpid()) - gateway, taken
 
 
 class Stream(asyncio.Protocol):
@@ -178,9 +183,9 @@ async def run(fleet: Fleet, client: httpx.AsyncClient, window: Window, seconds: 
         Stopped.check()
         # A prompt comes once: the time makes it that of this window.
         tasks.add(asyncio.create_task(stream(fleet, window, f"{began} {due}")))
-    gateway, others = (after - first for after, first in zip(fleet.cpu(), before, strict=True))
     passed = time.monotonic() - began
-    window.busy = gateway / passed, others / passed
+    gateway, others, all_ = (after - first for after, first in zip(fleet.cpu(), before, strict=True))
+    window.busy = gateway / passed, others / passed, all_ / passed
     sampling.cancel()
     await asyncio.gather(*tasks)
 
@@ -268,9 +273,11 @@ def main(arguments: Sequence[str]) -> int:
         print(f"{name:16} p50 {median * 1e3:7.1f} ms   p99 {p99(values) * 1e3:7.1f} ms   n={len(values)}")
     for turn in range(options.turns):
         one, other = found[2 * turn : 2 * turn + 2]
-        gateway, others = (max(pair) for pair in zip(one.busy, other.busy, strict=True))
+        gateway, others, all_ = (max(pair) for pair in zip(one.busy, other.busy, strict=True))
         print(f"pair {turn + 1}: p99 {p99(one.ttft) * 1e3:.1f} and {p99(other.ttft) * 1e3:.1f} ms", end="; ")
-        print(f"busiest: gateway {gateway:.0%} of its processor, all else {others:.0%} of theirs")
+        print(
+            f"busiest: gateway {gateway:.0%} of its processor, all else {others:.0%} of theirs, the machine {all_:.0%}"
+        )
     without, beside = rows.values()
     slower = p99(beside) / p99(without) - 1
     idle = sum(window.idle for window in found if window.batch)
