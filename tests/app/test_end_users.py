@@ -14,7 +14,7 @@ import yaml
 
 from gateway.cli import main
 from tests.app.asking import CHAT, GONE, key
-from tests.clients import WAYS, Way
+from tests.clients import MEDIA, WAYS, Way
 from tests.harness import Stack, until
 from tests.ports import free_port
 from tests.redis.server import Server
@@ -50,7 +50,8 @@ def test_whoever_is_named_in_a_body_is_the_end_user(stack: Stack, way: Way, plac
     outer, _, inner = place.partition(".")
     body = {**way.body("hello"), "model": "m", outer: {inner: "u-1"} if inner else "u-1"}
     reply = httpx.post(stack.url + way.path("m"), json=body, timeout=30)
-    assert reply.status_code == 200, reply.text
+    # The tests' worker makes neither sound nor images.
+    assert reply.status_code == (400 if way.operation in MEDIA else 200), reply.text
     assert stack.record()["end_user"] == "u-1"
 
 

@@ -36,6 +36,8 @@ def secrets() -> dict[str, str]:
         "console/key": "a-key-of-the-console",
         "console/console.key": "a-key-of-the-console",
         "redis/password": "a-password",
+        "bucket/access_key_id": "an-id",
+        "bucket/secret_access_key": "a-secret",
         "redis-ca/ca.crt": Path(certifi.where()).read_text(),
         "models/qwen3-8b/key": "worker-key",
         "models/remote/api-key": "provider-key",
