@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.pods.machine import LOCKS
 from tests.repo.tree import ROOT, tracked
 
 NAMES = ("gateway", "embedded", "worker")
@@ -144,3 +145,11 @@ def test_without_a_builder_it_names_some(tmp_path: Path) -> None:
 
 def test_every_containerfile_is_built_by_a_name() -> None:
     assert {path.name for path in tracked("deploy/*.Containerfile")} == {f"{name}.Containerfile" for name in NAMES}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_pods_have_what_an_image_installs(name: str) -> None:
+    """They build without a registry, from wheels that were fetched before."""
+    locks = {lock for line in instructions(name) for lock in re.findall(r"requirements/([\w-]+)\.txt", line)}
+    assert locks
+    assert locks <= set(LOCKS)
