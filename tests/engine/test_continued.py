@@ -32,7 +32,7 @@ from tests.ports import free_port
 pytestmark = pytest.mark.engine
 
 NAME = "pair"
-TOKENS = 40
+TOKENS = 24
 PROMPTS = 20
 STALLED_S = 15
 """Seconds without progress that prove a stall: a step of many sequences on a busy machine takes some."""
