@@ -150,9 +150,9 @@ $(AGENTS)/node_modules/installed: $(AGENTS)/package-lock.json .venv/locked
 test-agents: install $(AGENTS)/node_modules/installed $(LIBRARIES)/node_modules/installed .venv-clients-agents/locked .venv-clients-aider/locked ## Test with the clients of docs/clients.md (at first some minutes more: 2.5 GB)
 	$(BIN)/python -m pytest -m agents -n 2 --dist loadfile tests/agents tests/libraries $(ARGS)
 
-# A pip keeps one core busy and waits for the network: two of them do not.
+# A pip keeps one core busy and waits for the network: several of them do not.
 .PHONY: environments
-environments: .venv/locked .venv-vllm/locked .venv-friendli/locked $(CLIENTS:%=.venv-clients-%/locked) .venv-clients-agents/locked .venv-clients-aider/locked $(NODE)/node_modules/installed $(HELM)/node_modules/installed $(LIBRARIES)/node_modules/installed $(AGENTS)/node_modules/installed ## Build what the tests' targets need, with `make -j2` in half the time
+environments: .venv/locked .venv-vllm/locked .venv-friendli/locked $(CLIENTS:%=.venv-clients-%/locked) .venv-clients-agents/locked .venv-clients-aider/locked $(NODE)/node_modules/installed $(HELM)/node_modules/installed $(LIBRARIES)/node_modules/installed $(AGENTS)/node_modules/installed ## Build what the tests' targets need (`make -j4`: in half the time)
 	@:
 
 # The service that comes with Debian's package is of no use here.
