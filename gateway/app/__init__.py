@@ -180,9 +180,10 @@ class Gateway:
         relay = self.deployment.config.relay
         await asyncio.sleep(relay.notice_s)
         await self._idle(relay.drain_s - relay.notice_s)
+        self._sockets.over = _ended()
         for state in self._host.deployments:
             for run in list(state.runtime.active.requests):
-                run.interrupt(GatewayError(Kind.DRAINING, "the gateway is shutting down", retry_after=1.0))
+                run.interrupt(_ended())
         await self._idle(_LAST_WORDS_S)
         return max(0.0, began + relay.drain_s - time.monotonic())
 
@@ -196,7 +197,10 @@ class Gateway:
         return [(b"x-request-id", name.encode()), *self._cors.reply_headers(headers)]
 
     async def _idle(self, timeout_s: float) -> None:
-        await asyncio.gather(*(state.runtime.active.empty(timeout_s) for state in self._host.deployments))
+        """Until nothing runs, also nothing that began as another request ended; at most `timeout_s`."""
+        ends, states = time.monotonic() + timeout_s, self._host.deployments
+        while any(state.runtime.active.requests for state in states) and (left := ends - time.monotonic()) > 0:
+            await asyncio.gather(*(state.runtime.active.empty(left) for state in states))
 
     async def close(self) -> None:
         self._lag.stop()
@@ -260,6 +264,10 @@ class Gateway:
         accept = header_value(scope["headers"], b"accept") or b""
         page = await self.metrics.page_in_turns(accept, self._group) if scope["method"] in ("GET", "HEAD") else b""
         await _plain(scope, send, 200, page, content_type(accept))
+
+
+def _ended() -> GatewayError:
+    return GatewayError(Kind.DRAINING, "the gateway is shutting down", retry_after=1.0)
 
 
 async def _nothing(scope: Scope, receive: Receive, send: Send) -> None:

@@ -223,7 +223,9 @@ class _Session:
             while waiting:
                 message = waiting.popleft()
                 self._budget.release(len(message))
-                if not self.socket.gone:
+                if self._sockets.over is not None:
+                    await self._refuse(self._sockets.over, lane)
+                elif not self.socket.gone:
                     await self._answer(message, lane)
         finally:
             del self._lanes[lane]
@@ -267,12 +269,14 @@ class Sockets:
     endpoints  the POST that reads the messages, by path
     most       how many may be open at once
     idle_s     for so many seconds one may be open without a response under way
+    over       what each message gets that is not under way yet, once the gateway waits for none any more
     """
 
     def __init__(self) -> None:
         self.endpoints: Mapping[str, Endpoint] = {}
         self.most = 0
         self.idle_s = 0.0
+        self.over: GatewayError | None = None
         self.draining = False
         self._open: set[_Session] = set()
 

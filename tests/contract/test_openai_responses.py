@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import openai
 import pytest
+from websockets.exceptions import ConnectionClosedError
 
 from tests.harness import Stack
 
@@ -203,3 +204,24 @@ def test_a_web_socket_without_blocking(stack: Stack) -> None:
         raise AssertionError("the connection ended")
 
     assert asyncio.run(talk()) == "Hello there"
+
+
+@pytest.mark.filterwarnings("ignore:connect:DeprecationWarning")
+def test_a_gateway_that_stops_is_never_an_end_in_order() -> None:
+    """The library takes the close codes 1000 and 1001 for the end of its loop, and raises at any other."""
+    with (
+        Stack(config={"relay": {"drain_s": 0.5}}) as stopping,
+        openai.OpenAI(base_url=stopping.url + "/v1", api_key="k") as found,
+        found.responses.connect() as connection,
+    ):
+        connection.response.create(**asking(text="Hello there, how are you?", fault="stall@1"))
+        connection.response.create(**asking(text="never"))
+        while connection.recv().type != "response.output_text.delta":
+            pass
+        draining = asyncio.run_coroutine_threadsafe(stopping.gateway.drain(), stopping.loop)
+        failed, never = end_of(connection), end_of(connection)
+        assert (failed.type, failed.response.error.code) == ("response.failed", "shutting_down")
+        assert (never.status, never.error.code) == (503, "shutting_down")
+        with pytest.raises(ConnectionClosedError, match="1012"):
+            end_of(connection)
+        draining.result(30)

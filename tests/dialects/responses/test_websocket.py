@@ -230,14 +230,24 @@ def test_a_worker_that_dies_ends_one_response_once(stack: Stack, talk: Talk) -> 
     assert talk.turn(input="b")["status"] == "completed"
 
 
-def test_a_client_that_closes_cancels_what_is_under_way(stack: Stack) -> None:
-    with Talk(stack) as talk:
-        talk.create(**said("one two three four", fault="stall@2"))
-        while talk.next()["type"] != "response.output_text.delta":
-            pass
-    stack.run(stack.sim.ledger.wait(aborted=1))
-    record = stack.record()
-    assert (record["outcome"], record["phase"]) == ("cancelled", "streaming")
+def test_a_client_that_closes_cancels_what_is_under_way() -> None:
+    """Its place is free at once, and what waited behind it reaches no worker."""
+    limits = [{"name": "one", "kind": "concurrency", "limit": 1, "scope": ["model"]}]
+    with Stack(config={"limits": limits}) as stack:
+        with Talk(stack) as talk:
+            talk.create(**said("one two three four", fault="stall@2"))
+            talk.create(**said("never"))
+            while talk.next()["type"] != "response.output_text.delta":
+                pass
+            with Talk(stack) as other:
+                assert code_of(other.turn(**said("a"))) == "rate_limit_exceeded"
+        stack.run(stack.sim.ledger.wait(aborted=1))
+        cancelled = stack.record()
+        assert (cancelled["outcome"], cancelled["phase"]) == ("cancelled", "streaming")
+        assert cancelled["usage"]["output"] >= 1
+        with Talk(stack) as talk:
+            assert talk.turn(**said("b"))["status"] == "completed"
+        assert len(prompts(stack)) == 2
 
 
 # -- with a store -----------------------------------------------------------------------------------------------------
@@ -375,6 +385,39 @@ def test_a_drain_closes_idle_ones_and_lets_a_response_end() -> None:
         assert last["type"] == "response.completed", last["response"]["error"]
         assert busy.closed() == 1012
         draining.result(30)
+
+
+def test_what_waits_when_a_drain_begins_is_answered_within_the_grace() -> None:
+    config = {"relay": {"drain_s": 20}}
+    with Stack(config=config) as stack, Talk(stack) as talk:
+        for script in ({"fault": "stall@1"}, {}, {}):
+            talk.create(**said("one two three", **script))
+        while talk.next()["type"] != "response.output_text.delta":
+            pass
+        draining = asyncio.run_coroutine_threadsafe(stack.gateway.drain(), stack.loop)
+        until(lambda: stack.gateway.draining)
+        stack.loop.call_soon_threadsafe(stack.sim.go_on)
+        assert [talk.heard()[-1]["type"] for _ in range(3)] == ["response.completed"] * 3
+        assert talk.closed() == 1012
+        draining.result(30)
+
+
+def test_the_end_of_the_grace_is_told_to_what_runs_and_to_what_waits() -> None:
+    config = {"relay": {"drain_s": 0.5}}
+    with Stack(config=config) as stack, Talk(stack) as talk:
+        talk.create(**said("one two three", fault="stall@1"))
+        talk.create(**said("never"))
+        while talk.next()["type"] != "response.output_text.delta":
+            pass
+        draining = asyncio.run_coroutine_threadsafe(stack.gateway.drain(), stack.loop)
+        cut = talk.heard()[-1]
+        assert (cut["type"], cut["response"]["error"]["code"]) == ("response.failed", "shutting_down")
+        never = talk.next()
+        assert (never["status"], code_of(never), never["headers"]["retry-after"]) == (503, "shutting_down", "1")
+        assert talk.closed() == 1012
+        draining.result(30)
+        (record,) = stack.records()
+        assert (record["outcome"], record["code"]) == ("failed", "shutting_down")
 
 
 def test_an_idle_one_is_closed() -> None:
