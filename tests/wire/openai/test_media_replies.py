@@ -6,6 +6,7 @@ import itertools
 import json
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,7 +21,10 @@ SOUND: Headers = [(b"content-type", b"audio/mpeg"), (b"transfer-encoding", b"chu
 CHUNK = {"object": "transcription.chunk", "model": "w", "choices": [{"delta": {"content": "wörter"}}]}
 DONE = {"type": "transcript.text.done", "text": "x"}
 DRAWN = {"type": "image_generation.completed", "b64_json": "eA=="}
-EVENTS = st.sampled_from([CHUNK, DONE, DRAWN, {"type": "transcript.text.delta", "delta": "x"}, {"error": "broken"}])
+LAST = {"object": "transcription.chunk", "choices": [{"delta": {"content": ""}, "finish_reason": "stop"}]}
+EVENTS = st.sampled_from(
+    [CHUNK, LAST, DONE, DRAWN, {"type": "transcript.text.delta", "delta": "x"}, {"error": "broken"}]
+)
 
 
 def body_of(events: list[Any], done: bool) -> bytes:
@@ -59,6 +63,31 @@ def test_each_image_has_its_end() -> None:
     assert through("draw", body_of([DRAWN], False), [], 2)[1:] == (False, Kind.TRUNCATED)
     assert through("draw", body_of([DRAWN, DRAWN], False), [], 2)[1]
     assert through("draw", body_of([DRAWN], True), [], 2)[1], "[DONE] ends it, too"
+
+
+@pytest.mark.parametrize("work", ["transcribe", "translate", "speak", "draw", "edit"])
+@given(events=st.lists(EVENTS, max_size=5))
+def test_done_ends_nothing_that_has_not_ended(work: Work, events: list[Any]) -> None:
+    """A server closes its stream by `[DONE]` in any case. The reply is whole only by an end of its own before that."""
+    _, done, kind = through(work, body_of(events, True), [])
+    ends = [DRAWN, *([DONE] if work in ("transcribe", "translate") else [])]
+    broken = events.index({"error": "broken"}) if {"error": "broken"} in events else len(events)
+    if any(event in ends for event in events[:broken]):
+        assert done
+    elif broken < len(events):
+        assert kind is Kind.UPSTREAM
+    else:
+        chunks = [event for event in events if event in (CHUNK, LAST)]
+        assert done is (chunks[-1:] == [LAST])
+        assert done or kind is Kind.TRUNCATED
+
+
+@pytest.mark.parametrize("word", ["abort", "error"])
+def test_a_transcript_that_its_engine_has_given_up_is_a_failure(word: str) -> None:
+    last = {"object": "transcription.chunk", "choices": [{"delta": {"content": ""}, "finish_reason": word}]}
+    out, done, kind = through("transcribe", body_of([CHUNK, last], True), [])
+    assert (done, kind) == (False, Kind.UPSTREAM)
+    assert b"transcript.text.done" not in out
 
 
 def test_a_transcript_has_a_bound(monkeypatch: Any) -> None:

@@ -52,6 +52,7 @@ class _DeltaIn(Struct, frozen=True):
 
 class _ChoiceIn(Struct):
     delta: _DeltaIn = _DeltaIn()
+    finish_reason: str | None = None
 
 
 class _EventIn(Struct):
@@ -228,6 +229,7 @@ class EventsLane(_MediaLane):
         self._refuse = refuse
         self._reader = sse.Reader(MOST_FRAME)
         self._ended = 0  # events that end the reply, of which each image has one
+        self._finished = False  # vLLM's last chunk has its reason
         self._texts: list[str] | None = None  # of vLLM's chunks
         self._size = 0
         self._reported: _UsageIn | None = None
@@ -237,6 +239,8 @@ class EventsLane(_MediaLane):
         try:
             for frame in self._reader.feed(block):
                 if frame.data == b"[DONE]":
+                    if not (self._ended or self._finished):
+                        raise wire.truncated()
                     out.append(self._last() + sse.DONE)
                     self.done = True
                     break
@@ -273,7 +277,12 @@ class EventsLane(_MediaLane):
     def _chunk(self, data: bytes, choices: list[_ChoiceIn]) -> bytes:
         if self._texts is None:
             self._texts = []
-        text = choices[0].delta.content or "" if choices else ""
+        text = ""
+        if choices:
+            text, word = choices[0].delta.content or "", choices[0].finish_reason
+            if word in wire.FAILING:
+                raise wire.aborted(word)
+            self._finished = bool(word)
         members = members_of(data.replace(b"\n", b" "))
         members["model"] = Raw(encode(self._op.model))
         if text:
