@@ -9,9 +9,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import cast
 
+from msgspec.structs import replace
+
 from gateway.core.continuation import NOT_KEPT, SeenText
 from gateway.core.errors import GatewayError
-from gateway.core.events import Delta, End, Event, Failed, Finish, PartStart
+from gateway.core.events import Delta, End, Event, Failed, Finish, PartEnd, PartStart
 from gateway.core.http import Headers
 from gateway.core.messages import Citation, ServerCall
 from gateway.core.ports import ServerToolWriter, StreamReader, StreamWriter
@@ -21,6 +23,10 @@ from gateway.translation.texts import Replacements, Shown
 _Item = Event | Callable[[], bytes]
 Ask = Callable[[list[Shown], bool], None]
 """Called with the texts of a window, and whether the reply ends with it. `GuardedWriter.allowed` has the answer."""
+_ITEM = 256
+"""Bytes of memory that an event takes beside what it holds."""
+_LONG = 1024
+"""Characters. Shorter deltas are held as one, if they have nothing but text."""
 
 
 class GuardedWriter:
@@ -43,39 +49,63 @@ class GuardedWriter:
         self._overlap = overlap
         self._ask = ask
         self._parts: dict[tuple[int, int], PartStart] = {}
+        self._silent: set[tuple[int, int]] = set()  # calls without arguments so far, which were not shown
         self._held: list[_Item] = []
+        self._bytes = 0  # that they take
         self._free: list[_Item] = []
         self._shown = 0  # of those held, how many are before the guard
-        self._groups: list[tuple[Shown, list[int]]] = []  # their texts, each with the places of its deltas
-        self._size = 0  # characters held
-        self._new = 0  # of those, characters that were not yet shown
+        self._groups: list[
+            tuple[Shown, list[int]]
+        ] = []  # their texts, each with the places of its deltas, or of its end
+        self._new = 0  # characters held that were not yet shown
         self._changed = False
 
     @property
     def buffered_bytes(self) -> int:
-        return self._writer.buffered_bytes + self._size
+        return self._writer.buffered_bytes + self._bytes
 
     def write(self, event: Event) -> bytes:
         if type(event) is Failed:
             return self._writer.write(event)
         if type(event) is Delta:
-            self._size += len(event.text)
             self._new += len(event.text)
+            self._silent.discard((event.choice, event.index))
+            if self._window is None and self._lengthened(event):
+                return b""
         elif type(event) is PartStart:
             self._parts[event.choice, event.index] = event
+            if event.kind == "tool":
+                self._silent.add((event.choice, event.index))
         elif type(event) is End:
             self.ended = True
         self._held.append(event)
+        self._bytes += _bytes_of(event)
         self._show()
         return b""
+
+    def _lengthened(self, event: Delta) -> bool:
+        """Adds a text to the one that is held before it, if both are nothing but text: to write thousands of deltas at
+        once would hold up the event loop."""
+        before = self._held[-1] if self._held else None
+        fits = (
+            type(before) is Delta
+            and len(before.text) < _LONG
+            and (before.choice, before.index) == (event.choice, event.index)
+            and not (before.tokens or event.tokens or event.last)
+            and before.logprobs is event.logprobs is None
+        )
+        if fits:
+            self._held[-1] = replace(cast(Delta, before), text=cast(Delta, before).text + event.text)
+            self._bytes += len(event.text)
+        return fits
 
     def _show(self) -> None:
         """Shows what is held to the guard, if it is enough and nothing is before it."""
         if self._shown or not (self.ended or (self._window is not None and self._new >= self._window)):
             return
-        if not self._size:
+        if not self._silent and not any(type(event) is Delta and event.text for event in self._held):
             self._free += self._held
-            self._held = []
+            self._held, self._bytes = [], 0
             return
         self._shown, self._new = len(self._held), 0
         texts: dict[tuple[int, int], tuple[list[str], list[int]]] = {}
@@ -84,6 +114,9 @@ class GuardedWriter:
                 text, places = texts.setdefault((event.choice, event.index), ([], []))
                 text.append(event.text)
                 places.append(place)
+            elif type(event) is PartEnd and (event.choice, event.index) in self._silent:
+                texts[event.choice, event.index] = [], [place]
+        self._silent -= texts.keys()
         parts = [(self._parts[key], *found) for key, found in texts.items()]
         self._groups = [
             (Shown("assistant", "".join(text), part.kind, part.name, part.choice), places)
@@ -97,17 +130,19 @@ class GuardedWriter:
         for (shown, places), new in zip(self._groups, texts, strict=True):
             if new is not None and new != shown.text:
                 self._changed = True
-                first, step = cast(Delta, self._held[places[0]]), self._overlap or len(new) or 1
+                first, step = cast(Delta | PartEnd, self._held[places[0]]), self._overlap or len(new) or 1
                 for place in places:
                     window[place] = []
                 # So short that they can be held back one by one.
                 pieces = (new[at : at + step] for at in range(0, len(new), step))
                 window[places[0]] = [Delta(first.choice, first.index, piece) for piece in pieces]
+                if type(first) is PartEnd:
+                    window[places[0]].append(first)
         free, held = self._divided([event for one in window for event in one])
         self._held = [*held, *self._held[self._shown :]]
         self._free += free
         self._shown = 0
-        self._size = sum(len(event.text) for event in self._held if type(event) is Delta)
+        self._bytes = sum(map(_bytes_of, self._held))
         self._show()
 
     def _divided(self, events: Sequence[_Item]) -> tuple[list[_Item], list[_Item]]:
@@ -167,6 +202,14 @@ class GuardedWriter:
     @property
     def _tool_writer(self) -> ServerToolWriter:
         return cast(ServerToolWriter, self._writer)  # no other dialect's requests have such tools
+
+
+def _bytes_of(item: _Item) -> int:
+    """The memory that it takes, about. The log probabilities of a token have some hundred times its text."""
+    if type(item) is not Delta:
+        return _ITEM
+    told = 0 if item.logprobs is None else memoryview(item.logprobs).nbytes
+    return _ITEM + len(item.text) + 8 * len(item.tokens) + told
 
 
 class GuardedLane(EventLane):

@@ -508,6 +508,21 @@ def test_thinking_and_calls_are_shown_in_their_kinds(fresh: tuple[Stack, Guard])
         assert json.loads(next(text for kind, name, text in kinds if (kind, name) == ("tool", "f"))) == {"x": "y"}
 
 
+@pytest.mark.parametrize("after", AFTERS)
+def test_a_call_without_arguments_is_refused_by_its_name(fresh: tuple[Stack, Guard], after: str) -> None:
+    """Streamed or not: a guard that allows no call of `wipe` lets none through, though it has no text."""
+    stack, running = fresh
+    running.decide = lambda question: (
+        {"action": "refuse", "reason": "no wiping"} if "wipe" in json.dumps(question["texts"]) else ALLOW
+    )
+    tool = {"type": "function", "function": {"name": "wipe", "parameters": {"type": "object"}}}
+    for text in ("", "Now."):
+        for stream in (False, True):
+            body = chat(scripted(text=text, tool_calls=[{"name": "wipe"}]), tools=[tool], stream=stream)
+            reply = httpx.post(stack.url + PATH, json=body | {"model": after})
+            assert (reply.status_code, "no wiping" in reply.text) == (400, True), (text, stream, reply.text)
+
+
 def test_choices_are_told_apart(fresh: tuple[Stack, Guard]) -> None:
     stack, running = fresh
     for stream in (False, True):

@@ -6,11 +6,12 @@ import random
 from typing import Any
 
 import pytest
+from msgspec import Raw
 
 from gateway.core.events import Delta, End, Event, Finish, PartEnd, PartStart, Start
-from gateway.core.lifecycle import checked
+from gateway.core.lifecycle import checked, fold
 from gateway.translation.guarded import GuardedWriter
-from gateway.translation.texts import Shown
+from gateway.translation.texts import Shown, texts_of_reply
 
 WINDOW, OVERLAP = 40, 12
 
@@ -87,3 +88,78 @@ def test_what_an_overlap_holds_is_seen_together_in_each_choice(choices: int, int
                 for at in range(max(len(text) - OVERLAP + 1, 0)):
                     assert any(text[at : at + OVERLAP] in one for one in seen), (seed, choice, text[at : at + OVERLAP])
         assert most <= WINDOW + 9 + choices * (OVERLAP + 9)  # no text is shown for ever
+
+
+def _with_calls(chance: random.Random) -> list[Event]:
+    """A reply of several choices with texts and calls, some of which have no arguments."""
+    events: list[Event] = [Start("x", "m", 1)]
+    for choice in range(chance.randrange(1, 3)):
+        for index in range(chance.randrange(1, 5)):
+            call = chance.random() < 0.6
+            events.append(
+                PartStart(choice, index, "tool", f"c{index}", "f") if call else PartStart(choice, index, "text")
+            )
+            if not call or chance.random() < 0.5:
+                events += [Delta(choice, index, "ab" * chance.randrange(1, 30)) for _ in range(chance.randrange(1, 4))]
+            events.append(PartEnd(choice, index))
+        events.append(Finish(choice, "stop", "stop"))
+    return [*events, End()]
+
+
+@pytest.mark.parametrize("window", [None, WINDOW])
+@pytest.mark.parametrize("overlap", [0, OVERLAP])
+def test_a_guard_sees_every_part_of_a_stream_that_it_sees_of_the_whole_reply(window: int | None, overlap: int) -> None:
+    """Calls without arguments, too: they have a name alone. What it puts in the place of one reaches the client."""
+    windows: list[list[Shown]] = []
+    for seed in range(200):
+        events = _with_calls(random.Random(seed))
+        windows.clear()
+        writer = Writer()
+        held = GuardedWriter(writer, window, overlap, lambda texts, last: windows.append(texts))
+        answered = 0
+        for event in events:
+            held.write(event)
+            while answered < len(windows):
+                answered += 1
+                held.allowed(["{}" if shown.text == "" else None for shown in windows[answered - 1]])
+        held.take()
+        whole, got = fold(events), fold(writer.events)
+        wanted = texts_of_reply(whole)
+        calls = [shown for texts in windows for shown in texts if shown.kind == "tool" and not shown.text]
+        assert calls == [shown for shown in wanted if not shown.text], seed
+        shown_once = [shown for texts in windows for shown in texts]
+        assert window is not None or sorted(shown_once, key=str) == sorted(wanted, key=str), seed
+        told = [part.text or "{}" for choice in whole.choices for part in choice.parts]
+        assert [part.text for choice in got.choices for part in choice.parts] == told, seed
+
+
+@pytest.mark.parametrize("window", [None, 1 << 20])
+def test_all_that_is_held_counts(window: int | None) -> None:
+    """A token's log probabilities have a hundred times the bytes of its text, and thousands of tokens are held."""
+    measured = Raw(b'[{"token":"a","logprob":-1.0,"bytes":[97],"top_logprobs":[%b]}]' % (b" " * 2000))
+    for more in ({"logprobs": measured}, {"tokens": (7,)}, {}):
+        held = GuardedWriter(Writer(), window, 0, lambda texts, last: None)
+        held.write(Start("x", "m", 1))
+        held.write(PartStart(0, 0, "text"))
+        before = held.buffered_bytes
+        for _ in range(100):
+            held.write(Delta(0, 0, "a", **more))  # type: ignore[arg-type]
+        each = len(memoryview(measured)) if "logprobs" in more else 100 if more or window is not None else 1
+        assert held.buffered_bytes - before >= 100 * each, more
+
+
+def test_a_long_text_is_few_events_behind_its_guard() -> None:
+    """To write all deltas of a long reply at once would hold up the event loop. Tokens and log probabilities stay."""
+    for more, most in (({}, 40), ({"tokens": (7,)}, 5000), ({"logprobs": Raw(b"[]")}, 5000)):
+        writer = Writer()
+        held = GuardedWriter(writer, None, 0, lambda texts, last: None)
+        events = [Start("x", "m", 1), PartStart(0, 0, "text"), *(Delta(0, 0, f"{n}.", **more) for n in range(5000))]  # type: ignore[arg-type]
+        for event in [*events, Delta(0, 0, "!", last=True), PartEnd(0, 0), Finish(0, "stop", "stop"), End()]:
+            held.write(event)
+        held.allowed([None])
+        held.take()
+        (choice,) = fold(writer.events).choices
+        assert choice.text() == "".join(f"{n}." for n in range(5000)) + "!"
+        assert len([event for event in writer.events if type(event) is Delta]) <= most + 1
+        assert [event for event in writer.events if type(event) is Delta][-1] == Delta(0, 0, "!", last=True)
+        assert len(choice.parts[0].tokens) == (5000 if "tokens" in more else 0)
