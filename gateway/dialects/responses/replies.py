@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from math import ceil
 from typing import Any, assert_never
 
+from msgspec import Raw
+
 from gateway.core.errors import Blame, GatewayError, Kind
 from gateway.core.events import PartKind, Reason
 from gateway.core.http import JSON_TYPE, Request, Response
@@ -21,7 +23,7 @@ from gateway.dialects.responses.tools import Origin, as_input
 from gateway.wire import clock
 from gateway.wire.json import encode, encode_line
 from gateway.wire.openai.replies import refusals
-from gateway.wire.openai.replies.writing import join_logprobs, shown
+from gateway.wire.openai.replies.writing import joined_logprobs, shown
 
 CUT: Mapping[Reason, str] = {"length": "max_output_tokens", "content_filter": "content_filter"}
 """The worker's finish reason -> the reason why the response is incomplete."""
@@ -103,9 +105,7 @@ def url_citations(found: Sequence[Citation]) -> list[dict[str, Any]]:
     ]
 
 
-def content_part(
-    kind: PartKind, text: str, logprobs: list[Any], cited: Sequence[dict[str, Any]] = ()
-) -> dict[str, Any]:
+def content_part(kind: PartKind, text: str, logprobs: Raw, cited: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
     """The one part of a message or of reasoning. cited: the annotations of a text."""
     match kind:
         case "thinking":
@@ -150,7 +150,7 @@ def whole_item(
     item: dict[str, Any],
     kind: PartKind,
     text: str,
-    logprobs: list[Any],
+    logprobs: Raw,
     status: str,
     cited: Sequence[dict[str, Any]] = (),
 ) -> dict[str, Any]:
@@ -215,7 +215,7 @@ def write(reply: Reply, op: Op) -> Response:
 
 def _item(request: Asked, index: int, part: ReplyPart, status: str) -> dict[str, Any]:
     begun = begun_item(request, part.kind, index, part.call_id, part.name)
-    cited, logprobs = url_citations(part.citations), join_logprobs(part.logprobs)
+    cited, logprobs = url_citations(part.citations), joined_logprobs(part.logprobs)
     return whole_item(request, begun, part.kind, part.text, logprobs, status, cited)
 
 

@@ -29,7 +29,7 @@ from gateway.dialects.responses.replies import (
 from gateway.dialects.responses.requests import asked
 from gateway.wire import sse
 from gateway.wire.json import encode_line, one_line
-from gateway.wire.openai.replies.writing import join_logprobs, shown
+from gateway.wire.openai.replies.writing import joined_logprobs, shown
 
 # About how many bytes an item takes in addition to its text.
 _ITEM = 1024
@@ -41,6 +41,7 @@ _DELTAS: dict[PartKind, str] = {
 }
 _SUMMARY = "response.reasoning_summary_text"
 _CUSTOM = "response.custom_tool_call_input"
+_HOLE = b"\0"  # no JSON text has it
 
 
 class _Item:
@@ -184,7 +185,7 @@ class StreamWriter(EventWriter):
         self._open.append(item)
         out += self._frame("response.output_item.added", {"output_index": index, "item": begun})
         if kind != "tool":
-            part_of = {"type": "summary_text", "text": ""} if summary else content_part(kind, "", [])
+            part_of = {"type": "summary_text", "text": ""} if summary else content_part(kind, "", joined_logprobs(()))
             out += self._frame(_part_event(item, "added"), {**item.place, "part": part_of})
         return out
 
@@ -218,7 +219,8 @@ class StreamWriter(EventWriter):
     def _finish_item(self, item: _Item, status: str) -> bytes:
         text = "".join(item.texts)
         self.buffered_bytes -= len(text) + PIECE * len(item.texts)
-        logprobs = join_logprobs(item.logprobs)
+        # Four objects have them, and they may be megabytes: they are put in last, unread.
+        logprobs = Raw(_HOLE) if item.logprobs else joined_logprobs(())
         whole = whole_item(self._asked, item.begun, item.kind, text, logprobs, status, item.cited)
         out = b""
         for index, cited in enumerate(item.cited):
@@ -248,6 +250,9 @@ class StreamWriter(EventWriter):
             out += self._frame(_part_event(item, "done"), {**item.place, "part": part})
         out += self._frame("response.output_item.done", {"output_index": item.place["output_index"], "item": whole})
         done = encode_line(whole)
+        if item.logprobs:
+            measured = one_line(bytes(joined_logprobs(item.logprobs)))
+            out, done = out.replace(_HOLE, measured), done.replace(_HOLE, measured)
         self._done.append(done)
         self.buffered_bytes += len(done)
         return out

@@ -75,6 +75,11 @@ def join_logprobs(raws: Sequence[Raw]) -> list[Any]:
     return [item for raw in raws for item in msgspec.json.decode(raw)]
 
 
+def joined_logprobs(raws: Sequence[Raw]) -> Raw:
+    """The same as JSON text, unread: those of a long reply are megabytes."""
+    return Raw(b"[%b]" % b",".join([inner for raw in raws if (inner := bytes(raw)[1:-1])]))
+
+
 def text_logprobs(raws: Sequence[Raw], offset: int) -> dict[str, Any]:
     """Canonical logprobs in the form of text completions. `offset` is where this text begins, in characters."""
     items = join_logprobs(raws)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 from msgspec import Raw
 from msgspec.structs import replace
 
@@ -18,6 +19,7 @@ from gateway.core.lifecycle import ReplyChoice, ReplyPart, fold
 from gateway.core.messages import Chat, Complete
 from gateway.core.usage import Usage
 from gateway.wire import sse
+from gateway.wire.json import encode
 from gateway.wire.openai.replies import refusals
 from gateway.wire.openai.replies import writing as replies
 from gateway.wire.openai.streams.writing import OpenAIStreamWriter
@@ -123,6 +125,12 @@ def test_choices_have_their_logprobs() -> None:
         "finish_reason": "length",
         "x": Raw(b"1"),
     }
+
+
+@given(st.lists(st.lists(st.dictionaries(st.text(max_size=3), st.floats(-9, 0)), max_size=3), max_size=5))
+def test_logprobs_are_joined_unread(found: list[list[dict[str, float]]]) -> None:
+    raws = [Raw(encode(one)) for one in found]
+    assert encode(replies.joined_logprobs(raws)) == encode(replies.join_logprobs(raws))
 
 
 def test_the_model_shown_is_what_was_asked_for() -> None:
