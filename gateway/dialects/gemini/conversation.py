@@ -89,6 +89,7 @@ class Conversation:
         for position, part in enumerate(found):
             if part.function_response is not None:
                 answers = True
+                self._check(part, place)
                 parts += self._response(part.function_response, f"{place}.parts.{position}.functionResponse")
         parts += self._parts([part for part in found if part.function_response is None], place)
         if parts or (found and not answers):
@@ -113,8 +114,10 @@ class Conversation:
         sealed: list[str] = []
         for position, part in enumerate(found):
             if part.function_call is not None:
+                self._check(part, place)
                 parts.append(self._call(part.function_call, f"{place}.parts.{position}.functionCall"))
             elif part.thought and part.text is not None:
+                self._check(part, place)
                 if part.text:
                     parts.append(Thinking(part.text))
             else:
@@ -143,13 +146,17 @@ class Conversation:
         """The parts that may stand anywhere: words, media, and what only Google's own servers make."""
         return [part for one in found for part in self._part(one, place)]
 
-    def _part(self, found: PartIn, place: str) -> Iterator[Part]:
+    def _check(self, found: PartIn, place: str) -> None:
+        """Names what is left out of a part. Raises GatewayError(BAD_REQUEST) if it holds several things."""
         for name, own in _UNREAD.items():
             if getattr(found, name) != NULL:
                 self.dropped[f"contents[].parts[].{own}"] = None
         given = (found.text, found.inline_data, found.file_data, found.function_call, found.function_response)
         if given.count(None) < len(given) - 1:
             raise wrong_at(f"{place}.parts", "a part holds more than one of text, inlineData, fileData and functions")
+
+    def _part(self, found: PartIn, place: str) -> Iterator[Part]:
+        self._check(found, place)
         if found.function_call is not None or found.function_response is not None:
             raise wrong_at(
                 f"{place}.parts", "a functionCall belongs to the model's turn, a functionResponse to the user's"

@@ -194,6 +194,12 @@ def test_media_of_a_response_stand_behind_it() -> None:
         ([{"role": "system", "parts": [{"text": "a"}]}], "contents.0.role"),
         ([user(call())], "belongs to the model's turn"),
         ([user({"text": "a", "inlineData": {"data": ""}})], "more than one"),
+        ([user({"text": "a"}), model({**call(), "text": "b"}), user(response())], "more than one"),
+        ([user({"text": "a"}), model(call()), user({**response(), "text": "b"})], "more than one"),
+        (
+            [user({"text": "a"}), model({"text": "b", "thought": True, "inlineData": {"data": ""}}), *HI],
+            "more than one",
+        ),
         ([user({"fileData": {"fileUri": "gs://b/o", "mimeType": "image/png"}})], "files are not kept"),
         ([user({"fileData": {"fileUri": "https://x/y.pdf", "mimeType": "application/pdf"}})], "files are not kept"),
         ([user({"inlineData": {"mimeType": "text/plain", "data": "!"}})], "base64"),
@@ -212,6 +218,9 @@ def test_contents_that_are_refused(contents: Any, words: str) -> None:
 def test_parts_of_googles_own_servers_are_named() -> None:
     op = chat(contents=[user({"text": "a"}), model({"executableCode": {"code": "x"}}, {"text": "b"}), *HI])
     assert op.dropped == ("contents[].parts[].executableCode",)
+    said = [model({**call(), "partMetadata": {"a": 1}}), user({**response(), "mediaResolution": "LOW"})]
+    op = chat(contents=[*HI, *said])
+    assert op.dropped == ("contents[].parts[].partMetadata", "contents[].parts[].mediaResolution")
 
 
 # -- signatures -------------------------------------------------------------------------------------------------------
