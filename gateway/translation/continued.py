@@ -68,7 +68,7 @@ class ContinuedReader:
                     assert_never(event)
 
     def _begun(self, event: PartStart) -> Iterator[Event]:
-        if event.kind == "thinking":
+        if event.kind == "thinking" and self._before:
             # The client has seen the text that this thinking should have come before.
             message = "the reply could not be continued: the other worker began with its thinking"
             yield Failed(GatewayError(Kind.UPSTREAM, message))

@@ -27,7 +27,7 @@ GROUPS: dict[str, list[Case]] = {}
 for _case in CASES:
     if _case.scenario.name in _TEXTS:
         GROUPS.setdefault(f"{_case.client.name}-{_case.lane}", []).append(_case)
-OTHERS = [case for case in CASES if case.scenario.name in ("tool call", "two choices", "thinking", "refusal")]
+OTHERS = [case for case in CASES if case.scenario.name in ("tool call", "two choices", "thinking, text", "refusal")]
 each = pytest.mark.parametrize("cases", GROUPS.values(), ids=GROUPS)
 
 
@@ -168,6 +168,27 @@ def test_what_cannot_be_taken_up_in_the_middle(case: Case) -> None:
             seen = lane.partial()
             if not isinstance(seen, str):
                 assert seen.finished or not seen.text, case.scenario.name
+
+
+@pytest.mark.parametrize("case", [case for case in OTHERS if case.scenario.name == "thinking, text"], ids=str)
+def test_a_reply_of_which_nothing_was_seen_may_begin_with_thinking(case: Case) -> None:
+    """A worker that dies behind the head of its reply has thought nothing that another one must go on with."""
+    whole = opened(case)
+    expected = b"".join(map(whole.feed, case.frames)) + whole.eof()
+    lane, begun = opened(case), b""
+    for frame in case.frames:
+        before = lane.partial()
+        if isinstance(before, Partial) and not before.tokens and not before.finished and begun:
+            cut = opened(case)
+            out = b"".join(map(cut.feed, case.frames[: case.frames.index(frame)]))
+            cut.eof()
+            cut.splice("")
+            out += b"".join(cut.feed(one.replace(b"cmpl-1", b"cmpl-2")) for one in case.frames)
+            out += b"" if cut.done else cut.eof()
+            assert cut.done, cut.error
+            assert out == expected
+        begun += lane.feed(frame)
+    assert whole.done
 
 
 def test_a_text_that_is_too_long_or_finds_no_room_is_not_kept() -> None:

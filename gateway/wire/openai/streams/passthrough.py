@@ -428,7 +428,7 @@ class _Seam:
     def new(self, holder: Extra, names: list[str], more: bool) -> tuple[bool, list[str]]:
         """(whether the client is sent the chunk, `names` without a text that it has already). Takes out repeated text.
         A chunk of the role alone is not sent. more: the chunk has something beside text."""
-        if names and not more and names[0] not in _PLAIN:
+        if names and not more and names[0] not in _PLAIN and self._before:
             raise GatewayError(
                 Kind.UPSTREAM, "the reply could not be continued: the other worker began with its thinking"
             )
