@@ -137,23 +137,26 @@ def test_a_guard_sees_every_part_of_a_stream_that_it_sees_of_the_whole_reply(win
 def test_all_that_is_held_counts(window: int | None) -> None:
     """A token's log probabilities have a hundred times the bytes of its text, and thousands of tokens are held."""
     measured = Raw(b'[{"token":"a","logprob":-1.0,"bytes":[97],"top_logprobs":[%b]}]' % (b" " * 2000))
-    for more in ({"logprobs": measured}, {"tokens": (7,)}, {}):
+    mores: list[dict[str, Any]] = [{"logprobs": measured}, {"tokens": (7,)}, {}]
+    for more in mores:
         held = GuardedWriter(Writer(), window, 0, lambda texts, last: None)
         held.write(Start("x", "m", 1))
         held.write(PartStart(0, 0, "text"))
         before = held.buffered_bytes
         for _ in range(100):
-            held.write(Delta(0, 0, "a", **more))  # type: ignore[arg-type]
+            held.write(Delta(0, 0, "a", **more))
         each = len(memoryview(measured)) if "logprobs" in more else 100 if more or window is not None else 1
         assert held.buffered_bytes - before >= 100 * each, more
 
 
 def test_a_long_text_is_few_events_behind_its_guard() -> None:
     """To write all deltas of a long reply at once would hold up the event loop. Tokens and log probabilities stay."""
-    for more, most in (({}, 40), ({"tokens": (7,)}, 5000), ({"logprobs": Raw(b"[]")}, 5000)):
+    mores: list[tuple[dict[str, Any], int]] = [({}, 40), ({"tokens": (7,)}, 5000), ({"logprobs": Raw(b"[]")}, 5000)]
+    for more, most in mores:
         writer = Writer()
         held = GuardedWriter(writer, None, 0, lambda texts, last: None)
-        events = [Start("x", "m", 1), PartStart(0, 0, "text"), *(Delta(0, 0, f"{n}.", **more) for n in range(5000))]  # type: ignore[arg-type]
+        deltas = [Delta(0, 0, f"{n}.", **more) for n in range(5000)]
+        events: list[Event] = [Start("x", "m", 1), PartStart(0, 0, "text"), *deltas]
         for event in [*events, Delta(0, 0, "!", last=True), PartEnd(0, 0), Finish(0, "stop", "stop"), End()]:
             held.write(event)
         held.allowed([None])
