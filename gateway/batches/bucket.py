@@ -18,6 +18,7 @@ import re
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 import obstore
@@ -56,15 +57,17 @@ class Bucket:
 
     def __init__(self, options: Options) -> None:
         pair: Any = {name: options.held(name) for name in options.SECRETS} | {"token": None, "expires_at": None}
+        more = {"root_certificate": Path(options.ca_file).read_bytes()} if options.ca_file is not None else {}
         self._store = S3Store(
             options.name,
             prefix=options.prefix or None,
             endpoint=options.url,
             region=options.region,
             virtual_hosted_style_request=False,
-            # By a provider, as a token of the environment would be taken along with a plain pair.
-            credential_provider=lambda: pair,
-            client_options=cast(Any, {**_WAITS, "allow_http": options.url.startswith("http://")}),
+            # By a provider, as a token of the environment would be taken along with a plain pair. Without one it is the
+            # role of the environment, whose keys the library renews.
+            credential_provider=(lambda: pair) if pair["access_key_id"] is not None else None,
+            client_options=cast(Any, {**_WAITS, **more, "allow_http": options.url.startswith("http://")}),
             retry_config=_RETRIES,
         )
 

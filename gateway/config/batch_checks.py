@@ -22,9 +22,9 @@ def batches(facts: Facts) -> Faults:
     at = ("batches", "bucket")
     if options.directory is not None:
         yield at, "and directory exclude each other"
-    for name in bucket.SECRETS:
-        if getattr(bucket, f"{name}_file") is None and getattr(bucket, f"{name}_env") is None:
-            yield (*at, f"{name}_file"), f"or {name}_env is needed"
+    absent = [name for name in bucket.SECRETS if getattr(bucket, f"{name}_file") is getattr(bucket, f"{name}_env")]
+    if len(absent) == 1:  # without both it is the role of the environment
+        yield (*at, f"{absent[0]}_file"), f"or {absent[0]}_env is needed"
     if options.max_file_bytes > _MOST_COPIED:
         yield ("batches", "max_file_bytes"), "must be at most 5GiB with a bucket: no larger object can be copied"
     if known is not None and known.buckets is not None and not known.buckets():

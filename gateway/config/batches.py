@@ -12,15 +12,10 @@ _PART = "[A-Za-z0-9_-][A-Za-z0-9._-]*"
 
 
 class Bucket(Section):
-    """A bucket of a service that speaks S3's protocol, and a pair of keys that may read, write, list and delete there.
-    Needs the extra `s3`."""
+    """A bucket of a service that speaks S3's protocol. Its key may read, write, list and delete there. Needs the extra
+    `s3`."""
 
     SECRETS = ("access_key_id", "secret_access_key")
-    model_config = ConfigDict(
-        json_schema_extra={
-            "allOf": [{"anyOf": [{"required": [f"{name}_file"]}, {"required": [f"{name}_env"]}]} for name in SECRETS]
-        }
-    )
 
     url: ServiceUrl
     """Address of the service, such as `https://s3.eu-central-1.amazonaws.com`; the bucket's name is added as a path."""
@@ -31,13 +26,16 @@ class Bucket(Section):
     region: str = Field(default="us-east-1", pattern=r"^[A-Za-z0-9-]{1,64}$")
     """The region that requests are signed for."""
     access_key_id_file: str | None = Field(default=None, min_length=1)
-    """File with the id of the key, read at the start and at each reload; relative to this file's folder."""
+    """File with the id of the key, read at the start and at each reload; relative to this file's folder. Absent with
+    the three below: the role that the environment has; see docs/batches.md."""
     access_key_id_env: Variable | None = None
     """Environment variable with that id."""
     secret_access_key_file: str | None = Field(default=None, min_length=1)
     """File with its secret, read likewise."""
     secret_access_key_env: Variable | None = None
     """Environment variable with its secret."""
+    ca_file: str | None = Field(default=None, min_length=1)
+    """PEM bundle that the service's certificate may chain to, beside the system's."""
 
 
 class Batches(Section):

@@ -57,6 +57,9 @@ def read_secrets(
             if model.ca_file not in bundles:
                 bundles[model.ca_file] = _bundle_fault(model.ca_file)
             reading.fault(("models", model_name, "ca_file"), bundles[model.ca_file])
+    bucket = config.batches.bucket if config.batches is not None else None
+    if bucket is not None and bucket.ca_file is not None:
+        reading.fault((*_BUCKET, "ca_file"), _bundle_fault(bucket.ca_file))
     return reading.secrets, reading.faults
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from tests.deploy.proxies import certificate
 from tests.harness import until
 from tests.ports import free_port
 
@@ -23,11 +24,15 @@ _BINARY = Path(sys.executable).parent / "rclone"
 
 
 class S3:
-    """directory: of buckets, and of the files with the pair of keys."""
+    """directory: of buckets, and of the files with the pair of keys. tls: it speaks TLS with a certificate that no
+    system knows, `cert.pem` there."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, tls: bool = False) -> None:
         self.port = free_port()
+        self.tls = tls
         self._directory = directory
+        if tls:
+            certificate(directory)
         self._buckets = directory / "buckets"
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -38,7 +43,8 @@ class S3:
         (self._buckets / name).symlink_to(folder)
         self.look_again()
         pair = {f"{key}_file": str(self._directory / key) for key in ("access_key_id", "secret_access_key")}
-        bucket = {"url": f"http://127.0.0.1:{self.port}", "name": name, "prefix": "some/where"} | pair
+        url = f"{'https' if self.tls else 'http'}://127.0.0.1:{self.port}"
+        bucket = {"url": url, "name": name, "prefix": "some/where"} | pair
         return {"bucket": bucket, **options}
 
     def look_again(self) -> None:
@@ -52,6 +58,8 @@ class S3:
         (self._directory / "secret_access_key").write_text(KEY + "\n")
         words: list[str | Path] = [_BINARY, "serve", "s3", self._buckets, "--copy-links", "--config", os.devnull]
         words += ["--addr", f"127.0.0.1:{self.port}"]
+        if self.tls:
+            words += ["--cert", self._directory / "cert.pem", "--key", self._directory / "key.pem"]
         pair = f'"{KEY_ID},{KEY}"'
         environment = {"PATH": os.environ["PATH"], "HOME": str(self._directory), "RCLONE_AUTH_KEY": pair}
         with open(self._directory / "log", "ab") as log:

@@ -28,6 +28,7 @@ from tests.chaos import batched
 from tests.chaos.row import Findings
 from tests.harness import Stack, until
 from tests.redis.server import Server
+from tests.standins.lender import lender
 
 
 @pytest.fixture
@@ -142,6 +143,62 @@ def test_the_environment_of_aws_changes_nothing(s3: S3, tmp_path: Path, monkeypa
     for name in ("AWS_SESSION_TOKEN", "AWS_ACCESS_KEY_ID", "AWS_ENDPOINT_URL", "AWS_ENDPOINT", "AWS_REGION"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     bucket(s3, tmp_path).check()
+
+
+@pytest.mark.parametrize("kind", ["web identity", "container"])
+def test_a_role_of_the_environment_is_lent_keys(
+    kind: str, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And service and lender have a certificate that only `ca_file` knows."""
+    server.command("FLUSHALL")
+    (tmp_path / "s3").mkdir()
+    (tmp_path / "token").write_text("who-the-pod-is")
+    with (
+        S3(tmp_path / "s3", tls=True) as s3,
+        lender((KEY_ID, KEY), "who-the-pod-is", tmp_path / "s3" if kind == "web identity" else None) as lent,
+    ):
+        environment = {
+            "web identity": {
+                "AWS_ROLE_ARN": "arn:aws:iam::1:role/batches",
+                "AWS_WEB_IDENTITY_TOKEN_FILE": str(tmp_path / "token"),
+                "AWS_ENDPOINT_URL_STS": lent.url,
+            },
+            "container": {
+                "AWS_CONTAINER_CREDENTIALS_FULL_URI": f"{lent.url}/v1/credentials",
+                "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE": str(tmp_path / "token"),
+            },
+        }
+        for name, value in environment[kind].items():
+            monkeypatch.setenv(name, value)
+        config = sections(server, tmp_path / "files", s3)
+        section = config["batches"]["bucket"]
+        config["batches"]["bucket"] = {name: section[name] for name in ("url", "name", "prefix")}
+        with Stack(({},), config) as stack:  # the certificate is nobody's
+            (away,) = stack.events("bucket away")
+            assert away["reason"] == "the bucket cannot be used: GenericError"
+        config["batches"]["bucket"]["ca_file"] = str(tmp_path / "s3" / "cert.pem")
+        with Stack(({},), config) as stack:
+            assert stack.events("bucket away") == []
+            done = ended(stack, begin(stack, lines({"a": chat("hello")})))
+            assert (done.status, done.request_counts.completed) == ("completed", 1)
+            for secret in (KEY, KEY_ID, "who-the-pod-is"):
+                assert secret.encode() not in stack.output.getvalue()
+        role = environment[kind].get("AWS_ROLE_ARN", "")
+        assert set(lent.asked) == {("who-the-pod-is", role)}
+
+
+def test_a_bundle_that_is_none_is_a_fault(tmp_path: Path) -> None:
+    _, keys = key("alice")
+    path = tmp_path / "gateway.yaml"
+    (tmp_path / "ca.pem").write_text("none")
+    path.write_text(
+        f"keys: {keys}\nredis: {{addresses: ['127.0.0.1:1']}}\nmodels: {{m: {{backend: vllm, workers: ['http://a:1']}}}}\n"
+        "batches: {bucket: {url: 'https://a:1', name: files, ca_file: ca.pem}}\n"
+    )
+    with pytest.raises(ConfigError) as caught:
+        load(path, Available(backends=frozenset({"vllm"}), buckets=lambda: True), {})
+    (fault,) = caught.value.faults
+    assert str(fault).endswith(":4: batches.bucket.ca_file: names a file that holds no PEM certificates")
 
 
 def test_the_sweep_takes_only_its_own_leftovers(server: Server, s3: S3, tmp_path: Path) -> None:

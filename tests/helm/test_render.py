@@ -38,6 +38,7 @@ def secrets() -> dict[str, str]:
         "redis/password": "a-password",
         "bucket/access_key_id": "an-id",
         "bucket/secret_access_key": "a-secret",
+        "bucket-ca/ca.crt": Path(certifi.where()).read_text(),
         "redis-ca/ca.crt": Path(certifi.where()).read_text(),
         "models/qwen3-8b/key": "worker-key",
         "models/remote/api-key": "provider-key",

@@ -25,9 +25,12 @@ close connections, and 2 s to spare. */ -}}
   {{- with .Values.gateway.batches.bucket -}}{{- if .url -}}
     {{- $bucket := dict "url" .url "name" .name "region" .region -}}
     {{- if .prefix -}}{{- $_ := set $bucket "prefix" .prefix -}}{{- end -}}
-    {{- range $key := list "access_key_id" "secret_access_key" -}}
-      {{- $_ := set $bucket (printf "%s_file" $key) (printf "/run/dragoman/bucket/%s" $key) -}}
+    {{- if .existingSecret -}}
+      {{- range $key := list "access_key_id" "secret_access_key" -}}
+        {{- $_ := set $bucket (printf "%s_file" $key) (printf "/run/dragoman/bucket/%s" $key) -}}
+      {{- end -}}
     {{- end -}}
+    {{- if .caSecret.name -}}{{- $_ := set $bucket "ca_file" (printf "/run/dragoman/bucket-ca/%s" .caSecret.key) -}}{{- end -}}
     {{- $place = dict "bucket" $bucket -}}
   {{- end -}}{{- end -}}
   {{- $_ := set $config "batches" (merge $place (default dict $config.batches)) -}}
@@ -133,7 +136,10 @@ Secret arrives in a running Pod. */ -}}
 {{- if and (eq .Values.redis.mode "external") .Values.redis.external.caSecret.name -}}
   {{- $_ := set $found "redis-ca" .Values.redis.external.caSecret.name -}}
 {{- end -}}
-{{- with .Values.gateway.batches.bucket.existingSecret -}}{{- $_ := set $found "bucket" . -}}{{- end -}}
+{{- with .Values.gateway.batches.bucket -}}
+  {{- with .existingSecret -}}{{- $_ := set $found "bucket" . -}}{{- end -}}
+  {{- with .caSecret.name -}}{{- $_ := set $found "bucket-ca" . -}}{{- end -}}
+{{- end -}}
 {{- range $name, $model := include "dragoman.models" . | fromJson -}}
   {{- with $model.apiKeySecret.name -}}{{- $_ := set $found (printf "models/%s" $model.slug) . -}}{{- end -}}
   {{- with $model.caSecret.name -}}{{- $_ := set $found (printf "ca/%s" $model.slug) . -}}{{- end -}}

@@ -65,9 +65,8 @@
   {{- $bucket := .bucket -}}
   {{- if and $bucket.url (not .enabled) -}}{{- fail "gateway.batches.bucket.url: has no effect without gateway.batches.enabled" -}}{{- end -}}
   {{- if and $bucket.url .existingClaim -}}{{- fail "gateway.batches.existingClaim: has no effect with gateway.batches.bucket.url" -}}{{- end -}}
-  {{- range $option := list "name" "existingSecret" -}}
-    {{- $given := get $bucket $option -}}
-    {{- if and $bucket.url (not $given) -}}{{- fail (printf "gateway.batches.bucket.%s: is needed with gateway.batches.bucket.url" $option) -}}{{- end -}}
+  {{- if and $bucket.url (not $bucket.name) -}}{{- fail "gateway.batches.bucket.name: is needed with gateway.batches.bucket.url" -}}{{- end -}}
+  {{- range $option, $given := dict "name" $bucket.name "existingSecret" $bucket.existingSecret "caSecret.name" $bucket.caSecret.name -}}
     {{- if and $given (not $bucket.url) -}}{{- fail (printf "gateway.batches.bucket.%s: has no effect without gateway.batches.bucket.url" $option) -}}{{- end -}}
   {{- end -}}
   {{- if and .enabled (not .existingClaim) (not $bucket.url) -}}
