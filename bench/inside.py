@@ -13,16 +13,18 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import gc
 import re
 import signal
 import socket
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from hashlib import sha256
 from operator import truediv
 from pathlib import Path
@@ -35,11 +37,17 @@ import uvloop
 from uvicorn.server import ServerState
 
 from bench.backend import CHUNK, OPENING, WHOLE, Worker
+from bench.process import free_port
 from bench.replies import MODEL
 from bench.rows import ROWS, Row, chat
+from bench.subjects import redis_command
+from gateway.admin import KeyStore
+from gateway.admin.store import Event, StoreDown
 from gateway.app import KNOWN, Gateway
-from gateway.config import Config, Listen, load
+from gateway.auth import StoredKey
+from gateway.config import Config, Listen, Redis, load
 from gateway.observe.log import Log
+from gateway.redis import connect
 from gateway.server.protocol import HttpProtocol, protocol_class
 from gateway.transport.connection import WorkerConnection
 from gateway.transport.pooled import Origin
@@ -50,10 +58,9 @@ LEAST_SHARE = 0.008
 BLOCK = 256_000
 """Most bytes of one read: uvloop's buffer."""
 KEY = "sk-bench-0123456789abcdef0123456789abcdef"
+HASH = f"sha256:{sha256(KEY.encode()).hexdigest()}"
 CONFIG = """\
 auth: keys
-keys:
-  bench: {{hash: "sha256:{digest}"}}
 models:
   {model}: {{backend: vllm, workers: ["http://127.0.0.1:{port}"]}}
 """
@@ -65,7 +72,11 @@ limits:
 limiter: {store: memory}
 """
 # What a gateway may be without -> more of its configuration with it, and without it.
-PARTS = {"limits": (LIMITS, ""), "native": ("", "relay: {native: false}\n")}
+PARTS = {
+    "limits": (LIMITS, ""),
+    "native": ("", "relay: {native: false}\n"),
+    "keys_store": ("keys_store: redis\n", f'keys: {{bench: {{hash: "{HASH}"}}}}\n'),
+}
 
 
 class Pipe:
@@ -224,6 +235,33 @@ class Inside:
             pipe.abort()
 
 
+async def put_key(redis: Redis) -> None:
+    """Puts the client's key into the store, as an admin does."""
+    store, now, me = KeyStore("dragoman", 1, lambda: connect(redis)), time.time(), "bench"
+    key = StoredKey(name=me, hash=HASH, seal=HASH, created=now, created_by=me, changed=now, changed_by=me)
+    await store.change(key, 0, Event(now, me, "create", me))
+    await store.close()
+
+
+@contextlib.contextmanager
+def with_key(directory: Path) -> Iterator[str]:
+    """Runs a Redis whose store has the client's key; the section for it."""
+    settings = Redis(addresses=(f"127.0.0.1:{(port := free_port())}",))
+    process = subprocess.Popen(redis_command(directory, port), stdout=subprocess.DEVNULL)
+    try:
+        for _ in range(200):
+            with contextlib.suppress(StoreDown):
+                asyncio.run(put_key(settings))
+                break
+            time.sleep(0.05)
+        else:
+            raise SystemExit("no Redis answers")
+        yield f'redis: {{addresses: ["127.0.0.1:{port}"]}}\n'
+    finally:
+        process.terminate()
+        process.wait()
+
+
 async def measure(
     row: Row, batches: int, seen: Sampler | None, directory: Path, mores: Sequence[str]
 ) -> list[list[float]]:
@@ -237,6 +275,7 @@ async def measure(
     insides: list[Inside] = []
     for gateway in gateways:
         await gateway.start()
+    for gateway in gateways:
         insides.append(Inside(gateway, port, row))
         await insides[-1].warm_up()
     # As `dragoman serve` does.
@@ -264,7 +303,7 @@ async def measure(
 
 def configuration(place: Path, port: int, more: str) -> Config:
     """Keys, one worker, and more."""
-    place.write_text(CONFIG.format(digest=sha256(KEY.encode()).hexdigest(), model=MODEL, port=port) + more)
+    place.write_text(CONFIG.format(model=MODEL, port=port) + more)
     return load(place, KNOWN)
 
 
@@ -283,11 +322,14 @@ def main(arguments: Sequence[str]) -> int:
     if options.size:
         row = msgspec.structs.replace(row, body=chat(row.kind == "stream", options.size))
     seen = Sampler() if options.ledger else None
-    with tempfile.TemporaryDirectory() as directory:
+    with tempfile.TemporaryDirectory() as directory, contextlib.ExitStack() as stack:
+        stored = options.beside == "keys_store"
+        redis = stack.enter_context(with_key(Path(directory))) if stored else ""
         without = {"limits"} if options.no_limits else set()
         without |= {"native"} if options.python else set()
+        without |= set() if stored else {"keys_store"}
         sides = [without, *([without | {options.beside}] if options.beside else [])]
-        mores = ["".join(more[name in side] for name, more in PARTS.items()) for side in sides]
+        mores = [redis + "".join(more[name in side] for name, more in PARTS.items()) for side in sides]
         taken, *others = uvloop.run(measure(row, options.batches, seen, Path(directory), mores))
     middle = statistics.median(taken)
     for name, share in seen.shares if seen is not None else ():

@@ -28,11 +28,12 @@ _ENDED = ("completed", "failed", "expired", "cancelled")
 
 
 class Job:
-    """One batch, and its client, which calls the gateways that live."""
+    """One batch of so many lines, and its client, which calls the gateways that live."""
 
-    def __init__(self, at: House, client: httpx.AsyncClient, folder: Path, name: str) -> None:
+    def __init__(self, at: House, client: httpx.AsyncClient, folder: Path, name: str, lines: int = LINES) -> None:
         self.at = at
         self.name = name
+        self.lines = lines
         self.id = ""
         self._client = client
         self._folder = folder
@@ -42,7 +43,7 @@ class Job:
 
     def file(self) -> bytes:
         made = []
-        for number in range(LINES):
+        for number in range(self.lines):
             body = {**chat(20, text=self.text(number)), "ignore_eos": True}
             made.append(json.dumps({"custom_id": str(number), "method": "POST", "url": CHAT, "body": body}))
         return "\n".join(made).encode()
@@ -70,9 +71,9 @@ class Job:
         found: dict[str, Any] = (await self.call("GET", f"/batches/{self.id}")).json()
         return found
 
-    async def ended(self) -> dict[str, Any]:
-        """The batch once it has ended, or after `MOST_S`."""
-        last = time.monotonic() + MOST_S
+    async def ended(self, most_s: float = MOST_S) -> dict[str, Any]:
+        """The batch once it has ended, or after `most_s`."""
+        last = time.monotonic() + most_s
         while True:
             found = await self.show()
             if found["status"] in _ENDED or time.monotonic() > last:
@@ -100,7 +101,7 @@ class Job:
     def noted(self) -> int:
         """Results of it so far; all once it has ended."""
         if not any(self._folder.rglob(f"{self.id}.input")):
-            return LINES
+            return self.lines
         found = 0
         for one in self._folder.rglob(f"{self.id}.*"):
             for part in one.iterdir() if one.is_dir() else [one]:
@@ -215,19 +216,19 @@ async def batched(findings: Findings, folder: Path, files: Path, options: dict[s
             findings.none("files that are left of batches", leftovers(files), runs)
 
 
-async def judge(findings: Findings, job: Job, cancelled: bool) -> int:
+async def judge(findings: Findings, job: Job, cancelled: bool, most_s: float = MOST_S) -> int:
     """Returns how many lines were counted as repeated."""
-    ended = await job.ended()
+    ended = await job.ended(most_s)
     wanted = "cancelled" if cancelled else "completed"
     findings.check(f"{job.name}: {wanted}", ended["status"], 1, ended["status"] == wanted)
     found = await job.results(ended)
     names = Counter(one["custom_id"] for one in found)
     twice = [name for name, count in names.items() if count > 1]
-    findings.check(f"{job.name}: results", len(names), LINES, len(names) == LINES and not twice)
+    findings.check(f"{job.name}: results", len(names), job.lines, len(names) == job.lines and not twice)
     good = sum(one["response"] is not None and one["response"]["status_code"] == 200 for one in found)
     counts = ended["request_counts"]
-    whole = good == counts["completed"] and (cancelled or good == LINES)
-    findings.check(f"{job.name}: answered, as its counts say", good, LINES, whole)
+    whole = good == counts["completed"] and (cancelled or good == job.lines)
+    findings.check(f"{job.name}: answered, as its counts say", good, job.lines, whole)
     seen = [line for one in job.at.gateways for line in one.lines() if line.get("batch") == job.id]
     return sum(line["repeated"] for line in seen if line["event"] == "batch resumed")
 
