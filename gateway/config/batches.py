@@ -26,12 +26,12 @@ class Bucket(Section):
     region: str = Field(default="us-east-1", pattern=r"^[A-Za-z0-9-]{1,64}$")
     """The region that requests are signed for."""
     access_key_id_file: str | None = Field(default=None, min_length=1)
-    """File with the id of the key, read at the start and at each reload; relative to this file's folder. Absent with
-    the three below: the role that the environment has; see docs/batches.md."""
+    """File with the id of the key, relative to this file's folder. Without any key: the role that the environment has;
+    see docs/batches.md."""
     access_key_id_env: Variable | None = None
     """Environment variable with that id."""
     secret_access_key_file: str | None = Field(default=None, min_length=1)
-    """File with its secret, read likewise."""
+    """File with its secret; both are read at the start and at each reload."""
     secret_access_key_env: Variable | None = None
     """Environment variable with its secret."""
     ca_file: str | None = Field(default=None, min_length=1)
