@@ -65,7 +65,7 @@ class MessageBatches:
         }
 
     async def create(self, call: ApiCall) -> None:
-        with self._uploads.one(call.principal.tenant):
+        with self._uploads.one(call, self._storage.held):
             await self._create(call)
 
     async def _create(self, call: ApiCall) -> None:

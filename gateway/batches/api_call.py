@@ -101,10 +101,14 @@ class ApiCall(RequestHandler):
             raise GatewayError(Kind.BAD_REQUEST, f"'{name}' must be a number from 1 to {most}", param=name)
         return int(text)
 
+    @property
+    def announced(self) -> int:
+        """The bytes that the body has by its head, 0 if that does not say so."""
+        return int(self.request.header(b"content-length") or 0)
+
     async def body(self, most: int) -> AsyncIterator[bytes]:
         """The body as it comes. Raises GatewayError: TOO_LARGE beyond `most` bytes, CLIENT_GONE."""
-        length = self.request.header(b"content-length")
-        if length is not None and int(length) > most:
+        if self.announced > most:
             raise body_too_large(most)
         size, more = 0, True
         while more:

@@ -55,6 +55,8 @@ def _asked() -> Iterator[None]:
 class Bucket:
     """Implements storage.Storage."""
 
+    held = 2 * _WRITE
+
     def __init__(self, options: Options) -> None:
         pair: Any = {name: options.held(name) for name in options.SECRETS} | {"token": None, "expires_at": None}
         more = {"root_certificate": Path(options.ca_file).read_bytes()} if options.ca_file is not None else {}

@@ -29,6 +29,8 @@ _OURS = re.compile(r"(file-|batch_|msgbatch_)[0-9a-f]{28}(\.input|\.[0-9]+\.line
 class Directory:
     """Implements storage.Storage."""
 
+    held = 0
+
     def __init__(self, path: str) -> None:
         self._path = Path(path)
 

@@ -15,6 +15,7 @@ from gateway.batches.api_call import Answer, ApiCall
 from gateway.batches.state import BatchStore, Full, StoredFile, new_id
 from gateway.batches.storage import Sink, Storage, aside
 from gateway.config import Batches
+from gateway.core.byte_budget import ByteBudget
 from gateway.core.errors import Busy, GatewayError, Kind
 from gateway.core.http import Route
 from gateway.core.upload import File
@@ -39,15 +40,25 @@ _MOST_LIST = 10_000
 class Uploads(Counter[str]):
     """Tenant -> its bodies that are not whole yet, files and batches."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._room = ByteBudget()
+
     @contextlib.contextmanager
-    def one(self, owner: str) -> Iterator[None]:
-        """Raises Busy if there are too many."""
+    def one(self, call: ApiCall, held: int) -> Iterator[None]:
+        """The body of `call`, of which `held` bytes are in memory at most; all bodies together have as many as those of
+        other requests. Raises Busy if its owner has too many, GatewayError(OVERLOADED) if memory has no room."""
+        owner, room = call.principal.tenant, self._room
         if self[owner] >= _AT_ONCE:
             raise Busy(f"no more than {_AT_ONCE} uploads may be under way at once", "too_many_uploads", 1.0)
+        room.limit = call.runtime.body_budget.limit
+        held = min(held, room.limit, call.announced or held)
+        room.reserve(held)
         self[owner] += 1
         try:
             yield
         finally:
+            room.release(held)
             self[owner] -= 1
             if not self[owner]:
                 del self[owner]
@@ -72,7 +83,7 @@ class Files:
 
     async def upload(self, call: ApiCall) -> None:
         owner = call.principal.tenant
-        with self._uploads.one(owner):
+        with self._uploads.one(call, self._storage.held):
             await self._check_room(owner)
             await self._upload(call, owner)
 

@@ -53,6 +53,7 @@ class Shared(NamedTuple):
     """The parts that the batches of one gateway share.
 
     places  lines of all batches that may be under way
+    ends    batches whose results may be put together at once: parts of them are in memory
     told    called with the API, what became of lines, and how many
     log     called with a level, an event and facts
     """
@@ -61,6 +62,7 @@ class Shared(NamedTuple):
     store: BatchStore
     storage: Storage
     places: asyncio.Semaphore
+    ends: asyncio.Semaphore
     deployed: Callable[[], Deployed]
     told: Callable[[str, str, int], None]
     log: Callable[..., None]
@@ -352,7 +354,8 @@ class BatchRun:
             if time.time() >= spec.ends:
                 self._why = self._why or "expired"
             why = self._why or "cancelled"
-            files = await aside(assemble, shared.storage, spec, state.total, why, (state.output, state.error))
+            async with shared.ends:
+                files = await aside(assemble, shared.storage, spec, state.total, why, (state.output, state.error))
             await self._describe(files, keep_until)
             done = self._done
             state.succeeded, state.failed = done.succeeded, done.failed

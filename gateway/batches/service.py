@@ -35,6 +35,7 @@ _AT_ONCE = 500
 _LOOK_S = 1.0
 _MOST_RUNS = 16
 """Batches that one process runs at once."""
+_MOST_ENDS = 2
 _REST_S = 10.0
 """A batch that this process could not go on with is left alone for so long."""
 
@@ -62,7 +63,8 @@ class Batching:
         self._log = log
         self._deployed = deployed
         places = asyncio.Semaphore(options.max_in_flight)
-        self._shared = Shared(options, store, storage, places, deployed, count, log)
+        ends = asyncio.Semaphore(_MOST_ENDS)
+        self._shared = Shared(options, store, storage, places, ends, deployed, count, log)
         self._came = asyncio.Event()
         came = self._came.set
         self.uploads = uploads = files.Uploads()

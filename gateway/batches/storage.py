@@ -35,7 +35,12 @@ class Sink(Protocol):
 
 
 class Storage(Protocol):
-    """Every method blocks: call it by `aside`. Raises OSError everywhere; FileNotFoundError for what is not there."""
+    """Every method blocks: call it by `aside`. Raises OSError everywhere; FileNotFoundError for what is not there.
+
+    held  most bytes in memory of a file that is being written
+    """
+
+    held: int
 
     def check(self) -> None:
         """Raises OSError if nothing can be written there."""

@@ -4,7 +4,9 @@ bucket and a folder alike: the other files here test both."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -45,6 +47,17 @@ def bucket(s3: S3, folder: Path, **more: Any) -> Bucket:
     return Bucket(options.holding({"access_key_id": KEY_ID, "secret_access_key": KEY}))
 
 
+LISTEN = {"max_body_bytes": 1 << 20, "max_bodies_bytes": 24 << 20}
+
+
+def sent(stack: Stack, size: int) -> httpx.Response:
+    """The answer to an upload of a file of so many bytes."""
+    headers, file = {"authorization": f"Bearer {ALICE}"}, ("a.jsonl", b"x" * size)
+    return httpx.post(
+        stack.url + "/v1/files", headers=headers, data={"purpose": "batch"}, files={"file": file}, timeout=60
+    )
+
+
 def asked(stack: Stack) -> int:
     headers = {"authorization": f"Bearer {ALICE}"}
     return httpx.post(stack.url + CHAT, headers=headers, json=chat("hello"), timeout=60).status_code
@@ -57,6 +70,26 @@ def test_a_file_of_many_parts_is_as_it_was(server: Server, s3: S3, tmp_path: Pat
         made = upload(stack, data=data)
         assert openai_client(stack).files.content(made.id).read() == data
         assert [one.name for one in tmp_path.rglob("*") if one.is_file()] == [made.id]
+
+
+def test_uploads_have_a_bound_in_memory(server: Server, s3: S3, tmp_path: Path) -> None:
+    """Of all tenants together: as many bytes as other bodies have. A file in a folder is not in memory."""
+    head = f"POST /v1/files HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {ALICE}\r\ncontent-length: %d\r\n"
+    head += "content-type: multipart/form-data; boundary=b\r\n\r\n"
+    for stored, statuses in ((s3, {503}), (None, {200})):
+        server.command("FLUSHALL")
+        with Stack(({},), {**sections(server, tmp_path / f"{stored}", stored), "listen": LISTEN}) as stack:
+            address = ("127.0.0.1", int(stack.url.rsplit(":", 1)[1]))
+            with contextlib.ExitStack() as opened:
+                for _ in range(2):  # 10 MiB each, of 24 MiB
+                    body = opened.enter_context(socket.create_connection(address))
+                    body.sendall((head % (10 << 20)).encode() + b"--b\r\n")
+                until(lambda: batching(stack).uploads["team blue"] == 2, 5)
+                answers = {small.status_code for small in (sent(stack, 10 << 20), sent(stack, 10 << 20))}
+                assert answers == statuses
+                assert sent(stack, 1000).status_code == 200
+            until(lambda: not batching(stack).uploads["team blue"], 5)
+            assert sent(stack, 10 << 20).status_code == 200
 
 
 def test_a_bucket_that_is_away_is_an_honest_refusal(server: Server, mine: S3, tmp_path: Path) -> None:
