@@ -293,6 +293,18 @@ CANNOT: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.parametrize(
+    ("members", "reason"),
+    [({"logprobs": 0}, "logprobs"), ({"logprobs": 2}, "logprobs"), ({"bad_words": ["a b"]}, "penalties")],
+)
+def test_what_cannot_go_on_in_a_text_completion(three: Stack, members: dict[str, Any], reason: str) -> None:
+    """Places of tokens in the text, which another worker would count from its own begin; a phrase across the seam."""
+    body = {"model": "m", "prompt": scripted(text=TEXT), "stream": True, "max_tokens": 500, **members}
+    stream, record = broken_once(three, "reset@2", "/v1/completions", body)
+    assert b'"upstream_truncated"' in stream
+    assert (record["outcome"], record["attempts"], record["not_continued"]) == ("failed", 1, reason)
+
+
 @pytest.mark.parametrize("reason", CANNOT)
 def test_what_cannot_go_on_ends_as_it_did(three: Stack, reason: str) -> None:
     stream, record = broken_once(three, "reset@2", PATH, {**CANNOT[reason], "stream": True, "max_tokens": 500})

@@ -33,6 +33,7 @@ _OBSTACLES: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "frequency_penalty": ((0,), "penalties"),
     "presence_penalty": ((0,), "penalties"),
     "no_repeat_ngram": ((0,), "penalties"),
+    "bad_words": (([],), "penalties"),
     "vllm_xargs": (({},), "penalties"),
     "structured_outputs": (({},), "structured_output"),
     "guided_json": ((), "structured_output"),

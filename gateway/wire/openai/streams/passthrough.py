@@ -96,6 +96,8 @@ class Passthrough(Struct, frozen=True):
 
     def lane(self, op: Generate, seen: SeenText = NOT_KEPT) -> PassthroughLane:
         options = bytes(op.raw.get("stream_options", NULL)) if op.raw is not None else b""
+        if op.logprobs is not None:
+            seen.stop("logprobs")  # another worker would count their places in the text from its own begin
         asked = Asked(
             Raw(encode(op.model or "")),
             isinstance(op, Chat),
