@@ -16,7 +16,7 @@ LINES = {
     "gateway/app": 1628,
     "gateway/auth": 1320,
     "gateway/backends": 1900,
-    "gateway/batches": 2970,
+    "gateway/batches": 2980,
     "gateway/cli": 1930,
     "gateway/config": 3870,
     "gateway/console": 1400,
