@@ -101,7 +101,7 @@ class Promise(OneTimeEvent, Generic[Value]):
             raise
         if self._error is not None:
             raise self._error
-        return cast(Value, self.value)
+        return cast("Value", self.value)
 
 
 class _BecomeTask:

@@ -35,7 +35,7 @@ from gateway.fleet.fleets import Fleets
 from gateway.fleet.pool import Pool as FleetPool
 from gateway.fleet.worker import Worker
 from gateway.pipeline import ActiveRequests, Budgets, Endpoint, Runtime, ServedModel
-from gateway.pipeline.call import Stage
+from gateway.pipeline.call import Routing, Stage
 from gateway.pipeline.end_users import EndUsers
 from gateway.pipeline.guards import Guards, Service
 from gateway.pipeline.mirror import Mirror
@@ -119,7 +119,6 @@ class Deployment:
                 choice=() if guards is None else (guards.choose,),
                 admission=(*self._end_users(), *(() if guards is None else (guards.check,))),
                 limits=None if limits is None else limits.admit,
-                routing=() if services.quarantine is None else (services.quarantine.check,),
             ),
             response_store=services.response_store,
         )
@@ -159,11 +158,11 @@ class Deployment:
         prefill = None
         if options.prefill is not None:
             assert backend.handover is not None  # the configuration was checked
-            prefill = PrefillWorkers(cast(Pool, fleet.prefill), backend.handover, options.prefill.min_tokens)
+            prefill = PrefillWorkers(cast("Pool", fleet.prefill), backend.handover, options.prefill.min_tokens)
         deadlines = self.config.deadlines_for(name)
         return ServedModel(
             name=name,
-            pool=cast(Pool, fleet.pool),
+            pool=cast("Pool", fleet.pool),
             backend=backend,
             can=fleet.can,
             transport=transport,
@@ -179,11 +178,16 @@ class Deployment:
             first_byte_per_token=deadlines.first_byte_per_1000_s / 1000,
             prefill=prefill,
             watchers=watchers,
-            stages=() if options.kv_events is None else (ask_tokens,),
+            stages=(*self._holds, *(() if options.kv_events is None else (ask_tokens,))),
             hear=hear,
             continues=options.continue_streams,
             tariff=self._tariff(options),
         )
+
+    @property
+    def _holds(self) -> tuple[Routing, ...]:
+        quarantine = self.services.quarantine
+        return () if quarantine is None else (quarantine.check,)
 
     def _tariff(self, options: ModelOptions) -> Tariff | None:
         zone = zone_of(self.config.spend.time_zone)
@@ -349,13 +353,13 @@ class Deployment:
         prefill = served.prefill
         self._models[adapter] = replace(
             served,
-            pool=cast(Pool, pools[0]),
-            prefill=None if prefill is None else replace(prefill, pool=cast(Pool, pools[1])),
+            pool=cast("Pool", pools[0]),
+            prefill=None if prefill is None else replace(prefill, pool=cast("Pool", pools[1])),
             aliases=(),
             adapter=adapter,
             other_models=None,
             watchers=Watchers(*(one for one in served.watchers.all if not isinstance(one, Mirror))),
-            stages=(),
+            stages=self._holds,
         )
         self._host.log.event("info", "adapter offered", model=model, adapter=adapter)
 

@@ -69,7 +69,7 @@ class Bucket:
             # By a provider, as a token of the environment would be taken along with a plain pair. Without one it is the
             # role of the environment, whose keys the library renews.
             credential_provider=(lambda: pair) if pair["access_key_id"] is not None else None,
-            client_options=cast(Any, {**_WAITS, **more, "allow_http": options.url.startswith("http://")}),
+            client_options=cast("Any", {**_WAITS, **more, "allow_http": options.url.startswith("http://")}),
             retry_config=_RETRIES,
         )
 
@@ -100,7 +100,7 @@ class Bucket:
     def open(self, id_: str) -> BinaryIO:
         with _asked():
             blocks = iter(obstore.get(self._store, id_).stream(min_chunk_size=_READ))
-        return cast(BinaryIO, io.BufferedReader(_Download(blocks), _READ))
+        return cast("BinaryIO", io.BufferedReader(_Download(blocks), _READ))
 
     def lost(self, id_: str) -> bool:
         with _asked():

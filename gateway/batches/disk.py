@@ -49,7 +49,7 @@ class Directory:
         return open(f"{place}{_PART}", "wb")
 
     def keep(self, id_: str, file: Sink) -> int:
-        place, opened = self.place(id_), cast(BinaryIO, file)
+        place, opened = self.place(id_), cast("BinaryIO", file)
         opened.flush()
         os.fsync(opened.fileno())
         size = opened.tell()

@@ -126,14 +126,14 @@ class LineCall(RequestHandler):
         return served
 
     async def _ask(self, served: ServedModel) -> None:
-        pool, call = cast(Any, served.pool), self.call
+        pool, call = cast("Any", served.pool), self.call
         idle = Idle.of(pool, self.runtime.clock)
         idle.headroom = self._headroom
         await idle.wait(self)
         self._placed()
         call.began = self.runtime.clock()  # until now nobody waited for it
         try:
-            mine = cast(Pool, IdlePool(pool, idle, self))
+            mine = cast("Pool", IdlePool(pool, idle, self))
             await super()._ask(replace(served, pool=mine, prefill=None, hedge_s=None))
         finally:
             idle.left(self)

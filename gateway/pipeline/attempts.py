@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from asyncio import CancelledError, TimerHandle, get_running_loop
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from functools import partial
 from typing import cast
 
@@ -58,14 +58,14 @@ class Attempts:
         """Returns when the client has its reply. Raises the GatewayError of the last attempt; if the client has seen a
         part of a stream, that of the first failure after which no worker went on with it."""
         call = self._call
-        runtime, record, watchers = call.runtime, call.record, call.watchers
+        record, watchers = call.record, call.watchers
         if record.stream:
             call.reply.keep_alive(self._new_lane)
         while True:
-            if watchers.before_worker:
-                await self._may_be_sent()
+            for before in watchers.before_worker:
+                if (known := before(call)) is not None:
+                    await self._may_be_sent(known)
             call.stage = "queued"
-            asked_at = runtime.clock()
             for waiting in watchers.waiting:
                 waiting(call)
             try:
@@ -74,8 +74,6 @@ class Attempts:
                 visit = self._at_once(tried) or await self._wait(tried)
             except (GatewayError, CancelledError) as error:
                 raise self._without_worker(error) from None
-            finally:
-                call.waited(asked_at)
             call.stage = "visiting"
             if self._failure is not None:
                 self._note_next(self._failure)
@@ -84,8 +82,6 @@ class Attempts:
                     if call.outgoing.deadlines.moves is not None:
                         self._watch(visit, call.outgoing.deadlines.moves)
                     await (self._attempt(visit) if call.continuation is None else self._go_on(visit))
-                    for answered in watchers.answered:
-                        await answered(call)
                 return
             except GatewayError as error:
                 if not await self._may_try_again(error, visit):
@@ -94,14 +90,12 @@ class Attempts:
                 if self._timer is not None:
                     self._timer.cancel()
 
-    async def _may_be_sent(self) -> None:
-        """Raises GatewayError if no other worker may be sent the request."""
-        call = self._call
+    async def _may_be_sent(self, known: Awaitable[None]) -> None:
+        """Raises GatewayError if no other worker may be sent the request, as `known` does."""
         try:
-            for before in call.watchers.before_worker:
-                await before(call)
+            await known
         except GatewayError:
-            if call.continuation is not None:
+            if self._call.continuation is not None:
                 self._not_continued("quarantined")
             raise
 
@@ -114,8 +108,18 @@ class Attempts:
         return None if worker is None else self._visit(worker)
 
     async def _wait(self, tried: Sequence[WorkerHandle]) -> Visit:
-        """A visit, after a wait in the queue. A request that has lost its worker, and that no other could serve, waits
-        for one to return; it may be one that it has tried, but none whose probes are silent. Raises GatewayError as
+        """A visit, after a wait in the queue. Raises GatewayError as `_acquire` does."""
+        call = self._call
+        since = call.runtime.clock()
+        try:
+            worker = await self._acquire(tried)
+        finally:
+            call.waited(since)
+        return self._visit(worker)
+
+    async def _acquire(self, tried: Sequence[WorkerHandle]) -> WorkerHandle:
+        """A worker, once one is free. A request that has lost its worker, and that no other could serve, waits for one
+        to return; it may be one that it has tried, but none whose probes are silent. Raises GatewayError as
         `Pool.acquire` does."""
         call = self._call
         clock, pool, routing = call.runtime.clock, call.served.pool, call.routing
@@ -124,7 +128,7 @@ class Attempts:
         while True:
             routing.patience = max(0.0, min(pause, give_up_at - clock())) if give_up_at else 0.0
             try:
-                return self._visit(await pool.acquire(tried, call.principal.priority, routing))
+                return await pool.acquire(tried, call.principal.priority, routing)
             except GatewayError as error:
                 # A worker that has failed the request and lives on is not asked again.
                 alive = pool.may_serve(())
@@ -335,7 +339,7 @@ class Attempts:
             )
         else:
             held = await offload(self._written, response, share=call.share) if large else self._written(response)
-            call.guard.keep(held[0], cast(Reply, held[1]))
+            call.guard.keep(held[0], cast("Reply", held[1]))
 
     def _translated(self, response: Response) -> Response:
         """The client's reply, from the worker's."""
@@ -343,7 +347,7 @@ class Attempts:
         dialect, backend, op = call.reply.dialect, call.served.backend, call.asked
         passthrough = dialect.passthrough.get(backend.reply_wire(op))
         if passthrough is not None:
-            translated, call.record.usage = passthrough.whole(response, cast(Generate | Embed, op))
+            translated, call.record.usage = passthrough.whole(response, cast("Generate | Embed", op))
             if call.record.trace is not None:
                 call.finishes = passthrough.finishes(translated)
             return translated
@@ -352,7 +356,7 @@ class Attempts:
     def _written(self, response: Response) -> tuple[Response, Reply | Embeddings | Scores]:
         """The client's reply, and what it says. Guards are shown the latter, so with one it has nothing else."""
         call = self._call
-        op = cast(Generate | Embed | Score, call.asked)  # QuestionAttempts has the others
+        op = cast("Generate | Embed | Score", call.asked)  # QuestionAttempts has the others
         reply = read_whole(call.served.backend, response, op)
         call.record.usage = reply.usage
         if type(reply) is Reply:
@@ -383,7 +387,7 @@ class Attempts:
 
     def _new_lane(self, seen: SeenText = NOT_KEPT) -> Lane:
         call = self._call
-        op = cast(Generate, call.asked)  # no other operation is streamed
+        op = cast("Generate", call.asked)  # no other operation is streamed
         dialect, backend, most = call.reply.dialect, call.served.backend, call.runtime.relay.max_reply_bytes
         if call.guard is None:
             return lane_for(dialect, backend, op, most, seen)

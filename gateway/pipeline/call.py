@@ -259,7 +259,10 @@ class Call:
 
 
 Stage = Callable[[Call], Awaitable[None]]
-"""A step between reading a request and picking its worker. It may refuse the request (GatewayError), change `op` before
-it is written for a worker, or add to what the pick goes by. `gateway.app` lists those of a configuration."""
+"""A step between reading a request and picking its worker. It may refuse the request (GatewayError), or change `op`
+before it is written for a worker. `gateway.app` lists those of a configuration."""
+Routing = Callable[[Call], Awaitable[None] | None]
+"""A step once the request is written for a worker, before one is picked. It may refuse the request (GatewayError), or
+add to what the pick goes by. If it has to wait, it returns what is awaited."""
 Choice = Callable[[Call, "ServedModel"], Awaitable[str | None]]
 """A stage that may choose the model which answers in place of the one that is meant. None: that one itself."""

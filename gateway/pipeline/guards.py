@@ -202,7 +202,7 @@ class Guards(Watcher):
         if isinstance(answer, _Replace):
             for one in (op, call.untouched):
                 if one is not None:
-                    put_texts(cast(Guarded, one), answer.texts)
+                    put_texts(cast("Guarded", one), answer.texts)
         other = None if answer is None or answer.model is None else call.runtime.models[answer.model].name
         return None if other == model else other
 

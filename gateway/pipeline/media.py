@@ -20,7 +20,7 @@ class MediaAttempts(Attempts):
 
     @property
     def _asked(self) -> Media:
-        return cast(Media, self._call.asked)
+        return cast("Media", self._call.asked)
 
     @property
     def _passthrough(self) -> Passthrough:

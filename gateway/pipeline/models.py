@@ -20,7 +20,7 @@ from gateway.pipeline.other_models import UNAVAILABLE, OtherModels
 from gateway.pipeline.watch import NOBODY, Watchers
 
 if TYPE_CHECKING:
-    from gateway.pipeline.call import Stage
+    from gateway.pipeline.call import Routing
 
 
 class PrefillWorkers(Struct):
@@ -65,7 +65,7 @@ class ServedModel(Struct):
     paths: frozenset[str] | None = None
     other_models: OtherModels | None = None
     watchers: Watchers = NOBODY
-    stages: tuple[Stage, ...] = ()
+    stages: tuple[Routing, ...] = ()
     hedge_s: float | None = None
     first_byte_per_token: float = 0.0
     prefill: PrefillWorkers | None = None

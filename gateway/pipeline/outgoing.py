@@ -55,7 +55,7 @@ class Outgoing:
         and if its workers cannot count a prompt whose length must be known."""
         served = self.served
         if type(op) in QUESTIONS:
-            self.question = ask(cast(Question, op), served.backend, served.can)
+            self.question = ask(cast("Question", op), served.backend, served.can)
             self.request = self.question.request
             self._address(self.request)
         else:

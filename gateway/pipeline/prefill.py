@@ -25,7 +25,8 @@ class PrefillAttempts(Attempts):
     async def run(self) -> None:
         call = self._call
         for before in call.watchers.before_worker:
-            await before(call)
+            if (known := before(call)) is not None:
+                await known
         call.stage = "visiting"
         prefill = call.served.prefill
         assert prefill is not None  # `strategies.attempts_for` chose this class by it

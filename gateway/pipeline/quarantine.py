@@ -14,10 +14,10 @@ same prompt, some are under way whatever a worker dies of.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from hashlib import blake2b
 from math import ceil
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from gateway.core.errors import Blame, GatewayError, Kind
 from gateway.core.http import Request
@@ -75,10 +75,13 @@ class Quarantine(Watcher):
         probe = self._probes.get(worker)
         if probe is None:  # one for all requests that the worker had
             probe = self._probes[worker] = loop.create_task(self._probe(model, worker))
-        note = loop.create_task(self._note(model, probe, request))
-        self._notes.add(note)
-        note.add_done_callback(self._notes.discard)
-        return note
+        return self._begin(self._note(model, probe, request))
+
+    def _begin(self, step: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(step)
+        self._notes.add(task)
+        task.add_done_callback(self._notes.discard)
+        return task
 
     async def _probe(self, model: str, worker: WorkerHandle) -> object | None:
         try:
@@ -108,15 +111,20 @@ class Quarantine(Watcher):
         """A request is known by a hash of its body."""
         return bool(self.noted or self.held)
 
-    async def before_worker(self, call: Call) -> None:
+    def before_worker(self, call: Call) -> Awaitable[None] | None:
         deaths = call.notes.get(self, ())
-        if len(deaths) >= _DEATHS:
-            since = call.runtime.clock()
-            await asyncio.wait(deaths)
-            call.waited(since)
-            await self.refuse_held(_known_by(call))
+        return self._judge(call, deaths) if len(deaths) >= _DEATHS else None
+
+    async def _judge(self, call: Call, deaths: Sequence[asyncio.Task[None]]) -> None:
+        """Raises GatewayError, as `refuse_held` does, once it is known of all `deaths` whether they were some."""
+        since = call.runtime.clock()
+        await asyncio.wait(deaths)
+        call.waited(since)
+        await self.refuse_held(_known_by(call))
 
     def left(self, call: Call, visit: Visit, error: GatewayError | None) -> None:
+        if visit.outcome == "succeeded" and (self.noted or self.held) and not visit.prefill and not call.question:
+            self._clear_soon(_known_by(call))
         if error is None or visit.outcome != "failed" or call.question or not looks_deadly(error):
             return
         # Most streams that a worker's death breaks have nothing to do with it. One that breaks again at once may have.
@@ -126,18 +134,20 @@ class Quarantine(Watcher):
             death = self.suspect(call.record.model, visit.worker, known_by)
             call.notes.setdefault(self, []).append(death)
 
-    async def answered(self, call: Call) -> None:
-        if (self.noted or self.held) and _known_by(call).body and not call.question:
-            await self.clear(_known_by(call))
-
     # -----------------------------------------------------------------------------------------------------------------
 
-    async def check(self, call: Call) -> None:
+    def check(self, call: Call) -> Awaitable[None] | None:
         """A stage: refuses what is held. Raises GatewayError as `refuse_held` does."""
-        if self.held and not call.question:
-            await self.refuse_held(call.reply.request)
-            if not call.outgoing.unmeasured:
-                await self.refuse_held(_as_sent(call))
+        return self._check_held(call) if self.held and not call.question else None
+
+    async def _check_held(self, call: Call) -> None:
+        await self.refuse_held(call.reply.request)
+        if not call.outgoing.unmeasured:
+            await self.refuse_held(_as_sent(call))
+
+    def _clear_soon(self, request: Request) -> None:
+        if request.body:
+            self._begin(self.clear(request))
 
     async def clear(self, request: Request) -> None:
         """A worker has answered `request`."""

@@ -28,6 +28,7 @@ from gateway.pipeline.request_ids import given_context, given_id, new_id
 from gateway.pipeline.response_store import StoredTexts
 from gateway.pipeline.runtime import Runtime
 from gateway.pipeline.strategies import attempts_for
+from gateway.pipeline.timing import milliseconds
 from gateway.pipeline.uploads import receive
 from gateway.translation.ability import refuse_beyond
 from gateway.wire.bulk import is_heavy
@@ -229,12 +230,11 @@ class RequestHandler:
                 await admitted
         if outgoing.request.dropped or cut:
             reply.name_left_out((*outgoing.request.dropped, *cut))
-        for stage in stages.routing:
-            await stage(call)
         routing.tenant, routing.until = call.principal.tenant, self._until
         routing.size = len(self.request.body) + self._stored_bytes
-        for stage in served.stages:
-            await stage(call)
+        for step in served.stages:
+            if (wait := step(call)) is not None:
+                await wait
         if waits is not None or served.first_byte_per_token:
             prompt = 0
             if served.first_byte_per_token:
@@ -422,9 +422,10 @@ class RequestHandler:
 
     def _set_deadline(self, own: float | None, total_s: float | None, patience: float | None) -> None:
         """By the request's own field, by configuration, and by how long its client announced to wait."""
-        seconds = sooner(sooner(own, total_s), None if patience is None else patience + MARGIN_S)
-        if seconds is None:
+        if own is None and total_s is None and patience is None:
             return
+        seconds = sooner(sooner(own, total_s), None if patience is None else patience + MARGIN_S)
+        assert seconds is not None
         late = GatewayError(
             Kind.TIMEOUT,
             f"the request took longer than {seconds:g} s",
@@ -504,8 +505,9 @@ class RequestHandler:
         if record.outcome == "cancelled":
             record.phase = call.phase
         self.reply.close()
-        record.ms = round((runtime.clock() - call.began) * 1000, 3)
-        record.overhead_ms = round(max(0.0, record.ms - record.queue_ms - record.upstream_ms), 3)
+        took = runtime.clock() - call.began
+        record.ms = milliseconds(took)
+        record.overhead_ms = milliseconds(max(0.0, took - (record.queue_ms + record.upstream_ms) / 1000))
         for closed in call.watchers.closed:
             closed(call)
         runtime.observer.finished(record)

@@ -80,14 +80,12 @@ class Stages(Struct, frozen=True):
     admission  once its model is known
     limits     after these. An awaitable that it returns is awaited before a worker is picked: meanwhile the request is
                written for it
-    routing    once it is written for a worker, before one is picked
     """
 
     large: tuple[Stage, ...] = ()
     choice: tuple[Choice, ...] = ()
     admission: tuple[Stage, ...] = ()
     limits: Callable[[Call], Awaitable[None] | None] | None = None
-    routing: tuple[Stage, ...] = ()
 
 
 class Budgets(Struct, frozen=True):

@@ -54,7 +54,7 @@ class Unavailable(Attempts):
             reply = Reply(start, [ReplyChoice(0, [], server_calls=((0, failed),))], _NOTHING)
             await call.reply.respond(dialect.write(reply, op))
             return
-        writer = cast(ServerToolWriter, dialect.writer(op))
+        writer = cast("ServerToolWriter", dialect.writer(op))
         pieces = [writer.write(start), writer.called(failed), writer.returned(failed)]
         pieces += [writer.write(Finish(0, "stop", "stop")), writer.write(UsageReport(_NOTHING)), writer.write(End())]
         await call.reply.respond(Response(200, writer.headers, b"".join(pieces)))
@@ -82,7 +82,7 @@ class RoundAttempts(Attempts):
         # There is one: without it the dialect would have left the tools out.
         tools = next(one.tools for one in call.watchers.all if isinstance(one, RunsTools))
         self._run_tool = tools.run
-        self._rounds = Rounds(cast(Chat, call.op), tools.most)
+        self._rounds = Rounds(cast("Chat", call.op), tools.most)
         self._last: Reply | None = None
 
     async def run(self) -> None:
@@ -169,9 +169,9 @@ class RoundAttempts(Attempts):
             self._lane.restart()
             return self._lane
         served, most = call.served, call.runtime.relay.max_reply_bytes
-        plain = call.reply.dialect.writer(cast(Chat, call.asked))
+        plain = call.reply.dialect.writer(cast("Chat", call.asked))
         writer = plain if call.guard is None else call.guard.writer(plain)
-        self._writer = tool_writer = cast(ServerToolWriter, writer)
+        self._writer = tool_writer = cast("ServerToolWriter", writer)
 
         def reader() -> RoundReader:
             return RoundReader(served.backend.reader(rounds.op), rounds, tool_writer)
@@ -189,7 +189,7 @@ class RoundAttempts(Attempts):
             if large
             else read_whole(backend, response, rounds.op)
         )
-        self._last = reply = cast(Reply, read)
+        self._last = reply = cast("Reply", read)
         choice = reply.choices[0]
         rounds.end_round(choice.parts, choice.reason == "length", reply.usage)
         call.record.usage = rounds.usage

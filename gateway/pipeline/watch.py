@@ -33,8 +33,9 @@ class Watcher:
     def withdrawn(self, call: Call) -> None:
         """The model cannot answer. Another one will be asked."""
 
-    async def before_worker(self, call: Call) -> None:
-        """A worker will be picked. Raises GatewayError to end the request."""
+    def before_worker(self, call: Call) -> Awaitable[None] | None:
+        """A worker will be picked. To end the request by a GatewayError, this returns what raises it, once awaited."""
+        return None
 
     def guarded(self, call: Call, guard: str, stage: str, result: str, seconds: float) -> None:
         """A guard has answered. See `core.ports.Observer.guarded`."""
@@ -65,9 +66,6 @@ class Watcher:
     def failed(self, call: Call, visit: Visit, error: GatewayError, again: bool) -> None:
         """An attempt failed. again: another worker will be tried."""
 
-    async def answered(self, call: Call) -> None:
-        """A worker's whole reply was passed on."""
-
     def settled(self, call: Call) -> None:
         """The usage is known. Called as `Call.settle` is: before a stream's end reaches the client, and at the end."""
 
@@ -82,7 +80,7 @@ class Watchers:
     received: tuple[Callable[[Call], None], ...]
     asked: tuple[Callable[[Call], None], ...]
     withdrawn: tuple[Callable[[Call], None], ...]
-    before_worker: tuple[Callable[[Call], Awaitable[None]], ...]
+    before_worker: tuple[Callable[[Call], Awaitable[None] | None], ...]
     guarded: tuple[Callable[[Call, str, str, str, float], None], ...]
     waiting: tuple[Callable[[Call], None], ...]
     visiting: tuple[Callable[[Call, Visit], None], ...]
@@ -92,7 +90,6 @@ class Watchers:
     first_output: tuple[Callable[[Call, float], None], ...]
     left: tuple[Callable[[Call, Visit, GatewayError | None], None], ...]
     failed: tuple[Callable[[Call, Visit, GatewayError, bool], None], ...]
-    answered: tuple[Callable[[Call], Awaitable[None]], ...]
     settled: tuple[Callable[[Call], None], ...]
     closed: tuple[Callable[[Call], None], ...]
 

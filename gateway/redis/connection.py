@@ -57,7 +57,7 @@ class Connection(asyncio.Protocol):
         self._piece = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's inherits from none of asyncio's
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's inherits from none of asyncio's
 
     def write(self, data: bytes) -> None:
         if self._transport is not None:

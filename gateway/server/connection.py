@@ -154,7 +154,7 @@ class ClientConnection(asyncio.Protocol):
         self._ended = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = transport = cast(asyncio.Transport, transport)
+        self.transport = transport = cast("asyncio.Transport", transport)
         self.connections.add(self)
         self.client = _address(transport.get_extra_info("peername"))
         self.server = _address(transport.get_extra_info("sockname"))

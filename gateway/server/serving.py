@@ -90,7 +90,7 @@ class Server(uvicorn.Server):
 
     @property
     def _protocol(self) -> type[HttpProtocol]:
-        return cast(type[HttpProtocol], self.config.http)
+        return cast("type[HttpProtocol]", self.config.http)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

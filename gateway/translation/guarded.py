@@ -95,7 +95,7 @@ class GuardedWriter:
             and before.logprobs is event.logprobs is None
         )
         if fits:
-            self._held[-1] = replace(cast(Delta, before), text=cast(Delta, before).text + event.text)
+            self._held[-1] = replace(cast("Delta", before), text=cast("Delta", before).text + event.text)
             self._bytes += len(event.text)
         return fits
 
@@ -130,7 +130,7 @@ class GuardedWriter:
         for (shown, places), new in zip(self._groups, texts, strict=True):
             if new is not None and new != shown.text:
                 self._changed = True
-                first, step = cast(Delta | PartEnd, self._held[places[0]]), self._overlap or len(new) or 1
+                first, step = cast("Delta | PartEnd", self._held[places[0]]), self._overlap or len(new) or 1
                 for place in places:
                     window[place] = []
                 # So short that they can be held back one by one.
@@ -201,7 +201,7 @@ class GuardedWriter:
 
     @property
     def _tool_writer(self) -> ServerToolWriter:
-        return cast(ServerToolWriter, self._writer)  # no other dialect's requests have such tools
+        return cast("ServerToolWriter", self._writer)  # no other dialect's requests have such tools
 
 
 def _bytes_of(item: _Item) -> int:

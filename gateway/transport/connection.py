@@ -228,7 +228,7 @@ class WorkerConnection(asyncio.BufferedProtocol):
     # Called by the event loop.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.Transport, transport)
+        self.transport = cast("asyncio.Transport", transport)
         if self.dropped:  # its request was cancelled during the connect
             self.transport.abort()
             return

@@ -68,7 +68,7 @@ def inside(kept: Tree, key: str | int) -> Tree:
 
 def as_extra(kept: Tree) -> Nested | None:
     """The unknown members found in an object, as the `extra` of its canonical object."""
-    return cast(Nested, kept) or None
+    return cast("Nested", kept) or None
 
 
 def find_unknown(body: bytes, view: View, forms: Mapping[str, Form]) -> Unknown | None:

@@ -43,7 +43,7 @@ def ask(stack: Stack, **members: Any) -> httpx.Response:
 
 def seen(stack: Stack, worker: int) -> list[Entry]:
     entries = stack.sims[worker].entries
-    stack.sims[worker].ledger.entries.clear()
+    stack.sims[worker].ledger.forget()
     return entries
 
 

@@ -43,10 +43,15 @@ class Ledger:
     """The requests of one worker. Counters count generation requests only; `entries` holds every API request."""
 
     def __init__(self, size: int) -> None:
-        self.entries: deque[Entry] = deque(maxlen=size)
+        self._entries: deque[Entry] = deque(maxlen=size)
         self.numbers = 0
         self.waiters: list[tuple[dict[str, int], asyncio.Future[None]]] = []
         self.running = self.waiting = self.received = self.completed = self.aborted = self.failed = self.connections = 0
+
+    @property
+    def entries(self) -> list[Entry]:
+        """A copy, since a test's thread may look while the worker's thread adds to them."""
+        return list(self._entries)
 
     def open(
         self,
@@ -70,7 +75,7 @@ class Ledger:
             connection=connection,
             generation=generation,
         )
-        self.entries.append(entry)
+        self._entries.append(entry)
         if generation:
             self.received += 1
             self.running += 1
@@ -137,9 +142,13 @@ class Ledger:
         finally:
             self.waiters.remove(waiter)
 
+    def forget(self) -> None:
+        """Forget all entries; counters stay."""
+        self._entries.clear()
+
     def reset(self) -> None:
         """Forget all ended requests; running ones stay counted."""
-        self.entries.clear()
+        self.forget()
         self.received = self.running
         self.completed = self.aborted = self.failed = 0
 

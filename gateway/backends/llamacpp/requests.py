@@ -18,7 +18,7 @@ from gateway.wire.openai.requests.unsupported import (
     OPENAI_MEMBERS,
     RISING,
     UNREAD,
-    leave_unread,
+    Unread,
     refuse_given,
     refuse_sampling,
     unsupported,
@@ -61,6 +61,9 @@ _POOLING_MEMBERS: Mapping[str, tuple[Any, ...]] = {
     "truncation_side": ("right",),
     "use_activation": (True,),
 }
+_UNREAD = Unread(_NOT_ITS, IDLE, NAME)
+_UNREAD_SCORE = Unread(_POOLING_MEMBERS, IDLE, NAME)
+_UNREAD_EMBED = Unread({**_NOT_ITS, **_POOLING_MEMBERS}, IDLE, NAME)
 
 
 class _Parameters(ParameterWriter):
@@ -104,7 +107,7 @@ def text_body(op: Complete, can: Capabilities) -> tuple[dict[str, Any], tuple[st
         raise unsupported("n", NAME, "an empty prompt has one choice")
     extra = {name: raw for name, raw in op.extra.items() if name != "stream_options"}
     _refuse_second_words(extra)
-    dropped = (*unwritten(op), *op.unnamed, *leave_unread(extra, op, _NOT_ITS, IDLE, NAME))
+    dropped = (*unwritten(op), *op.unnamed, *_UNREAD.leave_out(extra, op))
     if op.user is not None:
         dropped += ("user",)
     body: dict[str, Any] = {"prompt": op.prompts[0] if len(op.prompts) == 1 else op.prompts}
@@ -135,7 +138,7 @@ def score_body(op: Score, can: Capabilities) -> tuple[dict[str, Any], tuple[str,
     """(the body of `/v1/rerank`, the names of members that it lacks). Raises GatewayError(UNSUPPORTED) for what
     llama.cpp would silently ignore."""
     body = rerank_body(op, can, NAME)
-    return body, leave_unread(body, op, _POOLING_MEMBERS, IDLE, NAME)
+    return body, _UNREAD_SCORE.leave_out(body, op)
 
 
 def adjust_embed(body: dict[str, Any], op: Embed) -> tuple[str, ...]:
@@ -143,7 +146,7 @@ def adjust_embed(body: dict[str, Any], op: Embed) -> tuple[str, ...]:
     GatewayError(UNSUPPORTED) for what it would silently ignore."""
     if body.pop("dimensions", None) is not None and op.dimensions is not None:
         raise unsupported("dimensions", NAME)
-    return leave_unread(body, op, {**_NOT_ITS, **_POOLING_MEMBERS}, IDLE, NAME)
+    return _UNREAD_EMBED.leave_out(body, op)
 
 
 def adjust_chat(body: dict[str, Any], op: Chat, can: Capabilities) -> tuple[str, ...]:
@@ -153,7 +156,7 @@ def adjust_chat(body: dict[str, Any], op: Chat, can: Capabilities) -> tuple[str,
     what llama.cpp would silently ignore.
     """
     _refuse_second_words(body)
-    dropped = leave_unread(body, op, _NOT_ITS, IDLE, NAME)
+    dropped = _UNREAD.leave_out(body, op)
     refuse_sampling(op.sampling, _NEUTRAL, NAME)
     if body.pop("max_completion_tokens", None) is not None:
         if body.get("max_tokens") is not None:

@@ -13,7 +13,7 @@ from gateway.wire.openai.requests.parts import put, write_message
 from gateway.wire.openai.requests.unsupported import (
     IDLE,
     UNREAD,
-    leave_unread,
+    Unread,
     refuse_given,
     refuse_sampling,
     unsupported,
@@ -36,6 +36,7 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "ignore_eos": (False,),
     **dict.fromkeys(("logit_bias", "stop_tokens", "eos_tokens", "bad_words", "bad_tokens"), ()),
 }
+_UNREAD = Unread(UNREAD, IDLE, NAME)
 # TGI's own parameters of /generate, which only TGI clients send.
 _OWN = frozenset({"adapter_id", "truncate", "typical_p", "watermark"})
 
@@ -47,7 +48,7 @@ def refuse(op: Chat | Complete, rest: dict[str, Any]) -> tuple[str, ...]:
     negative = sampling.seed is not None and sampling.seed < 0
     refuse_given({"n": op.n > 1, "stop": len(op.stop) > MAX_STOPS, "seed": negative}, NAME)
     refuse_sampling(sampling, _NEUTRAL, NAME)
-    return leave_unread(rest, op, UNREAD, IDLE, NAME)
+    return _UNREAD.leave_out(rest, op)
 
 
 def text_body(op: Complete, rest: Extra) -> dict[str, Any]:

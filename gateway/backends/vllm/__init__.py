@@ -39,7 +39,7 @@ from gateway.wire.openai.requests.resuming import append_to_chat, resumed
 from gateway.wire.openai.requests.unsupported import (
     OPENAI_IDLE,
     OPENAI_MEMBERS,
-    leave_unread,
+    Unread,
     no_token_ids,
     refuse_given,
     refuse_sampling,
@@ -63,7 +63,7 @@ _count = msgspec.json.Decoder(_CountIn)
 NAME = "vllm"
 
 
-_UNREAD = {**OPENAI_MEMBERS, "detokenize": (True,)}
+_UNREAD = Unread({**OPENAI_MEMBERS, "detokenize": (True,)}, OPENAI_IDLE, NAME)
 
 
 class _Parameters(ParameterWriter):
@@ -171,7 +171,7 @@ class Vllm(OpenAIBackend):
                     op = _with_processors(op, can)
             path = PATHS[type(op)]
             body, dropped = outgoing(op, can, _PARAMETERS)
-        dropped += (*leave_unread(body, op, _UNREAD, OPENAI_IDLE, NAME), *_adjust(body, op))
+        dropped += (*_UNREAD.leave_out(body, op), *_adjust(body, op))
         if not _GUIDED.keys().isdisjoint(body):
             _rename_guided(body, can.version)
         return Written(path, body, dropped)

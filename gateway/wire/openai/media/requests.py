@@ -67,7 +67,7 @@ def read(request: Request, known: frozenset[str], policy: ExtrasPolicy) -> Media
     applies to others. A deployment in the path takes the place of the model.
 
     Raises GatewayError (MEDIA_TYPE, BAD_REQUEST)."""
-    work = cast(Work, request.route)
+    work = cast("Work", request.route)
     refuse_coded(request)
     op = _of_form(request, work, known, policy) if work in FORMS else _of_json(request, work, known, policy)
     deployment = request.params.get("deployment", "").strip()

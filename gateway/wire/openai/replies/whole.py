@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import msgspec
@@ -18,12 +19,8 @@ _KNOWN_REASONS = frozenset({"stop", "length", "tool_calls", "content_filter", "f
 _PLAIN_REASONS = _KNOWN_REASONS | {None}
 # Members that OpenAI describes as absent or an object (the fingerprint: a text), and that vLLM writes as null. A quote
 # behind a comma and before a colon is in no text.
-_NULLS = (
-    b',"annotations":null',
-    b',"function_call":null',
-    b',"system_fingerprint":null',
-    b',"prompt_tokens_details":null',
-    b',"completion_tokens_details":null',
+_NULLS = re.compile(
+    rb',"(?:annotations|function_call|system_fingerprint|prompt_tokens_details|completion_tokens_details)":null'
 )
 
 
@@ -63,9 +60,7 @@ def whole(body: bytes, op: Generate | Embed, defaults: ReplyDefaults = DEFAULTS)
 
 def _described(body: bytes) -> bytes:
     """The reply without nulls that OpenAI's description does not have."""
-    for null in _NULLS:
-        body = body.replace(null, b"")
-    return body
+    return _NULLS.sub(b"", body)
 
 
 def _mend(reply: dict[str, Any], chat: bool, defaults: ReplyDefaults) -> None:

@@ -50,30 +50,40 @@ def no_token_ids(backend: str) -> GatewayError:
     )
 
 
-def leave_unread(
-    members: dict[str, Any], op: Op, changing: Mapping[str, tuple[Any, ...]], idle: frozenset[str], backend: str
-) -> tuple[str, ...]:
-    """Removes from `members`, in place, what the engine behind `backend` would accept and not read: members of OpenAI's
-    and vLLM's wire only, as others may be the engine's own. `members` are JSON texts by name, those of a request that
-    is made of `op`.
+class Unread:
+    """What the engine behind `backend` would accept in a request and not read: members of OpenAI's and vLLM's wire
+    only, as others may be the engine's own.
 
     changing lists members that ask for another reply, each with the values that ask for nothing. idle lists members
     that no reply shows; those that belong to other operations are added to it, and what constrains an answer
-    (`wire.openai.requests.constraints`) is none of them. Returns the names of the idle ones that had a value. Raises
-    GatewayError(UNSUPPORTED) for the first of `changing`, or constraint, with another value.
+    (`wire.openai.requests.constraints`) is none of them.
     """
-    members.pop("prompt_cache_key", None)  # the gateway itself has chosen the worker by it
-    idle |= _ELSEWHERE[type(op)]
-    if type(op) is Embed and "messages" in members:
-        idle -= _TEMPLATE
-    constraints = CONSTRAINTS.get(_OPERATIONS.get(type(op), ""), frozenset())
-    for name in [name for name in members if name in (constraints if name in idle else changing)]:
-        if not _is_one_of(members[name], changing.get(name, ENGINE.get(name, ()))):
-            raise unsupported(name, backend)
-        if name not in idle:
-            del members[name]
-    left = tuple(name for name in members if name in idle)
-    return tuple([name for name in left if members.pop(name) not in (None, NULL)])
+
+    def __init__(self, changing: Mapping[str, tuple[Any, ...]], idle: frozenset[str], backend: str) -> None:
+        self._changing = changing
+        self._backend = backend
+        self._idle = {operation: idle | elsewhere for operation, elsewhere in _ELSEWHERE.items()}
+        self._looked_at = {operation: names.union(changing) for operation, names in self._idle.items()}
+
+    def leave_out(self, members: dict[str, Any], op: Op) -> tuple[str, ...]:
+        """Removes what the engine would not read from `members`, in place: JSON texts by name, those of a request that
+        is made of `op`. Returns the names of the idle ones that had a value. Raises GatewayError(UNSUPPORTED) for the
+        first of `changing`, or constraint, with another value."""
+        members.pop("prompt_cache_key", None)  # the gateway itself has chosen the worker by it
+        operation, changing = type(op), self._changing
+        if self._looked_at[operation].isdisjoint(members):
+            return ()  # as most requests
+        idle = self._idle[operation]
+        if operation is Embed and "messages" in members:
+            idle -= _TEMPLATE
+        constraints = CONSTRAINTS.get(_OPERATIONS.get(operation, ""), frozenset())
+        for name in [name for name in members if name in (constraints if name in idle else changing)]:
+            if not _is_one_of(members[name], changing.get(name, ENGINE.get(name, ()))):
+                raise unsupported(name, self._backend)
+            if name not in idle:
+                del members[name]
+        left = tuple(name for name in members if name in idle)
+        return tuple([name for name in left if members.pop(name) not in (None, NULL)])
 
 
 _OPERATIONS: dict[type[Op], str] = {Chat: "chat", Complete: "complete", Embed: "embed"}
