@@ -51,8 +51,8 @@ def no_token_ids(backend: str) -> GatewayError:
 
 
 class Unread:
-    """What the engine behind `backend` would accept in a request and not read: members of OpenAI's and vLLM's wire
-    only, as others may be the engine's own.
+    """Members that the engine behind `backend` would accept in a request and not read: those of OpenAI's and vLLM's
+    wire only, as others may be the engine's own.
 
     changing lists members that ask for another reply, each with the values that ask for nothing. idle lists members
     that no reply shows; those that belong to other operations are added to it, and what constrains an answer
