@@ -24,6 +24,7 @@ MOST_TEXT_BYTES = 1 << 18
 MOST_HEAD_BYTES = 4096
 """One field in a part's head."""
 _MOST_HEADS = 8
+_MOST_OPTIONS = 64  # of a head, those in the name of a file included: each costs a microsecond
 _HEAD = 512
 _TYPE = re.compile(r"[A-Za-z0-9!#$&^_.+-]{1,64}/[A-Za-z0-9!#$&^_.+-]{1,64}\Z")
 _BOUNDARY = re.compile(rb"[0-9A-Za-z'()+_,./:=? -]{0,69}[0-9A-Za-z'()+_,./:=?-]\Z")
@@ -110,7 +111,10 @@ class FormReader:
         coding = self._heads.get(b"content-transfer-encoding", b"").strip().lower()
         if coding not in _PLAIN:
             raise _malformed("a part has a transfer encoding")
-        disposition, options = parse_options_header(self._heads.get(b"content-disposition", b""))
+        head = self._heads.get(b"content-disposition", b"")
+        if head.count(b";") > _MOST_OPTIONS:
+            raise _malformed("a part's header has too many options")
+        disposition, options = parse_options_header(head)
         if disposition != b"form-data" or b"name" not in options:
             raise _malformed("a part has no name")
         self._field = _decoded(options[b"name"])

@@ -739,6 +739,12 @@ def test_no_upload_holds_the_loop() -> None:
             reader.feed(block)
         assert time.thread_time() - began < 0.5
         assert kept.tell() == len(content)
+    for options in (b";" * 60, b'";' * 60, b"a=b;" * 60, b'"' * 4000, b'\\"' * 2000, b"=" * 4000):
+        reader = multipart.FormReader(b"multipart/form-data; boundary=x", len)
+        began = time.thread_time()
+        for _ in range(100):
+            reader.feed(b"--x\r\nContent-Disposition: form-data; name=a;" + options + b"\r\n\r\n\r\n")
+        assert time.thread_time() - began < 0.05
 
 
 def test_every_kind_of_refusal_has_the_callers_form(hearing: tuple[Stack, Worker]) -> None:

@@ -93,6 +93,7 @@ def test_any_content_type_is_read_or_refused(kind: bytes) -> None:
         (b"Content-Disposition: form-data; name=a\r\nContent-Disposition: form-data; name=b", "twice"),
         (b"\r\n".join([b"X%d: y" % number for number in range(20)]), "not valid"),
         (b"X: " + b"y" * 5000, "not valid"),
+        (b"Content-Disposition: form-data; name=a" + b";" * 64, "too many options"),
         (b'Content-Disposition: form-data; name="a\tb"', "control character"),
     ],
 )
@@ -102,7 +103,8 @@ def test_heads_of_parts_are_checked(head: bytes, why: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "seen"), [("../../etc/passwd", ".._.._etc_passwd"), ("", "file"), ("a" * 900, "a" * 255)]
+    ("name", "seen"),
+    [("../../etc/passwd", ".._.._etc_passwd"), ("", "file"), ("a" * 900, "a" * 255), (";" * 62, ";" * 62)],
 )
 def test_names_of_files_are_cleaned(name: str, seen: str) -> None:
     head = f'--{EDGE.decode()}\r\nContent-Disposition: form-data; name="f"; filename="{name}"\r\n\r\n'.encode()
