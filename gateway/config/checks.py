@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from gateway.config.available import listed
 from gateway.config.batch_checks import batches
 from gateway.config.faults import Faults, Unknown, masked
+from gateway.config.guards import Guard
 from gateway.config.model_checks import each_model
 from gateway.config.money_checks import money
 from gateway.config.rules import Facts, header_faults, repeated
@@ -144,10 +145,22 @@ def _guards(facts: Facts) -> Faults:
         for index, model in enumerate(guard.models or ()):
             if model not in facts.models:
                 yield (*at, "models", index), Unknown("is not a model", model, facts.models)
+        yield from _unguarded(facts, name, guard)
         keys = facts.entries("keys")
         for index, key in enumerate(guard.keys or ()):
             if key not in keys and not facts.any_key:
                 yield (*at, "keys", index), Unknown("is not a key", key, keys)
+
+
+def _unguarded(facts: Facts, name: str, guard: Guard) -> Faults:
+    """Copies of requests are shown to no guard: what the one of the mirror should see must have been shown before."""
+    guarded = {facts.config.resolve(model) for model in guard.models or ()} if guard.before else ()
+    for model, options in facts.config.models.items():
+        if options.mirror is not None and options.mirror.model in guarded and model not in guarded:
+            yield (
+                ("models", model, "mirror", "model"),
+                f"is guarded by {name}, and {model} is not: copies would pass it by",
+            )
 
 
 def _metrics(facts: Facts) -> Faults:

@@ -180,7 +180,8 @@ class Guards(Watcher):
         concerned = service.options.before and service.concerns(model, call.principal.key)
         if not concerned or service.name in notes.asked or not isinstance(op, Guarded):
             return None
-        if call.share is None and not notes.admitted:  # no caller has guards asked beyond its limits
+        early = call.share is not None or call.reply.request.form is not None
+        if not early and not notes.admitted:  # no caller has guards asked beyond its limits
             notes.admitted = True
             for stage in call.runtime.stages.large:
                 await stage(call)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, assert_never
 
-from msgspec import Struct
+import msgspec
+from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from gateway.core.estimate import unknown_members
@@ -16,6 +17,7 @@ from gateway.core.messages import (
     Complete,
     Embed,
     Image,
+    Media,
     Message,
     Opaque,
     Part,
@@ -27,16 +29,18 @@ from gateway.core.messages import (
     ToolCall,
 )
 
-Guarded = Chat | Complete | Embed | Score
+Guarded = Chat | Complete | Embed | Score | Media
 """Operations with texts that a model reads."""
+_OF_MEDIA = ("prompt", "input", "instructions", "hotwords")
+"""Members of a request for sound, images, or text of sound that a model reads as text."""
 Replacements = Sequence[str | None]
 """A text for each one that was shown, in their order; None keeps it."""
 
 
 class Shown(Struct, omit_defaults=True):
-    """One text. role: of its message, "tools" for the description of a tool, "prompt", "suffix", "input", "query" or
-    "document". kind: text, thinking, refusal, or tool (the arguments of a call). name: of the tool, or of who speaks.
-    choice: of a reply."""
+    """One text. role: of its message, "tools" for the description of a tool, "prompt", "suffix", "input", "query",
+    "document", "instructions" or "hotwords". kind: text, thinking, refusal, or tool (the arguments of a call). name: of
+    the tool, or of who speaks. choice: of a reply."""
 
     role: str
     text: str
@@ -76,6 +80,8 @@ def put_texts(op: Guarded, texts: Replacements) -> None:
 def unshown(op: Guarded) -> list[str]:
     """The rest of a request that a model may read: "image", "audio", "tokens" (of a prompt), "schema", types of parts
     without a canonical form, and names of members without one."""
+    if isinstance(op, Media):
+        return [] if op.form is None else ["audio" if op.work in ("transcribe", "translate") else "image"]
     found = {*unknown_members(op), *getattr(op, "unnamed", ())}
     if isinstance(op, Chat):
         for part in (part for message in op.messages for part in message.parts):
@@ -128,8 +134,23 @@ def _swapped(op: Guarded, swap: Swap) -> dict[str, Any]:
             return {"inputs": alone("input", op.inputs)}
         case Score():
             return {"queries": alone("query", op.queries), "documents": alone("document", op.documents)}
+        case Media():
+            return _media(op, swap)
         case _:
             assert_never(op)
+
+
+def _media(op: Media, swap: Swap) -> dict[str, Any]:
+    words = "input" if op.work == "speak" else "prompt"
+    if op.form is not None:
+        fields = [(name, swap(Shown(name, text)) if name in _OF_MEDIA else text) for name, text in op.fields]
+        return {"fields": tuple(fields), "words": dict(fields).get(words, "")}
+    extra = dict(op.extra)
+    told = {name: msgspec.json.decode(extra[name]) for name in _OF_MEDIA if name in extra}
+    for name, text in told.items():
+        if isinstance(text, str) and (new := swap(Shown(name, text))) != text:
+            told[name], extra[name] = new, Raw(msgspec.json.encode(new))
+    return {"extra": extra, "words": told.get(words, "")}
 
 
 def _message(message: Message, swap: Swap) -> Message:

@@ -33,7 +33,8 @@ from tests.standins.web import web
 SECRET = "4711-secret"
 USUAL = list({(way.dialect, way.operation, *way.example.streams): way for way in WAYS}.values())
 """One way for each dialect, operation and form of the reply: the others share their code."""
-SHOWN = [way for way in USUAL if way.operation in ("chat", "complete", "embed", "score", "rerank")]
+MEDIA = ("speak", "draw")
+SHOWN = [way for way in USUAL if way.operation in ("chat", "complete", "embed", "score", "rerank", *MEDIA)]
 WHOLE = [way for way in USUAL if way.operation in ("chat", "complete") and way.example.streams in ("asked", "never")]
 WHOLE = [way for way in WHOLE if way.example.route != "compact"]  # its reply repeats the request
 STREAMED = [way for way in USUAL if way.operation in ("chat", "complete") and way.answers(stream=True)]
@@ -119,7 +120,8 @@ def test_a_guard_sees_the_text_and_a_worker_the_one_that_replaces_it(fresh: tupl
     assert any(SECRET in shown["text"] for shown in question["texts"])
     running.decide = masking
     replaced = send(stack, way, "m", f"tell {SECRET} now", stream=stream)
-    assert (allowed.status_code, replaced.status_code) == (200, 200), replaced.text
+    served = 400 if way.operation in MEDIA else 200  # the tests' worker neither speaks nor draws
+    assert (allowed.status_code, replaced.status_code) == (served, served), replaced.text
     assert json.loads(sent(stack)) == json.loads(plain.replace(SECRET, "****"))
     record = stack.record()
     assert record["guards"] == ["in before replaced"]
@@ -446,6 +448,29 @@ def test_a_client_gets_nothing_that_its_guard_was_not_shown(service: Guard) -> N
                 assert "Hello." in reply.text, (str(way), reply.text)
                 assert SECRET not in reply.text, (str(way), reply.text)
                 assert stack.record()["usage"]["output"] == 2
+
+
+def test_the_texts_of_an_upload_are_shown(service: Guard) -> None:
+    """And replaced in the worker's upload, once, after the limits that count it."""
+    drawn = b'{"created":1,"data":[{"b64_json":"eA=="}]}'
+    service.decide = masking
+    limits = [{"name": "all", "kind": "requests", "limit": 3, "per_s": 3600}]
+    with scripted_worker(lambda worker, asked, handler: answer(handler, drawn)) as worker:
+        model = {"backend": "vllm", "upstream_model": "sim", "workers": [worker.url]}
+        with Stack((), {"models": {"m": model}, "limits": limits, **config_of(service)}) as stack:
+            for _ in range(2):
+                form = {"model": "m", "prompt": f"a {SECRET}", "size": SECRET}
+                sent = httpx.post(stack.url + "/v1/images/edits", data=form, files={"image": ("a.png", b"x")})
+                assert sent.status_code == 200, sent.text
+                fields = dict(worker.asked[-1].fields)
+                assert (fields["prompt"], fields["size"]) == ("a ****", SECRET)
+            said = {"model": "m", "input": SECRET, "voice": "v", "instructions": f"as {SECRET}"}
+            httpx.post(stack.url + "/v1/audio/speech", json=said)
+            told = json.loads(worker.asked[-1].body)
+            assert told == {"model": "sim", "input": "****", "voice": "v", "instructions": "as ****"}
+    shown = [[(one["role"], one["text"]) for one in question["texts"]] for question in service.asked]
+    assert shown == [[("prompt", f"a {SECRET}")]] * 2 + [[("input", SECRET), ("instructions", f"as {SECRET}")]]
+    assert [question.get("others") for question in service.asked] == [["image"], ["image"], []]
 
 
 def _within(small: Any, large: Any) -> bool:
