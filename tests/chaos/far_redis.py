@@ -29,8 +29,9 @@ _ALONE = re.compile(rb"^dragoman_limits_alone_total (\S+)$", re.MULTILINE)
 
 @row("L10", "a flood while Redis is healthy, but 30 ms away, or on a busy machine")
 async def far_and_busy(findings: Findings) -> None:
-    with tempfile.TemporaryDirectory() as folder, Server(Path(folder)) as server, Far(server.port, ROUND_TRIP) as far:
-        await flooded(findings, "30 ms away", far.address)
+    with tempfile.TemporaryDirectory() as name, Server(folder := Path(name)) as server:
+        with Far(folder, server.port, ROUND_TRIP) as far:
+            await flooded(findings, "30 ms away", far.address)
         server.command("FLUSHALL")
         with hogs(2 * (os.cpu_count() or 1)):
             await flooded(findings, "on a busy machine", server.address)

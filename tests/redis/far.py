@@ -4,14 +4,11 @@ TO and back, each way DELAY seconds late. It is a process of its own, so that a 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import socket
-import subprocess
 import sys
-from types import TracebackType
+from collections.abc import Sequence
+from pathlib import Path
 
-from tests.harness import until
-from tests.ports import free_port
+from tests.daemon import Daemon
 
 
 class Late(asyncio.Protocol):
@@ -62,36 +59,15 @@ async def carry(port: int, to: int, delay: float) -> None:
     await server.serve_forever()
 
 
-class Far:
+class Far(Daemon):
     """Such a server, a round trip away."""
 
-    def __init__(self, to: int, round_trip: float) -> None:
-        self.port = free_port()
-        words = [sys.executable, "-m", "tests.redis.far", str(self.port), str(to), str(round_trip / 2)]
-        self._process = subprocess.Popen(words)
-        try:
-            until(self._listens, 60)
-        except BaseException:
-            self.__exit__(None, None, None)
-            raise
+    def __init__(self, directory: Path, to: int, round_trip: float) -> None:
+        super().__init__(directory)
+        self._words = [sys.executable, "-m", "tests.redis.far", str(self.port), str(to), str(round_trip / 2)]
 
-    def _listens(self) -> bool:
-        assert self._process.poll() is None, "it ended at once"
-        with contextlib.suppress(OSError):
-            socket.create_connection(("127.0.0.1", self.port), 1).close()
-            return True
-        return False
-
-    @property
-    def address(self) -> str:
-        return f"127.0.0.1:{self.port}"
-
-    def __enter__(self) -> Far:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._process.kill()
-        self._process.wait()
+    def words(self) -> Sequence[str]:
+        return self._words
 
 
 if __name__ == "__main__":

@@ -21,8 +21,8 @@ LIMIT = 60
 
 
 @pytest.fixture
-def far(server: Server) -> Iterator[Far]:
-    with Far(server.port, 0.3) as far:
+def far(server: Server, tmp_path: Path) -> Iterator[Far]:
+    with Far(tmp_path, server.port, 0.3) as far:
         yield far
 
 
