@@ -66,12 +66,19 @@ $(HELM)/node_modules/installed: $(HELM)/package-lock.json .venv/locked
 run: .venv/installed ## Start the gateway and a small real model on this machine (MODEL_FILE=other.gguf)
 	@exec $(BIN)/python scripts/run.py $(ARGS)
 
-# The tests start our commands a hundred times: what these import is compiled once, also where Python is told to keep
-# nothing that it compiled.
+# The tests start our commands a hundred times, and several processes read all tests: what these import is compiled once,
+# also where Python is told to keep nothing that it compiled.
+TESTED := install .venv-friendli/locked $(NODE)/node_modules/installed $(HELM)/node_modules/installed
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal
 .PHONY: test
-test: install .venv-friendli/locked $(NODE)/node_modules/installed $(HELM)/node_modules/installed ## Run the tests
-	$(BIN)/python -m compileall -q gateway workers
-	$(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal $(ARGS)
+test: $(TESTED) ## Run the tests (5 minutes at most on two cores)
+	$(BIN)/python -m compileall -q gateway workers tests
+	$(PYTEST) $(ARGS)
+
+.PHONY: test-long
+test-long: $(TESTED) ## Run what `make test` samples or leaves out: all cases, more examples, gateways that are killed
+	$(BIN)/python -m compileall -q gateway workers tests
+	$(PYTEST) -m "long or hypothesis" --hypothesis-profile full $(ARGS)
 
 .PHONY: fuzz
 fuzz: install ## Send hostile streams to both relays (ARGS="--seconds 600 --sanitize": with AddressSanitizer)

@@ -19,9 +19,10 @@ from hypothesis import HealthCheck, settings
 # No deadline, and no complaint of slow drawing: a shared machine may take its time over any one example. In CI the
 # examples are the same in every run.
 _SLOW = [HealthCheck.too_slow]
-settings.register_profile("local", deadline=None, suppress_health_check=_SLOW)
-settings.register_profile("ci", deadline=None, suppress_health_check=_SLOW, derandomize=True, print_blob=True)
+settings.register_profile("local", deadline=None, suppress_health_check=_SLOW, max_examples=25)
+settings.register_profile("ci", settings.get_profile("local"), derandomize=True, print_blob=True)
 settings.load_profile("ci" if os.environ.get("CI") else "local")
+settings.register_profile("full", settings.get_profile("ci"), max_examples=100)  # make test-long
 
 # A shell starts background jobs with SIGINT ignored, and children inherit that: tests that send it would wait for ever.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

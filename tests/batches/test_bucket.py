@@ -26,8 +26,6 @@ from tests.batches.s3 import KEY, KEY_ID, S3
 from tests.batches.test_files import upload
 from tests.batches.test_keeping import ID, ONE, aged, batching, sweep
 from tests.batches.test_openai_batches import CHAT, begin, chat, ended, lines, results
-from tests.chaos import batched
-from tests.chaos.row import Findings
 from tests.harness import Stack, until
 from tests.redis.server import Server
 from tests.standins.lender import lender
@@ -150,14 +148,6 @@ def test_a_batch_waits_for_its_bucket(server: Server, mine: S3, tmp_path: Path) 
         assert len(results(stack, done.output_file_id)) == 200
         (resumed,) = stack.events("batch resumed")
         assert stack.sim.ledger.completed - 200 <= resumed["repeated"]
-
-
-async def test_gateways_that_are_killed_lose_no_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batched, "STEPS", (batched.in_the_middle,))
-    findings = Findings()
-    await batched.in_a_bucket(findings)
-    assert [str(check) for check in findings.checks if not check.holds] == []
-    assert findings.holds
 
 
 def test_a_bucket_that_is_away_at_the_start_stops_no_gateway(server: Server, s3: S3, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import asyncio
 import json
 import re
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 import yaml
@@ -101,6 +102,8 @@ def credentials() -> tuple[dict[str, str], dict[str, Any]]:
     return states, entries
 
 
+ONE_IN = 1
+"""One attack in so many is made."""
 BAD = ("none", "empty", "unknown", "cut short", "another secret", "its hash", "expired", "disabled", "other dialects")
 
 
@@ -158,7 +161,7 @@ async def no_way_around(findings: Findings) -> None:
         before = stack.sim.ledger.received
         opened, times, loud = [], [], []
         link, count = Link(address), 0
-        for attack in attacks(closed, states):
+        for attack in islice(attacks(closed, states), None, None, ONE_IN):
             if attack.state == "other dialects" and attack.route.split(" ")[1].startswith("/ollama"):
                 continue
             count += 1

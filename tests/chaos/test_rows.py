@@ -1,4 +1,4 @@
-"""The rows that are quick run with every test run; all of them by `make chaos`."""
+"""The rows that are quick run with every test run, those of a minute by `make test-long`; all of them by `make chaos`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from tests.chaos import alike, hung, salts, shipped, spent
+from tests.chaos import alike, batched, hung, routes, salts, shipped, spent
 from tests.chaos.__main__ import main
 from tests.chaos.alike import ALIKE, told_apart, welch
 from tests.chaos.arriving import at_once, share
@@ -15,13 +15,25 @@ from tests.chaos.row import Findings, every_row, percentile
 from tests.helm.chart import objects, pods
 from tests.repo.tree import ROOT
 
-QUICK = ("G1", "G2", "G3", "G4", "H1", "H2", "H3", "K2", "S1", "S6", "S7", "S8")
+QUICK = ("G1", "G2", "S1", "S6", "S7", "S8")
+LONG = ("G3", "G4", "H1", "H2", "H3", "J2", "K2")
 
 
-@pytest.mark.parametrize("name", QUICK)
+@pytest.mark.parametrize("name", [*QUICK, *(pytest.param(name, marks=pytest.mark.long) for name in LONG)])
 async def test_row(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(alike, "ROUNDS", 3)
+    monkeypatch.setattr(routes, "ONE_IN", 17)  # of 20 ways and 9 credentials: another one for each route
     monkeypatch.setattr(salts, "PROMPTS", 3)
+    await holds(name, monkeypatch)
+
+
+@pytest.mark.long
+async def test_no_way_around_a_key_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    await holds("S1", monkeypatch)
+
+
+async def holds(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batched, "STEPS", (batched.in_the_middle,))
     monkeypatch.setattr(spent, "AMOUNT", spent.AMOUNT * 600 // spent.COUNT)
     monkeypatch.setattr(spent, "COUNT", 600)
     for name_, value in {"HUNG_S": 5.0, "WARM_S": 1.5, "IMPATIENT_S": 6.0, "ROLLED": 1}.items():

@@ -9,7 +9,8 @@ import pytest
 from bench.first_words import busy, start
 from tests.ports import free_port
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="busy loops are pinned to CPUs")
+# Its busy loops take all CPUs from the tests beside it.
+pytestmark = [pytest.mark.long, pytest.mark.skipif(sys.platform != "linux", reason="busy loops are pinned to CPUs")]
 
 
 def test_the_printed_request_is_answered_beside_a_busy_loop_on_each_cpu() -> None:

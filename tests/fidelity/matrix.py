@@ -66,6 +66,25 @@ class Outcome(Struct, frozen=True):
     path: str = ""
 
 
+class Outcomes(Mapping[str, Outcome]):
+    """Of one field, by backend; each is measured when it is first asked for: whoever collects tests asks for few."""
+
+    def __init__(self, dialect: str, operation: str, field: Field) -> None:
+        self._of = dialect, operation, field
+        self._known: dict[str, Outcome] = {}
+
+    def __getitem__(self, backend: str) -> Outcome:
+        if backend not in self._known:
+            self._known[backend] = measure(*self._of, backend)
+        return self._known[backend]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(BACKENDS)
+
+    def __len__(self) -> int:
+        return len(BACKENDS)
+
+
 class Row(Struct, frozen=True):
     """One field and what became of it before each backend."""
 
@@ -83,8 +102,7 @@ def rows() -> Iterator[Row]:
     for name, dialect in DIALECTS.items():
         for operation, fields in dialect.fields.items():
             for field in fields:
-                outcomes = {backend: measure(name, operation, field, backend) for backend in BACKENDS}
-                yield Row(name, operation, field, outcomes)
+                yield Row(name, operation, field, Outcomes(name, operation, field))
 
 
 def measure(dialect: str, operation: str, field: Field, backend: str) -> Outcome:

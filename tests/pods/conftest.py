@@ -35,7 +35,7 @@ VALKEY = "valkey/valkey:9.1-alpine"
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if Path(__file__).parent in item.path.parents:
+        if item.nodeid.startswith("tests/pods/"):
             item.add_marker("pods")
 
 

@@ -27,7 +27,7 @@ def start(*flags: str) -> subprocess.Popen[str]:
 
 @pytest.fixture(scope="module")
 def worker() -> Iterator[httpx.Client]:
-    process = start("--name", "small")
+    process = start("--name", "small", "--max-tokens", "12")
     assert process.stdout is not None
     assert process.stderr is not None
     line = process.stdout.readline()
@@ -255,15 +255,16 @@ def test_help(capsys: pytest.CaptureFixture[str]) -> None:
 def test_what_a_request_does_not_say_is_the_workers_own(worker: httpx.Client) -> None:
     endless = {"messages": MESSAGES, "ignore_eos": True}
     silent = worker.post("/v1/chat/completions", json=endless).json()
-    assert (silent["usage"]["completion_tokens"], silent["choices"][0]["finish_reason"]) == (256, "length")
-    asked = worker.post("/v1/chat/completions", json={**endless, "max_tokens": 270}).json()
-    assert asked["usage"]["completion_tokens"] == 270, "a value of the request wins"
+    assert (silent["usage"]["completion_tokens"], silent["choices"][0]["finish_reason"]) == (12, "length")
+    asked = worker.post("/v1/chat/completions", json={**endless, "max_tokens": 14}).json()
+    assert asked["usage"]["completion_tokens"] == 14, "a value of the request wins"
     told = {"prompt": "Once", "n_predict": 1}
     assert worker.post("/completion", json=told).json()["generation_settings"]["repeat_penalty"] == pytest.approx(1.1)
     own = worker.post("/completion", json={**told, "repeat_penalty": 1.0}).json()["generation_settings"]
     assert own["repeat_penalty"] == 1
 
 
+@pytest.mark.long  # it takes all CPUs from the others
 @pytest.mark.skipif(sys.platform != "linux", reason="busy loops are pinned to CPUs")
 def test_several_threads_answer_beside_a_busy_loop_on_each_cpu() -> None:
     """Threads that spin at their barriers took minutes for this."""

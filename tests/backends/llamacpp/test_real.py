@@ -16,15 +16,15 @@ from tests.harness import Stack, sse_data
 
 @pytest.fixture(scope="module")
 def gateway() -> Iterator[httpx.Client]:
-    """A gateway in front of a real llama.cpp; two slots of 512 tokens."""
-    flags = ("--port", "0", "--context", "512", "--parallel", "2")
+    """A gateway in front of a real llama.cpp; two slots of 256 tokens."""
+    flags = ("--port", "0", "--context", "256", "--parallel", "2")
     with subprocess.Popen(
         (sys.executable, "-m", "workers.embedded", *flags), stdout=subprocess.PIPE, text=True
     ) as worker:
         try:
             assert worker.stdout is not None
             address = worker.stdout.readline().split()[-1]
-            models = {"smollm2": {"backend": "llamacpp", "workers": [address], "max_context": 512}}
+            models = {"smollm2": {"backend": "llamacpp", "workers": [address], "max_context": 256}}
             named = {name: {"default_model": "smollm2"} for name in ("friendli", "openai")}
             with (
                 Stack((), {"models": models, "dialects": named}) as stack,
@@ -221,14 +221,14 @@ def test_real_limits_are_told(gateway: httpx.Client) -> None:
     assert status(prompt="hi", n=3) == (422, "n")
     assert status(prompt="hi", num_beams=2) == (422, "num_beams")
     assert status(prompt="hi", stop_tokens=[{"tokens": [1]}]) == (422, "stop_tokens")
-    assert status(prompt="word " * 600) == (400, None)
+    assert status(prompt="word " * 300) == (400, None)
     assert status(tokens=[999_999]) == (400, None)
     assert status(prompt="Tell me a story.", timeout_microseconds=1000) == (429, "timeout_microseconds")
 
 
 def test_real_generation_goes_to_the_end_of_the_context(gateway: httpx.Client) -> None:
-    reply = ask(gateway, prompt="word " * 500, temperature=0)
-    assert reply["usage"]["total_tokens"] == 512
+    reply = ask(gateway, prompt="word " * 245, temperature=0)
+    assert reply["usage"]["total_tokens"] == 256
     assert reply["choices"][0]["finish_reason"] == "length"
 
 
