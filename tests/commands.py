@@ -12,6 +12,7 @@ import sys
 import threading
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import yaml
 
@@ -33,10 +34,15 @@ def dragoman(*arguments: str, folder: Path | None = None, **environ: str) -> sub
     )
 
 
-def called(*arguments: str, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
+def called(*arguments: str, folder: Path | None = None, **environ: str) -> subprocess.CompletedProcess[str]:
     """As `dragoman`, but in this process: to start one takes a second. Not for `serve`: it takes over the signals."""
     out, error = io.StringIO(), io.StringIO()
-    with contextlib.chdir(folder or "."), contextlib.redirect_stdout(out), contextlib.redirect_stderr(error):
+    with (
+        patch.dict(os.environ, CLEAN | environ, clear=True),
+        contextlib.chdir(folder or "."),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(error),
+    ):
         try:
             status = cli.main(arguments)
         except SystemExit as ended:

@@ -24,6 +24,10 @@ def sampled(cases: Iterable[T], one_in: int, of: Callable[[T], object] = lambda 
     return [case if place in kept else _long(case) for place, case in enumerate(found)]
 
 
+def of_dialect(way: Any) -> object:
+    return way.dialect
+
+
 def _long(case: Any) -> Any:
     values = case if isinstance(case, tuple) and not hasattr(case, "_fields") else (case,)
     return pytest.param(*values, marks=pytest.mark.long)

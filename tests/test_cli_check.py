@@ -69,7 +69,7 @@ def test_check_says_everything_at_once_and_never_a_traceback(tmp_path: Path) -> 
         "listen:\n  prot: 1\nmodels:\n"
         "  a: {backend: nothing, workers: [http://x]}\n  b: {backend: vllm, workers: [ftp://x]}\n"
     )
-    found = dragoman("check", str(bad))
+    found = called("check", str(bad))
     assert (found.returncode, found.stdout) == (2, "")
     lines = found.stderr.splitlines()
     assert len(lines) == 3
@@ -91,11 +91,11 @@ def test_check_finds_its_file_as_serve_does_and_says_what_is_good(tmp_path: Path
     other = f"other.yaml: 1 model, 1 key, {len(REGISTRY)} dialects: good\n"
     assert called("check", "other.yaml", folder=tmp_path).stdout == other
     assert called("check", "--config", "other.yaml", folder=tmp_path).stdout == other
-    assert dragoman("check", folder=tmp_path, DRAGOMAN_CONFIG="other.yaml").stdout == other
+    assert called("check", folder=tmp_path, DRAGOMAN_CONFIG="other.yaml").stdout == other
     alone = json.dumps({"a": {"backend": "tgi", "workers": ["http://127.0.0.1:1"]}})
     (tmp_path / "gateway.yaml").unlink()
-    said = dragoman("check", folder=tmp_path, DRAGOMAN_MODELS=alone)
+    said = called("check", folder=tmp_path, DRAGOMAN_MODELS=alone)
     holes = len(said.stderr.splitlines())
     assert said.stdout == f"environment: 1 model, 0 keys, {len(REGISTRY)} dialects: good, but for {holes} holes\n"
-    strict = dragoman("check", "--strict", folder=tmp_path, DRAGOMAN_MODELS=alone)
+    strict = called("check", "--strict", folder=tmp_path, DRAGOMAN_MODELS=alone)
     assert (strict.returncode, strict.stdout, strict.stderr) == (1, "", said.stderr)

@@ -8,6 +8,7 @@ import contextlib
 import os
 import socket
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import obstore
 import openai
 import pytest
 
-from gateway.batches.bucket import Bucket
+from gateway.batches.bucket import _RETRIES, _WAITS, Bucket
 from gateway.config import Available, ConfigError, load
 from gateway.config import Bucket as Options
 from tests.app.asking import key
@@ -111,8 +112,13 @@ def test_a_bucket_that_is_away_is_an_honest_refusal(server: Server, mine: S3, tm
             assert secret.encode() not in stack.output.getvalue()
 
 
-def test_a_bucket_that_hangs_holds_up_no_request(server: Server, mine: S3, tmp_path: Path) -> None:
+def test_a_bucket_that_hangs_holds_up_no_request(
+    server: Server, mine: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     server.command("FLUSHALL")
+    soon = timedelta(seconds=3)
+    monkeypatch.setitem(_WAITS, "read_timeout", soon)
+    monkeypatch.setitem(_RETRIES, "retry_timeout", soon)
     with Stack(({},), sections(server, tmp_path / "files", mine)) as stack:
         mine.freeze()
         try:

@@ -1,4 +1,4 @@
-"""The rows that are quick run with every test run, those of a minute by `make test-long`; all of them by `make chaos`."""
+"""Rows that are quick run with every test run, those of a minute by `make test-long`; all of them by `make chaos`."""
 
 from __future__ import annotations
 

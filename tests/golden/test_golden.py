@@ -13,6 +13,7 @@ from gateway import backends, dialects
 from gateway.wire.openai.media.fields import PATHS as MEDIA
 from tests.golden.replay import Played, Stage
 from tests.golden.transcript import FOLDER, Message, Transcript, files, load, show_body
+from tests.sampled import sampled
 
 REWRITE = "if this is meant, run `make golden REWRITE=1` and review the difference"
 Count = Callable[[str, object], None]
@@ -24,8 +25,13 @@ def stage() -> Iterator[Stage]:
         yield running
 
 
-def named(path: Path) -> str:
-    return f"{path.parent.name}/{path.stem}"
+def named(value: Path | str) -> str:
+    return f"{folder(value)}/{value.stem}" if isinstance(value, Path) else value
+
+
+def folder(path: Path) -> str:
+    """The dialect's."""
+    return path.parent.name
 
 
 def streams(path: Path) -> bool:
@@ -49,6 +55,10 @@ def prefixes(answer: Message) -> list[bytes]:
             at += 1
         ends.append(at)
     return [answer.body[:end] for end in ends]
+
+
+ANSWERED = [path for path in files() if load(path).answered is not None]
+CUT = [(path, ending) for path in files() if streams(path) for ending in ("cut", "")]
 
 
 @pytest.mark.parametrize("name", dialects.REGISTRY)
@@ -100,7 +110,7 @@ def test_whole(stage: Stage, path: Path, record_property: Count) -> None:
     record_property("cases", 1)
 
 
-@pytest.mark.parametrize("path", [path for path in files() if load(path).answered is not None], ids=named)
+@pytest.mark.parametrize("path", sampled(ANSWERED, 4, folder), ids=named)
 def test_byte_by_byte(stage: Stage, path: Path, record_property: Count) -> None:
     """However a worker's bytes are cut into blocks, the client gets the same ones."""
     transcript = load(path)
@@ -110,8 +120,7 @@ def test_byte_by_byte(stage: Stage, path: Path, record_property: Count) -> None:
     record_property("cases", 3)
 
 
-@pytest.mark.parametrize("path", [path for path in files() if streams(path)], ids=named)
-@pytest.mark.parametrize("ending", ["cut", ""])
+@pytest.mark.parametrize(("path", "ending"), sampled(CUT, 4, lambda case: (folder(case[0]), case[1])), ids=named)
 def test_cut_after_every_frame(stage: Stage, path: Path, ending: str, record_property: Count) -> None:
     """The client has what came before the cut, then is told; never does it look complete."""
     transcript = load(path)

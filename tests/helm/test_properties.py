@@ -9,6 +9,7 @@ import pytest
 from tests.helm import properties_added, properties_gateway, properties_network, properties_workers
 from tests.helm.chart import CHART, VALUES, copy, objects, parsed, template
 from tests.helm.property import Off, Property, declared
+from tests.sampled import sampled
 
 ALL = (
     *declared(),
@@ -34,7 +35,7 @@ def test_it_holds(one: Property) -> None:
     assert one.holds(objects(one.values))
 
 
-@pytest.mark.parametrize(("one", "off"), SWITCHED, ids=named)
+@pytest.mark.parametrize(("one", "off"), sampled(SWITCHED, 6), ids=named)
 def test_one_place_makes_it_so(one: Property, off: Off, tmp_path: Path) -> None:
     file, there, instead = off
     changed = copy(tmp_path) / "templates" / file

@@ -21,6 +21,7 @@ from tests.clients import WAYS, Way
 from tests.conformance.clients import CLIENTS, Heard
 from tests.harness import PROBED, Stack, until
 from tests.pipeline.test_pump import PATH, TOOL, chat, plain_asgi, scripted
+from tests.sampled import of_dialect, sampled
 
 TEXT = "Ein naïver Gruß an 漢字 und 🎉 fünf Wörter mehr."
 STREAMED = [way for way in WAYS if way.operation in ("chat", "complete") and way.answers(stream=True)]
@@ -98,7 +99,7 @@ def three(request: pytest.FixtureRequest) -> Iterator[Stack]:
         yield stack
 
 
-@pytest.mark.parametrize("way", STREAMED, ids=str)
+@pytest.mark.parametrize("way", sampled(STREAMED, 3, of_dialect), ids=str)
 def test_the_client_gets_what_one_worker_would_have_sent(three: Stack, way: Way) -> None:
     body = body_of(way, scripted(text=TEXT), max_tokens=1000)
     expected = heard(way, posted(three, way.path("m"), body))

@@ -27,6 +27,7 @@ from tests.pipeline.test_going_on import heard, posted, text_of
 from tests.pipeline.test_pump import PATH, chat, plain_asgi, raw_request, scripted
 from tests.pipeline.test_server_tools import FETCH, SEARCH, asked, call, post
 from tests.ports import free_port
+from tests.sampled import of_dialect, sampled
 from tests.standins.guard import ALLOW, Guard, guard
 from tests.standins.web import web
 
@@ -105,7 +106,7 @@ def refusing(word: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
 # -- requests -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("way", SHOWN, ids=str)
+@pytest.mark.parametrize("way", sampled(SHOWN, 3, of_dialect), ids=str)
 def test_a_guard_sees_the_text_and_a_worker_the_one_that_replaces_it(fresh: tuple[Stack, Guard], way: Way) -> None:
     stack, running = fresh
     stream = not way.answers(stream=False)
@@ -128,7 +129,7 @@ def test_a_guard_sees_the_text_and_a_worker_the_one_that_replaces_it(fresh: tupl
     assert record["guard_ms"] > 0
 
 
-@pytest.mark.parametrize("way", SHOWN, ids=str)
+@pytest.mark.parametrize("way", sampled(SHOWN, 3, of_dialect), ids=str)
 def test_a_refusal_is_an_error_of_the_dialect(fresh: tuple[Stack, Guard], way: Way) -> None:
     stack, running = fresh
     running.decide = refusing("now")
@@ -351,7 +352,7 @@ def test_a_client_that_leaves_waits_for_no_guard(service: Guard) -> None:
 TEXT = f"Ein naïver Gruß an 漢字, und {SECRET} ist geheim, wie alles 🎉 danach auch."
 
 
-@pytest.mark.parametrize("way", STREAMED, ids=str)
+@pytest.mark.parametrize("way", sampled(STREAMED, 3, of_dialect), ids=str)
 def test_a_stream_that_is_allowed_says_what_it_would_say(fresh: tuple[Stack, Guard], way: Way) -> None:
     stack, running = fresh
     prompt = scripted(text=TEXT)
@@ -373,7 +374,7 @@ def test_a_stream_that_is_allowed_says_what_it_would_say(fresh: tuple[Stack, Gua
         assert all(one["stage"] == "after" and one["model"] == after for one in running.asked)
 
 
-@pytest.mark.parametrize("way", STREAMED, ids=str)
+@pytest.mark.parametrize("way", sampled(STREAMED, 3, of_dialect), ids=str)
 def test_a_stream_is_masked_across_windows(fresh: tuple[Stack, Guard], way: Way) -> None:
     """However its pieces fall into windows: the secret is not longer than the overlap."""
     stack, running = fresh
@@ -392,7 +393,7 @@ def test_a_stream_is_masked_across_windows(fresh: tuple[Stack, Guard], way: Way)
             assert stack.record()["outcome"] == "ok"
 
 
-@pytest.mark.parametrize("way", WHOLE, ids=str)
+@pytest.mark.parametrize("way", sampled(WHOLE, 3, of_dialect), ids=str)
 def test_a_whole_reply(fresh: tuple[Stack, Guard], way: Way) -> None:
     stack, running = fresh
     for after in AFTERS:
@@ -489,7 +490,7 @@ def _same(body: str, model: str) -> str:
     return re.sub(r"(msg|resp|chatcmpl|cmpl|rs|fc)[-_]\w+", "", body).replace(f'"{model}"', '"MODEL"')
 
 
-@pytest.mark.parametrize("way", STREAMED, ids=str)
+@pytest.mark.parametrize("way", sampled(STREAMED, 3, of_dialect), ids=str)
 def test_a_refusal_before_anything_was_shown_has_its_status(fresh: tuple[Stack, Guard], way: Way) -> None:
     stack, running = fresh
     running.decide = refusing("naïver")
@@ -503,7 +504,7 @@ def test_a_refusal_before_anything_was_shown_has_its_status(fresh: tuple[Stack, 
         assert (record["outcome"], record["status"], record["ttft_ms"]) == ("refused", reply.status_code, None)
 
 
-@pytest.mark.parametrize("way", STREAMED, ids=str)
+@pytest.mark.parametrize("way", sampled(STREAMED, 3, of_dialect), ids=str)
 def test_a_refusal_in_a_stream_takes_nothing_back(fresh: tuple[Stack, Guard], way: Way) -> None:
     stack, running = fresh
     running.decide = refusing("danach")

@@ -11,6 +11,7 @@ import pytest
 from tests.clients import WAYS, Way
 from tests.harness import Stack
 from tests.pipeline.test_pump import chat
+from tests.sampled import of_dialect, sampled
 
 GENERATING = [way for way in WAYS if way.operation in ("chat", "complete", "embed", "score")]
 PATH = "/v1/chat/completions"
@@ -102,7 +103,10 @@ def test_a_share_is_drawn_and_what_cannot_be_sent_is_counted() -> None:
         assert results(stack) == {"skipped": 1}
 
 
-@pytest.mark.parametrize("way", [way for way in GENERATING if way.answers(stream=False)], ids=str)
+PLAIN = sampled([way for way in GENERATING if way.answers(stream=False)], 3, of_dialect)
+
+
+@pytest.mark.parametrize("way", PLAIN, ids=str)
 def test_what_no_worker_is_sent_is_not_copied(way: Way) -> None:
     """A queue that is full refuses it."""
 

@@ -22,6 +22,7 @@ from tests.clients import WAYS, Way, usual
 from tests.harness import Stack
 from tests.pipeline.test_pump import chat, raw_request, scripted
 from tests.ports import free_port
+from tests.sampled import of_dialect, sampled
 from tests.simulated import Entry, Simulated
 
 KEYS = {"one": "k-one", "narrow": "k-narrow"}
@@ -84,7 +85,7 @@ def falling() -> Iterator[Stack]:
 
 
 @pytest.mark.parametrize("why", WHYS)
-@pytest.mark.parametrize("way", GENERATING, ids=str)
+@pytest.mark.parametrize("way", sampled(GENERATING, 3, of_dialect), ids=str)
 def test_a_fallback_answers_for_each_reason_by_choice(falling: Stack, way: Way, why: str) -> None:
     if why == "context_length" and way.operation in ("embed", "score"):
         pytest.skip("the simulated worker's embeddings and scores know no context")
