@@ -285,7 +285,7 @@ COMMON = [
 ]
 
 
-@pytest.mark.parametrize(("option", "why", "values"), COMMON)
+@pytest.mark.parametrize(("option", "why", "values"), sampled(COMMON, 6))
 def test_what_is_wrong_in_the_defaults_is_named_there(
     option: str, why: str, values: dict[str, Any], tmp_path: Path
 ) -> None:
