@@ -36,7 +36,8 @@ class S3(Daemon):
         (self._buckets / name).symlink_to(folder)
         self.look_again()
         pair = {f"{key}_file": str(self.directory / key) for key in ("access_key_id", "secret_access_key")}
-        bucket = {"url": f"{'https' if self.tls else 'http'}://{self.address}", "name": name, "prefix": "some/where"} | pair
+        url = f"{'https' if self.tls else 'http'}://{self.address}"
+        bucket = {"url": url, "name": name, "prefix": "some/where"} | pair
         return {"bucket": bucket, **options}
 
     def look_again(self) -> None:
