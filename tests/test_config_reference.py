@@ -44,6 +44,11 @@ def test_schema_is_a_schema_and_describes_every_option() -> None:
             assert option["description"].endswith("."), name
 
 
+@pytest.fixture(scope="module")
+def schema() -> dict[str, Any]:
+    return json_schema(KNOWN)
+
+
 @pytest.mark.parametrize(
     ("tree", "valid"),
     [
@@ -64,8 +69,8 @@ def test_schema_is_a_schema_and_describes_every_option() -> None:
         ({"keys": {"a": None}}, False),
     ],
 )
-def test_schema_agrees_with_load(tmp_path: Path, tree: dict[str, Any], valid: bool) -> None:
-    assert jsonschema.Draft202012Validator(json_schema(KNOWN)).is_valid(tree) is valid
+def test_schema_agrees_with_load(schema: dict[str, Any], tmp_path: Path, tree: dict[str, Any], valid: bool) -> None:
+    assert jsonschema.Draft202012Validator(schema).is_valid(tree) is valid
     text = json.dumps({"models": {"small": {"backend": "openai", "workers": ["http://127.0.0.1:8081"]}}, **tree})
     (tmp_path / "gateway.yaml").write_text(text)
     if valid:

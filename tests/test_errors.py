@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import httpx
@@ -170,14 +171,20 @@ def every_dialect() -> Iterator[Stack]:
         yield running
 
 
+FINER: tuple[dict[str, Any], ...] = ({}, {"param": "messages", "upstream": 400}, {"code": "invalid_value"})
+TOLD = [*itertools.product([kind for kind in Kind if kind is not Kind.CLIENT_GONE], FINER)]
+
+
+@pytest.mark.parametrize("count", [10, pytest.param(len(TOLD), marks=pytest.mark.long)])
 @pytest.mark.parametrize("midstream", [False, True])
 @pytest.mark.parametrize("name", REQUESTS)
-def test_the_record_has_the_code_that_the_client_was_told(every_dialect: Stack, name: str, midstream: bool) -> None:
+def test_the_record_has_the_code_that_the_client_was_told(
+    every_dialect: Stack, name: str, midstream: bool, count: int
+) -> None:
     stack = every_dialect
     (served,) = {id(served): served for served in stack.gateway.deployment.runtime.models.values()}.values()
     backend = served.backend
-    finer: tuple[dict[str, Any], ...] = ({}, {"param": "messages", "upstream": 400}, {"code": "invalid_value"})
-    for kind, more in itertools.product(set(Kind) - {Kind.CLIENT_GONE}, finer):
+    for kind, more in Random(name).sample(TOLD, count):
         served.backend = Failing(backend, partial(GatewayError, kind, "no", **more), midstream)  # type: ignore[assignment]
         # Fifty tokens, if the dialect has this name for them.
         own = usual(name).field("max_tokens")

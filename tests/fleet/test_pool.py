@@ -126,13 +126,13 @@ async def test_a_pick_among_many_takes_no_more_steps_than_among_few(name: str) -
         one, held = pool(workers(count), BY_NAME[name]()), deque[Worker]()
 
         async def pick() -> None:
-            for _ in range(800):
+            for _ in range(300):
                 held.append(await one.acquire())
                 if len(held) > 50:
                     one.release(held.popleft())
 
         await pick()
-        return steps(lambda: next(pick().__await__(), None), within="gateway/fleet") / 800
+        return steps(lambda: next(pick().__await__(), None), within="gateway/fleet") / 300
 
     few, many, most = [await of(count) for count in (16, 80, 400)]
     assert many <= 1.1 * few

@@ -81,7 +81,7 @@ def test_a_prefix_of_ones_own() -> None:
 
 @pytest.mark.parametrize("fault", ["reset@3", "eof@3", "error-frame@3", "status:500"])
 def test_a_failure_behind_the_gateway_is_a_failure(fault: str) -> None:
-    with Stack(({"fault": fault},)) as stack:
+    with Stack(({"fault": fault},), config={"retry": {"wait_s": 0}}) as stack:
         status, lines = ran(stack.url, TIMEOUT_S="2")
     assert status == 1
     assert [line for line in lines[:ASKED] if line.startswith("ok")] == []

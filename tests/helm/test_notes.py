@@ -100,15 +100,17 @@ CHATS: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("first", "asked"), CHATS)
 def test_the_test_asks_a_model_that_chats(first: dict[str, Any], asked: str) -> None:
+    assert _asked({"a": {"model": "x/a", **first}, "b": {"model": "x/b"}}) == asked
+
+
+def test_the_first_model_is_asked_if_none_is_known_to_chat_and_a_name_in_the_values_rules() -> None:
+    first = {"model": "x/a", **CHATS[0][0]}
+    assert _asked({"a": first}) == "a"
+    assert _asked({"a": first, "b": {"model": "x/b"}}, test={"model": "a"}) == "a"
+
+
+def _asked(models: dict[str, Any], **more: Any) -> Any:
     values = {"auth": {"mode": "open"}, "redis": {"mode": "none"}, "gateway": {"replicas": 1}}
     values["monitoring"] = {"prometheusAddress": "http://prometheus:9090"}
-    models = {"a": {"model": "x/a", **first}, "b": {"model": "x/b"}}
-    assert _asked({**values, "models": models}) == asked
-    # If none is known to chat, the first one is asked; a name in the values rules.
-    assert _asked({**values, "models": {"a": models["a"]}}) == "a"
-    assert _asked({**values, "models": models, "test": {"model": "a"}}) == "a"
-
-
-def _asked(values: dict[str, Any]) -> Any:
-    pod = find(parsed(template(values)), "Pod", "dragoman-completions")
+    pod = find(parsed(template({**values, "models": models, **more})), "Pod", "dragoman-completions")
     return environment(pod["spec"]["containers"][0])["MODEL"]
