@@ -15,8 +15,8 @@ from tests.chaos.row import Findings, every_row, percentile
 from tests.helm.chart import objects, pods
 from tests.repo.tree import ROOT
 
-QUICK = ("G1", "G2", "S1", "S6", "S7", "S8")
-LONG = ("G3", "G4", "H1", "H2", "H3", "J2", "K2")
+QUICK = ("G2", "S1", "S6", "S7", "S8")
+LONG = ("G1", "G3", "G4", "H1", "H2", "H3", "J2", "K2")
 
 
 @pytest.mark.parametrize("name", [*QUICK, *(pytest.param(name, marks=pytest.mark.long) for name in LONG)])

@@ -218,7 +218,7 @@ STORED = [
 ]
 
 
-@pytest.mark.parametrize(("value", "why", "values", "live"), STORED)
+@pytest.mark.parametrize(("value", "why", "values", "live"), sampled(STORED, 3))
 def test_what_cannot_become_what_the_values_say_is_named(
     value: str, why: str, values: dict[str, Any], live: dict[str, Any], tmp_path: Path
 ) -> None:

@@ -15,6 +15,7 @@ from gateway.config import load
 from tests.helm import chart
 from tests.helm.chart import CHART, SETS, VALUES, container, find, helm, objects, pods
 from tests.helm.schemas import custom, faults, minors
+from tests.sampled import sampled
 from workers.embedded import cli as embedded
 from workers.registry import Place
 from workers.vllm import cli as vllm
@@ -52,7 +53,7 @@ def test_there_are_enough_value_sets() -> None:
     assert len(SETS) >= 10
 
 
-@pytest.mark.parametrize("name", SETS)
+@pytest.mark.parametrize("name", sampled(SETS, 4))
 def test_it_lints(name: str) -> None:
     done = helm("lint", "--strict", CHART, "--kube-version", chart.KUBERNETES, "--values", VALUES / f"{name}.yaml")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -155,7 +156,7 @@ def test_every_volume_is_mounted_and_there(name: str) -> None:
         assert mounted == there, where
 
 
-@pytest.mark.parametrize("name", SETS)
+@pytest.mark.parametrize("name", sampled(SETS, 2))
 def test_the_gateway_reads_its_configuration(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """By `check --strict`. What a backend cannot do by its nature is all that it may find."""
     written = find(objects(name), "ConfigMap", "dragoman")["data"]["gateway.yaml"]

@@ -18,7 +18,7 @@ INDEX_HOST = re.compile(
 )
 # What these hold has no name of its own yet.
 VAGUE_FILES = {"utils.py", "util.py", "helpers.py", "common.py", "misc.py", "manager.py"}
-VAGUE_CLASS = re.compile(r"(?:Manager|Helper|Utils?)$")
+VAGUE_CLASS = re.compile(r"\bclass \w*(?:Manager|Helper|Utils?)\b")
 
 
 def bad_text(root: Path, files: Iterable[Path]) -> list[str]:
@@ -40,13 +40,14 @@ def bad_code(root: Path, files: Iterable[Path]) -> list[str]:
     """Python files with a vague name, with a vaguely named class, or without a docstring."""
     found = []
     for path in files:
-        place, tree = path.relative_to(root), ast.parse(path.read_text())
+        place, text = path.relative_to(root), path.read_text()
+        tree = ast.parse(text)
         if path.name in VAGUE_FILES:
             found.append(f"{place}: a name that says nothing")
         if not ast.get_docstring(tree) and (path.name != "__init__.py" or tree.body):
             found.append(f"{place}: no docstring")
-        for node in ast.walk(tree):
-            if isinstance(node, ast.ClassDef) and VAGUE_CLASS.search(node.name):
+        for node in ast.walk(tree) if VAGUE_CLASS.search(text) else ():
+            if isinstance(node, ast.ClassDef) and VAGUE_CLASS.search(f"class {node.name}"):
                 found.append(f"{place}:{node.lineno}: class {node.name}: a name that says nothing")
     return found
 
