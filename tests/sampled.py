@@ -7,6 +7,7 @@ from random import Random
 from typing import Any, TypeVar
 
 import pytest
+from hypothesis import settings
 
 T = TypeVar("T")
 
@@ -22,6 +23,11 @@ def sampled(cases: Iterable[T], one_in: int, of: Callable[[T], object] = lambda 
     draw = Random(len(found))
     kept = {place for places in kinds.values() for place in draw.sample(places, -(-len(places) // one_in))}
     return [case if place in kept else _long(case) for place, case in enumerate(found)]
+
+
+def examples(full: int) -> int:
+    """How many examples a law draws that draws `full` of them by `make test-long`."""
+    return full * settings().max_examples // 100
 
 
 def of_dialect(way: Any) -> object:

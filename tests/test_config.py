@@ -20,6 +20,7 @@ from gateway.config.loading import Written
 from gateway.config.model import Deadlines
 from gateway.config.secrets import read_secrets, with_secrets
 from gateway.config.source import resolve
+from tests.sampled import examples
 
 ROOT = Path(__file__).resolve().parent.parent
 BROKEN = ROOT / "tests" / "broken_configs"
@@ -166,7 +167,7 @@ def test_bom_and_crlf_are_fine(tmp_path: Path) -> None:
     assert read(tmp_path, b"\xef\xbb\xbf" + SMALL.replace("\n", "\r\n").encode()).models["small"].backend == "openai"
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_no_text_ever_leads_to_anything_but_faults(tmp_path: Path, data: st.DataObject) -> None:
     """Pieces of real files, cut and joined at random."""
@@ -200,7 +201,7 @@ Tree = st.recursive(
 )
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(200), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(tree=st.dictionaries(st.sampled_from([*Config.model_fields, "other"]), Tree), data=st.data())
 def test_no_tree_ever_leads_to_anything_but_faults(tmp_path: Path, tree: dict[str, Any], data: st.DataObject) -> None:
     """Right names over wrong values, from the file and from the environment."""

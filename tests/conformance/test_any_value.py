@@ -20,7 +20,7 @@ from gateway.core.lifecycle import fold
 from tests.clients import GENERATING, refusal
 from tests.conformance.cases import BACKENDS, DIALECTS, PAIRS, Case, run
 from tests.eventstream import frames
-from tests.sampled import sampled
+from tests.sampled import examples, sampled
 
 ODD = (
     b"1e400",
@@ -203,7 +203,7 @@ _WAITS = (
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(data=st.data())
 def test_an_error_answer_with_any_value_is_told(backend: str, data: st.DataObject) -> None:
     case = data.draw(st.sampled_from([cases[0] for cases in PAIRS.values() if cases[0].backend == backend]))

@@ -26,6 +26,7 @@ from tests.clients import refusal
 from tests.conformance.cases import BACKENDS, DIALECTS
 from tests.conformance.test_any_value import documents, drawn, strict
 from tests.golden.transcript import Message, files, load
+from tests.sampled import examples
 
 SERVING = [name for name, dialect in DIALECTS.items() if dialect.fields.keys() & PATHS.keys()]
 CAN = Capabilities("sim")
@@ -132,7 +133,7 @@ def test_an_odd_text_of_an_upload_is_refused_or_passed_on(dialect: str, work: Wo
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=str)
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(data=st.data())
 def test_a_reply_with_any_value_is_strict_or_an_error(sample: Sample, data: st.DataObject) -> None:
     op, passthrough = sample.op(), DIALECTS[sample.dialect].passthrough["openai"]

@@ -14,6 +14,7 @@ from gateway.core.events import Delta, End, Event, Failed, Finish, PartEnd, Part
 from gateway.core.lifecycle import TRANSITIONS, IllegalEvent, Reply, ReplyChoice, ReplyPart, checked, fold
 from gateway.core.usage import Usage
 from tests.core.replies import replies, streams, unfold
+from tests.sampled import examples
 
 START = Start("id", "m", 1)
 OPEN = PartStart(0, 0, "text")
@@ -100,7 +101,7 @@ def test_a_stream_without_one_of_its_ends_does_not_pass(events: list[Event], dat
 # -- fold and unfold ------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(replies())
 def test_unfold_then_fold_is_the_same_reply(reply: Reply) -> None:
     assert fold(unfold(reply)) == reply

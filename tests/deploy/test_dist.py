@@ -25,6 +25,9 @@ from tests.repo.tree import ROOT, tracked
 PACKAGES = ("gateway", "workers")
 CLEAN = {name: value for name, value in os.environ.items() if not name.startswith(("DRAGOMAN_", "PYTHON"))}
 
+BUILT = pytest.mark.long
+"""For what wants the wheel with its native relay, which takes a compiler ten seconds."""
+
 
 @pytest.fixture(scope="session")
 def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -50,6 +53,7 @@ def shipped() -> set[str]:
     return {str(path.relative_to(ROOT)) for package in PACKAGES for path in tracked(package)}
 
 
+@BUILT
 def test_the_wheel_holds_the_packages_and_nothing_else(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         held = {name for name in archive.namelist() if ".dist-info/" not in name}
@@ -84,6 +88,7 @@ def test_without_what_builds_the_relay_the_wheel_holds_all_else(tmp_path: Path) 
         assert {name for name in archive.namelist() if ".dist-info/" not in name} == shipped()
 
 
+@BUILT
 def test_the_sdist_holds_the_packages_and_what_builds_them(dist: Path) -> None:
     (path,) = dist.glob("*.tar.gz")
     with tarfile.open(path) as archive:
@@ -131,6 +136,7 @@ def running(folder: Path, *words: str) -> Iterator[str]:
     assert process.returncode == 0
 
 
+@BUILT
 def test_the_wheel_serves(command: Path, tmp_path: Path) -> None:
     with running(tmp_path, str(command), "worker", "simulated", "--port", "0", "--model", "m") as worker:
         sections = {
@@ -148,6 +154,7 @@ def test_the_wheel_serves(command: Path, tmp_path: Path) -> None:
     assert reply.text.endswith("data: [DONE]\n\n")
 
 
+@BUILT
 def test_the_wheel_is_what_ran(command: Path, tmp_path: Path) -> None:
     """Neither this checkout nor what only develops it is in sight."""
     code = "import importlib.util as look, gateway, workers; print(gateway.__file__, workers.__file__)"
@@ -161,6 +168,7 @@ def test_the_wheel_is_what_ran(command: Path, tmp_path: Path) -> None:
     assert others == "[]"
 
 
+@BUILT
 def test_the_embedded_worker_says_how_to_get_its_model(command: Path, tmp_path: Path) -> None:
     words = [str(command), "worker", "embedded"]
     done = subprocess.run(words, cwd=tmp_path, env=CLEAN, capture_output=True, text=True, timeout=120)

@@ -37,6 +37,7 @@ from tests.native.scripts import (
     script,
 )  # fmt: skip
 from tests.native.stage import CHAT, Asked, Outcome, Stage, Step
+from tests.sampled import examples
 
 pytestmark = pytest.mark.skipif(not BUILT, reason="this installation has no native relay")
 
@@ -225,7 +226,7 @@ async def test_several_reads_in_a_turn(stage: Stage) -> None:
     assert (native.lane, native.record) == (python.lane, python.record)
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(seed=st.integers(0, 2**32), hostile=st.sampled_from([0.05, 0.3, 0.8]))
 async def test_any_stream(seed: int, hostile: float) -> None:
     async with Stage() as stage:

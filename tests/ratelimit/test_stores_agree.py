@@ -18,6 +18,7 @@ from gateway.ratelimit.redis.codec import ADMIT, LOOK, RENEW, RESET, SETTLE, Ope
 from gateway.ratelimit.redis.store import SCRIPT
 from gateway.ratelimit.rules import rule_of
 from tests.redis.server import Server
+from tests.sampled import examples
 
 TTL = 2.0
 START = 1_700_000_000 * 1_000_000
@@ -69,7 +70,7 @@ class Script:
         return unpack(self._run(keys, [payload, now]))[1]
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(rules, actions)
 @pytest.mark.usefixtures("server")
 def test_the_same_answers(shared_server: Server, given_rules: list[Any], moves: list[Any]) -> None:

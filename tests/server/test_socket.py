@@ -16,6 +16,7 @@ from gateway.core.byte_budget import SMALL
 from gateway.server import socket as sockets
 from gateway.server.socket import SocketConnection
 from tests.harness import Stack, until
+from tests.sampled import examples
 from tests.server.raw import MODELS, QUICK, Raw
 
 KEY = b"sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
@@ -257,7 +258,7 @@ FRAMES = st.builds(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.one_of(FRAMES, st.binary(max_size=40)), max_size=12), st.integers(1, 500), st.booleans())
 def test_whatever_comes_the_next_client_is_served(stack: Stack, sent: list[bytes], size: int, waits: bool) -> None:
     data = b"".join(sent)

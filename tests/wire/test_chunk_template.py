@@ -18,6 +18,7 @@ from gateway.wire.chunk_template import MARK, cut
 from gateway.wire.json import encode
 from gateway.wire.openai.replies.reading import ChatReader, TextReader
 from gateway.wire.openai.streams.passthrough import Asked, Passthrough, PassthroughLane
+from tests.sampled import examples
 
 CHAT = Chat(model="m", messages=(Message("user", (Text("hi"),)),))
 TEXT = Complete(model="m", prompts=("hi",))
@@ -183,7 +184,7 @@ def _blocks(datas: Sequence[bytes], cuts: Sequence[int]) -> list[bytes]:
     return blocks
 
 
-@settings(max_examples=600)
+@settings(max_examples=examples(600))
 @given(st.lists(_CHUNKS, max_size=12), st.lists(st.integers(0, 300), min_size=12, max_size=12))
 def test_a_chat_reader_says_the_same_with_and_without(datas: list[bytes], cuts: list[int]) -> None:
     quick, slow = ChatReader(CHAT), ChatReader(CHAT)
@@ -193,7 +194,7 @@ def test_a_chat_reader_says_the_same_with_and_without(datas: list[bytes], cuts: 
     assert _said(quick.eof()) == _said(slow.eof())
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.lists(_TEXT_CHUNKS, max_size=12), st.lists(st.integers(0, 300), min_size=12, max_size=12))
 def test_a_text_reader_says_the_same_with_and_without(datas: list[bytes], cuts: list[int]) -> None:
     quick, slow = TextReader(TEXT), TextReader(TEXT)
@@ -207,7 +208,7 @@ def _relay(model: str, *, chat: bool) -> PassthroughLane:
     return PassthroughLane(Asked(Raw(encode(model)), chat, 1, False), Passthrough(lambda error: error.message.encode()))
 
 
-@settings(max_examples=600)
+@settings(max_examples=examples(600))
 @given(
     st.lists(_CHUNKS, max_size=12),
     st.lists(st.integers(0, 300), min_size=12, max_size=12),

@@ -12,6 +12,7 @@ from gateway.core.errors import GatewayError, Kind
 from gateway.core.upload import File, Form, InMemory, seconds_of
 from gateway.wire import multipart
 from tests.app.media import wave
+from tests.sampled import examples
 
 EDGE = b"-edge-"
 KIND = b"multipart/form-data; boundary=-edge-"
@@ -32,7 +33,7 @@ def read(body: bytes, kind: bytes, cuts: list[int]) -> tuple[Form, bytes]:
     return reader.end(InMemory()), bytes(kept)
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(
     st.lists(st.tuples(NAMES, TEXTS), max_size=5),
     st.lists(st.tuples(NAMES, NAMES, BYTES), max_size=4),
@@ -56,7 +57,7 @@ def test_what_is_written_is_read(
     assert [kept[one.start : one.start + one.size] for one in form.files] == [data for _, _, data in files]
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(st.lists(st.one_of(BYTES, st.just(b"\r\n--" + EDGE + b"\r\n")), max_size=8), st.lists(st.integers(0, 999)))
 def test_any_bytes_are_read_or_refused(pieces: list[bytes], cuts: list[int]) -> None:
     """However they are cut, with the same result."""

@@ -14,6 +14,7 @@ from gateway.core.errors import GatewayError, Kind
 from gateway.wire import sse
 from gateway.wire.sse import Frame, Reader
 from tests.raised import raised
+from tests.sampled import examples
 
 LONG = "x" * (2 * 1024 + 1)
 
@@ -140,7 +141,7 @@ def rechunked(stream: bytes, random: Random) -> list[bytes]:
     return blocks
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(_STREAMS, st.integers(0, 2**32))
 def test_any_blocks_give_the_same_frames(stream: bytes, seed: int) -> None:
     """25 ways to cut each of 400 streams: 10,000 examples."""

@@ -15,6 +15,7 @@ from gateway.core.http import Headers
 from gateway.core.messages import Media, Work
 from gateway.wire.openai.media import replies
 from gateway.wire.openai.replies.refusals import error_event
+from tests.sampled import examples
 
 SSE: Headers = [(b"content-type", b"text/event-stream")]
 SOUND: Headers = [(b"content-type", b"audio/mpeg"), (b"transfer-encoding", b"chunked")]
@@ -45,7 +46,7 @@ def through(work: Work, body: bytes, cuts: list[int], n: int = 1) -> tuple[bytes
     return out, lane.done, lane.error.kind if lane.error is not None else None
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(st.lists(EVENTS, max_size=6), st.booleans(), st.lists(st.integers(0, 2000), max_size=20))
 def test_a_stream_is_the_same_however_it_is_cut(events: list[Any], done: bool, cuts: list[int]) -> None:
     body = body_of(events, done)
