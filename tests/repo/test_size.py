@@ -21,7 +21,7 @@ LINES = {
     "gateway/config": 3885,
     "gateway/console": 1400,
     "gateway/core": 3384,
-    "gateway/dialects": 10845,
+    "gateway/dialects": 10870,
     "gateway/fleet": 5580,
     "gateway/native": 500,
     "gateway/observe": 1926,

@@ -151,6 +151,8 @@ class Conversation:
 
     def _part(self, block: BlockIn, place: str) -> list[Part]:
         """The parts of a block that may stand anywhere: any block but a call or its result."""
+        if block.type in ("document", "search_result") and b"true" in bytes(block.citations):
+            self.dropped["messages[].content[].citations"] = None  # asks for some; those of a reply are a list
         match block.type:
             case "text":
                 return [Text(block.text)] if block.text else []

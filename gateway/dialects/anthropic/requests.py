@@ -136,6 +136,8 @@ def _tools(found: list[ToolIn], talk: Conversation, runs: Runs) -> tuple[tuple[T
             shown[tool.name] = as_function(server_tool)
         else:
             shown[tool.name] = Tool(tool.name, tool.description, _with_type(tool), tool.strict)
+            if tool.input_examples != NULL:
+                talk.dropped["tools[].input_examples"] = None
     return tuple(shown.values()), tuple(run.values())
 
 

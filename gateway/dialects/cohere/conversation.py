@@ -31,8 +31,19 @@ def read_messages(found: list[MessageIn]) -> tuple[list[Message], tuple[str, ...
     last = messages[-1]
     if last.role == "assistant" and any(isinstance(part, ToolCall) for part in last.parts):
         raise wrong_at(f"messages.{len(found) - 1}", "a call without its result behind it")
-    cited = any(message.citations != NULL for message in found)
-    return messages, ("messages[].citations",) if cited else ()
+    left = {
+        "messages[].citations": any(message.citations != NULL for message in found),
+        "messages[].name": any(message.name and message.role != "tool" for message in found),
+        "messages[].tool_call_id": any(message.tool_call_id and message.role != "tool" for message in found),
+        "messages[].tool_plan": any(message.tool_plan and message.role != "assistant" for message in found),
+        "messages[].content[].document.id": any(map(_has_names, found)),
+    }
+    return messages, tuple(name for name, given in left.items() if given)
+
+
+def _has_names(found: MessageIn) -> bool:
+    """Whether documents in a tool's result have ids, which only an answer that cites would name."""
+    return isinstance(found.content, list) and any(part.document and part.document.id for part in found.content)
 
 
 def _message(found: MessageIn, place: str) -> Message:

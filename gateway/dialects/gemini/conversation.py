@@ -97,6 +97,9 @@ class Conversation:
 
     def _response(self, found: ResponseIn, place: str) -> list[Part]:
         """Adds the tool message; returns the media in the response."""
+        for name, own in (("scheduling", "scheduling"), ("will_continue", "willContinue")):
+            if getattr(found, name) != NULL:
+                self.dropped[f"contents[].parts[].functionResponse.{own}"] = None
         media: list[Part] = []
         for inner in listed(found.parts):
             if inner.inline_data is not None:
@@ -171,6 +174,8 @@ class Conversation:
     def _blob(self, found: BlobIn, place: str) -> Iterator[Part]:
         """Inline data. A kind that no engine reads (a PDF, a video) becomes a note, not an error: clients send the
         whole history with every request, so an error would end their session."""
+        if found.display_name:
+            self.dropped["contents[].parts[].inlineData.displayName"] = None
         kind, _, form = found.mime_type.lower().partition(";")[0].strip().partition("/")
         data = found.data.translate(_URL_ALPHABET) if "-" in found.data or "_" in found.data else found.data
         if kind == "image":

@@ -196,7 +196,7 @@ def _read_chat(raw: Extra, config: Raw | None, left: list[str], request: Request
     op.fit_output = True
     _choose(op, found.tool_config, left)
     _sample(op, given, left)
-    _think(op, thinking)
+    _think(op, thinking, left)
     op.output = _output(given, left)
     return op
 
@@ -221,10 +221,13 @@ def _sample(op: Chat, given: ConfigIn, left: list[str]) -> None:
         raise unsupported("generationConfig.responseModalities", "must be TEXT alone: workers write nothing else")
 
 
-def _think(op: Chat, found: ThinkingIn) -> None:
+def _think(op: Chat, found: ThinkingIn, left: list[str]) -> None:
     """Sets the reasoning effort, from the level, else from the budget: 0 turns it off, -1 leaves it to the model."""
     budget = found.thinking_budget
-    effort = _LEVELS.get((found.thinking_level or "").upper())
+    level = (found.thinking_level or "").upper()
+    effort = _LEVELS.get(level)
+    if effort is None and level not in ("", "THINKING_LEVEL_UNSPECIFIED"):
+        left.append("generationConfig.thinkingConfig.thinkingLevel")
     if effort is None and budget is not None and budget >= 0:
         effort = next((word for most, word in _BUDGETS if budget < most), "high") if budget else "none"
     if effort is not None:

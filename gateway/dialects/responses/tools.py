@@ -90,6 +90,8 @@ class Toolbox(Struct):
                 self.add(tool.tools or [], f"{at}.tools", tool.name)
             else:
                 self._add(tool, namespace)
+                if tool.output_schema != NULL:
+                    self.dropped["tools[].output_schema"] = None
 
     def _serve(self, tool: SearchIn) -> bool:
         """Offers the search to the model, if the gateway runs it as the client wants it; with it the fetch of a page,

@@ -542,3 +542,14 @@ def test_a_stream_begins_with_the_prompts_tokens(client: httpx.Client) -> None:
 def test_what_vllm_says_that_it_stored_is_read() -> None:
     said = {"prompt_tokens": 9, "completion_tokens": 1, "prompt_tokens_details": {"created_cache_tokens": 7}}
     assert usage(decoded(json.dumps(said).encode(), JSONDecoder(UsageIn))) == Usage(9, 1, stored=7)
+
+
+def test_what_tools_and_documents_ask_for_in_vain_is_named() -> None:
+    document = {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "a"}}
+    for enabled in (True, False):
+        asking = {**document, "citations": {"enabled": enabled}}
+        found = crossing(
+            tools=[{**TOOL, "input_examples": [{}]}], messages=[{"role": "user", "content": [asking]}]
+        ).op.dropped
+        assert "tools[].input_examples" in found
+        assert ("messages[].content[].citations" in found) is enabled

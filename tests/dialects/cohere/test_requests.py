@@ -191,3 +191,15 @@ def test_token_ids_are_not_demanded_of_a_worker() -> None:
     assert op.want_tokens
     assert op.optional["tokens"] == "logprobs[].token_ids"
     assert not chat(logprobs=False).want_tokens
+
+
+def test_members_in_the_wrong_place_are_named() -> None:
+    assert chat(messages=[{**HI[0], "name": "ann", "tool_plan": "p", "tool_call_id": "c"}]).dropped == (
+        "messages[].name",
+        "messages[].tool_call_id",
+        "messages[].tool_plan",
+    )
+    result = {"type": "document", "document": {"id": "d", "data": "a"}}
+    told = {"role": "tool", "tool_call_id": "c1", "name": "f", "content": [result]}
+    op = chat(messages=[*HI, {"role": "assistant", "tool_calls": [CALL], "tool_plan": "p"}, told])
+    assert op.dropped == ("messages[].content[].document.id",)

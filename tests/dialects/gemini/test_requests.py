@@ -477,3 +477,16 @@ def test_embeddings_of_several_texts() -> None:
 )
 def test_embeddings_that_are_refused(body: dict[str, Any], words: str) -> None:
     assert words in raised(GEMINI.read, asking(body, "embed")).message
+
+
+def test_more_of_what_nothing_reads_is_named() -> None:
+    op = chat(generationConfig={"thinkingConfig": {"thinkingLevel": "UTMOST"}})
+    assert (op.reasoning, op.dropped) == (None, ("generationConfig.thinkingConfig.thinkingLevel",))
+    image = {"mimeType": "image/png", "data": "AA==", "displayName": "a"}
+    assert chat(contents=[user({"inlineData": image})]).dropped == ("contents[].parts[].inlineData.displayName",)
+    told = response()
+    told["functionResponse"] |= {"willContinue": True, "scheduling": "SILENT"}
+    assert chat(contents=[*HI, model(call()), user(told)]).dropped == (
+        "contents[].parts[].functionResponse.scheduling",
+        "contents[].parts[].functionResponse.willContinue",
+    )

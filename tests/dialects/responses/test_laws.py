@@ -745,3 +745,7 @@ def test_no_member_of_a_chat_is_smuggled_in() -> None:
     assert "logprobs" not in told
     assert told["chat_template"] == "x"
     assert {"messages", "logprobs"} <= set(crossed.op.dropped)
+
+
+def test_the_schema_of_a_tools_output_is_named() -> None:
+    assert crossing(tools=[{**TOOL, "output_schema": {"type": "object"}}]).op.dropped == ("tools[].output_schema",)
