@@ -245,6 +245,16 @@ def test_a_text_passes_as_it_is() -> None:
         assert (got.text, got.headers["content-type"]) == ("WEBVTT\n\ngrüezi\n", "text/vtt")
 
 
+def test_json_of_vllm_is_the_text_that_was_asked_for() -> None:
+    def script(worker: Worker, asked: Asked, handler: BaseHTTPRequestHandler) -> None:
+        answer(handler, b'{"text":" gr\\u00fcezi","usage":{"type":"duration","seconds":4}}', "application/json")
+
+    with scripted(script) as worker, gateway(worker) as stack:
+        got = send(stack, sound(response_format="text"))
+        assert (got.text, got.headers["content-type"]) == (" grüezi\n", "text/plain; charset=utf-8")
+        assert stack.record()["usage"]["audio_s"] == 4
+
+
 def test_chunks_of_vllm_are_events_of_openais_too() -> None:
     def script(worker: Worker, asked: Asked, handler: BaseHTTPRequestHandler) -> None:
         assert ("stream", "true") in asked.fields

@@ -129,6 +129,8 @@ def whole(response: Response, op: Media) -> tuple[Response, Usage]:
         if found.text is None:
             raise wire.malformed()
         usage = _used(found.usage, op, _tokens(len(found.text)), found.duration)
+        if asked == "text":  # vLLM answers with JSON all the same
+            return Response(200, [(b"content-type", _PLAIN)], found.text.encode() + b"\n"), usage
         return _json(body, found.model, op), usage
     drawn = wire.decoded(body, _images)
     if drawn.error is not None:
