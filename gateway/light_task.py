@@ -119,7 +119,6 @@ class Arrived(Protocol):
 
     def take_in(self) -> None:
         """Does what it has to do with it."""
-        ...
 
 
 class Written(Protocol):

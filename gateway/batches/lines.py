@@ -40,11 +40,9 @@ class Form(Protocol):
     def read(self, text: bytes, endpoint: str) -> Asked | Fault: ...
     def done(self, custom_id: str, status: int, body: bytes, request_id: str) -> bytes:
         """The result of a request that was answered, by this status and JSON."""
-        ...
 
     def undone(self, custom_id: str, why: Undone) -> bytes:
         """The result of one that was not."""
-        ...
 
 
 class _OpenAILine(Struct):

@@ -42,11 +42,9 @@ class Deployed(Protocol):
 
     def endpoint(self, path: str) -> Endpoint | None:
         """The endpoint that lines call at `path`; None if it is not offered."""
-        ...
 
     def caller(self, name: str, team: str | None, models: frozenset[str] | None, dialect: str) -> Principal:
         """The caller of a batch, as keys are now. Raises GatewayError if it may not call any more."""
-        ...
 
 
 class Shared(NamedTuple):

@@ -44,52 +44,41 @@ class Storage(Protocol):
 
     def check(self) -> None:
         """Raises OSError if nothing can be written there."""
-        ...
 
     def begin(self, id_: str) -> Sink:
         """A new file to write to: `keep` or `drop` ends it."""
-        ...
 
     def keep(self, id_: str, file: Sink) -> int:
         """The file is whole: it has its name from now on. Returns its bytes."""
-        ...
 
     def drop(self, id_: str, file: Sink, *, alone: bool = True) -> None:
         """Removes the file, which is not wanted. alone: nobody else writes one of this name."""
-        ...
 
     def link(self, id_: str, other: str) -> None:
         """Gives a file another name, too, or copies it."""
-        ...
 
     def open(self, id_: str) -> BinaryIO: ...
 
     def lost(self, id_: str) -> bool:
         """Whether the file is gone for good: the store is there."""
-        ...
 
     def remove(self, ids: Iterable[str]) -> None:
         """Removes these files, and what was done of batches with these ids."""
-        ...
 
     def append_to(self, id_: str, lease: int) -> Sink:
         """The file in which the holder of the lease of a batch notes its work. Its
         notes stay, should it die."""
-        ...
 
     def noted(self, id_: str) -> Iterator[bytes]:
         """The lines with their ends that all holders of the lease have noted, those of the first one first."""
-        ...
 
     def old(self, keep_s: float) -> Mapping[str, str]:
         """Place -> id of its file or batch, for parts of uploads that have ended, and what is older than anything is
         kept: a gateway that died had no time to remove them. Only names and places that this room gives: other
         people's files are theirs."""
-        ...
 
     def discard(self, places: Iterable[str]) -> None:
         """Removes what is at these places of `old`."""
-        ...
 
 
 async def aside(function: Callable[P, T], *args: P.args, **more: P.kwargs) -> T:

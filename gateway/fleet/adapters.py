@@ -89,25 +89,20 @@ class Serving(Protocol):
 
     def narrowed(self, model: str, can: Capabilities) -> None:
         """`model`, which may be an adapter, can do this from now on."""
-        ...
 
     def offered(self, model: str, adapter: str, pools: Sequence[AdapterPool]) -> None:
         """`adapter` of `model` is served from now on, by these pools: the first generates, a second one computes
         prompts."""
-        ...
 
     def withdrawn(self, model: str, adapter: str) -> None:
         """No worker has `adapter` any more."""
-        ...
 
     def silence(self, model: str, worker: Worker, recent: float) -> Silence | None:
         """The silence of the replies that `worker` owes; None if it owes none. If a piece came after `recent`, that one
         is enough."""
-        ...
 
     def leave(self, worker: Worker, error: GatewayError) -> None:
         """The requests that are with `worker` leave it because of `error`, as far as another one can take them."""
-        ...
 
 
 class _Offer(Struct):

@@ -64,7 +64,6 @@ class Source(Protocol):
 
     async def read(self) -> Fleet:
         """The current workers of every model that this source knows. May raise any exception."""
-        ...
 
 
 Resolve = Callable[[str, int], Awaitable[Iterable[str]]]

@@ -38,23 +38,19 @@ class Watched(Protocol):
 
     def pool_of(self, model: str, worker: Worker) -> Pool:
         """The pool of the model that has the worker."""
-        ...
 
     def silence(self, model: str, worker: Worker, recent: float) -> Silence | None:
         """The silence of the replies that the worker owes this gateway; None if it owes none. If a piece came after
         `recent`, that one is enough."""
-        ...
 
     async def ask(self, model: str, worker: Worker, patience_s: float) -> bool | None:
         """Asks the worker's model for one token. False if it does not answer within `patience_s`, None if the answer
         is that of a web server alone."""
-        ...
 
     def stalled(self, model: str, worker: Worker) -> None: ...
     def resumed(self, model: str, worker: Worker) -> None: ...
     def leave(self, model: str, worker: Worker) -> None:
         """Moves the requests of a stalled or leaving worker to others, as far as others can take them."""
-        ...
 
 
 class StallDetector:

@@ -67,7 +67,6 @@ class Spans(Watcher):
 class EventLog(Protocol):
     def __call__(self, event: str, /, **fields: object) -> None:
         """Logs `event` with these members."""
-        ...
 
 
 class DebugLog(Watcher):

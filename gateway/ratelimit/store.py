@@ -34,7 +34,6 @@ class Store(Protocol):
         """Decides and charges. costs: of each limit of the plan, and behind them for each of its `sums` the floor
         (birth, used), see `spent`. The answer may raise `StoreDown`; if its waiter is cancelled, the charge is
         undone."""
-        ...
 
     def settle(
         self, plan: Plan, lease: str, settlements: Sequence[Settlement], admitted: Verdict | None = None
@@ -42,31 +41,24 @@ class Store(Protocol):
         """Settles, after all operations before it, and before all after it. Returns at once; never raises. admitted:
         the store's decision; if it left so much that nobody waits for what is given back, a shared store may learn of
         it later."""
-        ...
 
     def renew(self, leases: Sequence[tuple[str, Plan]]) -> None:
         """Extends the concurrency slots of these leases by `ttl`, and takes expired ones again."""
-        ...
 
     async def look(self, plan: Plan) -> Verdict:
         """The state of each counter, with the amount used in place of the entry. Raises `StoreDown`."""
-        ...
 
     async def reset(self, plan: Plan) -> None:
         """Forgets the counters of `plan`. Raises `StoreDown`."""
-        ...
 
     async def start(self, lease_ttl: float) -> None:
         """Connects. lease_ttl is the life of a slot without renewal, in seconds. A store that is down does not raise:
         it starts down and recovers by itself."""
-        ...
 
     async def beat(self) -> None:
         """Sends a heartbeat, and learns the number of live processes. Never raises."""
-        ...
 
     async def flush(self) -> None:
         """Returns when every operation so far has taken effect, or cannot because the store is down."""
-        ...
 
     async def close(self) -> None: ...

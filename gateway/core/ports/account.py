@@ -148,7 +148,6 @@ class RequestTrace(Protocol):
 
     def went_on(self, step: str, reason: str) -> None:
         """step: moved | continued | retried."""
-        ...
 
     def guarded(self, guard: str, stage: str, result: str, seconds: float) -> None:
         """A guard was asked, and has answered after so many seconds, just now. See `Observer.guarded`."""
@@ -174,11 +173,9 @@ class Observer(Protocol):
     def retried(self, model: str, worker: str, error: GatewayError) -> None: ...
     def moved(self, model: str, reason: str) -> None:
         """A request left its worker, before its client had seen anything."""
-        ...
 
     def continued(self, model: str, worker: str, reason: str) -> None:
         """Another worker goes on with a stream that `worker` began."""
-        ...
 
     def not_continued(self, model: str, reason: str) -> None: ...
     def hedged(self, model: str, won: bool) -> None:
