@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from hashlib import sha256
 from typing import Any, NamedTuple
 
@@ -106,24 +106,19 @@ def decoded(text: bytes) -> StoredKey | None:
 
 
 class KeyStore:
-    """connect: gives (a redis-py client, all that must be closed in the end); called once, at the first use. Every
-    method raises StoreDown."""
+    """client: of redis-py (asyncio). Every method but `close`, which closes it, raises StoreDown."""
 
-    def __init__(self, namespace: str, max_audit: int, connect: Callable[[], tuple[Any, list[Any]]]) -> None:
+    def __init__(self, namespace: str, max_audit: int, client: Any) -> None:
         self._base = f"{{{namespace}-keys}}"
         self._changes = self._base + ":changes"
         self._max_audit = max_audit
-        self._connect = connect
-        self._client: Any = None
-        self._to_close: list[Any] = []
+        self._client = client
 
     @contextlib.asynccontextmanager
     async def asked(self, more_s: float = 0.0) -> AsyncIterator[Any]:
         """The client, for one call. more_s: that it may take beyond the usual."""
         try:
             async with asyncio.timeout(_TIMEOUT_S + more_s):
-                if self._client is None:
-                    self._client, self._to_close = self._connect()
                 yield self._client
         except (Other, Done):
             raise
@@ -200,9 +195,8 @@ class KeyStore:
         return [_change(one) for one in found]
 
     async def close(self) -> None:
-        for client in self._to_close:
-            with contextlib.suppress(Exception):
-                await client.aclose()
+        with contextlib.suppress(Exception):
+            await self._client.aclose()
 
 
 def _change(entry: tuple[bytes, dict[bytes, bytes]]) -> Change:

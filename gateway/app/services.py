@@ -160,14 +160,14 @@ def services_of(config: Config, limits: Limits, host: Host) -> Services:
         stream = AccountingStream(
             f"{redis.namespace}:{config.accounting.redis_stream}",
             config.accounting.max_length,
-            lambda: connect(redis),
+            connect(redis),
             lambda state, why: log.event("warning" if why else "info", f"usage records {state}", reason=why),
         )
     if config.spend.daily and redis is not None:
         ledger = Ledger(
             redis.namespace,
             zone_of(config.spend.time_zone),
-            lambda: connect(redis),
+            connect(redis),
             lambda state, why: log.event("warning" if why else "info", f"sums of spending {state}", reason=why),
             end_users=config.end_users is not None,
         )
@@ -208,7 +208,7 @@ def kept_keys(config: Config, host: Host) -> KeyMirror | None:
 def _keys(config: Config, host: Host) -> KeyMirror | None:
     if config.keys_store is None or (redis := config.redis) is None:
         return None
-    store = KeyStore(redis.namespace, config.stored_keys.max_audit, lambda: connect(redis))
+    store = KeyStore(redis.namespace, config.stored_keys.max_audit, connect(redis))
     return kept_keys(config, host) or KeyMirror(store, config.stored_keys, host.log.event)
 
 
@@ -227,7 +227,7 @@ def _batching(config: Config, host: Host) -> Batching | None:
 
     for api in ("openai", "anthropic"):  # an alert needs to see it begin
         host.metrics.batch_lines.labels(api, "expired")
-    store = BatchStore(redis.namespace, lambda: connect(redis))
+    store = BatchStore(redis.namespace, connect(redis))
     return Batching(options, store, lambda: host.deployments[-1], count, host.log.event)
 
 
@@ -254,7 +254,7 @@ def _response_store(config: Config, before: ResponseStore | None, log: Log) -> R
             assert redis is not None  # the configuration was checked
             return RedisResponseStore(
                 options.ttl_s,
-                lambda: connect(redis),
+                connect(redis),
                 lambda why: log.event("warning", "responses not stored", reason=why),
                 redis.namespace,
             )

@@ -21,7 +21,7 @@ import asyncio
 import contextlib
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from hashlib import sha256
 from typing import Any, Literal, NamedTuple
 
@@ -226,21 +226,17 @@ def tenant_of(owner: str) -> str:
 
 
 class BatchStore:
-    """connect: gives (a redis-py client, all that must be closed in the end); called once, at the first use. Every
-    method raises GatewayError(OVERLOADED) if Redis does not answer."""
+    """client: of redis-py (asyncio); `close` closes it. Every method raises GatewayError(OVERLOADED) if Redis does not
+    answer."""
 
-    def __init__(self, namespace: str, connect: Callable[[], tuple[Any, list[Any]]]) -> None:
+    def __init__(self, namespace: str, client: Any) -> None:
         self._base = f"{{{namespace}-batches}}:"
-        self._connect = connect
-        self._client: Any = None
-        self._to_close: list[Any] = []
+        self._client = client
 
     @contextlib.asynccontextmanager
     async def _asked(self) -> AsyncIterator[Any]:
         try:
             async with asyncio.timeout(_TIMEOUT_S):
-                if self._client is None:
-                    self._client, self._to_close = self._connect()
                 yield self._client
         except (Full, Lost):
             raise
@@ -249,9 +245,8 @@ class BatchStore:
             raise GatewayError(Kind.OVERLOADED, message, code="store_unavailable", retry_after=1.0) from error
 
     async def close(self) -> None:
-        for client in self._to_close:
-            with contextlib.suppress(Exception):
-                await client.aclose()
+        with contextlib.suppress(Exception):
+            await self._client.aclose()
 
     def _list(self, kind: KindOfList, owner: str) -> str:
         return f"{self._base}{kind}:{tenant_of(owner)}"

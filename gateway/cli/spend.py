@@ -65,7 +65,7 @@ def _ledger(config: Config) -> Ledger:
     assert config.redis is not None  # the configuration was checked
     named = config.end_users is not None
     zone = zone_of(config.spend.time_zone)
-    return Ledger(config.redis.namespace, zone, lambda: connect(config.redis), end_users=named)
+    return Ledger(config.redis.namespace, zone, connect(config.redis), end_users=named)
 
 
 def _rebuild(config: Config, logs: Sequence[str]) -> int:

@@ -109,7 +109,7 @@ class Fleets:
         self.serving = serving
         self._debug = config.log.level == "debug"
         self._refusals = Refusals(report, lambda model: self.models[model].pool.waiting)
-        self._redis: list[Any] = []
+        self._redis: Any = None
         self.discovery: Discovery | None = None
         self.health: Health | None = None
         scrape_s = config.routing.scrape_s
@@ -194,8 +194,8 @@ class Fleets:
                 registered[name] = options.upstream_model or name
         if registered:
             assert self._config.redis is not None  # the configuration was checked
-            client, self._redis = connect(self._config.redis)
-            found.append(Registry(client, registered, time.monotonic, self._config.redis.namespace, self._ignored))
+            self._redis = connect(self._config.redis)
+            found.append(Registry(self._redis, registered, time.monotonic, self._config.redis.namespace, self._ignored))
         return found
 
     async def _join(self, model: str, members: Sequence[FoundWorker]) -> None:
@@ -350,8 +350,8 @@ class Fleets:
         self.rested = True
 
     async def close(self) -> None:
-        for client in self._redis:
-            await client.aclose()
+        if self._redis is not None:
+            await self._redis.aclose()
         for fleet in self.models.values():
             for pool in fleet.pools:
                 pool.close()

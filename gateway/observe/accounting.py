@@ -28,7 +28,7 @@ _encode = msgspec.json.Encoder().encode
 class AccountingStream:
     """The entries have one field, `record`: the JSON of the log's request record.
 
-    connect     gives (client, all that must be closed in the end); called once, at the first record
+    client      of redis-py (asyncio); `close` closes it
     max_length  about how many entries the stream keeps
     on_change   called with "failing" and the error's class, and with "writing" once it goes on; once each time
     written, lost  records so far
@@ -38,7 +38,7 @@ class AccountingStream:
         self,
         name: str,
         max_length: int,
-        connect: Callable[[], tuple[Any, list[Any]]],
+        client: Any,
         on_change: Callable[[str, str], None] = lambda state, reason: None,
     ) -> None:
         self.written = 0
@@ -47,9 +47,7 @@ class AccountingStream:
         self._on_change = on_change
         self._name = name
         self._max_length = max_length
-        self._connect = connect
-        self._client: Any = None
-        self._to_close: list[Any] = []
+        self._client = client
         self._waiting: deque[bytes] = deque()
         self._writer: asyncio.Task[None] | None = None
         self._closing = False
@@ -76,8 +74,6 @@ class AccountingStream:
         batch = [self._waiting.popleft() for _ in range(min(len(self._waiting), _BATCH))]
         try:
             async with asyncio.timeout(_TIMEOUT_S):
-                if self._client is None:
-                    self._client, self._to_close = self._connect()
                 pipeline = self._client.pipeline(transaction=False)
                 for record in batch:
                     pipeline.xadd(self._name, {"record": record}, maxlen=self._max_length, approximate=True)
@@ -116,6 +112,5 @@ class AccountingStream:
         while self._waiting and await self._one_batch():
             pass
         self.lost += len(self._waiting)
-        for client in self._to_close:
-            with contextlib.suppress(Exception):
-                await client.aclose()
+        with contextlib.suppress(Exception):
+            await self._client.aclose()

@@ -41,7 +41,6 @@ _read_field = msgspec.json.Decoder(tuple[str | None, ...]).decode
 Dimension = Literal["day", "key", "team", "model", "end_user"]
 Whose = tuple[str | None, ...]
 """(key, team, model) or (key, team, model, end user)"""
-Connect = Callable[[], tuple[Any, list[Any]]]
 
 
 class Unavailable(Exception):
@@ -86,14 +85,14 @@ def _field(whose: Whose) -> str:
 
 
 class Ledger:
-    """namespace and connect: of Redis (`gateway.redis.connect`). zone: in which days begin. on_change: as that of
-    `accounting.AccountingStream`. end_users: there are sums by end user."""
+    """client, on_change: as those of `accounting.AccountingStream`. zone: in which days begin. end_users: there are
+    sums by end user."""
 
     def __init__(
         self,
         namespace: str,
         zone: tzinfo,
-        connect: Connect,
+        client: Any,
         on_change: Callable[[str, str], None] = lambda state, reason: None,
         end_users: bool = False,
     ) -> None:
@@ -101,10 +100,8 @@ class Ledger:
         self._place = f"{{{namespace}:spend}}"
         self._writer = f"{self._place}:writer:{secrets.token_hex(8)}"
         self._zone = zone
-        self._connect = connect
         self._on_change = on_change
-        self._client: Any = None
-        self._to_close: list[Any] = []
+        self._client = client
         self._sums: dict[str, dict[Whose, Sums]] = {}  # by the hash's name behind `_place`
         self._batch: tuple[int, list[bytes], bytes] | None = None  # under way, or to be sent again
         self._number = 0
@@ -174,18 +171,12 @@ class Ledger:
         return True
 
     async def _run(self, keys: Sequence[Any], words: Sequence[Any]) -> None:
-        client = self._connected()
         try:
-            await client.evalsha(_SHA, len(keys), *keys, *words)
+            await self._client.evalsha(_SHA, len(keys), *keys, *words)
         except Exception as error:
             if type(error).__name__ != "NoScriptError":  # the client's own class; it sends scripts by their hash alone
                 raise
-            await client.eval(_SCRIPT, len(keys), *keys, *words)
-
-    def _connected(self) -> Any:
-        if self._client is None:
-            self._client, self._to_close = self._connect()
-        return self._client
+            await self._client.eval(_SCRIPT, len(keys), *keys, *words)
 
     def _packed(self, sums: dict[str, dict[Whose, Sums]]) -> tuple[list[bytes], bytes]:
         keys = [f"{self._place}:{place}".encode() for place in sums]
@@ -231,7 +222,7 @@ class Ledger:
 
     async def _read(self, day: date, by: Sequence[Dimension], found: dict[tuple[str, ...], Sums]) -> None:
         place = f"{self._place}:{day}{_BY_END_USER if 'end_user' in by else ''}"
-        async for field, value in self._connected().hscan_iter(place, count=_AT_ONCE):
+        async for field, value in self._client.hscan_iter(place, count=_AT_ONCE):
             names = (one or "" for one in _read_field(field))
             row = dict(zip(("key", "team", "model", "end_user"), names, strict=False), day=day.isoformat())
             sums = found.setdefault(tuple(row[one] for one in by), Sums())
@@ -246,6 +237,5 @@ class Ledger:
             pass
         if self._sums or self._batch is not None:
             self._on_change("lost", "stopped while the server was away")
-        for client in self._to_close:
-            with contextlib.suppress(Exception):
-                await client.aclose()
+        with contextlib.suppress(Exception):
+            await self._client.aclose()

@@ -33,21 +33,17 @@ _AT_ONCE = 16
 class StoredTexts(Protocol):
     async def size(self, owner: str, names: Iterable[str]) -> int:
         """The bytes of the texts of `names` together. Raises GatewayError(OVERLOADED) if that cannot be found out."""
-        ...
 
     async def get(self, owner: str, names: Iterable[str]) -> dict[str, bytes | None]:
         """The text of each of `names`, None for one that is not there. Raises as `size`."""
-        ...
 
 
 class ResponseStore(StoredTexts, Protocol):
     async def remove(self, owner: str, names: Iterable[str]) -> None:
         """Forgets what has one of `names`. Raises GatewayError(OVERLOADED) if that cannot be done now."""
-        ...
 
     def put(self, owner: str, texts: Mapping[str, bytes]) -> None:
         """Keeps `texts`, or drops those that it cannot keep. Returns at once."""
-        ...
 
     async def close(self) -> None: ...
 
@@ -121,22 +117,20 @@ class MemoryResponseStore:
 
 
 class RedisResponseStore:
-    """connect: gives (client, all that must be closed in the end); called once, at the first use. on_failure: called
-    with the class of an error that kept texts from being written."""
+    """client: of redis-py (asyncio); `close` closes it. on_failure: called with the class of an error that kept texts
+    from being written."""
 
     def __init__(
         self,
         ttl_s: float,
-        connect: Callable[[], tuple[Any, list[Any]]],
+        client: Any,
         on_failure: Callable[[str], None],
         namespace: str = "dragoman",
     ) -> None:
         self._namespace = namespace
         self._ttl_ms = max(1, round(ttl_s * 1000))
-        self._connect = connect
+        self._client = client
         self._on_failure = on_failure
-        self._client: Any = None
-        self._to_close: list[Any] = []
         self._writes: set[asyncio.Task[None]] = set()
         self._unwritten: Counter[str] = Counter()
 
@@ -161,7 +155,7 @@ class RedisResponseStore:
         try:
             async with asyncio.timeout(_TIMEOUT_S):
                 for begin in range(0, len(names), _AT_ONCE):
-                    pipeline = self._connected().pipeline(transaction=False)
+                    pipeline = self._client.pipeline(transaction=False)
                     for name in names[begin : begin + _AT_ONCE]:
                         getattr(pipeline, command)(self._key(owner, name))
                     found += await pipeline.execute()
@@ -192,24 +186,18 @@ class RedisResponseStore:
     async def _write(self, owner: str, texts: Mapping[str, bytes]) -> None:
         try:
             async with asyncio.timeout(_TIMEOUT_S):
-                pipeline = self._connected().pipeline(transaction=False)
+                pipeline = self._client.pipeline(transaction=False)
                 for name, text in texts.items():
                     pipeline.set(self._key(owner, name), text, px=self._ttl_ms)
                 await pipeline.execute()
         except Exception as error:  # whatever the server or the network does, requests go on
             self._on_failure(type(error).__name__)
 
-    def _connected(self) -> Any:
-        if self._client is None:
-            self._client, self._to_close = self._connect()
-        return self._client
-
     async def close(self) -> None:
         if self._writes:
             await asyncio.wait(self._writes)
-        for client in self._to_close:
-            with contextlib.suppress(Exception):
-                await client.aclose()
+        with contextlib.suppress(Exception):
+            await self._client.aclose()
 
     def _key(self, owner: str, name: str) -> str:
         """Names come from clients: a digest has a fixed length, and no owner can spell another one's."""

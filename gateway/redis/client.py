@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 from redis.asyncio import Redis as Client
-from redis.asyncio import RedisCluster, Sentinel
+from redis.asyncio import RedisCluster, Sentinel, SentinelConnectionPool
 from redis.asyncio.cluster import ClusterNode
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
@@ -79,19 +79,26 @@ def node(settings: Redis, address: str) -> Client:
     return Client(host=host, port=port, **_asking(settings, connect_s(settings)))
 
 
-def connect(settings: Redis | None) -> tuple[Any, list[Any]]:
-    """(a client without retries of its own, all that must be closed in the end). Does no I/O yet.
-    The caller has checked that there is a section `redis`."""
-    assert settings is not None
+class _Primary(Client):
+    """The primary that Sentinels name. They are closed with it."""
+
+    async def aclose(self, close_connection_pool: bool | None = None) -> None:
+        try:
+            await super().aclose(close_connection_pool)
+        finally:
+            pool = cast(SentinelConnectionPool, self.connection_pool)
+            for one in pool.sentinel_manager.sentinels:
+                await one.aclose()
+
+
+def connect(settings: Redis) -> Any:
+    """A client without retries of its own, whose `aclose` the caller calls. Does no I/O yet."""
     options = _options(settings)
     if settings.mode == "cluster":
         nodes = [ClusterNode(*split_address(one)) for one in settings.server.addresses]
-        cluster = RedisCluster(startup_nodes=nodes, **options)
-        return cluster, [cluster]
+        return RedisCluster(startup_nodes=nodes, **options)
     if settings.mode == "sentinel":
         sentinel = sentinels(settings, settings.server.addresses, _ASK_SHARE * connect_s(settings))
-        primary = sentinel.master_for(settings.sentinel_name, db=settings.server.db, **options)
-        return primary, [primary, *sentinel.sentinels]
+        return sentinel.master_for(settings.sentinel_name, _Primary, db=settings.server.db, **options)
     host, port = split_address(settings.server.addresses[0])
-    single = Client(host=host, port=port, db=settings.server.db, **options)
-    return single, [single]
+    return Client(host=host, port=port, db=settings.server.db, **options)

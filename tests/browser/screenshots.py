@@ -121,7 +121,7 @@ def take_pages() -> None:
 
 async def _history(server: Server) -> None:
     """Sums of three weeks, as gateways keep them."""
-    ledger, chance, now = Ledger("dragoman", UTC, lambda: connect(server.settings)), random.Random(1), time.time()
+    ledger, chance, now = Ledger("dragoman", UTC, connect(server.settings)), random.Random(1), time.time()
     for days_ago in range(21):
         for name, team, model, cost in (
             ("chat", "search", "large", 6.0),

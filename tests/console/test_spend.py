@@ -84,7 +84,7 @@ def test_it_adds_up_and_names_who_is_near_a_budget(server: Server) -> None:
 
 
 async def test_movers_compare_two_weeks_also_over_a_month(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    ledger = Ledger("moved", UTC, lambda: connect(server.settings))
+    ledger = Ledger("moved", UTC, connect(server.settings))
     today = datetime.now(UTC).date()
 
     def spent(key: str, days_ago: int, cost: int) -> None:
@@ -98,7 +98,7 @@ async def test_movers_compare_two_weeks_also_over_a_month(server: Server, monkey
     spent("still", 8, 10**9)
     spent("rises", 3, 3 * 10**9)
     await ledger.close()
-    ledger = Ledger("moved", UTC, lambda: connect(server.settings))
+    ledger = Ledger("moved", UTC, connect(server.settings))
     found = await Overview(None, SPEND).read(ledger, None)
     moved = {row["name"]: (row["before"], row["now"]) for row in found["movers"] if row["dimension"] == "key"}
     assert moved == {"falls": ("6", "2"), "rises": ("0", "3")}
@@ -110,11 +110,11 @@ async def test_movers_compare_two_weeks_also_over_a_month(server: Server, monkey
 
 async def test_rows_in_memory_are_bounded(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_REMEMBERED", 50)
-    ledger = Ledger("many", UTC, lambda: connect(server.settings))
+    ledger = Ledger("many", UTC, connect(server.settings))
     for number in range(500):
         ledger.add(RequestRecord("id", "openai", model="m", key=f"k{number}", attempts=1, cost=number, time=time()))
     await ledger.close()
-    ledger = Ledger("many", UTC, lambda: connect(server.settings))
+    ledger = Ledger("many", UTC, connect(server.settings))
     overview = Overview(None, SPEND)
     await overview.read(ledger, None)
     assert ("k499", "", "m") in overview._callers

@@ -189,12 +189,11 @@ async def test_the_documented_users_need_no_more(redis: Server, tmp_path: Path) 
     lease = writer.Lease(place, ENTRY, idle)
     assert await lease.write()
     login = {"username": "gateway", "password_file": str(tmp_path / "password")}
-    client, to_close = connect(redis.settings.model_copy(update=login))
+    client = connect(redis.settings.model_copy(update=login))
     fleet = await Registry(client, {"m": "m"}, monotonic).read()
     assert [member.address for member in fleet["m"]] == ["http://h:1"]
     await lease.leave()
-    for one in to_close:
-        await one.aclose()
+    await client.aclose()
     assert redis.command("ACL", "LOG") == []
 
 
@@ -204,7 +203,7 @@ async def test_what_is_too_large_or_too_much_never_leaves_redis(redis: Server) -
     ignored: list[int] = []
     lease = writer.Lease(writer.Place(f"redis://{redis.address}"), ENTRY, idle)
     assert await lease.write()
-    client, to_close = connect(redis.settings)
+    client = connect(redis.settings)
     registry = Registry(client, {"m": "m"}, monotonic, report=ignored.append)
 
     async def found() -> list[str]:
@@ -229,8 +228,7 @@ async def test_what_is_too_large_or_too_much_never_leaves_redis(redis: Server) -
     await registry.read()
     assert ignored[-1] > 19_000
     await lease.leave()
-    for one in to_close:
-        await one.aclose()
+    await client.aclose()
 
 
 def test_two_deployments_on_one_redis_do_not_know_each_other(redis: Server) -> None:

@@ -48,7 +48,7 @@ async def opened(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Open]:
     made: list[Ledger] = []
 
     def one(server: Server, zone: Any = UTC, **options: Any) -> Ledger:
-        made.append(Ledger("test", zone, lambda: connect(server.settings), **options))
+        made.append(Ledger("test", zone, connect(server.settings), **options))
         return made[-1]
 
     yield one

@@ -94,17 +94,17 @@ async def test_in_redis_all_share_it(tmp_path: Path) -> None:
     with Server(tmp_path) as server:
         settings = server.settings
         failures: list[str] = []
-        one, two = (RedisResponseStore(10, lambda: connect(settings), failures.append) for _ in range(2))
+        one, two = (RedisResponseStore(10, connect(settings), failures.append) for _ in range(2))
         one.put("a", {"x": b"1", "y": b"2"})
         assert await one.get("a", ["x", "none"]) == {"x": b"1", "none": None}
         assert await two.get("a", ["y"]) == {"y": b"2"}
         assert await two.get("b", ["y"]) == {"y": None}
-        client, to_close = connect(settings)
+        client = connect(settings)
         keys = await client.keys("*")
         assert len(keys) == 2
         assert all([0 < await client.pttl(key) <= 10_000 for key in keys])
-        for closing in (one, two, *to_close):
-            await (closing.close() if isinstance(closing, RedisResponseStore) else closing.aclose())
+        for closing in (one.close, two.close, client.aclose):
+            await closing()
         assert not failures
 
 
@@ -115,7 +115,7 @@ async def test_its_size_is_known_before_it_is_fetched(tmp_path: Path) -> None:
         failures: list[str] = []
         for response_store in (
             MemoryResponseStore(10, 1 << 20),
-            RedisResponseStore(10, lambda: connect(settings), failures.append),
+            RedisResponseStore(10, connect(settings), failures.append),
         ):
             response_store.put("a", dict.fromkeys(names, b"x" * 100))
             assert await response_store.size("a", ["none", *names]) == 4000
@@ -148,7 +148,7 @@ async def test_without_the_server_nothing_is_kept_and_nobody_is_told_otherwise()
             raise ConnectionError
 
     failures: list[str] = []
-    response_store = RedisResponseStore(10, lambda: (Gone(), []), failures.append)
+    response_store = RedisResponseStore(10, Gone(), failures.append)
     response_store.put("a", {"x": b"1"})
     with pytest.raises(GatewayError) as caught:
         await response_store.get("a", ["x"])
@@ -177,7 +177,7 @@ class Slow:
 async def test_a_backlog_is_bounded() -> None:
     failures: list[str] = []
     slow = Slow()
-    response_store = RedisResponseStore(10, lambda: (slow, []), failures.append)
+    response_store = RedisResponseStore(10, slow, failures.append)
     for number in range(1001):
         response_store.put("a", {str(number): b""})
     assert failures == ["Backlog"]
@@ -189,7 +189,7 @@ async def test_a_backlog_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("gateway.pipeline.response_store._TIMEOUT_S", 600.0)
     failures: list[str] = []
     slow = Slow()
-    response_store = RedisResponseStore(10, lambda: (slow, []), failures.append)
+    response_store = RedisResponseStore(10, slow, failures.append)
     large = b"x" * (33 << 20)
     response_store.put("a", {"1": large, "2": large})  # one alone may be larger
     response_store.put("a", {"3": b"x"})

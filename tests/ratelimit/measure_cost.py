@@ -103,7 +103,7 @@ async def measure(store: Store, options: argparse.Namespace) -> None:
 
 async def round_trips(settings: Redis, calls: int) -> None:
     """CPU of one call and its answer, nothing else: by redis-py's public interface, and by our own connection."""
-    pool = connect(settings)[0].connection_pool
+    pool = connect(settings).connection_pool
     theirs = await pool.get_connection()
     packed = frame((b"ECHO", b"x" * 200))
     cpu = time.process_time()

@@ -100,7 +100,7 @@ async def test_limits_in_redis_do_not_grow_a_gateway(emptied: Server) -> None:
 
 
 async def test_sums_keep_so_many_and_add_up(emptied: Server) -> None:
-    ledger = Ledger("users", UTC, lambda: connect(emptied.settings), end_users=True)
+    ledger = Ledger("users", UTC, connect(emptied.settings), end_users=True)
     now = time()
 
     async def one(name: str) -> None:
@@ -112,7 +112,7 @@ async def test_sums_keep_so_many_and_add_up(emptied: Server) -> None:
     await ledger.close()
     assert resident_mib() - before < MOST_MIB
     days = [datetime.fromtimestamp(now, UTC).date()]
-    users = await (again := Ledger("users", UTC, lambda: connect(emptied.settings))).report(days, ["end_user"])
+    users = await (again := Ledger("users", UTC, connect(emptied.settings))).report(days, ["end_user"])
     assert len(users) <= module.MOST + 1
     assert sum(sums.cost for sums in users.values()) == 7 * MANY
     ((_, all_),) = (await again.report(days, ["key"])).items()
