@@ -14,7 +14,7 @@ from gateway.core.http import JSON_TYPE
 from gateway.core.ports import Pool
 from gateway.fleet.idle import Idle, IdlePool
 from gateway.pipeline import Endpoint, RequestHandler, ServedModel
-from gateway.pipeline.inner import InnerRequest
+from gateway.pipeline.inner import InnerRequest, scope_of
 
 PRIORITY = -1000
 """Below that of every key."""
@@ -37,19 +37,7 @@ class _Exchange(InnerRequest):
         self.status = 0
         self.reply = bytearray()
         self.whole = False
-        self.scope: dict[str, Any] = {
-            "type": "http",
-            "asgi": {"version": "3.0"},
-            "http_version": "1.1",
-            "method": "POST",
-            "scheme": "http",
-            "path": path,
-            "raw_path": path.encode(),
-            "query_string": b"",
-            "headers": [JSON_TYPE],
-            "client": None,
-            "server": None,
-        }
+        self.scope = scope_of(path, [JSON_TYPE], path.encode())
 
     async def send(self, message: Mapping[str, Any]) -> None:
         if message["type"] == "http.response.start":

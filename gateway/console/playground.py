@@ -7,7 +7,6 @@ request may also be only translated, as `dragoman translate` does it: then no wo
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any
@@ -23,7 +22,8 @@ from gateway.core.errors import GatewayError
 from gateway.core.fields import WORDS
 from gateway.core.http import JSON_TYPE, Headers, Request, header_value
 from gateway.core.ports import BodySink, Deadlines, Dialect, Exchange, Transport
-from gateway.pipeline import Application, Runtime, Scope, ServedModel
+from gateway.pipeline import Application, Runtime, ServedModel
+from gateway.pipeline.inner import InnerRequest, scope_of
 from gateway.translation import offline
 
 MOST_BYTES = 262144
@@ -138,23 +138,13 @@ async def play(
     key_header: bytes,
     runtime: Runtime,
     application: Callable[[Runtime], Application],
-    scope: Scope,
+    client: Any,
     transcript: Transcript,
-    left: asyncio.Event,
+    request: InnerRequest,
 ) -> None:
-    """Runs the request as a client's, telling `transcript`. scope is that of the page's own request; `left` set ends
-    the request as if its client had left."""
+    """Runs the request as a client's, telling `transcript`. client: as in the scope of the page's own request. request
+    has the body."""
     watched = _watched(runtime, transcript)
-    sent = False
-
-    async def receive() -> dict[str, Any]:
-        nonlocal sent
-        if not sent:
-            sent = True
-            return {"type": "http.request", "body": asked.body.encode(), "more_body": False}
-        await left.wait()
-        return {"type": "http.disconnect"}
-
     whole = begun = False
 
     async def send(message: Mapping[str, Any]) -> None:
@@ -167,22 +157,9 @@ async def play(
             transcript.data("client", message["body"])
             whole = not message.get("more_body", False)
 
-    inner = {
-        "type": "http",
-        "asgi": {"version": "3.0"},
-        "http_version": "1.1",
-        "method": "POST",
-        "scheme": "http",
-        "path": "".join(
-            part.upper() if at % 2 else unquote(part) for at, part in enumerate(_KEPT_ENCODED.split(asked.path))
-        ),
-        "raw_path": asked.path.encode(),
-        "query_string": asked.query.encode(),
-        "headers": asked.headers(key_header),
-        "client": scope.get("client"),
-        "server": None,
-    }
-    await application(watched)(inner, receive, send)
+    path = "".join(part.upper() if at % 2 else unquote(part) for at, part in enumerate(_KEPT_ENCODED.split(asked.path)))
+    scope = scope_of(path, asked.headers(key_header), asked.path.encode(), asked.query.encode(), client)
+    await application(watched)(scope, request.receive, send)
     if begun:
         transcript.end("client", "" if whole else "cut off: the reply is not whole")
     else:

@@ -41,6 +41,7 @@ from gateway.observe.ledger import Ledger, Unavailable
 from gateway.observe.process_group import ProcessGroup
 from gateway.observe.spending import Wrong, make
 from gateway.pipeline import Application, Receive, Runtime, Scope, Send, send_whole
+from gateway.pipeline.inner import InnerRequest
 
 FRESH_S = 0.5
 """A state is made at most this often, however many look at it."""
@@ -207,7 +208,7 @@ class Console:
             self._playing -= 1
 
     async def _run(self, asked: Asked, scope: Scope, receive: Receive, send: Send) -> None:
-        watched, transcript, left = self._look(), Transcript(), asyncio.Event()
+        watched, transcript, inner = self._look(), Transcript(), InnerRequest(asked.body.encode())
         place = at(asked.path, watched.dialects)
         if not asked.send:
             served = watched.runtime.models.get(asked.model)
@@ -220,10 +221,10 @@ class Console:
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         key_header = place[0].key_header if place is not None else b"authorization"
         playing = asyncio.create_task(
-            play(asked, key_header, watched.runtime, watched.application, scope, transcript, left)
+            play(asked, key_header, watched.runtime, watched.application, scope.get("client"), transcript, inner)
         )
-        leaving = asyncio.create_task(_departure(receive, left))
-        ending = asyncio.get_running_loop().call_later(LONGEST_S, left.set)
+        leaving = asyncio.create_task(_departure(receive, inner))
+        ending = asyncio.get_running_loop().call_later(LONGEST_S, inner.leave)
         playing.add_done_callback(lambda _: transcript.wake())
         try:
             while not playing.done():
@@ -233,7 +234,7 @@ class Console:
         finally:
             ending.cancel()
             leaving.cancel()
-            left.set()
+            inner.leave()
             await asyncio.wait([playing])
         await send({"type": "http.response.body", "body": transcript.rest(), "more_body": False})
 
@@ -245,11 +246,11 @@ def _decoded(group: Iterable[bytes]) -> Iterator[State]:
             yield _decoder.decode(data)
 
 
-async def _departure(receive: Receive, left: asyncio.Event) -> None:
-    """Sets `left` when the page goes."""
+async def _departure(receive: Receive, inner: InnerRequest) -> None:
+    """Ends `inner` when the page goes."""
     while (await receive())["type"] != "http.disconnect":
         pass
-    left.set()
+    inner.leave()
 
 
 async def _body(receive: Receive) -> bytes | None:

@@ -1,9 +1,28 @@
-"""Requests that the gateway makes of itself, for a message of a web socket or a line of a batch."""
+"""Requests that the gateway makes of itself, for a message of a web socket, a line of a batch, or the playground."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import Any
+
+from gateway.core.http import Headers
+
+
+def scope_of(path: str, headers: Headers, raw_path: bytes, query: bytes = b"", client: Any = None) -> dict[str, Any]:
+    """The scope of a POST in plain ASGI. path: without percent-encoding."""
+    return {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": "POST",
+        "scheme": "http",
+        "path": path,
+        "raw_path": raw_path,
+        "query_string": query,
+        "headers": headers,
+        "client": client,
+        "server": None,
+    }
 
 
 class InnerRequest:
