@@ -42,7 +42,6 @@ class ApiCall(RequestHandler):
     def __init__(self, endpoint: ApiEndpoint, scope: Scope, receive: Receive, send: Send) -> None:
         super().__init__(endpoint, scope, receive, send)
         self._answers = endpoint.answers
-        self._receive = receive
         self._send = send
 
     async def _read_request(self) -> None:
@@ -108,19 +107,13 @@ class ApiCall(RequestHandler):
 
     async def body(self, most: int) -> AsyncIterator[bytes]:
         """The body as it comes. Raises GatewayError: TOO_LARGE beyond `most` bytes, CLIENT_GONE."""
-        if self.announced > most:
-            raise body_too_large(most)
-        size, more = 0, True
-        while more:
-            message = await self._receive()
-            if message["type"] != "http.request":
-                self.client.gone = True
-                raise GatewayError(Kind.CLIENT_GONE, "the client left while sending its request")
-            size += len(message["body"])
+        self.client.announced(most)
+        size = 0
+        while (block := await self.client.block()) is not None:
+            size += len(block)
             if size > most:
                 raise body_too_large(most)
-            yield message["body"]
-            more = message.get("more_body", False)
+            yield block
         self.client.watch(self._left)
 
     async def json(self, type_: type[T]) -> T:
