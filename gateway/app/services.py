@@ -7,7 +7,7 @@ import time
 from collections.abc import Collection
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import httpx
 
@@ -15,6 +15,7 @@ from gateway.admin import KeyMirror, KeyStore
 from gateway.auth import JwtVerifier, KnownKeys
 from gateway.config import Config
 from gateway.config.kinds import zone_of
+from gateway.config.money import BudgetWebhook
 from gateway.core.byte_budget import ByteBudget
 from gateway.core.money import shown
 from gateway.core.ports import WorkerHandle
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
     from gateway.app.deployment import Deployment
     from gateway.batches import Batching
     from gateway.observe.spans import Spans
+
+S = TypeVar("S", Webhook, WebTools)
 
 _FETCH_S = 5.0
 _MOST_BYTES = 1 << 20
@@ -175,15 +178,7 @@ def services_of(config: Config, limits: Limits, host: Host) -> Services:
         listening = before.listening or Listening(partial(_cache_changed, log))
     return Services(
         tracing=tracer_of(config.tracing, before.tracing),
-        limiting=HttpRateLimiter.follow(
-            before.limiting,
-            config,
-            limits,
-            partial(_limits_changed, log),
-            partial(_decided_alone, log),
-            partial(_budget_passed, host),
-            partial(_budgets_kept, log),
-        ),
+        limiting=_limiting(config, before.limiting, limits, host),
         tokens=tokens,
         stream=stream,
         ledger=ledger,
@@ -191,10 +186,27 @@ def services_of(config: Config, limits: Limits, host: Host) -> Services:
         quarantine=_quarantine(config, before.quarantine, host),
         listening=listening,
         keys=_keys(config, host),
-        tools=WebTools.follow(before.tools, config.tools),
+        tools=_kept(before.tools, config.tools) or (WebTools(config.tools) if config.tools.runs else None),
         batching=_batching(config, host),
-        webhook=Webhook.follow(before.webhook, config.budget_webhook, partial(_webhook_changed, log)),
+        webhook=_webhook(config.budget_webhook, before.webhook, log),
     )
+
+
+def _kept(before: S | None, options: object) -> S | None:
+    """The service from before, if it is configured alike."""
+    return before if before is not None and before.options == options else None
+
+
+def _webhook(options: BudgetWebhook | None, before: Webhook | None, log: Log) -> Webhook | None:
+    return _kept(before, options) or (Webhook(options, partial(_webhook_changed, log)) if options is not None else None)
+
+
+def _limiting(config: Config, before: HttpRateLimiter | None, limits: Limits, host: Host) -> HttpRateLimiter | None:
+    if before is not None and before.fits(config):
+        return before
+    changed, alone = partial(_limits_changed, host.log), partial(_decided_alone, host.log)
+    passed, kept = partial(_budget_passed, host), partial(_budgets_kept, host.log)
+    return HttpRateLimiter(config, limits, changed, alone, passed, kept) if limits.any else None
 
 
 def kept_keys(config: Config, host: Host) -> KeyMirror | None:

@@ -42,15 +42,6 @@ class Webhook:
         self._task: asyncio.Task[None] | None = None
         self._failing = False
 
-    @classmethod
-    def follow(
-        cls, before: Webhook | None, options: BudgetWebhook | None, on_change: Callable[[str, str], None]
-    ) -> Webhook | None:
-        """That of `options`; the one from before if it is configured alike."""
-        if before is not None and before.options == options:
-            return before
-        return None if options is None else cls(options, on_change)
-
     def send(self, kind: str, data: Mapping[str, Any]) -> None:
         """Sends an event soon. data must be JSON-able."""
         if len(self._waiting) >= _WAITING:

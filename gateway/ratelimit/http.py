@@ -88,22 +88,9 @@ class HttpRateLimiter:
         self._by_address = False
         self.use(config, limits)
 
-    @classmethod
-    def follow(
-        cls,
-        before: HttpRateLimiter | None,
-        config: Config,
-        limits: Limits,
-        on_change: OnChange | None = None,
-        on_alone: OnAlone | None = None,
-        on_budget: OnBudget | None = None,
-        on_kept: Callable[[str], None] = lambda why: None,
-    ) -> HttpRateLimiter | None:
-        """The limiter for `config`; None without limits. It is `before`, which needs the new rules (`use`), unless the
-        counters are stored elsewhere now."""
-        if before is not None and before._where == Where.of(config):
-            return before
-        return cls(config, limits, on_change, on_alone, on_budget, on_kept) if limits.any else None
+    def fits(self, config: Config) -> bool:
+        """Whether the counters of `config` are where those of this limiter are: then it needs the new rules (`use`)."""
+        return self._where == Where.of(config)
 
     def use(self, config: Config, limits: Limits) -> None:
         """limits: those of `config`."""

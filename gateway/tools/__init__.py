@@ -21,13 +21,6 @@ class WebTools:
     most  how often each of them may be called for one request
     """
 
-    @classmethod
-    def follow(cls, before: WebTools | None, options: Tools) -> WebTools | None:
-        """The tools of `options`, None if there are none; those from before if they are configured alike."""
-        if before is not None and before.options == options:
-            return before
-        return cls(options) if options.web_search is not None or options.web_fetch is not None else None
-
     def __init__(self, options: Tools) -> None:
         self.options = options
         self._run: dict[KindOfServerTool, Search | Fetch] = {}
