@@ -27,7 +27,7 @@ workers have no such option leave it out (`ports.Backend.salts`).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal, final
+from typing import Literal, TypeVar, final
 from urllib.parse import urlsplit
 
 from msgspec import Raw, Struct
@@ -35,6 +35,7 @@ from msgspec import Raw, Struct
 from gateway.core.http import Response
 from gateway.core.upload import Form
 
+T = TypeVar("T")
 Extra = dict[str, Raw]
 Nested = Mapping[str, "Raw | Nested"]
 """Members without a canonical name, at their places in the tree of objects: `{"function": {"x": 1}}`."""
@@ -261,6 +262,11 @@ class Operation(Struct, kw_only=True):
     stores: bool = True
     cache_key: str | None = None
     rewritten: bool = False
+
+    def facts(self, kind: type[T]) -> T:
+        """`memo`, which is of this kind."""
+        assert isinstance(self.memo, kind)
+        return self.memo
 
 
 @final

@@ -49,11 +49,6 @@ class Message(Struct):
     begun: bool = False
 
 
-def message_of(op: Op) -> Message:
-    assert isinstance(op.memo, Message)
-    return op.memo
-
-
 def write_usage(usage: Usage | None) -> dict[str, Any]:
     """The usage of a whole or streamed reply. Unknown counts are 0, because clients need the members. `input_tokens`
     leaves out what a prefix cache served or stored."""
@@ -101,7 +96,7 @@ def write(reply: Reply, op: Op) -> Response:
 def _message(op: Op, model: str, usage: Usage | None) -> dict[str, Any]:
     """A message without content."""
     return {
-        "id": f"msg_{message_of(op).request_id}",
+        "id": f"msg_{op.facts(Message).request_id}",
         "type": "message",
         "role": "assistant",
         "model": model,
@@ -229,12 +224,12 @@ class StreamWriter(EventWriter):
         """A ping, behind a `message_start` if none was sent yet. A later writer for the same request does not send a
         second one."""
         out = self._begin(self._op.model or "") + _PING
-        message_of(self._op).begun = True
+        self._op.facts(Message).begun = True
         return out
 
     def _begin(self, model: str, usage: Usage | None = None) -> bytes:
         op = self._op
-        if self._begun or message_of(op).begun:
+        if self._begun or op.facts(Message).begun:
             return b""
         self._begun = True
         start = {"type": "message_start", "message": _message(op, model, usage)}

@@ -17,7 +17,7 @@ from gateway.core.lifecycle import Reply, ReplyChoice
 from gateway.core.messages import Generate, Op
 from gateway.core.usage import Usage
 from gateway.dialects._shared.streams import WholeCallWriter
-from gateway.dialects.cohere.requests import asked
+from gateway.dialects.cohere.requests import Asked
 from gateway.wire import sse
 from gateway.wire.json import encode, encode_line
 from gateway.wire.openai.replies import refusals
@@ -56,7 +56,7 @@ def _logprobs(text: str, tokens: Sequence[int], raws: Sequence[Raw]) -> dict[str
 
 def write(reply: Reply, op: Op) -> Response:
     """A whole reply. Clients read the words beside calls as the plan."""
-    facts, choice = asked(op), reply.choices[0]
+    facts, choice = op.facts(Asked), reply.choices[0]
     _, thinking, _, calls = choice.by_kind()
     content: list[dict[str, Any]] = []
     message: dict[str, Any] = {"role": "assistant"}
@@ -105,7 +105,7 @@ class StreamWriter(WholeCallWriter):
 
     def __init__(self, op: Generate) -> None:
         super().__init__()
-        self._facts = asked(op)
+        self._facts = op.facts(Asked)
         if self._facts.lines:
             self.headers = _LINES
         # Part index -> its member in a content block.

@@ -44,11 +44,6 @@ class Asked(Struct, frozen=True):
     lines: bool = False
 
 
-def asked(op: Op) -> Asked:
-    assert isinstance(op.memo, Asked)
-    return op.memo
-
-
 def read(request: Request, api: Api) -> Op:
     """Reads a chat. Raises GatewayError(BAD_REQUEST, UNSUPPORTED)."""
     raw = members(request)

@@ -20,7 +20,7 @@ from gateway.dialects._shared.objects import call_arguments
 from gateway.dialects._shared.streams import PIECE, WholeCallWriter
 from gateway.dialects.gemini import embeddings
 from gateway.dialects.gemini.errors import error_line
-from gateway.dialects.gemini.requests import Asked, asked
+from gateway.dialects.gemini.requests import Asked
 from gateway.dialects.gemini.signatures import Thoughts
 from gateway.wire import sse
 from gateway.wire.json import encode, encode_line, one_line
@@ -82,7 +82,7 @@ def _measured(token: dict[str, Any]) -> dict[str, Any]:
 
 def write(reply: Reply, op: Generate) -> Response:
     """A whole reply."""
-    facts = asked(op)
+    facts = op.facts(Asked)
     body: dict[str, Any] = {"candidates": [_candidate(choice, facts) for choice in reply.choices]}
     if reply.usage is not None:
         body["usageMetadata"] = write_usage(reply.usage)
@@ -90,7 +90,7 @@ def write(reply: Reply, op: Generate) -> Response:
 
 
 def _tail(op: Op, model: str) -> dict[str, Any]:
-    return {"modelVersion": shown(op, model), "responseId": asked(op).id}
+    return {"modelVersion": shown(op, model), "responseId": op.facts(Asked).id}
 
 
 def _candidate(choice: ReplyChoice, facts: Asked) -> dict[str, Any]:
@@ -129,7 +129,7 @@ def write_count(reply: TokenCount) -> Response:
 
 
 def write_embeddings(reply: Embeddings, op: Op) -> Response:
-    return embeddings.write_embeddings(reply, asked(op).route)
+    return embeddings.write_embeddings(reply, op.facts(Asked).route)
 
 
 # -- streamed ---------------------------------------------------------------------------------------------------------
@@ -145,7 +145,7 @@ class StreamWriter(WholeCallWriter):
     def __init__(self, op: Generate) -> None:
         super().__init__()
         self._op = op
-        self._facts = facts = asked(op)
+        self._facts = facts = op.facts(Asked)
         if facts.events:
             self._before = self._next = b"data: "
             self._after = b"\n\n"

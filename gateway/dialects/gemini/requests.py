@@ -92,11 +92,6 @@ class Asked(Struct, frozen=True):
     sealing: Callable[[], Sealing] | None = None
 
 
-def asked(op: Op) -> Asked:
-    assert isinstance(op.memo, Asked)
-    return op.memo
-
-
 def read(request: Request, api: Api) -> Op:
     """Reads a request to a model. Raises GatewayError(BAD_REQUEST, UNSUPPORTED)."""
     operation = OPERATIONS[request.route]

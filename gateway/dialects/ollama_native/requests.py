@@ -77,8 +77,8 @@ class ReplyFacts(Struct, frozen=True):
     @classmethod
     def of(cls, op: Op) -> ReplyFacts:
         """The facts of the request that `op` was read from. A request without a model has the default one by now."""
-        assert isinstance(op.memo, cls)
-        return op.memo if op.memo.model else replace(op.memo, model=op.model or "")
+        found = op.facts(cls)
+        return found if found.model else replace(found, model=op.model or "")
 
 
 def names(model: str | None) -> tuple[str, ...]:

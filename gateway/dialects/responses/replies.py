@@ -17,7 +17,7 @@ from gateway.core.usage import Usage
 from gateway.dialects._shared.faults import cannot_count, in_own_words, refusal
 from gateway.dialects.responses.compaction import compaction_item
 from gateway.dialects.responses.fields import FIELDS
-from gateway.dialects.responses.requests import Asked, asked
+from gateway.dialects.responses.requests import Asked
 from gateway.dialects.responses.stored import kept
 from gateway.dialects.responses.tools import Origin, as_input
 from gateway.wire import clock
@@ -185,7 +185,7 @@ def search_item(call: ServerCall, status: str | None = None) -> dict[str, Any]:
 
 
 def write(reply: Reply, op: Op) -> Response:
-    request, choice = asked(op), reply.choices[0]
+    request, choice = op.facts(Asked), reply.choices[0]
     cut = CUT.get(choice.reason)
     summary = ""
     if request.compacts:

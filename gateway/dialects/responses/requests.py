@@ -14,7 +14,7 @@ from msgspec import Raw, Struct
 
 from gateway.core.errors import GatewayError
 from gateway.core.fields import ExtrasPolicy, sort_extras
-from gateway.core.messages import Chat, CountTokens, Extra, Logprobs, Message, Op, Output, Sampling, Text
+from gateway.core.messages import Chat, CountTokens, Extra, Logprobs, Message, Output, Sampling, Text
 from gateway.dialects._shared.faults import unsupported, wrong_at
 from gateway.dialects.responses.conversation import Conversation, Given
 from gateway.dialects.responses.fields import REFUSED
@@ -68,12 +68,6 @@ class Asked(Struct):
     events: int = 0
 
 
-def asked(op: Op) -> Asked:
-    """The facts of the request that `op` was read from."""
-    assert isinstance(op.memo, Asked)
-    return op.memo
-
-
 def read_chat(
     raw: Extra, extra: Extra, dropped: tuple[str, ...], policy: ExtrasPolicy, request_id: str, given: Given
 ) -> Chat:
@@ -95,7 +89,7 @@ def read_compaction(
     op = _chat_of(raw, {}, [*dropped, *unknown], request_id, Given(given.seal), found, talk)
     # A constraint here is on the summary.
     op.dropped += _with_extra(op, constrain(op, extra))
-    asked(op).beside = beside_summary(as_items(talk.input), request_id)
+    op.facts(Asked).beside = beside_summary(as_items(talk.input), request_id)
     return op
 
 
@@ -159,7 +153,7 @@ def only_read(op: Chat) -> Chat:
     token, because no engine makes none; nothing forces that to be a call or of a form."""
     op.max_output = 1
     op.output = op.tool_choice = op.logprobs = None
-    asked(op).silent, asked(op).compacts = True, False
+    op.facts(Asked).silent, op.facts(Asked).compacts = True, False
     if op.messages[-1].role == "system":  # Codex sends no more; some templates refuse a chat without a user
         op.messages = (*op.messages, Message("user", (Text("-"),)))
     return op

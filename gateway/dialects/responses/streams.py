@@ -26,7 +26,7 @@ from gateway.dialects.responses.replies import (
     whole_item,
     write_failure,
 )
-from gateway.dialects.responses.requests import asked
+from gateway.dialects.responses.requests import Asked
 from gateway.wire import sse
 from gateway.wire.json import encode_line, one_line
 from gateway.wire.openai.replies.writing import joined_logprobs, shown
@@ -89,7 +89,7 @@ class StreamWriter(EventWriter):
     def __init__(self, op: Generate) -> None:
         super().__init__()
         self._op = op
-        self._asked = asked(op)
+        self._asked = op.facts(Asked)
         self._model = op.model or ""
         # 0 until the first event is sent.
         self._created = self._asked.created
@@ -324,7 +324,7 @@ class SilentWriter(StreamWriter):
 
 def writer(op: Generate) -> StreamWriter:
     """The writer of the stream of `op`."""
-    return SilentWriter(op) if asked(op).silent else StreamWriter(op)
+    return SilentWriter(op) if op.facts(Asked).silent else StreamWriter(op)
 
 
 def _part_event(item: _Item, what: str) -> str:

@@ -36,7 +36,7 @@ _logprobs = msgspec.json.Decoder(list[_LogprobIn]).decode
 
 def write(reply: Reply, op: Complete) -> Response:
     """A whole reply: the likeliest choice where there are several."""
-    facts = ReplyFacts.of(op)
+    facts = op.facts(ReplyFacts)
     choice = max(reply.choices, key=_likelihood) if len(reply.choices) > 1 else reply.choices[0]
     stop = _stop(choice.stop_sequence)
     text = (choice.text() or "") + stop
@@ -155,7 +155,7 @@ class TokenWriter(EventWriter):
             self._held = {"id": -1, "text": self._loose, "logprob": None, "special": not self._loose}
         self._held["text"] += stop
         self._held["special"] = self._held["special"] and not stop
-        text = _before(self._op, ReplyFacts.of(self._op)) + "".join(self._texts) + stop
+        text = _before(self._op, self._op.facts(ReplyFacts)) + "".join(self._texts) + stop
         details = _ending(self.finish.reason, stop, self.usage, self._index + 1, self._op)
         read = self.usage.input if self.usage is not None else None
         return before + self._token(text, {**details, "input_length": read or 0})

@@ -80,11 +80,6 @@ class ReplyFacts(Struct, frozen=True):
     details: bool
     full: bool
 
-    @classmethod
-    def of(cls, op: Complete) -> ReplyFacts:
-        assert isinstance(op.memo, cls)
-        return op.memo
-
 
 def read(request: Request, api: Api) -> Complete:
     """Raises GatewayError (MEDIA_TYPE, BAD_REQUEST, UNSUPPORTED)."""

@@ -11,7 +11,7 @@ import pytest
 
 from gateway.core.events import End, Event, Finish, Start
 from gateway.core.messages import Chat
-from gateway.dialects.responses.requests import asked
+from gateway.dialects.responses.requests import Asked
 from tests.dialects.responses.asking import DIALECT, body, call, crossing, frames, message, output, read, scripted, sent
 from tests.harness import Stack
 
@@ -92,7 +92,7 @@ def test_penalties_have_the_bounds_of_the_api(client: httpx.Client) -> None:
 def test_a_summary_has_no_logprobs() -> None:
     found = crossing(input=[message("user", "a"), {"type": "compaction_trigger"}], top_logprobs=3)
     assert isinstance(found.op, Chat)
-    assert json.loads(b"{%b}" % asked(found.op).echo)["top_logprobs"] == 0
+    assert json.loads(b"{%b}" % found.op.facts(Asked).echo)["top_logprobs"] == 0
 
 
 @pytest.mark.parametrize(
