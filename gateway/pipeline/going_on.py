@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from gateway.core.errors import Blame, GatewayError, Kind
 from gateway.core.http import Request
 from gateway.core.ports import Lane, Partial, Resumption
-from gateway.pipeline.offload import offload
+from gateway.pipeline.offload import run_step
 
 if TYPE_CHECKING:
     from gateway.pipeline.call import Call
@@ -110,6 +110,5 @@ async def resumed(call: Call, lane: Lane) -> Resumption | Partial | str:
     partial = lane.partial()
     if isinstance(partial, str) or partial.finished:
         return partial
-    request, resume, share = call.outgoing.request, call.served.backend.resume, call.share
-    found = resume(request, partial) if share is None else await offload(resume, request, partial, share=share)
+    found = await run_step(call.share, call.served.backend.resume, call.outgoing.request, partial)
     return partial if found == "length" else found

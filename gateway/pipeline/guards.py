@@ -23,7 +23,7 @@ from gateway.core.ports import Deadlines, StreamWriter, Transport
 from gateway.light_task import become_task
 from gateway.pipeline.call import Call
 from gateway.pipeline.models import ServedModel
-from gateway.pipeline.offload import offload
+from gateway.pipeline.offload import run_step
 from gateway.pipeline.timing import milliseconds
 from gateway.pipeline.watch import Watcher
 from gateway.translation.guarded import GuardedLane, GuardedWriter
@@ -192,7 +192,7 @@ class Guards(Watcher):
             question.others = unshown(op)
             return len(texts), encode(question)
 
-        count, question = await offload(written, share=call.share) if call.share is not None else written()
+        count, question = await run_step(call.share, written)
         await become_task()
         began = call.runtime.clock()
         try:

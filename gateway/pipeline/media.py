@@ -6,12 +6,12 @@ from typing import cast
 
 from gateway.core.continuation import NOT_KEPT, SeenText
 from gateway.core.errors import GatewayError
-from gateway.core.http import Request, Response
+from gateway.core.http import Response
 from gateway.core.messages import Media
-from gateway.core.ports import Lane, Passthrough
+from gateway.core.ports import Exchange, Lane, Passthrough
 from gateway.pipeline.attempts import Attempts
 from gateway.pipeline.pump import Pump
-from gateway.pipeline.visit import Visit, error_of
+from gateway.pipeline.visit import Visit
 from gateway.wire import sse
 
 
@@ -27,19 +27,15 @@ class MediaAttempts(Attempts):
         call = self._call
         return call.reply.dialect.passthrough[call.served.backend.reply_wire(call.asked)]
 
-    async def _exchange(self, visit: Visit, request: Request) -> None:
-        call = self._call
-        exchange = await visit.send(request, call.outgoing.deadlines)
-        for responded in call.watchers.responded:
-            responded(call, visit, exchange.status)
-        if exchange.status != 200:
-            raise await error_of(exchange, self._fault)
-        lane = self._passthrough.media_lane(self._asked, exchange.headers)
+    async def _pass_whole(self, exchange: Exchange, visit: Visit) -> None:
+        call, lane = self._call, self._passthrough.media_lane(self._asked, exchange.headers)
         if lane is None:
-            await self._pass_whole(exchange, visit)
+            await super()._pass_whole(exchange, visit)
             return
         call.lane = lane
         await self._pump(Pump(exchange, lane, call, visit))
+
+    _stream = _pass_whole
 
     def _translated(self, response: Response) -> Response:
         translated, self._call.record.usage = self._passthrough.media_whole(response, self._asked)

@@ -97,6 +97,11 @@ async def offload(step: Callable[..., T], *given: Any, share: Share | None = Non
         raise
 
 
+async def run_step(share: Share | None, step: Callable[..., T], *given: Any) -> T:
+    """As `offload`, but here and now for a request without a share."""
+    return step(*given) if share is None else await offload(step, *given, share=share)
+
+
 class _Work:
     """One step."""
 

@@ -11,7 +11,7 @@ from gateway.core.lifecycle import Detokenized, TokenCount, Tokens
 from gateway.core.messages import QUESTIONS, Chat, Complete, Op, Question
 from gateway.core.ports import Ask
 from gateway.pipeline.models import ServedModel
-from gateway.pipeline.offload import Share, offload
+from gateway.pipeline.offload import Share, run_step
 from gateway.pipeline.request_ids import worker_request_id
 from gateway.pipeline.visit import Visit
 from gateway.translation import totals
@@ -97,7 +97,7 @@ class Outgoing:
         else:
             cut = totals.apply_prompt_length(op, length, served.can)
         self.unmeasured = False
-        await offload(self._write, op, share=self.share) if self.share is not None else self._write(op)
+        await run_step(self.share, self._write, op)
         return cut
 
     def _may_call(self, request: Request) -> bool:

@@ -9,7 +9,7 @@ from gateway.core.ports import Handover
 from gateway.pipeline.attempts import Attempts, measure
 from gateway.pipeline.call import Call
 from gateway.pipeline.models import PrefillWorkers
-from gateway.pipeline.offload import offload
+from gateway.pipeline.offload import run_step
 from gateway.pipeline.visit import Visit
 
 _MAX_REPLY_BYTES = 4 << 20
@@ -50,13 +50,8 @@ class PrefillAttempts(Attempts):
             raise
 
     async def _second(self, handover: Handover, handed: bytes) -> Request:
-        outgoing, share = self._call.outgoing, self._call.share
-        plain = outgoing.request
-        request = (
-            await offload(handover.second, plain, handed, share=share)
-            if share is not None
-            else handover.second(plain, handed)
-        )
+        outgoing = self._call.outgoing
+        request = await run_step(self._call.share, handover.second, outgoing.request, handed)
         # This worker may be sent the plain request after it, and must not see an id twice.
         own = b"x-request-id"
         request.headers = [(name, value + b"-d" if name == own else value) for name, value in request.headers]
@@ -72,13 +67,10 @@ async def compute_prompt(call: Call, prefill: PrefillWorkers) -> bytes | None:
         return None
     request = None
     if not outgoing.unmeasured:
-        request = await _first(call, prefill)
+        request = await run_step(call.share, prefill.handover.first, outgoing.request)
         if request is None:
             return None
-    describe, headers = pool.routing, call.reply.request.headers
-    routing = (
-        await offload(describe, call.asked, headers, share=call.share) if call.large else describe(call.asked, headers)
-    )
+    routing = await run_step(call.share, pool.routing, call.asked, call.reply.request.headers)
     routing.take_over(call.routing)
     began = runtime.clock()
     try:
@@ -95,7 +87,7 @@ async def compute_prompt(call: Call, prefill: PrefillWorkers) -> bytes | None:
         with Visit(pool, worker, routing, call.served.transport, call, prefill=True) as visit:
             if request is None:
                 await measure(call, visit)
-                request = await _first(call, prefill)
+                request = await run_step(call.share, prefill.handover.first, outgoing.request)
             if request is not None:
                 request.headers = outgoing.request.headers  # the trace's are new
                 fault = call.served.backend.fault
@@ -109,8 +101,3 @@ async def compute_prompt(call: Call, prefill: PrefillWorkers) -> bytes | None:
     if handed is not None or failure is not None:
         runtime.observer.prefilled(record.model, worker.address, failure)
     return handed
-
-
-async def _first(call: Call, prefill: PrefillWorkers) -> Request | None:
-    first, plain = prefill.handover.first, call.outgoing.request
-    return await offload(first, plain, share=call.share) if call.large else first(plain)

@@ -8,7 +8,7 @@ from gateway.core.messages import Audio, Chat, Complete, Image, Opaque, Tokenize
 from gateway.core.ports import Ask, Deadlines
 from gateway.pipeline.call import Call
 from gateway.pipeline.models import ServedModel
-from gateway.pipeline.offload import offload
+from gateway.pipeline.offload import run_step
 from gateway.pipeline.visit import Visit
 from gateway.pipeline.watch import NOBODY
 
@@ -43,16 +43,12 @@ async def ask_tokens(call: Call) -> None:
     deadlines = Deadlines(min(_LONGEST_S, served.deadlines.connect), _LONGEST_S, _LONGEST_S)
     try:
         prompt = op if isinstance(op, Chat) else first
-        ask = (
-            await offload(_question, op, prompt, served, share=call.share)
-            if call.large
-            else _question(op, prompt, served)
-        )
+        ask = await run_step(call.share, _question, op, prompt, served)
         worker = served.pool.borrow(silent)
         with Visit(served.pool, worker, None, served.transport, call, watchers=NOBODY) as visit:
             try:
                 response = await visit.ask(ask.request, deadlines, _MAX_BYTES)
-                found = await offload(ask.read, response, share=call.share) if call.large else ask.read(response)
+                found = await run_step(call.share, ask.read, response)
             except GatewayError:
                 visit.abandoned()  # the answer may be late only because the worker has much to read
                 raise
