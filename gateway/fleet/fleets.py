@@ -361,7 +361,7 @@ class Fleets:
         gone = self.health is not None and await self.health.is_gone(model, worker)
         return (worker.address, worker.lives) if gone else None
 
-    # -- stalls.Watched ---------------------------------------------------------------------------------------------
+    # -- for the stall detector -------------------------------------------------------------------------------------
 
     def pool_of(self, model: str, worker: Worker) -> Pool:
         fleet = self.models[model]
@@ -371,6 +371,8 @@ class Fleets:
         return self._roster.silence(model, worker, recent)
 
     async def ask(self, model: str, worker: Worker, patience_s: float) -> bool | None:
+        """Asks the worker's model for one token. False if it does not answer within `patience_s`, None if the answer
+        is that of a web server alone."""
         fleet = self.models[model]
         try:
             request = fleet.backend.write(_QUESTION, fleet.can)
@@ -391,6 +393,7 @@ class Fleets:
         self.pool_of(model, worker).events.resumed(worker)
 
     def leave(self, model: str, worker: Worker) -> None:
+        """Moves the requests of a stalled or leaving worker to others, as far as others can take them."""
         why, code = _LEAVING if worker.leaving else _STALLED
         self._roster.leave(worker, GatewayError(Kind.TIMEOUT, why, code=code))
 

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
-from typing import Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from gateway.core.background import keep_running
-from gateway.core.figures import Silence
-from gateway.fleet.pool import Pool
 from gateway.fleet.worker import Worker
+
+if TYPE_CHECKING:
+    from gateway.fleet.fleets import Fleets
 
 LOOK_S = 1.0
 _ABSENT_S = 5.0
@@ -30,37 +31,14 @@ _MOST_PATIENCE_S = 30.0
 _ASK_AGAIN_S = 5.0
 
 
-class Watched(Protocol):
-    """The fleets, as the detector sees them."""
-
-    @property
-    def workers(self) -> Mapping[tuple[str, str], Worker]: ...
-
-    def pool_of(self, model: str, worker: Worker) -> Pool:
-        """The pool of the model that has the worker."""
-
-    def silence(self, model: str, worker: Worker, recent: float) -> Silence | None:
-        """The silence of the replies that the worker owes this gateway; None if it owes none. If a piece came after
-        `recent`, that one is enough."""
-
-    async def ask(self, model: str, worker: Worker, patience_s: float) -> bool | None:
-        """Asks the worker's model for one token. False if it does not answer within `patience_s`, None if the answer
-        is that of a web server alone."""
-
-    def stalled(self, model: str, worker: Worker) -> None: ...
-    def resumed(self, model: str, worker: Worker) -> None: ...
-    def leave(self, model: str, worker: Worker) -> None:
-        """Moves the requests of a stalled or leaving worker to others, as far as others can take them."""
-
-
 class StallDetector:
     """Looks at all workers every second, until closed.
 
     stalled_s  the bound for all workers; None: each one's history decides; 0: none is ever stalled
     """
 
-    def __init__(self, watched: Watched, stalled_s: float | None, clock: Callable[[], float] = time.monotonic) -> None:
-        self._watched = watched
+    def __init__(self, fleets: Fleets, stalled_s: float | None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._fleets = fleets
         self._stalled_s = stalled_s
         self._clock = clock
         self._looked_at = self._awake_since = clock()
@@ -91,7 +69,7 @@ class StallDetector:
         self._looked_at = now
         if passed > _ABSENT_S:
             self._awake_since, passed = now, 0.0
-        workers = self._watched.workers
+        workers = self._fleets.workers
         longest: dict[str, float] = {}
         for (model, _), worker in workers.items():
             longest[model] = max(longest.get(model, 0.0), worker.progress.longest(now))
@@ -113,7 +91,7 @@ class StallDetector:
 
     def _judge(self, model: str, worker: Worker, now: float, passed: float, bound: float) -> None:
         progress, load = worker.progress, worker.reported
-        silence = self._watched.silence(model, worker, now - min(_RECENT_S, bound / 2))
+        silence = self._fleets.silence(model, worker, now - min(_RECENT_S, bound / 2))
         engine_owes = worker.ready and load is not None and load.running + load.waiting > 0
         silent = progress.look(now, passed, silence, engine_owes)
         if progress.stalled_at is not None:
@@ -140,26 +118,26 @@ class StallDetector:
         if asked and now - progress.stalled_at >= worker.breaker.eject_s > 0:
             self._resume(model, worker)  # nothing answers for the model but a request
             return
-        self._watched.pool_of(model, worker).stall(worker)
+        self._fleets.pool_of(model, worker).stall(worker)
         self._leave(model, worker)
         self._ask(model, worker, bound, True)
 
     def _leave(self, model: str, worker: Worker) -> None:
         if worker.in_flight:
-            self._watched.leave(model, worker)
+            self._fleets.leave(model, worker)
 
     def _stall(self, model: str, worker: Worker, now: float) -> None:
         worker.progress.stalled_at = now
-        self._watched.pool_of(model, worker).stall(worker)
-        self._watched.stalled(model, worker)
+        self._fleets.pool_of(model, worker).stall(worker)
+        self._fleets.stalled(model, worker)
         self._leave(model, worker)
 
     def _resume(self, model: str, worker: Worker) -> None:
         progress = worker.progress
         if progress.stalled_at is not None:
             progress.resume(self._clock())
-            self._watched.pool_of(model, worker).resume(worker)
-            self._watched.resumed(model, worker)
+            self._fleets.pool_of(model, worker).resume(worker)
+            self._fleets.resumed(model, worker)
 
     # -- the gateway's own question ---------------------------------------------------------------------------------
 
@@ -182,9 +160,9 @@ class StallDetector:
         progress = worker.progress
         began, life = self._clock(), worker.lives
         with keep_running("a stalled worker's question"):
-            answered = await self._watched.ask(model, worker, patience)
+            answered = await self._fleets.ask(model, worker, patience)
             now = self._clock()
-            if worker.lives != life or worker not in self._watched.workers.values():
+            if worker.lives != life or worker not in self._fleets.workers.values():
                 return
             if answered:
                 progress.move(now)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any, cast
 
 import pytest
 
@@ -41,10 +42,10 @@ class Fleet:
         self.events: list[str] = []
         self.asked: list[float] = []
         self.answer: bool | str | None = "never"
-        self.detector = StallDetector(self, stalled_s, lambda: self.now)
+        self.detector = StallDetector(cast(Any, self), stalled_s, lambda: self.now)
         self.figure = 0.0
 
-    # -- stalls.Watched --
+    # -- those of Fleets --
 
     def pool_of(self, model: str, worker: Worker) -> Pool:
         return self.pool
@@ -387,7 +388,7 @@ async def test_a_stalled_worker_that_cannot_be_spared_is_the_last_choice() -> No
 
 async def test_zero_is_off_and_brings_back_what_was_left_out(fleet: Fleet) -> None:
     worker = await stalled(fleet)
-    off = StallDetector(fleet, 0, lambda: fleet.now)
+    off = StallDetector(cast(Any, fleet), 0, lambda: fleet.now)
     off.look(fleet.now)
     assert fleet.events[-1] == "resumed http://0"
     assert worker.breaker.state(fleet.now) == "half_open"
