@@ -124,6 +124,5 @@ def _version() -> str:
 def subcommand(
     actions: argparse._SubParsersAction[argparse.ArgumentParser], name: str, text: str, example: str
 ) -> argparse.ArgumentParser:
-    """The parser of one of several commands."""
     about = f"{text[0].upper()}{text[1:]}."
     return actions.add_parser(name, help=text, description=about, epilog=f"example: {example}")

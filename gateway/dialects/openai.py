@@ -20,8 +20,6 @@ from gateway.wire.openai.streams.writing import OpenAIStreamWriter
 
 
 class OpenAI(Api):
-    """The dialect `openai`."""
-
     name = "openai"
     prefixes = ("", "/openai")
     extras: ExtrasPolicy = "pass"

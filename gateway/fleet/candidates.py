@@ -66,7 +66,6 @@ class Candidates:
         ]
 
     def look(self, now: float) -> None:
-        """Looks at all workers."""
         workers = open_workers(self.every, now)
         if excluded := self._excluded:
             workers = [worker for worker in workers if worker not in excluded]

@@ -46,7 +46,6 @@ class StallDetector:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Looks from now on."""
         self._task = asyncio.create_task(self._run())
 
     async def close(self) -> None:

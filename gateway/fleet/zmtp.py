@@ -72,7 +72,6 @@ class Peer:
             self._write(0, b"\x01")
 
     def send(self, *frames: bytes) -> None:
-        """Sends a small message."""
         for frame in frames[:-1]:
             self._write(_MORE, frame)
         self._write(0, frames[-1])

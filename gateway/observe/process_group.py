@@ -34,8 +34,6 @@ _Series = tuple[str, tuple[tuple[str, str], ...]]
 
 
 class _Family(msgspec.Struct, array_like=True):
-    """One metric of one process."""
-
     name: str
     text: str
     kind: str

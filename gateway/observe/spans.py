@@ -38,7 +38,6 @@ _INSTANCE = str(uuid.uuid4())
 
 
 def exporter(settings: Tracing) -> SpanExporter:
-    """An exporter that sends spans to the collector of `settings`."""
     return OTLPSpanExporter(settings.endpoint, headers=settings.headers, timeout=_TIMEOUT_S)
 
 

@@ -103,8 +103,6 @@ async def run_step(share: Share | None, step: Callable[..., T], *given: Any) -> 
 
 
 class _Work:
-    """One step."""
-
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,

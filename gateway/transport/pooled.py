@@ -218,7 +218,6 @@ class Pooled:
 
     @property
     def idle(self) -> int:
-        """The number of idle connections."""
         return sum(len(origin.idle) for origin in self.origins.values())
 
     def silence(self, address: str, recent: float) -> Silence | None:

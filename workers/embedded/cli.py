@@ -33,7 +33,6 @@ class Unable(Exception):
 
 
 def parser() -> argparse.ArgumentParser:
-    """The flags."""
     out = argparse.ArgumentParser(
         prog="dragoman worker embedded",
         description="A real small language model on this machine's CPU: llama.cpp with SmolLM2-135M-Instruct.",

@@ -124,7 +124,6 @@ class Reply:
         self.head |= {"model": model}
 
     def whole(self) -> bytes:
-        """A plain reply."""
         choices = [
             self._choice(index, "message", {"role": "assistant"}, choice.text, choice.finish, choice.calls)
             for index, choice in enumerate(self.choices)
@@ -159,7 +158,6 @@ class Reply:
         return {"index": index, **said, "logprobs": None, "finish_reason": finish}
 
     def end(self, usage: bool) -> bytes:
-        """The last events."""
         return (self._event(usage=self.usage) if usage else b"") + b"data: [DONE]\n\n"
 
     def _event(self, *choices: Any, **more: Any) -> bytes:

@@ -63,8 +63,6 @@ def say(text: str) -> None:
 
 
 class _Worker:
-    """The life of one worker."""
-
     def __init__(
         self, given: argparse.Namespace, flags: Sequence[str], engine: Engine, place: Place | None, address: str
     ) -> None:

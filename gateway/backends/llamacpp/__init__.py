@@ -31,8 +31,6 @@ from gateway.wire.openai.tokens import read_text
 
 
 class LlamaCpp(OpenAIBackend):
-    """The backend `llamacpp`."""
-
     name = NAME
     gauges: Gauges | None = Gauges(
         "llamacpp:requests_processing",

@@ -84,8 +84,6 @@ _PARAMETERS = _Parameters(NAME)
 
 
 class Tgi(OpenAIBackend):
-    """The backend `tgi`."""
-
     name = NAME
     gauges: Gauges | None = Gauges(
         "tgi_batch_current_size", "tgi_queue_size", progress=("tgi_batch_inference_success",)

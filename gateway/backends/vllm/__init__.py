@@ -131,8 +131,6 @@ _PARAMETERS = _Parameters(NAME)
 
 
 class Vllm(OpenAIBackend):
-    """The backend `vllm`."""
-
     name = NAME
     salts = True
     gauges: Gauges | None = Gauges(

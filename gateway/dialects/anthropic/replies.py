@@ -82,7 +82,6 @@ def stop_of(reason: str, stop: str | int | None, *, calls: bool, refused: bool) 
 
 
 def write(reply: Reply, op: Op) -> Response:
-    """A whole reply."""
     choice = reply.choices[0]
     stop_reason, stop_sequence = stop_of(
         choice.reason, choice.stop_sequence, calls=bool(choice.calls), refused=choice.text("refusal") is not None
@@ -108,7 +107,6 @@ def _message(op: Op, model: str, usage: Usage | None) -> dict[str, Any]:
 
 
 def write_count(reply: TokenCount) -> Response:
-    """The reply to a token count."""
     return Response(200, [JSON_TYPE], encode({"input_tokens": reply.tokens}))
 
 

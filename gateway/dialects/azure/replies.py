@@ -115,7 +115,6 @@ def error_event(error: GatewayError) -> bytes:
 
 
 def refuse(error: GatewayError, request: Request | None, op: Op | None) -> tuple[Response, str]:
-    """The answer, and its code."""
     kind, message = _kind(error, request, op), error.message
     if kind is Kind.NO_ROUTE:
         why = "it makes no embeddings" if isinstance(op, Embed) and error.kind is not kind else message

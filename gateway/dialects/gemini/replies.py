@@ -54,7 +54,6 @@ def write_usage(usage: Usage) -> dict[str, Any]:
 
 
 def _call(call_id: str | None, name: str | None, text: str, signature: str | None) -> dict[str, Any]:
-    """A part with a call."""
     call: dict[str, Any] = {"name": name, "args": call_arguments(text)}
     if call_id:
         call["id"] = call_id
@@ -81,7 +80,6 @@ def _measured(token: dict[str, Any]) -> dict[str, Any]:
 
 
 def write(reply: Reply, op: Generate) -> Response:
-    """A whole reply."""
     facts = op.facts(Asked)
     body: dict[str, Any] = {"candidates": [_candidate(choice, facts) for choice in reply.choices]}
     if reply.usage is not None:
@@ -124,7 +122,6 @@ def _candidate(choice: ReplyChoice, facts: Asked) -> dict[str, Any]:
 
 
 def write_count(reply: TokenCount) -> Response:
-    """The reply to a token count."""
     return Response(200, [JSON_TYPE], encode({"totalTokens": reply.tokens}))
 
 

@@ -17,8 +17,6 @@ from gateway.wire.json import whole_numbers
 
 
 class Ollama(Api):
-    """The dialect `ollama`."""
-
     name = "ollama"
     prefixes = ("/ollama",)
     routes = (

@@ -21,7 +21,6 @@ from gateway.wire.openai.replies import refusals, writing
 
 
 def write(reply: Reply, op: Op) -> Response:
-    """A whole reply."""
     choice = reply.choices[0]
     _, thinking, _, calls = choice.by_kind()
     message: dict[str, Any] = {"role": "assistant", "content": choice.words}

@@ -24,8 +24,6 @@ _MANAGED = ("push", "create", "copy", "delete", "blob")
 
 
 class OllamaNative(Api):
-    """The dialect `ollama_native`."""
-
     name = "ollama_native"
     prefixes = ("", "/ollama")
     routes = (

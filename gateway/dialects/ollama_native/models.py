@@ -40,7 +40,6 @@ def version(cards: Sequence[ModelCard]) -> Response:
 
 
 def tags(cards: Sequence[ModelCard]) -> Response:
-    """The list of models."""
     return Response(200, [JSON_TYPE], encode({"models": [_entry(card) for card in cards]}))
 
 

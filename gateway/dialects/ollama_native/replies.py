@@ -189,7 +189,6 @@ def message_of(error: GatewayError, request: Request | None = None) -> str:
 
 
 def _model_of(request: Request) -> str:
-    """The model named in the body."""
     for member in ("model", "name"):
         raw = find(request.body, member)
         if raw is not None and bytes(memoryview(raw)[:1]) == b'"':

@@ -231,7 +231,6 @@ def _compacted(request: Asked, beside: Sequence[bytes], reply: Reply, summary: s
 
 
 def write_count(reply: TokenCount) -> Response:
-    """The reply to a token count."""
     return Response(200, [JSON_TYPE], encode({"object": "response.input_tokens", "input_tokens": reply.tokens}))
 
 

@@ -323,7 +323,6 @@ class SilentWriter(StreamWriter):
 
 
 def writer(op: Generate) -> StreamWriter:
-    """The writer of the stream of `op`."""
     return SilentWriter(op) if op.facts(Asked).silent else StreamWriter(op)
 
 

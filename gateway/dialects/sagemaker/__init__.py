@@ -31,8 +31,6 @@ def _ping(cards: Sequence[ModelCard]) -> Response:
 
 
 class SageMaker(Api):
-    """The dialect `sagemaker`."""
-
     name = "sagemaker"
     prefixes = ("/sagemaker",)
     extras: ExtrasPolicy = "pass"

@@ -66,7 +66,6 @@ def write(reply: Reply, op: Generate) -> Response:
 
 
 def _chat_choice(choice: ReplyChoice) -> dict[str, Any]:
-    """One choice of a whole chat."""
     extra = choice.extra or {}
     text, thinking, refusal, calls = choice.by_kind()
     message: dict[str, Any] = {
@@ -90,7 +89,6 @@ def _chat_choice(choice: ReplyChoice) -> dict[str, Any]:
 
 
 def _text_choice(choice: ReplyChoice) -> dict[str, Any]:
-    """One choice of a whole text completion."""
     return {
         "index": choice.index,
         "text": choice.text() or "",

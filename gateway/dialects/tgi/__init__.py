@@ -20,8 +20,6 @@ from gateway.wire.openai import operations
 
 
 class TGI(Api):
-    """The dialect `tgi`."""
-
     name = "tgi"
     prefixes = ("/tgi",)
     routes = (

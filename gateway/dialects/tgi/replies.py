@@ -209,7 +209,6 @@ def error_event(error: GatewayError) -> bytes:
 
 
 def refuse(error: GatewayError, request: Request | None, op: Op | None) -> tuple[Response, str]:
-    """(the answer, its code)."""
     status = ERRORS[error.kind][0]
     told = error_object(error, request)
     return refusal(error, status, told), told["code"]

@@ -47,7 +47,6 @@ def name_deployment(request: Request, raw: Extra) -> None:
 
 
 def write(reply: WholeReply, op: Op) -> Response:
-    """A whole reply."""
     if isinstance(reply, Embeddings):
         body: dict[str, Any] = {
             "object": "list",
@@ -80,7 +79,6 @@ def write(reply: WholeReply, op: Op) -> Response:
 
 
 def write_models(cards: Sequence[ModelCard]) -> Response:
-    """The list of models."""
     return Response(200, [JSON_TYPE], encode({"object": "list", "data": [_write_card(card) for card in cards]}))
 
 

@@ -45,8 +45,6 @@ class ToolCallIn(Struct):
 
 
 class DeltaIn(Struct):
-    """A chat delta."""
-
     content: str | None = None
     reasoning: str | None = None
     reasoning_content: str | None = None
@@ -56,8 +54,6 @@ class DeltaIn(Struct):
 
 
 class MessageIn(DeltaIn):
-    """The message of a buffered choice."""
-
     annotations: Raw = NULL
     audio: Raw = NULL
 

@@ -41,7 +41,6 @@ def refuse_given(given: Mapping[str, bool], backend: str) -> None:
 
 
 def no_token_ids(backend: str) -> GatewayError:
-    """The error for a client that requires token ids."""
     return GatewayError(
         Kind.UNSUPPORTED,
         f"the reply must hold token ids, and the {backend} worker of this model gives none:"

@@ -89,7 +89,6 @@ class ParameterWriter:
             raise unsupported("response_format", self.name)
 
     def message(self, message: Message) -> dict[str, Any]:
-        """One message of a chat."""
         return write_message(message)
 
     def continuation(self, body: dict[str, Any], op: Chat) -> None:
