@@ -84,6 +84,14 @@ def read(name: str) -> bytes:
         raise CommandError(error) from None
 
 
+def key_in(name: str) -> str:
+    """The key in a file. Raises CommandError."""
+    key = read(name).decode("latin-1").strip()
+    if not (key.isascii() and key.isprintable() and key):
+        raise CommandError("--key-file holds no key: one line of printable ASCII")
+    return key
+
+
 def header(given: str) -> tuple[bytes, bytes]:
     """`NAME:VALUE` of the command line."""
     name, colon, value = given.partition(":")

@@ -15,7 +15,7 @@ import httpx
 
 from gateway.auth import new_key, new_secret
 from gateway.cli import COMMANDS, CommandError, subcommand
-from gateway.cli.configured import FILE_HELP, admin_place, configuration, read
+from gateway.cli.configured import FILE_HELP, admin_place, configuration, key_in, read
 
 _TIMEOUT_S = 10.0
 _TRIES = 3
@@ -108,9 +108,7 @@ class _Api:
     """The admin API of the gateway that the options name. Calls raise CommandError."""
 
     def __init__(self, options: argparse.Namespace) -> None:
-        key = read(options.key_file).decode("latin-1").strip()
-        if not (key.isascii() and key.isprintable() and key):
-            raise CommandError("--key-file holds no key: one line of printable ASCII")
+        key = key_in(options.key_file)
         config = configuration(options.config)[0] if options.gateway is None else None
         base = admin_place(options.gateway, config, "--gateway") + "/admin/v1"
         headers = {"authorization": f"Bearer {key}"}

@@ -13,7 +13,7 @@ import httpx
 import msgspec
 
 from gateway.cli import CommandError
-from gateway.cli.configured import FILE_HELP, admin_place, configuration, read
+from gateway.cli.configured import FILE_HELP, admin_place, configuration, key_in
 from gateway.console.state import State
 from gateway.console.terminal import view
 
@@ -23,13 +23,6 @@ _ONCE_S = 1.0
 _DECODER = msgspec.json.Decoder(State)
 # ANSI: the alternate screen without a cursor, and back; the top left corner; the rest of the line, of the screen.
 _ENTER, _LEAVE, _HOME, _REST, _BELOW = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l", "\x1b[H", "\x1b[K", "\x1b[J"
-
-
-class Unreachable(CommandError):
-    """There is no state; the message says why."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(message, 1)
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -74,25 +67,24 @@ class _Gateway:
         self._headers = {"authorization": f"Bearer {key}"} if key else {}
 
     def text(self) -> bytes:
-        """The state as it was sent, known to be one. Raises Unreachable."""
+        """The state as it was sent, known to be one. Raises CommandError if there is none."""
         try:
             answer = self._client.get(self._url, headers=self._headers)
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise Unreachable(
-                f"no answer from {self._url}: {type(error).__name__}; does a gateway run with this metrics.listen?"
-            ) from None
+            what = f"no answer from {self._url}: {type(error).__name__}; does a gateway run with this metrics.listen?"
+            raise CommandError(what, 1) from None
         if answer.status_code == 401:
-            raise Unreachable(f"{self._url} asks for the console's key: give --key-file")
+            raise CommandError(f"{self._url} asks for the console's key: give --key-file", 1)
         if answer.status_code != 200:
-            raise Unreachable(f"{self._url} answers {answer.status_code}: is this the address of metrics.listen?")
+            what = f"{self._url} answers {answer.status_code}: is this the address of metrics.listen?"
+            raise CommandError(what, 1)
         try:
             _DECODER.decode(answer.content)
         except msgspec.MsgspecError:
-            raise Unreachable(f"{self._url} answers something else than a gateway's state") from None
+            raise CommandError(f"{self._url} answers something else than a gateway's state", 1) from None
         return answer.content
 
     def state(self) -> State:
-        """Raises Unreachable."""
         return _DECODER.decode(self.text())
 
 
@@ -107,7 +99,7 @@ def _live(gateway: _Gateway, before: State, every_s: float) -> None:
             try:
                 before, state = state, gateway.state()
                 lines = view(before, state)
-            except Unreachable as why:
+            except CommandError as why:
                 lines = [f"{why}", "", *view(None, state)]
     finally:
         with suppress(OSError):
@@ -124,9 +116,7 @@ def _draw(lines: list[str]) -> None:
 
 def _place(options: argparse.Namespace) -> tuple[str, str | None]:
     """The admin address, and the console's key. Raises CommandError, ConfigError."""
-    key = read(options.key_file).decode("latin-1").strip() if options.key_file is not None else None
-    if key is not None and not (key.isascii() and key.isprintable() and key):
-        raise CommandError("--key-file holds no key: one line of printable ASCII")
+    key = key_in(options.key_file) if options.key_file is not None else None
     if options.url is not None:
         return admin_place(options.url, None, "--url"), key
     config, _ = configuration(options.config)
