@@ -192,7 +192,7 @@ def _read_chat(raw: Extra, config: Raw | None, left: list[str], request: Request
     _choose(op, found.tool_config, left)
     _sample(op, given, left)
     _think(op, thinking, left)
-    op.output = _output(given, left)
+    op.output = _output(given)
     return op
 
 
@@ -230,7 +230,7 @@ def _think(op: Chat, found: ThinkingIn, left: list[str]) -> None:
         op.optional = {**op.optional, **_THINKING}
 
 
-def _output(given: ConfigIn, left: list[str]) -> Output | None:
+def _output(given: ConfigIn) -> Output | None:
     kind = given.response_mime_type or "text/plain"
     if given.response_json_schema != NULL:
         schema = given.response_json_schema
