@@ -15,12 +15,6 @@ from tests.harness import Stack
 TOOLS: Any = [{"name": "look", "description": "Looks.", "input_schema": {"type": "object", "properties": {}}}]
 
 
-@pytest.fixture(scope="module")
-def stack() -> Iterator[Stack]:
-    with Stack(workers=({"itl_ms": 5},), config={"breaker": {"failures": 10_000}}) as running:
-        yield running
-
-
 @pytest.fixture(scope="module", params=["", "/anthropic"])
 def client(stack: Stack, request: pytest.FixtureRequest) -> Iterator[anthropic.Anthropic]:
     with anthropic.Anthropic(base_url=stack.url + request.param, api_key="k", max_retries=0) as found:

@@ -18,12 +18,6 @@ from tests.harness import Stack
 TOOLS: Any = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}]
 
 
-@pytest.fixture(scope="module")
-def stack() -> Iterator[Stack]:
-    with Stack(workers=({"itl_ms": 5},), config={"breaker": {"failures": 10_000}}) as running:
-        yield running
-
-
 @pytest.fixture(scope="module", params=["endpoint", "base_url"])
 def client(stack: Stack, request: pytest.FixtureRequest) -> Iterator[openai.AzureOpenAI]:
     where: Any = {"azure_endpoint": stack.url} if request.param == "endpoint" else {}

@@ -27,12 +27,6 @@ def look(at: str) -> str:
     return at
 
 
-@pytest.fixture(scope="module")
-def stack() -> Iterator[Stack]:
-    with Stack(workers=({"itl_ms": 5},), config={"breaker": {"failures": 10_000}}) as running:
-        yield running
-
-
 @pytest.fixture(scope="module", params=["", "/ollama"])
 def client(stack: Stack, request: pytest.FixtureRequest) -> Iterator[ollama.Client]:
     with ollama.Client(host=stack.url + request.param) as found:

@@ -14,12 +14,6 @@ from openai import AsyncOpenAI, OpenAI
 from tests.harness import Stack
 
 
-@pytest.fixture(scope="module")
-def stack() -> Iterator[Stack]:
-    with Stack(({"itl_ms": 5},)) as running:
-        yield running
-
-
 @pytest.fixture(params=["/v1", "/openai/v1", "/openai/v1/"])
 def base(request: pytest.FixtureRequest, stack: Stack) -> str:
     return stack.url + str(request.param)

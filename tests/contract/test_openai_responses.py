@@ -20,12 +20,6 @@ TOOLS: Any = [
 ]
 
 
-@pytest.fixture(scope="module")
-def stack() -> Iterator[Stack]:
-    with Stack(workers=({"itl_ms": 5},), config={"breaker": {"failures": 10_000}}) as running:
-        yield running
-
-
 @pytest.fixture(scope="module", params=["/v1", "/openai/v1", "azure"])
 def client(stack: Stack, request: pytest.FixtureRequest) -> Iterator[openai.OpenAI]:
     if request.param == "azure":

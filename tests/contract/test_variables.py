@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import anthropic
@@ -16,12 +16,6 @@ from tests.libraries.drive import ADDRESS
 from tests.libraries.readme import AGENTS, VARIABLES, readme_lines
 
 TURNS: Any = [{"role": "user", "content": "sim:" + json.dumps({"text": "Hello there"})}]
-
-
-@pytest.fixture(scope="module")
-def stack() -> Iterator[Stack]:
-    with Stack() as running:
-        yield running
 
 
 def of_openai() -> str | None:
