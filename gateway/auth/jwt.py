@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import jwt
 from msgspec import Struct
 
+from gateway.auth.headers import refused
 from gateway.config import Jwt
 from gateway.config.kinds import checked_name
 from gateway.core.background import keep_running
@@ -125,7 +126,7 @@ class JwtVerifier:
         """Verifies a token. Raises GatewayError, whose message holds nothing of the token: UNAUTHENTICATED; OVERLOADED
         while the provider's keys have never been read, which says nothing about the token."""
         if len(token) > _LONGEST:
-            raise _refused("the token is too long")
+            raise refused("the token is too long")
         digest = sha256(token).digest()
         known = self._known.get(digest)
         if known is None:
@@ -135,7 +136,7 @@ class JwtVerifier:
                     del self._known[old]
             self._known[digest] = known
         if self._clock() >= known.until + _LEEWAY_S:
-            raise _refused("the token has expired")
+            raise refused("the token has expired")
         return known
 
     def _verified(self, token: bytes) -> Bearer:
@@ -160,14 +161,14 @@ class JwtVerifier:
                     Kind.OVERLOADED, message, code="identity_unavailable", retry_after=_RETRY_S
                 ) from None
             self._unknown.set()
-            raise _refused("the token is not signed by a known key") from None
+            raise refused("the token is not signed by a known key") from None
         # The provider signed the token, so its bearer may learn what is wrong.
         except jwt.MissingRequiredClaimError as error:
-            raise _refused(f"the token has no claim '{error.claim}'") from None
+            raise refused(f"the token has no claim '{error.claim}'") from None
         except tuple(_WHY) as error:
-            raise _refused(_WHY[type(error)]) from None
+            raise refused(_WHY[type(error)]) from None
         except (jwt.PyJWTError, ValueError, TypeError, OverflowError):
-            raise _refused("the token is not valid") from None
+            raise refused("the token is not valid") from None
 
     def _bearer(self, claims: Mapping[str, Any]) -> Bearer:
         options = self._options
@@ -177,7 +178,7 @@ class JwtVerifier:
             # A missing claim allows nothing: the restriction is meant for all tokens.
             models = _listed(claims, options.models_claim, "models")
         if isinstance(claims["exp"], (str, bool)):  # PyJWT reads "123"; RFC 7519, section 2, wants a number
-            raise _refused("the token's claim 'exp' must be a number")
+            raise refused("the token's claim 'exp' must be a number")
         subject = _name("sub", claims["sub"])
         team = None if team is None else _name(str(options.team_claim), team)
         roles = frozenset[str]() if options.roles_claim is None else _listed(claims, options.roles_claim, "roles")
@@ -239,7 +240,7 @@ _WHY: dict[type[jwt.PyJWTError], str] = {
 def _listed(claims: Mapping[str, Any], claim: str, what: str) -> frozenset[str]:
     listed = claims.get(claim, [])
     if not isinstance(listed, (str, list)):
-        raise _refused(f"the token's claim '{claim}' must be a list of {what}")
+        raise refused(f"the token's claim '{claim}' must be a list of {what}")
     return frozenset(listed.split() if isinstance(listed, str) else [str(one) for one in listed])
 
 
@@ -247,8 +248,4 @@ def _name(claim: str, value: object) -> str:
     try:
         return checked_name(str(value))
     except ValueError as error:
-        raise _refused(f"the token's claim '{claim}' {error}") from None
-
-
-def _refused(message: str) -> GatewayError:
-    return GatewayError(Kind.UNAUTHENTICATED, message)
+        raise refused(f"the token's claim '{claim}' {error}") from None

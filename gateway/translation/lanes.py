@@ -114,9 +114,10 @@ class EventLane:
         return True
 
     def eof(self) -> bytes:
-        return self._written(self.reader.eof())
+        return self.end_by(self.reader.eof())
 
-    def _written(self, events: Iterable[Event]) -> bytes:
+    def end_by(self, events: Iterable[Event]) -> bytes:
+        """Ends the reply by `events`. Returns the last bytes for the client."""
         out = []
         try:
             for event in events:
@@ -151,10 +152,6 @@ class EventLane:
         self.error = None
         self.reader = self._new_reader()
 
-    def end_by(self, events: Iterable[Event]) -> bytes:
-        """Ends the reply by `events`. Returns the last bytes for the client."""
-        return self._written(events)
-
     def conclude(self, usage: Usage) -> bytes:
         self.error = None
         events: list[Event] = []
@@ -164,4 +161,4 @@ class EventLane:
             events.append(Finish(0, "length", "length"))
         if self.usage is None:
             events.append(UsageReport(usage))
-        return self._written([*events, End()])
+        return self.end_by([*events, End()])

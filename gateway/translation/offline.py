@@ -103,7 +103,7 @@ def _requests(
     query: bytes,
     headers: Sequence[tuple[bytes, bytes]],
     form: Form | None = None,
-) -> list[tuple[Route, Request]]:
+) -> list[Request]:
     named = any(name == JSON_TYPE[0] for name, _ in headers)
     given = [*headers] if named else [JSON_TYPE, *headers]
     asking = {example.route for examples in dialect.examples.values() for example in examples}
@@ -117,7 +117,7 @@ def _requests(
     # A route that knows fewer members is not meant by what the best one refuses.
     wanted = [one for one in wanted if route is not None or unknown[one.name] == unknown[wanted[0].name]]
     return [
-        (one, Request("POST", one.path, list(given), body, query, one.name, _parameters(one), "translated", form=form))
+        Request("POST", one.path, list(given), body, query, one.name, _parameters(one), "translated", form=form)
         for one in wanted
     ]
 
@@ -138,10 +138,10 @@ def _unknown(dialect: Dialect, route: Route, body: bytes) -> int:
     return min(len(names - {field.name for field in dialect.fields[operation]}) for operation in read)
 
 
-def _read(dialect: Dialect, requests: Iterable[tuple[Route, Request]]) -> tuple[Request, Op]:
+def _read(dialect: Dialect, requests: Iterable[Request]) -> tuple[Request, Op]:
     """The first request that the dialect accepts. Raises Refused with the error of the first route if there is none."""
     refusal: Response | None = None
-    for _, request in requests:
+    for request in requests:
         try:
             op = dialect.read(request)
         except GatewayError as error:
