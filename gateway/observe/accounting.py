@@ -96,11 +96,6 @@ class AccountingStream:
             self._on_change("writing", "")
         return True
 
-    @property
-    def waiting(self) -> int:
-        """Records not written yet."""
-        return len(self._waiting)
-
     async def close(self) -> None:
         """Writes what is left if the server takes it now."""
         self._closing = (

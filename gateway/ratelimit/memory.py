@@ -25,8 +25,7 @@ _CANDIDATES = 8
 
 
 class MemoryStore:
-    """Counters in this process. clock returns nanoseconds and never goes back; displaced is the number of counters that
-    were dropped although they still counted."""
+    """Counters in this process. clock returns nanoseconds and never goes back."""
 
     def __init__(self, max_keys: int = 100_000, clock: Callable[[], int] = monotonic_ns) -> None:
         self.layout = Layout()
@@ -34,7 +33,6 @@ class MemoryStore:
         self.reason = ""
         self.replicas = 1
         self.changed: Callable[[bool, str], None] | None = None
-        self.displaced = 0
         self._max_keys = max(max_keys, 64)  # more than one request may touch
         self._clock = clock
         self._ttl = 30_000_000
@@ -198,4 +196,3 @@ class MemoryStore:
         if shares:
             del group[min(shares, key=lambda key: shares[key])]
             self._size -= 1
-            self.displaced += 1

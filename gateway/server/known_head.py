@@ -13,7 +13,7 @@ from typing import Any
 from gateway.config import Listen
 from gateway.core.http import HEAD_CACHE, HeadCache, Headers
 
-_LENGTH = re.compile(rb"\r\ncontent-length: *([0-9]{1,9})\r\n", re.IGNORECASE)
+LENGTH = re.compile(rb"\r\ncontent-length: *([0-9]{1,9})\r\n", re.IGNORECASE)
 _MOST_DIGITS = 9
 
 
@@ -38,7 +38,7 @@ class KnownHead:
     def of(cls, message: bytes, scope: dict[str, Any], listen: Listen) -> KnownHead | None:
         """The head of `message`, a whole request whose body has a Content-Length; None of any other."""
         end = message.index(b"\r\n\r\n") + 4
-        length = _LENGTH.search(message, 0, end - 2)
+        length = LENGTH.search(message, 0, end - 2)
         if length is None or end + _MOST_DIGITS > listen.max_header_bytes:
             return None
         at = next(place for place, (name, _) in enumerate(scope["headers"]) if name == b"content-length")

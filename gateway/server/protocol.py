@@ -19,7 +19,7 @@ from gateway.core.ports import OpensSockets
 from gateway.light_task import LightTask
 from gateway.server.connection import BETWEEN, BODY, HEAD, LARGE_READ_BYTES, SKIPPED, ClientConnection, Turns
 from gateway.server.cycle import RequestCycle
-from gateway.server.known_head import KnownHead
+from gateway.server.known_head import LENGTH, KnownHead
 from gateway.server.refusal import HttpError, RefusalHeaders
 
 _NAME = itemgetter(0)
@@ -30,7 +30,6 @@ _PIECE_BYTES = 4096
 _STEPS_A_TURN = 256
 # Every head ends with this, and every chunked body, trailers or not.
 _EMPTY_LINE = b"\r\n\r\n"
-_LENGTH = re.compile(rb"\r\ncontent-length: *([0-9]{1,9})\r\n", re.IGNORECASE)
 # A host and a port: no userinfo, and no way to write a path (RFC 9110, section 7.2). It may be empty in the header.
 _AUTHORITY = rb"[A-Za-z0-9._~!$&'()*+,;=%:\[\]-]"
 _HOST = re.compile(_AUTHORITY + rb"*")
@@ -393,7 +392,7 @@ def _is_one_message(data: bytes | bytearray) -> bool:
     left = len(data) - end - 4
     if not left:
         return True
-    length = _LENGTH.search(data, 0, end + 2)
+    length = LENGTH.search(data, 0, end + 2)
     return length is not None and int(length[1]) == left
 
 
