@@ -86,7 +86,7 @@ class _Primary(Client):
         try:
             await super().aclose(close_connection_pool)
         finally:
-            pool = cast(SentinelConnectionPool, self.connection_pool)
+            pool = cast("SentinelConnectionPool", self.connection_pool)
             for one in pool.sentinel_manager.sentinels:
                 await one.aclose()
 
