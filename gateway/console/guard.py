@@ -52,11 +52,6 @@ class Guard:
         self._digest = sha256(key.encode()).digest() if key is not None else None
         self._local = local
 
-    @property
-    def asks(self) -> bool:
-        """Whether a key must be shown."""
-        return self._digest is not None
-
     def check_place(self, headers: Headers) -> None:
         """Raises Denied when a browser was led here by a page of another place."""
         host = header_value(headers, b"host") or b""

@@ -109,11 +109,6 @@ class Idle:
             whole.idle = cls(whole, clock)
         return whole.idle
 
-    @property
-    def used(self) -> int:
-        """Requests that have a place now."""
-        return len(self._used)
-
     async def wait(self, request: Background) -> None:
         """Returns once the request may take a place: it then calls `take`, or `left`."""
         if self._waiting or self._room(self._clock()) < 1:

@@ -156,10 +156,6 @@ class Worker:
         self.hold(None)
         self.recent = None
 
-    def load(self) -> float:
-        """Tokens of work before a new request: ours, and those of others as far as the engine reports them."""
-        return self.tokens + self.others
-
     def strength(self, now: float) -> float:
         """The part of the load that the worker should have, beside the others: its weight, less during slow start."""
         return self.weight * self.breaker.share(now)

@@ -61,7 +61,6 @@ class ServedModel(Struct):
     total_s: float | None
     created: int
     gaps: Histogram
-    aliases: tuple[str, ...] = ()
     paths: frozenset[str] | None = None
     other_models: OtherModels | None = None
     watchers: Watchers = NOBODY

@@ -28,4 +28,4 @@ def test_the_head_of_a_reply_tells_the_load_where_that_is_asked(asks: bool, monk
         answered = state.workers["m", stack.record()["worker"]]
         assert answered.reported is not None
         assert answered.reported.waiting == (4 if asks else 0)
-        assert answered.load() == (4 * 1_024 if asks else 0)
+        assert answered.tokens + answered.others == (4 * 1_024 if asks else 0)

@@ -83,11 +83,6 @@ class Engine:
         except OSError as error:
             raise Unable(f"cannot run {python}: {error.strerror}") from None
 
-    @property
-    def pid(self) -> int:
-        assert self._process is not None
-        return self._process.pid
-
     async def ended(self) -> int:
         """Waits for the child's end. Returns its exit status (negative: the signal that killed it)."""
         assert self._process is not None
