@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from gateway.dialects import REGISTRY
+from tests.sampled import sampled
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = (ROOT / "docs" / "clients.md", ROOT / "README.md")
@@ -29,7 +30,7 @@ def interpreter(name: str) -> str:
     return str(ROOT / ".venv-friendli/bin/python") if name == "Friendli" else sys.executable
 
 
-@pytest.mark.parametrize(("name", "code"), EXAMPLES, ids=[name for name, _ in EXAMPLES])
+@pytest.mark.parametrize(("name", "code"), sampled(EXAMPLES, 4), ids=[name for name, _ in EXAMPLES])
 def test_example(name: str, code: str, gateway: str) -> None:
     assert ADDRESS in code
     command = [interpreter(name), "-c", code.replace(ADDRESS, gateway)]
