@@ -72,12 +72,12 @@ TESTED := install .venv-friendli/locked $(NODE)/node_modules/installed $(HELM)/n
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal
 .PHONY: test
 test: $(TESTED) ## Run the tests (5 minutes at most on two cores)
-	$(BIN)/python -m compileall -q gateway workers tests
+	$(BIN)/python -m compileall -q -x node_modules gateway workers tests
 	$(PYTEST) $(ARGS)
 
 .PHONY: test-long
 test-long: $(TESTED) ## Run what `make test` samples or leaves out: all cases, more examples, gateways that are killed
-	$(BIN)/python -m compileall -q gateway workers tests
+	$(BIN)/python -m compileall -q -x node_modules gateway workers tests
 	$(PYTEST) -m "long or hypothesis" --hypothesis-profile full $(ARGS)
 
 .PHONY: fuzz
