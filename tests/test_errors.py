@@ -538,7 +538,7 @@ def test_the_word_model_elsewhere_is_no_ambiguity(client: httpx.Client) -> None:
 
 def test_the_worker_sees_the_model_that_was_authorised(client: httpx.Client, stack: Stack) -> None:
     client.post(CHAT, json=body(model="alias"))
-    assert json.loads(stack.sim.ledger.entries[-1].body)["model"] == "sim"
+    assert json.loads(stack.sim.entries[-1].body)["model"] == "sim"
 
 
 # -- streams that fail ------------------------------------------------------------------------------------------------

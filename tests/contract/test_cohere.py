@@ -138,7 +138,7 @@ def test_models(client: Any) -> None:
 def test_a_schema_and_log_probabilities(stack: Stack, client: Any) -> None:
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
     client.chat(**asking(text='{"a": 1}'), response_format={"type": "json_object", "json_schema": schema})
-    sent = json.loads(stack.sim.ledger.entries[-1].body)
+    sent = json.loads(stack.sim.entries[-1].body)
     assert sent["response_format"]["json_schema"]["schema"] == schema
     items = client.chat(**asking(text="Hi there"), logprobs=True).logprobs
     assert "".join(item.text for item in items) == "Hi there"

@@ -94,7 +94,7 @@ def test_a_loop_of_tools(stack: Stack, client: Any, stream: bool) -> None:
     else:
         said = chat.send_message(prompt).text
     assert said == "All seen."
-    sent = json.loads(stack.sim.ledger.entries[-1].body)["messages"]
+    sent = json.loads(stack.sim.entries[-1].body)["messages"]
     assert [message["role"] for message in sent] == ["user", "assistant", "tool", "tool"]
     assert sent[1]["reasoning_content"] == "I must look."
     assert [json.loads(one["content"]) for one in sent[2:]] == [{"result": "seen a"}, {"result": "seen b"}]
@@ -118,7 +118,7 @@ def test_what_the_worker_gets(stack: Stack, client: Any) -> None:
     )
     picture = types.Part.from_bytes(data=PNG, mime_type="image/png")
     client.models.generate_content(model="m", contents=["what is it?", picture], config=config)
-    sent = json.loads(stack.sim.ledger.entries[-1].body)
+    sent = json.loads(stack.sim.entries[-1].body)
     assert sent["messages"][0] == {"role": "system", "content": "be brief"}
     image = sent["messages"][1]["content"][1]["image_url"]["url"]
     assert base64.b64decode(image.removeprefix("data:image/png;base64,"), validate=True) == PNG

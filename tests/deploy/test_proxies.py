@@ -108,7 +108,7 @@ def test_bodies_up_to_the_gateways_limit_pass(name: str, tmp_path: Path) -> None
     with Stack() as stack, front(name, tmp_path, stack) as client:
         large = {**CHAT, "messages": [{"role": "user", "content": "x" * (4 << 20)}], "max_tokens": 1}
         assert client.post("/v1/chat/completions", json=large).status_code == 400, "beyond the worker's context"
-        assert len(stack.sim.ledger.entries[-1].body) > 4 << 20
+        assert len(stack.sim.entries[-1].body) > 4 << 20
 
 
 @PROXIES
