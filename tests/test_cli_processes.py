@@ -81,6 +81,7 @@ def test_metrics_are_those_of_all_whichever_is_asked(pair: Serving) -> None:
     assert (found.returncode, "Address already in use" in found.stderr) == (1, True)
 
 
+@pytest.mark.long
 def test_the_state_is_that_of_all_whichever_is_asked(pair: Serving) -> None:
     assert [chat(pair.url).status_code for _ in range(20)] == [200] * 20
     body = {"model": "m", "messages": [{"role": "user", "content": STALLED}], "stream": True}
@@ -104,6 +105,7 @@ def test_the_state_is_that_of_all_whichever_is_asked(pair: Serving) -> None:
             assert (state["ready"], state["draining"], model["workers"][0]["condition"]) == (True, False, "ready")
 
 
+@pytest.mark.long
 def test_one_that_dies_is_started_anew_and_its_counters_stay(pair: Serving) -> None:
     parent = pair.process.pid
     assert [chat(pair.url).status_code for _ in range(20)] == [200] * 20
@@ -158,6 +160,7 @@ def test_a_reload_and_the_end_are_for_all_and_cut_no_stream(pair: Serving, worke
     assert [line["event"] for line in pair.lines].count("stopped") == 2
 
 
+@pytest.mark.long
 def test_the_children_end_with_their_parent(pair: Serving) -> None:
     own = children(pair.process.pid)
     pair.process.kill()
@@ -198,6 +201,7 @@ def test_what_each_process_would_keep_for_itself_is_refused(
     assert load(path, KNOWN, environ={}).models, "one process may have it"
 
 
+@pytest.mark.long
 def test_a_limit_that_a_reload_adds_is_refused_by_every_process(pair: Serving, workers: Stack) -> None:
     for kept in ("a key's requests", "a limit"):
         sections, named = KEPT[kept]

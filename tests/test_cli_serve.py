@@ -128,6 +128,7 @@ def test_it_serves_reloads_and_ends(serve: Serve) -> None:
     assert [line["event"] for line in one.lines[-2:]] == ["draining", "stopped"]
 
 
+@pytest.mark.long
 def test_keys_of_a_mounted_secret_come_and_go_without_a_signal(serve: Serve, tmp_path: Path) -> None:
     """As Kubernetes mounts it: the file is a link through a link to a folder, and that one is turned round."""
     keys = []
@@ -155,6 +156,7 @@ def test_keys_of_a_mounted_secret_come_and_go_without_a_signal(serve: Serve, tmp
     assert statuses() == [401, 200]
 
 
+@pytest.mark.long
 def test_a_reload_changes_what_a_client_may_do_and_tells_what_takes_a_restart(serve: Serve) -> None:
     one = serve()
     url = one.listening()
@@ -181,6 +183,7 @@ def test_a_reload_changes_what_a_client_may_do_and_tells_what_takes_a_restart(se
     assert last == ["draining", "stopped"], "what it began with takes no restart"
 
 
+@pytest.mark.long
 def test_metrics_may_have_an_address_of_their_own(serve: Serve) -> None:
     """Clients do not see them there, and do not keep others from them."""
     one = serve(metrics={"listen": f"127.0.0.1:{free_port()}"}, listen={"port": 0, "max_connections": 1})
@@ -237,6 +240,7 @@ def test_a_stream_beyond_the_grace_ends_in_its_own_words(serve: Serve) -> None:
     assert one.end() == (0, "")
 
 
+@pytest.mark.long
 def test_one_that_is_idle_serves_on_for_its_notice_and_keeps_no_connection(serve: Serve) -> None:
     """A load balancer still sends to it, and who keeps a connection must go and find another gateway."""
     one = serve(relay={"notice_s": 60, "drain_s": 60})
@@ -252,6 +256,7 @@ def test_one_that_is_idle_serves_on_for_its_notice_and_keeps_no_connection(serve
     assert one.end() == (0, "")
 
 
+@pytest.mark.long
 def test_a_notice_ends_by_itself(serve: Serve) -> None:
     one = serve(relay={"notice_s": 0.2})
     one.listening()
@@ -259,6 +264,7 @@ def test_a_notice_ends_by_itself(serve: Serve) -> None:
     assert one.end() == (0, "")
 
 
+@pytest.mark.long
 def test_a_second_signal_ends_it_at_once(serve: Serve) -> None:
     one = serve(relay={"drain_s": 60})
     running = stream(one.listening(), chat(text="a b c", fault="stall@2"))
@@ -286,6 +292,7 @@ def test_it_opens_no_door_to_other_machines_without_keys(serve: Serve) -> None:
     assert (checked.returncode, checked.stderr) == (2, error)
 
 
+@pytest.mark.long
 def test_what_uvicorn_and_asyncio_say_goes_to_the_log(serve: Serve) -> None:
     """A stalled upload outlives the grace of uvicorn itself: whatever it says of that is structured, or unsaid."""
     one = serve(relay={"drain_s": 0})
@@ -353,6 +360,7 @@ sys.exit(gateway.cli.main(sys.argv[3:]))
 MOMENTS = ["import", "load", "listen", "compose", "probe"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("moment", MOMENTS)
 @pytest.mark.parametrize("number", ["SIGINT", "SIGTERM", "SIGHUP"])
 def test_a_signal_during_the_start_ends_it_quietly_or_reloads(
@@ -370,6 +378,7 @@ def test_a_signal_during_the_start_ends_it_quietly_or_reloads(
         one.close()
 
 
+@pytest.mark.long
 def test_a_keys_file_that_hangs_stops_no_request(serve: Serve, tmp_path: Path) -> None:
     """A FIFO, as a mount that does not answer: opened in the ordinary way it keeps its reader for ever."""
     secret, entry = new_key("team-a")

@@ -294,6 +294,7 @@ def test_limits_count_calls_of_files(server: Server, tmp_path: Path) -> None:
             openai_client(stack).files.list()
 
 
+@pytest.mark.long
 def test_lines_wait_for_a_guard_that_is_away(server: Server, tmp_path: Path) -> None:
     server.command("FLUSHALL")
     with guard() as service:

@@ -42,6 +42,7 @@ async def asked(stack: Stack, count: int, **more: Any) -> list[float]:
         return await asyncio.gather(*(ask(client) for _ in range(count)))
 
 
+@pytest.mark.long
 def test_lines_give_their_places_to_clients(server: Server, tmp_path: Path) -> None:
     server.command("FLUSHALL")
     config = sections(server, tmp_path)
@@ -174,6 +175,7 @@ def test_a_key_that_is_gone_may_not_go_on(server: Server, tmp_path: Path) -> Non
         assert refused["response"]["status_code"] == 401
 
 
+@pytest.mark.long
 def test_lines_wait_while_redis_is_away(server: Server, tmp_path: Path) -> None:
     server.command("FLUSHALL")
     config = sections(server, tmp_path) | {"redis": {"addresses": [server.address], "timeout_s": 2}}

@@ -25,6 +25,7 @@ from gateway.translation.whole import ask
 from tests.e2e.conftest import command
 from tests.fidelity import matrix
 
+pytestmark = pytest.mark.long
 BACKEND = LlamaCpp()
 # Wanted of the model or its chat template, which cannot: the engine says so, and the gateway refuses.
 TEMPLATE = {"tools", "tool_choice", "parallel_tool_calls", "strict_tools", "toolConfig"}

@@ -257,6 +257,7 @@ def test_a_worker_told_to_stop_under_20_streams_cuts_none_of_them(redis: Server)
         assert set(plain.statuses) == {200}
 
 
+@pytest.mark.long
 def test_a_worker_that_leaves_hands_over_what_runs_and_need_not_wait_for_it(redis: Server) -> None:
     body = {"model": "m", "messages": [{"role": "user", "content": "x"}], "max_tokens": 3000, "ignore_eos": True}
     with (
@@ -300,6 +301,7 @@ async def test_a_worker_waits_out_its_grace_for_what_cannot_be_handed_over() -> 
     assert written == [(True, False)], "nothing runs"
 
 
+@pytest.mark.long
 def test_a_killed_worker_takes_no_stream_along(redis: Server) -> None:
     with Process(redis, "--itl-ms", "20") as one, Process(redis, "--itl-ms", "20") as two, stack(redis) as gateway:
         until(gateway, {one.url: True, two.url: True})

@@ -89,11 +89,13 @@ def emptied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield server
 
 
+@pytest.mark.long
 async def test_limits_in_memory_do_not_grow() -> None:
     before, after = await limited(MemoryStore() if FULL else MemoryStore(SMALL))
     assert after - before < MOST_MIB
 
 
+@pytest.mark.long
 async def test_limits_in_redis_do_not_grow_a_gateway(emptied: Server) -> None:
     before, after = await limited(RedisStore(emptied.settings))
     assert after - before < MOST_MIB

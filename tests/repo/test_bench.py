@@ -141,6 +141,7 @@ def test_a_run_reports_and_leaves_nothing_behind(tmp_path: Path) -> None:
     assert leftovers(run) == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("words", ["bench --subjects bare --json OUT", "bench.routing --subjects prefix"])
 async def test_a_told_end_leaves_nothing_behind(words: str, tmp_path: Path) -> None:
     run = uuid.uuid4().hex

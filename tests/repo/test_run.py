@@ -164,6 +164,7 @@ def test_sighup_reaches_the_gateway_and_stops_nothing(run: Started) -> None:
     assert run.alive() == ["worker", "serve"]
 
 
+@pytest.mark.long
 def test_the_end_of_its_terminal_stops_both(run: Started) -> None:
     ours, run.stdin = os.openpty()
     process = run.start()
@@ -176,6 +177,7 @@ def test_the_end_of_its_terminal_stops_both(run: Started) -> None:
     assert run.alive() == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("terminal", "configured", "told"),
     [(True, "auto", "console"), (True, "json", None), (False, "auto", None), (False, "console", None)],
@@ -188,6 +190,7 @@ def test_the_log_is_for_people_on_a_terminal_unless_it_is_asked_for_as_json(
     assert readable(config).get("DRAGOMAN_LOG__FORMAT") == told
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("role", "named"), [("worker", "worker"), ("serve", "gateway")])
 def test_the_end_of_one_is_the_end_of_both(run: Started, role: str, named: str) -> None:
     process = run.start(**{f"FAIL_{role.upper()}": "1.5"})
@@ -197,6 +200,7 @@ def test_the_end_of_one_is_the_end_of_both(run: Started, role: str, named: str) 
     assert run.alive() == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("role", "named"), [("worker", "worker"), ("serve", "gateway")])
 def test_what_does_not_start_says_why(run: Started, role: str, named: str) -> None:
     process = run.start(BROKEN=role)
@@ -207,6 +211,7 @@ def test_what_does_not_start_says_why(run: Started, role: str, named: str) -> No
     assert run.alive() == []
 
 
+@pytest.mark.long
 def test_a_stop_during_the_start_leaves_nothing(run: Started) -> None:
     process = run.start()
     while process.poll() is None and not (run.folder / "worker").exists():
@@ -217,6 +222,7 @@ def test_a_stop_during_the_start_leaves_nothing(run: Started) -> None:
     assert run.alive() == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("which", ["port", "worker_port"])
 def test_a_busy_port_is_named_and_nothing_starts(run: Started, which: str) -> None:
     port: int = getattr(run, which)
@@ -228,6 +234,7 @@ def test_a_busy_port_is_named_and_nothing_starts(run: Started, which: str) -> No
     assert list(run.folder.glob("worker")) == []
 
 
+@pytest.mark.long
 def test_a_model_file_is_passed_on(run: Started) -> None:
     model = run.folder / "other.gguf"
     model.touch()
