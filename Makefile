@@ -209,7 +209,7 @@ bench-guard: install ## Fail if the gateway is dearer than accepted (ARGS=--acce
 	$(BIN)/python -m bench.guard $(ARGS)
 
 .PHONY: bench-processes
-bench-processes: install ## Measure what two processes can do beside one
+bench-processes: install ## Measure what two processes can do beside one (ARGS="--processes 4": four)
 	$(BIN)/python -m bench.processes $(ARGS)
 
 .PHONY: bench-batches
@@ -221,7 +221,7 @@ bench-pick: install ## Measure what reading a prompt and picking a worker costs
 	$(BIN)/python -m bench.pick $(ARGS)
 
 .PHONY: bench-scale
-bench-scale: install ## Measure what many idle workers (ARGS=idle) and many keys (ARGS=keys) cost
+bench-scale: install ## Measure what many idle workers (ARGS=idle), many keys (ARGS=keys) and large fleets (ARGS=fleets) cost
 	$(BIN)/python -m bench.scale $(ARGS)
 
 .PHONY: bench-streams

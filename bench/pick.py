@@ -3,7 +3,8 @@
 Each figure of the first table is the median over rounds of conversations that were sent before, so that the index holds
 them. The second table is that of short conversations in fleets of different sizes, each of them new: half of them with
 a system prompt that all workers have, as many clients have one, and some requests under way. All of it is CPU time,
-with that of giving the worker back.
+with that of giving the worker back. The third table is that of short conversations once the index has been sent so many
+other prefixes, and the memory that these take.
 """
 
 from __future__ import annotations
@@ -11,16 +12,19 @@ from __future__ import annotations
 import argparse
 import asyncio
 import random
+import resource
 import statistics
 import sys
 import time
 from collections import deque
 from collections.abc import Sequence
+from pathlib import Path
 
 from gateway.config import Breaker, Queue
 from gateway.core.messages import Chat, Message, Text
 from gateway.core.routing_facts import RoutingFacts
 from gateway.fleet.pick import POLICIES
+from gateway.fleet.pick.prefix import Prefix
 from gateway.fleet.pool import Pool
 from gateway.fleet.worker import Worker
 
@@ -28,6 +32,8 @@ WORKERS = 8
 FLEETS = (1, 4, 16, 50, 200)
 _UNDER_WAY = 40
 _BATCH = 200
+_KEYS = 4  # of a prompt of a thousand characters
+SENT = (0, 10_000, 100_000, 1_000_000)
 SHAPES = ((1_000, 2), (40_000, 10), (400_000, 2), (400_000, 40), (400_000, 200))
 """(characters, messages)"""
 
@@ -64,6 +70,29 @@ async def cost(policy: str, size: int, messages: int, rounds: int) -> tuple[floa
     return statistics.median(taken[1:]) * 1e6, rounds * len(ops)
 
 
+async def cost_after(sent: int, rounds: int) -> tuple[float, float]:
+    """(microseconds of a short request to eight workers that were sent so many other prefixes, MiB that these take)."""
+    draw, fleet, before = random.Random(sent), pool("prefix"), resident()
+    policy = fleet.policy
+    assert isinstance(policy, Prefix)
+    for number in range(sent // _KEYS):
+        policy.seen.add([draw.getrandbits(63) for _ in range(_KEYS)], fleet.workers[number % WORKERS])
+    kept, taken = resident() - before, []
+    for _ in range(rounds + 1):
+        ops = [conversation(draw, 1_000, 2) for _ in range(_BATCH)]
+        began = time.process_time()
+        for op in ops:
+            routing = fleet.routing(op, [])
+            fleet.release(await fleet.acquire((), 0, routing), routing)
+        taken.append((time.process_time() - began) / _BATCH)
+    return statistics.median(taken[1:]) * 1e6, kept / 2**20
+
+
+def resident() -> int:
+    """Bytes of this process in memory (proc(5), statm)."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
 async def cost_among(policy: str, count: int, rounds: int) -> float:
     """Microseconds of a short request to a fleet of so many workers, without reading its prompt."""
     draw, fleet, taken = random.Random(count), pool(policy, count), []
@@ -96,6 +125,10 @@ def main(arguments: Sequence[str]) -> int:
     for policy in POLICIES:
         figures = [asyncio.run(cost_among(policy, count, options.rounds)) for count in FLEETS]
         print(f"| {policy} |", " | ".join(f"{figure:.1f}" for figure in figures), "|")
+    print("\n| prefixes sent before | µs | MiB that they take |\n|--:|--:|--:|")
+    for sent in SENT:
+        taken, kept = asyncio.run(cost_after(sent, options.rounds))
+        print(f"| {sent:,} | {taken:.1f} | {kept:.1f} |")
     return 0
 
 

@@ -4,6 +4,8 @@ idle   the CPU of a gateway without requests that watches so many workers: their
        engines. The workers are sockets of one process, and idle; they answer what the simulated worker answers
 keys   how long the gateway takes to start with so many keys in a file, and to reload that file; and for how long
        it answers nobody meanwhile: the longest of the requests that one client makes one after the other
+fleets the CPU of a plain request, one prompt repeated, by the workers of its model and by the models beside it; the
+       gateways take turns
 """
 
 from __future__ import annotations
@@ -14,19 +16,24 @@ import http.client
 import json
 import os
 import signal
+import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from hashlib import sha256
+from operator import truediv
 from pathlib import Path
 
 import uvloop
 
 from bench.backend import Worker
-from bench.load import HOST
+from bench.load import HOST, Target, measure
 from bench.process import BenchError, Process, Stopped, cores, cpu_seconds_now, free_port
 from bench.replies import MODEL
+from bench.rows import LIMITER_ROW, ROWS
 from bench.subjects import dragoman_command, dragoman_config
 from workers.simulated.engine import Engine
 from workers.simulated.metrics import Metrics
@@ -35,6 +42,10 @@ from workers.simulated.options import Options
 SETTLE_S = 80.0
 """Until the engines have been idle for so long that they are read seldom."""
 _READY_S = 180.0
+SHAPES = ((1, 1), (1, 4), (1, 50), (1, 200), (50, 4))
+"""(models, workers of each)"""
+_FIRST = 20_000
+"""The first of the workers' ports."""
 
 
 class _Idle(Worker):
@@ -50,12 +61,12 @@ class _Idle(Worker):
             self.transport.write(found)
 
 
-async def _serve(count: int, first: int) -> None:
+async def _serve(count: int) -> None:
     loop = asyncio.get_running_loop()
     page = Metrics().render(Engine(Options(models=(MODEL,)), loop)).encode()
     head = b"HTTP/1.1 200 OK\r\nserver: uvicorn\r\ncontent-length: %d\r\n\r\n"
     _Idle.answers = {b"/health": head % 0, b"/metrics": head % len(page) + page}
-    for port in range(first, first + count):
+    for port in range(_FIRST, _FIRST + count):
         await loop.create_server(lambda: _Idle(loop), HOST, port, backlog=64)
     await asyncio.Event().wait()
 
@@ -67,16 +78,49 @@ def _gateway(folder: Path, config: dict[str, object]) -> tuple[int, Process]:
     return port, Process("gateway", command, cores()[0], folder / "gateway.log")
 
 
-def idle(folder: Path, workers: int, seconds: float) -> float:
-    """The share of a core that the gateway uses."""
-    first = 20_000
-    command = [sys.executable, "-m", "bench.scale", "serve", "--count", str(workers), "--first", str(first)]
+@contextmanager
+def _workers(folder: Path, count: int) -> Iterator[None]:
+    command = [sys.executable, "-m", "bench.scale", "serve", "--count", str(count)]
     backend = Process("workers", command, cores()[1], folder / "workers.log")
     try:
-        backend.wait_listening(first + workers - 1)
-        addresses = [f"http://{HOST}:{number}" for number in range(first, first + workers)]
-        model = {"backend": "vllm", "workers": addresses, "policy": "prefix"}
-        port, gateway = _gateway(folder, {"models": {MODEL: model}})
+        backend.wait_listening(_FIRST + count - 1)
+        yield
+    finally:
+        backend.stop()
+
+
+def _models(models: int, workers: int) -> dict[str, object]:
+    """So many models, each with workers of its own; the first is the one that is asked for."""
+    found = {}
+    for number in range(models):
+        first = _FIRST + number * workers
+        addresses = [f"http://{HOST}:{port}" for port in range(first, first + workers)]
+        name = f"{MODEL}-{number}" if number else MODEL
+        found[name] = {"backend": "vllm", "workers": addresses, "policy": "prefix"}
+    return {"models": found}
+
+
+def fleets(folder: Path, rounds: int) -> list[list[float]]:
+    """CPU microseconds of a request, by shape and round."""
+    row = next(row for row in ROWS if row.name == LIMITER_ROW)
+    with ExitStack() as stack:
+        stack.enter_context(_workers(folder, max(models * workers for models, workers in SHAPES)))
+        targets = []
+        for shape in SHAPES:
+            place = folder / "x".join(map(str, shape))
+            place.mkdir()
+            port, gateway = _gateway(place, _models(*shape))
+            stack.callback(gateway.stop)
+            gateway.wait_ready(f"http://{HOST}:{port}/readyz?model={MODEL}")
+            targets.append(Target(row, port, partial(cpu_seconds_now, gateway.popen.pid)))
+        found = [uvloop.run(measure(targets, 32, 0.5, 1.5)) for _ in range(rounds)]
+    return [[sample.micros for sample in samples] for samples in zip(*found, strict=True)]
+
+
+def idle(folder: Path, workers: int, seconds: float) -> float:
+    """The share of a core that the gateway uses."""
+    with _workers(folder, workers):
+        port, gateway = _gateway(folder, _models(1, workers))
         try:
             gateway.wait_ready(f"http://{HOST}:{port}/readyz?model")
             time.sleep(SETTLE_S)
@@ -85,8 +129,6 @@ def idle(folder: Path, workers: int, seconds: float) -> float:
             return (cpu_seconds_now(gateway.popen.pid) - before) / (time.monotonic() - began)
         finally:
             gateway.stop()
-    finally:
-        backend.stop()
 
 
 def _write_keys(path: Path, count: int, version: int) -> None:
@@ -140,14 +182,13 @@ def keys(folder: Path, count: int, rounds: int) -> list[tuple[float, float, floa
 def main(arguments: Sequence[str]) -> int:
     """Returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m bench.scale", description="Many workers, many keys.")
-    parser.add_argument("what", choices=("idle", "keys", "serve"), help="serve: the workers of `idle`")
+    parser.add_argument("what", choices=("idle", "keys", "fleets", "serve"), help="serve: the workers of the others")
     parser.add_argument("--count", type=int, help="workers (200) or keys (100,000)")
     parser.add_argument("--seconds", type=float, default=30.0, help="for which the idle gateway is measured")
-    parser.add_argument("--rounds", type=int, default=3, help="starts with so many keys")
-    parser.add_argument("--first", type=int, default=0, help=argparse.SUPPRESS)
+    parser.add_argument("--rounds", type=int, default=3, help="starts with so many keys, or turns of the fleets")
     options = parser.parse_args(arguments)
     if options.what == "serve":
-        uvloop.run(_serve(options.count, options.first))
+        uvloop.run(_serve(options.count))
         return 0
     Stopped.watch()
     try:
@@ -156,6 +197,12 @@ def main(arguments: Sequence[str]) -> int:
                 count = options.count or 200
                 share = idle(Path(scratch), count, options.seconds)
                 print(f"{count} idle workers: {share:.2%} of a core, over {options.seconds:.0f} s")
+            elif options.what == "fleets":
+                one, *_ = taken = fleets(Path(scratch), options.rounds)
+                print("| models | workers of each | CPU µs a request | to one worker |\n|--:|--:|--:|--:|")
+                for (models, workers), each in zip(SHAPES, taken, strict=True):
+                    ratio = statistics.median(map(truediv, each, one))
+                    print(f"| {models} | {workers} | {statistics.median(each):.1f} | {ratio:.2f} |")
             else:
                 count = options.count or 100_000
                 rows = sorted(keys(Path(scratch), count, options.rounds))
