@@ -19,7 +19,6 @@ import re
 import signal
 import socket
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -37,12 +36,12 @@ import uvloop
 from uvicorn.server import ServerState
 
 from bench.backend import CHUNK, OPENING, WHOLE, Worker
-from bench.process import free_port
+from bench.process import Process, cores, free_port
 from bench.replies import MODEL
 from bench.rows import ROWS, Row, chat
 from bench.subjects import redis_command
 from gateway.admin import KeyStore
-from gateway.admin.store import Event, StoreDown
+from gateway.admin.store import Event
 from gateway.app import KNOWN, Gateway
 from gateway.auth import StoredKey
 from gateway.config import Config, Listen, Redis, load
@@ -237,7 +236,7 @@ class Inside:
 
 async def put_key(redis: Redis) -> None:
     """Puts the client's key into the store, as an admin does."""
-    store, now, me = KeyStore("dragoman", 1, lambda: connect(redis)), time.time(), "bench"
+    store, now, me = KeyStore("dragoman", 1, connect(redis)), time.time(), "bench"
     key = StoredKey(name=me, hash=HASH, seal=HASH, created=now, created_by=me, changed=now, changed_by=me)
     await store.change(key, 0, Event(now, me, "create", me))
     await store.close()
@@ -246,20 +245,14 @@ async def put_key(redis: Redis) -> None:
 @contextlib.contextmanager
 def with_key(directory: Path) -> Iterator[str]:
     """Runs a Redis whose store has the client's key; the section for it."""
-    settings = Redis(addresses=(f"127.0.0.1:{(port := free_port())}",))
-    process = subprocess.Popen(redis_command(directory, port), stdout=subprocess.DEVNULL)
+    port = free_port()
+    process = Process("redis", redis_command(directory, port), cores()[1], directory / "redis.log")
     try:
-        for _ in range(200):
-            with contextlib.suppress(StoreDown):
-                asyncio.run(put_key(settings))
-                break
-            time.sleep(0.05)
-        else:
-            raise SystemExit("no Redis answers")
+        process.wait_listening(port)
+        asyncio.run(put_key(Redis(addresses=(f"127.0.0.1:{port}",))))
         yield f'redis: {{addresses: ["127.0.0.1:{port}"]}}\n'
     finally:
-        process.terminate()
-        process.wait()
+        process.stop()
 
 
 async def measure(
