@@ -246,7 +246,8 @@ bench-routing-simulated: install ## Measure pick policies in simulated time, ove
 .PHONY: plots
 plots: .venv-plots/locked ## Draw the plots of docs/images from the tables of the documents
 	.venv-plots/bin/python -m bench.routing.plot docs/routing.md docs/images/routing.png
-	.venv-plots/bin/python -m bench.peers.plot docs/performance.md docs/images/peers.png
+	.venv-plots/bin/python -m bench.peers.plot docs/performance.md peers docs/images/peers.png
+	.venv-plots/bin/python -m bench.peers.plot docs/performance.md growth docs/images/growth.png
 
 .PHONY: images
 images: ## Build images (ARGS="--builder podman --tag TAG gateway embedded worker")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from itertools import cycle
 from typing import cast
 
 from msgspec import Struct
@@ -35,11 +36,11 @@ RUN_UP = 0.05
 
 
 class Load:
-    """The state that all connections of one run share. resting: connections with a reply send no further request;
-    busy: connections that wait for a reply."""
+    """The state that all connections of one run share, which send `requests` in turn. resting: connections with a reply
+    send no further request; busy: connections that wait for a reply."""
 
-    def __init__(self, request: bytes) -> None:
-        self.request = request
+    def __init__(self, requests: Sequence[bytes]) -> None:
+        self.requests = cycle(requests)
         self.count = 0
         self.stopped = False
         self.resting = False
@@ -72,7 +73,7 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports have the methods of asyncio.Transport, not the class.
         self.transport = cast("asyncio.Transport", transport)
-        self.transport.write(self.load.request)
+        self.transport.write(next(self.load.requests))
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.load.fail(f"a connection was closed during the run: {exc}")
@@ -98,7 +99,7 @@ class Plain(Connection):
             self.buffer = b""
             self.load.count += 1
             if not self.load.resting:
-                self.transport.write(self.load.request)
+                self.transport.write(next(self.load.requests))
             else:
                 self.load.busy -= 1
                 if self.load.busy == 0:
@@ -124,11 +125,13 @@ class Stream(Connection):
 
 
 class Target(Struct, frozen=True):
-    """A request and where to send it. cpu: CPU seconds that the listener at this port has used so far."""
+    """A request and where to send it. cpu: CPU seconds that the listener at this port has used so far; prompts: how
+    many different ones the request has in turn."""
 
     row: Row
     port: int
     cpu: Callable[[], float]
+    prompts: int = 1
 
 
 class Run:
@@ -136,7 +139,7 @@ class Run:
 
     def __init__(self, target: Target) -> None:
         self.target = target
-        self.load = Load(target.row.request(f"{HOST}:{target.port}"))
+        self.load = Load(target.row.requests(f"{HOST}:{target.port}", target.prompts))
         self.opened: list[Connection] = []
         self.taken = Sample(0, 0.0, 0.0)
 
@@ -172,7 +175,7 @@ class Run:
         self.load.resting = False
         self.load.busy = len(self.opened)
         for connection in self.opened:
-            connection.transport.write(self.load.request)
+            connection.transport.write(next(self.load.requests))
 
     def sample(self) -> Sample:
         """The sample. Raises BenchError if it is empty."""

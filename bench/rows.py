@@ -69,6 +69,11 @@ class Row(Struct, frozen=True):
         lines = [f"POST {self.path} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
         return "\r\n".join([*lines, "", ""]).encode() + self.body
 
+    def requests(self, host: str, prompts: int) -> list[bytes]:
+        """The request with each of so many prompts, all of the same length."""
+        one, begin = self.request(host), PHRASE.encode()
+        return [one.replace(begin, b"%*d" % (len(begin), number), 1) if number else one for number in range(prompts)]
+
 
 def chat(stream: bool, size: int = BODY_SIZE) -> bytes:
     """An OpenAI chat request of exactly `size` bytes."""

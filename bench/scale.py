@@ -4,8 +4,8 @@ idle   the CPU of a gateway without requests that watches so many workers: their
        engines. The workers are sockets of one process, and idle; they answer what the simulated worker answers
 keys   how long the gateway takes to start with so many keys in a file, and to reload that file; and for how long
        it answers nobody meanwhile: the longest of the requests that one client makes one after the other
-fleets the CPU of a plain request, one prompt repeated, by the workers of its model and by the models beside it; the
-       gateways take turns
+fleets the CPU of a plain request, with one of 500 prompts, by the workers of its model and by the models beside it;
+       the gateways take turns
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ SETTLE_S = 80.0
 _READY_S = 180.0
 SHAPES = ((1, 1), (1, 4), (1, 50), (1, 200), (50, 4))
 """(models, workers of each)"""
+PROMPTS = 500
 _FIRST = 20_000
 """The first of the workers' ports."""
 
@@ -112,7 +113,7 @@ def fleets(folder: Path, rounds: int) -> list[list[float]]:
             port, gateway = _gateway(place, _models(*shape))
             stack.callback(gateway.stop)
             gateway.wait_ready(f"http://{HOST}:{port}/readyz?model={MODEL}")
-            targets.append(Target(row, port, partial(cpu_seconds_now, gateway.popen.pid)))
+            targets.append(Target(row, port, partial(cpu_seconds_now, gateway.popen.pid), PROMPTS))
         found = [uvloop.run(measure(targets, 32, 0.5, 1.5)) for _ in range(rounds)]
     return [[sample.micros for sample in samples] for samples in zip(*found, strict=True)]
 

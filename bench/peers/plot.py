@@ -1,5 +1,5 @@
-"""`python -m bench.peers.plot PAGE IMAGE`: draws the table of the comparison that a page holds. Run by `make plots`, in
-the environment that has matplotlib."""
+"""`python -m bench.peers.plot PAGE MARK IMAGE`: draws the table behind `<!-- MARK: begin -->`, a chart for each row. A
+cell may name its own bar: `178 at 4`. Run by `make plots`, in the environment that has matplotlib."""
 
 from __future__ import annotations
 
@@ -8,33 +8,34 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-BEGIN = "<!-- peers: begin -->"
-"""What stands before the table: `bench.peers.pages.BEGIN`."""
+PEERS, GROWTH = "peers", "growth"
+"""Marks of tables: beside other gateways, and how the gateway's cost grows."""
 OURS = "dragoman"
 _OURS, _OTHERS = "#2457a6", "#9aa5b1"
 _COLUMNS = 3
 
 
 class Chart(NamedTuple):
-    """One figure of the table: (subject, value) where there is one."""
+    """One row of the table: (name of the bar, value) for each cell that has one."""
 
     title: str
     values: list[tuple[str, float]]
 
 
-def charts(page: str) -> list[Chart]:
+def charts(page: str, mark: str) -> list[Chart]:
     """The table's rows. Raises ValueError if the page has no such table."""
-    lines = page.partition(BEGIN)[2].splitlines()
+    lines = page.partition(f"<!-- {mark}: begin -->")[2].splitlines()
     table = [line for line in lines[: _end(lines)] if line.startswith("|")]
     if not table:
-        raise ValueError("the page has no table of bench.peers")
-    names = [cell.split()[0] for cell in _cells(table[0])[1:]]
+        raise ValueError(f"the page has no table marked {mark}")
+    names = [cell.split()[0] if cell else "" for cell in _cells(table[0])[1:]]
     found = []
     for line in table[2:]:
         title, *cells = _cells(line)
-        # `17.8 (17.1 to 19.0)`; a row of `0 of 85,728` is no chart.
+        # `17.8 (17.1 to 19.0)` or `178 at 4`; a row of `0 of 85,728` is no chart.
         if not any(" of " in cell for cell in cells):
-            known = [(name, cell.split()[0]) for name, cell in zip(names, cells, strict=True) if cell]
+            pairs = zip(names, (cell.partition(" at ") for cell in cells), strict=True)
+            known = [(at or name, value.split()[0]) for name, (value, _, at) in pairs if value]
             found.append(Chart(title, [(name, float(value.replace(",", ""))) for name, value in known]))
     return found
 
@@ -60,7 +61,9 @@ def draw(found: Sequence[Chart], image: Path) -> None:
     figure, panels = pyplot.subplots(rows, _COLUMNS, figsize=(13, 2.5 * rows), squeeze=False)
     for axes, chart in zip(panels.flat, found, strict=False):
         names, values = [name for name, _ in chart.values], [value for _, value in chart.values]
-        bars = axes.barh(names, values, color=[_OURS if name == OURS else _OTHERS for name in names])
+        bars = axes.barh(
+            names, values, color=[_OURS if name == OURS or OURS not in names else _OTHERS for name in names]
+        )
         axes.bar_label(
             bars, labels=[f"{value:,.3g}" if value < 1000 else f"{value:,.0f}" for value in values], padding=3
         )
@@ -80,10 +83,11 @@ def draw(found: Sequence[Chart], image: Path) -> None:
 
 def main(arguments: Sequence[str]) -> int:
     """Returns the exit status: 0, 2 for a wrong call."""
-    if len(arguments) != 2:
-        print("usage: python -m bench.peers.plot PAGE IMAGE", file=sys.stderr)
+    if len(arguments) != 3:
+        print("usage: python -m bench.peers.plot PAGE MARK IMAGE", file=sys.stderr)
         return 2
-    draw(charts(Path(arguments[0]).read_text()), Path(arguments[1]))
+    page, mark, image = arguments
+    draw(charts(Path(page).read_text(), mark), Path(image))
     return 0
 
 

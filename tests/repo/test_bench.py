@@ -49,7 +49,7 @@ def test_every_request_has_its_size_and_every_stream_its_mark() -> None:
 
 @pytest.mark.parametrize("size", [1, 2, 5, 6, 7, 100, 10000])
 async def test_chunks_are_counted_wherever_blocks_are_cut(size: int) -> None:
-    load = Load(b"")
+    load = Load([b""])
     stream = Stream(load)
     stream.data_received(b"HTTP/1.1 200 OK\r\n\r\n")
     data = REPLIES[b"/v1/chat/completions"].chunk * 20
@@ -84,7 +84,7 @@ def test_seeds_of_the_routing_bench_are_averaged(capsys: pytest.CaptureFixture[s
 
 
 async def test_an_error_ends_the_run() -> None:
-    load = Load(b"")
+    load = Load([b""])
     Stream(load).data_received(b"HTTP/1.1 503 Service Unavailable\r\n\r\n")
     with pytest.raises(Exception, match="503"):
         await load.wait(30)
@@ -341,19 +341,26 @@ def test_the_pages_show_the_kept_comparison() -> None:
     for name, part in pages.PAGES.items():
         text = (ROOT / name).read_text()
         assert pages.filled(text, part(found)) == text, f"{name}: `make bench-peers-keep`"
-    charts = plot.charts((ROOT / "docs" / "performance.md").read_text())
-    assert plot.BEGIN == pages.BEGIN
+    charts = plot.charts((ROOT / "docs" / "performance.md").read_text(), plot.PEERS)
+    assert f"<!-- {plot.PEERS}: begin -->" == pages.BEGIN
     assert {chart.title for chart in charts} == {
         page.TITLES[name] for name in found.figures.taken if name in page.TITLES
     }
     assert (ROOT / "docs" / "images" / "peers.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_the_table_of_growth_is_drawn_with_its_own_numbers() -> None:
+    charts = plot.charts((ROOT / "docs" / "performance.md").read_text(), plot.GROWTH)
+    assert charts[2] == plot.Chart("CPU µs a request, by its KB", [("1", 220), ("100", 727), ("400", 3929)])
+    assert {len(chart.values) for chart in charts} == {3, 4}
+    assert (ROOT / "docs" / "images" / "growth.png").read_bytes().startswith(b"\x89PNG")
+
+
 def test_a_page_without_marks_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ValueError, match="the page lacks"):
         pages.filled("# Performance", "")
     with pytest.raises(ValueError, match="no table"):
-        plot.charts("# Performance")
+        plot.charts("# Performance", plot.PEERS)
     assert plot.main([]) == 2
     assert "usage" in capsys.readouterr().err
 
