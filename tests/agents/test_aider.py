@@ -11,7 +11,7 @@ import pytest
 from tests.agents.command import Ran, conversation, options, run, setting
 from tests.harness import Stack
 from tests.libraries.library import ROOT, locked
-from tests.ratelimit.test_http import made
+from tests.ratelimit.asking import made
 
 pytestmark = pytest.mark.agents
 

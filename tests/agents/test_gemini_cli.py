@@ -22,7 +22,7 @@ from tests.agents.command import (
 )
 from tests.harness import Stack
 from tests.libraries.conftest import Keyed
-from tests.ratelimit.test_http import made
+from tests.ratelimit.asking import made
 
 pytestmark = pytest.mark.agents
 

@@ -1,4 +1,4 @@
-"""One gateway with its worker, for the tests of a file that change nothing in it for good."""
+"""Gateways with their workers, for the tests of a file that change nothing in them for good."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.app.hearing import gateway
+from tests.app.media import Worker, scripted, text
 from tests.harness import Stack
 
 
@@ -13,3 +15,10 @@ from tests.harness import Stack
 def stack() -> Iterator[Stack]:
     with Stack() as running:
         yield running
+
+
+@pytest.fixture(scope="module")
+def hearing() -> Iterator[tuple[Stack, Worker]]:
+    """A gateway before a worker that transcribes."""
+    with scripted(text) as worker, gateway(worker, more={"listen": {"max_body_bytes": 3 << 20}}) as stack:
+        yield stack, worker

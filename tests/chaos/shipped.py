@@ -24,7 +24,7 @@ from tests.repo.tree import ROOT
 BROKEN = ROOT / "tests" / "broken_configs"
 CONFIGS = 200 if FULL else 40
 OF_FEWER_DIALECTS = {"no_dialect_enabled.yaml"}
-"""Wrong only where there are no dialects but the two that tests/test_config.py knows."""
+"""Wrong only where there are no dialects but the two that tests/config/reading.py knows."""
 LINE = re.compile(r"(?:[\w./]+:[1-9]\d*|environment): \S.*: \S.*")
 TIMEOUT_S = 60.0
 ENVIRON = {"DEFINED_KEY": "canary-key", "SPACED_KEY": "canary key", "PATH": os.environ.get("PATH", "")}

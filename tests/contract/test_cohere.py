@@ -15,7 +15,7 @@ from cohere.core.api_error import ApiError
 from cohere.errors import BadRequestError, NotFoundError, TooManyRequestsError, UnauthorizedError
 
 from tests.harness import Stack
-from tests.ratelimit.test_http import made
+from tests.ratelimit.asking import made
 
 LOOK = {"name": "look", "parameters": {"type": "object", "properties": {"at": {"type": "string"}}}}
 TOOLS: Any = [{"type": "function", "function": LOOK}]

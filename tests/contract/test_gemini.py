@@ -16,7 +16,7 @@ from google.genai import errors, types
 from google.oauth2 import credentials as oauth2
 
 from tests.harness import Stack
-from tests.ratelimit.test_http import made
+from tests.ratelimit.asking import made
 
 LONG = "This is cut off somewhere."
 PNG = bytes.fromhex("89504e470d0a1a0a") + bytes(range(200, 256))

@@ -12,7 +12,7 @@ import pytest
 
 from tests.e2e.conftest import gateway as gateway
 from tests.harness import Stack
-from tests.ratelimit.test_http import made
+from tests.ratelimit.asking import made
 
 _NEVER_ENDS = {
     "model": "m",

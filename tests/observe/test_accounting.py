@@ -1,4 +1,4 @@
-"""Accounting: what becomes of records that the server does not take. Written ones: tests/ratelimit/test_http.py."""
+"""Accounting: what becomes of records that the server does not take (others: tests/ratelimit/test_http_redis.py)."""
 
 from __future__ import annotations
 

@@ -4,27 +4,17 @@ must be answered."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from itertools import product
 from typing import Any
 
 import httpx
 import pytest
-import yaml
 
-from gateway import backends
-from gateway.auth import new_key
-from gateway.config import Config
-from gateway.core.errors import GatewayError, Kind
-from gateway.core.events import Delta, End, Event, Failed, Finish, PartEnd, PartStart, Start, UsageReport
-from gateway.core.messages import Thinking
+from gateway.core.events import Delta, End, Finish, PartEnd, PartStart, UsageReport
 from gateway.core.ports import Capabilities
 from gateway.core.usage import Usage
-from gateway.translation.offline import send
 from tests.dialects.asking import ONE, SIDE_BY_SIDE, TWO
 from tests.dialects.asking import SCRIPTS as ALL_SCRIPTS
 from tests.dialects.responses.asking import (
-    DIALECT,
     PATCH,
     SPACE,
     TOOL,
@@ -35,32 +25,16 @@ from tests.dialects.responses.asking import (
     kinds,
     message,
     output,
-    read,
     scripted,
     sent,
     stream_of,
-    waited_twice,
 )
+from tests.dialects.responses.posted import THOUGHT, post, streamed
 from tests.dialects.responses.recorded import CODEX, CODEX_HEADERS, CODEX_TOOLS_AS_ITEM
-from tests.harness import Stack, kept_alive
+from tests.harness import Stack
 
 LAWS = 16
 """How many there are: tests/repo looks for a test of each."""
-
-
-def post(client: httpx.Client, asked: dict[str, Any], path: str = "/v1/responses") -> Any:
-    reply = client.post(path, json=asked)
-    assert reply.status_code == 200, reply.text
-    return reply.json()
-
-
-def streamed(client: httpx.Client, also: dict[str, Any] | None = None, **script: Any) -> list[dict[str, Any]]:
-    reply = client.post("/v1/responses", json=scripted(stream=True, also=also, **script))
-    assert reply.headers["content-type"].startswith("text/event-stream"), reply.text
-    return frames(reply.text)
-
-
-# -- 1 to 3: what comes in --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("asked", [CODEX, CODEX_TOOLS_AS_ITEM], ids=["tools", "additional_tools"])
@@ -95,7 +69,6 @@ def test_law_1_without_any_tool_there_is_no_choice() -> None:
 
 
 PNG = "data:image/png;base64,iVBORw0KGgo="
-THOUGHT: dict[str, Any] = {"type": "reasoning", "id": "rs_1", "summary": [], "content": None}
 
 
 def test_law_2_what_the_assistant_says_in_a_row_is_one_message() -> None:
@@ -165,9 +138,8 @@ def test_law_3_what_the_model_is_told_first_is_one_message() -> None:
     assert roles == ["system", "user", "assistant", "system", "user"]
 
 
-# -- 4 to 8: what goes out --------------------------------------------------------------------------------------------
-
 NAMED = [{**TOOL, "name": name} for name in "fgh"]
+
 SCRIPTS: dict[str, dict[str, Any]] = {
     **ALL_SCRIPTS,
     "all": {
@@ -306,214 +278,6 @@ def test_law_8_what_is_cut_is_incomplete(client: httpx.Client, finish: str, reas
         assert [item["status"] for item in reply["output"]] == ["completed", "incomplete"]
 
 
-# -- 9 to 11: failures and silence ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("stream", [False, True])
-def test_law_9_before_the_first_output_a_failure_is_a_status(client: httpx.Client, stream: bool) -> None:
-    for members, status, code in (
-        ({"model": "none"}, 404, "model_not_found"),
-        ({"temperature": 9}, 400, "invalid_value"),
-        (scripted(fault="status:500"), 502, "upstream_error"),
-        ({"input": "word " * 20_000}, 400, "context_length_exceeded"),
-        ({"tools": [{"type": "function"}]}, 400, "missing_parameter"),
-    ):
-        refused = client.post("/v1/responses", json={**body(), **members, "stream": stream})
-        assert refused.status_code == status, refused.text
-        error = refused.json()["error"]
-        assert set(error) == {"message", "type", "param", "code"}
-        assert error["code"] == code
-        assert error["message"]
-
-
-def test_law_9_every_429_says_when() -> None:
-    config = {"limits": [{"name": "few", "kind": "requests", "limit": 1, "per_s": 3600}]}
-    with Stack(config=config) as stack:
-        replies = [httpx.post(stack.url + "/v1/responses", json=body()) for _ in range(2)]
-    assert [reply.status_code for reply in replies] == [200, 429]
-    assert int(replies[1].headers["retry-after"]) > 0
-
-
-def test_law_9_what_is_refused_is_named_as_its_client_knows_it() -> None:
-    names = {"messages.3.content.0": "input", "response_format": "text.format", "max_tokens": "max_output_tokens"}
-    for param, own in names.items():
-        refused = GatewayError(Kind.UNSUPPORTED, f"'{param}' cannot be", param=param)
-        error = json.loads(DIALECT.refuse(refused, None, None)[0].body)["error"]
-        assert error["param"].startswith(own)
-        assert own in error["message"]
-
-
-@pytest.mark.parametrize("fault", ["reset@3", "eof@3", "fin@3"])
-def test_law_10_a_stream_that_stops_fails_twice_and_ends_in_order(fault: str) -> None:
-    asked = scripted(stream=True, text="Hello there, how are you?", fault=fault)
-    with Stack(workers=({"itl_ms": 20},)) as stack, httpx.Client(base_url=stack.url) as client:
-        error, failed = frames(client.post("/v1/responses", json=asked).text)[-2:]
-    assert (error["type"], failed["type"]) == ("error", "response.failed")
-    assert error["error"]["message"] == error["message"] == failed["response"]["error"]["message"]
-    assert error["error"]["code"] == error["code"] == failed["response"]["error"]["code"] == "upstream_truncated"
-    assert error["error"]["type"] == "server_error"
-    assert failed["response"]["status"] == "failed"
-
-
-def test_law_10_what_was_done_before_the_failure_stays() -> None:
-    parts: tuple[Event, ...] = (PartStart(0, 0, "thinking"), Delta(0, 0, "hm"), PartEnd(0, 0), PartStart(0, 1, "text"))
-    failed = Failed(GatewayError(Kind.TIMEOUT, "late"))
-    events = stream_of(*parts, Delta(0, 1, "He"), failed)
-    assert [item["type"] for item in events[-1]["response"]["output"]] == ["reasoning"]
-
-
-@pytest.mark.parametrize(
-    ("kind", "code", "text"),
-    [
-        (Kind.LIMITED, "rate_limit_exceeded", "late Please try again in 3s."),
-        (Kind.CONTEXT_LENGTH, "context_length_exceeded", "late"),
-        (Kind.OVERLOADED, "server_is_overloaded", "late"),
-        (Kind.TIMEOUT, "first_token_late", "late"),
-    ],
-)
-def test_law_10_a_failed_response_has_the_codes_that_codex_acts_on(kind: Kind, code: str, text: str) -> None:
-    """`error` keeps the finer one."""
-    *_, error, failed = stream_of(Failed(GatewayError(kind, "late", code="first_token_late", retry_after=2.5)))
-    assert failed["response"]["error"] == {"code": code, "message": text}
-    assert (error["code"], error["message"]) == ("first_token_late", "late")
-
-
-def test_law_11_silence_is_bridged_by_events_behind_one_begin() -> None:
-    with Stack(workers=({"fault": "stall"},), config={"relay": {"keepalive_s": 0.1}}) as stack:
-        asked = scripted(stream=True, text="Hello")
-        reply = kept_alive(stack, "/v1/responses", asked, waited_twice)
-    events = frames(reply.text)
-    assert kinds(events)[:4] == ["created", "in_progress", "in_progress", "in_progress"]
-    assert kinds(events)[-1] == "completed"
-    assert kinds(events).count("created") == 1
-    assert len({event["response"]["created_at"] for event in events if "response" in event}) == 1
-    assert Config().relay.keepalive_s <= 15
-
-
-def test_law_11_what_a_client_was_told_by_one_writer_is_not_told_again_by_the_next() -> None:
-    op = read()
-    first, second = DIALECT.writer(op), DIALECT.writer(op)
-    assert kinds(frames(first.keepalive().decode())) == ["created", "in_progress"]
-    first.keepalive()
-    dropped = DIALECT.writer(op)
-    dropped.write(Start("x", "w", 1))
-    again = DIALECT.writer(op)
-    assert b'"sequence_number":3}' in again.write(PartStart(0, 0, "tool", "c", "f"))
-    assert again.write(Start("x", "w", 1)) == b""
-    assert second.write(Start("x", "w", 1)) == b""
-
-
-# -- 12 to 14: what is not here ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("store", [None, True, False])
-def test_law_12_nothing_is_stored_and_the_reply_says_so(client: httpx.Client, store: bool | None) -> None:
-    reply = client.post("/v1/responses", json=scripted(text="a", also={} if store is None else {"store": store}))
-    assert reply.json()["store"] is False
-    assert ("store" in reply.headers.get("x-dragoman-dropped", "")) == (store is True)
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("previous_response_id", "resp_1"),
-        ("conversation", "conv_1"),
-        ("conversation", {"id": "conv_1"}),
-        ("background", True),
-        ("prompt", {"id": "p"}),
-    ],
-)
-def test_law_12_what_would_need_a_store_is_refused_by_its_name(client: httpx.Client, name: str, value: Any) -> None:
-    refused = client.post("/v1/responses", json=body(**{name: value}))
-    assert refused.status_code == 400
-    assert refused.json()["error"]["param"] == name
-    assert refused.json()["error"]["code"] == "unsupported_parameter"
-    assert client.post("/v1/responses", json=body(**{name: None})).status_code == 200
-
-
-def test_law_12_a_reference_to_a_message_is_never_silently_lost(client: httpx.Client) -> None:
-    items = [message("user", "a"), {"type": "item_reference", "id": "msg_1"}, message("user", "b")]
-    refused = client.post("/v1/responses", json=body(input=items))
-    assert refused.status_code == 400
-    assert "`store: false`" in refused.json()["error"]["message"]
-    items[1]["id"] = "rs_1"
-    reply = client.post("/v1/responses", json=body(input=items))
-    assert reply.status_code == 200
-    assert "input[].item_reference" in reply.headers["x-dragoman-dropped"]
-
-
-SUMMED = {**THOUGHT, "summary": [{"type": "summary_text", "text": "hm"}]}
-SHORT = [{"type": "summary_text", "text": "short"}]
-REASONING: dict[str, dict[str, Any]] = {
-    "plain": {**THOUGHT, "content": [{"type": "reasoning_text", "text": "hm"}], "encrypted_content": None},
-    "a summary": SUMMED,
-    "both": {**THOUGHT, "summary": SHORT, "content": [{"type": "text", "text": "hm"}]},
-    "sealed elsewhere": {**THOUGHT, "encrypted_content": "gAAAAA=="},
-    "sealed elsewhere, with a summary": {**SUMMED, "encrypted_content": "gAAAAA=="},
-    "nothing": THOUGHT,
-    "without an id": {"type": "reasoning", "summary": []},
-}
-
-
-@pytest.mark.parametrize("name", REASONING)
-def test_law_13_reasoning_never_fails_a_request(name: str) -> None:
-    op = read(input=[message("user", "a"), REASONING[name], message("assistant", "b"), message("user", "c")])
-    thoughts = [part.text for part in op.messages[1].parts if isinstance(part, Thinking)]
-    assert thoughts == ([] if name in ("sealed elsewhere", "nothing", "without an id") else ["hm"])
-    assert ("input[].reasoning.encrypted_content" in op.dropped) == (name == "sealed elsewhere")
-
-
-@pytest.mark.parametrize("also", [{}, {"reasoning": {"summary": "auto"}}], ids=["text", "summary"])
-def test_law_13_reasoning_of_ours_comes_back_to_the_model(also: dict[str, Any]) -> None:
-    key, other = new_key("x"), new_key("x")
-    keys = {name: yaml.safe_load(text)["x"] for name, (_, text) in zip("ab", (key, other), strict=True)}
-    include = {"include": ["reasoning.encrypted_content"], **also}
-    with Stack(config={"auth": "keys", "keys": keys}) as stack, httpx.Client(base_url=stack.url) as client:
-        client.headers["authorization"] = f"Bearer {key[0]}"
-        first = streamed(client, include, reasoning="hm", text="a")[-1]["response"]["output"][0]
-        whole = post(client, scripted(also=include, reasoning="hm", text="a"))["output"][0]
-        assert first["encrypted_content"] == whole["encrypted_content"]
-        assert "encrypted_content" not in post(client, scripted(also=also, reasoning="hm", text="a"))["output"][0]
-        # As Codex sends it back.
-        thought = {**first, "content": None, "summary": []}
-        items = [message("user", "a"), thought, message("assistant", "b"), message("user", "c")]
-        for caller, heard in ((key, "hm"), (other, None)):
-            headers = {"authorization": f"Bearer {caller[0]}"}
-            reply = client.post("/v1/responses", json=body(input=items), headers=headers)
-            assert reply.status_code == 200
-            named = "input[].reasoning.encrypted_content" in reply.headers.get("x-dragoman-dropped", "")
-            assert named == (heard is None)
-            told = json.loads([entry for entry in stack.sim.ledger.entries if entry.generation][-1].body)
-            assert told["messages"][1].get("reasoning_content") == heard
-
-
-def test_law_13_reasoning_opens_for_its_tenant_on_every_gateway_by_any_header() -> None:
-    """Two gateways with one configuration: the issue's callers by `ocp-apim-subscription-key`, and by `api-key` beside
-    an Authorization header that is empty or equal."""
-    made = {name: new_key(name) for name in ("a", "a2", "b")}
-    keys = {name: {**yaml.safe_load(text)[name], "team": name[0]} for name, (_, text) in made.items()}
-    include = {"include": ["reasoning.encrypted_content"]}
-    forms: tuple[Callable[[str], dict[str, str]], ...] = (
-        lambda key: {"authorization": f"Bearer {key}"},
-        lambda key: {"ocp-apim-subscription-key": key},
-        lambda key: {"api-key": key, "authorization": ""},
-        lambda key: {"api-key": key, "authorization": "Bearer"},
-        lambda key: {"x-api-key": key, "authorization": f"Bearer {key}"},
-    )
-    config = {"auth": "keys", "keys": keys}
-    with Stack(config=config) as one, Stack(config=config) as other:
-        for name, form in product(made, forms):
-            headers = form(made[name][0])
-            with httpx.Client(base_url=one.url, headers=headers) as client:
-                thought = post(client, scripted(also=include, reasoning="hm", text="a"))["output"][0]
-            items = [message("user", "a"), {**thought, "content": None, "summary": []}, message("user", "c")]
-            for reader, reads in product(made, forms):
-                reply = httpx.post(other.url + "/v1/responses", json=body(input=items), headers=reads(made[reader][0]))
-                assert reply.status_code == 200
-                named = "input[].reasoning.encrypted_content" in reply.headers.get("x-dragoman-dropped", "")
-                assert named == (keys[name]["team"] != keys[reader]["team"])
-
-
 def test_law_14_a_web_socket_is_refused_at_once_where_there_is_none() -> None:
     headers = {
         "connection": "Upgrade",
@@ -528,9 +292,6 @@ def test_law_14_a_web_socket_is_refused_at_once_where_there_is_none() -> None:
             assert refused.status_code == 426
             assert refused.json()["error"]["code"] == "websocket_unsupported"
         assert client.post("/v1/responses", json=body()).status_code == 200
-
-
-# -- 15 and 16: counts, and both forms --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("usage", [Usage(10, 3), Usage(10, 3, 4, 2), Usage(None, 3), None], ids=str)
@@ -581,171 +342,3 @@ def test_law_16_summaries_where_they_are_asked_for(client: httpx.Client) -> None
     assert set(names[1:-2]) == {"reasoning_summary_text.delta"}
     assert names[-2:] == ["reasoning_summary_text.done", "reasoning_summary_part.done"]
     assert events[-1]["response"]["output"][0]["summary"] == [{"type": "summary_text", "text": "hm"}]
-
-
-# -- beside the laws --------------------------------------------------------------------------------------------------
-
-
-def test_a_reply_says_again_what_was_asked(client: httpx.Client) -> None:
-    asked = scripted(
-        text="a",
-        also={
-            "instructions": "be brief",
-            "tools": [TOOL, SPACE, {"type": "web_search"}],
-            "metadata": {"k": "v"},
-            "text": {"format": {"type": "json_object"}},
-            "reasoning": {"effort": "low"},
-            "max_output_tokens": 20,
-            "temperature": 0.5,
-        },
-    )
-    reply = post(client, asked)
-    for name in ("model", "instructions", "metadata", "text", "max_output_tokens", "temperature"):
-        assert reply[name] == asked[name]
-    assert reply["tools"] == [{**TOOL, "strict": None}, SPACE, {"type": "web_search"}]
-    assert reply["reasoning"] == {"effort": "low", "summary": None}
-    assert reply["object"] == "response"
-    assert isinstance(reply["created_at"], int)
-    bare = post(client, body())
-    assert bare["text"] == {"format": {"type": "text"}}
-    assert (bare["tool_choice"], bare["tools"], bare["parallel_tool_calls"], bare["metadata"]) == ("auto", [], True, {})
-    verbose = post(client, body(text={"verbosity": "low"}))
-    assert verbose["text"]["format"] == {"type": "text"}
-
-
-def test_a_body_of_many_lines_is_said_again_on_one(client: httpx.Client) -> None:
-    asked = scripted(stream=True, text="a", also={"tools": [TOOL], "metadata": {"k": "two\nlines"}})
-    text = json.dumps(asked, indent=2).replace("\n", "\r\n")
-    reply = client.post("/v1/responses", content=text, headers={"content-type": "application/json"})
-    assert frames(reply.text)[0]["response"]["tools"] == [{**TOOL, "strict": None}]
-
-
-def test_formats_of_the_output() -> None:
-    schema = {"type": "object", "properties": {"a": {"type": "number", "maximum": 1.0}}}
-    form = {"type": "json_schema", "name": "n", "schema": schema, "strict": True}
-    assert sent(text={"format": form})["response_format"] == {
-        "type": "json_schema",
-        "json_schema": {"name": "n", "schema": schema, "strict": True},
-    }
-    assert "response_format" not in sent(text={"format": {"type": "text"}})
-    with pytest.raises(GatewayError, match=r"text\.format"):
-        read(text={"format": {"type": "json_schema", "name": "n"}})
-
-
-@pytest.mark.parametrize(
-    ("asked", "told"), [("minimal", "minimal"), ("high", "high"), ("xhigh", "high"), ("max", "high")]
-)
-def test_how_much_to_think(asked: str, told: str) -> None:
-    assert sent(reasoning={"effort": asked})["reasoning_effort"] == told
-    cannot = crossing(can=Capabilities("w", features=frozenset({"tools"})), reasoning={"effort": asked})
-    assert "reasoning_effort" not in json.loads(cannot.outgoing.body)
-
-
-FILE = {"type": "input_file", "filename": "a.txt", "file_data": "data:text/plain;base64,aGk="}
-
-
-def test_files_of_text_are_read_and_others_refused() -> None:
-    items = [{"role": "user", "content": [FILE]}]
-    assert sent(input=items)["messages"] == [{"role": "user", "content": "a.txt:\nhi"}]
-    for wrong in (
-        {"file_id": "file-1"},
-        {"file_url": "http://x/a"},
-        {"file_data": "data:application/pdf;base64,aGk="},
-        {"file_data": "data:text/plain;base64,%%"},
-        {"file_data": "data:text/plain;base64,/w=="},
-    ):
-        with pytest.raises(GatewayError, match=r"input\.0\.content"):
-            read(input=[{"role": "user", "content": [{"type": "input_file", **wrong}]}])
-
-
-def test_items_without_a_place_are_named_and_what_tools_of_the_client_said_stays() -> None:
-    items = [
-        message("user", "a"),
-        {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"type": "search", "query": "q"}},
-        {"type": "local_shell_call", "id": "l", "call_id": "c", "status": "completed", "action": {"command": ["ls"]}},
-        {"type": "local_shell_call_output", "call_id": "c", "output": "x.py"},
-        message("user", "b"),
-    ]
-    found = crossing(input=items)
-    texts = [one["content"] for one in json.loads(found.outgoing.body)["messages"]]
-    assert "ls" in texts[1]
-    assert "x.py" in texts[2]
-    named = {"web_search_call", "local_shell_call", "local_shell_call_output"}
-    assert {f"input[].{name}" for name in named} <= set(found.op.dropped)
-
-
-@pytest.mark.parametrize(
-    "members",
-    [
-        {"input": []},
-        {"input": [{"type": "reasoning", "summary": []}]},
-        {"input": [{"role": "narrator", "content": "x"}]},
-        {"input": [{"type": "function_call", "name": "f"}]},
-        {"input": [7]},
-        {"input": [{"type": "message", "role": "user", "content": [{"type": "input_image", "file_id": "f"}]}]},
-        {"input": [message("user", "a"), {"type": "function_call_output", "call_id": "c", "output": 7}]},
-        {"tools": [{"type": "namespace", "name": "n", "tools": [7]}]},
-        {"tool_choice": "sometimes"},
-        {"tool_choice": {"type": "function", "name": "none"}, "tools": [TOOL]},
-    ],
-    ids=str,
-)
-def test_what_is_wrong_is_refused_with_a_name(members: dict[str, Any]) -> None:
-    with pytest.raises(GatewayError) as caught:
-        read(**members)
-    assert caught.value.kind is Kind.BAD_REQUEST
-    assert caught.value.param is not None
-
-
-def test_counting_agrees_with_usage(client: httpx.Client) -> None:
-    asked = scripted(text="a", also={"instructions": "be brief"})
-    prompt = {name: asked[name] for name in ("model", "input", "instructions")}
-    counted = post(client, prompt, "/v1/responses/input_tokens")
-    assert counted == {"object": "response.input_tokens", "input_tokens": post(client, asked)["usage"]["input_tokens"]}
-
-
-@pytest.mark.parametrize("path", ["/openai/responses?api-version=2025-04-01-preview", "/openai/v1/responses"])
-def test_azures_paths(client: httpx.Client, path: str) -> None:
-    assert post(client, scripted(text="Hello"), path)["output"][0]["content"][0]["text"] == "Hello"
-
-
-@pytest.mark.parametrize("version", ["", "/v1"])
-@pytest.mark.parametrize("stream", [False, True])
-def test_azures_deployment_in_the_path_wins(client: httpx.Client, version: str, stream: bool) -> None:
-    """The AI SDK asks so with `useDeploymentBasedUrls`, and may leave any model in the body."""
-    path = f"/openai{version}/deployments/%s/responses?api-version=2025-04-01-preview"
-    for left in ("none", "", None):
-        asked = {**scripted(text="Hello", stream=stream), "model": left}
-        reply = client.post(path % "alias", json=asked)
-        assert reply.status_code == 200, reply.text
-        response = frames(reply.text)[-1]["response"] if stream else reply.json()
-        assert (response["model"], response["output"][0]["content"][0]["text"]) == ("alias", "Hello")
-    refused = client.post(path % "none", json=scripted(text="Hello", stream=stream))
-    assert refused.status_code == 404
-    assert refused.json()["error"]["code"] == "DeploymentNotFound"
-
-
-def test_a_text_in_memory_is_counted() -> None:
-    writer = DIALECT.writer(read())
-    for event in (Start("x", "w", 1), PartStart(0, 0, "tool", "c1", "f"), Delta(0, 0, "x" * 10_000)):
-        writer.write(event)
-    assert writer.buffered_bytes > 10_000
-    writer.write(PartEnd(0, 0))
-    writer.write(Finish(0, "tool_calls", "tool_calls"))
-    assert writer.buffered_bytes > 10_000
-
-
-def test_no_member_of_a_chat_is_smuggled_in() -> None:
-    dialect = type(DIALECT)()
-    dialect.extras = "pass"
-    found = json.dumps(body(messages=[message("user", "other")], logprobs=True, chat_template="x")).encode()
-    crossed = send(dialect, backends.create("vllm"), found, Capabilities("w"), route="chat")
-    told = json.loads(crossed.outgoing.body)
-    assert told["messages"] == [{"role": "user", "content": "hi"}]
-    assert "logprobs" not in told
-    assert told["chat_template"] == "x"
-    assert {"messages", "logprobs"} <= set(crossed.op.dropped)
-
-
-def test_the_schema_of_a_tools_output_is_named() -> None:
-    assert crossing(tools=[{**TOOL, "output_schema": {"type": "object"}}]).op.dropped == ("tools[].output_schema",)

@@ -14,7 +14,7 @@ from websockets.exceptions import InvalidStatus
 from tests.dialects.responses.asking import body, frames, kinds, message, output, scripted
 from tests.dialects.responses.talking import Talk, code_of
 from tests.harness import Stack, until
-from tests.ratelimit.test_http import made
+from tests.ratelimit.asking import made
 
 GUARDED = {"auth": "open", "store": {"where": "memory"}}
 PATHS = ("/v1/responses", "/openai/v1/responses", "/openai/responses")

@@ -1,0 +1,39 @@
+"""Reads texts as configuration files."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from gateway.config import Available, Config, ConfigError, load
+
+KNOWN = Available(
+    {"openai": ("/openai", "/"), "ollama": ("/ollama",)},
+    backends=frozenset({"openai", "vllm"}),
+    kv_transfer=frozenset({"vllm"}),
+    lora=frozenset({"vllm"}),
+    kv_events=frozenset({"vllm"}),
+)
+SMALL = "models:\n  small:\n    backend: openai\n    workers: [http://127.0.0.1:8081]\n"
+HASH = "sha256:" + "ab" * 32
+
+
+def read(folder: Path, text: str | bytes, **environ: str) -> Config:
+    path = folder / "gateway.yaml"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return load(path, KNOWN, environ)
+
+
+def faults(folder: Path, text: str | bytes, **environ: str) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        read(folder, text, **environ)
+    return [str(fault).replace(f"{folder}{os.sep}", "") for fault in caught.value.faults]
+
+
+def redis(folder: Path, section: str, **environ: str) -> tuple[object, ...]:
+    found = read(folder, f"{SMALL}redis:\n  {section}\n", **environ).redis
+    assert found is not None
+    assert "canary" not in repr(found)
+    return tuple(found.server)
