@@ -234,23 +234,26 @@ class Inside:
             pipe.abort()
 
 
-async def put_key(redis: Redis) -> None:
-    """Puts the client's key into the store, as an admin does."""
+async def put_keys(redis: Redis, keys: Sequence[str]) -> None:
+    """Puts these secrets into the store, as an admin does."""
     store, now, me = KeyStore("dragoman", 1, connect(redis)), time.time(), "bench"
-    key = StoredKey(name=me, hash=HASH, seal=HASH, created=now, created_by=me, changed=now, changed_by=me)
-    await store.change(key, 0, Event(now, me, "create", me))
+    for key in keys:
+        name, digest = f"key-{key}", f"sha256:{sha256(key.encode()).hexdigest()}"
+        stored = StoredKey(name=name, hash=digest, seal=digest, created=now, created_by=me, changed=now, changed_by=me)
+        await store.change(stored, 0, Event(now, me, "create", name))
     await store.close()
 
 
 @contextlib.contextmanager
-def with_key(directory: Path) -> Iterator[str]:
-    """Runs a Redis whose store has the client's key; the section for it."""
+def with_keys(directory: Path, keys: Sequence[str]) -> Iterator[Redis]:
+    """Runs a Redis whose store has these keys."""
     port = free_port()
     process = Process("redis", redis_command(directory, port), cores()[1], directory / "redis.log")
     try:
         process.wait_listening(port)
-        asyncio.run(put_key(Redis(addresses=(f"127.0.0.1:{port}",))))
-        yield f'redis: {{addresses: ["127.0.0.1:{port}"]}}\n'
+        redis = Redis(addresses=(f"127.0.0.1:{port}",))
+        uvloop.run(put_keys(redis, keys))
+        yield redis
     finally:
         process.stop()
 
@@ -317,7 +320,10 @@ def main(arguments: Sequence[str]) -> int:
     seen = Sampler() if options.ledger else None
     with tempfile.TemporaryDirectory() as directory, contextlib.ExitStack() as stack:
         stored = options.beside == "keys_store"
-        redis = stack.enter_context(with_key(Path(directory))) if stored else ""
+        redis = ""
+        if stored:
+            (address,) = stack.enter_context(with_keys(Path(directory), [KEY])).addresses
+            redis = f'redis: {{addresses: ["{address}"]}}\n'
         without = {"limits"} if options.no_limits else set()
         without |= {"native"} if options.python else set()
         without |= set() if stored else {"keys_store"}

@@ -30,11 +30,14 @@ from pathlib import Path
 import uvloop
 
 from bench.backend import Worker
+from bench.inside import put_keys, with_keys
 from bench.load import HOST, Target, measure
 from bench.process import BenchError, Process, Stopped, cores, cpu_seconds_now, free_port
 from bench.replies import MODEL
 from bench.rows import LIMITER_ROW, ROWS
 from bench.subjects import dragoman_command, dragoman_config
+from gateway.config import Redis
+from gateway.redis import connect
 from workers.simulated.engine import Engine
 from workers.simulated.metrics import Metrics
 from workers.simulated.options import Options
@@ -44,6 +47,7 @@ SETTLE_S = 80.0
 _READY_S = 180.0
 SHAPES = ((1, 1), (1, 4), (1, 50), (1, 200), (50, 4))
 """(models, workers of each)"""
+STORED = ("start", "a new key in force", "all read again", "longest answer meanwhile")
 PROMPTS = 500
 _FIRST = 20_000
 """The first of the workers' ports."""
@@ -180,10 +184,55 @@ def keys(folder: Path, count: int, rounds: int) -> list[tuple[float, float, floa
     return found
 
 
+def _answer(client: http.client.HTTPConnection, key: str) -> float:
+    """Seconds until a request with this key is let in."""
+    began = time.monotonic()
+    while True:
+        Stopped.check()
+        client.request("GET", "/v1/models", headers={"authorization": f"Bearer {key}"})
+        reply = client.getresponse()
+        reply.read()
+        if reply.status == 200:
+            return time.monotonic() - began
+        if time.monotonic() > began + _READY_S:
+            raise BenchError(f"a key is not let in: {reply.status}")
+
+
+async def _cut(redis: Redis) -> None:
+    client = connect(redis)
+    await client.client_kill_filter(_type="normal", skipme=True)
+    await client.aclose()
+
+
+def stored(folder: Path, count: int) -> tuple[float, float, float, float]:
+    """(seconds to start, until a new key is in force, to read all again, longest answer meanwhile)."""
+    *names, new = [f"sk-{number:040}" for number in range(count)]
+    with with_keys(folder, names) as redis:
+        began = time.monotonic()
+        shared: dict[str, object] = {"auth": "keys", "keys_store": "redis", "stored_keys": {"max_keys": count}}
+        port, gateway = _gateway(folder, shared | {"redis": {"addresses": list(redis.addresses)}})
+        try:
+            gateway.wait_ready(f"http://{HOST}:{port}/livez", _READY_S)
+            client = http.client.HTTPConnection(HOST, port, timeout=30)
+            _answer(client, names[-1])
+            started = time.monotonic() - began
+            uvloop.run(put_keys(redis, [new]))
+            made = _answer(client, new)
+            uvloop.run(_cut(redis))
+            began, longest = time.monotonic(), 0.0
+            while gateway.log.read_bytes().count(b'"keys of the store known"') < 2:
+                longest = max(longest, _answer(client, names[0]))
+            return started, made, time.monotonic() - began, longest
+        finally:
+            gateway.stop()
+
+
 def main(arguments: Sequence[str]) -> int:
     """Returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m bench.scale", description="Many workers, many keys.")
-    parser.add_argument("what", choices=("idle", "keys", "fleets", "serve"), help="serve: the workers of the others")
+    parser.add_argument(
+        "what", choices=("idle", "keys", "store", "fleets", "serve"), help="serve: the workers of the others"
+    )
     parser.add_argument("--count", type=int, help="workers (200) or keys (100,000)")
     parser.add_argument("--seconds", type=float, default=30.0, help="for which the idle gateway is measured")
     parser.add_argument("--rounds", type=int, default=3, help="starts with so many keys, or turns of the fleets")
@@ -204,6 +253,11 @@ def main(arguments: Sequence[str]) -> int:
                 for (models, workers), each in zip(SHAPES, taken, strict=True):
                     ratio = statistics.median(map(truediv, each, one))
                     print(f"| {models} | {workers} | {statistics.median(each):.1f} | {ratio:.2f} |")
+            elif options.what == "store":
+                count = options.count or 100_000
+                print(f"{count:,} keys in Redis, in seconds:")
+                for name, value in zip(STORED, stored(Path(scratch), count), strict=True):
+                    print(f"  {name}: {value:.3f}")
             else:
                 count = options.count or 100_000
                 rows = sorted(keys(Path(scratch), count, options.rounds))
