@@ -62,7 +62,11 @@ class Keyring:
         return self._table.by_digest
 
     def identify(self, headers: Headers, dialect: str | None = None) -> PendingAuth:
-        """As `authenticate`, and also for signed requests, which still have to be proven."""
+        """The caller whose key is in `headers` (lower-case names). A signed request still has to be proven.
+
+        Raises GatewayError: UNAUTHENTICATED for no key, several keys, or an invalid, disabled or expired one; FORBIDDEN
+        when the key may not speak `dialect`; OVERLOADED for an unknown key while the store of keys cannot be read.
+        """
         if self.open:
             return PendingAuth(ANONYMOUS, lasting=True)
         signature = sigv4.read(headers)
@@ -87,18 +91,10 @@ class Keyring:
 
         return PendingAuth(entry.principal, prove)
 
-    def authenticate(self, headers: Headers, dialect: str | None = None) -> Principal:
-        """The caller whose key is in `headers` (lower-case names).
-
-        Raises GatewayError: UNAUTHENTICATED for no key, several keys, or an invalid, disabled or expired one; FORBIDDEN
-        when the key may not speak `dialect`; OVERLOADED for an unknown key while the store of keys cannot be read.
-        """
-        return ANONYMOUS if self.open else self._caller(headers, dialect).principal
-
     def named(self, name: str, team: str | None, models: frozenset[str] | None, dialect: str) -> Principal:
         """The caller that has shown its key or token before, as keys are now. team and models are those of a token.
 
-        Raises GatewayError as `authenticate` does.
+        Raises GatewayError as `identify` does.
         """
         if self.open:
             return ANONYMOUS

@@ -49,8 +49,8 @@ class Followed:
         self.events.append((level, event))
 
     def caller(self, secret: str) -> Principal:
-        """Raises as `Keyring.authenticate`."""
-        return self.ring.authenticate([(b"authorization", b"Bearer " + secret.encode())])
+        """Raises as `Keyring.identify`."""
+        return self.ring.identify([(b"authorization", b"Bearer " + secret.encode())]).principal
 
 
 @contextlib.asynccontextmanager

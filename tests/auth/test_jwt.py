@@ -315,7 +315,7 @@ def test_callers_with_a_token_have_their_teams_salt() -> None:
     keyring = Keyring(config, verifier=made(team_claim="org"))
 
     def salt(text: str) -> str | None:
-        return keyring.authenticate([(b"authorization", b"Bearer " + text.encode())]).salt
+        return keyring.identify([(b"authorization", b"Bearer " + text.encode())]).principal.salt
 
     alice, bob = (salt(token(sub=name, org="red").decode()) for name in ("alice", "bob"))
     assert salt(key) == alice == bob

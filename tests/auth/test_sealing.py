@@ -114,16 +114,16 @@ def test_a_text_opens_if_and_only_if_the_same_tenant_sealed_it(seal: str | None)
 def test_it_stays_readable_while_keys_are_exchanged() -> None:
     """A new key beside the old one: the text of either opens for both. Other keys come and go without effect."""
     before = gateway(config())
-    old = before.authenticate([(b"api-key", KEYS["a"][0].encode())])
+    old = before.identify([(b"api-key", KEYS["a"][0].encode())]).principal
     text = close(old)
     rotating = gateway(config(more=Key.model_validate({**entry("alone").model_dump(), "hash": "sha256:" + "1" * 64})))
-    assert opens(rotating.authenticate([(b"api-key", KEYS["b"][0].encode())]), text)
+    assert opens(rotating.identify([(b"api-key", KEYS["b"][0].encode())]).principal, text)
     after = gateway(config(alone=None))
-    assert opens(after.authenticate([(b"api-key", KEYS["b"][0].encode())]), text)
-    without = gateway(config(a=None)).authenticate([(b"api-key", KEYS["b"][0].encode())])
+    assert opens(after.identify([(b"api-key", KEYS["b"][0].encode())]).principal, text)
+    without = gateway(config(a=None)).identify([(b"api-key", KEYS["b"][0].encode())]).principal
     assert not opens(without, text), "the key that sealed it is not known any more"
-    common = close(gateway(config("s" * 32)).authenticate([(b"api-key", KEYS["a"][0].encode())]))
-    without = gateway(config("s" * 32, a=None)).authenticate([(b"api-key", KEYS["b"][0].encode())])
+    common = close(gateway(config("s" * 32)).identify([(b"api-key", KEYS["a"][0].encode())]).principal)
+    without = gateway(config("s" * 32, a=None)).identify([(b"api-key", KEYS["b"][0].encode())]).principal
     assert opens(without, common), "a common secret does not depend on keys"
 
 
@@ -133,7 +133,7 @@ def test_without_a_strong_secret_only_this_process_opens_it(kind: str, monkeypat
 
     def who(seal: str | None) -> Principal:
         ring = gateway(config(seal, **weak))
-        return ring.authenticate([(b"authorization", b"Bearer " + (token() if kind == "token" else FOREIGN))])
+        return ring.identify([(b"authorization", b"Bearer " + (token() if kind == "token" else FOREIGN))]).principal
 
     text, common = close(who(None)), close(who("s" * 32))
     assert opens(who(None), text)

@@ -247,7 +247,7 @@ def _in_process(keyring: Keyring, kinds: Sequence[Callable[[], str]]) -> list[li
             headers: Headers = [(b"api-key", key.encode())]
             began = perf_counter_ns()
             try:
-                keyring.authenticate(headers, "openai")
+                keyring.identify(headers, "openai")
             except GatewayError:
                 times.append(float(perf_counter_ns() - began))
     finally:

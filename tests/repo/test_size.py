@@ -14,7 +14,7 @@ LINES = {
     "gateway": 340,
     "gateway/admin": 1430,
     "gateway/app": 1650,
-    "gateway/auth": 1300,
+    "gateway/auth": 1295,
     "gateway/backends": 1890,
     "gateway/batches": 2960,
     "gateway/cli": 1910,
