@@ -2,6 +2,7 @@
 
 service.py   what a gateway has of it all; nothing here is imported where batches are off
 api_call.py  a call of the APIs below: a request that no model answers
+apis.py      what these APIs share
 files.py     OpenAI's files
 openai.py    OpenAI's batches
 anthropic.py  Anthropic's Message Batches; splitting.py: the requests in the body of one

@@ -5,19 +5,16 @@ Source: Anthropic's reference of `/v1/messages/batches`; anthropic-python 2.12 a
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from gateway.batches.api_call import Answer, ApiCall
-from gateway.batches.files import Uploads, page
+from gateway.batches.api_call import ApiCall
+from gateway.batches.apis import BatchApi
+from gateway.batches.files import page
 from gateway.batches.lines import FORMS, one_line
-from gateway.batches.openai import add, find
 from gateway.batches.splitting import Splitter
-from gateway.batches.state import ENDED, BatchStore, Fault, Full, Seen, Spec, State, new_id
-from gateway.batches.storage import Sink, Storage, aside
-from gateway.config import Batches
+from gateway.batches.state import ENDED, Fault, Full, Seen, State, new_id
+from gateway.batches.storage import Sink, aside
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Route
 
@@ -36,44 +33,20 @@ _MOST_LIST, _LIST = 1000, 20
 _WRITE = 1 << 18
 
 
-class MessageBatches:
-    """came: called when there is a new batch."""
+class MessageBatches(BatchApi):
+    kind = "anthropic"
+    routes = ROUTES
 
-    def __init__(
-        self,
-        options: Batches,
-        store: BatchStore,
-        storage: Storage,
-        uploads: Uploads,
-        came: Callable[[], None],
-    ) -> None:
-        self._options = options
-        self._store = store
-        self._storage = storage
-        self._uploads = uploads
-        self._came = came
-
-    @property
-    def answers(self) -> Mapping[str, Answer]:
-        return {
-            "create_batch": self.create,
-            "batches": self.list,
-            "batch": self.show,
-            "delete_batch": self.delete,
-            "results": self.results,
-            "cancel_batch": self.cancel,
-        }
-
-    async def create(self, call: ApiCall) -> None:
+    async def create_batch(self, call: ApiCall) -> None:
         with self._uploads.one(call, self._storage.held):
             await self._create(call)
 
     async def _create(self, call: ApiCall) -> None:
-        principal, storage, store, options = call.principal, self._storage, self._store, self._options
-        _, held = await store.room(principal.tenant)
+        storage, store, options, owner = self._storage, self._store, self._options, call.principal.tenant
+        _, held = await store.room(owner)
         if held >= options.max_tenant_bytes:
             raise Full("bytes")
-        await store.check_batches("anthropic", principal.tenant, options)
+        await store.check_batches(self.kind, owner, options)
         id_ = new_id("msgbatch_")
         input_ = f"{id_}.input"
         file = await aside(storage.begin, input_)
@@ -85,25 +58,10 @@ class MessageBatches:
         finally:
             if not kept:
                 await aside(storage.drop, input_, file)
-        now = time.time()
-        spec = Spec(
-            id=id_,
-            kind="anthropic",
-            owner=principal.tenant,
-            key=principal.key,
-            team=principal.team,
-            models=call.token_models,
-            endpoint=ENDPOINT,
-            input=input_,
-            window="24h",
-            created=now,
-            ends=now + _WINDOW_S,
-            bytes=size,
-        )
+        spec = self._spec(call, id_, ENDPOINT, input_, size, "24h", _WINDOW_S)
         state = State(total=total)
         state.reach("in_progress")
-        await add(store, storage, spec, state, options, self._came)
-        await call.respond(shown(Seen(spec, state, None)))
+        await self._add(call, spec, state)
 
     async def _receive(self, call: ApiCall, file: Sink) -> int:
         """Writes the requests to `file`, one a line. Returns how many they are."""
@@ -137,7 +95,7 @@ class MessageBatches:
             seen.add(asked.custom_id)
             file.write(one_line(item) + b"\n")
 
-    async def list(self, call: ApiCall) -> None:
+    async def batches(self, call: ApiCall) -> None:
         most = call.asked_count("limit", _MOST_LIST, _LIST)
         before, after = call.asked("before_id"), call.asked("after_id")
         owner = call.principal.tenant
@@ -146,22 +104,19 @@ class MessageBatches:
         )
         more, ids = len(ids) > most, ids[:most]
         found = await self._store.batches(ids[::-1] if before is not None else ids)
-        listed = page([shown(one) for one in found], more)
+        listed = page([self.shown(one) for one in found], more)
         del listed["object"]
         await call.respond(listed)
 
-    async def show(self, call: ApiCall) -> None:
-        await call.respond(shown(await find(self._store, call)))
-
-    async def cancel(self, call: ApiCall) -> None:
-        seen = await find(self._store, call)
+    async def cancel_batch(self, call: ApiCall) -> None:
+        seen = await self._find(call)
         if seen.state.status not in ENDED:
             await self._store.cancel(seen.spec.id)
-            seen = await find(self._store, call)
-        await call.respond(shown(seen))
+            seen = await self._find(call)
+        await call.respond(self.shown(seen))
 
-    async def delete(self, call: ApiCall) -> None:
-        seen = await find(self._store, call)
+    async def delete_batch(self, call: ApiCall) -> None:
+        seen = await self._find(call)
         if seen.state.status not in ENDED:
             raise GatewayError(Kind.BAD_REQUEST, "a batch that has not ended cannot be deleted: cancel it first")
         results = None if seen.state.output is None else await self._store.file(seen.state.output)
@@ -172,45 +127,37 @@ class MessageBatches:
         await call.respond({"id": seen.spec.id, "type": "message_batch_deleted"})
 
     async def results(self, call: ApiCall) -> None:
-        state = (await find(self._store, call)).state
+        state = (await self._find(call)).state
         if state.status not in ENDED:
             raise GatewayError(Kind.BAD_REQUEST, "the batch has not ended yet: it has no results", code="not_ended")
         found = None if state.output is None else await self._store.file(state.output)
-        if found is None:
-            raise call.missing()
-        try:
-            file = await aside(self._storage.open, found.id)
-        except FileNotFoundError:
-            raise call.missing() from None
-        with file:
-            await call.respond_file(file, found.bytes, [(b"content-type", b"application/x-jsonl")])
+        await self._send(call, found, b"application/x-jsonl")
 
-
-def shown(seen: Seen) -> dict[str, Any]:
-    """A batch as Anthropic's API shows it. The address of its results is relative: only the client knows by which
-    address, prefix and proxy it calls, and its library puts its own base before it."""
-    spec, state = seen.spec, seen.state
-    ended = state.status in ENDED
-    undone = state.unfinished if ended else 0
-    expired = undone if state.status == "expired" else 0
-    return {
-        "id": spec.id,
-        "type": "message_batch",
-        "processing_status": "ended" if ended else "in_progress" if seen.cancel is None else "canceling",
-        "request_counts": {
-            "processing": 0 if ended else state.total,
-            "succeeded": state.succeeded if ended else 0,
-            "errored": state.failed if ended else 0,
-            "canceled": undone - expired,
-            "expired": expired,
-        },
-        "created_at": _time(spec.created),
-        "expires_at": _time(spec.ends),
-        "ended_at": _time(state.at[state.status]) if ended else None,
-        "cancel_initiated_at": None if seen.cancel is None else _time(seen.cancel),
-        "archived_at": None,
-        "results_url": f"/v1/messages/batches/{spec.id}/results" if ended and state.output is not None else None,
-    }
+    def shown(self, seen: Seen) -> dict[str, Any]:
+        """A batch as Anthropic's API shows it. The address of its results is relative: only the client knows by which
+        address, prefix and proxy it calls, and its library puts its own base before it."""
+        spec, state = seen.spec, seen.state
+        ended = state.status in ENDED
+        undone = state.unfinished if ended else 0
+        expired = undone if state.status == "expired" else 0
+        return {
+            "id": spec.id,
+            "type": "message_batch",
+            "processing_status": "ended" if ended else "in_progress" if seen.cancel is None else "canceling",
+            "request_counts": {
+                "processing": 0 if ended else state.total,
+                "succeeded": state.succeeded if ended else 0,
+                "errored": state.failed if ended else 0,
+                "canceled": undone - expired,
+                "expired": expired,
+            },
+            "created_at": _time(spec.created),
+            "expires_at": _time(spec.ends),
+            "ended_at": _time(state.at[state.status]) if ended else None,
+            "cancel_initiated_at": None if seen.cancel is None else _time(seen.cancel),
+            "archived_at": None,
+            "results_url": f"/v1/messages/batches/{spec.id}/results" if ended and state.output is not None else None,
+        }
 
 
 def _time(seconds: float) -> str:

@@ -5,18 +5,15 @@ Source: OpenAI's reference of `/v1/files`; openai-python 3.54 as a recorded clie
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gateway.batches.api_call import Answer, ApiCall
-from gateway.batches.state import BatchStore, Full, StoredFile, new_id
-from gateway.batches.storage import Sink, Storage, aside
-from gateway.config import Batches
-from gateway.core.byte_budget import ByteBudget
-from gateway.core.errors import Busy, GatewayError, Kind
+from gateway.batches.api_call import ApiCall
+from gateway.batches.apis import Api
+from gateway.batches.state import Full, StoredFile, new_id
+from gateway.batches.storage import Sink, aside
+from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Route
 from gateway.core.upload import File
 from gateway.wire.multipart import FormReader
@@ -29,57 +26,14 @@ ROUTES = (
     Route("GET", "/v1/files/{file_id}/content", "content"),
 )
 
-_AT_ONCE = 4
-"""Uploads of one tenant to one process: what is not whole yet counts as no file."""
 _MOST_TEXT = 1 << 18
 _WRITE = 1 << 18
 _PAGE = 100
 _MOST_LIST = 10_000
 
 
-class Uploads(Counter[str]):
-    """Tenant -> its bodies that are not whole yet, files and batches."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._room = ByteBudget()
-
-    @contextlib.contextmanager
-    def one(self, call: ApiCall, held: int) -> Iterator[None]:
-        """The body of `call`, of which `held` bytes are in memory at most; all bodies together have as many as those of
-        other requests. Raises Busy if its owner has too many, GatewayError(OVERLOADED) if memory has no room."""
-        owner, room = call.principal.tenant, self._room
-        if self[owner] >= _AT_ONCE:
-            raise Busy(f"no more than {_AT_ONCE} uploads may be under way at once", "too_many_uploads", 1.0)
-        room.limit = call.runtime.body_budget.limit
-        held = min(held, room.limit, call.announced or held)
-        room.reserve(held)
-        self[owner] += 1
-        try:
-            yield
-        finally:
-            room.release(held)
-            self[owner] -= 1
-            if not self[owner]:
-                del self[owner]
-
-
-class Files:
-    def __init__(self, options: Batches, store: BatchStore, storage: Storage, uploads: Uploads) -> None:
-        self._options = options
-        self._store = store
-        self._storage = storage
-        self._uploads = uploads
-
-    @property
-    def answers(self) -> Mapping[str, Answer]:
-        return {
-            "upload": self.upload,
-            "files": self.list,
-            "file": self.show,
-            "delete_file": self.delete,
-            "content": self.content,
-        }
+class Files(Api):
+    routes = ROUTES
 
     async def upload(self, call: ApiCall) -> None:
         owner = call.principal.tenant
@@ -116,7 +70,7 @@ class Files:
                 await aside(storage.remove, (id_,))
         await call.respond(shown(described))
 
-    async def list(self, call: ApiCall) -> None:
+    async def files(self, call: ApiCall) -> None:
         most = call.asked_count("limit", _MOST_LIST, _MOST_LIST)
         purpose, after, ascending = call.asked("purpose"), call.asked("after"), call.asked("order") == "asc"
         found: list[StoredFile] = []
@@ -128,10 +82,10 @@ class Files:
             after = ids[-1]
         await call.respond(page([shown(one) for one in found[:most]], len(found) > most))
 
-    async def show(self, call: ApiCall) -> None:
+    async def file(self, call: ApiCall) -> None:
         await call.respond(shown(await self._find(call)))
 
-    async def delete(self, call: ApiCall) -> None:
+    async def delete_file(self, call: ApiCall) -> None:
         file = await self._find(call)
         if not await self._store.drop_file(file):
             raise call.missing()
@@ -139,13 +93,7 @@ class Files:
         await call.respond({"id": file.id, "object": "file", "deleted": True})
 
     async def content(self, call: ApiCall) -> None:
-        found = await self._find(call)
-        try:
-            file = await aside(self._storage.open, found.id)
-        except FileNotFoundError:
-            raise call.missing() from None
-        with file:
-            await call.respond_file(file, found.bytes, [(b"content-type", b"application/octet-stream")])
+        await self._send(call, await self._find(call), b"application/octet-stream")
 
     async def _find(self, call: ApiCall) -> StoredFile:
         found = await self._store.file(call.id)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import secrets
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import msgspec
 from msgspec import Raw, Struct
@@ -52,24 +52,6 @@ class _OpenAILine(Struct):
     method: str = "POST"
 
 
-class _OpenAIResponse(Struct):
-    status_code: int
-    request_id: str
-    body: Raw
-
-
-class _OpenAIError(Struct):
-    code: str
-    message: str
-
-
-class _OpenAIResult(Struct):
-    id: str
-    custom_id: str
-    response: _OpenAIResponse | None
-    error: _OpenAIError | None
-
-
 class OpenAIForm:
     """Input: `{"custom_id", "method", "url", "body"}`. Results: `{"id", "custom_id", "response", "error"}`."""
 
@@ -93,38 +75,16 @@ class OpenAIForm:
         return Asked(line.custom_id, body)
 
     def done(self, custom_id: str, status: int, body: bytes, request_id: str) -> bytes:
-        response = _OpenAIResponse(status, request_id, Raw(one_line(body)))
-        return _encode(_OpenAIResult(_result_id(), custom_id, response, None))
+        response = {"status_code": status, "request_id": request_id, "body": Raw(one_line(body))}
+        return _result(custom_id, response, None)
 
     def undone(self, custom_id: str, why: Undone) -> bytes:
-        error = _OpenAIError(f"batch_{why}", _UNDONE[why])
-        return _encode(_OpenAIResult(_result_id(), custom_id, None, error))
+        return _result(custom_id, None, {"code": f"batch_{why}", "message": _UNDONE[why]})
 
 
 class _AnthropicLine(Struct):
     custom_id: str
     params: Raw
-
-
-class _Succeeded(Struct, tag="succeeded"):
-    message: Raw
-
-
-class _Errored(Struct, tag="errored"):
-    error: Raw
-
-
-class _Expired(Struct, tag="expired"):
-    pass
-
-
-class _Canceled(Struct, tag="canceled"):
-    pass
-
-
-class _AnthropicResult(Struct):
-    custom_id: str
-    result: _Succeeded | _Errored | _Expired | _Canceled
 
 
 class AnthropicForm:
@@ -145,11 +105,11 @@ class AnthropicForm:
         return Asked(line.custom_id, body)
 
     def done(self, custom_id: str, status: int, body: bytes, request_id: str) -> bytes:
-        text = Raw(one_line(body))
-        return _encode(_AnthropicResult(custom_id, _Succeeded(text) if status == 200 else _Errored(text)))
+        kind, member = ("succeeded", "message") if status == 200 else ("errored", "error")
+        return _encode({"custom_id": custom_id, "result": {"type": kind, member: Raw(one_line(body))}})
 
     def undone(self, custom_id: str, why: Undone) -> bytes:
-        return _encode(_AnthropicResult(custom_id, _Expired() if why == "expired" else _Canceled()))
+        return _encode({"custom_id": custom_id, "result": {"type": "expired" if why == "expired" else "canceled"}})
 
 
 FORMS: dict[KindOfBatch, Form] = {"openai": OpenAIForm(), "anthropic": AnthropicForm()}
@@ -160,5 +120,7 @@ def one_line(body: bytes) -> bytes:
     return body.translate(_BREAKS)
 
 
-def _result_id() -> str:
-    return f"batch_req_{secrets.token_hex(12)}"
+def _result(custom_id: str, response: dict[str, Any] | None, error: dict[str, str] | None) -> bytes:
+    """A line of OpenAI's output file."""
+    id_ = f"batch_req_{secrets.token_hex(12)}"
+    return _encode({"id": id_, "custom_id": custom_id, "response": response, "error": error})

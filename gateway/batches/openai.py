@@ -5,19 +5,17 @@ Source: OpenAI's reference of `/v1/batches`; openai-python 3.54 as a recorded cl
 
 from __future__ import annotations
 
-import asyncio
 import re
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from msgspec import Struct
 
-from gateway.batches.api_call import Answer, ApiCall
+from gateway.batches.api_call import ApiCall
+from gateway.batches.apis import BatchApi
 from gateway.batches.files import page
-from gateway.batches.state import ENDED, BatchStore, Full, Seen, Spec, State, new_id
-from gateway.batches.storage import Storage, aside
-from gateway.config import Batches
+from gateway.batches.state import ENDED, Seen, State, new_id
+from gateway.batches.storage import aside
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Route
 
@@ -46,101 +44,71 @@ class _Create(Struct):
     metadata: dict[str, str] | None = None
 
 
-class OpenAIBatches:
-    """offers: whether a path is served. came: called when there is a new batch."""
+class OpenAIBatches(BatchApi):
+    kind = "openai"
+    routes = ROUTES
 
-    def __init__(
-        self,
-        options: Batches,
-        store: BatchStore,
-        storage: Storage,
-        offers: Callable[[str], bool],
-        came: Callable[[], None],
-    ) -> None:
-        self._options = options
-        self._store = store
-        self._storage = storage
-        self._offers = offers
-        self._came = came
-
-    @property
-    def answers(self) -> Mapping[str, Answer]:
-        return {"create_batch": self.create, "batches": self.list, "batch": self.show, "cancel_batch": self.cancel}
-
-    async def create(self, call: ApiCall) -> None:
+    async def create_batch(self, call: ApiCall) -> None:
         asked = await call.json(_Create)
         window_s = _window(asked.completion_window)
         if asked.endpoint not in ENDPOINTS or not self._offers(asked.endpoint):
             raise _wrong("endpoint", f"must be one of {', '.join(ENDPOINTS)}")
         _check_metadata(asked.metadata)
-        principal = call.principal
         file = await self._store.file(asked.input_file_id[:80])
-        if file is None or file.owner != principal.tenant or file.purpose != "batch":
+        if file is None or file.owner != call.principal.tenant or file.purpose != "batch":
             raise _wrong("input_file_id", "is not the id of a file of yours with the purpose batch")
-        id_, now = new_id("batch_"), time.time()
-        spec = Spec(
-            id=id_,
-            kind="openai",
-            owner=principal.tenant,
-            key=principal.key,
-            team=principal.team,
-            models=call.token_models,
-            endpoint=asked.endpoint,
-            input=file.id,
-            window=asked.completion_window,
-            created=now,
-            ends=now + window_s,
-            metadata=asked.metadata,
-            bytes=file.bytes,
-        )
+        id_ = new_id("batch_")
+        spec = self._spec(call, id_, asked.endpoint, file.id, file.bytes, asked.completion_window, window_s)
+        spec.metadata = asked.metadata
         state = State()
         state.reach("validating")
         # Its own name for the file: deleting that takes nothing from the batch.
         await aside(self._storage.link, file.id, f"{id_}.input")
-        await add(self._store, self._storage, spec, state, self._options, self._came)
-        await call.respond(shown(Seen(spec, state, None)))
+        await self._add(call, spec, state)
 
-    async def list(self, call: ApiCall) -> None:
+    async def batches(self, call: ApiCall) -> None:
         most = call.asked_count("limit", _MOST_LIST, _LIST)
         ids = await self._store.ids("openai", call.principal.tenant, most + 1, call.asked("after"))
         found = await self._store.batches(ids[:most])
-        await call.respond(page([shown(one) for one in found], len(ids) > most))
+        await call.respond(page([self.shown(one) for one in found], len(ids) > most))
 
-    async def show(self, call: ApiCall) -> None:
-        await call.respond(shown(await find(self._store, call)))
-
-    async def cancel(self, call: ApiCall) -> None:
-        seen = await find(self._store, call)
+    async def cancel_batch(self, call: ApiCall) -> None:
+        seen = await self._find(call)
         if seen.state.status in ENDED:
             message = f"a batch that is {seen.state.status} cannot be cancelled"
             raise GatewayError(Kind.BAD_REQUEST, message, code="batch_ended")
         await self._store.cancel(seen.spec.id)
-        await call.respond(shown(await find(self._store, call)))
+        await call.respond(self.shown(await self._find(call)))
 
-
-async def add(
-    store: BatchStore, storage: Storage, spec: Spec, state: State, options: Batches, came: Callable[[], None]
-) -> None:
-    """Adds a batch whose lines are in the folder, to the end even if its client leaves. Raises Full and GatewayError.
-    Redis may have the batch although it did not answer: its lines stay then, until the sweep."""
-
-    async def add() -> None:
-        try:
-            await store.add_batch(spec, state, options)
-        except Full:
-            await aside(storage.remove, (f"{spec.id}.input",))
-            raise
-        came()
-
-    await asyncio.shield(add())
-
-
-async def find(store: BatchStore, call: ApiCall) -> Seen:
-    """The batch in the path. Raises GatewayError(NO_ROUTE) if its caller has none of this id."""
-    found = await store.batch(call.id)
-    if found is None or found.spec.owner != call.principal.tenant or found.spec.kind != call.record.dialect:
-        raise call.missing()
-    return found
+    def shown(self, seen: Seen) -> dict[str, Any]:
+        """A batch as OpenAI's API shows it."""
+        spec, state = seen.spec, seen.state
+        at = {name: int(when) for name, when in state.at.items()}
+        faults = [
+            {"code": one.code, "line": one.line, "message": one.message, "param": one.param} for one in state.faults
+        ]
+        return {
+            "id": spec.id,
+            "object": "batch",
+            "endpoint": spec.endpoint,
+            "errors": {"object": "list", "data": faults} if faults else None,
+            "input_file_id": spec.input,
+            "completion_window": spec.window,
+            "status": seen.status,
+            "output_file_id": state.output if state.status in ENDED else None,
+            "error_file_id": state.error if state.status in ENDED else None,
+            "created_at": int(spec.created),
+            "in_progress_at": at.get("in_progress"),
+            "expires_at": int(spec.ends),
+            "finalizing_at": at.get("finalizing"),
+            "completed_at": at.get("completed"),
+            "failed_at": at.get("failed"),
+            "expired_at": at.get("expired"),
+            "cancelling_at": None if seen.cancel is None else int(seen.cancel),
+            "cancelled_at": at.get("cancelled"),
+            "request_counts": {"total": state.total, "completed": state.succeeded, "failed": state.failed},
+            "metadata": spec.metadata,
+        }
 
 
 def _window(text: str) -> float:
@@ -163,35 +131,3 @@ def _check_metadata(metadata: Mapping[str, str] | None) -> None:
 
 def _wrong(param: str, why: str) -> GatewayError:
     return GatewayError(Kind.BAD_REQUEST, f"'{param}' {why}", param=param)
-
-
-def shown(seen: Seen) -> dict[str, Any]:
-    """A batch as OpenAI's API shows it."""
-    spec, state = seen.spec, seen.state
-    at = {name: int(when) for name, when in state.at.items()}
-    status: str = state.status
-    if seen.cancel is not None and state.status not in ENDED:
-        status = "cancelling"
-    faults = [{"code": one.code, "line": one.line, "message": one.message, "param": one.param} for one in state.faults]
-    return {
-        "id": spec.id,
-        "object": "batch",
-        "endpoint": spec.endpoint,
-        "errors": {"object": "list", "data": faults} if faults else None,
-        "input_file_id": spec.input,
-        "completion_window": spec.window,
-        "status": status,
-        "output_file_id": state.output if state.status in ENDED else None,
-        "error_file_id": state.error if state.status in ENDED else None,
-        "created_at": int(spec.created),
-        "in_progress_at": at.get("in_progress"),
-        "expires_at": int(spec.ends),
-        "finalizing_at": at.get("finalizing"),
-        "completed_at": at.get("completed"),
-        "failed_at": at.get("failed"),
-        "expired_at": at.get("expired"),
-        "cancelling_at": None if seen.cancel is None else int(seen.cancel),
-        "cancelled_at": at.get("cancelled"),
-        "request_counts": {"total": state.total, "completed": state.succeeded, "failed": state.failed},
-        "metadata": spec.metadata,
-    }

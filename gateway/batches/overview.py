@@ -27,7 +27,7 @@ class Overview:
         for _ in range(_MOST_READ // _READ):
             ids = await self._store.newest(_READ, after)
             for seen in await self._store.batches(ids):
-                if wanted(seen.spec.team) and status in (None, _status(seen)):
+                if wanted(seen.spec.team) and status in (None, seen.status):
                     found.append(_described(seen))
                     if len(found) == most:
                         return found, seen.spec.id
@@ -47,11 +47,6 @@ class Overview:
         self._log("info", "batch cancelled", batch=id_, by=by)
 
 
-def _status(seen: Seen) -> str:
-    status = seen.state.status
-    return "cancelling" if seen.cancel is not None and status not in ENDED else status
-
-
 def _described(seen: Seen) -> dict[str, Any]:
     """The members of admin.batches.BatchView."""
     spec, state = seen.spec, seen.state
@@ -61,7 +56,7 @@ def _described(seen: Seen) -> dict[str, Any]:
         "team": spec.team,
         "key": spec.key,
         "endpoint": spec.endpoint,
-        "status": _status(seen),
+        "status": seen.status,
         "ended": state.status in ENDED,
         "requests": state.total or spec.total,
         "succeeded": state.succeeded,

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 
 from gateway.batches import anthropic, files, openai
 from gateway.batches.api_call import Answer, ApiEndpoint
+from gateway.batches.apis import Uploads
 from gateway.batches.overview import Overview
 from gateway.batches.run import LEASE_S, BatchRun, Deployed, Shared
 from gateway.batches.state import BatchStore, Lost, tenant_of
@@ -66,13 +67,11 @@ class Batching:
         ends = asyncio.Semaphore(_MOST_ENDS)
         self._shared = Shared(options, store, storage, places, ends, deployed, count, log)
         self._came = asyncio.Event()
-        came = self._came.set
-        self.uploads = uploads = files.Uploads()
-        kept = files.Files(options, store, storage, uploads)
-        batches = openai.OpenAIBatches(options, store, storage, self._offers, came)
+        self.uploads = Uploads()
+        parts = (options, store, storage, self.uploads, self._came.set, self._offers)
         self._answers: Mapping[str, Mapping[str, Answer]] = {
-            "openai": {**kept.answers, **batches.answers},
-            "anthropic": anthropic.MessageBatches(options, store, storage, uploads, came).answers,
+            "openai": {**files.Files(*parts).answers, **openai.OpenAIBatches(*parts).answers},
+            "anthropic": anthropic.MessageBatches(*parts).answers,
         }
         self._tasks: list[asyncio.Task[None]] = []
         self._runs: dict[str, tuple[BatchRun, asyncio.Task[None]]] = {}

@@ -203,6 +203,12 @@ class Seen(NamedTuple):
     state: State
     cancel: float | None
 
+    @property
+    def status(self) -> str:
+        """`cancelling` from when its end was asked for until it has ended."""
+        asked = self.cancel is not None and self.state.status not in ENDED
+        return "cancelling" if asked else self.state.status
+
 
 class Lost(Exception):
     """Another gateway has the lease by now, or the batch is gone."""

@@ -16,7 +16,7 @@ LINES = {
     "gateway/app": 1650,
     "gateway/auth": 1295,
     "gateway/backends": 1890,
-    "gateway/batches": 2960,
+    "gateway/batches": 2880,
     "gateway/cli": 1910,
     "gateway/config": 3890,
     "gateway/console": 1360,

@@ -1,0 +1,144 @@
+"""The parts that the APIs of files and of batches share, whichever dialect they belong to."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+from gateway.batches.api_call import Answer, ApiCall
+from gateway.batches.state import BatchStore, Full, KindOfBatch, Seen, Spec, State, StoredFile
+from gateway.batches.storage import Storage, aside
+from gateway.config import Batches
+from gateway.core.byte_budget import ByteBudget
+from gateway.core.errors import Busy
+from gateway.core.http import Route
+
+_AT_ONCE = 4
+"""Uploads of one tenant to one process: what is not whole yet counts as no file."""
+
+
+class Uploads(Counter[str]):
+    """Tenant -> its bodies that are not whole yet, files and batches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._room = ByteBudget()
+
+    @contextlib.contextmanager
+    def one(self, call: ApiCall, held: int) -> Iterator[None]:
+        """The body of `call`, of which `held` bytes are in memory at most; all bodies together have as many as those of
+        other requests. Raises Busy if its owner has too many, GatewayError(OVERLOADED) if memory has no room."""
+        owner, room = call.principal.tenant, self._room
+        if self[owner] >= _AT_ONCE:
+            raise Busy(f"no more than {_AT_ONCE} uploads may be under way at once", "too_many_uploads", 1.0)
+        room.limit = call.runtime.body_budget.limit
+        held = min(held, room.limit, call.announced or held)
+        room.reserve(held)
+        self[owner] += 1
+        try:
+            yield
+        finally:
+            room.release(held)
+            self[owner] -= 1
+            if not self[owner]:
+                del self[owner]
+
+
+class Api:
+    """One API. The method that answers a route has the route's name.
+
+    came    called when there is a new batch
+    offers  whether a path is served
+    """
+
+    routes: ClassVar[Sequence[Route]]
+
+    def __init__(
+        self,
+        options: Batches,
+        store: BatchStore,
+        storage: Storage,
+        uploads: Uploads,
+        came: Callable[[], None],
+        offers: Callable[[str], bool],
+    ) -> None:
+        self._options = options
+        self._store = store
+        self._storage = storage
+        self._uploads = uploads
+        self._came = came
+        self._offers = offers
+
+    @property
+    def answers(self) -> Mapping[str, Answer]:
+        return {route.name: getattr(self, route.name) for route in self.routes}
+
+    async def _send(self, call: ApiCall, found: StoredFile | None, kind: bytes) -> None:
+        """Answers with the bytes of a file, None for one that is gone. kind: their content type."""
+        if found is None:
+            raise call.missing()
+        try:
+            file = await aside(self._storage.open, found.id)
+        except FileNotFoundError:
+            raise call.missing() from None
+        with file:
+            await call.respond_file(file, found.bytes, [(b"content-type", kind)])
+
+
+class BatchApi(Api):
+    """One API of batches."""
+
+    kind: ClassVar[KindOfBatch]
+
+    def shown(self, seen: Seen) -> dict[str, Any]:
+        """A batch as this API shows it."""
+        raise NotImplementedError
+
+    async def batch(self, call: ApiCall) -> None:
+        await call.respond(self.shown(await self._find(call)))
+
+    async def _find(self, call: ApiCall) -> Seen:
+        """The batch in the path. Raises GatewayError(NO_ROUTE) if its caller has none of this id."""
+        found = await self._store.batch(call.id)
+        if found is None or found.spec.owner != call.principal.tenant or found.spec.kind != self.kind:
+            raise call.missing()
+        return found
+
+    def _spec(self, call: ApiCall, id_: str, endpoint: str, file: str, size: int, window: str, seconds: float) -> Spec:
+        """A new batch of the caller's. file: that its lines come from, of `size` bytes. window: as it was asked for;
+        seconds: how long that is."""
+        who, now = call.principal, time.time()
+        return Spec(
+            id=id_,
+            kind=self.kind,
+            owner=who.tenant,
+            key=who.key,
+            team=who.team,
+            models=call.token_models,
+            endpoint=endpoint,
+            input=file,
+            window=window,
+            created=now,
+            ends=now + seconds,
+            bytes=size,
+        )
+
+    async def _add(self, call: ApiCall, spec: Spec, state: State) -> None:
+        """Adds a batch whose lines are in the folder, to the end even if its client leaves, and answers with it. Raises
+        Full and GatewayError. Redis may have the batch although it did not answer: its lines stay then, until the
+        sweep."""
+
+        async def add() -> None:
+            try:
+                await self._store.add_batch(spec, state, self._options)
+            except Full:
+                await aside(self._storage.remove, (f"{spec.id}.input",))
+                raise
+            self._came()
+
+        await asyncio.shield(add())
+        await call.respond(self.shown(Seen(spec, state, None)))
