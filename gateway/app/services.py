@@ -7,7 +7,7 @@ import time
 from collections.abc import Collection
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import httpx
 
@@ -99,14 +99,14 @@ class Host:
 
 @dataclass(frozen=True, eq=False)
 class Services:
-    """The services that one configuration uses; None for those that it does not need."""
+    """The services that one configuration uses; None for those that it does not need. They close in this order."""
 
-    tracing: Spans | None = None
-    limiting: HttpRateLimiter | None = None
-    tokens: JwtVerifier | None = None
     stream: AccountingStream | None = None
     ledger: Ledger | None = None
     response_store: ResponseStore | None = None
+    tokens: JwtVerifier | None = None
+    limiting: HttpRateLimiter | None = None
+    tracing: Spans | None = None
     quarantine: Quarantine | None = None
     listening: Listening | None = None
     keys: KeyMirror | None = None
@@ -126,29 +126,9 @@ class Services:
 
     async def close(self, others: Collection[Services]) -> None:
         """Closes what none of `others` has."""
-        for service in self._closable:
-            if service is not None and not any(service is one for other in others for one in other._closable):
+        for name, service in vars(self).items():
+            if hasattr(service, "close") and not any(service is getattr(other, name) for other in others):
                 await service.close()
-
-    @property
-    def _closable(self) -> tuple[_Closable | None, ...]:
-        return (
-            self.stream,
-            self.ledger,
-            self.response_store,
-            self.tokens,
-            self.limiting,
-            self.tracing,
-            self.listening,
-            self.keys,
-            self.tools,
-            self.batching,
-            self.webhook,
-        )
-
-
-class _Closable(Protocol):
-    async def close(self) -> None: ...
 
 
 def services_of(config: Config, limits: Limits, host: Host) -> Services:

@@ -146,7 +146,7 @@ class Fleets:
             queue,
             config.breaker.max_eject_share,
             clock=time.monotonic,
-            events=FleetEvents(fleet.name, self._report, self._suspect, self.leave, on_refuse),
+            events=FleetEvents(fleet.name, self._report, self._suspect, on_refuse),
             sessions=frozenset(name.lower().encode() for name in config.routing.session_headers),
             salted=fleet.backend.salts,
         )
@@ -212,7 +212,8 @@ class Fleets:
             worker.draining = member.draining
             worker.leaving, left = member.leaving, worker.leaving
             if member.leaving and not left:
-                fleet.pool.events.leaving(worker)
+                self._log("info", "worker leaving", model, worker, in_flight=worker.in_flight)
+                self.leave(model, worker)
             workers.append(worker)
         fleet.pool.change(workers)
         if self._roster.in_force is self:
@@ -225,10 +226,10 @@ class Fleets:
             if self.health is not None:
                 self.health.remove(worker)
                 self._report.worker_left(model, worker.address)
-            self._report.event("info", "worker left", model=model, worker=worker.address)
+            self._log("info", "worker left", model, worker)
         for worker in workers:
             if worker not in before:
-                self._report.event("info", "worker joined", model=model, worker=worker.address)
+                self._log("info", "worker joined", model, worker)
                 if self.health is not None:
                     self._report.worker(model, worker.address, worker.ready)
                     self.health.add(model, worker)
@@ -387,10 +388,12 @@ class Fleets:
         return True if status == 200 else None
 
     def stalled(self, model: str, worker: Worker) -> None:
-        self.pool_of(model, worker).events.stalled(worker)
+        self._report.stalled(model, worker.address)
+        left_out = worker.breaker.ejected
+        self._log("warning", "worker stalled", model, worker, in_flight=worker.in_flight, left_out=left_out)
 
     def resumed(self, model: str, worker: Worker) -> None:
-        self.pool_of(model, worker).events.resumed(worker)
+        self._log("info", "worker moves again", model, worker)
 
     def leave(self, model: str, worker: Worker) -> None:
         """Moves the requests of a stalled or leaving worker to others, as far as others can take them."""
@@ -398,6 +401,9 @@ class Fleets:
         self._roster.leave(worker, GatewayError(Kind.TIMEOUT, why, code=code))
 
     # -- reports ----------------------------------------------------------------------------------------------------
+
+    def _log(self, level: str, event: str, model: str, worker: Worker, **fields: object) -> None:
+        self._report.event(level, event, model=model, worker=worker.address, **fields)
 
     async def _metrics_of(self, model: str, worker: Worker) -> bytes:
         try:
@@ -418,19 +424,16 @@ class Fleets:
     def _suspect(self, model: str, worker: Worker) -> None:
         """A request to `worker` has failed."""
         if self._debug:
-            failures = worker.breaker.failures
-            self._report.event("debug", "worker failed", model=model, worker=worker.address, failures=failures)
+            self._log("debug", "worker failed", model, worker, failures=worker.breaker.failures)
         if self.health is not None:
             self.health.suspect(worker)
 
     def _probed(self, model: str, worker: Worker, found: str) -> None:
-        missed = worker.missed_probes
-        self._report.event("debug", "probe", model=model, worker=worker.address, found=found, missed=missed)
+        self._log("debug", "probe", model, worker, found=found, missed=worker.missed_probes)
 
     def _changed(self, model: str, worker: Worker) -> None:
         self._report.worker(model, worker.address, worker.ready)
-        level = "info" if worker.ready else "warning"
-        self._report.event(level, "worker ready" if worker.ready else "worker down", model=model, worker=worker.address)
+        self._log(*(("info", "worker ready") if worker.ready else ("warning", "worker down")), model, worker)
         if worker.ready:
             worker.lives += 1
             worker.breaker.come_back(time.monotonic())
@@ -439,10 +442,9 @@ class Fleets:
 
     def _load_changed(self, model: str, worker: Worker, counts: bool) -> None:
         """The figures of a worker's engine count from now on, or no longer."""
-        about = {"model": model, "worker": worker.address}
         if not counts:
-            self._report.event("warning", "load of worker stale", **about)
+            self._log("warning", "load of worker stale", model, worker)
             return
-        self._report.event("info", "load of worker known", **about)
+        self._log("info", "load of worker known", model, worker)
         if worker.blocks is not None and worker.blocks.ranks > 1:
-            self._report.event("warning", "cache of worker not used", **about, ranks=worker.blocks.ranks)
+            self._log("warning", "cache of worker not used", model, worker, ranks=worker.blocks.ranks)

@@ -87,7 +87,6 @@ class FleetEvents(PoolEvents):
     """Reports the events of one pool of a model.
 
     on_suspect  called with a worker that may be down
-    on_leave    called with a worker that its requests should leave
     on_refuse   called with the reason of a refusal; None for prefill workers, without which a request goes on
     """
 
@@ -96,13 +95,11 @@ class FleetEvents(PoolEvents):
         model: str,
         report: Report,
         on_suspect: Callable[[str, Worker], None],
-        on_leave: Callable[[str, Worker], None],
         on_refuse: Callable[[Refusal], None] | None,
     ) -> None:
         self._model = model
         self._report = report
         self._on_suspect = on_suspect
-        self._on_leave = on_leave
         self._on_refuse = on_refuse
         self._waits = report.waits(model)
 
@@ -115,19 +112,6 @@ class FleetEvents(PoolEvents):
 
     def returned(self, worker: Worker) -> None:
         self._log("info", "worker returned", worker)
-
-    def stalled(self, worker: Worker) -> None:
-        self._report.stalled(self._model, worker.address)
-        left_out = worker.breaker.ejected
-        self._log("warning", "worker stalled", worker, in_flight=worker.in_flight, left_out=left_out)
-        self._on_leave(self._model, worker)
-
-    def resumed(self, worker: Worker) -> None:
-        self._log("info", "worker moves again", worker)
-
-    def leaving(self, worker: Worker) -> None:
-        self._log("info", "worker leaving", worker, in_flight=worker.in_flight)
-        self._on_leave(self._model, worker)
 
     def _log(self, level: str, event: str, worker: Worker, **fields: object) -> None:
         self._report.event(level, event, model=self._model, worker=worker.address, **fields)

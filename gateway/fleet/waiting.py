@@ -36,15 +36,6 @@ class PoolEvents:
     def returned(self, worker: Worker) -> None:
         """`worker` may take requests again."""
 
-    def stalled(self, worker: Worker) -> None:
-        """`worker` owes answers and makes no progress: its requests should leave it."""
-
-    def resumed(self, worker: Worker) -> None:
-        """`worker` makes progress again."""
-
-    def leaving(self, worker: Worker) -> None:
-        """`worker` is about to end, and has given its requests the time that it had: they should leave it."""
-
     def waited(self, seconds: float) -> None:
         """A wait for a worker is over, whatever ended it."""
 
