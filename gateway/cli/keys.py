@@ -16,6 +16,7 @@ import httpx
 from gateway.auth import new_key, new_secret
 from gateway.cli import COMMANDS, CommandError, subcommand
 from gateway.cli.configured import FILE_HELP, admin_place, configuration, key_in, read
+from gateway.console.terminal import columns
 
 _TIMEOUT_S = 10.0
 _TRIES = 3
@@ -183,9 +184,7 @@ def _list(options: argparse.Namespace, api: _Api) -> None:
     for key in api.pages("/keys", **query):
         state = "revoked" if key["revoked"] else "disabled" if key["disabled"] else "valid"
         lines.append((key["name"], key["team"] or "-", key["id"] or "-", state, key["changed"][:19], key["changed_by"]))
-    wide = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
-    for line in lines:
-        print("  ".join(f"{word:{width}}" for word, width in zip(line, wide, strict=True)).rstrip())
+    print("\n".join(columns(lines, len(lines[0]))))
 
 
 def _show(options: argparse.Namespace, api: _Api) -> None:

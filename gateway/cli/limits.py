@@ -11,6 +11,7 @@ from gateway.auth import ANONYMOUS
 from gateway.cli import CommandError, subcommand
 from gateway.cli.configured import FILE_HELP, configuration, with_stored
 from gateway.config import Config
+from gateway.console.terminal import columns
 from gateway.core.end_users import end_user
 from gateway.core.errors import GatewayError
 from gateway.ratelimit import Subject, table, unseen
@@ -40,10 +41,10 @@ def run(options: argparse.Namespace) -> int:
     named = end_user(options.end_user or "", config.end_users.secret if config.end_users is not None else None)
     subjects = [Subject(options.key, team, model, options.address, named) for model in models]
     try:
-        lines = asyncio.run(table(config, subjects, forget=options.forget))
+        rows = asyncio.run(table(config, subjects, forget=options.forget))
     except GatewayError as error:
         raise CommandError(error.message, 1) from None
-    print("\n".join(lines))
+    print("\n".join(columns(rows, text=2)))
     for line in unseen(config, subjects[0]):
         print(f"dragoman: {line}", file=sys.stderr)
     return 0

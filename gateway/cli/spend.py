@@ -16,6 +16,7 @@ from gateway.cli import CommandError
 from gateway.cli.configured import FILE_HELP, configuration
 from gateway.config import Config
 from gateway.config.kinds import zone_of
+from gateway.console.terminal import columns
 from gateway.core.ports import RequestRecord
 from gateway.observe.ledger import Ledger, Unavailable
 from gateway.observe.spending import DIMENSIONS, Report, Wrong, make
@@ -57,7 +58,8 @@ def run(options: argparse.Namespace) -> int:
     elif options.json:
         print(json.dumps(report.json(), indent=2))
     else:
-        print("\n".join(report.table()))
+        print("\n".join(columns(report.table(), len(report.by))))
+        print(f"cost in {report.currency or 'no currency'}, {report.days[0]} to {report.days[-1]}")
     return 0
 
 

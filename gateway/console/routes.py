@@ -20,7 +20,6 @@ import contextlib
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -51,20 +50,10 @@ MOST_PLAYING = 4
 _REPORT_S = 30.0
 
 _PAGE = Path(__file__).parent / "page"
-_FILES = {
-    "/console": ("console.html", b"text/html; charset=utf-8"),
-    "/console/console.css": ("console.css", b"text/css; charset=utf-8"),
-    "/console/console.js": ("console.js", b"text/javascript; charset=utf-8"),
-    "/console/keys.js": ("keys.js", b"text/javascript; charset=utf-8"),
-    "/console/batches.js": ("batches.js", b"text/javascript; charset=utf-8"),
-    "/console/spend.js": ("spend.js", b"text/javascript; charset=utf-8"),
-    "/console/tables.js": ("tables.js", b"text/javascript; charset=utf-8"),
-    "/console/plot.js": ("plot.js", b"text/javascript; charset=utf-8"),
-    "/console/playground.js": ("playground.js", b"text/javascript; charset=utf-8"),
-    "/console/icon.svg": ("icon.svg", b"image/svg+xml"),
-}
+_KINDS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 _JSON = b"application/json"
 _LINES = b"application/x-ndjson"
+Read = Callable[[str], Awaitable[object]]
 _encode = msgspec.json.Encoder().encode
 _decoder = msgspec.json.Decoder(State)
 
@@ -111,14 +100,19 @@ class Console:
     def endpoints(self, options: Options, local: bool) -> dict[str, Application]:
         """The endpoints by path under `options`. local says that the admin address is loopback."""
         guard = Guard(options.key if options.enabled else None, local)
-        found: dict[str, Application] = {"/status.json": _guarded(guard, "GET", self._send_state)}
+        found = {"/status.json": _guarded(guard, "GET", _sent(self._encoded_state))}
         if options.enabled:
-            for path, (name, kind) in _FILES.items():
-                found[path] = _guarded(guard, "GET", _file((_PAGE / name).read_bytes(), kind), public=True)
-            found["/spend.json"] = _guarded(guard, "GET", self._send_spending)  # it names keys, as /metrics does not
-            found["/console/sections"] = _guarded(guard, "GET", self._send_sections)
-            found["/console/spend"] = _guarded(guard, "GET", self._send_overview)
-            found["/console/ways"] = _guarded(guard, "GET", self._send_ways)
+            for file in _PAGE.iterdir():
+                path = "/console" if file.suffix == ".html" else f"/console/{file.name}"
+                kind = _KINDS[file.suffix] + ("; charset=utf-8" if file.suffix != ".svg" else "")
+                found[path] = _guarded(guard, "GET", _sent(_always(file.read_bytes()), kind.encode()), public=True)
+            answers: dict[str, Read] = {
+                "/spend.json": self._sums(_report),  # it names keys, as /metrics does not
+                "/console/sections": self._sections,
+                "/console/spend": self._sums(_overview),
+                "/console/ways": self._ways,
+            }
+            found |= {path: _guarded(guard, "GET", _sent(read)) for path, read in answers.items()}
             found["/console/playground"] = _guarded(guard, "POST", self._play)
         return found
 
@@ -136,62 +130,43 @@ class Console:
     def _state_by(self, families: Iterable[Metric]) -> State:
         return read_state(families, self._look(), time.monotonic() - self._started)
 
-    async def _send_state(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _encoded_state(self, query: str) -> bytes:
         async with self._making:  # several may ask while one state is made
             if self._state is None or time.monotonic() - self._state[0] >= FRESH_S:
                 state = _encode(await self._state_of_all())
                 self._state = (time.monotonic(), state)
-            state = self._state[1]
-        await _answer(send, 200, state, _JSON)
+            return self._state[1]
 
-    async def _send_spending(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def report(ledger: Ledger, watched: Watched, asked: Mapping[str, str]) -> dict[str, Any]:
-            zone, by = zone_of(watched.spend.time_zone), asked.get("by", "team,model")
-            return (await make(ledger, by, asked.get("month"), watched.spend.currency or "", zone)).json()
+    def _sums(self, read: Callable[[Ledger, Watched, Mapping[str, str]], Awaitable[object]]) -> Read:
+        """Answers with what `read` makes of the sums and the query."""
 
-        await self._send_sums(scope, send, report)
+        async def found(query: str) -> object:
+            watched = self._look()
+            if watched.ledger is None:
+                raise Denied(404, "no sums are kept: spend.daily is off")
+            async with self._reporting:  # one reads a whole month at a time
+                try:
+                    return await asyncio.wait_for(read(watched.ledger, watched, dict(parse_qsl(query))), _REPORT_S)
+                except Wrong as wrong:
+                    raise Denied(400, str(wrong)) from None
+                except (Unavailable, TimeoutError):
+                    raise Denied(503, "redis does not answer") from None
 
-    async def _send_overview(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def overview(ledger: Ledger, watched: Watched, asked: Mapping[str, str]) -> dict[str, Any]:
-            return await Overview(asked.get("month"), watched.spend).read(ledger, watched.limiter)
+        return found
 
-        await self._send_sums(scope, send, overview)
-
-    async def _send_sums(
-        self, scope: Scope, send: Send, read: Callable[[Ledger, Watched, Mapping[str, str]], Awaitable[dict[str, Any]]]
-    ) -> None:
-        """Sends what `read` makes of the sums and the query."""
-        watched = self._look()
-        if watched.ledger is None:
-            raise Denied(404, "no sums are kept: spend.daily is off")
-        asked = dict(parse_qsl(scope["query_string"].decode("latin-1")))
-        async with self._reporting:  # one reads a whole month at a time
-            try:
-                found = await asyncio.wait_for(read(watched.ledger, watched, asked), _REPORT_S)
-            except Wrong as wrong:
-                raise Denied(400, str(wrong)) from None
-            except (Unavailable, TimeoutError):
-                raise Denied(503, "redis does not answer") from None
-        await _answer(send, 200, _encode(found), _JSON)
-
-    async def _send_sections(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _sections(self, query: str) -> object:
         watched = self._look()
         batches = watched.admin and watched.batches
-        found = {"spend": watched.ledger is not None, "keys": watched.admin, "batches": batches}
-        await _answer(send, 200, _encode(found), _JSON)
+        return {"spend": watched.ledger is not None, "keys": watched.admin, "batches": batches}
 
     def encoded(self) -> bytes:
         """The state of this process, for its group."""
         return _encode(self.state())
 
-    async def _send_ways(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _ways(self, query: str) -> object:
         watched = self._look()
-        found = {
-            "models": [one.name for one in watched.models],
-            "needs_key": watched.needs_key,
-            "ways": list(ways(watched.dialects)),
-        }
-        await _answer(send, 200, _encode(found), _JSON)
+        models = [one.name for one in watched.models]
+        return {"models": models, "needs_key": watched.needs_key, "ways": list(ways(watched.dialects))}
 
     async def _play(self, scope: Scope, receive: Receive, send: Send) -> None:
         if (header_value(scope["headers"], b"content-type") or b"").partition(b";")[0].strip() != _JSON:
@@ -287,11 +262,30 @@ def _guarded(guard: Guard, method: str, endpoint: Application, *, public: bool =
     return guarded
 
 
-def _file(content: bytes, kind: bytes) -> Application:
-    async def served(scope: Scope, receive: Receive, send: Send) -> None:
-        await _answer(send, 200, content, kind)
+async def _report(ledger: Ledger, watched: Watched, asked: Mapping[str, str]) -> object:
+    zone, by = zone_of(watched.spend.time_zone), asked.get("by", "team,model")
+    return (await make(ledger, by, asked.get("month"), watched.spend.currency or "", zone)).json()
 
-    return served
+
+async def _overview(ledger: Ledger, watched: Watched, asked: Mapping[str, str]) -> object:
+    return await Overview(asked.get("month"), watched.spend).read(ledger, watched.limiter)
+
+
+def _always(content: bytes) -> Read:
+    async def read(query: str) -> bytes:
+        return content
+
+    return read
+
+
+def _sent(read: Read, kind: bytes = _JSON) -> Application:
+    """Answers with what `read` returns for the query: bytes as they are, all else as JSON."""
+
+    async def sent(scope: Scope, receive: Receive, send: Send) -> None:
+        found = await read(scope["query_string"].decode("latin-1"))
+        await _answer(send, 200, found if isinstance(found, bytes) else _encode(found), kind)
+
+    return sent
 
 
 async def _answer(send: Send, status: int, body: bytes, kind: bytes, more: Sequence[tuple[bytes, bytes]] = ()) -> None:

@@ -113,16 +113,17 @@ def _number(value: int | None) -> str:
 
 
 def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]], text: int = 1) -> list[str]:
-    """The first `text` columns are text and begin at the left, the others are numbers."""
-    shown = rows[:_MOST_ROWS]
-    wide = [max(len(row[column]) for row in (head, *shown)) for column in range(len(head))]
-    lines = [
-        "  ".join(
-            cell.ljust(wide[column]) if column < text else cell.rjust(wide[column]) for column, cell in enumerate(row)
-        ).rstrip()
-        for row in (head, *shown)
-    ]
+    lines = columns([head, *rows[:_MOST_ROWS]], text)
     return lines + ([f"and {len(rows) - _MOST_ROWS} more"] if len(rows) > _MOST_ROWS else [])
+
+
+def columns(rows: Sequence[tuple[str, ...]], text: int) -> list[str]:
+    """Lines for a terminal. The first `text` columns are text and begin at the left, the others are numbers."""
+    wide = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(f"{cell:{'<' if at < text else '>'}{wide[at]}}" for at, cell in enumerate(row)).rstrip()
+        for row in rows
+    ]
 
 
 def _printable(line: str) -> str:

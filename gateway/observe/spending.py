@@ -53,18 +53,12 @@ class Report:
             lines.writerow((*map(_harmless, row), *named(sums).values(), self.currency))
         return text.getvalue()
 
-    def table(self) -> list[str]:
-        """Lines for a terminal."""
-        lines = [(*self.by, *FIGURES)]
+    def table(self) -> list[tuple[str, ...]]:
+        """Rows for a terminal: the names, a row for each, the total."""
+        lines: list[tuple[str, ...]] = [(*self.by, *FIGURES)]
         for row, sums in [*self.rows, (("total", *("" for _ in self.by[1:])), self.total)]:
             lines.append((*(value or "-" for value in row), *map(str, named(sums).values())))
-        wide = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
-        texts = len(self.by)
-        found = [
-            "  ".join(f"{cell:{'<' if at < texts else '>'}{wide[at]}}" for at, cell in enumerate(line)).rstrip()
-            for line in lines
-        ]
-        return [*found, f"cost in {self.currency or 'no currency'}, {self.days[0]} to {self.days[-1]}"]
+        return lines
 
 
 async def make(ledger: Ledger, by: str, month: str | None, currency: str, zone: tzinfo) -> Report:

@@ -38,9 +38,10 @@ def unseen(config: Config, subject: Subject) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-async def table(config: Config, subjects: Sequence[Subject], *, forget: bool = False) -> list[str]:
-    """The state in Redis of the limits of `subjects`, as lines for a terminal. `forget` deletes their counters first.
-    Raises GatewayError, which names the server and the reason, if Redis cannot be reached."""
+async def table(config: Config, subjects: Sequence[Subject], *, forget: bool = False) -> list[tuple[str, ...]]:
+    """The state in Redis of the limits of `subjects`: rows for a terminal, of which two columns are text; or one row
+    that says that there are none. `forget` deletes their counters first. Raises GatewayError, which names the server
+    and the reason, if Redis cannot be reached."""
     where = Where.of(config)
     assert where.settings is not None
     subjects = [replace(one, address=one.address and canonical(one.address)) for one in subjects]
@@ -65,15 +66,11 @@ async def table(config: Config, subjects: Sequence[Subject], *, forget: bool = F
         await limiter.close()
     if not rows:
         known = [f"{one} {value}" for one in _ASKED if (value := getattr(subjects[0], one))]
-        return [f"no limit applies to {' of '.join(known) or 'requests of whom nothing is known'}"]
-    lines = [("limit", "of", "used", "left", "resets in")]
+        return [(f"no limit applies to {' of '.join(known) or 'requests of whom nothing is known'}",)]
+    lines: list[tuple[str, ...]] = [("limit", "of", "used", "left", "resets in")]
     for (name, whom), state in rows.items():
         name += " (shadow)" if state.rule.shadow else ""
         of = (lambda nano: f"{shown(nano)} {rule.currency}") if isinstance(rule := state.rule, BudgetRule) else str
         resets = duration(round(state.reset_s * 1000)).decode()
         lines.append((name, whom, of(state.used), of(state.remaining), resets))
-    wide = [max(len(line[column]) for line in lines) for column in range(5)]
-    return [
-        f"{name:{wide[0]}}  {whom:{wide[1]}}  {used:>{wide[2]}}  {left:>{wide[3]}}  {reset:>{wide[4]}}"
-        for name, whom, used, left, reset in lines
-    ]
+    return lines

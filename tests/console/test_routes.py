@@ -224,7 +224,7 @@ async def test_one_state_is_made_for_all_who_look_at_once(local: Stack) -> None:
         told.append(message)
 
     endpoint = console.endpoints(Options(), local=True)["/status.json"]
-    scope = {"method": "GET", "headers": [(b"host", b"localhost")]}
+    scope = {"method": "GET", "query_string": b"", "headers": [(b"host", b"localhost")]}
     await asyncio.gather(*(endpoint(scope, asyncio.Event().wait, send) for _ in range(5)))
     bodies = [json.loads(message["body"]) for message in told if "body" in message]
     assert [body["ready"] for body in bodies] == [True] * 5
