@@ -12,12 +12,11 @@ from functools import partial
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.fields import ExtrasPolicy, Field
 from gateway.core.http import Request, Response, Route
-from gateway.core.messages import Generate, ListModels, Op
+from gateway.core.messages import AnsweredFromStore, Extra, Generate, ListModels, Op
 from gateway.core.ports import StreamWriter
-from gateway.dialects._shared.api import Api, Errors
+from gateway.dialects._shared.api import Api, Errors, listing
 from gateway.dialects._shared.faults import add_header_once, unsupported
 from gateway.dialects._shared.rows import rows
-from gateway.wire.json import members, require_json, whole_numbers
 from gateway.wire.openai import media, operations
 from gateway.wire.openai.replies import refusals
 from gateway.wire.openai.requests.fields import EXAMPLES
@@ -75,18 +74,16 @@ class AzureOpenAI(Api):
     fields, examples, errors = FIELDS, {**EXAMPLES, **media.EXAMPLES}, ERRORS
     key_header = b"api-key"
     passthrough = {"openai": passthrough.Passthrough(_error_event)}
-    lists = {"models": operations.write_models, "model": operations.write_model}
+    answered = {"models": listing(operations.write_models), "model": listing(operations.write_model)}
     write = staticmethod(operations.write)
 
-    @whole_numbers
-    def read(self, request: Request) -> Op | ListModels:
-        _accompany(request)
-        if request.route in self.lists:
-            return self.listed(request)
+    def read_once(self, request: Request) -> Op | ListModels | AnsweredFromStore:
         if request.route in media.PATHS:
+            self.accompany(request)
             return media.read(request, self.known[request.route], self.extras)
-        require_json(request)
-        raw = members(request)
+        return super().read_once(request)
+
+    def read_body(self, request: Request, raw: Extra) -> Op:
         for name in _RETRIEVAL:
             if name in raw:
                 raise unsupported(name, "is not supported here")
@@ -96,15 +93,13 @@ class AzureOpenAI(Api):
     def writer(self, op: Generate) -> StreamWriter:
         return OpenAIStreamWriter(op, _error_event)
 
-    def refuse(self, error: GatewayError, request: Request | None, op: Op | None) -> tuple[Response, str]:
-        if request is not None:
-            _accompany(request)
+    @staticmethod
+    def refusal(error: GatewayError, request: Request | None, op: Op | None) -> tuple[Response, str]:
         return refusals.refusal(error, ERRORS, _LONGEST_WAIT_S)
 
-
-def _accompany(request: Request) -> None:
-    """Adds the headers under which Azure's clients log the id of a request: Azure's own, and the client's."""
-    add_header_once(request, b"apim-request-id", request.id.encode())
-    own = request.header(b"x-ms-client-request-id")
-    if own is not None and 0 < len(own) <= _MOST_ID_BYTES and own.isascii() and own.decode().isprintable():
-        add_header_once(request, b"x-ms-client-request-id", own)
+    def accompany(self, request: Request) -> None:
+        """Adds the headers under which Azure's clients log the id of a request: Azure's own, and the client's."""
+        add_header_once(request, b"apim-request-id", request.id.encode())
+        own = request.header(b"x-ms-client-request-id")
+        if own is not None and 0 < len(own) <= _MOST_ID_BYTES and own.isascii() and own.decode().isprintable():
+            add_header_once(request, b"x-ms-client-request-id", own)

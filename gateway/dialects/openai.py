@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from gateway.core.fields import ExtrasPolicy
 from gateway.core.http import Request, Route
-from gateway.core.messages import Generate, ListModels, Op
+from gateway.core.messages import AnsweredFromStore, Generate, ListModels, Op
 from gateway.core.ports import StreamWriter
-from gateway.dialects._shared.api import Api
-from gateway.wire.json import members, require_json, whole_numbers
+from gateway.dialects._shared.api import Api, listing
+from gateway.wire.json import members, require_json
 from gateway.wire.openai import media, operations
 from gateway.wire.openai.replies import refusals
 from gateway.wire.openai.requests.fields import EXAMPLES, FIELDS
@@ -33,13 +33,12 @@ class OpenAI(Api):
     )
     fields, examples = {**FIELDS, **media.FIELDS}, {**EXAMPLES, **media.EXAMPLES}
     passthrough = {"openai": passthrough.Passthrough(refusals.error_event)}
-    lists = {"models": operations.write_models, "model": operations.write_model}
+    answered = {"models": listing(operations.write_models), "model": listing(operations.write_model)}
     write = staticmethod(operations.write)
 
-    @whole_numbers
-    def read(self, request: Request) -> Op | ListModels:
-        if request.route in self.lists:
-            return self.listed(request)
+    def read_once(self, request: Request) -> Op | ListModels | AnsweredFromStore:
+        if request.route in self.answered:
+            return self.answered[request.route](request)
         if request.route in media.PATHS:
             return media.read(request, self.known[request.route], self.extras)
         require_json(request)

@@ -7,8 +7,7 @@ nothing is lost towards a worker of the same wire. A typed view of the same byte
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Container, Iterable
-from functools import wraps
+from collections.abc import Container, Iterable
 from operator import is_not
 from typing import Any, TypeVar
 
@@ -22,8 +21,6 @@ from gateway.core.messages import Extra
 from gateway.wire.bulk import refuse_bulk
 
 T = TypeVar("T")
-D = TypeVar("D")
-R = TypeVar("R")
 
 encode = msgspec.json.Encoder().encode
 members_of = msgspec.json.Decoder(dict[str, Raw]).decode
@@ -238,24 +235,11 @@ def encode_line(value: Any) -> bytes:
     return one_line(encode(value))
 
 
-def whole_numbers(read: Callable[[D, Request], R]) -> Callable[[D, Request], R]:
-    """Decorates a request reader so that it accepts `100.0` for an integer, as JSON Schema and vLLM do. A request that
-    was refused is read once more with such numbers as integers, and passed on with integers."""
-
-    @wraps(read)
-    def again(dialect: D, request: Request) -> R:
-        try:
-            return read(dialect, request)
-        except GatewayError as error:
-            if error.code != "invalid_value" or "got `float`" not in error.message or not _make_whole(request):
-                raise
-        return read(dialect, request)
-
-    return again
-
-
-def _make_whole(request: Request) -> bool:
-    """Rewrites whole floats in the body of `request` as integers, except in members in `_FREE`. True if any changed."""
+def made_whole(request: Request, error: GatewayError) -> bool:
+    """Whether a request that was refused by `error` must be read once more: `100.0` is accepted for an integer, as by
+    JSON Schema and vLLM. Rewrites such numbers in its body as integers, except in members in `_FREE`."""
+    if error.code != "invalid_value" or "got `float`" not in error.message:
+        return False
     top = members_of(request.body)
     changed = False
     for name, raw in top.items():

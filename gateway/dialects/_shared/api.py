@@ -9,10 +9,20 @@ from gateway.core.errors import GatewayError, Kind
 from gateway.core.fields import ExtrasPolicy, body_members
 from gateway.core.http import Request, Response
 from gateway.core.lifecycle import Detokenized, Embeddings, Reply, Scores, TokenCount, Tokens, WholeReply
-from gateway.core.messages import Chat, Complete, Extra, Generate, KindOfServerTool, ListModels, ModelCard, Op
+from gateway.core.messages import (
+    AnsweredFromStore,
+    Chat,
+    Complete,
+    Extra,
+    Generate,
+    KindOfServerTool,
+    ListModels,
+    ModelCard,
+    Op,
+)
 from gateway.core.ports import Dialect, Passthrough, SocketWire, StreamWriter
 from gateway.dialects._shared.rows import ignored_members
-from gateway.wire.json import settle_unknown
+from gateway.wire.json import made_whole, members, require_json, settle_unknown
 from gateway.wire.openai.replies import refusals
 from gateway.wire.openai.requests.constraints import CONSTRAINTS
 
@@ -20,8 +30,18 @@ Errors = Mapping[Kind, tuple[int, str, str]]
 """Kind -> (status, type, code), with a row for every Kind."""
 
 
+Answered = Callable[[Request], ListModels | AnsweredFromStore]
+"""Reads a request that the gateway answers without a worker. Raises GatewayError, NeedsStored."""
+
+
 def _never(*_: object) -> NoReturn:
     raise TypeError("no request of this API leads to such a reply")
+
+
+def listing(write: Callable[[Sequence[ModelCard]], Response], one: bool = False) -> Answered:
+    """Reads a request for a list of models, or for a probe, whose reply `write` makes. A path may name the model. one:
+    see `ListModels`."""
+    return lambda request: ListModels(write=write, model=request.params.get("model"), one=one)
 
 
 class Api(Dialect):
@@ -30,11 +50,13 @@ class Api(Dialect):
 
     runs     the server tools that the gateway runs; configuration says so
     unknown  the kind of a refusal of unknown fields
-    lists    route of a list of models, or of a probe -> what writes its reply
+    answered  route of what the gateway answers without a worker -> what reads its requests
+    any_type  bodies are JSON whatever their content type says
     known    operation -> the names of the top-level members in its table of fields
     ignored  operation -> those of them that are accepted and reported as dropped
 
-    The hooks `write_...` and `writer` are for the replies that `read` can ask for. The others raise TypeError.
+    The hook `read_body` reads what has a body, `refusal` writes errors. The hooks `write_...` and `writer` are for the
+    replies that `read` can ask for. The others raise TypeError.
     """
 
     extras: ExtrasPolicy = "drop"
@@ -46,7 +68,8 @@ class Api(Dialect):
     socket: SocketWire | None = None
     lone_errors = False
     passthrough: Mapping[str, Passthrough] = {}
-    lists: Mapping[str, Callable[[Sequence[ModelCard]], Response]] = {}
+    answered: Mapping[str, Answered] = {}
+    any_type = False
     known: ClassVar[Mapping[str, frozenset[str]]]
     ignored: ClassVar[Mapping[str, Sequence[str]]]
     write_reply: Callable[[Reply, Generate], Response] = staticmethod(_never)
@@ -71,9 +94,30 @@ class Api(Dialect):
             extra, dropped = settle_unknown(raw, known, self.extras, kind=self.unknown, binding=binding)
         return extra, (*dropped, *[name for name in ignored if name in raw]) if ignored else dropped
 
-    def listed(self, request: Request) -> ListModels:
-        """The request for a route in `lists`; a path may name the model."""
-        return ListModels(write=self.lists[request.route], model=request.params.get("model"))
+    def read(self, request: Request) -> Op | ListModels | AnsweredFromStore:
+        try:
+            return self.read_once(request)
+        except GatewayError as error:
+            if not made_whole(request, error):
+                raise
+        return self.read_once(request)
+
+    def read_once(self, request: Request) -> Op | ListModels | AnsweredFromStore:
+        """As `read`, but `100.0` is not an integer."""
+        self.accompany(request)
+        answer = self.answered.get(request.route)
+        if answer is not None:
+            return answer(request)
+        if not self.any_type:
+            require_json(request)
+        return self.read_body(request, members(request))
+
+    def accompany(self, request: Request) -> None:
+        """Sets the headers that every reply to `request` carries."""
+
+    def read_body(self, request: Request, raw: Extra) -> Op | ListModels:
+        """raw: the members of the body."""
+        raise NotImplementedError
 
     def write(self, reply: WholeReply, op: Op) -> Response:
         match reply:
@@ -97,4 +141,11 @@ class Api(Dialect):
         _never()
 
     def refuse(self, error: GatewayError, request: Request | None, op: Op | None) -> tuple[Response, str]:
+        if request is not None:
+            self.accompany(request)
+        return self.refusal(error, request, op)
+
+    @staticmethod
+    def refusal(error: GatewayError, request: Request | None, op: Op | None) -> tuple[Response, str]:
+        """As `refuse`."""
         return refusals.refusal(error)

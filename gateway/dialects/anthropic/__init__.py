@@ -8,16 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gateway.core.errors import GatewayError
 from gateway.core.http import HeaderTest, Request, Response, Route
-from gateway.core.messages import ListModels, ModelCard, Op
-from gateway.dialects._shared.api import Api
+from gateway.core.messages import Extra, ModelCard, Op
+from gateway.dialects._shared.api import Api, listing
 from gateway.dialects._shared.faults import add_header_once
 from gateway.dialects.anthropic import models, replies
 from gateway.dialects.anthropic.errors import ERRORS, refuse
 from gateway.dialects.anthropic.fields import EXAMPLES, FIELDS
 from gateway.dialects.anthropic.requests import read_chat, read_count
-from gateway.wire.json import members, require_json, whole_numbers
 
 _OURS = HeaderTest(b"anthropic-version")
 
@@ -42,32 +40,19 @@ class Anthropic(Api):
     )
     fields, examples, errors = FIELDS, EXAMPLES, ERRORS
     key_header = b"x-api-key"
-    lists = {"probe": _hello, "model": models.write_one}
+    answered = {"probe": listing(_hello), "models": models.read_list, "model": listing(models.write_one)}
+    refusal = staticmethod(refuse)
     write_reply = staticmethod(replies.write)
     write_count = staticmethod(replies.write_count)
     writer = staticmethod(replies.StreamWriter)
 
-    @whole_numbers
-    def read(self, request: Request) -> Op | ListModels:
-        _accompany(request)
-        if request.route == "models":
-            return models.read_list(request)
-        if request.route in self.lists:
-            return self.listed(request)
-        require_json(request)
-        raw = members(request)
+    def accompany(self, request: Request) -> None:
+        """Adds the header `request-id`, which clients show in their errors."""
+        add_header_once(request, b"request-id", request.id.encode())
+
+    def read_body(self, request: Request, raw: Extra) -> Op:
         extra, dropped = self.settle(raw, request.route)
         read = read_count if request.route == "count" else read_chat
         op: Op = read(raw, extra, dropped, self.extras, self.runs)
         op.memo = replies.Message(request.id)
         return op
-
-    def refuse(self, error: GatewayError, request: Request | None, op: Op | None) -> tuple[Response, str]:
-        if request is not None:
-            _accompany(request)
-        return refuse(error, request, op)
-
-
-def _accompany(request: Request) -> None:
-    """Adds the header `request-id`, which clients show in their errors."""
-    add_header_once(request, b"request-id", request.id.encode())

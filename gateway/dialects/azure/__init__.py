@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from gateway.core.fields import ExtrasPolicy
 from gateway.core.http import Request, Route
-from gateway.core.messages import Chat, Embed, Generate, ListModels, Op
+from gateway.core.messages import AnsweredFromStore, Chat, Embed, Extra, Generate, ListModels, Op
 from gateway.core.ports import StreamWriter
 from gateway.dialects._shared.api import Api
 from gateway.dialects.azure import replies
 from gateway.dialects.azure.fields import EXAMPLES, FIELDS
 from gateway.dialects.azure.replies import ERRORS, error_event, refuse
 from gateway.dialects.azure.requests import check_version, deployment_of, policy_of, read_chat, read_embed
-from gateway.wire.json import encode, members, require_json, settle_unknown, whole_numbers
+from gateway.wire.json import encode, settle_unknown
 from gateway.wire.openai.requests.constraints import CONSTRAINTS
 from gateway.wire.openai.streams.writing import OpenAIStreamWriter
 
@@ -40,18 +40,17 @@ class Azure(Api):
     )
     fields, examples, errors = FIELDS, EXAMPLES, ERRORS
     key_header = b"api-key"
-    refuse = staticmethod(refuse)
+    refusal = staticmethod(refuse)
     write_reply = staticmethod(replies.write)
     write_embeddings = staticmethod(replies.write_embeddings)
 
-    @whole_numbers
-    def read(self, request: Request) -> Op | ListModels:
+    answered = {"info": lambda request: ListModels(write=replies.info, model=deployment_of(request), one=True)}
+
+    def read_once(self, request: Request) -> Op | ListModels | AnsweredFromStore:
         check_version(request, self.api_version)
-        deployment = deployment_of(request)
-        if request.route == "info":
-            return ListModels(write=replies.info, model=deployment, one=True)
-        require_json(request)
-        raw = members(request)
+        return super().read_once(request)
+
+    def read_body(self, request: Request, raw: Extra) -> Op:
         policy = policy_of(request, self.extras)
         # A client that sends this header has asked for what it does.
         binding = CONSTRAINTS[request.route] if request.header(b"extra-parameters") is None else ()
@@ -62,7 +61,7 @@ class Azure(Api):
             if request.route == "chat"
             else read_embed(body, raw, extra, dropped)
         )
-        op.model = deployment or op.model
+        op.model = deployment_of(request) or op.model
         return op
 
     def writer(self, op: Generate) -> StreamWriter:

@@ -7,13 +7,12 @@ clients (docs/dialects/cohere.md).
 from __future__ import annotations
 
 from gateway.core.http import HeaderTest, Request, Route
-from gateway.core.messages import ListModels, Op
-from gateway.dialects._shared.api import Api
+from gateway.core.messages import Extra, Op
+from gateway.dialects._shared.api import Api, listing
 from gateway.dialects.cohere import models, replies
 from gateway.dialects.cohere.errors import refuse
 from gateway.dialects.cohere.fields import EXAMPLES, FIELDS
 from gateway.dialects.cohere.requests import read
-from gateway.wire.json import require_json, whole_numbers
 
 # OpenAI's list of models is at the same path.
 _OURS = HeaderTest(b"x-fern-sdk-name", b"cohere")
@@ -30,16 +29,10 @@ class Cohere(Api):
         Route("GET", "/v1/models/{model:path}", "model", when=_OURS),
     )
     fields, examples = FIELDS, EXAMPLES
-    lists = {"model": models.write_one}
-    refuse = staticmethod(refuse)
+    answered = {"models": models.read_list, "model": listing(models.write_one)}
+    refusal = staticmethod(refuse)
     write_reply = staticmethod(replies.write)
     writer = staticmethod(replies.StreamWriter)
 
-    @whole_numbers
-    def read(self, request: Request) -> Op | ListModels:
-        if request.route == "models":
-            return models.read_list(request)
-        if request.route in self.lists:
-            return self.listed(request)
-        require_json(request)
-        return read(request, self)
+    def read_body(self, request: Request, raw: Extra) -> Op:
+        return read(request, raw, self)

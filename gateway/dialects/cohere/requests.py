@@ -10,13 +10,13 @@ from msgspec.json import Decoder
 from msgspec.structs import replace
 
 from gateway.core.http import Request
-from gateway.core.messages import Chat, Logprobs, Op, Output, Sampling, ToolChoice
+from gateway.core.messages import Chat, Extra, Logprobs, Op, Output, Sampling, ToolChoice
 from gateway.dialects._shared.api import Api
 from gateway.dialects._shared.faults import unsupported, wrong
 from gateway.dialects._shared.objects import members_of
 from gateway.dialects.cohere.conversation import read_messages, with_documents
 from gateway.dialects.cohere.views import ChatBody, CitationsIn, FormatIn, ThinkingIn
-from gateway.wire.json import NULL, check_depth, members
+from gateway.wire.json import NULL, check_depth
 from gateway.wire.openai.requests.constraints import constrain
 from gateway.wire.openai.requests.messages import function_tool, without_tools
 from gateway.wire.unknown import read_known
@@ -44,9 +44,8 @@ class Asked(Struct, frozen=True):
     lines: bool = False
 
 
-def read(request: Request, api: Api) -> Op:
+def read(request: Request, raw: Extra, api: Api) -> Op:
     """Reads a chat. Raises GatewayError(BAD_REQUEST, UNSUPPORTED)."""
-    raw = members(request)
     extra, dropped = api.settle(raw, "chat")
     found, unknown = read_known(raw, _chat, api.extras)
     _refuse_citations(found.citation_options)

@@ -17,13 +17,12 @@ from functools import partial
 from gateway.core.errors import Kind
 from gateway.core.fields import ExtrasPolicy
 from gateway.core.http import Request, Route
-from gateway.core.messages import Chat, Complete, Generate, Op
+from gateway.core.messages import Chat, Complete, Extra, Generate, Op
 from gateway.core.ports import StreamWriter
 from gateway.dialects._shared.api import Api
 from gateway.dialects.friendli.fields import EXAMPLES, FIELDS, TEAM
 from gateway.dialects.friendli.replies import ERRORS, ChatWriter, ChunkWriter, TokenWriter, error_event, refuse, write
 from gateway.dialects.friendli.requests import read_chat, read_complete
-from gateway.wire.json import members, require_json, whole_numbers
 
 
 class Friendli(Api):
@@ -46,13 +45,10 @@ class Friendli(Api):
     )
     fields, examples, errors = FIELDS, EXAMPLES, ERRORS
     draw: Callable[[int], int] = staticmethod(secrets.randbelow)
-    refuse = staticmethod(refuse)
+    refusal = staticmethod(refuse)
     write_reply = staticmethod(write)
 
-    @whole_numbers
-    def read(self, request: Request) -> Op:
-        require_json(request)
-        raw = members(request)
+    def read_body(self, request: Request, raw: Extra) -> Op:
         operation = "chat" if request.route == "chat" else "complete"
         extra, dropped = self.settle(raw, operation)
         if request.header(b"x-friendli-team") is not None:

@@ -7,13 +7,12 @@ Sources: Google's reference and `googleapis` protos; google-genai 3.6 and 2.19 (
 from __future__ import annotations
 
 from gateway.core.http import HeaderTest, Request, Route
-from gateway.core.messages import ListModels, Op
+from gateway.core.messages import Extra, Op
 from gateway.dialects._shared.api import Api
 from gateway.dialects.gemini import models, replies
 from gateway.dialects.gemini.errors import ERRORS, refuse
 from gateway.dialects.gemini.fields import EXAMPLES, FIELDS
 from gateway.dialects.gemini.requests import read
-from gateway.wire.json import require_json, whole_numbers
 
 # Method of a model -> the name of its route.
 _METHODS = {
@@ -58,15 +57,12 @@ class Gemini(Api):
     key_header = b"x-goog-api-key"
     key_query = b"key"
     lone_errors = True  # `@google/genai` reads what has come as one document
-    refuse = staticmethod(refuse)
+    answered = dict.fromkeys(("models", "model"), models.read_list)
+    refusal = staticmethod(refuse)
     write_reply = staticmethod(replies.write)
     write_embeddings = staticmethod(replies.write_embeddings)
     write_count = staticmethod(replies.write_count)
     writer = staticmethod(replies.StreamWriter)
 
-    @whole_numbers
-    def read(self, request: Request) -> Op | ListModels:
-        if request.route in ("models", "model"):
-            return models.read_list(request)
-        require_json(request)
-        return read(request, self)
+    def read_body(self, request: Request, raw: Extra) -> Op:
+        return read(request, raw, self)

@@ -36,7 +36,7 @@ from gateway.dialects.gemini.names import in_camel_case, read_named
 from gateway.dialects.gemini.schemas import json_schema
 from gateway.dialects.gemini.signatures import Thoughts
 from gateway.dialects.gemini.views import ChatBody, ConfigIn, FunctionIn, PromptBody, ThinkingIn, ToolConfigIn, ToolIn
-from gateway.wire.json import NULL, check_depth, encode, members
+from gateway.wire.json import NULL, check_depth, encode
 from gateway.wire.openai.requests.constraints import constrain
 from gateway.wire.unknown import known_to
 
@@ -92,10 +92,9 @@ class Asked(Struct, frozen=True):
     sealing: Callable[[], Sealing] | None = None
 
 
-def read(request: Request, api: Api) -> Op:
+def read(request: Request, raw: Extra, api: Api) -> Op:
     """Reads a request to a model. Raises GatewayError(BAD_REQUEST, UNSUPPORTED)."""
     operation = OPERATIONS[request.route]
-    raw = members(request)
     if any("_" in name for name in raw):
         raw = in_camel_case(raw, api.known[operation])
     if operation == "count" and "generateContentRequest" in raw:

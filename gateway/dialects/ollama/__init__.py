@@ -7,13 +7,12 @@ ollama-python and ollama-js cannot call it. This dialect follows Ollama in what 
 from __future__ import annotations
 
 from gateway.core.http import Request, Route
-from gateway.core.messages import Generate, Op
+from gateway.core.messages import Extra, Generate, Op
 from gateway.core.ports import StreamWriter
 from gateway.dialects._shared.api import Api
 from gateway.dialects.ollama.fields import EXAMPLES, FIELDS
 from gateway.dialects.ollama.replies import LineWriter, SseWriter, refuse, write
 from gateway.dialects.ollama.requests import read
-from gateway.wire.json import whole_numbers
 
 
 class Ollama(Api):
@@ -24,12 +23,11 @@ class Ollama(Api):
         Route("POST", "/chat/sse", "sse"),
     )
     fields, examples = FIELDS, EXAMPLES
-    refuse = staticmethod(refuse)
+    refusal = staticmethod(refuse)
     write_reply = staticmethod(write)
 
-    @whole_numbers
-    def read(self, request: Request) -> Op:
-        return read(request, self)
+    def read_body(self, request: Request, raw: Extra) -> Op:
+        return read(request, raw, self)
 
     def writer(self, op: Generate) -> StreamWriter:
         return SseWriter() if op.view == "sse" else LineWriter()

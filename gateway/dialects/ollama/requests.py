@@ -17,7 +17,7 @@ from gateway.dialects._shared.faults import decoded
 from gateway.dialects._shared.objects import members_of
 from gateway.dialects._shared.ollama import OPTIONS
 from gateway.wire import images
-from gateway.wire.json import check_depth, encode, members, require_json
+from gateway.wire.json import check_depth, encode
 from gateway.wire.openai.requests import reading
 from gateway.wire.openai.requests.bounds import RANGES
 from gateway.wire.openai.requests.constraints import lift
@@ -40,10 +40,8 @@ _own = msgspec.json.Decoder(_OwnIn)
 _messages = msgspec.json.Decoder(list[dict[str, Raw]]).decode
 
 
-def read(request: Request, api: Api) -> Chat:
-    """Reads a request. Raises GatewayError (MEDIA_TYPE, BAD_REQUEST, UNSUPPORTED)."""
-    require_json(request)
-    given = members(request)
+def read(request: Request, given: Extra, api: Api) -> Chat:
+    """Reads a request, whose members are `given`. Raises GatewayError (BAD_REQUEST, UNSUPPORTED)."""
     policy = api.extras
     left_out = _lift_options(given, policy)
     unknown, dropped = api.settle(given, "chat")

@@ -7,17 +7,13 @@ resembles it has a specification of its own: the dialect `ollama`.
 
 from __future__ import annotations
 
-from functools import partial
-
-from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Request, Route
-from gateway.core.messages import ListModels, Op
-from gateway.dialects._shared.api import Api
+from gateway.core.messages import Extra, ListModels, Op
+from gateway.dialects._shared.api import Api, listing
 from gateway.dialects.ollama_native import models, replies
 from gateway.dialects.ollama_native.fields import EXAMPLES, FIELDS
 from gateway.dialects.ollama_native.replies import refuse
-from gateway.dialects.ollama_native.requests import OPERATIONS, names, read, read_name
-from gateway.wire.json import whole_numbers
+from gateway.dialects.ollama_native.requests import OPERATIONS, read, read_name, refuse_managing
 
 # Paths that change the models of a server. Here the configuration decides which models there are.
 _MANAGED = ("push", "create", "copy", "delete", "blob")
@@ -37,23 +33,19 @@ class OllamaNative(Api):
         Route("HEAD", "/api/blobs/{digest}", "blob"),
     )
     fields, examples = FIELDS, EXAMPLES
-    lists = {"banner": models.banner, "version": models.version, "tags": models.tags, "ps": models.running}
-    refuse = staticmethod(refuse)
+    answered = {
+        "banner": listing(models.banner),
+        "version": listing(models.version),
+        "tags": listing(models.tags),
+        "ps": listing(models.running),
+        **dict.fromkeys(_MANAGED, refuse_managing),
+        **dict.fromkeys(("show", "pull"), read_name),
+    }
+    any_type = True  # `curl -d` labels a body as a form, and Ollama accepts that
+    refusal = staticmethod(refuse)
     write_reply = staticmethod(replies.write)
     write_embeddings = staticmethod(replies.write_embeddings)
     writer = staticmethod(replies.LineWriter)
 
-    @whole_numbers
-    def read(self, request: Request) -> Op | ListModels:
-        """Reads the body as JSON, whatever its content type: `curl -d` labels it as a form, and Ollama accepts that."""
-        route = request.route
-        if route in self.lists:
-            return self.listed(request)
-        if route in _MANAGED:
-            message = f"{route} is not possible here: the gateway's configuration says which models there are"
-            raise GatewayError(Kind.FORBIDDEN, message, code="not_managed_here")
-        if route in ("show", "pull"):
-            name = read_name(request)
-            write = partial(models.show, name) if route == "show" else models.pulled
-            return ListModels(write=write, model=name, names=names(name))
-        return read(request, self)
+    def read_body(self, request: Request, raw: Extra) -> Op | ListModels:
+        return read(request, raw, self)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 from msgspec import Raw, Struct
 from msgspec.json import Decoder
 from msgspec.structs import replace
 
+from gateway.core.errors import GatewayError, Kind
 from gateway.core.fields import ExtrasPolicy
 from gateway.core.http import Request
 from gateway.core.messages import (
@@ -88,11 +89,10 @@ def names(model: str | None) -> tuple[str, ...]:
     return (model, model.removesuffix(_LATEST) if model.endswith(_LATEST) else model + _LATEST)
 
 
-def read(request: Request, api: Api) -> Op | ListModels:
+def read(request: Request, raw: Extra, api: Api) -> Op | ListModels:
     """Reads a request to a model. A request without content loads or unloads the model, so it is answered here. Raises
     GatewayError(BAD_REQUEST, UNSUPPORTED)."""
-    raw, policy = members(request), api.extras
-    operation = OPERATIONS[request.route]
+    policy, operation = api.extras, OPERATIONS[request.route]
     if raw.get("_debug_render_only") == Raw(b"true"):
         raise unsupported("_debug_render_only", "is not supported: the template is the worker's")
     options: OptionsIn | None = None
@@ -116,10 +116,18 @@ def read(request: Request, api: Api) -> Op | ListModels:
     return op
 
 
-def read_name(request: Request) -> str:
-    """The model that the request is about. Raises GatewayError(BAD_REQUEST)."""
+def read_name(request: Request) -> ListModels:
+    """Reads a request to show or to pull a model. Raises GatewayError(BAD_REQUEST)."""
     found = typed(encode(members(request)), _name)
-    return _required(found.model or found.name)
+    name = _required(found.model or found.name)
+    write = partial(models.show, name) if request.route == "show" else models.pulled
+    return ListModels(write=write, model=name, names=names(name))
+
+
+def refuse_managing(request: Request) -> NoReturn:
+    """Refuses what would change the models."""
+    message = f"{request.route} is not possible here: the gateway's configuration says which models there are"
+    raise GatewayError(Kind.FORBIDDEN, message, code="not_managed_here")
 
 
 def _required(model: str | None) -> str:

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from gateway.core.fields import ExtrasPolicy
 from gateway.core.http import Request, Route
-from gateway.core.messages import ListModels, Op
+from gateway.core.messages import Extra, Op
 from gateway.dialects._shared.api import Api
 from gateway.dialects.rerank import replies
 from gateway.dialects.rerank.fields import EXAMPLES, FIELDS
 from gateway.dialects.rerank.replies import refuse
 from gateway.dialects.rerank.requests import read
-from gateway.wire.json import whole_numbers
 
 
 class Rerank(Api):
@@ -34,11 +33,10 @@ class Rerank(Api):
         Route("POST", "/detokenize", "detokenize"),
     )
     fields, examples = FIELDS, EXAMPLES
-    refuse = staticmethod(refuse)
+    refusal = staticmethod(refuse)
     write_scores = staticmethod(replies.write_scores)
     write_tokens = staticmethod(replies.write_tokens)
     write_text = staticmethod(replies.write_text)
 
-    @whole_numbers
-    def read(self, request: Request) -> Op | ListModels:
-        return read(request, self)
+    def read_body(self, request: Request, raw: Extra) -> Op:
+        return read(request, raw, self)

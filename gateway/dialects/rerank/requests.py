@@ -14,7 +14,7 @@ from gateway.core.messages import Detokenize, Extra, Op, Score, Tokenize
 from gateway.dialects._shared.api import Api
 from gateway.dialects._shared.faults import wrong
 from gateway.dialects.rerank.fields import FIELDS
-from gateway.wire.json import check_depth, encode, members, missing, require_json, typed
+from gateway.wire.json import check_depth, encode, missing, typed
 from gateway.wire.openai.requests import reading
 from gateway.wire.openai.requests.bounds import refuse_out_of_range
 
@@ -115,10 +115,8 @@ _PASSED = {
 _FIRST, _SECOND = ("queries", "data_1", "text_1"), ("documents", "items", "data_2", "text_2")
 
 
-def read(request: Request, api: Api) -> Op:
-    """Raises GatewayError (MEDIA_TYPE, BAD_REQUEST, UNSUPPORTED)."""
-    require_json(request)
-    raw = members(request)
+def read(request: Request, raw: Extra, api: Api) -> Op:
+    """Raises GatewayError (BAD_REQUEST, UNSUPPORTED)."""
     operation = OPERATIONS.get(request.route, request.route)
     extra, dropped = api.settle(raw, operation)
     # An ignored field may hold any number: no worker gets it.

@@ -6,18 +6,16 @@ the AI SDK and Codex CLI 0.169 as recorded clients (docs/dialects/responses.md).
 
 from __future__ import annotations
 
-from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Request, Route
-from gateway.core.messages import AnsweredFromStore, Op
+from gateway.core.messages import Extra, Op
 from gateway.dialects._shared.api import Api
 from gateway.dialects.responses import replies, streams
 from gateway.dialects.responses.conversation import Given
 from gateway.dialects.responses.fields import EXAMPLES, FIELDS
 from gateway.dialects.responses.messages import Messages, take_envelope
-from gateway.dialects.responses.replies import NO_SOCKET, refuse
+from gateway.dialects.responses.replies import refuse, refuse_socket
 from gateway.dialects.responses.requests import only_read, read_chat, read_compaction, read_count
 from gateway.dialects.responses.stored import ROUTES, read_kept
-from gateway.wire.json import members, require_json, whole_numbers
 from gateway.wire.openai.operations import name_deployment
 from gateway.wire.sealed import Seal
 
@@ -48,21 +46,14 @@ class Responses(Api):
         Route("POST", "/openai/v1/deployments/{deployment}/responses", "chat", absolute=True),
     )
     fields, examples = FIELDS, EXAMPLES
-    refuse = staticmethod(refuse)
+    answered = {"socket": refuse_socket, **dict.fromkeys(ROUTES, read_kept)}
+    refusal = staticmethod(refuse)
     write_reply = staticmethod(replies.write)
     write_count = staticmethod(replies.write_count)
     writer = staticmethod(streams.writer)
     socket = Messages()
 
-    @whole_numbers
-    def read(self, request: Request) -> Op | AnsweredFromStore:
-        if request.route == "socket":
-            message = "no web socket can be had here now: use POST"
-            raise GatewayError(Kind.NO_METHOD, message, code=NO_SOCKET)
-        if request.route in ROUTES:
-            return read_kept(request)
-        require_json(request)
-        raw = members(request)
+    def read_body(self, request: Request, raw: Extra) -> Op:
         generate = not request.message or take_envelope(raw)
         name_deployment(request, raw)
         extra, dropped = self.settle(raw, "count" if request.route == "count" else "chat")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import ceil
-from typing import Any, assert_never
+from typing import Any, NoReturn, assert_never
 
 from msgspec import Raw
 
@@ -236,10 +236,14 @@ def write_count(reply: TokenCount) -> Response:
 
 # -- errors -----------------------------------------------------------------------------------------------------------
 
-NO_SOCKET = "websocket_unsupported"
+_NO_SOCKET = "websocket_unsupported"
 """The code of the reply to a web socket request. The client then uses POST."""
-NO_DEPLOYMENT = "DeploymentNotFound"
+_NO_DEPLOYMENT = "DeploymentNotFound"
 """Azure's code for a model that the path names."""
+
+
+def refuse_socket(request: Request) -> NoReturn:
+    raise GatewayError(Kind.NO_METHOD, "no web socket can be had here now: use POST", code=_NO_SOCKET)
 
 
 def error_object(error: GatewayError, request: Request | None = None, op: Op | None = None) -> dict[str, Any]:
@@ -273,9 +277,9 @@ def refuse(error: GatewayError, request: Request | None, op: Op | None) -> tuple
     status is 404."""
     told = error_object(error, request, op)
     if error.kind is Kind.NO_MODEL and request is not None and request.params.get("deployment"):
-        told["code"] = NO_DEPLOYMENT
+        told["code"] = _NO_DEPLOYMENT
     status = refusals.status_of(error)
-    if error.code == NO_SOCKET:
+    if error.code == _NO_SOCKET:
         status = 426
     elif error.param is None and cannot_count(error, request):
         status = 404

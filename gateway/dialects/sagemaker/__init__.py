@@ -13,14 +13,13 @@ from msgspec import Raw
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.fields import ExtrasPolicy
 from gateway.core.http import Request, Response, Route
-from gateway.core.messages import Chat, Complete, ListModels, ModelCard, Op
-from gateway.dialects._shared.api import Api
+from gateway.core.messages import Chat, Complete, Extra, ModelCard, Op
+from gateway.dialects._shared.api import Api, listing
 from gateway.dialects.sagemaker.errors import refuse
 from gateway.dialects.sagemaker.fields import EXAMPLES, FIELDS, MAX_PROMPTS
-from gateway.dialects.sagemaker.headers import accompany, is_aws, read_headers
+from gateway.dialects.sagemaker.headers import accompany, read_headers
 from gateway.dialects.sagemaker.replies import ChunkWriter, write
-from gateway.wire.json import bad_value, check_depth, encode, members, missing, whole_numbers
-from gateway.wire.openai.replies import refusals
+from gateway.wire.json import bad_value, check_depth, encode, missing
 from gateway.wire.openai.requests import reading as requests
 from gateway.wire.openai.requests.views import CHAT_MEMBERS, TEXT_MEMBERS
 
@@ -45,17 +44,14 @@ class SageMaker(Api):
         Route("POST", "/endpoints/{name:path}/invocations-response-stream", "endpoint_stream"),
     )
     fields, examples = FIELDS, EXAMPLES
-    lists = {"ping": _ping}
+    answered = {"ping": listing(_ping)}
+    any_type = True  # boto3 sends none unless its caller sets one
+    accompany = staticmethod(accompany)
+    refusal = staticmethod(refuse)
     write_reply = staticmethod(write)
     writer = staticmethod(ChunkWriter)
 
-    @whole_numbers
-    def read(self, request: Request) -> Op | ListModels:
-        if request.route in self.lists:
-            return self.listed(request)
-        accompany(request)
-        # The content type is not checked: boto3 sends none unless its caller sets one.
-        raw = members(request)
+    def read_body(self, request: Request, raw: Extra) -> Op:
         if ("messages" in raw) == ("prompt" in raw):
             if "prompt" in raw:
                 raise bad_value("prompt", "'messages' and 'prompt' exclude each other")
@@ -77,10 +73,3 @@ class SageMaker(Api):
             raise GatewayError(Kind.BAD_REQUEST, message, param="prompt", code="too_many")
         op.model_hints, op.view = hints, request.route
         return op
-
-    def refuse(self, error: GatewayError, request: Request | None, op: Op | None) -> tuple[Response, str]:
-        if request is not None:
-            accompany(request)
-        if request is None or not is_aws(request):
-            return refusals.refusal(error)
-        return refuse(error, request)

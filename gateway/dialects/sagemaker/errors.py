@@ -8,6 +8,8 @@ from typing import Any
 
 from gateway.core.errors import Blame, GatewayError, Kind
 from gateway.core.http import JSON_TYPE, Request, Response
+from gateway.core.messages import Op
+from gateway.dialects.sagemaker.headers import is_aws
 from gateway.wire import awsevent
 from gateway.wire.json import encode, encode_line
 from gateway.wire.openai.replies import refusals
@@ -38,8 +40,10 @@ SIGNATURE_ERRORS = {
 }
 
 
-def refuse(error: GatewayError, request: Request) -> tuple[Response, str]:
-    """(the answer as boto3 expects it, the error's code). The body has no member for the code."""
+def refuse(error: GatewayError, request: Request | None, op: Op | None) -> tuple[Response, str]:
+    """(the answer, the error's code). As boto3 expects it where boto3 calls: the body has no member for the code."""
+    if request is None or not is_aws(request):
+        return refusals.refusal(error)
     status, type_ = _aws_error(error, request)
     body: dict[str, Any] = {"message": error.message}
     if type_ == "ModelError":

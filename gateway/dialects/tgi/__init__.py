@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from gateway.core.http import Request, Response, Route
 from gateway.core.lifecycle import Reply, Tokens, WholeReply
-from gateway.core.messages import Complete, Generate, ListModels, Op, Tokenize
+from gateway.core.messages import Complete, Extra, Generate, Op, Tokenize
 from gateway.core.ports import StreamWriter
-from gateway.dialects._shared.api import Api
+from gateway.dialects._shared.api import Api, listing
 from gateway.dialects.tgi import tokens
 from gateway.dialects.tgi.fields import EXAMPLES, FIELDS
 from gateway.dialects.tgi.replies import ERRORS, ChatWriter, TokenWriter, error_event, health, info, refuse, write
 from gateway.dialects.tgi.requests import read
-from gateway.wire.json import members, require_json, whole_numbers
 from gateway.wire.openai import operations
 
 
@@ -33,19 +32,15 @@ class TGI(Api):
         *(Route("GET", path, "health", open=True) for path in ("", "/", "/health", "/ping")),
     )
     fields, examples, errors = FIELDS, EXAMPLES, ERRORS
-    lists = {"models": operations.write_models, "info": info, "health": health}
-    refuse = staticmethod(refuse)
+    answered = {"models": listing(operations.write_models), "info": listing(info, one=True), "health": listing(health)}
+    refusal = staticmethod(refuse)
 
-    @whole_numbers
-    def read(self, request: Request) -> Op | ListModels:
-        if request.route in self.lists:
-            return ListModels(write=self.lists[request.route], one=request.route == "info")
+    def read_body(self, request: Request, raw: Extra) -> Op:
         if request.route == "tokenize":
-            return tokens.read(request, self)
+            return tokens.read(raw, self)
         if request.route != "chat":
-            return read(request, self)
-        require_json(request)
-        return operations.read(request, members(request), "chat", self.known["chat"], self.extras)
+            return read(request, raw, self)
+        return operations.read(request, raw, "chat", self.known["chat"], self.extras)
 
     def write(self, reply: WholeReply, op: Op) -> Response:
         if isinstance(reply, Tokens) and isinstance(op, Tokenize):

@@ -14,7 +14,7 @@ from gateway.dialects._shared.api import Api
 from gateway.dialects._shared.faults import decoded, unsupported, wrong
 from gateway.dialects._shared.objects import take_object
 from gateway.dialects.tgi.fields import PARAMETERS
-from gateway.wire.json import NULL, check_depth, encode, members, require_json, typed
+from gateway.wire.json import NULL, check_depth, encode, typed
 from gateway.wire.openai.requests.constraints import CONSTRAINTS, constrain
 
 _Open = Annotated[float, Meta(gt=0, le=1)]
@@ -81,10 +81,8 @@ class ReplyFacts(Struct, frozen=True):
     full: bool
 
 
-def read(request: Request, api: Api) -> Complete:
-    """Raises GatewayError (MEDIA_TYPE, BAD_REQUEST, UNSUPPORTED)."""
-    require_json(request)
-    raw = members(request)
+def read(request: Request, raw: Extra, api: Api) -> Complete:
+    """Raises GatewayError (BAD_REQUEST, UNSUPPORTED)."""
     given = "parameters" in raw
     parameters, left = _parameters(raw, api.extras)
     extra, dropped = api.settle(raw, "complete")

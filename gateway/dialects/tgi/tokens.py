@@ -7,11 +7,11 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
-from gateway.core.http import JSON_TYPE, Request, Response
+from gateway.core.http import JSON_TYPE, Response
 from gateway.core.lifecycle import Tokens
-from gateway.core.messages import Tokenize
+from gateway.core.messages import Extra, Tokenize
 from gateway.dialects._shared.api import Api
-from gateway.wire.json import encode, members, require_json, typed
+from gateway.wire.json import encode, typed
 
 
 class _ParametersIn(Struct):
@@ -27,11 +27,8 @@ class _TokenizeIn(Struct):
 _tokenize = msgspec.json.Decoder(_TokenizeIn)
 
 
-def read(request: Request, api: Api) -> Tokenize:
-    """A body of `/generate`, whose parameters choose nothing here but the model. Raises GatewayError (MEDIA_TYPE,
-    BAD_REQUEST)."""
-    require_json(request)
-    raw = members(request)
+def read(raw: Extra, api: Api) -> Tokenize:
+    """A body of `/generate`, whose parameters choose nothing here but the model. Raises GatewayError(BAD_REQUEST)."""
     extra, dropped = api.settle(raw, "tokenize")
     found = typed(encode(raw), _tokenize)
     named = found.parameters.adapter_id if found.parameters is not None else None

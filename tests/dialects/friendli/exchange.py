@@ -46,9 +46,12 @@ lane = partial(asking.lane, DIALECT)
 
 def refused(body: Any, route: str = "complete") -> tuple[int, dict[str, Any]]:
     """(status, error) of a request that the dialect or the backend refuses."""
-    asked, op = request(body, route=route), None
+    asked = request(body, route=route)
+    op: Chat | Complete | None = None
     try:
-        op = DIALECT.read(asked)
+        found = DIALECT.read(asked)
+        assert isinstance(found, (Chat, Complete))
+        op = found
         Vllm().write(op, CAN)
     except GatewayError as error:
         response = DIALECT.refuse(error, asked, op)[0]
