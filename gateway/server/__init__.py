@@ -12,14 +12,3 @@ from gateway.server.descriptors import fitting_connections
 from gateway.server.protocol import HttpProtocol
 from gateway.server.refusal import HttpError, RefusalHeaders
 from gateway.server.serving import OperationsListener, Server
-
-__all__ = [
-    "EXTENSION",
-    "HttpError",
-    "HttpProtocol",
-    "OperationsListener",
-    "RefusalHeaders",
-    "RequestCycle",
-    "Server",
-    "fitting_connections",
-]
