@@ -7,7 +7,7 @@ nothing is lost towards a worker of the same wire. A typed view of the same byte
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterable
+from collections.abc import Callable, Container, Iterable
 from operator import is_not
 from typing import Any, TypeVar
 
@@ -27,6 +27,9 @@ members_of = msgspec.json.Decoder(dict[str, Raw]).decode
 """A JSON object -> its members as JSON text. Raises msgspec's errors."""
 items_of = msgspec.json.Decoder(list[Raw]).decode
 """A JSON array -> its items as JSON text. Raises msgspec's errors."""
+objects_of = msgspec.json.Decoder(list[dict[str, Raw]]).decode
+"""A JSON array of objects -> the members of each as JSON text. Raises msgspec's errors."""
+_text = msgspec.json.Decoder(str).decode
 # msgspec reads `Raw | None` as "null only", so an optional raw member is a Raw with this default.
 NULL = Raw(b"null")
 # Member names seen before that are not another spelling of `model`. A lookup is cheaper than a check.
@@ -114,6 +117,19 @@ def refuse_other_models(top: Iterable[str]) -> None:
             )
         if len(_harmless) < _MOST_NAMES and len(name) < 64:
             _harmless.add(name)
+
+
+def decoded(decode: Callable[[Any], T], text: bytes | str | Raw) -> T | None:
+    """The JSON text decoded, or None if it is not JSON of the decoder's type."""
+    try:
+        return decode(text)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return None
+
+
+def text_in(raw: Raw) -> str | None:
+    """A JSON string's text; None if it is not one."""
+    return decoded(_text, raw)
 
 
 def present(raw: Raw) -> Raw | None:
@@ -211,7 +227,7 @@ def check_depth(values: dict[str, Raw]) -> None:
             raise GatewayError(Kind.BAD_REQUEST, f"'{name}' is not valid JSON", param=name, code="invalid_json")
 
 
-def valid(raw: Raw) -> bool:
+def valid(raw: str | Raw) -> bool:
     """True if a raw value is valid JSON within the decoder's depth limit."""
     try:
         _anything.decode(raw)
@@ -318,10 +334,7 @@ def _malformed(body: bytes, error: Exception) -> GatewayError:
 
 def _lone_surrogate(body: bytes) -> GatewayError:
     """The error for a body with a lone surrogate. It names the top-level member that holds it."""
-    try:
-        top = members_of(_LONE.sub(rb"\1" + _MARK.replace(b"\\", b"\\\\"), body))
-    except (msgspec.MsgspecError, ValueError, RecursionError):
-        top = {}
+    top = decoded(members_of, _LONE.sub(rb"\1" + _MARK.replace(b"\\", b"\\\\"), body)) or {}
     name = next((name for name, raw in top.items() if _MARK in bytes(raw)), None)
     where = f"'{name}'" if name is not None else "the request body"
     message = (

@@ -15,7 +15,7 @@ from gateway.core.events import Delta, End, Event, Finish, PartEnd, PartStart, R
 from gateway.core.lifecycle import TokenCount, Tokens
 from gateway.core.messages import Chat, Complete, Tokenize
 from gateway.core.usage import Usage
-from gateway.wire.json import encode
+from gateway.wire.json import encode, valid
 from gateway.wire.openai.replies import views as wire
 from gateway.wire.openai.replies.defaults import ReplyDefaults
 from gateway.wire.openai.replies.excess import MOST_TOKENS, refuse_longer
@@ -236,8 +236,9 @@ class TextReader(Reader):
                 choice.tokens, choice.probs, choice.waiting = [], [], 0
 
     def _finish(self, found: _ChunkIn, choice: _Open) -> Iterator[Event]:
-        if self._json and found.stop_type == "eos":
-            _check_json("".join(choice.texts))
+        # It silently ignores a schema that it cannot compile. A finished reply that is not JSON shows that.
+        if self._json and found.stop_type == "eos" and not valid("".join(choice.texts)):
+            raise unsupported("response_format", NAME)
         index = found.index
         tokens = [*choice.tokens, *found.tokens]
         probs = [*choice.probs, *found.completion_probabilities]
@@ -272,14 +273,6 @@ class TextReader(Reader):
         if not self._op.logprobs.top:
             probs = [replace(prob, top_logprobs=[]) for prob in probs]
         return Raw(encode(probs))
-
-
-def _check_json(text: str) -> None:
-    """llama.cpp silently ignores a schema that it cannot compile. A finished reply that is not JSON shows that."""
-    try:
-        msgspec.json.decode(text)
-    except (msgspec.MsgspecError, RecursionError):
-        raise unsupported("response_format", NAME) from None
 
 
 # "Field 'n': Value must be between ...". llama.cpp's names are mapped to canonical ones if they differ.

@@ -11,7 +11,7 @@ from msgspec import Raw
 from gateway.backends.llamacpp.patterns import grammar
 from gateway.core.messages import Chat, Complete, Embed, NamedTool, Output, Sampling, Score
 from gateway.core.ports import Capabilities
-from gateway.wire.json import bad_value, encode, valid
+from gateway.wire.json import bad_value, decoded, encode, valid
 from gateway.wire.openai.requests.parts import put, write_tool
 from gateway.wire.openai.requests.unsupported import (
     IDLE,
@@ -272,11 +272,13 @@ class _StructuredIn(msgspec.Struct, forbid_unknown_fields=True):
     json_object: bool | None = None
 
 
+_structured_in = msgspec.json.Decoder(_StructuredIn).decode
+
+
 def _structured(given: Raw) -> Output:
-    try:
-        found = msgspec.json.decode(given, type=_StructuredIn)
-    except (msgspec.MsgspecError, ValueError, RecursionError):
-        raise unsupported("structured_outputs", NAME) from None
+    found = decoded(_structured_in, given)
+    if found is None:
+        raise unsupported("structured_outputs", NAME)
     constraints: list[Output] = []
     if bytes(found.json) not in (b"", b"null"):
         schema = found.json

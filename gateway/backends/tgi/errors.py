@@ -10,6 +10,7 @@ from msgspec import Meta, Struct
 
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Response
+from gateway.wire.json import decoded
 from gateway.wire.openai.replies import views as wire
 from gateway.wire.openai.replies.waits import with_wait
 from gateway.wire.openai.requests.views import TEXT_MEMBERS
@@ -25,7 +26,7 @@ class _FaultIn(Struct):
     error_type: str | None = None
 
 
-_decoder = msgspec.json.Decoder(_FaultIn)
+_decode = msgspec.json.Decoder(_FaultIn).decode
 
 # error_type -> the status that TGI gives it. Its chat streams report every error as 422, so there the text decides.
 _TYPES = {"generation": 424, "overloaded": 429, "validation": 422, "template_error": 422, "tool_error": 422}
@@ -43,10 +44,8 @@ _NAMES = {"max_new_tokens": "max_tokens", "stop": "stop", "top_n_tokens": "logpr
 
 def fault_of(response: Response, now: float) -> GatewayError:
     """The error for an answer with any status but 200. `now` is in Unix seconds: `Retry-After` may be a date."""
-    try:
-        error = _fault(response.status, _decoder.decode(response.body))
-    except (msgspec.MsgspecError, ValueError, RecursionError):
-        error = wire.classify(response.status, None, None)
+    found = decoded(_decode, response.body)
+    error = wire.classify(response.status, None, None) if found is None else _fault(response.status, found)
     return with_wait(error, response, now)
 
 
@@ -54,11 +53,8 @@ def late_fault(data: bytes) -> GatewayError | None:
     """The error in an event, or None if the event is not an error."""
     if b'"error"' not in data:
         return None
-    try:
-        found = _decoder.decode(data)
-    except (msgspec.MsgspecError, ValueError, RecursionError):
-        return None
-    return _fault(500, found) if found.error is not None else None
+    found = decoded(_decode, data)
+    return _fault(500, found) if found is not None and found.error is not None else None
 
 
 def _fault(status: int, found: _FaultIn) -> GatewayError:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
-
-import msgspec
+from typing import Any
 
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.fields import own_name
@@ -14,8 +11,6 @@ from gateway.core.messages import CountTokens, Embed, Op
 from gateway.dialects._shared.rows import Tables
 from gateway.wire.json import bad_value, encode, sent_names
 from gateway.wire.openai.replies import refusals
-
-T = TypeVar("T")
 
 
 def wrong(param: str, why: str) -> GatewayError:
@@ -31,14 +26,6 @@ def wrong_at(place: str, why: str) -> GatewayError:
 def unsupported(param: str, why: str) -> GatewayError:
     """The error for a value that the API allows and no worker can do, with a message as of `wrong`."""
     return GatewayError(Kind.UNSUPPORTED, f"'{param}' {why}", param=param)
-
-
-def decoded(decode: Callable[[Any], T], text: bytes | str | msgspec.Raw) -> T | None:
-    """The JSON text decoded, or None if it is not JSON of the decoder's type."""
-    try:
-        return decode(text)
-    except (msgspec.MsgspecError, ValueError, RecursionError):
-        return None
 
 
 def in_own_words(

@@ -10,8 +10,8 @@ from msgspec.json import Decoder
 
 from gateway.core.fields import ExtrasPolicy, sort_extras
 from gateway.core.messages import Extra
-from gateway.dialects._shared.faults import decoded, wrong
-from gateway.wire.json import NULL, check_depth
+from gateway.dialects._shared.faults import wrong
+from gateway.wire.json import NULL, check_depth, decoded
 from gateway.wire.openai.requests.constraints import lift
 from gateway.wire.openai.requests.parts import arguments_object
 

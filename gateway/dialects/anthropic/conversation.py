@@ -14,12 +14,12 @@ import msgspec
 from msgspec import Struct
 
 from gateway.core.messages import Image, Message, Part, Text, Thinking, ToolCall
-from gateway.dialects._shared.faults import decoded, wrong_at
+from gateway.dialects._shared.faults import wrong_at
 from gateway.dialects._shared.objects import members_of
 from gateway.dialects._shared.parts import divide
 from gateway.dialects.anthropic.server_tools import text_of
 from gateway.dialects.anthropic.views import BlockIn, FetchedIn, MessageIn, SourceIn, ToolIn
-from gateway.wire.json import NULL, bad_value
+from gateway.wire.json import NULL, bad_value, decoded
 
 _content = msgspec.json.Decoder(str | list[BlockIn])
 _tool = msgspec.json.Decoder(ToolIn)

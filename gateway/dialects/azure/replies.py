@@ -13,9 +13,8 @@ from gateway.core.http import JSON_TYPE, Request, Response
 from gateway.core.lifecycle import Embeddings, Reply, ReplyChoice
 from gateway.core.messages import Embed, Generate, ModelCard, Op
 from gateway.dialects._shared.api import Errors
-from gateway.dialects._shared.faults import decoded
 from gateway.wire import sse
-from gateway.wire.json import encode, encode_line, find, missing
+from gateway.wire.json import decoded, encode, encode_line, find, missing
 from gateway.wire.openai.replies import refusals, writing
 
 

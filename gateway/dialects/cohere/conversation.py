@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from msgspec import Raw
-from msgspec.json import Decoder
 
 from gateway.core.messages import Image, Message, Part, Text, Thinking, ToolCall
-from gateway.dialects._shared.faults import decoded, wrong, wrong_at
+from gateway.dialects._shared.faults import wrong, wrong_at
 from gateway.dialects._shared.objects import members_of
 from gateway.dialects.cohere.views import DocumentIn, MessageIn, PartIn
-from gateway.wire.json import NULL, check_depth, missing
+from gateway.wire.json import NULL, check_depth, missing, text_in
 
-_text = Decoder(str).decode
 _ROLES = ("system", "user", "assistant", "tool")
 # Role -> the blocks that its content may have.
 _BLOCKS = {
@@ -111,7 +109,7 @@ def with_documents(messages: list[Message], found: Sequence[str | DocumentIn]) -
 def _words(found: DocumentIn, place: str) -> str:
     """The text that the model gets: a text as it is, also one that is the only member of the object; else the object
     as JSON."""
-    text = decoded(_text, found.data)
+    text = text_in(found.data)
     if text is not None:
         return text
     members = members_of(found.data)
@@ -119,5 +117,5 @@ def _words(found: DocumentIn, place: str) -> str:
         raise wrong(place, "must be an object or a text")
     check_depth({place: found.data})
     only: Raw | None = next(iter(members.values())) if len(members) == 1 else None
-    text = decoded(_text, only) if only is not None else None
+    text = text_in(only) if only is not None else None
     return bytes(found.data).decode() if text is None else text

@@ -14,10 +14,10 @@ from msgspec import Meta, Raw, Struct
 from gateway.core.errors import Kind
 from gateway.core.fields import ExtrasPolicy
 from gateway.core.messages import Beams, Chat, Complete, Extra, Logprobs, Output, Sampling
-from gateway.dialects._shared.faults import decoded, unsupported, wrong
+from gateway.dialects._shared.faults import unsupported, wrong
 from gateway.dialects.friendli.fields import NEVER
 from gateway.translation import totals
-from gateway.wire.json import bad_value, encode, typed
+from gateway.wire.json import bad_value, decoded, encode, typed
 from gateway.wire.openai.requests import reading
 from gateway.wire.openai.requests.constraints import constrain
 from gateway.wire.openai.requests.views import CHAT_MEMBERS, LONGEST_PATTERN

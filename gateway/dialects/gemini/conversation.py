@@ -12,21 +12,19 @@ from collections.abc import Iterator
 from typing import TypeVar
 
 from msgspec import Raw, Struct
-from msgspec.json import Decoder
 from msgspec.structs import replace
 
 from gateway.core.messages import Audio, Image, Message, Part, Text, Thinking, ToolCall
-from gateway.dialects._shared.faults import decoded, wrong_at
+from gateway.dialects._shared.faults import wrong_at
 from gateway.dialects._shared.objects import members_of
 from gateway.dialects._shared.parts import divide
 from gateway.dialects.gemini.signatures import Thoughts
 from gateway.dialects.gemini.views import BlobIn, CallIn, ContentIn, FileIn, PartIn, ResponseIn
-from gateway.wire.json import NULL, bad_value
+from gateway.wire.json import NULL, bad_value, text_in
 from gateway.wire.openai.requests.messages import answer_calls
 
 T = TypeVar("T")
 
-_text = Decoder(str).decode
 _URL_ALPHABET = str.maketrans("-_", "+/")
 _SOUNDS = {"wav": "wav", "x-wav": "wav", "wave": "wav", "mp3": "mp3", "mpeg": "mp3", "mpga": "mp3"}
 # The members of a part that are left out, by the name in its view.
@@ -230,6 +228,6 @@ def _returned(response: Raw, place: str) -> str:
     only = next(iter(found)) if len(found) == 1 else None
     if only not in ("output", "error"):
         return bytes(response).decode()
-    text = decoded(_text, found[only])
+    text = text_in(found[only])
     text = bytes(found[only]).decode() if text is None else text
     return _ERROR + text if only == "error" else text

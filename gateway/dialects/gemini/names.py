@@ -17,7 +17,7 @@ from gateway.core.errors import GatewayError
 from gateway.core.fields import ExtrasPolicy
 from gateway.core.messages import Extra
 from gateway.dialects._shared.objects import members_of
-from gateway.wire.json import NULL, bad_value, encode, items_of, typed
+from gateway.wire.json import NULL, bad_value, decoded, encode, items_of, typed
 from gateway.wire.unknown import View, begins, known_to, read_known
 
 Body = TypeVar("Body", bound=Struct)
@@ -63,11 +63,8 @@ def _value(raw: Raw, view: View) -> Raw:
     of this API is an item of another one."""
     if not begins(raw, b"["):
         return _item(raw, view)
-    try:
-        items = items_of(raw)
-    except (msgspec.MsgspecError, ValueError, RecursionError):
-        return raw
-    return Raw(encode([_item(item, view) for item in items]))
+    items = decoded(items_of, raw)
+    return raw if items is None else Raw(encode([_item(item, view) for item in items]))
 
 
 def _item(raw: Raw, view: View) -> Raw:

@@ -26,7 +26,7 @@ from gateway.core.messages import (
 )
 from gateway.core.sealing import Sealing
 from gateway.dialects._shared.api import Api
-from gateway.dialects._shared.faults import decoded, unsupported, wrong
+from gateway.dialects._shared.faults import unsupported, wrong
 from gateway.dialects._shared.objects import members_of, take_object
 from gateway.dialects._shared.queries import query
 from gateway.dialects.gemini.conversation import Conversation, listed
@@ -36,7 +36,7 @@ from gateway.dialects.gemini.names import in_camel_case, read_named
 from gateway.dialects.gemini.schemas import json_schema
 from gateway.dialects.gemini.signatures import Thoughts
 from gateway.dialects.gemini.views import ChatBody, ConfigIn, FunctionIn, PromptBody, ThinkingIn, ToolConfigIn, ToolIn
-from gateway.wire.json import NULL, check_depth, encode
+from gateway.wire.json import NULL, check_depth, encode, text_in
 from gateway.wire.openai.requests.constraints import constrain
 from gateway.wire.unknown import known_to
 
@@ -58,7 +58,6 @@ class _Config(Struct, rename="camel"):
     generation_config: ConfigIn
 
 
-_text = Decoder(str).decode
 _chat, _count, _config = Decoder(ChatBody), Decoder(PromptBody), Decoder(_Config)
 _CONFIG = known_to(ConfigIn)
 _NAMED = frozenset({*_CONFIG, *UNREAD})
@@ -132,7 +131,7 @@ def _whole_request(raw: Extra, api: Api) -> Extra:
 def _model(request: Request, raw: Extra) -> tuple[str | None, tuple[str, ...]]:
     """(the model, the names that go before it where the configuration has one of them: those of the path). Vertex AI's
     clients write `org/model` as a model of a publisher. Raises GatewayError(BAD_REQUEST)."""
-    named = decoded(_text, raw["model"]) if "model" in raw else ""
+    named = text_in(raw["model"]) if "model" in raw else ""
     if named is None:
         raise wrong("model", "must be the name of a model")
     model = request.params.get("model")

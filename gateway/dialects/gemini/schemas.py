@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from gateway.dialects._shared.faults import decoded, wrong
-from gateway.wire.json import encode
+from gateway.dialects._shared.faults import wrong
+from gateway.wire.json import decoded, encode
 
 _OWN = {
     "any_of": "anyOf",

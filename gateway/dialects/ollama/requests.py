@@ -13,11 +13,10 @@ from gateway.core.fields import ExtrasPolicy, Range, sort_extras, validate
 from gateway.core.http import Request
 from gateway.core.messages import Chat, Extra, Image, Message, Output, Thinking
 from gateway.dialects._shared.api import Api
-from gateway.dialects._shared.faults import decoded
 from gateway.dialects._shared.objects import members_of
 from gateway.dialects._shared.ollama import OPTIONS
 from gateway.wire import images
-from gateway.wire.json import check_depth, encode
+from gateway.wire.json import check_depth, decoded, encode, objects_of
 from gateway.wire.openai.requests import reading
 from gateway.wire.openai.requests.bounds import RANGES
 from gateway.wire.openai.requests.constraints import lift
@@ -37,7 +36,6 @@ class _OwnIn(Struct):
 
 _OWN = _OwnIn.__struct_fields__
 _own = msgspec.json.Decoder(_OwnIn)
-_messages = msgspec.json.Decoder(list[dict[str, Raw]]).decode
 
 
 def read(request: Request, given: Extra, api: Api) -> Chat:
@@ -135,7 +133,7 @@ def _take_own(known: Extra) -> dict[int, _OwnIn]:
     raw = bytes(known.get("messages", b""))
     if not any(b'"%b"' % name.encode() in raw for name in _OWN):
         return {}
-    messages = decoded(_messages, raw)
+    messages = decoded(objects_of, raw)
     if messages is None:  # the reader of the messages reports the error
         return {}
     found = {}

@@ -9,23 +9,21 @@ from __future__ import annotations
 
 import re
 
-import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
 from gateway.core.messages import Image, Message, Part, Text, Thinking, ToolCall
-from gateway.dialects._shared.faults import decoded, wrong
+from gateway.dialects._shared.faults import wrong
 from gateway.dialects._shared.objects import members_of
 from gateway.dialects.ollama_native.views import CallIn, MessageIn
 from gateway.wire import images
-from gateway.wire.json import NULL
+from gateway.wire.json import NULL, text_in
 from gateway.wire.openai.requests.messages import answer_calls
 
 RAW = "_raw"
 """The only member of arguments for which the model wrote a text that is not a JSON object. Backends write such a text
 in the same form, so it goes back as it came."""
 
-_text = msgspec.json.Decoder(str).decode
 _LINK = re.compile(r"https?://", re.IGNORECASE)
 
 
@@ -91,7 +89,7 @@ def arguments_text(found: Raw, place: str) -> str:
         return "{}"
     if members_of(found) is not None:
         return bytes(found).decode()
-    text = decoded(_text, found)
+    text = text_in(found)
     if text is None:
         raise wrong(place, "must be an object")
     return text

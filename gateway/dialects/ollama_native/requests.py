@@ -26,14 +26,14 @@ from gateway.core.messages import (
     Text,
 )
 from gateway.dialects._shared.api import Api
-from gateway.dialects._shared.faults import decoded, unsupported, wrong
+from gateway.dialects._shared.faults import unsupported, wrong
 from gateway.dialects._shared.objects import take_object
 from gateway.dialects.ollama_native import models
 from gateway.dialects.ollama_native.conversation import pictures, read_messages
 from gateway.dialects.ollama_native.fields import OPTIONAL, OPTIONS
 from gateway.dialects.ollama_native.views import Body, ChatBody, EmbedBody, GenerateBody, NameIn, OptionsIn
 from gateway.wire import clock
-from gateway.wire.json import NULL, bad_value, check_depth, encode, members, missing, typed
+from gateway.wire.json import NULL, bad_value, check_depth, decoded, encode, members, missing, typed
 from gateway.wire.openai.requests.constraints import constrain
 from gateway.wire.openai.requests.messages import function_tool
 from gateway.wire.unknown import read_known

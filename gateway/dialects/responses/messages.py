@@ -13,8 +13,8 @@ from msgspec import Raw, Struct
 
 from gateway.core.http import Headers
 from gateway.core.messages import Extra
-from gateway.dialects._shared.faults import decoded, wrong_at
-from gateway.wire.json import NULL, encode_line
+from gateway.dialects._shared.faults import wrong_at
+from gateway.wire.json import NULL, decoded, encode_line, text_in
 
 _CREATE = Raw(b'"response.create"')
 _LANE = re.compile(r"[A-Za-z0-9_.-]{1,256}")
@@ -42,7 +42,7 @@ def take_envelope(raw: Extra) -> bool:
     if kind != _CREATE:
         raise wrong_at("type", "must be response.create, the only message that clients send")
     lane = raw.pop("stream_id", NULL)
-    if lane != NULL and not _LANE.fullmatch(decoded(msgspec.json.Decoder(str).decode, lane) or ""):
+    if lane != NULL and not _LANE.fullmatch(text_in(lane) or ""):
         raise wrong_at("stream_id", "must be 1 to 256 letters, digits and _.-")
     generate = raw.pop("generate", NULL)
     if generate not in (NULL, Raw(b"true"), Raw(b"false")):

@@ -16,9 +16,8 @@ from msgspec import Raw, Struct
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import JSON_TYPE, NeedsStored, Request, Response
 from gateway.core.messages import AnsweredFromStore
-from gateway.dialects._shared.faults import decoded
 from gateway.wire.bulk import refuse_bulk
-from gateway.wire.json import NULL, bad_value, encode, encode_line
+from gateway.wire.json import NULL, bad_value, decoded, encode, encode_line, members_of, objects_of
 
 ROUTES = ("stored", "asked", "forget", "cancel")
 """The names of the routes of a stored response."""
@@ -61,8 +60,6 @@ class _Head(Struct):
 _past = msgspec.json.Decoder(Past)
 _output = msgspec.json.Decoder(_Output)
 _head = msgspec.json.Decoder(_Head)
-_members = msgspec.json.Decoder(dict[str, Raw])
-_parts = msgspec.json.Decoder(list[dict[str, Raw]])
 _kind = msgspec.json.Decoder(str | None)
 
 
@@ -250,7 +247,7 @@ def _gives_none(members: Mapping[str, Raw], name: str) -> bool:
 def _shown(raw: Raw, item_id: str) -> dict[str, Any]:
     """An item in its full form: with a type, an id and a status, and parts instead of a text."""
     head = _head.decode(raw)
-    members = _members.decode(raw)
+    members = members_of(raw)
     item: dict[str, Any] = {"type": "message", **_in_full(members, head.type or "message"), "id": item_id}
     content = members.get("content", NULL)
     parts: list[dict[str, Raw]] = []
@@ -259,7 +256,7 @@ def _shown(raw: Raw, item_id: str) -> dict[str, Any]:
             kind = b'"output_text"' if head.role == "assistant" else b'"input_text"'
             parts = [{"type": Raw(kind), "text": content}]
         case b"[":
-            parts = _parts.decode(content)
+            parts = objects_of(content)
     if parts:
         item["content"] = [_in_full(part, _kind.decode(part.get("type", NULL)) or "") for part in parts]
     return item

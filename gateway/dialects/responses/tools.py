@@ -13,17 +13,16 @@ import msgspec
 from msgspec import Raw, Struct
 
 from gateway.core.messages import Chat, KindOfServerTool, NamedTool, ServerTool, Tool, ToolChoice
-from gateway.dialects._shared.faults import decoded, wrong_at
+from gateway.dialects._shared.faults import wrong_at
 from gateway.dialects._shared.server_tools import as_function
 from gateway.dialects.responses.views import TOOLS, ChoiceIn, SearchIn, ToolIn, TypeIn
-from gateway.wire.json import NULL, encode
+from gateway.wire.json import NULL, decoded, encode, members_of
 from gateway.wire.openai.requests.messages import read_at
 
 _type = msgspec.json.Decoder(TypeIn)
 _tool = msgspec.json.Decoder(ToolIn)
 _search = msgspec.json.Decoder(SearchIn)
 _object = msgspec.json.Decoder(dict[str, Any])
-_members = msgspec.json.Decoder(dict[str, Raw])
 _INPUT = Raw(
     b'{"type":"object","properties":{"input":{"type":"string"}},"required":["input"],"additionalProperties":false}'
 )
@@ -210,7 +209,7 @@ def _in_full(raw: Raw, tool: ToolIn | None) -> Raw:
         return raw
     if tool.description is not None and tool.strict is not None and tool.parameters != NULL:
         return raw
-    members = _members.decode(raw)
+    members = members_of(raw)
     for name in ("description", "parameters", "strict"):
         members.setdefault(name, NULL)
     return Raw(encode(members))

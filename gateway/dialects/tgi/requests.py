@@ -11,10 +11,10 @@ from gateway.core.fields import ExtrasPolicy
 from gateway.core.http import Request
 from gateway.core.messages import Complete, Extra, Logprobs, Output, Sampling
 from gateway.dialects._shared.api import Api
-from gateway.dialects._shared.faults import decoded, unsupported, wrong
+from gateway.dialects._shared.faults import unsupported, wrong
 from gateway.dialects._shared.objects import take_object
 from gateway.dialects.tgi.fields import PARAMETERS
-from gateway.wire.json import NULL, check_depth, encode, typed
+from gateway.wire.json import NULL, check_depth, decoded, encode, typed
 from gateway.wire.openai.requests.constraints import CONSTRAINTS, constrain
 
 _Open = Annotated[float, Meta(gt=0, le=1)]

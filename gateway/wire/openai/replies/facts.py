@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Meta, Raw, Struct
 
 from gateway.core.ports import Facts
+from gateway.wire.json import decoded
 from gateway.wire.openai.replies import views as wire
 
 PATH = "/v1/models"
@@ -40,7 +41,7 @@ class _ListIn(Struct):
 
 
 _list = msgspec.json.Decoder(_ListIn)
-_named = msgspec.json.Decoder(_NamedIn)
+_named = msgspec.json.Decoder(_NamedIn).decode
 _model = msgspec.json.Decoder(_ModelIn)
 
 
@@ -54,9 +55,8 @@ def facts_of(body: bytes, model: str) -> Facts:
     names = [model]
     others: list[_NamedIn] = []
     for entry in wire.decoded(body, _list).data:
-        try:
-            named = _named.decode(entry)
-        except (msgspec.MsgspecError, ValueError, RecursionError):
+        named = decoded(_named, entry)
+        if named is None:
             continue
         if named.id != model:
             others.append(named)

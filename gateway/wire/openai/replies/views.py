@@ -16,7 +16,8 @@ from msgspec import Meta, Raw, Struct
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.events import Reason
 from gateway.core.usage import Usage
-from gateway.wire.json import NULL
+from gateway.wire.json import NULL, text_in
+from gateway.wire.json import decoded as read_or_none
 
 T = TypeVar("T")
 
@@ -211,10 +212,9 @@ chat_decoder = msgspec.json.Decoder(ChatIn)
 text_decoder = msgspec.json.Decoder(TextIn)
 embeddings_decoder = msgspec.json.Decoder(EmbeddingsIn)
 tally_decoder = msgspec.json.Decoder(TallyIn)
-_fault_decoder = msgspec.json.Decoder(FaultIn)
+_fault = msgspec.json.Decoder(FaultIn).decode
 _vector = msgspec.json.Decoder(list[float] | str)
 _anything = msgspec.json.Decoder()
-_detail = msgspec.json.Decoder(str)
 _as_msgpack = msgspec.msgpack.Encoder().encode
 
 # OpenAI has no finish reason for vLLM's `repetition` (its loop detector stopped the sequence). `tool_calls` also covers
@@ -305,9 +305,8 @@ _CONTEXT_WORDS = ("maximum context length", "context length", "max_model_len", "
 
 def fault(status: int, body: bytes) -> GatewayError:
     """The error for an error answer of an OpenAI-like server. It never quotes a body that is not JSON."""
-    try:
-        parsed = _fault_decoder.decode(body)
-    except (msgspec.MsgspecError, ValueError, RecursionError):
+    parsed = read_or_none(_fault, body)
+    if parsed is None:
         return classify(status, None, None)
     if isinstance(parsed.error, str):
         return classify(status, parsed.error, None)
@@ -322,10 +321,9 @@ def fault(status: int, body: bytes) -> GatewayError:
 
 def _detail_text(detail: Raw) -> str | None:
     """The text of FastAPI's `detail`: a string, or a list of objects quoted as JSON."""
-    try:
-        return _detail.decode(detail)
-    except (msgspec.MsgspecError, ValueError):
-        pass
+    text = text_in(detail)
+    if text is not None:
+        return text
     try:
         require_strict(detail)
     except GatewayError:

@@ -26,7 +26,7 @@ from gateway.core.messages import (
     ToolCall,
     ToolChoice,
 )
-from gateway.wire.json import bad_value, encode, invalid, missing, present
+from gateway.wire.json import bad_value, encode, invalid, members_of, missing, objects_of, present
 from gateway.wire.openai.requests.parts import arguments_object
 from gateway.wire.openai.requests.views import PARTS, MessageIn, NamedToolIn, PartIn, ToolFunctionIn, ToolIn, TypeIn
 from gateway.wire.unknown import NOTHING, Tree, as_extra, inside
@@ -37,11 +37,6 @@ T = TypeVar("T")
 
 _part = msgspec.json.Decoder(PartIn)
 _type = msgspec.json.Decoder(TypeIn)
-
-
-_messages = msgspec.json.Decoder(list[dict[str, Raw]])
-_calls = msgspec.json.Decoder(list[dict[str, Raw]])
-_function = msgspec.json.Decoder(dict[str, Raw])
 
 
 def repair_calls(found: Sequence[MessageIn], raw: Extra) -> None:
@@ -57,15 +52,15 @@ def repair_calls(found: Sequence[MessageIn], raw: Extra) -> None:
 
 
 def _repaired(found: Sequence[MessageIn], raw: Raw) -> Raw:
-    messages = _messages.decode(raw)
+    messages = objects_of(raw)
     for message, members in zip(found, messages, strict=True):
         if not message.tool_calls:
             continue
-        calls = _calls.decode(members["tool_calls"])
+        calls = objects_of(members["tool_calls"])
         for call, written in zip(message.tool_calls, calls, strict=True):
             if isinstance(call.function.arguments, str):
                 arguments = Raw(encode(arguments_object(call.function.arguments)))
-                written["function"] = Raw(encode({**_function.decode(written["function"]), "arguments": arguments}))
+                written["function"] = Raw(encode({**members_of(written["function"]), "arguments": arguments}))
         members["tool_calls"] = Raw(encode(calls))
     return Raw(encode(messages))
 

@@ -24,7 +24,7 @@ from gateway.core.messages import (
     ToolCall,
     ToolChoice,
 )
-from gateway.wire.json import encode, members_of
+from gateway.wire.json import decoded, encode, members_of
 
 _RAW = "_raw"
 """The one member of arguments that stand for a text that is not a JSON object."""
@@ -105,11 +105,9 @@ def arguments_object(text: str) -> str:
     """The arguments of a former call as the text of a JSON object. Models also write what is none (a call that was cut
     by length), and clients send it back in every later request: vLLM would answer each one with a 400, llama.cpp with a
     500 (its issue 25510)."""
-    try:
-        members_of(text)
-    except (msgspec.MsgspecError, ValueError, RecursionError):
-        return encode({_RAW: text}).decode() if text.strip() else "{}"
-    return text
+    if decoded(members_of, text) is not None:
+        return text
+    return encode({_RAW: text}).decode() if text.strip() else "{}"
 
 
 def _write_part(part: Part) -> dict[str, Any] | Raw:

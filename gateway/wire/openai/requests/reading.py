@@ -17,7 +17,7 @@ from msgspec import Raw, Struct
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.fields import ExtrasPolicy, sort_extras
 from gateway.core.messages import Chat, Complete, Embed, Extra, Logprobs, Output, Sampling
-from gateway.wire.json import bad_value, encode, missing, present, text_of, typed
+from gateway.wire.json import bad_value, decoded, encode, missing, present, text_of, typed
 from gateway.wire.openai.requests.bounds import refuse_out_of_range
 from gateway.wire.openai.requests.messages import (
     PartReader,
@@ -108,9 +108,7 @@ def typed_body(body: bytes, decoder: msgspec.json.Decoder[Viewed]) -> Viewed:
 def _wrong_bias(body: bytes) -> str:
     """The place of the first bias that is not a number from -100 to 100."""
     for token, bias in msgspec.json.decode(body, type=_BiasIn).logit_bias.items():
-        try:
-            _bias.decode(bias)
-        except msgspec.MsgspecError:
+        if decoded(_bias.decode, bias) is None:
             return f"logit_bias.{token[:64]}"
     return _ANY_BIAS
 

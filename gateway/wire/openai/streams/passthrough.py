@@ -32,7 +32,7 @@ from gateway.core.ports import Lane, Partial
 from gateway.core.usage import Usage
 from gateway.wire import sse
 from gateway.wire.chunk_template import MARK, TRIES, cut, text_of
-from gateway.wire.json import NULL, encode, members_of
+from gateway.wire.json import NULL, encode, members_of, objects_of
 from gateway.wire.openai.media import replies as media
 from gateway.wire.openai.replies import views as wire
 from gateway.wire.openai.replies.defaults import DEFAULTS, ReplyDefaults
@@ -41,7 +41,6 @@ from gateway.wire.openai.replies.tool_calls import Calls
 from gateway.wire.openai.replies.whole import finish_word, whole
 from gateway.wire.openai.replies.writing import write_usage
 
-_objects = msgspec.json.Decoder(list[dict[str, Raw]]).decode
 _error: Callable[[Raw], wire.ErrorIn | str] = msgspec.json.Decoder(wire.ErrorIn | str).decode
 _usage = msgspec.json.Decoder(wire.UsageIn).decode
 _index = msgspec.json.Decoder(wire.Index).decode
@@ -325,7 +324,7 @@ class PassthroughLane:
             chunk.due, names = self._seam.new(holder, names, calls or word is not None)
         self._keep(holder, names, calls)
         if calls:
-            holder["tool_calls"] = self._with_indices(index, _objects(holder["tool_calls"]))
+            holder["tool_calls"] = self._with_indices(index, objects_of(holder["tool_calls"]))
         if self._asked.chat:
             _under_both_names(holder)
         if word:
@@ -485,7 +484,7 @@ def _taken_apart(data: bytes) -> _Chunk:
         top,
         [
             _Choice(members, members_of(members["delta"]) if members.get("delta", NULL) != NULL else None)
-            for members in _objects(top["choices"])
+            for members in objects_of(top["choices"])
         ],
     )
 
