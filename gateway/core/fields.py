@@ -64,6 +64,21 @@ class Field(Struct, frozen=True):
         return tuple(re.split(", | or ", self.to)) if self.to is not None else (self.name,)
 
 
+def rows(handling: Handling, note: str, **samples: Any) -> tuple[Field, ...]:
+    """A row for each of `samples`, all with the same handling and note."""
+    return tuple(Field(name, handling, sample, note) for name, sample in samples.items())
+
+
+def model_row(note: str) -> Field:
+    """The row of the member that names the model."""
+    return Field("model", "consumed", "m", note, names_model=True)
+
+
+def renamed(name: str, to: str, sample: Any, note: str = "", beside: Mapping[str, Any] = {}) -> Field:
+    """The row of a field that reaches the worker under another name."""
+    return Field(name, "renamed", sample, note, to, beside=beside)
+
+
 WORDS = "hello"
 """The text of every prompt in an `Example`. A test may replace it with another text."""
 

@@ -10,13 +10,12 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from gateway.core.errors import GatewayError, Kind
-from gateway.core.fields import ExtrasPolicy, Field
+from gateway.core.fields import ExtrasPolicy, Field, rows
 from gateway.core.http import Request, Response, Route
 from gateway.core.messages import AnsweredFromStore, Extra, Generate, ListModels, Op
 from gateway.core.ports import StreamWriter
 from gateway.dialects._shared.api import Api, Errors, listing
 from gateway.dialects._shared.faults import add_header_once, unsupported
-from gateway.dialects._shared.rows import rows
 from gateway.wire.openai import media, operations
 from gateway.wire.openai.replies import refusals
 from gateway.wire.openai.requests.fields import EXAMPLES

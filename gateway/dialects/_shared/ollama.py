@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gateway.core.fields import Field
-from gateway.dialects._shared.rows import renamed
+from gateway.core.fields import Field, renamed
 from gateway.wire.openai.requests.fields import SAMPLES
 
 OPTIONS: Mapping[str, str] = {

@@ -1,30 +1,14 @@
-"""Rows for the field tables of dialects, and names that follow from the tables."""
+"""Names that follow from the field tables of dialects."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-from gateway.core.fields import Field, Handling, body_members
+from gateway.core.fields import Field, body_members
 
 Tables = Mapping[str, Sequence[Field]]
 NO_PLACE = "nothing behind us has a place for it"
 """The note of most ignored fields."""
-
-
-def rows(handling: Handling, note: str, **samples: Any) -> tuple[Field, ...]:
-    """A row for each of `samples`, all with the same handling and note."""
-    return tuple(Field(name, handling, sample, note) for name, sample in samples.items())
-
-
-def model_row(note: str) -> Field:
-    """The row of the member that names the model."""
-    return Field("model", "consumed", "m", note, names_model=True)
-
-
-def renamed(name: str, to: str, sample: Any, note: str = "") -> Field:
-    """The row of a field that reaches the worker under another name."""
-    return Field(name, "renamed", sample, note, to)
 
 
 def ignored_members(fields: Tables) -> Mapping[str, tuple[str, ...]]:

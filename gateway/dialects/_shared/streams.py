@@ -83,15 +83,26 @@ class EventWriter:
 
 
 class WholeCallWriter(EventWriter):
-    """The base for wires on which a call is one piece, which is written when the call is complete."""
+    """The base for wires on which a call is one piece, written when the call is complete, and a refusal is text."""
 
     def __init__(self) -> None:
         super().__init__()
         # Choice and part -> the call's start and the pieces of its arguments.
         self._calls: dict[tuple[int, int], tuple[PartStart, list[str]]] = {}
 
-    def begin_call(self, event: PartStart) -> None:
-        self._calls[event.choice, event.index] = (event, [])
+    def part_started(self, event: PartStart) -> bytes:
+        match event.kind:
+            case "tool":
+                self._calls[event.choice, event.index] = (event, [])
+            case "thinking" | "text" | "refusal":
+                self.text_started(event, event.kind == "thinking")
+            case _:
+                assert_never(event.kind)
+        return b""
+
+    def text_started(self, event: PartStart, thinking: bool) -> None:
+        """A part begins whose text is shown as it comes, if it is shown."""
+        raise NotImplementedError
 
     def gather(self, event: Delta) -> bytes:
         """Keeps more of a call; a text of any other part is left out."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from gateway.core.fields import WORDS, Example, Examples, Field
-from gateway.dialects._shared.rows import NO_PLACE, model_row, renamed, rows
+from gateway.core.fields import WORDS, Example, Examples, Field, model_row, renamed, rows
+from gateway.dialects._shared.rows import NO_PLACE
 
 _TOOLS = [{"name": "f", "input_schema": {"type": "object"}}]
 _LEVEL = "the nearest of low, medium and high"

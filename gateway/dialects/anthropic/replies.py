@@ -183,6 +183,10 @@ class _Block:
         return members_of("".join(self.texts)) is not None
 
 
+def _event(kind: str, **members: Any) -> bytes:
+    return sse.frame(encode_line({"type": kind, **members}), kind.encode())
+
+
 class StreamWriter(EventWriter):
     """Canonical events to the events of one stream.
 
@@ -230,8 +234,7 @@ class StreamWriter(EventWriter):
         if self._begun or op.facts(Message).begun:
             return b""
         self._begun = True
-        start = {"type": "message_start", "message": _message(op, model, usage)}
-        return sse.frame(encode_line(start), b"message_start")
+        return _event("message_start", message=_message(op, model, usage))
 
     def part_started(self, event: PartStart) -> bytes:
         start: dict[str, Any]
@@ -294,8 +297,7 @@ class StreamWriter(EventWriter):
         self._open, block.state = block, "open"
         name, member = _DELTAS[block.kind]
         block.before = _DELTA % (index, name, member)
-        start = {"type": "content_block_start", "index": index, "content_block": block.start}
-        out = sse.frame(encode_line(start), b"content_block_start")
+        out = _event("content_block_start", index=index, content_block=block.start)
         texts = block.texts
         if texts:
             self.buffered_bytes -= _PIECE * len(texts)
@@ -313,14 +315,10 @@ class StreamWriter(EventWriter):
         out = b""
         for cited in block.citations:
             delta = {"type": "citations_delta", "citation": cited}
-            event = {"type": "content_block_delta", "index": index, "delta": delta}
-            out += sse.frame(encode_line(event), b"content_block_delta")
+            out += _event("content_block_delta", index=index, delta=delta)
         if block.kind == "thinking":
-            delta = {"type": "signature_delta", "signature": SIGNATURE}
-            signed = {"type": "content_block_delta", "index": index, "delta": delta}
-            out = sse.frame(encode_line(signed), b"content_block_delta")
-        stop = {"type": "content_block_stop", "index": index}
-        return out + sse.frame(encode_line(stop), b"content_block_stop")
+            out = _event("content_block_delta", index=index, delta={"type": "signature_delta", "signature": SIGNATURE})
+        return out + _event("content_block_stop", index=index)
 
     # -- calls of the server's own tools ----------------------------------------------------------------------------
 
@@ -340,12 +338,10 @@ class StreamWriter(EventWriter):
         """A block at once. text: the arguments of a call, as its only delta."""
         index = self._opened
         self._opened += 1
-        start = {"type": "content_block_start", "index": index, "content_block": block}
-        out = sse.frame(encode_line(start), b"content_block_start")
+        out = _event("content_block_start", index=index, content_block=block)
         if text:
             out += _DELTA % (index, *_DELTAS["tool"]) + encode_line(text) + _AFTER
-        stop = {"type": "content_block_stop", "index": index}
-        return out + sse.frame(encode_line(stop), b"content_block_stop")
+        return out + _event("content_block_stop", index=index)
 
     # -- the end ----------------------------------------------------------------------------------------------------
 
@@ -358,9 +354,6 @@ class StreamWriter(EventWriter):
         reason, sequence = stop_of(
             self.finish.reason, self.finish.stop_sequence, calls=self._calls, refused=self._refused
         )
-        last = {
-            "type": "message_delta",
-            "delta": {"stop_reason": reason, "stop_sequence": sequence},
-            "usage": write_usage(self.usage) | server_usage(self._server_calls),
-        }
-        return out + sse.frame(encode_line(last), b"message_delta") + _STOP
+        usage = write_usage(self.usage) | server_usage(self._server_calls)
+        delta = {"stop_reason": reason, "stop_sequence": sequence}
+        return out + _event("message_delta", delta=delta, usage=usage) + _STOP

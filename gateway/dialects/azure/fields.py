@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from gateway.core.fields import WORDS, Example, Examples, Field
-from gateway.dialects._shared.rows import model_row
+from gateway.core.fields import WORDS, Example, Examples, Field, model_row
 from gateway.wire.openai.requests.fields import TOOLS, mapped
 
 _VERSION = "query: YYYY-MM-DD or YYYY-MM-DD-preview; required unless `default_api_version` is configured"

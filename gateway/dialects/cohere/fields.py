@@ -5,8 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from gateway.core.fields import WORDS, Example, Examples, Field
-from gateway.dialects._shared.rows import model_row, renamed, rows
+from gateway.core.fields import WORDS, Example, Examples, Field, model_row, renamed, rows
 from gateway.wire.openai.requests.fields import TOOLS, mapped
 
 _TOOLS = {"tools": TOOLS[0].sample}

@@ -6,7 +6,7 @@ A stream is one of server-sent events, or of JSON lines for clients that accept 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, assert_never
+from typing import Any
 
 from msgspec import Raw
 
@@ -164,18 +164,9 @@ class StreamWriter(WholeCallWriter):
         message = {"role": "assistant", "content": [], "tool_plan": "", "tool_calls": [], "citations": []}
         return self._event("message-start", id=self._facts.id, delta={"message": message})
 
-    def part_started(self, event: PartStart) -> bytes:
-        match event.kind:
-            case "tool":
-                self.begin_call(event)
-            case "thinking":
-                if not self._facts.quiet:
-                    self._members[event.index] = b"thinking"
-            case "text" | "refusal":
-                self._members[event.index] = b"text"
-            case _:
-                assert_never(event.kind)
-        return b""
+    def text_started(self, event: PartStart, thinking: bool) -> None:
+        if not (thinking and self._facts.quiet):
+            self._members[event.index] = b"thinking" if thinking else b"text"
 
     def part_ended(self, event: PartEnd) -> bytes:
         return self._close() if event.index == self._part else super().part_ended(event)

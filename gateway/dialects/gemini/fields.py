@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from gateway.core.fields import WORDS, Example, Examples, Field
-from gateway.dialects._shared.rows import NO_PLACE, renamed, rows
+from gateway.core.fields import WORDS, Example, Examples, Field, renamed, rows
+from gateway.dialects._shared.rows import NO_PLACE
 from gateway.wire.openai.requests.fields import SAMPLES
 
 _TOOLS = [{"functionDeclarations": [{"name": "f", "parameters": {"type": "OBJECT"}}]}]
@@ -14,6 +14,10 @@ _SCHEMA = {"type": "OBJECT", "properties": {"a": {"type": "STRING"}}}
 _JSON = {"responseMimeType": "application/json"}
 _TEXTS = [{"role": "user", "parts": [{"text": "hi"}]}]
 _INSTANCES = [{"content": "a"}]
+_INSTEAD = {"content": None}
+_SIZE = {"outputDimensionality": 8}
+_TEXT = {"parts": [{"text": "a"}]}
+_MODE = {"functionCallingConfig": {"mode": "ANY"}}
 _SYSTEM = {"parts": [{"text": "s"}]}
 
 CONFIG: Mapping[str, str] = {
@@ -56,6 +60,7 @@ _CONFIG = (
 _MODEL = Field("model", "consumed", "m", "names the pool if the path names none that is served", names_model=True)
 _FUNCTIONS = "functions; a tool of Google's own servers is a 400"
 _CALLING = "AUTO, ANY, NONE, VALIDATED; one allowed name is that tool, several leave the others out"
+_PREDICT = "of predict: outputDimensionality, and autoTruncate, which is true when absent"
 _GOOGLE = "only Google's own service reads it"
 _PROMPT = (
     _MODEL,
@@ -66,22 +71,14 @@ _PROMPT = (
     Field("tools", "mapped", _TOOLS, _FUNCTIONS),
 )
 _IGNORED = rows("ignored", _GOOGLE, safetySettings=[], labels={"k": "v"}, serviceTier="flex", store=True)
-_CACHED = Field(
-    "cachedContent", "refused", "cachedContents/c", "nothing is kept here; engines cache prefixes themselves"
-)
+_KEPT = "nothing is kept here; engines cache prefixes themselves"
+_CACHED = Field("cachedContent", "refused", "cachedContents/c", _KEPT)
 _LENGTH = "says nothing of a prompt's length"
 
 FIELDS: Mapping[str, Sequence[Field]] = {
     "chat": (
         *_PROMPT,
-        Field(
-            "toolConfig",
-            "renamed",
-            {"functionCallingConfig": {"mode": "ANY"}},
-            _CALLING,
-            "tool_choice",
-            beside={"tools": _TOOLS},
-        ),
+        renamed("toolConfig", "tool_choice", _MODE, _CALLING, {"tools": _TOOLS}),
         *_CONFIG,
         *_IGNORED,
         Field("modelArmorConfig", "ignored", {}, _GOOGLE),
@@ -89,42 +86,16 @@ FIELDS: Mapping[str, Sequence[Field]] = {
     ),
     "count": (
         *_PROMPT,
-        Field(
-            "generateContentRequest",
-            "renamed",
-            {"contents": _TEXTS},
-            "a whole request",
-            "messages",
-            beside={"contents": None},
-        ),
+        renamed("generateContentRequest", "messages", {"contents": _TEXTS}, "a whole request", {"contents": None}),
         *rows("ignored", _LENGTH, generationConfig={"temperature": 0.5}, toolConfig={}),
         _CACHED,
     ),
     "embed": (
-        renamed("content", "input", {"parts": [{"text": "a"}]}, "its texts, joined"),
-        Field(
-            "requests",
-            "renamed",
-            [{"content": {"parts": [{"text": "a"}]}}],
-            "of batchEmbedContents",
-            "input",
-            beside={"content": None},
-        ),
-        Field(
-            "instances",
-            "renamed",
-            _INSTANCES,
-            "of predict",
-            "input, truncate_prompt_tokens",
-            beside={"content": None},
-        ),
-        Field(
-            "parameters",
-            "renamed",
-            {"outputDimensionality": 8},
-            "of predict: outputDimensionality, and autoTruncate, which is true when absent",
-            "dimensions",
-            beside={"content": None, "instances": _INSTANCES},
+        renamed("content", "input", _TEXT, "its texts, joined"),
+        renamed("requests", "input", [{"content": _TEXT}], "of batchEmbedContents", _INSTEAD),
+        renamed("instances", "input, truncate_prompt_tokens", _INSTANCES, "of predict", _INSTEAD),
+        renamed(
+            "parameters", "dimensions", {"outputDimensionality": 8}, _PREDICT, {**_INSTEAD, "instances": _INSTANCES}
         ),
         renamed("outputDimensionality", "dimensions", 8),
         Field("autoTruncate", "consumed", False, "truncate_prompt_tokens for vLLM", probe=True),

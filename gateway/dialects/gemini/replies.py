@@ -185,26 +185,15 @@ class StreamWriter(WholeCallWriter):
         self._tail = b"," + encode_line(_tail(self._op, event.model))[1:]
         return b""
 
-    def part_started(self, event: PartStart) -> bytes:
+    def text_started(self, event: PartStart, thinking: bool) -> None:
         place, facts = (event.choice, event.index), self._facts
-        match event.kind:
-            case "tool":
-                self.begin_call(event)
-            case "thinking":
-                if facts.thoughts:
-                    self._lines[place] = self._around(event.choice, b',"thought":true')
-                if facts.tools:
-                    self._thinking.setdefault(event.choice, [])
-                    self._silent.add(place)
-            case "text" | "refusal":
-                self._lines[place] = self._around(event.choice, b"")
-            case _:
-                assert_never(event.kind)
-        return b""
-
-    def _around(self, choice: int, more: bytes) -> tuple[bytes, bytes]:
-        after = b'%b}],"role":"model"},"index":%d}]%b' % (more, choice, self._tail)
-        return b'{"candidates":[{"content":{"parts":[{"text":', after
+        if facts.thoughts or not thinking:
+            more = b',"thought":true' if thinking else b""
+            after = b'%b}],"role":"model"},"index":%d}]%b' % (more, event.choice, self._tail)
+            self._lines[place] = b'{"candidates":[{"content":{"parts":[{"text":', after
+        if thinking and facts.tools:
+            self._thinking.setdefault(event.choice, [])
+            self._silent.add(place)
 
     def _with_logprobs(self, event: Delta, line: tuple[bytes, bytes]) -> bytes:
         found = one_line(encode(_logprobs((event.logprobs or Raw(b"[]"),))))

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from gateway.core.fields import WORDS, Example, Examples, Field
+from gateway.core.fields import WORDS, Example, Examples, Field, model_row, renamed
 from gateway.dialects._shared.ollama import option_rows
-from gateway.dialects._shared.rows import model_row, renamed
 from gateway.wire.openai.requests.fields import TOOLS, mapped
 
 _OTHERS = "its members are the next rows; others are dropped"

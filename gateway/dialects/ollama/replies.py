@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, assert_never
+from typing import Any
 
 from msgspec import Raw
 
@@ -74,17 +74,8 @@ class _ChunkWriter(WholeCallWriter):
             return self.gather(event)
         return self.numbered(form, encode_line(event.text)) if event.text else b""
 
-    def part_started(self, event: PartStart) -> bytes:
-        match event.kind:
-            case "tool":
-                self.begin_call(event)
-            case "thinking":
-                self._forms[event.index] = self.thinking
-            case "text" | "refusal":
-                self._forms[event.index] = self.text
-            case _:
-                assert_never(event.kind)
-        return b""
+    def text_started(self, event: PartStart, thinking: bool) -> None:
+        self._forms[event.index] = self.thinking if thinking else self.text
 
     def called(self, start: PartStart, text: str) -> bytes:
         return self.numbered(self.calls, encode_line(_call(start.call_id, start.name, text)))

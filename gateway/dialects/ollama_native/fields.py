@@ -5,10 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from gateway.core.fields import WORDS, Example, Examples, Field
+from gateway.core.fields import WORDS, Example, Examples, Field, model_row, renamed, rows
 from gateway.dialects._shared.ollama import OPTIONS as _ENGINES
 from gateway.dialects._shared.ollama import option_rows
-from gateway.dialects._shared.rows import model_row, renamed, rows
 from gateway.wire.openai.requests.fields import TOOLS, mapped
 
 _RUNNER = "of the server that runs a model: here its workers decide"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, assert_never
+from typing import Any
 
 import msgspec
 from msgspec import Raw
@@ -120,17 +120,11 @@ class LineWriter(WholeCallWriter):
 
     def part_started(self, event: PartStart) -> bytes:
         self._first = self._first or clock.nanoseconds()
-        match event.kind:
-            case "tool":
-                self.begin_call(event)
-            case "thinking":
-                if not self._facts.quiet:
-                    self._lines[event.index] = self._around(b"thinking")
-            case "text" | "refusal":
-                self._lines[event.index] = self._around(b"")
-            case _:
-                assert_never(event.kind)
-        return b""
+        return super().part_started(event)
+
+    def text_started(self, event: PartStart, thinking: bool) -> None:
+        if not (thinking and self._facts.quiet):
+            self._lines[event.index] = self._around(b"thinking" if thinking else b"")
 
     def _around(self, name: bytes) -> tuple[bytes, bytes]:
         """The bytes before and after a text: for the content, or for a member `name` beside an empty content."""

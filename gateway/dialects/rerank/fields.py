@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gateway.core.fields import WORDS, Example, Examples, Field
-from gateway.dialects._shared.rows import model_row, rows
+from gateway.core.fields import WORDS, Example, Examples, Field, model_row, rows
 from gateway.wire.openai.requests.fields import mapped
 
 _MODEL = model_row("names the pool, else the default")

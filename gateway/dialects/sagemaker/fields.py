@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from gateway.core.fields import WORDS, Example, Examples, Field
-from gateway.dialects._shared.rows import model_row
+from gateway.core.fields import WORDS, Example, Examples, Field, model_row
 from gateway.wire.openai.requests.fields import LOGPROBS, TOOLS, mapped, stream_options
 
 MODEL = "/opt/ml/model"

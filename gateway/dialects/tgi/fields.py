@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gateway.core.fields import WORDS, Example, Examples, Field
-from gateway.dialects._shared.rows import model_row
+from gateway.core.fields import WORDS, Example, Examples, Field, model_row
 from gateway.wire.openai.requests.fields import FIELDS as OPENAI_FIELDS
 
 # Parameters without `do_sample` are greedy, no parameters at all are not: each is measured beside others.

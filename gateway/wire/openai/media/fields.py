@@ -7,9 +7,9 @@ server has no other of these paths.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from functools import partial
 
-from gateway.core.fields import WORDS, Example, Examples, Field
+from gateway.core.fields import WORDS, Example, Examples, Field, model_row, rows
 from gateway.core.messages import Work
 
 PATHS: Mapping[Work, str] = {
@@ -33,13 +33,8 @@ REFUSED = frozenset({"include", "known_speaker_names", "known_speaker_references
 IDLE = frozenset({"chunking_strategy", "keywords", "languages"})
 """Those that vLLM reads neither, and that its reply does not show."""
 _UNREAD = "vLLM does not read it; other servers get it"
-
-
-def _mapped(**samples: Any) -> tuple[Field, ...]:
-    return tuple(Field(name, "mapped", sample) for name, sample in samples.items())
-
-
-_MODEL = Field("model", "consumed", "m", "names the pool; anywhere in an upload", names_model=True)
+_mapped = partial(rows, "mapped", "")
+_MODEL = model_row("names the pool; anywhere in an upload")
 _STREAM = Field("stream", "mapped", True, "a reply of events, if the worker streams")
 _FILE = Field("file", "mapped", "other", "passed on from where it was put", where="file")
 _VLLM = _mapped(

@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gateway.core.fields import WORDS, Example, Examples, Field
+from gateway.core.fields import WORDS, Example, Examples, Field, model_row, rows
 
 _TOOLS = [{"type": "function", "function": {"name": "f"}}]
+_WITH_TOOLS = {"tools": _TOOLS}
+_NOT_ALONE = "without tools named as dropped"
 SAMPLES: Mapping[str, Any] = {
     "frequency_penalty": 0.5,
     "ignore_eos": False,
@@ -38,21 +40,9 @@ SAMPLES: Mapping[str, Any] = {
 """Field of OpenAI's or vLLM's wire -> a value that a valid request may have."""
 
 TOOLS = (
-    Field("tools", "mapped", note="an empty array is dropped", sample=_TOOLS),
-    Field(
-        "tool_choice",
-        "mapped",
-        note="without tools named as dropped, 400 if it asks for one",
-        sample="auto",
-        beside={"tools": _TOOLS},
-    ),
-    Field(
-        "parallel_tool_calls",
-        "mapped",
-        note="named as dropped without tools",
-        sample=False,
-        beside={"tools": _TOOLS},
-    ),
+    Field("tools", "mapped", _TOOLS, "an empty array is dropped"),
+    Field("tool_choice", "mapped", "auto", f"{_NOT_ALONE}, 400 if it asks for one", beside=_WITH_TOOLS),
+    Field("parallel_tool_calls", "mapped", False, "named as dropped without tools", beside=_WITH_TOOLS),
 )
 """`tools`, `tool_choice` and `parallel_tool_calls`."""
 LOGPROBS = (
@@ -73,15 +63,14 @@ def stream_options(note: str) -> Field:
 
 
 _COMMON = (
-    Field(
-        "model", "consumed", note="names the pool; the worker sees its own name for it", sample="m", names_model=True
-    ),
+    model_row("names the pool; the worker sees its own name for it"),
     *mapped("stream"),
     stream_options("usage is always asked of the worker, and stripped unless asked for here; other members go on"),
     *mapped("temperature", "top_p", "seed", "frequency_penalty", "presence_penalty", "logit_bias", "stop", "n", "user"),
     *mapped("max_tokens"),
 )
 _REMOTE = "only OpenAI's own service reads it"
+_DRAWN = "no engine behind us draws more than it returns"
 
 FIELDS: Mapping[str, Sequence[Field]] = {
     "chat": (
@@ -93,35 +82,29 @@ FIELDS: Mapping[str, Sequence[Field]] = {
         *LOGPROBS,
         Field("functions", "refused", note="deprecated by OpenAI: use tools", sample=[{"name": "f"}]),
         Field("function_call", "refused", note="deprecated by OpenAI: use tool_choice", sample="auto"),
-        Field("service_tier", "ignored", note=_REMOTE, sample="auto"),
-        Field("store", "ignored", note=_REMOTE, sample=True),
-        Field("metadata", "ignored", note=_REMOTE, sample={"k": "v"}),
+        *rows("ignored", _REMOTE, service_tier="auto", store=True, metadata={"k": "v"}),
         Field("moderation", "refused", note=_REMOTE, sample={}),
         Field("modalities", "refused", note=f'{_REMOTE}; `["text"]` is every worker\'s', sample=["text", "audio"]),
-        Field("audio", "ignored", note=_REMOTE, sample={"voice": "alloy", "format": "wav"}),
-        Field("prediction", "ignored", note=_REMOTE, sample={"type": "content", "content": "x"}),
+        *rows("ignored", _REMOTE, audio={"voice": "alloy", "format": "wav"}),
+        *rows("ignored", _REMOTE, prediction={"type": "content", "content": "x"}),
         Field("prompt_cache_key", "consumed", note="chooses the place among workers", sample="k"),
-        Field("prompt_cache_options", "ignored", note=_REMOTE, sample={}),
-        Field("prompt_cache_retention", "ignored", note=_REMOTE, sample="24h"),
-        Field("safety_identifier", "ignored", note=_REMOTE, sample="s"),
-        Field("verbosity", "ignored", note=_REMOTE, sample="low"),
+        *rows("ignored", _REMOTE, prompt_cache_options={}, prompt_cache_retention="24h"),
+        *rows("ignored", _REMOTE, safety_identifier="s", verbosity="low"),
         Field("web_search_options", "refused", note=_REMOTE, sample={}),
         Field("echo", "mapped", note="vLLM", sample=True),
-        Field("best_of", "refused", note="unless it is 1: no engine behind us draws more than it returns", sample=2),
+        Field("best_of", "refused", 2, f"unless it is 1: {_DRAWN}"),
     ),
     "complete": (
         *mapped("prompt"),
         *_COMMON,
         Field("suffix", "mapped", note="vLLM answers 400 to it", sample="end"),
         Field("echo", "mapped", sample=True),
-        Field(
-            "best_of", "refused", note="unless it equals n: no engine behind us draws more than it returns", sample=4
-        ),
+        Field("best_of", "refused", 4, f"unless it equals n: {_DRAWN}"),
         Field("logprobs", "mapped", sample=1),
     ),
     "embed": (
         Field("input", "mapped", sample="hi"),
-        Field("model", "consumed", note="names the pool", sample="m", names_model=True),
+        model_row("names the pool"),
         Field("encoding_format", "mapped", sample="float"),
         Field("dimensions", "mapped", sample=8),
         *mapped("user"),
