@@ -153,7 +153,7 @@ class AdminApi:
 
     async def audit(self, admin: Admin, request: Request) -> Audit:
         count, before = _count(request), request.query_params.get("before")
-        if before is not None and not (_ID.fullmatch(before) and all(int(one) < 1 << 64 for one in before.split("-"))):
+        if before is not None and not _is_change(before):
             raise Problem(422, "invalid", "before: must be the `next` of another page")
         found = await self._mirror.store.record(before, count)
         lines = [_line(change.id, change.event) for change in found if admin.may(change.event.team)]
@@ -212,6 +212,11 @@ def _line(id_: str, event: Event) -> AuditLine:
 
 def _time(seconds: float) -> datetime:
     return datetime.fromtimestamp(seconds, UTC)
+
+
+def _is_change(id_: str) -> bool:
+    """Whether a change may have this id: two numbers of Redis, of which nothing has 0-0."""
+    return _ID.fullmatch(id_) is not None and 0 < max(int(one) for one in id_.split("-")) < 1 << 64
 
 
 def _name(request: Request) -> str:

@@ -118,7 +118,8 @@ class KeyChanges:
         def changed(before: StoredKey) -> StoredKey:
             _living(before)
             options = {**options_of(before), **given}
-            options = {option: value for option, value in options.items() if value is not None}
+            # A null takes an option away. A name that no option has is a fault, as with any other value.
+            options = {one: value for one, value in options.items() if value is not None or one not in OPTIONS}
             return self._checked(admin, name, options | {"hash": before.hash, "id": before.id}, before)
 
         if secret := given.keys() & {"hash", "id"}:

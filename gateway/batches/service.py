@@ -97,6 +97,7 @@ class Batching:
                 await aside(self._storage.check)
             except OSError as error:
                 if self.options.bucket is None:
+                    self._log("error", "folder of batches cannot be used", reason=str(error))
                     raise
                 self._log("warning", "bucket away", reason=str(error))
             self._tasks = [asyncio.create_task(one) for one in (self._tidy(), self._look())]

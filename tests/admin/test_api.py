@@ -116,6 +116,7 @@ def test_a_key_lives_from_create_to_revoke_on_every_gateway(gateways: tuple[Stac
     until(lambda: status(other, key) == 401, 1)
     assert root("PATCH", "/keys/life", {"disabled": False}).json()["limits"]["budget"] == "200", "as it was given"
     until(lambda: status(other, key) == 200, 1)
+    assert code(root("PATCH", "/keys/life", {"limit": None})) == (422, "invalid"), "no option has this name"
 
     new = root("POST", "/keys/life/rotate", {"valid_s": 60}).json()["key"]
     until(lambda: status(other, new) == 200, 1)
@@ -336,7 +337,7 @@ def test_the_audit_record_says_who_did_what(root: Caller, lead: Caller) -> None:
         ("root", "update", ["disabled", "models"]),
         ("lead", "create", ["name", "priority", "team"]),
     ]
-    for before in ("nonsense", "1-", "9" * 21 + "-1", f"{1 << 64}-0", f"0-{1 << 64}"):
+    for before in ("nonsense", "1-", "9" * 21 + "-1", f"{1 << 64}-0", f"0-{1 << 64}", "0-0"):
         assert code(root("GET", f"/audit?before={before}")) == (422, "invalid"), before
     assert root("GET", f"/audit?before={(1 << 64) - 1}-0").status_code == 200
 

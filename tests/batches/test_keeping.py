@@ -18,7 +18,9 @@ import httpx
 import openai
 import pytest
 
+from gateway.batches import Batching, BatchStore
 from gateway.batches.state import StoredFile, tenant_of
+from gateway.config import Batches
 from gateway.core.errors import GatewayError, Kind
 from tests.batches.conftest import ALICE, IN_A_FOLDER, anthropic_client, openai_client, sections
 from tests.batches.test_anthropic_batches import params
@@ -38,6 +40,24 @@ def aged(place: Path, days: float = 3660) -> Path:
     then = time.time() - days * 86400
     os.utime(place, (then, then))
     return place
+
+
+def test_a_folder_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    logged = []
+    options = Batches(directory=str(tmp_path / "file" / "folder"))
+    service = Batching(
+        options,
+        BatchStore("dragoman", None),
+        lambda: pytest.fail("no line is called"),
+        lambda *_: None,
+        lambda level, event, **facts: logged.append((level, event, facts["reason"])),
+    )
+    with pytest.raises(NotADirectoryError):
+        asyncio.run(service.start())
+    ((level, event, reason),) = logged
+    assert (level, event) == ("error", "folder of batches cannot be used")
+    assert str(tmp_path / "file") in reason
 
 
 def batching(stack: Stack) -> Any:
