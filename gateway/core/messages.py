@@ -380,6 +380,7 @@ class Media(Operation, kw_only=True):
     fields   the texts of an upload, but for the model and the stream, in the client's order
     form     the upload; None for a JSON body
     audio_s  seconds of its sound, by `upload.seconds_of`
+    unnamed  members that are passed on, and that this API does not know
     """
 
     work: Work
@@ -388,6 +389,7 @@ class Media(Operation, kw_only=True):
     fields: tuple[tuple[str, str], ...] = ()
     form: Form | None = None
     audio_s: float | None = None
+    unnamed: tuple[str, ...] = ()
 
     @property
     def images(self) -> int:

@@ -31,7 +31,7 @@ from gateway.core.messages import (
 
 Guarded = Chat | Complete | Embed | Score | Media
 """Operations with texts that a model reads."""
-_OF_MEDIA = ("prompt", "input", "instructions", "hotwords")
+_OF_MEDIA = ("prompt", "input", "instructions", "hotwords", "keywords")
 """Members of a request for sound, images, or text of sound that a model reads as text."""
 Replacements = Sequence[str | None]
 """A text for each one that was shown, in their order; None keeps it."""
@@ -39,8 +39,8 @@ Replacements = Sequence[str | None]
 
 class Shown(Struct, omit_defaults=True):
     """One text. role: of its message, "tools" for the description of a tool, "prompt", "suffix", "input", "query",
-    "document", "instructions" or "hotwords". kind: text, thinking, refusal, or tool (the arguments of a call). name: of
-    the tool, or of who speaks. choice: of a reply."""
+    "document", "instructions", "hotwords" or "keywords". kind: text, thinking, refusal, or tool (the arguments of a
+    call). name: of the tool, or of who speaks. choice: of a reply."""
 
     role: str
     text: str
@@ -81,7 +81,9 @@ def unshown(op: Guarded) -> list[str]:
     """The rest of a request that a model may read: "image", "audio", "tokens" (of a prompt), "schema", types of parts
     without a canonical form, and names of members without one."""
     if isinstance(op, Media):
-        return [] if op.form is None else ["audio" if op.work in ("transcribe", "translate") else "image"]
+        files = [] if op.form is None else ["audio" if op.work in ("transcribe", "translate") else "image"]
+        hidden = [name for name, value in _told(op).items() if not isinstance(value, str | None)]
+        return sorted({*files, *hidden, *(name for name in op.unnamed if name not in _OF_MEDIA)})
     found = {*unknown_members(op), *getattr(op, "unnamed", ())}
     if isinstance(op, Chat):
         for part in (part for message in op.messages for part in message.parts):
@@ -143,14 +145,22 @@ def _swapped(op: Guarded, swap: Swap) -> dict[str, Any]:
 def _media(op: Media, swap: Swap) -> dict[str, Any]:
     words = "input" if op.work == "speak" else "prompt"
     if op.form is not None:
-        fields = [(name, swap(Shown(name, text)) if name in _OF_MEDIA else text) for name, text in op.fields]
+        fields = [
+            (name, swap(Shown(bare, text)) if (bare := name.partition("[")[0]) in _OF_MEDIA else text)
+            for name, text in op.fields
+        ]
         return {"fields": tuple(fields), "words": dict(fields).get(words, "")}
     extra = dict(op.extra)
-    told = {name: msgspec.json.decode(extra[name]) for name in _OF_MEDIA if name in extra}
+    told = _told(op)
     for name, text in told.items():
         if isinstance(text, str) and (new := swap(Shown(name, text))) != text:
             told[name], extra[name] = new, Raw(msgspec.json.encode(new))
     return {"extra": extra, "words": told.get(words, "")}
+
+
+def _told(op: Media) -> dict[str, Any]:
+    """The members of a JSON body that a model reads as text."""
+    return {name: msgspec.json.decode(op.extra[name]) for name in _OF_MEDIA if name in op.extra}
 
 
 def _message(message: Message, swap: Swap) -> Message:

@@ -184,7 +184,7 @@ def test_the_texts_of_an_upload_are_shown(service: Guard) -> None:
     """And replaced in the worker's upload, once, after the limits that count it."""
     drawn = b'{"created":1,"data":[{"b64_json":"eA=="}]}'
     service.decide = masking
-    limits = [{"name": "all", "kind": "requests", "limit": 3, "per_s": 3600}]
+    limits = [{"name": "all", "kind": "requests", "limit": 4, "per_s": 3600}]
     with scripted_worker(lambda worker, asked, handler: answer(handler, drawn)) as worker:
         model = {"backend": "vllm", "upstream_model": "sim", "workers": [worker.url]}
         with Stack((), {"models": {"m": model}, "limits": limits, **config_of(service)}) as stack:
@@ -198,9 +198,13 @@ def test_the_texts_of_an_upload_are_shown(service: Guard) -> None:
             httpx.post(stack.url + "/v1/audio/speech", json=said)
             told = json.loads(worker.asked[-1].body)
             assert told == {"model": "sim", "input": "****", "voice": "v", "instructions": "as ****"}
+            odd = {"model": "m", "prompt": "a", "instructions": {"a": SECRET}, "negative_prompt": SECRET}
+            httpx.post(stack.url + "/v1/images/generations", json=odd)
     shown = [[(one["role"], one["text"]) for one in question["texts"]] for question in service.asked]
-    assert shown == [[("prompt", f"a {SECRET}")]] * 2 + [[("input", SECRET), ("instructions", f"as {SECRET}")]]
-    assert [question.get("others") for question in service.asked] == [["image"], ["image"], []]
+    spoken, drawn_by = [("input", SECRET), ("instructions", f"as {SECRET}")], [("prompt", "a")]
+    assert shown == [*[[("prompt", f"a {SECRET}")]] * 2, spoken, drawn_by]
+    unseen = ["instructions", "negative_prompt"]
+    assert [question.get("others") for question in service.asked] == [["image"], ["image"], [], unseen]
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -32,6 +32,8 @@ REFUSED = frozenset({"include", "known_speaker_names", "known_speaker_references
 """Texts of an upload that ask for another reply, which vLLM reads none of."""
 IDLE = frozenset({"chunking_strategy", "keywords", "languages"})
 """Those that vLLM reads neither, and that its reply does not show."""
+MANY = frozenset({"timestamp_granularities"}) | REFUSED | IDLE
+"""Texts of an upload that are lists or objects: `name[]`, `name[of an object]`, and more than once."""
 _UNREAD = "vLLM does not read it; other servers get it"
 _mapped = partial(rows, "mapped", "")
 _MODEL = model_row("names the pool; anywhere in an upload")
@@ -93,8 +95,6 @@ FIELDS: Mapping[str, Sequence[Field]] = {
         *_mapped(n=2, size="512x512", response_format="b64_json", user="user-1"),
     ),
 }
-"""Texts of an upload may be named `name[]` too."""
-
 EXAMPLES: Examples = {
     "transcribe": (Example("transcribe", {}, files={"file": "a.wav"}),),
     "translate": (Example("translate", {}, files={"file": "a.wav"}),),

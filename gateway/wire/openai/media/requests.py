@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Container
 from typing import Annotated, cast
 
@@ -28,13 +29,12 @@ from gateway.wire.json import (
     text_of,
     typed,
 )
-from gateway.wire.openai.media.fields import FORMS, PATHS
+from gateway.wire.openai.media.fields import FORMS, MANY, PATHS
 from gateway.wire.openai.requests.bounds import RANGES
 from gateway.wire.openai.requests.unsupported import beyond, unsupported
 
 MOST_IMAGES = 100
 """OpenAI's API takes 10."""
-_ONCE = ("model", "stream", "n", "prompt")
 _FLAGS = {"true": True, "1": True, "false": False, "0": False, "": False}
 _Count = Annotated[int, Meta(ge=1, le=MOST_IMAGES)]
 
@@ -79,7 +79,7 @@ def read(request: Request, known: frozenset[str], policy: ExtrasPolicy) -> Media
 def _of_json(request: Request, work: Work, known: frozenset[str], policy: ExtrasPolicy) -> Media:
     require_json(request)
     raw = members(request)
-    _, dropped = settle_unknown(raw, known, policy)
+    unnamed, dropped = settle_unknown(raw, known, policy)
     body = encode(raw)
     found = typed(body, _speech) if work == "speak" else typed(body, _image)
     extra: Extra = {name: value for name, value in raw.items() if name != "model"}
@@ -98,6 +98,7 @@ def _of_json(request: Request, work: Work, known: frozenset[str], policy: Extras
         work=work,
         words=words,
         n=n,
+        unnamed=tuple(unnamed),
     )
 
 
@@ -105,13 +106,15 @@ def _of_form(request: Request, work: Work, known: frozenset[str], policy: Extras
     form = request.form
     if form is None:
         raise GatewayError(Kind.MEDIA_TYPE, "the content type must be multipart/form-data")
-    names = [name for name, _ in form.fields]
-    refuse_other_models(names)
-    for name in _ONCE:
-        if names.count(name) > 1:
-            raise GatewayError(Kind.BAD_REQUEST, f"'{name}' is given twice", param=name, code=_twice(name))
     _check_files(form, work)
-    _, left_out = sort_extras(policy, dict.fromkeys(name for name in names if name.removesuffix("[]") not in known))
+    names = [name for name, _ in form.fields]
+    refuse_other_models([_bare(name) for name in names])
+    for name, count in Counter(names).items():
+        bare = _bare(name)
+        if bare in known and bare not in MANY and (count > 1 or name != bare):
+            message = f"'{bare}' must be one text" if count == 1 else f"'{bare}' is given twice"
+            raise GatewayError(Kind.BAD_REQUEST, message, param=bare, code=_twice(bare))
+    unnamed, left_out = sort_extras(policy, dict.fromkeys(name for name in names if _bare(name) not in known))
     fields = tuple(
         (name, value) for name, value in form.fields if name not in ("model", "stream") and name not in left_out
     )
@@ -134,7 +137,13 @@ def _of_form(request: Request, work: Work, known: frozenset[str], policy: Extras
         fields=fields,
         form=form,
         audio_s=seconds_of(form.files[0]) if work in ("transcribe", "translate") else None,
+        unnamed=unnamed,
     )
+
+
+def _bare(name: str) -> str:
+    """The name of a text of an upload that may be one of a list or an object: `name[]`, `name[member]`."""
+    return name.partition("[")[0]
 
 
 def _twice(name: str) -> str:
@@ -146,7 +155,7 @@ def _check_files(form: Form, work: Work) -> None:
     needed, *_ = allowed = FORMS[work]
     found = [file.field.removesuffix("[]") for file in form.files]
     if needed not in found:
-        if form.values(needed):
+        if any(_bare(name) == needed for name, _ in form.fields):
             raise bad_value(needed, f"'{needed}' must be a file: its part needs a filename")
         raise missing(needed)
     for file, name in zip(form.files, found, strict=True):
@@ -184,7 +193,7 @@ def written(
     fields = [("model", can.upstream_model)]
     dropped = []
     for name, value in op.fields:
-        bare = name.removesuffix("[]")
+        bare = _bare(name)
         if bare in refused:
             raise unsupported(bare, backend)
         if bare in idle:
