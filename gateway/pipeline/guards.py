@@ -291,6 +291,18 @@ class HeldReply:
                 ]
         return found
 
+    async def allow_call(self, words: str, tool: str) -> str:
+        """The query or the URL with which a tool of the gateway's is called, as all guards allow it. Raises
+        GatewayError. Needs an asyncio task."""
+        call, began = self._call, self._call.runtime.clock()
+        try:
+            place = {} if self._window is None else {"window": self._windows, "last": False}
+            self._windows += 1
+            (new,) = await self._check([Shown("assistant", words, "tool", tool)], **place)
+        finally:
+            self._guards.notes(call).ms += milliseconds(call.runtime.clock() - began)
+        return words if new is None else new
+
     # -- streams ----------------------------------------------------------------------------------------------------
 
     def writer(self, writer: StreamWriter) -> GuardedWriter:

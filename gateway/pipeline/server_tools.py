@@ -112,6 +112,8 @@ class RoundAttempts(Attempts):
         call, reply = self._call, self._call.reply
         await become_task()
         for pending in self._rounds.pending:
+            if call.guard is not None and pending.asked:
+                pending.asked = await call.guard.allow_call(pending.asked, pending.tool.name)
             if self._lane is not None:
                 reply.say(self._writer.called(pending))
             if pending.error is None:

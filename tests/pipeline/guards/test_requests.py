@@ -8,6 +8,7 @@ import subprocess
 import sys
 from hashlib import sha256
 from pathlib import Path
+from urllib.parse import unquote
 
 import httpx
 import pytest
@@ -18,7 +19,7 @@ from tests.clients import Way
 from tests.harness import Stack
 from tests.pipeline.guards.asking import AFTERS, REFUSED, SECRET, USUAL, config_of, masking, refusing, send
 from tests.pipeline.test_pump import PATH, chat, scripted
-from tests.pipeline.test_server_tools import FETCH, SEARCH, asked, call, post
+from tests.pipeline.test_server_tools import FETCH, SEARCH, asked, call, post, tools
 from tests.ports import free_port
 from tests.sampled import of_dialect, sampled
 from tests.standins.guard import Guard
@@ -211,26 +212,55 @@ def test_the_texts_of_an_upload_are_shown(service: Guard) -> None:
 @pytest.mark.parametrize("after", AFTERS)
 def test_rounds_with_tools_of_the_gateway(service: Guard, after: str, stream: bool) -> None:
     service.decide = masking
-    with web() as pages:
-        tools = {"tools": {"web_search": {"url": pages.url}, "web_fetch": {"allow_networks": ["127.0.0.0/8"]}}}
-        with Stack(config={**config_of(service, before=False, after=after), **tools}) as stack:
-            rounds = (
-                {"text": "Let me look.", "tool_calls": [call("web_search", query="weather")]},
-                {"tool_calls": [call("web_fetch", url=f"{pages.url}/page")]},
-                {"text": f"It rains, {SECRET}."},
-            )
-            message = post(stack, asked(*rounds, tools=(SEARCH, FETCH)), stream=stream)
-            kinds = [block["type"] for block in message["content"] if block["type"] != "thinking"]
-            assert kinds == [
-                "text", "server_tool_use", "web_search_tool_result", "server_tool_use", "web_fetch_tool_result", "text",
-            ]  # fmt: skip
-            assert message["content"][-1]["text"] == "It rains, ****."
-            assert message["stop_reason"] == "end_turn"
-            service.decide = refusing(SECRET)
-            reply = httpx.post(stack.url + "/v1/messages", json={**asked(*rounds), "stream": stream}, timeout=30)
-            assert SECRET not in reply.text
-            assert "not here" in reply.text
-            assert stack.record()["outcome"] == "refused"
+    with web() as pages, Stack(config={**config_of(service, before=False, after=after), **tools(pages)}) as stack:
+        rounds = (
+            {"text": "Let me look.", "tool_calls": [call("web_search", query="weather")]},
+            {"tool_calls": [call("web_fetch", url=f"{pages.url}/page")]},
+            {"text": f"It rains, {SECRET}."},
+        )
+        message = post(stack, asked(*rounds, tools=(SEARCH, FETCH)), stream=stream)
+        kinds = [block["type"] for block in message["content"] if block["type"] != "thinking"]
+        assert kinds == [
+            "text", "server_tool_use", "web_search_tool_result", "server_tool_use", "web_fetch_tool_result", "text",
+        ]  # fmt: skip
+        assert message["content"][-1]["text"] == "It rains, ****."
+        assert message["stop_reason"] == "end_turn"
+        service.decide = refusing(SECRET)
+        reply = httpx.post(stack.url + "/v1/messages", json={**asked(*rounds), "stream": stream}, timeout=30)
+        assert SECRET not in reply.text
+        assert "not here" in reply.text
+        assert stack.record()["outcome"] == "refused"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("after", AFTERS)
+@pytest.mark.parametrize("dialect", ["anthropic", "responses"])
+def test_what_a_tool_of_the_gateway_is_asked_is_shown_first(
+    service: Guard, dialect: str, after: str, stream: bool
+) -> None:
+    """Else what the model wrote would reach a search service and the client unseen."""
+    service.decide = masking
+    with web() as pages, Stack(config={**config_of(service, before=False, after=after), **tools(pages)}) as stack:
+        rounds = ({"tool_calls": [call("web_search", query=f"who is {SECRET}")]}, {"text": "Nobody."})
+        body = asked(*rounds, tools=(SEARCH,)) | {"stream": stream}
+        path = "/v1/messages"
+        if dialect == "responses":
+            path = "/v1/responses"
+            body = {"model": "m", "input": body["messages"], "tools": [{"type": "web_search"}], "stream": stream}
+        reply = httpx.post(stack.url + path, json=body, timeout=30)
+        assert reply.status_code == 200, reply.text
+        assert "who is ****" in reply.text
+        assert stack.record()["tools"] == ["search"]
+        assert SECRET not in reply.text
+        assert [unquote(one) for one in pages.asked] == ["/search?q=who is ****&format=json"]
+        (shown,) = service.asked[0]["texts"]
+        assert shown == {"role": "assistant", "text": f"who is {SECRET}", "kind": "tool", "name": "web_search"}
+        service.decide = refusing(SECRET)
+        reply = httpx.post(stack.url + path, json=body, timeout=30)
+        assert SECRET not in reply.text
+        assert "not here" in reply.text
+        assert stack.record()["outcome"] == "refused"
+        assert [unquote(one) for one in pages.asked] == ["/search?q=who is ****&format=json"]
 
 
 def test_no_secret_reaches_a_guard_and_none_of_its_own_a_log(service: Guard) -> None:
