@@ -31,7 +31,7 @@ ROOT = Path(__file__).resolve().parent.parent
 MORE = {
     "backends": ["tests/conformance/test_conformance.py", "tests/conformance/test_constraints.py"],
     "config": ["tests/test_config.py", "tests/test_config_reference.py", "tests/test_cli_check.py"],
-    "core": ["tests/test_errors.py", "tests/conformance/test_any_order.py"],
+    "core": ["tests/errors", "tests/conformance/test_any_order.py"],
     "dialects": ["tests/conformance/test_conformance.py", "tests/golden"],
     "translation": ["tests/conformance/test_continued.py", "tests/conformance/test_constraints.py"],
 }

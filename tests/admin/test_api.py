@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -18,81 +17,12 @@ from gateway.admin.changes import OPTIONS
 from gateway.admin.openapi import OPERATIONS
 from gateway.auth.stored import KeyOptions
 from gateway.config import Key
+from tests.admin.calling import CHAT, PATH, Caller, code, config, status
 from tests.admin.keys import hash_of
 from tests.auth.test_jwt import AUDIENCE, ISSUER, RSA, token
 from tests.auth.test_jwt import keys as jwt_keys
 from tests.harness import Stack, until
 from tests.redis.server import Server
-
-PATH = "/admin/v1"
-CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with Server(tmp_path_factory.mktemp("redis"), "--appendonly", "yes") as server:
-        yield server
-
-
-def config(server: Server, **sections: Any) -> dict[str, Any]:
-    return {
-        "keys_store": "redis",
-        "keys": {"own": {"hash": hash_of("configured")}},
-        "admins": {
-            "root": {"hash": hash_of("root-key")},
-            "lead": {"hash": hash_of("lead-key"), "teams": ["blue", "green"]},
-        },
-        "metrics": {"listen": "127.0.0.1:1"},
-        "redis": {"addresses": [server.address], "timeout_s": 10},
-        **sections,
-    }
-
-
-@pytest.fixture(scope="module")
-def gateways(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Stack, Stack]]:
-    sections = config(server, batches={"directory": str(tmp_path_factory.mktemp("batches"))})
-    with Stack(({},), sections) as one, Stack(({},), sections) as other:
-        yield one, other
-
-
-@pytest.fixture
-def stack(gateways: tuple[Stack, Stack]) -> Stack:
-    return gateways[0]
-
-
-class Caller:
-    def __init__(self, stack: Stack, key: str) -> None:
-        self._stack = stack
-        self._headers = {"authorization": f"Bearer {key}"}
-
-    def __call__(self, method: str, path: str, body: Any = None, **more: Any) -> httpx.Response:
-        headers = {**self._headers, **more.pop("headers", {})}
-        return httpx.request(method, self._stack.admin_url + PATH + path, json=body, headers=headers, **more)
-
-    def made(self, name: str, **options: Any) -> str:
-        answer = self("POST", "/keys", {"name": name, **options})
-        assert answer.status_code == 201, answer.text
-        key: str = answer.json()["key"]
-        return key
-
-
-@pytest.fixture
-def root(stack: Stack) -> Caller:
-    return Caller(stack, "root-key")
-
-
-@pytest.fixture
-def lead(stack: Stack) -> Caller:
-    return Caller(stack, "lead-key")
-
-
-def status(stack: Stack, key: str) -> int:
-    headers = {"authorization": f"Bearer {key}"}
-    return httpx.post(stack.url + "/v1/chat/completions", json=CHAT, headers=headers).status_code
-
-
-def code(answer: httpx.Response) -> tuple[int, str]:
-    return answer.status_code, answer.json()["error"]["code"]
 
 
 def test_a_key_lives_from_create_to_revoke_on_every_gateway(gateways: tuple[Stack, Stack], root: Caller) -> None:
@@ -299,104 +229,6 @@ def test_a_key_can_be_changed_at_any_gateway_as_soon_as_it_is_there(gateways: tu
         one.made(f"fresh-{number}")
         assert other("PATCH", f"/keys/fresh-{number}", {"team": "blue"}).json()["team"] == "blue"
         assert one("POST", f"/keys/fresh-{number}/revoke").json()["team"] == "blue"
-
-
-def test_pages_hold_every_key_once(root: Caller) -> None:
-    names = {f"page-{number:02}" for number in range(23)}
-    for name in names:
-        root.made(name, team="pages")
-    seen: list[str] = []
-    after: str | None = ""
-    while after is not None:
-        page = root("GET", "/keys", params={"team": "pages", "limit": 10, "after": after}).json()
-        seen += [key["name"] for key in page["keys"]]
-        after = page["next"]
-    assert seen == sorted(names)
-    for path in ("/keys", "/export", "/audit"):
-        for limit in ("0", "501", "x", "-1", "1e2", "%D9%A3", "0" * 8 + "19", "0" * 8 + "1" + "9" * 5000):
-            assert code(root("GET", f"{path}?limit={limit}")) == (422, "invalid"), (path, limit[:20])
-
-
-def test_the_audit_record_says_who_did_what(root: Caller, lead: Caller) -> None:
-    lead.made("audited", team="blue", priority=0)
-    root("PATCH", "/keys/audited", {"disabled": True, "models": ["m"]})
-    lead("POST", "/keys/audited/rotate")
-    root("POST", "/keys/audited/revoke")
-    root("GET", "/keys/audited")
-    lines: list[dict[str, Any]] = []
-    before: str | None = None
-    while True:
-        page = root("GET", "/audit", params={"limit": 3, **({"before": before} if before else {})}).json()
-        lines += [line for line in page["changes"] if line["name"] == "audited"]
-        before = page["next"]
-        if before is None:
-            break
-    assert [(line["by"], line["what"], sorted(line["options"])) for line in lines] == [
-        ("root", "revoke", []),
-        ("lead", "rotate", []),
-        ("root", "update", ["disabled", "models"]),
-        ("lead", "create", ["name", "priority", "team"]),
-    ]
-    for before in ("nonsense", "1-", "9" * 21 + "-1", f"{1 << 64}-0", f"0-{1 << 64}", "0-0"):
-        assert code(root("GET", f"/audit?before={before}")) == (422, "invalid"), before
-    assert root("GET", f"/audit?before={(1 << 64) - 1}-0").status_code == 200
-
-
-def test_an_export_is_taken_in_elsewhere_and_revives_nothing(root: Caller, server: Server) -> None:
-    key = root.made("moved", team="blue", expires="2099-01-01")
-    gone = root.made("moved-gone")
-    exported = {one["name"]: one for one in root("GET", "/export?limit=500").json()["keys"]}
-    root("POST", "/keys/moved-gone/revoke")
-    assert root("PUT", "/keys/moved-gone", exported["moved-gone"]).json()["revoked"] is not None
-    assert root("PUT", "/keys/moved", exported["moved"]).status_code == 200, "as it is"
-    assert code(root("PUT", "/keys/moved", {**exported["moved"], "team": "red"})) == (409, "name_taken")
-    assert root("PUT", "/keys/moved", {"hash": 3}).status_code == 422
-    later = {one["name"]: one for one in root("GET", "/export?limit=500").json()["keys"]}
-    elsewhere = config(server)
-    elsewhere["redis"] = {**elsewhere["redis"], "namespace": "elsewhere"}
-    with Stack(({},), elsewhere) as stack:
-        there = Caller(stack, "root-key")
-        for name in ("moved", "moved-gone"):
-            assert there("PUT", f"/keys/{name}", later[name]).status_code == 200
-        assert [status(stack, one) for one in (key, gone)] == [200, 401]
-        found = there("GET", "/keys/moved").json()
-        assert {**found, "version": 0} == {**root("GET", "/keys/moved").json(), "version": 0}
-
-
-def test_a_key_that_redis_lost_can_be_revoked(server: Server) -> None:
-    apart = config(server)
-    apart["redis"] = {**apart["redis"], "namespace": "lost"}
-    with Stack(({},), apart) as stack:
-        root = Caller(stack, "root-key")
-        key = root.made("lost")
-        for name in server.command("KEYS", "{lost-keys}*"):
-            server.command("DEL", name)
-        assert status(stack, key) == 200
-        assert root("POST", "/keys/lost/revoke").json()["revoked"] is not None
-        assert status(stack, key) == 401
-        assert b"revoked" in server.command("HGET", "{lost-keys}", "lost")
-
-
-def test_there_are_at_most_as_many_keys_as_allowed(server: Server) -> None:
-    few = config(server, stored_keys={"max_keys": 2})
-    few["redis"] = {**few["redis"], "namespace": "few"}
-    with Stack(({},), few) as stack:
-        root = Caller(stack, "root-key")
-        for name in ("one", "two"):
-            root.made(name)
-        assert code(root("POST", "/keys", {"name": "three"})) == (409, "full")
-        exported = root("GET", "/export").json()["keys"][0]
-        assert code(root("PUT", "/keys/three", {**exported, "hash": hash_of("three")})) == (409, "full")
-        root("POST", "/keys/one/revoke")
-        root.made("three")
-        root("POST", "/keys/two/revoke")
-        # Both are the most that are remembered. What fills an emptied store again loses none of them.
-        revoked = {name: {**exported, "hash": hash_of(name), "revoked": 1.0} for name in ("one", "two")}
-        for name in server.command("KEYS", "{few-keys}*"):
-            server.command("DEL", name)
-        for name in ("one", "two"):
-            assert root("PUT", f"/keys/{name}", revoked[name]).json()["revoked"] is not None
-        assert {b"one", b"two"} <= set(server.command("HKEYS", "{few-keys}"))
 
 
 def test_bodies_that_are_none_are_refused(stack: Stack, root: Caller) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from gateway.core.fields import with_field
 from tests.clients import DIALECTS
-from tests.test_nested import free, rich
+from tests.nested import free, rich
 
 Place = tuple[str | int, ...]
 Naming = Callable[[int, int], str]

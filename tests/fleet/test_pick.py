@@ -8,42 +8,16 @@ from collections import Counter, deque
 
 import pytest
 
-from gateway.config import Breaker, Queue
-from gateway.core.messages import Chat, Message, Text
+from gateway.config import Queue
+from gateway.core.messages import Chat
 from gateway.core.routing_facts import RoutingFacts
 from gateway.fleet.candidates import Candidates
-from gateway.fleet.pick import POLICIES, LeastTokens, PickPolicy, PowerOfTwo, Prefix, RoundRobin
+from gateway.fleet.pick import Prefix
 from gateway.fleet.pick.places import Places, place_of
 from gateway.fleet.pool import Pool
 from gateway.fleet.worker import Worker
+from tests.fleet.conversing import SESSION, conversation, pool, send, text, workers
 from tests.steps import steps
-
-SESSION = frozenset([b"x-session-id"])
-
-
-def workers(count: int, max_in_flight: int | None = None) -> list[Worker]:
-    breaker = Breaker(failures=2, eject_s=10, slowstart_s=10)
-    found = [Worker(f"http://w{number}", breaker, max_in_flight) for number in range(count)]
-    for worker in found:
-        worker.ready = True
-    return found
-
-
-def pool(members: list[Worker], policy: PickPolicy) -> Pool:
-    return Pool(members, policy, Queue(), 0.5, clock=lambda: 0.0, sessions=SESSION, salted=True)
-
-
-def text(seed: str, size: int) -> str:
-    return "".join(random.Random(seed).choices("abcdefghij ", k=size))
-
-
-def conversation(name: str, turns: int, size: int = 2000, system: str = "You help.") -> Chat:
-    messages = [Message("system", (Text(system),))]
-    for turn in range(turns):
-        messages.append(Message("user", (Text(text(f"{name} asks {turn}", size)),)))
-        if turn < turns - 1:
-            messages.append(Message("assistant", (Text(text(f"{name} hears {turn}", size)),)))
-    return Chat(model="m", messages=tuple(messages))
 
 
 def places_of(members: list[Worker], keys: list[int], lasting: bool = False) -> list[Worker | None]:
@@ -52,17 +26,6 @@ def places_of(members: list[Worker], keys: list[int], lasting: bool = False) -> 
     candidates.count_pick(0.0)
     shares = Places().shares(candidates, 0.0)
     return [place_of(key, shares, candidates.has, lasting=lasting) for key in keys]
-
-
-async def send(one: Pool, op: Chat, *headers: tuple[bytes, bytes]) -> tuple[Worker, RoutingFacts]:
-    """A request that is over at once."""
-    routing = one.routing(op, list(headers))
-    worker = await one.acquire((), 0, routing)
-    one.release(worker, routing)
-    return worker, routing
-
-
-# -- prefix ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("count", [8, 200])
@@ -406,79 +369,3 @@ async def test_a_place_is_left_later_where_other_gateways_would_look_for_the_con
     one_of_many.policy.keep(members)
     home.tokens = routing.prompt * 8
     assert (await send(one_of_many, new))[1].why == "load"
-
-
-async def test_an_ejected_worker_is_tried_when_its_time_has_come() -> None:
-    members = workers(3)
-    one = pool(members, Prefix())
-    members[1].breaker.open_until = -1.0
-    worker, routing = await send(one, conversation("a", 1))
-    assert (worker, routing.why) == (members[1], "trial")
-
-
-# -- the others -----------------------------------------------------------------------------------------------------
-
-
-async def test_least_tokens_counts_tokens_not_requests() -> None:
-    members = workers(2)
-    one = pool(members, LeastTokens())
-    long = await one.acquire((), 0, one.routing(conversation("long", 1, 40_000), []))
-    for name in "abcd":
-        assert await one.acquire((), 0, one.routing(conversation(name, 1, 400), [])) is not long
-
-
-async def test_power_of_two_takes_the_less_busy_of_two() -> None:
-    """All but the busiest are the less busy of some two; of some three, the second busiest is not."""
-    members = workers(4)
-    one = pool(members, PowerOfTwo())
-    for load, member in enumerate(members):
-        member.in_flight = load
-    assert {(await send(one, conversation("a", 1)))[0] for _ in range(200)} == set(members[:3])
-
-
-@pytest.mark.parametrize("name", POLICIES)
-async def test_weights_share_the_load(name: str) -> None:
-    members = workers(3)
-    members[0].weight = 2.0
-    one = pool(members, POLICIES[name]())
-    for number in range(200):
-        await one.acquire((), 0, one.routing(conversation(str(number), 1, 400), []))
-    slack = {"prefix": 1.25, "power_of_two": 1.15}.get(name, 1.05)  # the second draws
-    assert 100 / slack <= members[0].in_flight <= 100 * slack
-    assert all(member.in_flight <= 50 * slack + 1 for member in members[1:])
-
-
-@pytest.mark.parametrize("name", POLICIES)
-async def test_every_policy_leaves_full_workers_alone(name: str) -> None:
-    members = workers(3, max_in_flight=4)
-    one = pool(members, POLICIES[name]())
-    routings = [one.routing(conversation("same", 2), []) for _ in range(12)]
-    taken = [await one.acquire((), 0, routing) for routing in routings]
-    assert Counter(taken) == dict.fromkeys(members, 4)
-    for worker, routing in zip(taken, routings, strict=True):
-        one.release(worker, routing)
-    assert all(worker.tokens == 0 and worker.in_flight == 0 for worker in members)
-
-
-async def test_a_pool_of_one_reads_no_prompt() -> None:
-    one = pool(workers(1), Prefix())
-    _, routing = await send(one, conversation("a", 1))
-    assert (routing.why, routing.keys, routing.prompt) == ("only", (), 0)
-
-
-async def test_a_retry_goes_to_another_and_charges_once() -> None:
-    members = workers(2)
-    one = pool(members, Prefix())
-    routing = one.routing(conversation("a", 2), [])
-    first = await one.acquire((), 0, routing)
-    one.release(first, routing)
-    second = await one.acquire([first], 0, routing)
-    assert second is not first
-    assert (first.tokens, second.tokens) == (0, routing.charged)
-
-
-async def test_turns_follow_weights() -> None:
-    members = workers(2)
-    members[0].weight = 3.0
-    one = pool(members, RoundRobin())
-    assert Counter([await one.acquire() for _ in range(40)])[members[0]] == 30

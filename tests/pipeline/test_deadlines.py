@@ -13,7 +13,7 @@ from gateway.pipeline import deadlines, run
 from gateway.pipeline.deadlines import MARGIN_S, Waits, client_waits, for_request
 from tests.clients import REQUESTS
 from tests.harness import Stack
-from tests.pipeline.test_pump import chat, scripted
+from tests.pipeline.asking import chat, scripted
 
 CONFIGURED = Deadlines(first_byte=100.0)
 

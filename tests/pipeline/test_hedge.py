@@ -16,7 +16,7 @@ from gateway.pipeline.hedge import first_answer
 from gateway.pipeline.visit import Visit
 from tests.clients import WAYS, Way
 from tests.harness import Stack, until
-from tests.pipeline.test_pump import chat, raw_request
+from tests.pipeline.asking import chat, raw_request
 
 EMBEDDING = [way for way in WAYS if way.operation == "embed"]
 CONFIG = {

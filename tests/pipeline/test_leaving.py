@@ -19,7 +19,7 @@ from gateway.server.connection import ClientConnection
 from tests.clients import MEDIA, WAYS, Way
 from tests.conformance.clients import CLIENTS, Client
 from tests.harness import Stack, until
-from tests.pipeline.test_pump import plain_asgi
+from tests.pipeline.asking import plain_asgi
 from tests.sampled import sampled
 from tests.server.raw import GONE, Raw
 

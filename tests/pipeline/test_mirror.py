@@ -10,7 +10,7 @@ import pytest
 
 from tests.clients import WAYS, Way
 from tests.harness import Stack
-from tests.pipeline.test_pump import chat
+from tests.pipeline.asking import chat
 from tests.sampled import of_dialect, sampled
 
 GENERATING = [way for way in WAYS if way.operation in ("chat", "complete", "embed", "score")]

@@ -13,7 +13,7 @@ import pytest
 from gateway.core.errors import GatewayError, Kind
 from gateway.pipeline.moving import LEAVING, STALLED
 from tests.harness import Stack, until
-from tests.pipeline.test_pump import PATH, chat, plain_asgi, raw_request
+from tests.pipeline.asking import PATH, chat, plain_asgi, raw_request
 from tests.simulated import Entry, Simulated
 
 EMBED = ("/v1/embeddings", {"model": "m", "input": "hi"})

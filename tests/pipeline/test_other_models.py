@@ -20,7 +20,7 @@ from gateway.pipeline.models import list_models
 from gateway.pipeline.other_models import Split, reason_of
 from tests.clients import WAYS, Way, usual
 from tests.harness import Stack
-from tests.pipeline.test_pump import chat, raw_request, scripted
+from tests.pipeline.asking import chat, raw_request, scripted
 from tests.ports import free_port
 from tests.sampled import of_dialect, sampled
 from tests.simulated import Entry, Simulated

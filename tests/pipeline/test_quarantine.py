@@ -15,7 +15,7 @@ from gateway.pipeline import quarantine
 from gateway.pipeline.quarantine import MOST, Quarantine
 from tests.clients import REQUESTS, WAYS, Way, usual
 from tests.harness import Stack
-from tests.pipeline.test_pump import chat, scripted
+from tests.pipeline.asking import chat, scripted
 
 PATH = "/v1/chat/completions"
 CALM = {"retry": {"min_per_second": 100, "attempts": 5}}

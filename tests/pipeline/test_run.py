@@ -21,7 +21,7 @@ from gateway.pipeline.call import Call
 from gateway.translation.lanes import EventLane
 from tests.clients import GENERATING, REQUESTS, usual
 from tests.harness import Stack
-from tests.pipeline.test_pump import chat, plain_asgi, raw_request, read_whole, scripted
+from tests.pipeline.asking import chat, plain_asgi, raw_request, read_whole, scripted
 
 PATHS = {name: path for name, (path, _) in REQUESTS.items()}
 

@@ -1,4 +1,4 @@
-"""Private servers for the tests of the shared store."""
+"""Private servers for the tests of the shared store, and limiters with either store."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import pytest
 
 from gateway.config import Limit
 from gateway.ratelimit import SubjectLimiter
+from gateway.ratelimit.memory import MemoryStore
+from gateway.ratelimit.redis.store import RedisStore
 from gateway.ratelimit.store import Store
 from tests.redis.server import Server
 
@@ -57,3 +59,15 @@ def mortal(tmp_path: Path) -> Iterator[Server]:
     """A private server that the test may stop and kill."""
     with Server(tmp_path) as server:
         yield server
+
+
+@pytest.fixture(params=["memory", "redis"])
+async def make(request: pytest.FixtureRequest, started: Make) -> Make:
+    """A started limiter of the rules given."""
+    server: Server | None = request.getfixturevalue("server") if request.param == "redis" else None
+
+    async def one(*rules: Limit, **options: Any) -> SubjectLimiter:
+        store: Store = MemoryStore() if server is None else RedisStore(server.settings)
+        return await started(rules, store, **options)
+
+    return one

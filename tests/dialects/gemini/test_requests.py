@@ -8,53 +8,15 @@ from typing import Any
 
 import pytest
 
-from gateway import dialects
-from gateway.core.errors import GatewayError, Kind
-from gateway.core.http import Request
-from gateway.core.messages import (
-    Audio,
-    Chat,
-    CountTokens,
-    Embed,
-    Image,
-    Message,
-    NamedTool,
-    Output,
-    Part,
-    Text,
-    Thinking,
-    ToolCall,
-)
-from gateway.core.ports import Settings
+from gateway.core.messages import Audio, Chat, CountTokens, Embed, Image, Message, Part, Text, Thinking, ToolCall
 from gateway.core.sealing import Sealing
 from gateway.dialects.gemini.signatures import Thoughts
+from tests.dialects.gemini.asking import GEMINI, HI, TOOLS, asking, chat, model, refused, user
 from tests.raised import raised
-
-GEMINI = dialects.create("gemini", Settings())
-HI = [{"role": "user", "parts": [{"text": "hi"}]}]
-TOOLS = [{"functionDeclarations": [{"name": "f", "parameters": {"type": "OBJECT"}}, {"name": "g"}]}]
-
-
-def asking(body: dict[str, Any], route: str = "generate", query: bytes = b"", **params: str) -> Request:
-    return Request("POST", "/x", [], json.dumps(body).encode(), query, route, {"model": "m", **params}, "r")
-
-
-def chat(**members: Any) -> Chat:
-    op = GEMINI.read(asking({"contents": HI, **members}))
-    assert isinstance(op, Chat)
-    return op
 
 
 def said(*contents: Any) -> tuple[Message, ...]:
     return chat(contents=list(contents)).messages
-
-
-def model(*parts: Any) -> dict[str, Any]:
-    return {"role": "model", "parts": list(parts)}
-
-
-def user(*parts: Any) -> dict[str, Any]:
-    return {"role": "user", "parts": list(parts)}
 
 
 def call(name: str = "f", **more: Any) -> dict[str, Any]:
@@ -63,15 +25,6 @@ def call(name: str = "f", **more: Any) -> dict[str, Any]:
 
 def response(name: str = "f", returned: Any = None, **more: Any) -> dict[str, Any]:
     return {"functionResponse": {"name": name, "response": returned or {"output": "x"}, **more}}
-
-
-def refused(**members: Any) -> GatewayError:
-    error = raised(GEMINI.read, asking({"contents": HI, **members}))
-    assert error.kind in (Kind.BAD_REQUEST, Kind.UNSUPPORTED)
-    return error
-
-
-# -- names ------------------------------------------------------------------------------------------------------------
 
 
 def test_both_spellings_are_one() -> None:
@@ -122,9 +75,6 @@ def test_what_belongs_to_the_user_keeps_its_names() -> None:
     )
     assert op.sampling.top_k == 5
     assert '"max_items": 1.0' in op.messages[1].parts[0].arguments  # type: ignore[union-attr]  # a call
-
-
-# -- conversations ----------------------------------------------------------------------------------------------------
 
 
 def test_turns() -> None:
@@ -223,8 +173,6 @@ def test_parts_of_googles_own_servers_are_named() -> None:
     assert op.dropped == ("contents[].parts[].partMetadata", "contents[].parts[].mediaResolution")
 
 
-# -- signatures -------------------------------------------------------------------------------------------------------
-
 CALLER = Sealing("team-a", b"k" * 32)
 SECRET = "ab" * 200 + "\u2028é"
 
@@ -269,136 +217,6 @@ def test_a_signature_of_another_origin_is_ignored(signature: str) -> None:
     assert thinking(signature) == []
 
 
-# -- tools ------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("calling", "choice", "tools"),
-    [
-        ({}, "auto", "fg"),
-        ({"mode": "AUTO"}, "auto", "fg"),
-        ({"mode": "any"}, "required", "fg"),
-        ({"mode": "ANY", "allowedFunctionNames": ["g"]}, NamedTool("g"), "g"),
-        ({"mode": "ANY", "allowedFunctionNames": ["g", "f"]}, "required", "fg"),
-        ({"mode": "NONE"}, "none", "fg"),
-        ({"mode": "VALIDATED", "allowedFunctionNames": ["f"]}, "auto", "f"),
-    ],
-)
-def test_calling(calling: dict[str, Any], choice: Any, tools: str) -> None:
-    op = chat(tools=TOOLS, toolConfig={"functionCallingConfig": calling})
-    assert op.tool_choice == choice
-    assert "".join(tool.name for tool in op.tools) == tools
-    assert {tool.strict for tool in op.tools} == {True if calling.get("mode") == "VALIDATED" else None}
-    assert op.dropped == ()
-
-
-def test_calling_that_is_refused_or_named() -> None:
-    for calling, words in (
-        ({"mode": "SOMETIMES"}, "must be AUTO, ANY, NONE or VALIDATED"),
-        ({"mode": "ANY", "allowedFunctionNames": ["h"]}, "there is no function 'h'"),
-    ):
-        assert words in refused(tools=TOOLS, toolConfig={"functionCallingConfig": calling}).message
-    assert "no functions" in refused(toolConfig={"functionCallingConfig": {"mode": "ANY"}}).message
-    assert chat(toolConfig={"functionCallingConfig": {"mode": "NONE"}}).dropped == ("toolConfig",)
-    left = chat(tools=TOOLS, toolConfig={"functionCallingConfig": {"allowedFunctionNames": ["f"]}}).dropped
-    assert left == ("toolConfig.functionCallingConfig.allowedFunctionNames",)
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("googleSearch", "google_search", "googleSearchRetrieval", "codeExecution", "urlContext", "fileSearch"),
-        *("googleMaps", "computerUse", "retrieval", "enterpriseWebSearch", "mcpServers"),
-    ],
-)
-def test_tools_of_googles_own_servers_are_refused(name: str) -> None:
-    error = refused(tools=[*TOOLS, {name: {}}])
-    assert error.kind is Kind.UNSUPPORTED
-    assert error.param == "tools.1." + {"google_search": "googleSearch"}.get(name, name)
-
-
-def test_a_schema_of_google() -> None:
-    schema = {
-        "type": "OBJECT",
-        "property_ordering": ["b", "a"],
-        "properties": {
-            "a": {"type": "STRING", "nullable": True, "enum": ["x"], "format": "enum"},
-            "b": {"type": "ARRAY", "minItems": "1", "max_items": "3", "items": {"type": "INTEGER", "format": "int32"}},
-            "max_items": {"any_of": [{"type": "NUMBER"}, {"type": "BOOLEAN"}], "nullable": True, "example": 1},
-        },
-        "required": ["a"],
-    }
-    output = chat(generationConfig={"responseSchema": schema}).output
-    assert output is not None
-    found = json.loads(bytes(output.schema or b""))
-    assert found == {
-        "type": "object",
-        "properties": {
-            "b": {"type": "array", "minItems": 1, "maxItems": 3, "items": {"type": "integer", "format": "int32"}},
-            "a": {"type": ["string", "null"], "enum": ["x", None]},
-            "max_items": {"anyOf": [{"anyOf": [{"type": "number"}, {"type": "boolean"}]}, {"type": "null"}]},
-        },
-        "required": ["a"],
-    }
-    assert list(found["properties"]) == ["b", "a", "max_items"]
-
-
-def test_schemas_within_each_other_are_bounded() -> None:
-    deep: dict[str, Any] = {"type": "STRING"}
-    for _ in range(80):
-        deep = {"type": "ARRAY", "items": deep}
-    assert "within each other" in refused(generationConfig={"responseSchema": deep}).message
-
-
-@pytest.mark.parametrize("name", ["items", "additionalProperties", "anyOf", "any_of"])
-@pytest.mark.parametrize("deep", [80, 500, 900])
-def test_lists_in_a_schema_are_bounded(name: str, deep: int) -> None:
-    schema = {name: json.loads("[" * deep + "]" * deep)}
-    within = "within each other"
-    assert within in refused(generationConfig={"responseSchema": schema}).message
-    assert within in refused(tools=[{"functionDeclarations": [{"name": "f", "parameters": schema}]}]).message
-
-
-def test_a_schema_that_null_makes_deeper_than_can_be_written_is_refused() -> None:
-    """Each null puts two levels around what the decoder just took: it may take some 1000, but not those."""
-    around, end = b'{"nullable":true,"items":' * 60, b"}" * 60
-    told = set()
-    for deep in range(500, 1000, 10):
-        request = asking({"contents": HI, "generationConfig": {"responseSchema": "HERE"}})
-        schema = around + b'{"default":%b%b}' % (b"[" * deep, b"]" * deep) + end
-        request.body = request.body.replace(b'"HERE"', schema)
-        try:
-            GEMINI.read(request)
-        except GatewayError as error:
-            told.add(error.message)
-    assert "'generationConfig.responseSchema' is nested too deeply" in told
-
-
-def test_a_schema_may_have_as_many_arrays_of_schemas_as_schemas() -> None:
-    deep: dict[str, Any] = {"type": "STRING"}
-    for _ in range(60):
-        deep = {"anyOf": [deep]}
-    assert chat(generationConfig={"responseSchema": deep}).output is not None
-
-
-# -- generationConfig -------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("config", "output"),
-    [
-        ({"responseMimeType": "text/plain"}, None),
-        ({"responseMimeType": "application/json"}, Output("json")),
-        (
-            {"responseMimeType": "text/x.enum", "responseSchema": {"enum": ["a", "b"]}},
-            Output("choice", choices=("a", "b")),
-        ),
-    ],
-)
-def test_the_form_of_the_output(config: dict[str, Any], output: Output | None) -> None:
-    assert chat(generationConfig=config).output == output
-
-
 @pytest.mark.parametrize(
     "config",
     [
@@ -433,9 +251,6 @@ def test_thinking(thinking: dict[str, Any], effort: str | None) -> None:
     op = chat(generationConfig={"thinkingConfig": thinking})
     assert op.reasoning == effort
     assert ("reasoning_effort" in op.optional) is (effort is not None)
-
-
-# -- models, counts, embeddings ---------------------------------------------------------------------------------------
 
 
 def test_the_model_of_the_path() -> None:

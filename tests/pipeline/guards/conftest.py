@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tests.harness import Stack
+from tests.pipeline.asking import plain_asgi
 from tests.pipeline.guards.asking import AFTERS
-from tests.pipeline.test_pump import plain_asgi
 from tests.standins.guard import ALLOW, Guard, guard
 
 

@@ -12,9 +12,9 @@ import pytest
 
 from gateway.pipeline.guards import _Replace
 from tests.harness import Stack, until
+from tests.pipeline.asking import PATH, chat, raw_request, scripted
+from tests.pipeline.going_on.broken import posted, text_of
 from tests.pipeline.guards.asking import AFTERS, SECRET, TEXT, config_of, refusing
-from tests.pipeline.test_going_on import posted, text_of
-from tests.pipeline.test_pump import PATH, chat, raw_request, scripted
 from tests.ports import free_port
 from tests.standins.guard import ALLOW, Guard
 

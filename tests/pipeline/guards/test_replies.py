@@ -14,9 +14,9 @@ from tests.app.media import Asked, Worker, answer
 from tests.app.media import scripted as scripted_worker
 from tests.clients import DIALECTS, Way
 from tests.harness import Stack
+from tests.pipeline.asking import PATH, chat, scripted
+from tests.pipeline.going_on.broken import heard, posted
 from tests.pipeline.guards.asking import AFTERS, REFUSED, SECRET, TEXT, USUAL, config_of, masking, refusing, send
-from tests.pipeline.test_going_on import heard, posted
-from tests.pipeline.test_pump import PATH, chat, scripted
 from tests.sampled import of_dialect, sampled
 from tests.standins.guard import ALLOW, Guard
 

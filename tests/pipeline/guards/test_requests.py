@@ -17,8 +17,8 @@ from tests.app.media import answer
 from tests.app.media import scripted as scripted_worker
 from tests.clients import Way
 from tests.harness import Stack
+from tests.pipeline.asking import PATH, chat, scripted
 from tests.pipeline.guards.asking import AFTERS, REFUSED, SECRET, USUAL, config_of, masking, refusing, send
-from tests.pipeline.test_pump import PATH, chat, scripted
 from tests.pipeline.test_server_tools import FETCH, SEARCH, asked, call, post, tools
 from tests.ports import free_port
 from tests.sampled import of_dialect, sampled

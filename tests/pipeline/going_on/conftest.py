@@ -1,0 +1,24 @@
+"""Gateways with three workers, by each path to their clients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.harness import Stack
+from tests.pipeline.asking import plain_asgi
+from tests.pipeline.going_on.broken import ROUND
+
+
+@pytest.fixture(params=["direct", "asgi"])
+def wrap(request: pytest.FixtureRequest) -> Callable[[Any], Any]:
+    return plain_asgi if request.param == "asgi" else lambda app: app
+
+
+@pytest.fixture(scope="module", params=["direct", "asgi"])
+def three(request: pytest.FixtureRequest) -> Iterator[Stack]:
+    wrap = plain_asgi if request.param == "asgi" else lambda app: app
+    with Stack(({"itl_ms": 2}, {"itl_ms": 2}, {"itl_ms": 2}), config=ROUND, wrap=wrap) as stack:
+        yield stack
