@@ -219,6 +219,15 @@ def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
         time.sleep(0.002)
 
 
+async def soon(condition: Callable[[], bool], seconds: float = 30.0) -> float:
+    """Waits as `until` does, for what other tasks of this loop do, and returns after how many seconds it had come."""
+    begun = time.monotonic()
+    while not condition():
+        assert time.monotonic() - begun < seconds, "it did not happen"
+        await asyncio.sleep(0.002)
+    return time.monotonic() - begun
+
+
 async def in_one_of(tries: int, holds: Callable[[], Awaitable[bool]]) -> bool:
     """Whether it holds in one of the tries: for what is about a pace. A machine that stands still for a moment may
     spoil one; a fault spoils all."""

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from gateway.auth.stored import OwnLimits
 from gateway.config import StoredKeys
 from gateway.core.errors import GatewayError
 from tests.admin.keys import Followed, followed, hash_of, put, stored
+from tests.harness import soon
 from tests.redis.server import Server
 
 
@@ -30,15 +30,6 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def server(shared: Server) -> Server:
     shared.command("FLUSHALL")
     return shared
-
-
-async def soon(holds: Callable[[], bool], seconds: float = 20.0) -> float:
-    """Waits until it holds, and returns after how many seconds it did."""
-    begun = time.monotonic()
-    while not holds():
-        assert time.monotonic() - begun < seconds, "it did not happen"
-        await asyncio.sleep(0.005)
-    return time.monotonic() - begun
 
 
 def all_know(mirrors: list[Followed], revoked: str) -> bool:

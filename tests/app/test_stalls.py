@@ -4,21 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
 
 import httpx
 
-from tests.harness import Stack
+from tests.harness import Stack, soon
 
 URL = "/v1/chat/completions"
 BODY = {"model": "m", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 3}
 CONFIG = {"health": {"stalled_s": 0.4}, "routing": {"scrape_s": 0.05}}
-
-
-async def until(done: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while not done():  # noqa: ASYNC110 (the detector tells nobody)
-            await asyncio.sleep(0.01)
 
 
 def events(stack: Stack) -> list[str]:
@@ -45,7 +38,7 @@ def test_a_hung_engine_gets_nothing_new_and_comes_back() -> None:
             await warm(stack, client)
             hung.hung = True
             waiting = [asyncio.create_task(client.post(stack.url + URL, json=BODY)) for _ in range(4)]
-            await until(lambda: worker.progress.stalled)
+            await soon(lambda: worker.progress.stalled)
             found = [(await client.post(stack.url + URL, json=BODY)).status_code for _ in range(10)]
             found += [answer.status_code for answer in await asyncio.gather(*waiting)]
             page = (await client.get(f"{stack.url}/metrics")).text
@@ -53,7 +46,7 @@ def test_a_hung_engine_gets_nothing_new_and_comes_back() -> None:
             assert f'dragoman_worker_stalls_total{{model="m",worker="{hung.url}"}} 1.0' in page
             assert f'dragoman_worker_stalled{{model="m",worker="{other.url}"}} 0.0' in page
             hung.hung = False
-            await until(lambda: not worker.progress.stalled)
+            await soon(lambda: not worker.progress.stalled)
             assert worker.breaker.state(time.monotonic()) == "half_open"
             while worker.breaker.ejected:
                 await client.post(stack.url + URL, json=BODY)
@@ -72,7 +65,7 @@ def test_the_only_worker_stays() -> None:
             await warm(stack, client)
             sim.hung = True
             waiting = asyncio.create_task(client.post(stack.url + URL, json=BODY))
-            await until(lambda: worker.progress.stalled)
+            await soon(lambda: worker.progress.stalled)
             assert not worker.breaker.ejected
             sim.hung = False
             return (await waiting).status_code

@@ -18,7 +18,7 @@ from gateway.config.money import BudgetWebhook
 from gateway.observe import webhook as module
 from gateway.observe.webhook import Webhook
 from tests.app.asking import CHAT, key
-from tests.harness import Stack, until
+from tests.harness import Stack, soon, until
 
 SECRET = "0123456789abcdef0123456789abcdef"
 
@@ -61,7 +61,7 @@ def hearing() -> Iterator[Hearing]:
 
 
 @pytest.fixture(autouse=True)
-def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+def without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_WAITS_S", (0.01, 0.01))
 
 
@@ -130,9 +130,7 @@ async def test_events_that_wait_are_bounded_and_those_lost_are_told(
     hearing.statuses = [503] * 3
     for number in range(5):
         one.send("budget.passed", {"number": number})
-    async with asyncio.timeout(20):
-        while one._task is not None:  # noqa: ASYNC110 - it announces its end nowhere
-            await asyncio.sleep(0.01)
+    await soon(lambda: one._task is None)
     assert [json.loads(body)["data"]["number"] for _, body in hearing.heard] == [2, 2, 2, 3, 4]
     assert changes == [("lost", "1"), ("lost", "1"), ("failing", "status 503"), ("lost", "1"), ("sending", "")]
     await one.close()
@@ -144,8 +142,6 @@ async def test_nobody_there_and_a_stop(monkeypatch: pytest.MonkeyPatch) -> None:
     one = Webhook(hook("http://127.0.0.1:9/x"), lambda state, why: changes.append((state, why)))
     one.send("budget.passed", {})
     one.send("budget.passed", {})
-    async with asyncio.timeout(20):
-        while not changes:  # noqa: ASYNC110 - as above
-            await asyncio.sleep(0.01)
+    await soon(lambda: bool(changes))
     await one.close()
     assert changes == [("failing", "ConnectError"), ("lost", "2")]

@@ -22,6 +22,7 @@ from gateway.observe import ledger as module
 from gateway.observe.ledger import OTHER, Ledger, figures_of
 from gateway.observe.spending import Report, Wrong, days_of, make
 from gateway.redis import connect
+from tests.harness import soon
 from tests.redis.server import Server
 
 DAY = date(2026, 11, 26)
@@ -69,10 +70,7 @@ def record(chance: random.Random, at: float = NOON, **more: Any) -> RequestRecor
 
 
 async def settled(*ledgers: Ledger) -> None:
-    async with asyncio.timeout(30):
-        for one in ledgers:
-            while one._writing is not None:  # noqa: ASYNC110 - the ledger announces nothing
-                await asyncio.sleep(0.001)
+    await soon(lambda: all(one._writing is None for one in ledgers))
 
 
 async def totals(ledger: Ledger, *by: Any, days: Any = (DAY,)) -> dict[tuple[str, ...], tuple[int, ...]]:

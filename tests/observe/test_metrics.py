@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
 from typing import Any
 
 import httpx
@@ -14,8 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from gateway.core.ports import RequestRecord
 from gateway.core.usage import Usage
 from gateway.observe.metrics import Metrics
-from tests.harness import Stack
-from tests.harness import until as soon
+from tests.harness import Stack, soon, until
 
 CHAT = "/v1/chat/completions"
 PHASES = ("reading", "queued", "first_output", "streaming")
@@ -134,7 +132,7 @@ def test_workers_that_are_gone_are_gone_from_the_page() -> None:
         assert value(page, "dragoman_worker_ready", model="m", worker=second) == 1
         stack.run(stack.gateway.reload(stack.config({"models": {"m": {"workers": [second]}}})))
         # Its last probe has to end first.
-        soon(lambda: first not in httpx.get(stack.url + "/metrics").text)
+        until(lambda: first not in httpx.get(stack.url + "/metrics").text)
         page = httpx.get(stack.url + "/metrics").text
         assert value(page, "dragoman_worker_ready", model="m", worker=second) == 1
 
@@ -166,11 +164,6 @@ def test_those_who_left_are_counted_by_what_they_waited_for() -> None:
     assert found == {"reading": 1, "queued": 2, "first_output": 1, "streaming": 1}
 
 
-async def until(met: Callable[[], bool]) -> None:
-    for _ in iter(met, True):
-        await asyncio.sleep(0.01)
-
-
 def test_a_request_that_is_left_tells_where() -> None:
     def saying(**plan: Any) -> list[dict[str, str]]:
         return [{"role": "user", "content": "sim:" + json.dumps(plan)}]
@@ -190,12 +183,12 @@ def test_a_request_that_is_left_tells_where() -> None:
             silent = ask("first_output", messages=saying(text="a b", fault="stall"))
             await stack.sim.ledger.wait(running=1)
             queued = ask("queued")
-            await until(lambda: state.pools["m"].waiting == 1)
+            await soon(lambda: state.pools["m"].waiting == 1)
             await leave(queued)
-            await until(lambda: state.pools["m"].waiting == 0)
+            await soon(lambda: state.pools["m"].waiting == 0)
             await leave(silent)
             streaming = ask("streaming", messages=saying(text="a b c d", fault="stall@3"), stream=True)
-            await until(lambda: sum(metrics.gaps("m").counts) > 0)
+            await soon(lambda: sum(metrics.gaps("m").counts) > 0)
             await leave(streaming)
             await state.runtime.active.empty(20)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from gateway.ratelimit import SubjectLimiter
 from gateway.ratelimit.memory import MemoryStore
 from gateway.ratelimit.redis.store import RedisStore
 from gateway.ratelimit.store import Store
+from tests.harness import soon
 from tests.redis.server import Server
 
 Make = Callable[..., Awaitable[SubjectLimiter]]
@@ -21,9 +21,7 @@ Make = Callable[..., Awaitable[SubjectLimiter]]
 
 async def reach(limiter: SubjectLimiter, state: str = "strict", within: float = 60.0) -> None:
     """Until the limiter is in `state`: "strict" at the latest after some probes, "degraded" after a call."""
-    async with asyncio.timeout(within):
-        while limiter.state != state:  # noqa: ASYNC110 - what is waited for happens in the server
-            await asyncio.sleep(0.01)
+    await soon(lambda: limiter.state == state, within)
 
 
 @pytest.fixture

@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import httpx
 import pytest
 
 from tests.clients import CHAT, REQUESTS
-from tests.harness import Stack
+from tests.harness import Stack, soon
 from tests.ratelimit.asking import DEFAULTS, OPENAI, ask, limiter_of, said, standing
-
-
-async def until(met: Callable[[], bool]) -> None:
-    """The limiter tells nobody when a slot is taken: it is looked at."""
-    async with asyncio.timeout(30):
-        while not met():  # noqa: ASYNC110
-            await asyncio.sleep(0.002)
 
 
 @pytest.fixture
@@ -114,9 +107,9 @@ def test_cancelled_before_the_first_token_of_a_stream(counted: Stack) -> None:
         body = {"model": "m", "stream": True, "max_tokens": 500, **said(text="a b c", fault="stall@before")}
         async with httpx.AsyncClient(base_url=counted.url) as client:
             asking = asyncio.create_task(client.post(OPENAI, json=body))
-            await until(lambda: counted.sim.ledger.received == 1)
+            await soon(lambda: counted.sim.ledger.received == 1)
             asking.cancel()
-            await until(lambda: limiter_of(counted).in_flight == 0)
+            await soon(lambda: limiter_of(counted).in_flight == 0)
 
     asyncio.run(run())
     used = standing(counted)
@@ -130,9 +123,9 @@ def test_cancelled_while_waiting_for_a_worker_is_as_if_it_had_never_been(counted
         body = {"model": "m", "stream": True, "max_tokens": 16, **said(text="a b c", fault="stall@1")}
         async with httpx.AsyncClient(base_url=counted.url) as client, client.stream("POST", OPENAI, json=body):
             waiting = asyncio.create_task(client.post(OPENAI, json={"model": "m", "max_tokens": 16, **CHAT}))
-            await until(lambda: limiter_of(counted).in_flight == 2)
+            await soon(lambda: limiter_of(counted).in_flight == 2)
             waiting.cancel()
-            await until(lambda: limiter_of(counted).in_flight == 1)
+            await soon(lambda: limiter_of(counted).in_flight == 1)
 
     asyncio.run(run())
     counted.run(counted.gateway.deployment.runtime.active.empty(20))

@@ -30,6 +30,7 @@ from bench.routing.__main__ import mean, parse, row
 from bench.routing.run import KV_BLOCKS, Figures
 from bench.routing.traces import trace
 from bench.rows import BODY_SIZE, REFERENCE, ROWS, Kind, Row
+from tests.harness import soon
 from tests.repo.tree import ROOT
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="CPU of a process tree is read from /proc")
@@ -150,9 +151,7 @@ async def test_a_told_end_leaves_nothing_behind(words: str, tmp_path: Path) -> N
         *command, cwd=ROOT, stderr=asyncio.subprocess.DEVNULL, env={**os.environ, "RUN": run}
     )
     try:
-        async with asyncio.timeout(60):
-            while len(holding(run)) < 2:  # noqa: ASYNC110 - until it has started what it measures
-                await asyncio.sleep(0.05)
+        await soon(lambda: len(holding(run)) >= 2, 60)  # until it has started what it measures
     finally:
         process.terminate()
         status = await asyncio.wait_for(process.wait(), 60)

@@ -169,15 +169,3 @@ async def pooled() -> AsyncIterator[MakeClient]:
     for client in made:
         await asyncio.wait_for(client.close(), PATIENCE)
         assert client.open == client.idle == 0
-
-
-@pytest.fixture
-def until() -> Callable[[Callable[[], bool]], Awaitable[None]]:
-    """`await until(condition)`: for what has no event to wait for, such as the loop noticing an EOF."""
-
-    async def wait(condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(PATIENCE):
-            while not condition():  # noqa: ASYNC110
-                await asyncio.sleep(0.001)
-
-    return wait

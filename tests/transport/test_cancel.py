@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import random
-from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,12 +13,12 @@ from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Request
 from gateway.core.ports import Deadlines
 from gateway.transport.connection import WorkerConnection
+from tests.harness import soon
 from tests.transport.conftest import REPLY, once, polite
 
 if TYPE_CHECKING:
     from tests.transport.conftest import MakeClient, Peer, Serve
 
-    Until = Callable[[Callable[[], bool]], Awaitable[None]]
 
 ASK = Request("POST", "/v1", [], b"{}")
 SOON = Deadlines(connect=30, first_byte=30, idle=30)
@@ -136,7 +135,7 @@ async def test_a_closed_connection_is_freed_without_the_cycle_collector(serve: S
 
 
 @pytest.mark.parametrize("each", [75, pytest.param(400, marks=pytest.mark.long)])
-async def test_thousands_of_cancels(serve: Serve, pooled: MakeClient, until: Until, each: int) -> None:
+async def test_thousands_of_cancels(serve: Serve, pooled: MakeClient, each: int) -> None:
     """Scoreboard F10: 20 tasks cancel requests at random moments, then 30 of 30 succeed and nothing is left."""
 
     async def polite(peer: Peer) -> None:
@@ -163,6 +162,6 @@ async def test_thousands_of_cancels(serve: Serve, pooled: MakeClient, until: Unt
     worker, client = await serve(polite), pooled(max_idle=10)
     await asyncio.gather(*(cancels(each) for _ in range(20)))
     assert await asyncio.wait_for(asyncio.gather(*(ask() for _ in range(30))), 30) == [b"hi"] * 30
-    await until(lambda: client.open == client.idle)
+    await soon(lambda: client.open == client.idle)
     assert client.idle <= 10
-    await until(lambda: sum(not task.done() for task in worker.tasks) == client.idle)
+    await soon(lambda: sum(not task.done() for task in worker.tasks) == client.idle)

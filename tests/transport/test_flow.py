@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,7 +19,6 @@ from tests.transport.conftest import once
 if TYPE_CHECKING:
     from tests.transport.conftest import MakeClient, Peer, Serve
 
-    Until = Callable[[Callable[[], bool]], Awaitable[None]]
 
 ASK = Request("GET", "/")
 SOON = Deadlines(connect=30, first_byte=30, idle=30)
@@ -204,9 +203,7 @@ async def test_a_sink_that_raises(end: bytes, serve: Serve, pooled: MakeClient) 
 
 
 @pytest.mark.parametrize("way", ["pull", "push"])
-async def test_a_reader_who_does_not_read_stops_the_worker(
-    way: str, serve: Serve, pooled: MakeClient, until: Until
-) -> None:
+async def test_a_reader_who_does_not_read_stops_the_worker(way: str, serve: Serve, pooled: MakeClient) -> None:
     block, sent = bytes(1 << 16), 0
 
     async def flood(peer: Peer) -> None:

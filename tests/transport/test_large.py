@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,12 +13,12 @@ from gateway.core.ports import Deadlines
 from gateway.transport import large
 from gateway.transport.connection import LATE_BYTES
 from gateway.transport.large import BUDGET_S, LargeReads
+from tests.harness import soon
 from tests.transport.test_flow import CHUNKED, Sink, Tap, chunk
 
 if TYPE_CHECKING:
     from tests.transport.conftest import MakeClient, Peer, Serve
 
-    Until = Callable[[Callable[[], bool]], Awaitable[None]]
 
 ASK = Request("GET", "/")
 SOON = Deadlines(connect=30, first_byte=30, idle=30)
@@ -147,9 +146,7 @@ async def test_a_reply_that_breaks_off_while_it_waits(serve: Serve, pooled: Make
 
 
 @pytest.mark.usefixtures("one_a_turn")
-async def test_a_client_that_leaves_or_pauses_while_its_read_waits(
-    serve: Serve, pooled: MakeClient, until: Until
-) -> None:
+async def test_a_client_that_leaves_or_pauses_while_its_read_waits(serve: Serve, pooled: MakeClient) -> None:
     tap, other = Tap(), Tap()
     worker, client = await serve(tap, other), pooled()
     leaving = await client.send(ASK, worker.address, SOON)
@@ -161,7 +158,7 @@ async def test_a_client_that_leaves_or_pauses_while_its_read_waits(
     pausing.pause()
     for script in (tap, other):
         script.say(chunk(bytes(SIZE)) + b"0\r\n\r\n")
-    await until(lambda: client.open < 2)
+    await soon(lambda: client.open < 2)
     assert kept.blocks == []
     pausing.resume()
     await asyncio.wait_for(kept.done.wait(), 30)

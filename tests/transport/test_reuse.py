@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,13 +13,12 @@ from gateway.core.http import Request
 from gateway.core.ports import Deadlines
 from gateway.transport.incoming import Incoming
 from gateway.transport.pooled import Pooled
-from tests.harness import in_one_of
+from tests.harness import in_one_of, soon
 from tests.transport.conftest import REPLY, once, polite
 
 if TYPE_CHECKING:
     from tests.transport.conftest import MakeClient, Peer, Script, Serve
 
-    Until = Callable[[Callable[[], bool]], Awaitable[None]]
 
 ASK = Request("POST", "/v1", [], b"{}")
 SOON = Deadlines(connect=30, first_byte=30, idle=30)
@@ -74,11 +72,11 @@ async def test_the_connection_used_last_is_taken_first(serve: Serve, pooled: Mak
     taken.drop()
 
 
-async def test_no_more_idle_connections_than_allowed(serve: Serve, pooled: MakeClient, until: Until) -> None:
+async def test_no_more_idle_connections_than_allowed(serve: Serve, pooled: MakeClient) -> None:
     worker, client = await serve(polite), pooled(max_idle=2)
     await asyncio.gather(*(ask(client, worker.address) for _ in range(5)))
     assert client.idle == 2
-    await until(lambda: client.open == 2)
+    await soon(lambda: client.open == 2)
 
 
 async def test_addresses_do_not_share(serve: Serve, pooled: MakeClient) -> None:
@@ -111,7 +109,7 @@ async def test_use_prolongs_the_life_of_a_connection(serve: Serve, pooled: MakeC
     assert await in_one_of(5, one_connection)
 
 
-async def test_closed_by_the_worker_while_idle(serve: Serve, pooled: MakeClient, until: Until) -> None:
+async def test_closed_by_the_worker_while_idle(serve: Serve, pooled: MakeClient) -> None:
     async def brief(peer: Peer) -> None:
         await peer.request()
         peer.send(REPLY)
@@ -119,15 +117,15 @@ async def test_closed_by_the_worker_while_idle(serve: Serve, pooled: MakeClient,
     worker, client = await serve(brief), pooled()
     for turn in (1, 2, 3):
         await ask(client, worker.address)
-        await until(lambda: client.open == 0)
+        await soon(lambda: client.open == 0)
         assert len(worker.peers) == turn
 
 
-async def test_stray_bytes_while_idle(serve: Serve, pooled: MakeClient, until: Until) -> None:
+async def test_stray_bytes_while_idle(serve: Serve, pooled: MakeClient) -> None:
     worker, client = await serve(polite), pooled()
     await ask(client, worker.address)
     worker.peers[0].send(b"\r\n")
-    await until(lambda: client.open == 0)
+    await soon(lambda: client.open == 0)
     assert await ask(client, worker.address) == b"hi"
     assert len(worker.peers) == 2
 

@@ -6,7 +6,6 @@ import subprocess
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import httpx
 import pytest
@@ -14,82 +13,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
 from gateway.fleet.blocks import MOST_BYTES, Blocks
-from tests.app.asking import key
+from tests.fleet.kv_events.publishing import WORKER, ask, blocks, chat, heard, listen, publisher, send, tokenized
 from tests.harness import Stack, until
 from tests.ports import free_port
-from tests.simulated.kv_events import Publisher
-from tests.simulated.requests import Refused
 from tests.simulated.server import Simulated
-from tests.simulated.tokenizer import encode
-
-WORKER: dict[str, Any] = {"kv_events_port": 0, "max_model_len": 32_768}
-IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
-WORDS = "The river runs past the old mill and the market square. "
-
-
-def listen(stack: Stack, replay: bool = True, scrape_s: float = 0) -> None:
-    """From now on the gateway listens to its workers."""
-    own = {}
-    for sim in stack.sims:
-        port, replay_port = sim.kv_ports
-        own[sim.url] = {"kv_events": {"port": port, **({"replay_port": replay_port} if replay else {})}}
-    model = {"kv_events": {}, "worker_options": own}
-    health = {"interval_s": 5, "timeout_s": 5}
-    config = stack.config({"models": {"m": model}, "routing": {"scrape_s": scrape_s}, "health": health})
-    stack.run(stack.gateway.reload(config), 60)
-
-
-def blocks(stack: Stack, index: int) -> Blocks:
-    found = stack.gateway.deployment.workers["m", stack.sims[index].url].blocks
-    assert found is not None
-    return found
-
-
-def publisher(stack: Stack, index: int = 0) -> Publisher:
-    found = stack.sims[index].engine.publisher
-    assert found is not None
-    return found
-
-
-@pytest.fixture(autouse=True)
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However busy this machine is, a worker's tokens come in time."""
-    monkeypatch.setattr("gateway.pipeline.prompt_tokens._LONGEST_S", 60.0)
-
-
-@pytest.fixture
-def stack() -> Iterator[Stack]:
-    with Stack((WORKER, WORKER)) as stack:
-        listen(stack)
-        until(lambda: blocks(stack, 0).live and blocks(stack, 1).live)
-        yield stack
-
-
-def chat(name: str, turns: int = 1) -> dict[str, Any]:
-    messages = []
-    for turn in range(turns):
-        if turn:
-            messages.append({"role": "assistant", "content": f"answer {turn}"})
-        messages.append({"role": "user", "content": f"{name}, turn {turn}: {WORDS * 20}"})
-    return {"model": "m", "messages": messages, "max_tokens": 4}
-
-
-def ask(stack: Stack, body: dict[str, Any], path: str = "/v1/chat/completions") -> tuple[str, str]:
-    """(the worker that answered, why it was picked)."""
-    reply = httpx.post(stack.url + path, json=body, headers={"x-dragoman-explain": "1"}, timeout=60)
-    assert reply.status_code == 200, reply.text
-    return reply.headers["x-dragoman-worker"], reply.headers["x-dragoman-picked"]
-
-
-def send(stack: Stack, index: int, body: dict[str, Any]) -> None:
-    """Another gateway sends `body` to a worker."""
-    reply = httpx.post(stack.sims[index].url + "/v1/chat/completions", json={**body, "model": "sim"}, timeout=60)
-    assert reply.status_code == 200, reply.text
-
-
-def heard(stack: Stack, index: int) -> Callable[[], bool]:
-    """The gateway knows all that the worker told."""
-    return lambda: blocks(stack, index).last + 1 == publisher(stack, index).published
 
 
 def test_what_others_sent_is_known(stack: Stack) -> None:
@@ -407,77 +334,6 @@ def test_an_error_of_ours_ends_no_listening(stack: Stack, monkeypatch: pytest.Mo
     until(heard(stack, 0))
     assert not left
     assert blocks(stack, 0).whole
-
-
-def tokenized(stack: Stack) -> int:
-    return len([entry for sim in stack.sims for entry in sim.ledger.entries if entry.path == "/tokenize"])
-
-
-def test_prompts_are_looked_up_in_each_way_of_asking(stack: Stack) -> None:
-    texts = [f"a text: {WORDS * 30}", f"one of ids: {WORDS * 30}"]
-    for index, prompt in enumerate((texts[0], encode(texts[1]))):
-        before = tokenized(stack)
-        body = {"model": "sim", "prompt": prompt, "max_tokens": 2}
-        httpx.post(stack.sims[index].url + "/v1/completions", json=body, timeout=60)
-        until(heard(stack, index))
-        worker, picked = ask(stack, {**body, "model": "m"}, "/v1/completions")
-        assert (worker, picked.rpartition("=")[0]) == (stack.sims[index].url, "prefix;why=prefix;matched")
-        assert tokenized(stack) - before == 1 - index, "ids are tokens already"
-    send(stack, 1, chat("a chat"))
-    until(heard(stack, 1))
-    for path in ("/anthropic/v1/messages", "/friendli/v1/chat/completions"):
-        assert ask(stack, chat("a chat"), path)[0] == stack.sims[1].url, path
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        {**chat("salted"), "cache_salt": "mine"},
-        {**chat("short"), "messages": [{"role": "user", "content": "Hi"}]},
-        {**chat("image"), "messages": [{"role": "user", "content": [{"type": "text", "text": WORDS * 20}, IMAGE]}]},
-    ],
-)
-def test_what_a_text_does_not_say_is_not_looked_up(stack: Stack, body: dict[str, Any]) -> None:
-    assert ask(stack, body)[1].startswith("prefix;")
-    assert tokenized(stack) == 0
-
-
-def test_sessions_are_not_looked_up(stack: Stack) -> None:
-    headers = {"x-session-id": "one"}
-    reply = httpx.post(stack.url + "/v1/chat/completions", json=chat("one"), headers=headers, timeout=60)
-    assert reply.status_code == 200
-    assert tokenized(stack) == 0
-
-
-def test_tenants_are_kept_apart() -> None:
-    one, first = key("one", team="a")
-    two, second = key("two", team="b")
-    salts = {"keys": first | second, "cache_salt": {"secret_env": "SALT"}}
-    with Stack((WORKER, WORKER), salts, environ={"SALT": "s" * 40}) as stack:
-        listen(stack)
-        until(lambda: blocks(stack, 0).live and blocks(stack, 1).live)
-        picked = []
-        for secret in (one, one, two):
-            headers = {"authorization": f"Bearer {secret}", "x-dragoman-explain": "1"}
-            reply = httpx.post(stack.url + "/v1/chat/completions", json=chat("mine"), headers=headers, timeout=60)
-            assert reply.status_code == 200
-            picked.append(reply.headers["x-dragoman-picked"].rpartition("matched=")[2])
-            until(heard(stack, 0))
-            until(heard(stack, 1))
-        assert picked == ["0.00", "1.00;exact", "0.00"]
-        assert tokenized(stack) == 3
-
-
-def test_tokens_that_cannot_be_had_are_done_without(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(worker: Any, body: bytes) -> Any:
-        raise Refused(500, "InternalServerError", "no", None)
-
-    monkeypatch.setattr("tests.simulated.extras.tokenize", refuse)
-    assert ask(stack, chat("one"))[1] == "prefix;why=home;matched=0.00"
-    assert tokenized(stack) == 1
-    monkeypatch.undo()
-    monkeypatch.setattr("gateway.pipeline.prompt_tokens._LONGEST_S", 1e-6)
-    assert ask(stack, chat("two"))[1].startswith("prefix;")
 
 
 def test_the_gateway_listens_without_libzmq() -> None:
