@@ -29,7 +29,11 @@ from coverage import CoverageData
 
 ROOT = Path(__file__).resolve().parent.parent
 MORE = {
-    "backends": ["tests/conformance/test_conformance.py", "tests/conformance/test_constraints.py"],
+    "backends": [
+        "tests/conformance/test_conformance.py",
+        "tests/conformance/test_failures.py",
+        "tests/conformance/test_constraints.py",
+    ],
     "config": ["tests/test_config.py", "tests/test_config_reference.py", "tests/test_cli_check.py"],
     "core": ["tests/errors", "tests/conformance/test_any_order.py"],
     "dialects": ["tests/conformance/test_conformance.py", "tests/golden"],
