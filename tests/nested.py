@@ -21,6 +21,8 @@ Place = tuple[str | int, ...]
 
 # Whatever stands in there is carried as it is: schemas, and arguments.
 FREE = {"parameters", "schema", "arguments", "input_schema", "input"}
+ALWAYS_NAMED = {"anthropic", "responses", "ollama_native", "gemini", "cohere"}
+"""Nothing behind these has a place for what their objects do not define."""
 PNG = "iVBORw0KGgo="
 _CALL: dict[str, Any] = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 _SCHEMA: dict[str, Any] = {"type": "object", "properties": {"a": {"type": "string"}}}

@@ -13,6 +13,7 @@ from tests.harness import Stack
 from tests.nested import (
     _ASK,
     _LIMITS,
+    ALWAYS_NAMED,
     PAIRS,
     POLICIES,
     Place,
@@ -28,9 +29,6 @@ from tests.nested import (
 
 STRAY = "zz_stray"
 VALUE = {"deep": [1.5, "zz"]}
-
-# Nothing behind these has a place for what their objects do not define.
-_ALWAYS_NAMED = {"anthropic", "responses", "ollama_native", "gemini", "cohere"}
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -55,7 +53,7 @@ def allowed(dialect: str, operation: str, backend: str, policy: ExtrasPolicy, pl
         return {"carried", "inside"}
     if policy == "error":
         return {"refused"}
-    if policy == "drop" or (operation == "complete" and dialect in ("friendli", "tgi")) or dialect in _ALWAYS_NAMED:
+    if policy == "drop" or (operation == "complete" and dialect in ("friendli", "tgi")) or dialect in ALWAYS_NAMED:
         return {"named"}
     if operation == "complete" and backend in ("tgi", "llamacpp"):
         return {"named"}

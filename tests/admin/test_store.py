@@ -10,7 +10,8 @@ from msgspec.structs import replace
 
 from gateway.config import Redis
 from tests.admin.keys import Followed, put, stored
-from tests.admin.test_mirror import refusal, soon
+from tests.admin.test_mirror import refusal
+from tests.harness import soon
 from tests.ports import free_port
 from tests.redis.server import Server
 from tests.repo.tree import ROOT
