@@ -64,6 +64,12 @@ class Field(Struct, frozen=True):
         return tuple(re.split(", | or ", self.to)) if self.to is not None else (self.name,)
 
 
+Tables = Mapping[str, Sequence[Field]]
+"""By operation."""
+NO_PLACE = "nothing behind us has a place for it"
+"""The note of most ignored fields."""
+
+
 def rows(handling: Handling, note: str, **samples: Any) -> tuple[Field, ...]:
     """A row for each of `samples`, all with the same handling and note."""
     return tuple(Field(name, handling, sample, note) for name, sample in samples.items())
@@ -120,11 +126,20 @@ Examples = Mapping[str, Sequence[Example]]
 """By operation: one example for each route that reads it, the usual route first."""
 
 
-def body_members(fields: Mapping[str, Sequence[Field]]) -> Mapping[str, frozenset[str]]:
+def body_members(fields: Tables) -> Mapping[str, frozenset[str]]:
     """The names of the top-level members that each operation's table has. A dotted name counts as its first part."""
     return {
         operation: frozenset(field.name.partition(".")[0] for field in found if field.where == "body")
         for operation, found in fields.items()
+    }
+
+
+def ignored_members(fields: Tables) -> Mapping[str, tuple[str, ...]]:
+    """The names of the top-level members that each operation accepts and reports as dropped."""
+    members = body_members(fields)
+    return {
+        name: tuple(field.name for field in found if field.handling == "ignored" and field.name in members[name])
+        for name, found in fields.items()
     }
 
 
@@ -147,7 +162,7 @@ def own_name(param: str, fields: Sequence[Field], sent: Container[str] = ()) -> 
     return name + dot + rest
 
 
-def own_names(names: Sequence[str], fields: Mapping[str, Sequence[Field]]) -> tuple[str, ...]:
+def own_names(names: Sequence[str], fields: Tables) -> tuple[str, ...]:
     """The client's names for members of a worker's request, by all tables of its dialect."""
     every = [field for found in fields.values() for field in found]
     return tuple([own_name(name, every) for name in names])

@@ -6,11 +6,10 @@ SDK's azure provider, azure-ai-inference 1.0.0b9 and LiteLLM 1.106 as recorded c
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from functools import partial
 
 from gateway.core.errors import GatewayError, Kind
-from gateway.core.fields import ExtrasPolicy, Field, rows
+from gateway.core.fields import ExtrasPolicy, Tables, rows
 from gateway.core.http import Request, Response, Route
 from gateway.core.messages import AnsweredFromStore, Extra, Generate, ListModels, Op
 from gateway.core.ports import StreamWriter
@@ -26,7 +25,7 @@ from gateway.wire.openai.streams.writing import OpenAIStreamWriter
 _RETRIEVAL = ("data_sources", "dataSources", "enhancements")
 _NOT_HERE = "Azure's own retrieval and vision: nothing behind us does it"
 _REFUSED = rows("refused", _NOT_HERE, **{name: [{"type": "x"}] for name in _RETRIEVAL})
-FIELDS: Mapping[str, Sequence[Field]] = {
+FIELDS: Tables = {
     **OPENAI_FIELDS,
     "chat": (*OPENAI_FIELDS["chat"], *_REFUSED),
     **media.FIELDS,

@@ -29,6 +29,12 @@ KnownMembers = Mapping[str, View | None]
 Form = Callable[[Mapping[str, Raw]], KnownMembers | None]
 """Returns the known members of an object whose content decides them. None: the object is kept whole."""
 
+
+class Object(Struct, forbid_unknown_fields=True, gc=False):
+    """The base of views of objects inside a body. A member of type `None` may only be null: clients that send a reply
+    back include it so. Any other value is unknown."""
+
+
 # The most objects searched, and the most objects with unknown members: each costs time on the event loop.
 MOST_OBJECTS = 1 << 14
 MOST_FOUND = 1 << 13

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar, NoReturn, assert_never
 
 from gateway.core.errors import GatewayError, Kind
-from gateway.core.fields import ExtrasPolicy, body_members
+from gateway.core.fields import ExtrasPolicy, body_members, ignored_members
 from gateway.core.http import Request, Response
 from gateway.core.lifecycle import Detokenized, Embeddings, Reply, Scores, TokenCount, Tokens, WholeReply
 from gateway.core.messages import (
@@ -21,7 +21,6 @@ from gateway.core.messages import (
     Op,
 )
 from gateway.core.ports import Dialect, Passthrough, SocketWire, StreamWriter
-from gateway.dialects._shared.rows import ignored_members
 from gateway.wire.json import made_whole, members, require_json, settle_unknown
 from gateway.wire.openai.replies import refusals
 from gateway.wire.openai.requests.constraints import CONSTRAINTS

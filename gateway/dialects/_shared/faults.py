@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from gateway.core.errors import GatewayError, Kind
-from gateway.core.fields import own_name
+from gateway.core.fields import Tables, own_name
 from gateway.core.http import JSON_TYPE, Request, Response, header_value
 from gateway.core.messages import CountTokens, Embed, Op
-from gateway.dialects._shared.rows import Tables
 from gateway.wire.json import bad_value, encode, sent_names
 from gateway.wire.openai.replies import refusals
 

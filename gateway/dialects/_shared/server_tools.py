@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from msgspec import Raw
+from typing import Annotated
+
+from msgspec import Meta, Raw
 
 from gateway.core.messages import ServerTool, Tool
 
+Domains = Annotated[list[Annotated[str, Meta(max_length=1024)]], Meta(max_length=100)]
+"""Hosts that bound a search. Each result is compared with each of them: no host name is longer than 253 characters, and
+what may stand behind one has an end, too."""
 _SEARCH = (
     "Searches the web, for what you do not know and what may have changed. Returns titles, URLs and texts of pages.",
     Raw(b'{"type":"object","properties":{"query":{"type":"string"}},"required":["query"]}'),

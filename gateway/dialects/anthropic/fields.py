@@ -3,10 +3,7 @@ reference and of the recorded clients; see `gateway.dialects.anthropic`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
-from gateway.core.fields import WORDS, Example, Examples, Field, model_row, renamed, rows
-from gateway.dialects._shared.rows import NO_PLACE
+from gateway.core.fields import NO_PLACE, WORDS, Example, Examples, Field, Tables, model_row, renamed, rows
 
 _TOOLS = [{"name": "f", "input_schema": {"type": "object"}}]
 _LEVEL = "the nearest of low, medium and high"
@@ -33,7 +30,7 @@ _IGNORED = (
     *rows("ignored", NO_PLACE, mcp_servers=[], betas=["b"]),
 )
 
-FIELDS: Mapping[str, Sequence[Field]] = {
+FIELDS: Tables = {
     "chat": (
         *_PROMPT,
         Field("max_tokens", "mapped", 24, "required; what exceeds the context is cut off, and named; 0 is 1"),

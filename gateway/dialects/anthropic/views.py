@@ -11,8 +11,9 @@ from typing import Annotated
 
 from msgspec import Meta, Raw, Struct
 
-from gateway.dialects._shared.views import Domains, Object
+from gateway.dialects._shared.server_tools import Domains
 from gateway.wire.json import NULL
+from gateway.wire.unknown import Object
 
 
 class SourceIn(Object):

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
-from gateway.core.fields import WORDS, Example, Examples, Field, model_row
+from gateway.core.fields import WORDS, Example, Examples, Field, Tables, model_row
 from gateway.wire.openai.requests.fields import TOOLS, mapped
 
 _VERSION = "query: YYYY-MM-DD or YYYY-MM-DD-preview; required unless `default_api_version` is configured"
@@ -17,7 +15,7 @@ _AROUND = (
     Field("azureml-model-deployment", "consumed", "other", _DEPLOYMENT, where="header", names_model=True),
 )
 
-FIELDS: Mapping[str, Sequence[Field]] = {
+FIELDS: Tables = {
     "chat": (
         *_AROUND,
         *mapped("messages", note="role developer becomes system"),

@@ -3,9 +3,7 @@ and of the recorded clients; see `gateway.dialects.cohere`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
-from gateway.core.fields import WORDS, Example, Examples, Field, model_row, renamed, rows
+from gateway.core.fields import WORDS, Example, Examples, Field, Tables, model_row, renamed, rows
 from gateway.wire.openai.requests.fields import TOOLS, mapped
 
 _TOOLS = {"tools": TOOLS[0].sample}
@@ -14,7 +12,7 @@ _CITED = "a 400 unless its mode is OFF or DISABLED: no worker cites"
 _THINKING = "enabled: low, medium or high, by its budget; disabled: none. Left out for a model that cannot"
 _SCHEMA = {"type": "json_object", "json_schema": {"type": "object"}}
 
-FIELDS: Mapping[str, Sequence[Field]] = {
+FIELDS: Tables = {
     "chat": (
         model_row("names the pool; the worker sees its own name for it"),
         *mapped("messages", note=_LAST),

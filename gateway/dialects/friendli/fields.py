@@ -3,9 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
-from gateway.core.fields import WORDS, Example, Examples, Field, model_row, renamed, rows
+from gateway.core.fields import WORDS, Example, Examples, Field, Tables, model_row, renamed, rows
 from gateway.wire.openai.requests.fields import LOGPROBS, TOOLS, mapped, stream_options
 
 TEAM = Field("X-Friendli-Team", "ignored", "team", "header; a key belongs to one team", where="header")
@@ -23,7 +21,7 @@ _FORMAT = "response_format or structured_outputs"
 _JSON = {"type": "json_object"}
 _UNKNOWN = "in no specification, only in friendli-client"
 
-FIELDS: Mapping[str, Sequence[Field]] = {
+FIELDS: Tables = {
     "complete": (
         TEAM,
         *mapped("prompt", note="exactly one of prompt and tokens, else 400"),

@@ -3,10 +3,9 @@ of the recorded clients; see `gateway.dialects.gemini`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-from gateway.core.fields import WORDS, Example, Examples, Field, renamed, rows
-from gateway.dialects._shared.rows import NO_PLACE
+from gateway.core.fields import NO_PLACE, WORDS, Example, Examples, Field, Tables, renamed, rows
 from gateway.wire.openai.requests.fields import SAMPLES
 
 _TOOLS = [{"functionDeclarations": [{"name": "f", "parameters": {"type": "OBJECT"}}]}]
@@ -75,7 +74,7 @@ _KEPT = "nothing is kept here; engines cache prefixes themselves"
 _CACHED = Field("cachedContent", "refused", "cachedContents/c", _KEPT)
 _LENGTH = "says nothing of a prompt's length"
 
-FIELDS: Mapping[str, Sequence[Field]] = {
+FIELDS: Tables = {
     "chat": (
         *_PROMPT,
         renamed("toolConfig", "tool_choice", _MODE, _CALLING, {"tools": _TOOLS}),

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
-from gateway.core.fields import WORDS, Example, Examples, Field, model_row, renamed
+from gateway.core.fields import WORDS, Example, Examples, Field, Tables, model_row, renamed
 from gateway.dialects._shared.ollama import option_rows
 from gateway.wire.openai.requests.fields import TOOLS, mapped
 
 _OTHERS = "its members are the next rows; others are dropped"
 
-FIELDS: Mapping[str, Sequence[Field]] = {
+FIELDS: Tables = {
     "chat": (
         model_row("names the pool"),
         *mapped("messages", note="also Ollama's images, thinking and tool_name"),

@@ -3,9 +3,7 @@ and of the recorded clients; see `gateway.dialects.ollama_native`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
-from gateway.core.fields import WORDS, Example, Examples, Field, model_row, renamed, rows
+from gateway.core.fields import WORDS, Example, Examples, Field, Tables, model_row, renamed, rows
 from gateway.dialects._shared.ollama import OPTIONS as _ENGINES
 from gateway.dialects._shared.ollama import option_rows
 from gateway.wire.openai.requests.fields import TOOLS, mapped
@@ -51,7 +49,7 @@ _COMMON = (
     Field("_debug_render_only", "refused", True, _TEMPLATE),
 )
 
-FIELDS: Mapping[str, Sequence[Field]] = {
+FIELDS: Tables = {
     "chat": (*mapped("messages", note=_TURNS), TOOLS[0], *_COMMON),
     "complete": (
         renamed("prompt", "messages", "hi", "one message of the user; as it is with `raw`"),

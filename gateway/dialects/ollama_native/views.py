@@ -6,9 +6,9 @@ from typing import Annotated
 
 from msgspec import Meta, Raw, Struct
 
-from gateway.dialects._shared.views import Object
 from gateway.wire.json import NULL
 from gateway.wire.openai.requests.views import MOST_PARTS, ToolFunctionIn
+from gateway.wire.unknown import Object
 
 _Penalty = Annotated[float, Meta(ge=-2, le=2)]
 _Whole = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from gateway.core.fields import WORDS, Example, Examples, Field, model_row, rows
+from gateway.core.fields import WORDS, Example, Examples, Field, Tables, model_row, rows
 from gateway.wire.openai.requests.fields import mapped
 
 _MODEL = model_row("names the pool, else the default")
@@ -34,7 +34,7 @@ _SCORING = (
     Field("priority", "ignored", 1, "Cohere's is another than vLLM's"),
 )
 
-FIELDS: Mapping[str, Sequence[Field]] = {
+FIELDS: Tables = {
     "rerank": (
         Field("query", "mapped", "hi", "a text, or `{text}`"),
         Field("documents", "mapped", ["hi", {"text": "ho"}], "texts and objects with `text`; at most 10,000"),

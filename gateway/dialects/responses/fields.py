@@ -3,10 +3,9 @@ reference and of the recorded clients; see `gateway.dialects.responses`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-from gateway.core.fields import WORDS, Example, Examples, Field, model_row, renamed, rows
-from gateway.dialects._shared.rows import NO_PLACE
+from gateway.core.fields import NO_PLACE, WORDS, Example, Examples, Field, Tables, model_row, renamed, rows
 
 _TOOLS = [{"type": "function", "name": "f"}]
 _WITH_TOOLS = {"tools": _TOOLS}
@@ -35,7 +34,7 @@ _STORE = "the reply says whether it is stored; true is named where nothing is"
 _STREAM = "usage is always told, and nothing is obfuscated"
 _EFFORT = "xhigh and max are high. Left out and named for a model that does not reason"
 _INCLUDE = "logprobs, and reasoning.encrypted_content; what else it names is dropped and named"
-FIELDS: Mapping[str, Sequence[Field]] = {
+FIELDS: Tables = {
     "chat": (
         *_PROMPT,
         Field("stream", "mapped", True),

@@ -12,9 +12,9 @@ from typing import Annotated
 
 from msgspec import Meta, Raw, Struct
 
-from gateway.dialects._shared.views import Domains, Object
+from gateway.dialects._shared.server_tools import Domains
 from gateway.wire.json import NULL, encode
-from gateway.wire.unknown import Form, known_to
+from gateway.wire.unknown import Form, Object, known_to
 
 
 class TypeIn(Struct):

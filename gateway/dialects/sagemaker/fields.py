@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from gateway.core.fields import WORDS, Example, Examples, Field, model_row
+from gateway.core.fields import WORDS, Example, Examples, Field, Tables, model_row
 from gateway.wire.openai.requests.fields import LOGPROBS, TOOLS, mapped, stream_options
 
 MODEL = "/opt/ml/model"
@@ -30,7 +30,7 @@ _COMMON = (
 )
 _DEPRECATED = "deprecated by OpenAI, unknown to the engines"
 
-FIELDS: Mapping[str, Sequence[Field]] = {
+FIELDS: Tables = {
     "chat": (
         *mapped("messages", note="its presence means chat"),
         *_COMMON,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from gateway.core.fields import WORDS, Example, Examples, Field, model_row
+from gateway.core.fields import WORDS, Example, Examples, Field, Tables, model_row
 from gateway.wire.openai.requests.fields import FIELDS as OPENAI_FIELDS
 
 # Parameters without `do_sample` are greedy, no parameters at all are not: each is measured beside others.
@@ -18,7 +18,7 @@ def _parameter(name: str, handling: Any, **more: Any) -> Field:
 
 _SAMPLES = "temperature 1 unless it is given"
 
-FIELDS: Mapping[str, Sequence[Field]] = {
+FIELDS: Tables = {
     "complete": (
         Field("inputs", "renamed", to="prompt", note="not empty", sample="hi"),
         model_row("not TGI's: names the pool, else the default"),

@@ -6,10 +6,10 @@ server has no other of these paths.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 
-from gateway.core.fields import WORDS, Example, Examples, Field, model_row, rows
+from gateway.core.fields import WORDS, Example, Examples, Field, Tables, model_row, rows
 from gateway.core.messages import Work
 
 PATHS: Mapping[Work, str] = {
@@ -50,7 +50,7 @@ _IMAGES = _mapped(
     output_format="png", output_compression=50, partial_images=1, safety_identifier="s", complexity="low",
     frame_count=2, frame_duration_ms=100, svg="{}",
 )  # fmt: skip
-FIELDS: Mapping[str, Sequence[Field]] = {
+FIELDS: Tables = {
     "transcribe": (
         _FILE,
         _MODEL,

@@ -5,10 +5,10 @@ Sources: the OpenAI streaming specification (docs/dialects/openai.md) and the si
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from gateway.core.fields import WORDS, Example, Examples, Field, model_row, rows
+from gateway.core.fields import WORDS, Example, Examples, Field, Tables, model_row, rows
 
 _TOOLS = [{"type": "function", "function": {"name": "f"}}]
 _WITH_TOOLS = {"tools": _TOOLS}
@@ -72,7 +72,7 @@ _COMMON = (
 _REMOTE = "only OpenAI's own service reads it"
 _DRAWN = "no engine behind us draws more than it returns"
 
-FIELDS: Mapping[str, Sequence[Field]] = {
+FIELDS: Tables = {
     "chat": (
         *mapped("messages"),
         *_COMMON,

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Raw, Struct
 
 from gateway.wire.json import NULL, encode
-from gateway.wire.unknown import Form, KnownMembers, known_to
+from gateway.wire.unknown import Form, KnownMembers, Object, known_to
 
 _Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 _Choices = Annotated[int, Meta(ge=1, le=128)]
@@ -25,11 +25,6 @@ LONGEST_PATTERN = 1 << 14
 character."""
 MOST_PARTS = 4096
 """The most content parts, images or tool calls of one message, and the most tools of a request."""
-
-
-class Object(Struct, forbid_unknown_fields=True):
-    """An object inside a body. A member of type `None` may only be null: clients that send a reply back include it so.
-    Any other value is unknown."""
 
 
 class FunctionIn(Object):
