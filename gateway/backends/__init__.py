@@ -10,9 +10,8 @@ from gateway.backends.openai import OpenAI
 from gateway.backends.tgi import Tgi
 from gateway.backends.vllm import Vllm
 from gateway.core.ports import Backend
-from gateway.wire.openai.replies.defaults import DEFAULTS, ReplyDefaults
 
-REGISTRY: Mapping[str, Callable[[ReplyDefaults], Backend]] = {
+REGISTRY: Mapping[str, Callable[[], Backend]] = {
     "openai": OpenAI,
     "vllm": Vllm,
     "llamacpp": LlamaCpp,
@@ -20,6 +19,6 @@ REGISTRY: Mapping[str, Callable[[ReplyDefaults], Backend]] = {
 }
 
 
-def create(name: str, defaults: ReplyDefaults = DEFAULTS) -> Backend:
-    """The backend `name`. `defaults` fill in what its workers leave out of replies. Raises KeyError if unknown."""
-    return REGISTRY[name](defaults)
+def create(name: str) -> Backend:
+    """The backend `name`. Raises KeyError if unknown."""
+    return REGISTRY[name]()

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import random
-from unittest.mock import patch
 
 from tests.chaos.broken import WAYS, Way, scripted
 from tests.chaos.house import House, house
 from tests.chaos.link import Answer, Link, request
 from tests.chaos.row import FULL, SEED, Findings, row
-from tests.conformance.cases import CASES, Case, run
+from tests.conformance.cases import CASES, Case, run, stopped_clock
 from tests.conformance.clients import CLIENTS
 from tests.wire.test_sse import WPT, by_the_book, read
 
@@ -94,7 +93,7 @@ async def letters(findings: Findings) -> None:
     pairs = {(case.client.name, case.backend, case.lane): case for case in CASES if case.scenario.name == "unicode"}
     wrong, n = [], 0
     # Some replies give the time of their end, and how long they took.
-    with patch("gateway.wire.clock.nanoseconds", lambda: 1), patch("gateway.wire.clock.seconds", lambda: 1):
+    with stopped_clock():
         for case in pairs.values():
             bad, count = cut_at_every_byte(case)
             n += count

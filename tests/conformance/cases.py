@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 
 import pytest
 from msgspec import Struct
@@ -17,7 +18,6 @@ from gateway.core.messages import Chat, Complete
 from gateway.core.ports import Backend, Capabilities, Dialect, Lane, Settings, StreamReader
 from gateway.dialects.friendli import Friendli
 from gateway.translation.lanes import EventLane
-from gateway.wire.openai.replies.defaults import ReplyDefaults
 from tests.conformance.clients import CLIENTS, Client
 from tests.conformance.scenarios import SCENARIOS, START, Scenario
 from tests.conformance.workers import WORKERS, Worker
@@ -25,18 +25,26 @@ from tests.sampled import sampled
 
 Count = Callable[[str, object], None]
 CAN = Capabilities("sim")
-# Ids that a backend draws and the time are the same in every run of a case.
-DEFAULTS = ReplyDefaults(lambda: float(START.created), lambda prefix: prefix + "0" * 24)
 DIALECTS: dict[str, Dialect] = {name: dialects.create(name, Settings()) for name in dialects.REGISTRY}
 # The seeds that this dialect draws are the same in every run of a case.
 _friendli = Friendli()
 _friendli.draw = lambda below: 7
 DIALECTS["friendli"] = _friendli
-BACKENDS: dict[str, Backend] = {name: backends.create(name, DEFAULTS) for name in backends.REGISTRY}
+BACKENDS: dict[str, Backend] = {name: backends.create(name) for name in backends.REGISTRY}
 OPS: dict[str, Chat | Complete] = {
     "chat": Chat(model="m", messages=()),
     "complete": Complete(model="m", prompts=("hi",)),
 }
+
+
+@contextmanager
+def stopped_clock() -> Iterator[None]:
+    """No time passes, and the ids that a backend draws are the same in every run of a case."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("gateway.wire.clock.nanoseconds", lambda: 1)
+        patch.setattr("gateway.wire.clock.seconds", lambda: float(START.created))
+        patch.setattr("gateway.wire.clock.new_id", lambda prefix: prefix + "0" * 24)
+        yield
 
 
 def reply_wire(backend: str, operation: str, scenario: Scenario | None = None) -> str:

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.conformance.cases import stopped_clock
+
 
 @pytest.fixture(scope="module", autouse=True)
-def stopped_clock() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gateway.wire.clock.nanoseconds", lambda: 1)
-        patch.setattr("gateway.wire.clock.seconds", lambda: 1)
+def unchanged() -> Iterator[None]:
+    with stopped_clock():
         yield

@@ -83,9 +83,9 @@ class LlamaCpp(OpenAIBackend):
 
     def read(self, response: Response, op: Generate) -> Iterator[Event]:
         if isinstance(op, Complete):
-            yield from TextReader(op, self._defaults).whole(response.body)
+            yield from TextReader(op).whole(response.body)
         elif op.n > 1:
-            reader = VerboseReader(op, self._defaults)
+            reader = VerboseReader(op)
             yield from reader.feed(response.body)
             yield from reader.eof()
         else:
@@ -93,11 +93,11 @@ class LlamaCpp(OpenAIBackend):
 
     def reader(self, op: Generate) -> StreamReader:
         if isinstance(op, Complete):
-            return TextReader(op, self._defaults)
+            return TextReader(op)
         return self._chat_reader(op)
 
     def _chat_reader(self, op: Chat) -> ChatReader:
-        return VerboseReader(op, self._defaults) if _verbose(op) else ChatReader(op, self._defaults)
+        return VerboseReader(op) if _verbose(op) else ChatReader(op)
 
     def _fault(self, response: Response) -> GatewayError:
         return named(super()._fault(response))

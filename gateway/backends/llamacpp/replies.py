@@ -15,9 +15,9 @@ from gateway.core.events import Delta, End, Event, Finish, PartEnd, PartStart, R
 from gateway.core.lifecycle import TokenCount, Tokens
 from gateway.core.messages import Chat, Complete, Tokenize
 from gateway.core.usage import Usage
+from gateway.wire import clock
 from gateway.wire.json import encode, valid
 from gateway.wire.openai.replies import views as wire
-from gateway.wire.openai.replies.defaults import ReplyDefaults
 from gateway.wire.openai.replies.excess import MOST_TOKENS, refuse_longer
 from gateway.wire.openai.replies.reading import ChatReader
 from gateway.wire.openai.requests.unsupported import unsupported
@@ -40,8 +40,8 @@ class VerboseReader(ChatReader):
                 event = replace(event, stop_sequence=word)
             yield event
 
-    def __init__(self, op: Chat, defaults: ReplyDefaults) -> None:
-        super().__init__(op, defaults)
+    def __init__(self, op: Chat) -> None:
+        super().__init__(op)
         self.stop = op.stop
 
     def counted(self, said: Usage) -> Usage:
@@ -166,8 +166,8 @@ class TextReader(Reader):
     Choice i of prompt p has index p * n + i. Token counts are per choice.
     """
 
-    def __init__(self, op: Complete, defaults: ReplyDefaults) -> None:
-        super().__init__(op, defaults)
+    def __init__(self, op: Complete) -> None:
+        super().__init__(op)
         self._op = op
         self._json = op.output is not None and op.output.kind in ("json", "schema")
         self._open: dict[int, _Open] = {}
@@ -211,7 +211,7 @@ class TextReader(Reader):
         choice = self._open.get(index)
         if choice is None:
             if not self._open and not self._finished:
-                yield Start(self.defaults.new_id("cmpl-"), self._op.model or "", int(self.defaults.now()))
+                yield Start(clock.new_id("cmpl-"), self._op.model or "", int(clock.seconds()))
             elif len(self._open) + len(self._finished) == self.most:
                 raise wire.malformed()
             choice = self._open[index] = _Open()

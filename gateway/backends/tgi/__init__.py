@@ -46,6 +46,7 @@ from gateway.core.messages import (
     Tokenize,
 )
 from gateway.core.ports import Ask, Capabilities, Gauges, Partial, Resumption, StreamReader
+from gateway.wire import clock
 from gateway.wire.openai.backend import CANNOT_TOKENIZE, OpenAIBackend, Written
 from gateway.wire.openai.media.requests import unable
 from gateway.wire.openai.replies.waits import counted
@@ -136,13 +137,13 @@ class Tgi(OpenAIBackend):
 
     def read(self, response: Response, op: Generate) -> Iterator[Event]:
         counts = counted(response.header(b"x-prompt-tokens"))
-        return StopSequenceTrimmer(op, self._defaults).whole(response.body, counts)
+        return StopSequenceTrimmer(op).whole(response.body, counts)
 
     def reader(self, op: Generate) -> StreamReader:
-        return StopSequenceTrimmer(op, self._defaults)
+        return StopSequenceTrimmer(op)
 
     def _fault(self, response: Response) -> GatewayError:
-        return fault_of(response, self._defaults.now())
+        return fault_of(response, clock.seconds())
 
 
 def _chat_body(op: Chat, can: Capabilities, rest: Extra) -> dict[str, Any]:

@@ -13,9 +13,9 @@ from gateway.core.events import Delta, End, Event, Failed, Finish, PartEnd, Part
 from gateway.core.lifecycle import TokenCount, Tokens
 from gateway.core.messages import Chat, Generate, Tokenize
 from gateway.core.usage import Usage
+from gateway.wire import clock
 from gateway.wire.json import encode
 from gateway.wire.openai.replies import views as wire
-from gateway.wire.openai.replies.defaults import ReplyDefaults
 from gateway.wire.openai.replies.excess import MOST_TOKENS
 from gateway.wire.openai.replies.reading import ChatReader
 from gateway.wire.openai.streams.reading import Reader
@@ -83,8 +83,8 @@ class _ChatReader(ChatReader):
 class TextReader(Reader):
     """Reads a reply of `/generate` or `/generate_stream`. `input` is the prompt's token count, if a header gave it."""
 
-    def __init__(self, op: Generate, defaults: ReplyDefaults) -> None:
-        super().__init__(op, defaults)
+    def __init__(self, op: Generate) -> None:
+        super().__init__(op)
         self.input: int | None = None
         self._op = op
 
@@ -114,7 +114,7 @@ class TextReader(Reader):
             tokens, end_token = tokens[:-1], tokens[-1].id if self._op.want_tokens else None
         if not self.started:
             self.started = True
-            yield Start(self.defaults.new_id("cmpl-"), "", int(self.defaults.now()))
+            yield Start(clock.new_id("cmpl-"), "", int(clock.seconds()))
         parts = self.of(0)
         ids = tuple(token.id for token in tokens) if self._op.want_tokens else ()
         logprobs = _logprobs(tokens, tops) if self._op.logprobs is not None and tokens else None
@@ -153,8 +153,8 @@ class StopSequenceTrimmer:
     beginning of a stop sequence. A reply that calls a tool gets that finish reason.
     """
 
-    def __init__(self, op: Generate, defaults: ReplyDefaults) -> None:
-        self._reader = _ChatReader(op, defaults) if isinstance(op, Chat) else TextReader(op, defaults)
+    def __init__(self, op: Generate) -> None:
+        self._reader = _ChatReader(op) if isinstance(op, Chat) else TextReader(op)
         # TGI's pattern `STOP$` also matches before one newline at the end.
         self._stops = sorted(op.stop, key=len, reverse=True)
         self._heads = tuple(stop + "\n" for stop in self._stops)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,7 +12,7 @@ from gateway.core.http import JSON_TYPE, Request, Response
 from gateway.core.lifecycle import Embeddings, Reply, ReplyChoice
 from gateway.core.messages import Embed, Generate, ModelCard, Op
 from gateway.dialects._shared.api import Errors
-from gateway.wire import sse
+from gateway.wire import clock, sse
 from gateway.wire.json import decoded, encode, encode_line, find, missing
 from gateway.wire.openai.replies import refusals, writing
 
@@ -37,7 +36,7 @@ def write_embeddings(reply: Embeddings, op: Op) -> Response:
         {"index": index, "object": "embedding", "embedding": vector} for index, vector in enumerate(reply.vectors)
     ]
     body = {
-        "id": f"embd-{secrets.token_hex(12)}",
+        "id": clock.new_id("embd-"),
         "object": "list",
         "data": vectors,
         "model": writing.shown(op, reply.model),

@@ -14,9 +14,9 @@ from gateway.core.usage import Usage
 from gateway.dialects._shared.faults import refusal
 from gateway.dialects.rerank.fields import FIELDS
 from gateway.dialects.rerank.requests import OPERATIONS, Ranking
+from gateway.wire import clock
 from gateway.wire.json import encode, sent_names
 from gateway.wire.openai.replies import refusals, writing
-from gateway.wire.openai.replies.defaults import DEFAULTS
 
 _A_SEARCH = 100
 """Documents that Cohere bills as one search."""
@@ -42,7 +42,7 @@ def write_scores(reply: Scores, op: Op) -> Response:
     body = {
         "id": f"score-{op.memo}",
         "object": "list",
-        "created": int(DEFAULTS.now()),
+        "created": int(clock.seconds()),
         "model": writing.shown(op, reply.model),
         "data": [{"index": index, "object": "score", "score": score} for index, score in enumerate(reply.scores)],
         "usage": {**_usage(reply.usage), "completion_tokens": 0},

@@ -13,10 +13,10 @@ from gateway.core.http import JSON_TYPE, Request, Response
 from gateway.core.lifecycle import Detokenized, Embeddings, Scores, TokenCount, Tokens
 from gateway.core.messages import Chat, Complete, CountTokens, Detokenize, Embed, Generate, Media, Op, Score, Tokenize
 from gateway.core.ports import Ask, Capabilities, Facts, Gauges, Handover, Partial, Resumption, StreamReader
+from gateway.wire import clock
 from gateway.wire.json import encode
 from gateway.wire.openai.media import requests as media
 from gateway.wire.openai.replies import views as wire
-from gateway.wire.openai.replies.defaults import DEFAULTS, ReplyDefaults
 from gateway.wire.openai.replies.facts import PATH, facts_of
 from gateway.wire.openai.replies.reading import read_embeddings, reader_of
 from gateway.wire.openai.replies.waits import fault_of
@@ -48,9 +48,6 @@ class OpenAIBackend:
     adapters = False
     cache_events = False
     facts_path: str | None = PATH
-
-    def __init__(self, defaults: ReplyDefaults = DEFAULTS) -> None:
-        self._defaults = defaults
 
     def reply_wire(self, op: Op) -> str:
         return "openai"
@@ -85,10 +82,10 @@ class OpenAIBackend:
         return resumed(request, partial, append_to_prompt)
 
     def read(self, response: Response, op: Generate) -> Iterator[Event]:
-        yield from reader_of(op, self._defaults).whole(response.body)
+        yield from reader_of(op).whole(response.body)
 
     def reader(self, op: Generate) -> StreamReader:
-        return reader_of(op, self._defaults)
+        return reader_of(op)
 
     def read_embeddings(self, response: Response, op: Embed) -> Embeddings:
         return read_embeddings(response, op)
@@ -104,7 +101,7 @@ class OpenAIBackend:
 
     def _fault(self, response: Response) -> GatewayError:
         """The error for an answer with any status but 200."""
-        return fault_of(response, self._defaults.now())
+        return fault_of(response, clock.seconds())
 
     def _ask(
         self, op: Generate | Tokenize | Detokenize, path: str, body: dict[str, Any], read: Callable[[bytes], Answer]

@@ -10,9 +10,9 @@ from gateway.core.events import Delta, Event, PartEnd, PartStart
 from gateway.core.http import Response
 from gateway.core.lifecycle import Embeddings
 from gateway.core.messages import Chat, Complete, Embed, Generate
+from gateway.wire import clock
 from gateway.wire.json import encode
 from gateway.wire.openai.replies import views as wire
-from gateway.wire.openai.replies.defaults import DEFAULTS, ReplyDefaults
 from gateway.wire.openai.replies.excess import MOST_TOKENS, refuse_longer
 from gateway.wire.openai.streams.reading import PART_BYTES, Parts, Reader, extra_of
 
@@ -29,9 +29,9 @@ def read_embeddings(response: Response, op: Embed) -> Embeddings:
     return Embeddings(found.model or "", vectors, wire.usage(found.usage) if found.usage else None)
 
 
-def reader_of(op: Generate, defaults: ReplyDefaults = DEFAULTS) -> ChatReader | TextReader:
+def reader_of(op: Generate) -> ChatReader | TextReader:
     """A reader for one reply to `op`: call `feed` and `eof` for a stream, or `whole` for a buffered reply."""
-    return ChatReader(op, defaults) if isinstance(op, Chat) else TextReader(op, defaults)
+    return ChatReader(op) if isinstance(op, Chat) else TextReader(op)
 
 
 class ChatReader(Reader):
@@ -110,7 +110,7 @@ class ChatReader(Reader):
                 call = parts.calls.begin(piece, position, parts.next)
                 parts.next += 1
                 self.buffered_bytes += PART_BYTES
-                said_id = call.id or self.defaults.new_id("call_")
+                said_id = call.id or clock.new_id("call_")
                 yield PartStart(choice, call.part, "tool", said_id, function.name or "")
             if function.arguments:
                 yield Delta(choice, call.part, function.arguments)
@@ -119,8 +119,8 @@ class ChatReader(Reader):
 class TextReader(Reader):
     prefix = "cmpl-"
 
-    def __init__(self, op: Generate, defaults: ReplyDefaults = DEFAULTS) -> None:
-        super().__init__(op, defaults)
+    def __init__(self, op: Generate) -> None:
+        super().__init__(op)
         # No character is more than four tokens: those are its bytes.
         echoed = 4 * sum(map(len, op.prompts)) if isinstance(op, Complete) and op.echo else 0
         self._most_told = MOST_TOKENS + echoed

@@ -9,9 +9,9 @@ import msgspec
 
 from gateway.core.messages import Chat, Embed, Generate, choices_of
 from gateway.core.usage import Usage
+from gateway.wire import clock
 from gateway.wire.json import NULL, encode
 from gateway.wire.openai.replies import views as wire
-from gateway.wire.openai.replies.defaults import DEFAULTS, ReplyDefaults
 from gateway.wire.openai.replies.excess import ORDINARY_BYTES, refuse_excess, refuse_longer
 
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
@@ -24,7 +24,7 @@ _NULLS = re.compile(
 )
 
 
-def whole(body: bytes, op: Generate | Embed, defaults: ReplyDefaults = DEFAULTS) -> tuple[bytes, Usage | None]:
+def whole(body: bytes, op: Generate | Embed) -> tuple[bytes, Usage | None]:
     """A buffered reply for a client of the same wire, and its usage. Missing ids, times and indices are filled in.
 
     Raises GatewayError(UPSTREAM) if the body is not a reply to `op`, and the reported error if it is an error in a 200.
@@ -54,7 +54,7 @@ def whole(body: bytes, op: Generate | Embed, defaults: ReplyDefaults = DEFAULTS)
         raise wire.malformed() from None
     reply["model"] = model
     if type(op) is not Embed:
-        _mend(reply, isinstance(op, Chat), defaults)
+        _mend(reply, isinstance(op, Chat))
     return _described(encode(reply)), usage
 
 
@@ -63,12 +63,12 @@ def _described(body: bytes) -> bytes:
     return _NULLS.sub(b"", body)
 
 
-def _mend(reply: dict[str, Any], chat: bool, defaults: ReplyDefaults) -> None:
+def _mend(reply: dict[str, Any], chat: bool) -> None:
     """Corrects, in place, the faults that `_exact` checks for."""
     if not reply.get("id"):
-        reply["id"] = defaults.new_id("chatcmpl-" if chat else "cmpl-")
+        reply["id"] = clock.new_id("chatcmpl-" if chat else "cmpl-")
     reply["object"] = "chat.completion" if chat else "text_completion"
-    reply["created"] = wire.created_at(reply.get("created"), defaults.now())
+    reply["created"] = wire.created_at(reply.get("created"), clock.seconds())
     for place, choice in enumerate(reply["choices"]):
         choice.setdefault("index", place)
         message = choice.get("message")
@@ -79,7 +79,7 @@ def _mend(reply: dict[str, Any], chat: bool, defaults: ReplyDefaults) -> None:
             if thinking:
                 message["reasoning"] = message["reasoning_content"] = thinking
             for call in message.get("tool_calls") or ():
-                call["id"] = call.get("id") or defaults.new_id("call_")
+                call["id"] = call.get("id") or clock.new_id("call_")
                 call["type"] = "function"
         if choice.get("finish_reason") is not None:
             choice["finish_reason"] = finish_word(choice["finish_reason"] or "stop")

@@ -30,12 +30,11 @@ from gateway.core.http import JSON_TYPE, Headers, Response
 from gateway.core.messages import Chat, Embed, Extra, Generate, Media, choices_of
 from gateway.core.ports import Lane, Partial
 from gateway.core.usage import Usage
-from gateway.wire import sse
+from gateway.wire import clock, sse
 from gateway.wire.chunk_template import MARK, TRIES, cut, text_of
 from gateway.wire.json import NULL, encode, members_of, objects_of
 from gateway.wire.openai.media import replies as media
 from gateway.wire.openai.replies import views as wire
-from gateway.wire.openai.replies.defaults import DEFAULTS, ReplyDefaults
 from gateway.wire.openai.replies.excess import ORDINARY_BYTES, refuse_bulky
 from gateway.wire.openai.replies.tool_calls import Calls
 from gateway.wire.openai.replies.whole import finish_word, whole
@@ -91,7 +90,6 @@ class Passthrough(Struct, frozen=True):
     """Serves any dialect of this wire. `refuse` writes the dialect's error event. Implements core.ports.Passthrough."""
 
     refuse: Callable[[GatewayError], bytes]
-    defaults: ReplyDefaults = DEFAULTS
 
     def lane(self, op: Generate, seen: SeenText = NOT_KEPT) -> PassthroughLane:
         options = bytes(op.raw.get("stream_options", NULL)) if op.raw is not None else b""
@@ -108,7 +106,7 @@ class Passthrough(Struct, frozen=True):
         return PassthroughLane(asked, self, seen)
 
     def whole(self, response: Response, op: Generate | Embed) -> tuple[Response, Usage | None]:
-        body, usage = whole(response.body, op, self.defaults)
+        body, usage = whole(response.body, op)
         return Response(200, [JSON_TYPE], body), usage
 
     def media_lane(self, op: Media, headers: Headers) -> Lane | None:
@@ -276,10 +274,10 @@ class PassthroughLane:
         """The members that are the same in every chunk of this stream."""
         said_id = _word(top.get("id", NULL))
         said_at = _time(top.get("created", NULL))
-        at = wire.created_at(said_at, self._owner.defaults.now())
+        at = wire.created_at(said_at, clock.seconds())
         prefix = "chatcmpl-" if self._asked.chat else "cmpl-"
         return {
-            "id": top["id"] if said_id else Raw(encode(self._owner.defaults.new_id(prefix))),
+            "id": top["id"] if said_id else Raw(encode(clock.new_id(prefix))),
             "object": Raw(b'"chat.completion.chunk"' if self._asked.chat else b'"text_completion"'),
             "created": top["created"] if said_at == at and type(said_at) is int else Raw(encode(at)),
         }
@@ -368,7 +366,7 @@ class PassthroughLane:
             if call is None:
                 call = calls.begin(read, position, len(calls.begun))
                 if not read.id:
-                    piece["id"] = Raw(encode(self._owner.defaults.new_id("call_")))
+                    piece["id"] = Raw(encode(clock.new_id("call_")))
                 piece["type"] = _FUNCTION
             else:
                 piece.pop("id", None)

@@ -13,11 +13,10 @@ from gateway.core.errors import GatewayError
 from gateway.core.events import Delta, End, Event, Failed, Finish, PartEnd, PartKind, PartStart, Start, UsageReport
 from gateway.core.messages import Chat, Complete, Extra, Generate
 from gateway.core.usage import Usage
-from gateway.wire import sse
+from gateway.wire import clock, sse
 from gateway.wire.chunk_template import TRIES, ChunkTemplate, cut, id_of, text_of
 from gateway.wire.json import NULL
 from gateway.wire.openai.replies import views as wire
-from gateway.wire.openai.replies.defaults import DEFAULTS, ReplyDefaults
 from gateway.wire.openai.replies.excess import ORDINARY_BYTES, refuse_bulky, refuse_excess
 from gateway.wire.openai.replies.tool_calls import Calls
 
@@ -47,8 +46,7 @@ class Reader(ABC):
 
     prefix: str
 
-    def __init__(self, op: Generate, defaults: ReplyDefaults = DEFAULTS) -> None:
-        self.defaults = defaults
+    def __init__(self, op: Generate) -> None:
         prompts = 1 if isinstance(op, Chat) else len(op.prompts)
         beams = op.beams if isinstance(op, Complete) else None
         self.least = prompts if beams is not None else prompts * op.n
@@ -176,9 +174,9 @@ class Reader(ABC):
         if not self.started:
             self.started = True
             yield Start(
-                found.id or self.defaults.new_id(self.prefix),
+                found.id or clock.new_id(self.prefix),
                 found.model or "",
-                wire.created_at(found.created, self.defaults.now()),
+                wire.created_at(found.created, clock.seconds()),
                 found.system_fingerprint,
                 found.service_tier,
                 extra_of(**members) or None,

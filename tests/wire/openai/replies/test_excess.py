@@ -17,7 +17,6 @@ from gateway.core.events import End, Event, Failed, PartStart, Start
 from gateway.core.http import Response
 from gateway.core.messages import Chat, Complete, Embed, Logprobs, Score
 from gateway.wire.bulk import MOST_NESTED
-from gateway.wire.openai.replies.defaults import DEFAULTS
 from gateway.wire.openai.replies.excess import MOST_CALLS, MOST_TOKENS, ORDINARY_BYTES, refuse_excess, refuse_longer
 from gateway.wire.openai.replies.reading import read_embeddings, reader_of
 from gateway.wire.openai.replies.whole import whole
@@ -204,9 +203,9 @@ def test_logprobs_of_a_text_have_a_bound_in_a_chunk_of_any_engine(count: int) ->
     details = {"finish_reason": "length", "generated_tokens": 1}
     ending = {"generated_text": "a", "details": {**details, "tokens": [token] * count}}
     for reader, said in (
-        (TgiText(TOLD, DEFAULTS), {"token": token, "top_tokens": [token] * count}),
-        (TgiText(TOLD, DEFAULTS), ending),
-        (LlamaCppText(TOLD, DEFAULTS), {"content": "a", "completion_probabilities": [prob] * count}),
+        (TgiText(TOLD), {"token": token, "top_tokens": [token] * count}),
+        (TgiText(TOLD), ending),
+        (LlamaCppText(TOLD), {"content": "a", "completion_probabilities": [prob] * count}),
     ):
         assert code_of(list(reader.feed(framed(said)))) == (CODE if count > MOST_TOKENS else None)
 
@@ -227,10 +226,10 @@ def test_rows_of_a_whole_reply_have_a_bound() -> None:
         read_scores(scored, Score(model="m", queries=("a",), documents=("b",)))
     assert error.value.code == CODE
     body = msgspec.json.encode([{"content": "a", "stop": True, "stop_type": "eos"}] * 20_000)
-    (failed,) = LlamaCppText(text(), DEFAULTS).whole(body)
+    (failed,) = LlamaCppText(text()).whole(body)
     assert isinstance(failed, Failed)
     assert failed.error.code == CODE
-    (failed,) = LlamaCppText(text(), DEFAULTS).feed(framed({"content": "a", "more": [{}] * (MOST_NESTED + 1)}))
+    (failed,) = LlamaCppText(text()).feed(framed({"content": "a", "more": [{}] * (MOST_NESTED + 1)}))
     assert isinstance(failed, Failed)
     assert failed.error.code == CODE
 
@@ -262,7 +261,7 @@ def test_large_rows_within_the_bounds_are_read() -> None:
     assert len(read_embeddings(response, op).vectors) == 100
     assert whole(response.body, op)[0] == response.body
     stops = [{"index": at, "content": "a" * 9000, "stop": True, "stop_type": "eos"} for at in range(100)]
-    found = list(LlamaCppText(text(100), DEFAULTS).whole(msgspec.json.encode(stops)))
+    found = list(LlamaCppText(text(100)).whole(msgspec.json.encode(stops)))
     assert isinstance(found[-1], End)
 
 

@@ -11,12 +11,19 @@ import pytest
 from gateway.core.errors import Kind
 from gateway.core.messages import Chat, Complete, Embed
 from gateway.core.usage import Usage
-from gateway.wire.openai.replies.defaults import ReplyDefaults
+from gateway.wire import clock
 from gateway.wire.openai.replies.whole import whole
 from tests.raised import raised
 
 CHAT = Chat(model="m", messages=())
-FIXED = ReplyDefaults(lambda: 1000.0, lambda prefix: prefix + "made")
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clock, "seconds", lambda: 1000.0)
+    monkeypatch.setattr(clock, "new_id", lambda prefix: prefix + "made")
+
+
 _TOOL = {"function": {"name": "f", "arguments": ""}}
 
 
@@ -121,12 +128,13 @@ def test_only_the_models_own_name_is_exchanged() -> None:
     assert (found["model"], found["meta"]) == ("m", {"model": "m2"})
 
 
+@pytest.mark.usefixtures("made")
 def test_a_whole_reply_has_all_that_clients_read() -> None:
     body = {
         "model": "sim",
         "choices": [{"message": {"content": None, "tool_calls": [_TOOL]}, "finish_reason": "tool_calls"}],
     }
-    found = json.loads(whole(json.dumps(body).encode(), CHAT, FIXED)[0])
+    found = json.loads(whole(json.dumps(body).encode(), CHAT)[0])
     assert (found["id"], found["created"], found["object"]) == ("chatcmpl-made", 1000, "chat.completion")
     (told,) = found["choices"]
     assert told["index"] == 0
@@ -148,9 +156,10 @@ def test_a_member_that_makes_no_sense_is_the_workers_fault(member: str, odd: str
     assert raised(whole, broken, CHAT).code == "upstream_malformed"
 
 
+@pytest.mark.usefixtures("made")
 @pytest.mark.parametrize(("created", "seen"), [(-1, 1000), (1e300, 1000), (10**15, 1000), (0, 1000), (2.5, 2)])
 def test_a_time_that_is_none_is_replaced(created: float, seen: int) -> None:
-    body, _ = whole(json.dumps({**reply(), "created": created}).encode(), CHAT, FIXED)
+    body, _ = whole(json.dumps({**reply(), "created": created}).encode(), CHAT)
     assert json.loads(body)["created"] == seen
 
 

@@ -12,8 +12,7 @@ from msgspec import Raw
 from gateway.core.errors import Blame, GatewayError, Kind
 from gateway.core.messages import Chat
 from gateway.core.usage import Usage
-from gateway.wire import sse
-from gateway.wire.openai.replies.defaults import ReplyDefaults
+from gateway.wire import clock, sse
 from gateway.wire.openai.streams.passthrough import Asked, Passthrough, PassthroughLane
 
 
@@ -356,13 +355,17 @@ def test_exact_tool_calls_go_on_as_they_came() -> None:
     assert called(relay(), [first], [more]) == [first, more]
 
 
-FIXED = ReplyDefaults(lambda: 1000.0, lambda prefix: prefix + "made")
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clock, "seconds", lambda: 1000.0)
+    monkeypatch.setattr(clock, "new_id", lambda prefix: prefix + "made")
 
 
+@pytest.mark.usefixtures("made")
 @pytest.mark.parametrize("missing", [{"id", "created"}, {"id"}, {"created"}, {"object"}])
 def test_a_stream_has_one_id_and_one_time(missing: set[str]) -> None:
     """Also where the worker changes them from chunk to chunk."""
-    lane = PassthroughLane(Asked(Raw(b'"m"'), True, 1, False), Passthrough(refuse, FIXED))
+    lane = PassthroughLane(Asked(Raw(b'"m"'), True, 1, False), Passthrough(refuse))
     bodies = [
         {name: value for name, value in {**body, "id": f"id-{n}", "created": 5 + n}.items() if name not in missing}
         for n, body in enumerate((ROLE, TEXT, TEXT, TEXT, STOP))
@@ -376,9 +379,10 @@ def test_a_stream_has_one_id_and_one_time(missing: set[str]) -> None:
     }
 
 
+@pytest.mark.usefixtures("made")
 @pytest.mark.parametrize("created", [-1, 1e300, 10**15, 0, 2.5])
 def test_a_time_that_is_none_is_not_passed_on(created: float) -> None:
-    lane = PassthroughLane(Asked(Raw(b'"m"'), True, 1, False), Passthrough(refuse, FIXED))
+    lane = PassthroughLane(Asked(Raw(b'"m"'), True, 1, False), Passthrough(refuse))
     wanted = 2 if created == 2.5 else 1000
     assert [body["created"] for body in carried(lane, {**ROLE, "created": created}, TEXT)] == [wanted] * 2
 
