@@ -39,6 +39,8 @@ def _texts(section: type[BaseModel]) -> dict[str, str]:
             match option, text:
                 case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(words))):
                     found[name] = " ".join(words.split())
+                case _:
+                    pass
     return found
 
 

@@ -145,8 +145,6 @@ class ReplyChoice(Struct):
                     texts.setdefault(part.kind, []).append(part.text)
                 case "tool":
                     calls.append(part)
-                case _:
-                    assert_never(part.kind)
         joined = {kind: "".join(pieces) for kind, pieces in texts.items()}
         return ByKind(joined.get("text"), joined.get("thinking"), joined.get("refusal"), calls)
 

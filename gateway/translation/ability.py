@@ -192,8 +192,6 @@ def _content(message: Message) -> Iterator[tuple[int, str]]:
                     yield position, _OPAQUE[part.type]
             case Text() | Refusal():
                 pass
-            case _:
-                assert_never(part)
 
 
 def _beyond(what: str, param: str | None, value: object = None) -> GatewayError:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import assert_never
 
 from msgspec.structs import replace
 
@@ -64,8 +63,6 @@ class ContinuedReader:
                     yield UsageReport(joined_usage(event.usage, self._before, self._again))
                 case End() | Failed():
                     yield event
-                case _:
-                    assert_never(event)
 
     def _begun(self, event: PartStart) -> Iterator[Event]:
         if event.kind == "thinking" and self._before:

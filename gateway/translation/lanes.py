@@ -111,6 +111,8 @@ class EventLane:
             case Failed():
                 self.error = event.error
                 return False
+            case _:
+                pass
         return True
 
     def eof(self) -> bytes:

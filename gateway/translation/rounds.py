@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, assert_never
+from typing import Any
 
 import msgspec
 from msgspec import Struct, convert
@@ -260,8 +260,6 @@ class RoundReader:
                         yield event
                 case Failed():
                     yield event
-                case _:
-                    assert_never(event)
 
     def _take(self, event: Delta | PartStart | PartEnd) -> bool:
         """Keeps what the next round and the pages that a text names need. Whether the event is of a call that the

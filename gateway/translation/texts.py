@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, assert_never
+from typing import Any
 
 import msgspec
 from msgspec import Raw, Struct
@@ -87,11 +87,10 @@ def unshown(op: Guarded) -> list[str]:
     found = {*unknown_members(op), *getattr(op, "unnamed", ())}
     if isinstance(op, Chat):
         for part in (part for message in op.messages for part in message.parts):
-            match part:
-                case Image() | Audio():
-                    found.add(type(part).__name__.lower())
-                case Opaque():
-                    found.add(part.type)
+            if isinstance(part, (Image, Audio)):
+                found.add(type(part).__name__.lower())
+            elif isinstance(part, Opaque):
+                found.add(part.type)
         if any(tool.parameters is not None for tool in op.tools):
             found.add("schema")
     elif not isinstance(op, Score):
@@ -138,8 +137,6 @@ def _swapped(op: Guarded, swap: Swap) -> dict[str, Any]:
             return {"queries": alone("query", op.queries), "documents": alone("document", op.documents)}
         case Media():
             return _media(op, swap)
-        case _:
-            assert_never(op)
 
 
 def _media(op: Media, swap: Swap) -> dict[str, Any]:
@@ -181,8 +178,6 @@ def _parts(message: Message, swap: Swap) -> Iterator[Part]:
                 yield replace(part, arguments=swap(Shown(role, part.arguments, "tool", part.name)))
             case Image() | Audio() | Opaque():
                 yield part
-            case _:
-                assert_never(part)
 
 
 def _tool(tool: Tool, swap: Swap) -> Tool:

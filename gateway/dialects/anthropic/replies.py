@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, Literal, assert_never
+from typing import Any, Literal
 
 from msgspec import Struct
 
@@ -131,8 +131,6 @@ def _block(part: ReplyPart) -> dict[str, Any]:
             return block | {"citations": cited} if (cited := _citations(part.citations)) else block
         case "tool":
             return {"type": "tool_use", "id": part.call_id, "name": part.name, "input": _input(part.text)}
-        case _:
-            assert_never(part.kind)
 
 
 def _citations(found: Sequence[Citation]) -> list[dict[str, Any]]:
@@ -245,8 +243,6 @@ class StreamWriter(EventWriter):
                 start = {"type": "thinking", "thinking": "", "signature": ""}
             case "text" | "refusal":
                 start = {"type": "text", "text": ""}
-            case _:
-                assert_never(event.kind)
         block = self._blocks[event.index] = _Block(event.kind, start)
         self._calls = self._calls or event.kind == "tool"
         self._refused = self._refused or event.kind == "refusal"

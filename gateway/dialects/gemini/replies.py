@@ -6,7 +6,7 @@ A stream is one of server-sent events, or, without `alt=sse`, a JSON array that 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, assert_never
+from typing import Any
 
 from msgspec import Raw
 
@@ -106,8 +106,6 @@ def _candidate(choice: ReplyChoice, facts: Asked) -> dict[str, Any]:
             case "text" | "refusal":
                 if part.text:
                     parts.append({"text": part.text})
-            case _:
-                assert_never(part.kind)
     body: dict[str, Any] = {
         "content": {"parts": parts or [_EMPTY], "role": "model"},
         "finishReason": _ENDS[choice.reason],

@@ -134,6 +134,8 @@ class Conversation:
                 self._assistant([_flat(kind, item.output)])
             case kind if kind in _FLAT_OUTPUTS:
                 self._user([_flat(kind, item.output)])
+            case _:
+                pass  # tools, which were read before
 
     def _message(self, item: ItemIn, place: str) -> None:
         parts = self._content(item.content, f"{place}.content")

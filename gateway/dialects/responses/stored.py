@@ -18,6 +18,7 @@ from gateway.core.http import JSON_TYPE, NeedsStored, Request, Response
 from gateway.core.messages import AnsweredFromStore
 from gateway.wire.bulk import refuse_bulk
 from gateway.wire.json import NULL, bad_value, decoded, encode, encode_line, members_of, objects_of
+from gateway.wire.unknown import begins
 
 ROUTES = ("stored", "asked", "forget", "cancel")
 """The names of the routes of a stored response."""
@@ -251,12 +252,11 @@ def _shown(raw: Raw, item_id: str) -> dict[str, Any]:
     item: dict[str, Any] = {"type": "message", **_in_full(members, head.type or "message"), "id": item_id}
     content = members.get("content", NULL)
     parts: list[dict[str, Raw]] = []
-    match bytes(memoryview(content)[:1]):
-        case b'"':
-            kind = b'"output_text"' if head.role == "assistant" else b'"input_text"'
-            parts = [{"type": Raw(kind), "text": content}]
-        case b"[":
-            parts = objects_of(content)
+    if begins(content, b'"'):
+        kind = b'"output_text"' if head.role == "assistant" else b'"input_text"'
+        parts = [{"type": Raw(kind), "text": content}]
+    elif begins(content, b"["):
+        parts = objects_of(content)
     if parts:
         item["content"] = [_in_full(part, _kind.decode(part.get("type", NULL)) or "") for part in parts]
     return item

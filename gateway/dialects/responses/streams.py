@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any, assert_never
+from typing import Any
 
 from msgspec import Raw
 
@@ -242,8 +242,6 @@ class StreamWriter(EventWriter):
                     out = self._frame(f"{item.name}.delta", {**item.place, "delta": whole[member]})
                 if not item.held:
                     told["name"] = item.begun["name"]
-            case _:
-                assert_never(item.kind)
         out += self._frame(f"{item.name}.done", told)
         if item.kind != "tool":
             part = (whole["summary"] if item.name is _SUMMARY else whole["content"])[0]

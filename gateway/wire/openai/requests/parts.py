@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, assert_never
+from typing import Any
 
 import msgspec
 from msgspec import Raw, Struct
@@ -127,8 +127,6 @@ def _write_part(part: Part) -> dict[str, Any] | Raw:
             return part.raw
         case ToolCall() | Thinking():
             raise TypeError("calls and thinking are members of a message, not parts of its content")
-        case _:
-            assert_never(part)
 
 
 class _Function(Struct, omit_defaults=True, gc=False):
