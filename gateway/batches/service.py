@@ -121,10 +121,21 @@ class Batching:
 
     async def _look(self) -> None:
         """Takes batches that nobody runs."""
+        away = False
         while not self._draining:
             self._came.clear()
-            with keep_running("batches"), contextlib.suppress(GatewayError):
-                await self._take()
+            with keep_running("batches"):
+                try:
+                    await self._take()
+                except GatewayError as error:
+                    if not away:  # a class such as NoPermissionError, without words
+                        reason = type(error.__cause__).__name__
+                        self._log("warning", "the store of batches is away", reason=reason)
+                    away = True
+                else:
+                    if away:
+                        self._log("info", "the store of batches is back")
+                    away = False
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK_S):
                     await self._came.wait()

@@ -6,12 +6,13 @@ import asyncio
 import contextlib
 import errno
 import os
+import re
 import socket
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import anthropic
 import httpx
@@ -28,6 +29,7 @@ from tests.batches.test_files import on_disk
 from tests.batches.test_openai_batches import CHAT, begin, chat, ended, lines, results, upload
 from tests.harness import Stack, until
 from tests.redis.server import Server
+from tests.repo.tree import ROOT
 from tests.standins.guard import ALLOW, guard
 
 ID = "0" * 26 + "ab"
@@ -312,6 +314,41 @@ def test_limits_count_calls_of_files(server: Server, tmp_path: Path) -> None:
             openai_client(stack).files.list()
         with pytest.raises(openai.RateLimitError):
             openai_client(stack).files.list()
+
+
+def test_the_rights_that_the_page_names_are_enough(server: Server, tmp_path: Path) -> None:
+    """And without them the log names what is missing."""
+    server.command("FLUSHALL")
+    pages = [(ROOT / "docs" / page).read_text() for page in ("limits.md", "batches.md")]
+    limits = re.search(r"ACL SETUSER limits on >PASSWORD ([^`]*?)\n```", pages[0])
+    own = re.search(r"`(~{dragoman-batches}[^`]*)`", pages[1])
+    assert limits is not None
+    assert own is not None
+    server.command("ACL", "SETUSER", "batching", "on", ">secret", *limits[1].split())
+    (tmp_path / "password").write_text("secret")
+    config = sections(server, tmp_path / "files")
+    config["redis"] |= {"username": "batching", "password_file": str(tmp_path / "password")}
+    try:
+        with Stack(({},), config) as stack:
+            until(lambda: bool(stack.events("the store of batches is away")))
+            assert stack.events("the store of batches is away")[0]["reason"] == "NoPermissionError"
+            server.command("ACL", "SETUSER", "batching", *own[1].split())
+            until(lambda: bool(stack.events("the store of batches is back")))
+            server.command("ACL", "LOG", "RESET")
+            done = ended(stack, begin(stack, lines({"a": chat("hello")})))
+            client = openai_client(stack, ALICE)
+            assert [one.id for one in client.batches.list()] == [done.id]
+            assert len(list(client.files.list(order="asc"))) == 2
+            client.files.delete(done.input_file_id)
+            batches = anthropic_client(stack, ALICE).messages.batches
+            made = batches.create(requests=[{"custom_id": "a", "params": cast("Any", params("x"))}])
+            batches.cancel(made.id)
+            until(lambda: batches.retrieve(made.id).processing_status == "ended")
+            batches.delete(made.id)
+            sweep(stack)
+            assert server.command("ACL", "LOG") == []
+    finally:
+        server.command("ACL", "DELUSER", "batching")
 
 
 @pytest.mark.long

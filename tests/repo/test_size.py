@@ -16,7 +16,7 @@ LINES = {
     "gateway/app": 1630,
     "gateway/auth": 1290,
     "gateway/backends": 1880,
-    "gateway/batches": 2880,
+    "gateway/batches": 2888,
     "gateway/cli": 1910,
     "gateway/config": 3890,
     "gateway/console": 1350,
