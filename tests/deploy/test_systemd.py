@@ -64,6 +64,14 @@ def test_the_page_quotes_the_unit() -> None:
     assert quoted == [UNIT]
 
 
+@pytest.mark.parametrize(("page", "option"), [("batches", "directory"), ("spend", "limiter.spent_folder")])
+def test_the_folders_of_the_pages_can_be_written_to(service: configparser.SectionProxy, page: str, option: str) -> None:
+    found = re.search(rf"\b{option}: (/[^\s`]+)", (ROOT / "docs" / f"{page}.md").read_text())
+    assert found is not None
+    assert service["ProtectSystem"] == "strict"
+    assert Path(found[1]).is_relative_to(Path("/var/lib", service["StateDirectory"]))
+
+
 def test_the_unit_starts_what_there_is_and_waits_for_the_drain(service: configparser.SectionProxy) -> None:
     program, *arguments = service["ExecStart"].split()
     assert Path(program).name == "dragoman"
