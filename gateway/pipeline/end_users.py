@@ -38,7 +38,7 @@ class EndUsers:
         named = end_user(given, options.secret)
         if named is None:
             if options.required and type(op) not in QUESTIONS:
-                raise GatewayError(Kind.BAD_REQUEST, "a request must name its end user here", param="user")
+                raise self._unnamed(call)
             return
         if options.secret is None and self._known.masked(named, call.reply.request.headers) != named:
             named = digest_of(named)
@@ -46,6 +46,16 @@ class EndUsers:
         if self._salted and op.salt is not None:
             salt = hmac.digest(op.salt.encode(), f"end user {named}".encode(), "sha256")
             op.salt = urlsafe_b64encode(salt).rstrip(b"=").decode()
+
+    def _unnamed(self, call: Call) -> GatewayError:
+        tables = call.reply.dialect.fields
+        table = tables.get(type(call.asked).__name__.lower(), [field for one in tables.values() for field in one])
+        message, param = "a request must name its end user here", None
+        if self._options.body and any("user" in field.targets for field in table):
+            param = "user"
+        elif self._options.body:
+            message += ", and this API has no field for that"
+        return GatewayError(Kind.BAD_REQUEST, message, param=param)
 
     def _by_header(self, call: Call) -> str:
         if self._header is None or not self._trusts(call.scope):

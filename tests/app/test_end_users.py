@@ -14,7 +14,7 @@ import yaml
 
 from gateway.cli import main
 from tests.app.asking import CHAT, GONE, key
-from tests.clients import MEDIA, WAYS, Way
+from tests.clients import DIALECTS, MEDIA, WAYS, Way
 from tests.harness import Stack, until
 from tests.ports import free_port
 from tests.redis.server import Server
@@ -165,6 +165,21 @@ def test_a_name_can_be_required() -> None:
         assert (reply.status_code, reply.json()["error"]["type"]) == (400, "invalid_request_error")
         reply = httpx.post(stack.url + "/v1/messages/count_tokens", json=body, timeout=30)
         assert reply.status_code == 200  # it has no place for a name
+
+
+def test_the_field_that_is_missing_is_one_that_the_dialect_has() -> None:
+    """The client would write another one in vain."""
+    questions = ("count", "tokenize", "detokenize")
+    ways = {(way.dialect, way.operation): way for way in WAYS if way.operation not in questions}
+    with Stack(config={"end_users": {"required": True}}) as stack:
+        for way in ways.values():
+            fields = DIALECTS[way.dialect].fields[way.operation]
+            reads = way.operation in MEDIA or any("user" in field.targets for field in fields)
+            reply = httpx.post(stack.url + way.path("m"), json={"model": "m", **way.body()}, timeout=30)
+            assert reply.status_code in (400, 422), way
+            assert "a request must name its end user here" in reply.text, way
+            assert ("and this API has no field for that" in reply.text) != reads, way
+            assert reads or '"user"' not in reply.text, way
 
 
 def test_each_end_user_has_a_budget_also_on_a_fallback() -> None:

@@ -25,7 +25,7 @@ LINES = {
     "gateway/fleet": 5515,
     "gateway/native": 500,
     "gateway/observe": 1875,
-    "gateway/pipeline": 6076,
+    "gateway/pipeline": 6086,
     "gateway/ratelimit": 3495,
     "gateway/redis": 460,
     "gateway/server": 1730,
