@@ -21,6 +21,8 @@ from tests.harness import Stack, sse_data, until
     [
         (TRANSCRIBE, b"{}"),
         (TRANSCRIBE, b"[]"),
+        (TRANSCRIBE, b'{"text":"x","duration":-5}'),
+        (TRANSCRIBE, b'{"text":"x","usage":{"type":"duration","seconds":1e300}}'),
         (TRANSCRIBE, b"no JSON"),
         (TRANSCRIBE, b'{"text":null}'),
         (TRANSCRIBE, b'{"error":{"message":"out of memory","type":"x","code":500}}'),

@@ -8,10 +8,10 @@ it, and the last event of OpenAI's is made.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
-from msgspec import UNSET, Raw, Struct
+from msgspec import UNSET, Meta, Raw, Struct
 
 from gateway.core.errors import GatewayError, reply_too_large
 from gateway.core.estimate import CHARACTERS
@@ -33,6 +33,8 @@ _DRAWN = ("image_generation.completed", "image_edit.completed")
 _TEXTS = frozenset({"text", "srt", "vtt"})
 _PLAIN = b"text/plain; charset=utf-8"
 _EVENTS = b"text/event-stream"
+_Seconds = Annotated[float, Meta(ge=0, le=2**31 - 1)]
+"""Limits are charged them: bounded as counts of tokens are."""
 _SOUND = ("audio/", "video/", "application/octet-stream", "application/ogg")
 
 
@@ -43,7 +45,7 @@ class _UsageIn(Struct):
     output_tokens: wire.Count | None = None
     prompt_tokens: wire.Count | None = None
     completion_tokens: wire.Count | None = None
-    seconds: float | None = None
+    seconds: _Seconds | None = None
 
 
 class _DeltaIn(Struct, frozen=True):
@@ -68,7 +70,7 @@ class _WholeIn(Struct):
     data: list[Any] | None = None
     model: str | None = None
     usage: _UsageIn | None = None
-    duration: float | None = None
+    duration: _Seconds | None = None
     error: wire.ErrorIn | str | None = None
 
 
