@@ -8,9 +8,8 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
 from heapq import nsmallest
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import unquote
 
 import msgspec
@@ -18,9 +17,9 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route, Router
 
-from gateway.admin.batches import Batches, BatchPage, BatchView, view
+from gateway.admin.batches import Batches, BatchPage, BatchView
 from gateway.admin.callers import Admin, Admins
-from gateway.admin.changes import OPTIONS, KeyChanges, Problem
+from gateway.admin.changes import KeyChanges, Problem
 from gateway.admin.openapi import (
     OPERATIONS,
     PREFIX,
@@ -28,15 +27,16 @@ from gateway.admin.openapi import (
     AuditLine,
     Export,
     KeyView,
-    OldView,
     Operation,
     Page,
     Shown,
     description,
 )
-from gateway.admin.store import Event, StoreDown
+from gateway.admin.store import StoreDown
 from gateway.auth import StoredKey
 from gateway.core.errors import GatewayError, Kind
+
+T = TypeVar("T")
 
 _MOST_BYTES = 65_536
 _MOST_PAGE, _PAGE = 500, 100
@@ -113,7 +113,7 @@ class AdminApi:
             return admin.may(key.team) and team in (None, key.team) and (revoked or key.revoked is None)
 
         found, more = await self._page(request, wanted)
-        return Page([_view(key) for key in found], more)
+        return Page([_as(KeyView, key) for key in found], more)
 
     async def export(self, admin: Admin, request: Request) -> Export:
         if admin.teams is not None:
@@ -136,27 +136,28 @@ class AdminApi:
         return found[:count], found[count - 1].name if len(found) > count else None
 
     async def show(self, admin: Admin, request: Request) -> KeyView:
-        return _view(await self._changes.find(admin, _name(request)))
+        return _as(KeyView, await self._changes.find(admin, _name(request)))
 
     async def update(self, admin: Admin, request: Request) -> KeyView:
-        return _view(await self._changes.update(admin, _name(request), await _body(request)))
+        return _as(KeyView, await self._changes.update(admin, _name(request), await _body(request)))
 
     async def put(self, admin: Admin, request: Request) -> KeyView:
-        return _view(await self._changes.put(admin, _name(request), await _body(request)))
+        return _as(KeyView, await self._changes.put(admin, _name(request), await _body(request)))
 
     async def rotate(self, admin: Admin, request: Request) -> Shown:
         given = await _body(request, optional=True)
         return _shown(*await self._changes.rotate(admin, _name(request), given))
 
     async def revoke(self, admin: Admin, request: Request) -> KeyView:
-        return _view(await self._changes.revoke(admin, _name(request)))
+        return _as(KeyView, await self._changes.revoke(admin, _name(request)))
 
     async def audit(self, admin: Admin, request: Request) -> Audit:
         count, before = _count(request), request.query_params.get("before")
         if before is not None and not _is_change(before):
             raise Problem(422, "invalid", "before: must be the `next` of another page")
         found = await self._mirror.store.record(before, count)
-        lines = [_line(change.id, change.event) for change in found if admin.may(change.event.team)]
+        events = [(change.id, change.event) for change in found if admin.may(change.event.team)]
+        lines = [_as(AuditLine, {"id": id_, **msgspec.structs.asdict(event)}) for id_, event in events]
         return Audit(lines, found[-1].id if len(found) == count else None)
 
     async def batches(self, admin: Admin, request: Request) -> BatchPage:
@@ -167,13 +168,13 @@ class AdminApi:
             return admin.may(whose) and team in (None, whose)
 
         found, more = await self._kept().page(wanted, status, _count(request), after)
-        return BatchPage([view(one) for one in found], more)
+        return BatchPage([_as(BatchView, one) for one in found], more)
 
     async def batch(self, admin: Admin, request: Request) -> BatchView:
         found = await self._kept().batch(_name(request), admin.may)
         if found is None:
             raise Problem(404, "unknown_batch", "there is no such batch, or none that you may see")
-        return view(found)
+        return _as(BatchView, found)
 
     async def cancel_batch(self, admin: Admin, request: Request) -> BatchView:
         before = await self.batch(admin, request)
@@ -188,30 +189,13 @@ class AdminApi:
         return self._batches
 
 
-def _view(key: StoredKey) -> KeyView:
-    return KeyView(**_members(key))
+def _as(kind: type[T], found: object) -> T:
+    """What an answer shows of a key, a change or a batch: the members of `kind`, of which times are Unix seconds."""
+    return msgspec.convert(found, kind, strict=False, from_attributes=True)
 
 
 def _shown(key: StoredKey, secret: str | None) -> Shown:
-    return Shown(**_members(key), key=secret)
-
-
-def _members(key: StoredKey) -> dict[str, Any]:
-    return {
-        **{name: getattr(key, name) for name in (*OPTIONS, "name", "id", "created_by", "changed_by", "version")},
-        "created": _time(key.created),
-        "changed": _time(key.changed),
-        "revoked": None if key.revoked is None else _time(key.revoked),
-        "old": tuple(OldView(one.id, _time(one.until)) for one in key.old),
-    }
-
-
-def _line(id_: str, event: Event) -> AuditLine:
-    return AuditLine(id_, _time(event.at), event.by, event.what, event.name, event.team, event.options)
-
-
-def _time(seconds: float) -> datetime:
-    return datetime.fromtimestamp(seconds, UTC)
+    return Shown(**msgspec.structs.asdict(_as(KeyView, key)), key=secret)
 
 
 def _is_change(id_: str) -> bool:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
+from collections.abc import Callable
+from datetime import datetime
 from typing import Any, Literal, Protocol
 
 from msgspec import Struct
@@ -47,8 +47,3 @@ class BatchPage(Struct):
 
     batches: list[BatchView]
     next: str | None
-
-
-def view(found: Mapping[str, Any]) -> BatchView:
-    times = {name: datetime.fromtimestamp(found[name], UTC) for name in ("created", "expires")}
-    return BatchView(**{**found, **times})

@@ -7,7 +7,7 @@ from hashlib import sha256
 
 from msgspec import Struct
 
-from gateway.auth import JwtVerifier, find_key
+from gateway.auth import JwtVerifier, find_key, refused
 from gateway.config import Config
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Headers
@@ -50,7 +50,7 @@ class Admins:
         """Raises GatewayError: UNAUTHENTICATED, FORBIDDEN, or OVERLOADED if no token can be checked now."""
         shown = find_key(headers)
         if shown is None:
-            raise _refused("an admin's key is needed, in 'Authorization: Bearer'")
+            raise refused("an admin's key is needed, in 'Authorization: Bearer'")
         if self._verifier is not None and self._verifier.like(shown):
             bearer = self._verifier.read(shown)
             name = "jwt:" + bearer.subject
@@ -61,9 +61,5 @@ class Admins:
             raise GatewayError(Kind.FORBIDDEN, "the token names no role here", code="role")
         found = self._by_digest.get(sha256(shown).digest())
         if found is None:
-            raise _refused("the key is not that of an admin")
+            raise refused("the key is not that of an admin")
         return found
-
-
-def _refused(message: str) -> GatewayError:
-    return GatewayError(Kind.UNAUTHENTICATED, message)

@@ -1,6 +1,6 @@
 """From the head of a request to its caller, a `Principal`. No other room knows which headers carry keys."""
 
-from gateway.auth.headers import find_key, from_query
+from gateway.auth.headers import find_key, from_query, refused
 from gateway.auth.jwt import JwtVerifier, read_keys
 from gateway.auth.keyring import Keyring
 from gateway.auth.keys import checksum, new_key, new_secret, well_formed
@@ -28,5 +28,6 @@ __all__ = [
     "new_key",
     "new_secret",
     "read_keys",
+    "refused",
     "well_formed",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from gateway.config.kinds import Bytes, Seconds, ServiceUrl, Variable, Whole
 from gateway.config.section import Section
@@ -41,7 +41,7 @@ class Bucket(Section):
 class Batches(Section):
     """Batches and their files, by OpenAI's and Anthropic's own APIs; see docs/batches.md. Needs `redis`."""
 
-    model_config = ConfigDict(json_schema_extra={"anyOf": [{"required": ["directory"]}, {"required": ["bucket"]}]})
+    ANY_OF = ("directory", "bucket")
 
     directory: str | None = Field(default=None, pattern=r"^/", max_length=1024)
     """Absolute path of the folder for files, on a volume that all gateways of the Redis server share. Absent: there is

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from gateway.config.aliases import Aliases
 from gateway.config.batches import Batches
@@ -65,9 +65,7 @@ class Key(Section):
     """One client key, by its hash. `dragoman keys new` prints the key once, and this entry."""
 
     SECRETS = ("aws_secret",)
-    model_config = ConfigDict(
-        json_schema_extra={"anyOf": [{"required": ["hash"]}, {"required": ["aws_access_key_id"]}]}
-    )
+    ANY_OF = ("hash", "aws_access_key_id")
 
     hash: Hash | None = None
     """`sha256:` and the SHA-256 of the whole key in hexadecimal. Required, unless `aws_access_key_id` is there."""
@@ -145,7 +143,7 @@ class Model(Section):
     """One model as clients name it, and the workers that serve it."""
 
     SECRETS = ("api_key",)
-    model_config = ConfigDict(json_schema_extra={"anyOf": [{"required": ["workers"]}, {"required": ["discover"]}]})
+    ANY_OF = ("workers", "discover")
 
     backend: Name
     """The API of its workers: vllm, openai, tgi or llamacpp."""
@@ -308,16 +306,14 @@ def resolved_auth(written: Mapping[str, Any]) -> Any:
     return written["auth"] if written.get("auth") is not None else "keys" if named else "open"
 
 
-class Config(BaseModel):
+class Config(Section):
     """All options of the gateway.
 
     auth is "open" or "keys", resolved: if the file has neither, it is "keys" if there are keys, else "open".
     keys holds the entries of `keys_file` too, once loaded.
     """
 
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", hide_input_in_errors=True, allow_inf_nan=False, title="gateway.yaml"
-    )
+    model_config = ConfigDict(title="gateway.yaml")
 
     listen: Listen = Listen()
     auth: Literal["open", "keys"] = "open"

@@ -13,6 +13,7 @@ from pydantic_core.core_schema import ModelSchema
 
 from gateway.config.available import Available
 from gateway.config.model import Config
+from gateway.config.section import Section
 
 SCHEMA_DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
@@ -27,6 +28,8 @@ class _Described(GenerateJsonSchema):
         cls = schema["cls"]
         for name, text in _texts(cls).items():
             found["properties"][cls.model_fields[name].alias or name]["description"] = text
+        if issubclass(cls, Section) and cls.ANY_OF:
+            found["anyOf"] = [{"required": [name]} for name in cls.ANY_OF]
         return found
 
 

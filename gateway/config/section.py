@@ -14,10 +14,12 @@ class Section(BaseModel):
     """Frozen; unknown keys are refused; messages never repeat a value.
 
     SECRETS  names of secrets: the options NAME_file and NAME_env lead to each, and `load` reads it
+    ANY_OF   options of which one at least is needed, for the JSON Schema
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, allow_inf_nan=False)
     SECRETS: ClassVar[tuple[str, ...]] = ()
+    ANY_OF: ClassVar[tuple[str, ...]] = ()
 
     _held: dict[str, SecretStr] = PrivateAttr(default_factory=dict)
 

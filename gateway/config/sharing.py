@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from gateway.config.kinds import (
     Address,
@@ -37,9 +37,7 @@ class Redis(Section):
     """A Redis or Valkey server that all gateways of a deployment share."""
 
     SECRETS = ("url", "password")
-    model_config = ConfigDict(
-        json_schema_extra={"anyOf": [{"required": [name]} for name in ("addresses", "url", "url_file", "url_env")]}
-    )
+    ANY_OF = ("addresses", "url", "url_file", "url_env")
 
     addresses: tuple[Address, ...] = Field(default=(), min_length=1, max_length=100)
     """`host:port`: one for a single server, those of all Sentinels, or of some cluster nodes. Required, unless there is
@@ -201,9 +199,7 @@ class SharedSecret(Section):
     """A section with a secret that all gateways of a deployment share."""
 
     SECRETS = ("secret",)
-    model_config = ConfigDict(
-        json_schema_extra={"anyOf": [{"required": ["secret_file"]}, {"required": ["secret_env"]}]}
-    )
+    ANY_OF = ("secret_file", "secret_env")
 
     secret_file: str | None = Field(default=None, min_length=1)
     """File with a secret of 32 characters or more, the same for all gateways; relative to this file's folder."""

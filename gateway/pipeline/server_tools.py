@@ -24,7 +24,7 @@ from gateway.core.usage import Usage
 from gateway.light_task import become_task
 from gateway.pipeline.attempts import Attempts
 from gateway.pipeline.call import Call
-from gateway.pipeline.offload import offload
+from gateway.pipeline.offload import offload, run_step
 from gateway.pipeline.outgoing import Outgoing
 from gateway.pipeline.visit import Visit
 from gateway.pipeline.watch import Watcher
@@ -135,11 +135,10 @@ class RoundAttempts(Attempts):
         call.outgoing = outgoing = Outgoing(served, call.record.id, share, call.context)
         outgoing.deadlines = deadlines
         write = partial(outgoing.write, op, lambda _: rounds.prompt, grown=True)
-        cut = await offload(write, share=share) if share else write()
+        cut = await run_step(share, write)
         if cut:
             call.reply.name_left_out(cut)
-        describe, headers = served.pool.routing, call.reply.request.headers
-        facts = await offload(describe, op, headers, share=share) if share else describe(op, headers)
+        facts = await run_step(share, served.pool.routing, op, call.reply.request.headers)
         facts.tenant, facts.size, facts.until = before.tenant, before.size, before.until
         call.routing, call.prompt, call.tried = facts, None, ()
         self._before, self._failure, self._failed_at = call.record.attempts, None, ""
