@@ -24,7 +24,7 @@ from gateway.console import Console, Served, Watched
 from gateway.core.byte_budget import ByteBudget
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Headers, header_value
-from gateway.core.ports import CountedConnection, SocketSession
+from gateway.core.ports import Backend, CountedConnection, SocketSession
 from gateway.observe.exposition import content_type
 from gateway.observe.log import Log
 from gateway.observe.metrics import Metrics
@@ -34,12 +34,15 @@ from gateway.observe.tracing import installed
 from gateway.pipeline import Application, Receive, Scope, Send, Sockets, request_id, send_whole
 from gateway.server import HttpError
 
+
+def _followed(backend: Backend) -> frozenset[str]:
+    can = {"prefill": backend.handover is not None, "adapters": backend.adapters, "kv_events": backend.cache_events}
+    return frozenset(option for option, followed in can.items() if followed)
+
+
 KNOWN = Available(
     dialects={name: dialect.prefixes for name, dialect in dialects.REGISTRY.items()},
-    backends=frozenset(backends.REGISTRY),
-    kv_transfer=frozenset(name for name in backends.REGISTRY if backends.create(name).handover is not None),
-    lora=frozenset(name for name in backends.REGISTRY if backends.create(name).adapters),
-    kv_events=frozenset(name for name in backends.REGISTRY if backends.create(name).cache_events),
+    backends={name: _followed(backends.create(name)) for name in backends.REGISTRY},
     versioned=frozenset(name for name, dialect in dialects.REGISTRY.items() if hasattr(dialect, "api_version")),
     key_set=read_keys,
     tracing=installed,

@@ -35,6 +35,7 @@ from gateway.pipeline.shedding import Shedding
 from gateway.ratelimit import BudgetRule, HttpRateLimiter, Limits, Subject
 from gateway.redis import connect
 from gateway.tools import WebTools
+from gateway.tools.bounded import read
 
 if TYPE_CHECKING:
     from gateway.app.deployment import Deployment
@@ -51,7 +52,6 @@ async def fetch_keys(url: str) -> bytes:
     """The keys of an identity provider. They come soon or not at all, because a start waits for them. Raises
     httpx.HTTPStatusError for a status that is not 2xx, ValueError for a body above 1 MiB, and httpx.HTTPError,
     TimeoutError, httpx.InvalidURL."""
-    body = bytearray()
     plain = {"accept-encoding": "identity"}  # a few bytes can unpack to any number
     async with (
         asyncio.timeout(_FETCH_S),
@@ -59,11 +59,10 @@ async def fetch_keys(url: str) -> bytes:
         client.stream("GET", url, headers=plain, timeout=None) as answer,
     ):
         answer.raise_for_status()
-        async for block in answer.aiter_raw():
-            body += block
-            if len(body) > _MOST_BYTES:
-                raise ValueError("the answer is too large")
-    return bytes(body)
+        body, whole = await read(answer, _MOST_BYTES)
+    if not whole:
+        raise ValueError("the answer is too large")
+    return body
 
 
 class Host:

@@ -10,23 +10,17 @@ from dataclasses import dataclass, field
 class Available:
     """The offer of the program that loads the configuration.
 
-    dialects     name -> the path prefixes it answers under by default
-    versioned    the dialects whose requests name a version of their API
-    backends     names
-    kv_transfer  the backends whose workers can hand a computed prompt to another worker
-    lora         the backends whose workers name the LoRA adapters that they have loaded
-    kv_events    the backends whose workers publish what is in their prefix caches
-    tracing      returns whether what traces need is installed
-    buckets      returns whether what a bucket needs is installed
-    processes    that serve together by this configuration and share no memory
-    key_set      reads the text of a set of keys for tokens; raises ValueError saying what it "is" or "holds" instead
+    dialects   name -> the path prefixes it answers under by default
+    versioned  the dialects whose requests name a version of their API
+    backends   name -> the options of a model, of those that only some backends can follow, that this one can
+    tracing    returns whether what traces need is installed
+    buckets    returns whether what a bucket needs is installed
+    processes  that serve together by this configuration and share no memory
+    key_set    reads the text of a set of keys for tokens; raises ValueError saying what it "is" or "holds" instead
     """
 
     dialects: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    backends: frozenset[str] = frozenset()
-    kv_transfer: frozenset[str] = frozenset()
-    lora: frozenset[str] = frozenset()
-    kv_events: frozenset[str] = frozenset()
+    backends: Mapping[str, frozenset[str]] = field(default_factory=dict)
     versioned: frozenset[str] = frozenset()
     key_set: Callable[[str], object] | None = None
     tracing: Callable[[], bool] | None = None

@@ -77,9 +77,10 @@ def _backend(at: Path, model: Model, known: Available) -> Faults:
         wrong = Unknown("is not a backend", model.backend, known.backends, otherwise=listed(known.backends))
         yield (*at, "backend"), wrong
         return
-    for option, able in (("prefill", known.kv_transfer), ("adapters", known.lora), ("kv_events", known.kv_events)):
-        if getattr(model, option) and model.backend not in able:
-            yield (*at, option), f"needs backend {' or '.join(sorted(able))}"
+    for option in ("prefill", "adapters", "kv_events"):
+        if getattr(model, option) and option not in known.backends[model.backend]:
+            able = sorted(name for name, options in known.backends.items() if option in options)
+            yield (*at, option), f"needs backend {' or '.join(able)}"
 
 
 def _other(facts: Facts, name: str, at: Path, other: str) -> Faults:
