@@ -18,9 +18,7 @@ from scripts.reference import BEGIN, END, METRICS, main, reference_markdown, wit
 ROOT = Path(__file__).resolve().parent.parent
 KNOWN = Available(
     {"openai": ("/openai", "/"), "ollama": ("/ollama",)},
-    backends=frozenset({"openai", "vllm"}),
-    kv_transfer=frozenset({"vllm"}),
-    lora=frozenset({"vllm"}),
+    backends={"openai": frozenset(), "vllm": frozenset({"prefill", "adapters"})},
 )
 
 

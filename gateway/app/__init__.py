@@ -20,7 +20,7 @@ from gateway.app.routes import postable, router, sockets
 from gateway.app.services import Host, kept_keys
 from gateway.auth import read_keys
 from gateway.config import Available, Config, is_loopback
-from gateway.console import Console, Served, Watched
+from gateway.console import Console, Watched
 from gateway.core.byte_budget import ByteBudget
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Headers, header_value
@@ -124,18 +124,12 @@ class Gateway:
         state, limiting = self.deployment, self.deployment.services.limiting
         return Watched(
             version=_VERSION,
-            ready=state.fleets.ready,
             draining=self.draining,
-            needs_key=state.config.auth == "keys",
-            models=[
-                Served(name, options.aliases, options.backend, state.fleets.models[name].workers)
-                for name, options in state.config.models.items()
-            ],
+            fleets=state.fleets,
             limiter=limiting.limiter if limiting is not None else None,
+            config=state.config,
             ledger=state.services.ledger,
-            spend=state.config.spend,
             admin=self._admin is not _nothing,
-            batches=state.services.batching is not None,
             runtime=state.runtime,
             dialects=postable(state.config),
             application=partial(router, state.config),

@@ -144,7 +144,7 @@ class Deployment:
         context = self.prepared.trust[options.ca_file]
         transport = Pooled(
             ssl_for=None if options.ca_file is None else lambda address: context,
-            counts=self._host.metrics.connections(name),
+            counts=self._host.metrics.connections[name],
         )
         self.transports[name] = transport
         headers: Headers = [(key.lower().encode(), value.encode()) for key, value in options.headers.items()]
@@ -170,7 +170,7 @@ class Deployment:
             headers=headers,
             total_s=deadlines.total_s,
             created=self._host.created,
-            gaps=self._host.metrics.gaps(name),
+            gaps=self._host.metrics.gaps[name],
             paths=frozenset(options.paths) if options.paths is not None else None,
             other_models=OtherModels.from_config(self.config, name),
             hedge_s=options.hedge_s,

@@ -26,7 +26,7 @@ class FleetObserver:
         self.worker, self.worker_left = metrics.worker, metrics.worker_left
 
     def waits(self, model: str) -> Callable[[float], None]:
-        return self._metrics.waits(model).add
+        return self._metrics.waits[model].add
 
     def refused(self, model: str, reason: Refusal) -> None:
         self._metrics.queue_refused.labels(model, reason).inc()
@@ -79,7 +79,7 @@ class Observer:
 
     def guarded(self, guard: str, stage: str, result: str, seconds: float) -> None:
         self._metrics.guard_checks.labels(guard, stage, result).inc()
-        self._metrics.guard_seconds(guard, stage).add(seconds)
+        self._metrics.guard_seconds[guard, stage].add(seconds)
 
     def hedged(self, model: str, won: bool) -> None:
         self._metrics.hedges.labels(model, "second" if won else "first").inc()

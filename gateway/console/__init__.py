@@ -11,6 +11,5 @@ page/          the page: HTML, CSS and JavaScript, served as they are
 """
 
 from gateway.console.routes import Console, Watched
-from gateway.console.state import Served
 
-__all__ = ["Console", "Served", "Watched"]
+__all__ = ["Console", "Watched"]

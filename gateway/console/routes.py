@@ -26,9 +26,9 @@ import msgspec
 from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import Metric
 
+from gateway.config import Config
 from gateway.config import Console as Options
 from gateway.config.kinds import zone_of
-from gateway.config.money import Spend
 from gateway.console.guard import SECURITY_HEADERS, Denied, Guard
 from gateway.console.playground import LONGEST_S, MOST_BYTES, Asked, asked_for, at, play, translated, ways
 from gateway.console.spend import Overview
@@ -61,24 +61,19 @@ _decoder = msgspec.json.Decoder(State)
 class Watched(Observed, kw_only=True):
     """The gateway as the console sees it now.
 
-    needs_key    clients show keys
     dialects     by the path, in Starlette's syntax, of each of their routes with a body: the dialect there, and the
                  route's name
     application  makes the gateway's own ASGI application on another runtime
     ledger       the sums of spending; None if none are kept
-    spend        their currency and time zone
     admin        the admin API is there
-    batches      there are batches
     """
 
-    needs_key: bool
+    config: Config
     runtime: Runtime
     dialects: Mapping[str, tuple[Dialect, str]]
     application: Callable[[Runtime], Application]
     ledger: Ledger | None
-    spend: Spend
     admin: bool
-    batches: bool
 
 
 class Console:
@@ -156,7 +151,7 @@ class Console:
 
     async def _sections(self, query: str) -> object:
         watched = self._look()
-        batches = watched.admin and watched.batches
+        batches = watched.admin and watched.config.batches is not None
         return {"spend": watched.ledger is not None, "keys": watched.admin, "batches": batches}
 
     def encoded(self) -> bytes:
@@ -165,8 +160,8 @@ class Console:
 
     async def _ways(self, query: str) -> object:
         watched = self._look()
-        models = [one.name for one in watched.models]
-        return {"models": models, "needs_key": watched.needs_key, "ways": list(ways(watched.dialects))}
+        models, needs_key = list(watched.fleets.models), watched.config.auth == "keys"
+        return {"models": models, "needs_key": needs_key, "ways": list(ways(watched.dialects))}
 
     async def _play(self, scope: Scope, receive: Receive, send: Send) -> None:
         if (header_value(scope["headers"], b"content-type") or b"").partition(b";")[0].strip() != _JSON:
@@ -263,12 +258,13 @@ def _guarded(guard: Guard, method: str, endpoint: Application, *, public: bool =
 
 
 async def _report(ledger: Ledger, watched: Watched, asked: Mapping[str, str]) -> object:
-    zone, by = zone_of(watched.spend.time_zone), asked.get("by", "team,model")
-    return (await make(ledger, by, asked.get("month"), watched.spend.currency or "", zone)).json()
+    spend = watched.config.spend
+    zone, by = zone_of(spend.time_zone), asked.get("by", "team,model")
+    return (await make(ledger, by, asked.get("month"), spend.currency or "", zone)).json()
 
 
 async def _overview(ledger: Ledger, watched: Watched, asked: Mapping[str, str]) -> object:
-    return await Overview(asked.get("month"), watched.spend).read(ledger, watched.limiter)
+    return await Overview(asked.get("month"), watched.config.spend).read(ledger, watched.limiter)
 
 
 def _always(content: bytes) -> Read:

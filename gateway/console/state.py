@@ -16,6 +16,8 @@ import msgspec
 from msgspec import Struct
 from prometheus_client.metrics_core import Metric
 
+from gateway.fleet.fleets import Fleets
+from gateway.fleet.model_fleet import ModelFleet
 from gateway.fleet.worker import Worker
 from gateway.ratelimit import SubjectLimiter
 
@@ -100,22 +102,12 @@ class State(Struct, frozen=True):
     errors: dict[str, int] = {}
 
 
-class Served(Struct, frozen=True):
-    """One model besides its counters."""
-
-    name: str
-    aliases: tuple[str, ...]
-    backend: str
-    workers: Sequence[Worker]
-
-
 class Observed(Struct):
     """A gateway as it is now, besides its counters. limiter is None without limits."""
 
     version: str
-    ready: bool
     draining: bool
-    models: Sequence[Served]
+    fleets: Fleets
     limiter: SubjectLimiter | None
 
 
@@ -165,10 +157,10 @@ def read_state(families: Iterable[Metric], gateway: Observed, uptime_s: float) -
         version=gateway.version,
         time=time.time(),
         uptime_s=uptime_s,
-        ready=gateway.ready,
+        ready=gateway.fleets.ready,
         draining=gateway.draining,
         running=counters.by("dragoman_requests_running", "dialect"),
-        models=tuple(_model(one, waiting.get(one.name, 0), counters) for one in gateway.models),
+        models=tuple(_model(one, waiting.get(one.name, 0), counters) for one in gateway.fleets.models.values()),
         teams=tuple(
             TeamState(name, count, inputs.get(name, 0), outputs.get(name, 0))
             for name, count in sorted(counters.by("dragoman_team_requests_total", "team").items())
@@ -183,12 +175,12 @@ def read_state(families: Iterable[Metric], gateway: Observed, uptime_s: float) -
     )
 
 
-def _model(model: Served, waiting: int, counters: _Counters) -> ModelState:
+def _model(model: ModelFleet, waiting: int, counters: _Counters) -> ModelState:
     tokens = counters.by("dragoman_tokens_total", "direction", model=model.name)
     return ModelState(
         name=model.name,
-        aliases=model.aliases,
-        backend=model.backend,
+        aliases=model.options.aliases,
+        backend=model.options.backend,
         waiting=waiting,
         workers=tuple(
             WorkerState(

@@ -75,6 +75,10 @@ class Metrics:
     """registry is what `/metrics` shows; other rooms may add collectors of their own to it.
 
     genai  also count under OpenTelemetry's names; may be changed at any time
+    gaps   of a model: seconds between two pieces of output of its streams
+    waits  of a model: seconds that requests waited for a worker
+    guard_seconds  of a guard and a stage: seconds until it had answered
+    connections    to the workers of a model
     """
 
     def __init__(self, genai: bool = False) -> None:
@@ -117,12 +121,12 @@ class Metrics:
         self._teams: set[str] = set()
         self._routed: dict[tuple[str, str, str], int] = {}
         self._genai = GenAi() if genai else None
-        self._gaps = defaultdict[str, Histogram](partial(exposition.new_histogram, "dragoman_output_gap_seconds"))
-        self._waits = defaultdict[str, Histogram](partial(exposition.new_histogram, "dragoman_queue_wait_seconds"))
-        self._guards = defaultdict[tuple[str, str], Histogram](
+        self.gaps = defaultdict[str, Histogram](partial(exposition.new_histogram, "dragoman_output_gap_seconds"))
+        self.waits = defaultdict[str, Histogram](partial(exposition.new_histogram, "dragoman_queue_wait_seconds"))
+        self.guard_seconds = defaultdict[tuple[str, str], Histogram](
             partial(exposition.new_histogram, "dragoman_guard_seconds")
         )
-        self._connections = defaultdict[str, ConnectionCounts](ConnectionCounts)
+        self.connections = defaultdict[str, ConnectionCounts](ConnectionCounts)
         self.loop_lag = exposition.new_histogram("dragoman_loop_lag_seconds")
         registry.register(self)
 
@@ -157,22 +161,6 @@ class Metrics:
         self.ready.remove(model, address)
         self.ejected.remove(model, address)
         self.stalls.remove(model, address)
-
-    def gaps(self, model: str) -> Histogram:
-        """Seconds between two pieces of output of a stream of `model`."""
-        return self._gaps[model]
-
-    def waits(self, model: str) -> Histogram:
-        """Seconds that requests waited for a worker of `model`."""
-        return self._waits[model]
-
-    def guard_seconds(self, guard: str, stage: str) -> Histogram:
-        """Seconds until `guard` had answered."""
-        return self._guards[guard, stage]
-
-    def connections(self, model: str) -> ConnectionCounts:
-        """Connections to the workers of `model`."""
-        return self._connections[model]
 
     # -- requests ---------------------------------------------------------------------------------------------------
 
@@ -273,14 +261,14 @@ class Metrics:
             times = ((labels, pick(one)) for labels, one in self._times.items())
             yield exposition.histogram(name, (each for each in times if any(each[1].counts)))
         for name, by_model in (
-            ("dragoman_output_gap_seconds", self._gaps),
-            ("dragoman_queue_wait_seconds", self._waits),
+            ("dragoman_output_gap_seconds", self.gaps),
+            ("dragoman_queue_wait_seconds", self.waits),
         ):
             yield exposition.histogram(name, (((model,), one) for model, one in by_model.items()))
-        yield exposition.histogram("dragoman_guard_seconds", self._guards.items())
+        yield exposition.histogram("dragoman_guard_seconds", self.guard_seconds.items())
         yield exposition.histogram("dragoman_loop_lag_seconds", [((), self.loop_lag)])
         yield family("dragoman_routed_total", self._routed.items())
-        connections = self._connections.items()
+        connections = self.connections.items()
         yield family("dragoman_upstream_connections_opened_total", (((name,), one.opened) for name, one in connections))
         yield family("dragoman_upstream_connections_reused_total", (((name,), one.reused) for name, one in connections))
         if self._genai is not None:

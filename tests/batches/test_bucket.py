@@ -225,7 +225,7 @@ def test_a_bundle_that_is_none_is_a_fault(tmp_path: Path) -> None:
         "batches: {bucket: {url: 'https://a:1', name: files, ca_file: ca.pem}}\n"
     )
     with pytest.raises(ConfigError) as caught:
-        load(path, Available(backends=frozenset({"vllm"}), buckets=lambda: True), {})
+        load(path, Available(backends={"vllm": frozenset()}, buckets=lambda: True), {})
     (fault,) = caught.value.faults
     assert str(fault).endswith(":4: batches.bucket.ca_file: names a file that holds no PEM certificates")
 
@@ -314,12 +314,12 @@ def test_the_extra_is_asked_for(tmp_path: Path) -> None:
         "batches: {bucket: {url: 'http://a:1', name: files, access_key_id_env: A, secret_access_key_env: B}}\n"
     )
     environ = {"A": "a", "B": "b"}
-    known = Available(backends=frozenset({"vllm"}), buckets=lambda: False)
+    known = Available(backends={"vllm": frozenset()}, buckets=lambda: False)
     with pytest.raises(ConfigError) as caught:
         load(path, known, environ)
     (fault,) = caught.value.faults
     assert str(fault).endswith(":4: batches.bucket: needs pip install 'dragoman[s3]'")
-    held = load(path, Available(backends=frozenset({"vllm"}), buckets=lambda: True), environ)
+    held = load(path, Available(backends={"vllm": frozenset()}, buckets=lambda: True), environ)
     assert held.batches is not None
     assert held.batches.bucket is not None
     assert held.batches.bucket.held("secret_access_key") == "b"

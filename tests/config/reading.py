@@ -11,10 +11,7 @@ from gateway.config import Available, Config, ConfigError, load
 
 KNOWN = Available(
     {"openai": ("/openai", "/"), "ollama": ("/ollama",)},
-    backends=frozenset({"openai", "vllm"}),
-    kv_transfer=frozenset({"vllm"}),
-    lora=frozenset({"vllm"}),
-    kv_events=frozenset({"vllm"}),
+    backends={"openai": frozenset(), "vllm": frozenset({"prefill", "adapters", "kv_events"})},
 )
 SMALL = "models:\n  small:\n    backend: openai\n    workers: [http://127.0.0.1:8081]\n"
 HASH = "sha256:" + "ab" * 32

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -9,8 +10,8 @@ import pytest
 from prometheus_client.core import CounterMetricFamily
 from prometheus_client.samples import Sample
 
-from gateway.config import Breaker
-from gateway.console.state import Histogram, Observed, Served, State, read_state
+from gateway.config import Breaker, Model
+from gateway.console.state import Histogram, Observed, State, read_state
 from gateway.core.ports import RequestRecord
 from gateway.core.usage import Usage
 from gateway.fleet.worker import Worker
@@ -24,8 +25,17 @@ def worker(**attributes: Any) -> Worker:
     return made
 
 
-def state(metrics: Metrics, *models: Served) -> State:
-    return read_state(metrics.registry.collect(), Observed("1", True, False, models, None), 1.0)
+def fleet(name: str, *workers: Worker, aliases: tuple[str, ...] = ()) -> Any:
+    return SimpleNamespace(name=name, options=Model(backend="vllm", aliases=aliases), workers=workers)
+
+
+def observed(*models: Any) -> Observed:
+    fleets: Any = SimpleNamespace(ready=True, models={one.name: one for one in models})
+    return Observed("1", False, fleets, None)
+
+
+def state(metrics: Metrics, *models: Any) -> State:
+    return read_state(metrics.registry.collect(), observed(*models), 1.0)
 
 
 def finish(metrics: Metrics, **fields: Any) -> None:
@@ -43,7 +53,7 @@ def test_every_counter_of_a_model_and_a_team() -> None:
     metrics.moved.labels("m", "late").inc()
     metrics.continued.labels("m", "died").inc(2)
     metrics.continued.labels("other", "died").inc()
-    found = state(metrics, Served("m", ("a",), "vllm", []))
+    found = state(metrics, fleet("m", aliases=("a",)))
     (model,) = found.models
     assert (model.requests, model.input_tokens, model.output_tokens) == ({"ok": 2, "failed": 1}, 33, 55)
     assert model.lost_worker == {"moved": {"late": 1}, "continued": {"died": 2}, "not_continued": {}}
@@ -70,7 +80,7 @@ def test_errors_are_counted_by_status_whatever_the_model() -> None:
     ):
         finish(metrics, status=status, outcome=outcome)
     finish(metrics, model="", status=401, outcome="refused")
-    assert state(metrics, Served("m", (), "vllm", [])).errors == {"429": 2, "502": 1, "200": 1, "401": 1}
+    assert state(metrics, fleet("m")).errors == {"429": 2, "502": 1, "200": 1, "401": 1}
 
 
 def test_what_is_asked_of_a_model_reads_its_own_samples() -> None:
@@ -89,8 +99,8 @@ def test_what_is_asked_of_a_model_reads_its_own_samples() -> None:
         for name in names:
             family.samples.append(Sample("dragoman_requests_total", Labels(model=name, outcome="ok"), 1.0))
         Labels.read = 0
-        served = [Served(name, (), "vllm", []) for name in names]
-        found = read_state([family], Observed("1", True, False, served, None), 1.0)
+        served = [fleet(name) for name in names]
+        found = read_state([family], observed(*served), 1.0)
         assert [one.requests for one in found.models] == [{"ok": 1}] * models
         return Labels.read
 
@@ -98,7 +108,7 @@ def test_what_is_asked_of_a_model_reads_its_own_samples() -> None:
 
 
 def test_a_model_without_requests_has_zeros() -> None:
-    (model,) = state(Metrics(), Served("m", (), "vllm", [])).models
+    (model,) = state(Metrics(), fleet("m")).models
     assert (model.requests, model.input_tokens, model.first_output, model.waiting) == ({}, 0, None, 0)
 
 
@@ -113,7 +123,7 @@ def test_a_model_without_requests_has_zeros() -> None:
     ],
 )
 def test_the_condition_of_a_worker(attributes: dict[str, Any], condition: str) -> None:
-    (model,) = state(Metrics(), Served("m", (), "vllm", [worker(in_flight=2, **attributes)])).models
+    (model,) = state(Metrics(), fleet("m", worker(in_flight=2, **attributes))).models
     (found,) = model.workers
     assert (found.condition, found.in_flight, found.max_in_flight) == (condition, 2, 8)
 
@@ -121,17 +131,17 @@ def test_the_condition_of_a_worker(attributes: dict[str, Any], condition: str) -
 def test_a_worker_that_is_left_out() -> None:
     out = worker(ready=True)
     out.breaker.fail(0.0, 0, may_eject=True)
-    (model,) = state(Metrics(), Served("m", (), "vllm", [out])).models
+    (model,) = state(Metrics(), fleet("m", out)).models
     assert model.workers[0].condition == "ejected"
     out.progress.stalled_at = 1.0
-    (model,) = state(Metrics(), Served("m", (), "vllm", [out])).models
+    (model,) = state(Metrics(), fleet("m", out)).models
     assert model.workers[0].condition == "stalled"
 
 
 def test_its_json_can_be_read_again() -> None:
     metrics = Metrics()
     finish(metrics, ttft_ms=1e9)
-    found = state(metrics, Served("m", (), "vllm", [worker()]))
+    found = state(metrics, fleet("m", worker()))
     assert msgspec.json.decode(msgspec.json.encode(found), type=State) == found
     assert isinstance(found.models[0].first_output, Histogram)
     assert found.models[0].first_output.counts[-1] == 1

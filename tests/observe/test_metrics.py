@@ -188,7 +188,7 @@ def test_a_request_that_is_left_tells_where() -> None:
             await soon(lambda: state.pools["m"].waiting == 0)
             await leave(silent)
             streaming = ask("streaming", messages=saying(text="a b c d", fault="stall@3"), stream=True)
-            await soon(lambda: sum(metrics.gaps("m").counts) > 0)
+            await soon(lambda: sum(metrics.gaps["m"].counts) > 0)
             await leave(streaming)
             await state.runtime.active.empty(20)
 
@@ -209,7 +209,7 @@ def test_streams_tell_of_gaps_and_connections_of_their_use() -> None:
             client.post(CHAT, json=chat(stream=True, max_tokens=5, ignore_eos=True))
         stack.records()
         page = client.get("/metrics").text
-        whole = sum(stack.gateway.metrics.gaps("m").counts)
+        whole = sum(stack.gateway.metrics.gaps["m"].counts)
         assert 0 < whole <= 3 * 6
         assert value(page, "dragoman_output_gap_seconds_count", model="m") == whole
         opened = value(page, "dragoman_upstream_connections_opened_total", model="m")
