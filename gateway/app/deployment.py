@@ -124,13 +124,13 @@ class Deployment:
         )
 
     def endpoint(self, path: str) -> Endpoint | None:
-        """As `batches.run.Deployed`."""
+        """As `batches.apis.Deployed`."""
         if self._lines is None:
             self._lines = line_endpoints(self.config, self.runtime)
         return self._lines.get(path)
 
     def caller(self, name: str, team: str | None, models: frozenset[str] | None, dialect: str) -> Principal:
-        """As `batches.run.Deployed`."""
+        """As `batches.apis.Deployed`."""
         return self.keyring.named(name, team, models, dialect)
 
     def asking(self, model: str) -> Pooled:

@@ -38,7 +38,7 @@ class MessageBatches(BatchApi):
     routes = ROUTES
 
     async def create_batch(self, call: ApiCall) -> None:
-        with self._uploads.one(call, self._storage.held):
+        with self._shared.uploads.one(call, self._storage.held):
             await self._create(call)
 
     async def _create(self, call: ApiCall) -> None:

@@ -7,8 +7,9 @@ import contextlib
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple, Protocol
 
+from gateway.auth import Principal
 from gateway.batches.api_call import Answer, ApiCall
 from gateway.batches.state import BatchStore, Full, KindOfBatch, Seen, Spec, State, StoredFile
 from gateway.batches.storage import Storage, aside
@@ -16,6 +17,7 @@ from gateway.config import Batches
 from gateway.core.byte_budget import ByteBudget
 from gateway.core.errors import Busy
 from gateway.core.http import Route
+from gateway.pipeline import Endpoint
 
 _AT_ONCE = 4
 """Uploads of one tenant to one process: what is not whole yet counts as no file."""
@@ -48,30 +50,46 @@ class Uploads(Counter[str]):
                 del self[owner]
 
 
-class Api:
-    """One API. The method that answers a route has the route's name.
+class Deployed(Protocol):
+    """The configuration in force, for lines."""
 
-    came    called when there is a new batch
-    offers  whether a path is served
+    def endpoint(self, path: str) -> Endpoint | None:
+        """The endpoint that lines call at `path`; None if it is not offered."""
+
+    def caller(self, name: str, team: str | None, models: frozenset[str] | None, dialect: str) -> Principal:
+        """The caller of a batch, as keys are now. Raises GatewayError if it may not call any more."""
+
+
+class Shared(NamedTuple):
+    """The parts that the batches of one gateway share, and their APIs.
+
+    came    set when there is a new batch
+    places  lines of all batches that may be under way
+    ends    batches whose results may be put together at once: parts of them are in memory
+    told    called with the API, what became of lines, and how many
+    log     called with a level, an event and facts
     """
+
+    options: Batches
+    store: BatchStore
+    storage: Storage
+    uploads: Uploads
+    came: asyncio.Event
+    places: asyncio.Semaphore
+    ends: asyncio.Semaphore
+    deployed: Callable[[], Deployed]
+    told: Callable[[str, str, int], None]
+    log: Callable[..., None]
+
+
+class Api:
+    """One API. The method that answers a route has the route's name."""
 
     routes: ClassVar[Sequence[Route]]
 
-    def __init__(
-        self,
-        options: Batches,
-        store: BatchStore,
-        storage: Storage,
-        uploads: Uploads,
-        came: Callable[[], None],
-        offers: Callable[[str], bool],
-    ) -> None:
-        self._options = options
-        self._store = store
-        self._storage = storage
-        self._uploads = uploads
-        self._came = came
-        self._offers = offers
+    def __init__(self, shared: Shared) -> None:
+        self._shared = shared
+        self._options, self._store, self._storage = shared.options, shared.store, shared.storage
 
     @property
     def answers(self) -> Mapping[str, Answer]:
@@ -138,7 +156,7 @@ class BatchApi(Api):
             except Full:
                 await aside(self._storage.remove, (f"{spec.id}.input",))
                 raise
-            self._came()
+            self._shared.came.set()
 
         await asyncio.shield(add())
         await call.respond(self.shown(Seen(spec, state, None)))

@@ -37,7 +37,7 @@ class Files(Api):
 
     async def upload(self, call: ApiCall) -> None:
         owner = call.principal.tenant
-        with self._uploads.one(call, self._storage.held):
+        with self._shared.uploads.one(call, self._storage.held):
             await self._check_room(owner)
             await self._upload(call, owner)
 

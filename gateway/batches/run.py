@@ -12,19 +12,17 @@ import asyncio
 import contextlib
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
-from typing import BinaryIO, NamedTuple, Protocol
+from typing import BinaryIO
 
-from gateway.auth import Principal
+from gateway.batches.apis import Shared
 from gateway.batches.line_call import LineCall
 from gateway.batches.lines import FORMS, Asked, Undone
 from gateway.batches.notes import Done, Notes, assemble, checked, read
-from gateway.batches.state import BatchStore, Fault, Held, Lost, StoredFile, new_id
-from gateway.batches.storage import Line, Storage, aside, lines
-from gateway.config import Batches
+from gateway.batches.state import Fault, Held, Lost, StoredFile, new_id
+from gateway.batches.storage import Line, aside, lines
 from gateway.core.errors import GatewayError
-from gateway.pipeline import Endpoint
 
 LEASE_S = 10.0
 _RENEW_S = 1.0
@@ -35,35 +33,6 @@ _AHEAD = 16
 _TRIES = 3
 """A line that workers fail is tried so often; the pipeline has tried several workers each time."""
 _LONGEST_PAUSE_S = 30.0
-
-
-class Deployed(Protocol):
-    """The configuration in force, for lines."""
-
-    def endpoint(self, path: str) -> Endpoint | None:
-        """The endpoint that lines call at `path`; None if it is not offered."""
-
-    def caller(self, name: str, team: str | None, models: frozenset[str] | None, dialect: str) -> Principal:
-        """The caller of a batch, as keys are now. Raises GatewayError if it may not call any more."""
-
-
-class Shared(NamedTuple):
-    """The parts that the batches of one gateway share.
-
-    places  lines of all batches that may be under way
-    ends    batches whose results may be put together at once: parts of them are in memory
-    told    called with the API, what became of lines, and how many
-    log     called with a level, an event and facts
-    """
-
-    options: Batches
-    store: BatchStore
-    storage: Storage
-    places: asyncio.Semaphore
-    ends: asyncio.Semaphore
-    deployed: Callable[[], Deployed]
-    told: Callable[[str, str, int], None]
-    log: Callable[..., None]
 
 
 class BatchRun:

@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 
 from gateway.batches import anthropic, files, openai
 from gateway.batches.api_call import Answer, ApiEndpoint
-from gateway.batches.apis import Uploads
+from gateway.batches.apis import Deployed, Shared, Uploads
 from gateway.batches.overview import Overview
-from gateway.batches.run import LEASE_S, BatchRun, Deployed, Shared
+from gateway.batches.run import LEASE_S, BatchRun
 from gateway.batches.state import BatchStore, Lost, tenant_of
 from gateway.batches.storage import Storage, aside
 from gateway.config import Batches
@@ -62,16 +62,16 @@ class Batching:
         self.overview = Overview(store, log)
         self._storage = storage = _storage(options)
         self._log = log
-        self._deployed = deployed
+        self.uploads = Uploads()
+        self._came = asyncio.Event()
         places = asyncio.Semaphore(options.max_in_flight)
         ends = asyncio.Semaphore(_MOST_ENDS)
-        self._shared = Shared(options, store, storage, places, ends, deployed, count, log)
-        self._came = asyncio.Event()
-        self.uploads = Uploads()
-        parts = (options, store, storage, self.uploads, self._came.set, self._offers)
+        self._shared = shared = Shared(
+            options, store, storage, self.uploads, self._came, places, ends, deployed, count, log
+        )
         self._answers: Mapping[str, Mapping[str, Answer]] = {
-            "openai": {**files.Files(*parts).answers, **openai.OpenAIBatches(*parts).answers},
-            "anthropic": anthropic.MessageBatches(*parts).answers,
+            "openai": {**files.Files(shared).answers, **openai.OpenAIBatches(shared).answers},
+            "anthropic": anthropic.MessageBatches(shared).answers,
         }
         self._tasks: list[asyncio.Task[None]] = []
         self._runs: dict[str, tuple[BatchRun, asyncio.Task[None]]] = {}
@@ -86,9 +86,6 @@ class Batching:
 
     def endpoint(self, runtime: Runtime, dialect: Dialect, routes: Mapping[str, Route]) -> ApiEndpoint:
         return ApiEndpoint(runtime, dialect, routes, self._answers[dialect.name])
-
-    def _offers(self, path: str) -> bool:
-        return self._deployed().endpoint(path) is not None
 
     async def start(self) -> None:
         """Raises OSError if the folder cannot be written to. A bucket may be away for now, as Redis may."""
