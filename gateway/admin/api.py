@@ -190,7 +190,7 @@ class AdminApi:
 
 
 def _as(kind: type[T], found: object) -> T:
-    """What an answer shows of a key, a change or a batch: the members of `kind`, of which times are Unix seconds."""
+    """The part of a key, a change or a batch that an answer shows: the members of `kind`. Its times are Unix seconds."""
     return msgspec.convert(found, kind, strict=False, from_attributes=True)
 
 
