@@ -190,7 +190,7 @@ class AdminApi:
 
 
 def _as(kind: type[T], found: object) -> T:
-    """The part of a key, a change or a batch that an answer shows: the members of `kind`. Its times are Unix seconds."""
+    """The members of `kind`, which an answer shows of a key, a change or a batch. Its times are Unix seconds."""
     return msgspec.convert(found, kind, strict=False, from_attributes=True)
 
 

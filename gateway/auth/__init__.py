@@ -3,7 +3,7 @@
 from gateway.auth.headers import find_key, from_query, refused
 from gateway.auth.jwt import JwtVerifier, read_keys
 from gateway.auth.keyring import Keyring
-from gateway.auth.keys import checksum, new_key, new_secret, well_formed
+from gateway.auth.keys import new_key, new_secret
 from gateway.auth.known import KnownKeys
 from gateway.auth.principal import ANONYMOUS, PendingAuth, Principal
 from gateway.auth.stored import MOST_OLD, Moment, OldSecret, OwnLimits, StoredKey
@@ -22,12 +22,10 @@ __all__ = [
     "PendingAuth",
     "Principal",
     "StoredKey",
-    "checksum",
     "find_key",
     "from_query",
     "new_key",
     "new_secret",
     "read_keys",
     "refused",
-    "well_formed",
 ]

@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from gateway.cli import CommandError
 
@@ -16,130 +15,122 @@ ADDRESS, MODEL = "http://127.0.0.1:8080", "smollm2"
 """The gateway and the model in the lines, for which others are put."""
 
 
-class Client(NamedTuple):
-    """title: as in docs/clients.md. line: what it needs."""
-
-    title: str
-    line: str
-
-
 # ruff: noqa: E501
-CLIENTS: Mapping[str, Client] = {
-    "claude-code": Client(
+# Name -> its title in docs/clients.md, and the line that it needs.
+CLIENTS: Mapping[str, tuple[str, str]] = {
+    "claude-code": (
         "Claude Code",
         "ANTHROPIC_BASE_URL=http://127.0.0.1:8080 ANTHROPIC_AUTH_TOKEN=none ANTHROPIC_MODEL=smollm2 ANTHROPIC_DEFAULT_HAIKU_MODEL=smollm2 ANTHROPIC_DEFAULT_SONNET_MODEL=smollm2 ANTHROPIC_DEFAULT_OPUS_MODEL=smollm2",
     ),
-    "codex": Client(
+    "codex": (
         "Codex",
         'DRAGOMAN_KEY=none codex -m smollm2 -c model_provider=dragoman -c \'model_providers.dragoman={name="dragoman", base_url="http://127.0.0.1:8080/v1", env_key="DRAGOMAN_KEY", wire_api="responses"}\'',
     ),
-    "opencode": Client(
+    "opencode": (
         "opencode",
         'OPENCODE_CONFIG_CONTENT=\'{"provider":{"dragoman":{"npm":"@ai-sdk/openai-compatible","options":{"baseURL":"http://127.0.0.1:8080/v1","apiKey":"none"},"models":{"smollm2":{}}}}}\' opencode -m dragoman/smollm2',
     ),
-    "qwen-code": Client(
+    "qwen-code": (
         "Qwen Code",
         "OPENAI_BASE_URL=http://127.0.0.1:8080/v1 OPENAI_API_KEY=none OPENAI_MODEL=smollm2 qwen --auth-type openai",
     ),
-    "continue": Client(
+    "continue": (
         "Continue, in its config.yaml",
         '{name: dragoman, version: 1.0.0, schema: v1, models: [{name: smollm2, model: smollm2, provider: openai, apiBase: "http://127.0.0.1:8080/v1", apiKey: none, capabilities: [tool_use]}]}',
     ),
-    "cline": Client("Cline", "cline auth openai -b http://127.0.0.1:8080/v1 -k none -m smollm2"),
-    "aider": Client(
-        "aider", "OPENAI_API_BASE=http://127.0.0.1:8080/v1 OPENAI_API_KEY=none aider --model openai/smollm2"
+    "cline": ("Cline", "cline auth openai -b http://127.0.0.1:8080/v1 -k none -m smollm2"),
+    "aider": ("aider", "OPENAI_API_BASE=http://127.0.0.1:8080/v1 OPENAI_API_KEY=none aider --model openai/smollm2"),
+    "gemini-cli": ("Gemini CLI", "GOOGLE_GEMINI_BASE_URL=http://127.0.0.1:8080 GEMINI_API_KEY=none gemini -m smollm2"),
+    "google-genai": (
+        "Google Gen AI",
+        'genai.Client(api_key="none", http_options={"base_url": "http://127.0.0.1:8080"})',
     ),
-    "gemini-cli": Client(
-        "Gemini CLI", "GOOGLE_GEMINI_BASE_URL=http://127.0.0.1:8080 GEMINI_API_KEY=none gemini -m smollm2"
-    ),
-    "google-genai": Client(
-        "Google Gen AI", 'genai.Client(api_key="none", http_options={"base_url": "http://127.0.0.1:8080"})'
-    ),
-    "google-genai-node": Client(
+    "google-genai-node": (
         "Google Gen AI (Node)",
         'new GoogleGenAI({ apiKey: "none", httpOptions: { baseUrl: "http://127.0.0.1:8080" } })',
     ),
-    "ai-sdk-google": Client(
+    "ai-sdk-google": (
         "AI SDK, Google (Node)",
         'createGoogleGenerativeAI({ baseURL: "http://127.0.0.1:8080/v1beta", apiKey: "none" })("smollm2")',
     ),
-    "openai-variable": Client("any that reads OpenAI's variable", "OPENAI_BASE_URL=http://127.0.0.1:8080/v1"),
-    "azure-openai-variable": Client("any that reads Azure OpenAI's", "AZURE_OPENAI_ENDPOINT=http://127.0.0.1:8080"),
-    "ollama-variable": Client("any that reads Ollama's", "OLLAMA_HOST=http://127.0.0.1:8080"),
-    "anthropic-python": Client("Anthropic", 'Anthropic(base_url="http://127.0.0.1:8080", api_key="none")'),
-    "anthropic-node": Client("Anthropic (Node)", 'new Anthropic({ baseURL: "http://127.0.0.1:8080", apiKey: "none" })'),
-    "langchain-anthropic": Client(
-        "LangChain, Anthropic", 'ChatAnthropic(base_url="http://127.0.0.1:8080", api_key="none", model="smollm2")'
+    "openai-variable": ("any that reads OpenAI's variable", "OPENAI_BASE_URL=http://127.0.0.1:8080/v1"),
+    "azure-openai-variable": ("any that reads Azure OpenAI's", "AZURE_OPENAI_ENDPOINT=http://127.0.0.1:8080"),
+    "ollama-variable": ("any that reads Ollama's", "OLLAMA_HOST=http://127.0.0.1:8080"),
+    "anthropic-python": ("Anthropic", 'Anthropic(base_url="http://127.0.0.1:8080", api_key="none")'),
+    "anthropic-node": ("Anthropic (Node)", 'new Anthropic({ baseURL: "http://127.0.0.1:8080", apiKey: "none" })'),
+    "langchain-anthropic": (
+        "LangChain, Anthropic",
+        'ChatAnthropic(base_url="http://127.0.0.1:8080", api_key="none", model="smollm2")',
     ),
-    "ai-sdk-anthropic": Client(
+    "ai-sdk-anthropic": (
         "AI SDK, Anthropic (Node)",
         'createAnthropic({ baseURL: "http://127.0.0.1:8080/v1", apiKey: "none" })("smollm2")',
     ),
-    "claude-agent-sdk": Client(
+    "claude-agent-sdk": (
         "Claude Agent SDK",
         'ClaudeAgentOptions(model="smollm2", env={"ANTHROPIC_BASE_URL": "http://127.0.0.1:8080", "ANTHROPIC_AUTH_TOKEN": "none"})',
     ),
-    "openai-python": Client("OpenAI, Responses", 'OpenAI(base_url="http://127.0.0.1:8080/v1", api_key="none")'),
-    "openai-node": Client(
-        "OpenAI, Responses (Node)", 'new OpenAI({ baseURL: "http://127.0.0.1:8080/v1", apiKey: "none" })'
-    ),
-    "openai-agents-sdk": Client(
+    "openai-python": ("OpenAI, Responses", 'OpenAI(base_url="http://127.0.0.1:8080/v1", api_key="none")'),
+    "openai-node": ("OpenAI, Responses (Node)", 'new OpenAI({ baseURL: "http://127.0.0.1:8080/v1", apiKey: "none" })'),
+    "openai-agents-sdk": (
         "OpenAI Agents SDK",
         'RunConfig(model="smollm2", model_provider=OpenAIProvider(base_url="http://127.0.0.1:8080/v1", api_key="none"), tracing_disabled=True)',
     ),
-    "openai-agents-node": Client(
+    "openai-agents-node": (
         "OpenAI Agents SDK (Node)",
         'new Runner({ model: "smollm2", modelProvider: new OpenAIProvider({ baseURL: "http://127.0.0.1:8080/v1", apiKey: "none" }), tracingDisabled: true })',
     ),
-    "langchain-responses": Client(
+    "langchain-responses": (
         "LangChain, Responses",
         'ChatOpenAI(base_url="http://127.0.0.1:8080/v1", api_key="none", model="smollm2", use_responses_api=True)',
     ),
-    "ai-sdk-openai": Client(
-        "AI SDK, OpenAI (Node)", 'createOpenAI({ baseURL: "http://127.0.0.1:8080/v1", apiKey: "none" })("smollm2")'
+    "ai-sdk-openai": (
+        "AI SDK, OpenAI (Node)",
+        'createOpenAI({ baseURL: "http://127.0.0.1:8080/v1", apiKey: "none" })("smollm2")',
     ),
-    "azure-openai": Client(
+    "azure-openai": (
         "OpenAI, for Azure",
         'AzureOpenAI(azure_endpoint="http://127.0.0.1:8080", api_version="2024-10-21", api_key="none")',
     ),
-    "azure-openai-node": Client(
+    "azure-openai-node": (
         "OpenAI, for Azure (Node)",
         'new AzureOpenAI({ endpoint: "http://127.0.0.1:8080", apiVersion: "2024-10-21", apiKey: "none" })',
     ),
-    "ollama-python": Client("Ollama", 'Client(host="http://127.0.0.1:8080")'),
-    "ollama-node": Client(
-        "Ollama (Node)", 'new Ollama({ host: "http://127.0.0.1:8080", headers: { authorization: "Bearer none" } })'
+    "ollama-python": ("Ollama", 'Client(host="http://127.0.0.1:8080")'),
+    "ollama-node": (
+        "Ollama (Node)",
+        'new Ollama({ host: "http://127.0.0.1:8080", headers: { authorization: "Bearer none" } })',
     ),
-    "langchain-ollama": Client("LangChain, Ollama", 'ChatOllama(base_url="http://127.0.0.1:8080", model="smollm2")'),
-    "ai-sdk-ollama": Client(
+    "langchain-ollama": ("LangChain, Ollama", 'ChatOllama(base_url="http://127.0.0.1:8080", model="smollm2")'),
+    "ai-sdk-ollama": (
         "AI SDK, Ollama (Node)",
         'createOllama({ baseURL: "http://127.0.0.1:8080/api", headers: { authorization: "Bearer none" } })("smollm2")',
     ),
-    "langchain-google": Client(
+    "langchain-google": (
         "LangChain, Google",
         'ChatGoogleGenerativeAI(base_url="http://127.0.0.1:8080", api_key="none", model="smollm2")',
     ),
-    "huggingface-tgi": Client("Hugging Face, TGI", 'InferenceClient(model="http://127.0.0.1:8080/tgi", token="none")'),
-    "text-generation": Client(
-        "text-generation", 'Client("http://127.0.0.1:8080/tgi", headers={"Authorization": "Bearer none"})'
+    "huggingface-tgi": ("Hugging Face, TGI", 'InferenceClient(model="http://127.0.0.1:8080/tgi", token="none")'),
+    "text-generation": (
+        "text-generation",
+        'Client("http://127.0.0.1:8080/tgi", headers={"Authorization": "Bearer none"})',
     ),
-    "langgraph": Client(
-        "LangGraph", 'ChatOpenAI(base_url="http://127.0.0.1:8080/v1", api_key="none", model="smollm2")'
+    "langgraph": ("LangGraph", 'ChatOpenAI(base_url="http://127.0.0.1:8080/v1", api_key="none", model="smollm2")'),
+    "crewai": (
+        "CrewAI",
+        'LLM(model="smollm2", provider="openai", base_url="http://127.0.0.1:8080/v1", api_key="none")',
     ),
-    "crewai": Client(
-        "CrewAI", 'LLM(model="smollm2", provider="openai", base_url="http://127.0.0.1:8080/v1", api_key="none")'
-    ),
-    "haystack": Client(
+    "haystack": (
         "Haystack",
         'OpenAIChatGenerator(api_base_url="http://127.0.0.1:8080/v1", api_key=Secret.from_token("none"), model="smollm2")',
     ),
-    "semantic-kernel": Client(
+    "semantic-kernel": (
         "Semantic Kernel",
         'OpenAIChatCompletion("smollm2", async_client=AsyncOpenAI(base_url="http://127.0.0.1:8080/v1", api_key="none"))',
     ),
-    "dspy": Client("DSPy", 'dspy.LM("openai/smollm2", api_base="http://127.0.0.1:8080/v1", api_key="none")'),
-    "mistral": Client("Mistral", 'Mistral(server_url="http://127.0.0.1:8080", api_key="none")'),
-    "cohere": Client("Cohere", 'ClientV2(base_url="http://127.0.0.1:8080", api_key="none")'),
+    "dspy": ("DSPy", 'dspy.LM("openai/smollm2", api_base="http://127.0.0.1:8080/v1", api_key="none")'),
+    "mistral": ("Mistral", 'Mistral(server_url="http://127.0.0.1:8080", api_key="none")'),
+    "cohere": ("Cohere", 'ClientV2(base_url="http://127.0.0.1:8080", api_key="none")'),
 }
 # Client -> what tells it the model's context, in tokens.
 _WINDOWS = {"claude-code": "CLAUDE_CODE_MAX_CONTEXT_TOKENS={tokens}", "codex": "-c model_context_window={tokens}"}
@@ -175,8 +166,8 @@ def options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     if options.name is None:
         wide = max(map(len, CLIENTS))
-        for name, client in CLIENTS.items():
-            print(f"{name:{wide}}  {client.title}")
+        for name, (title, _) in CLIENTS.items():
+            print(f"{name:{wide}}  {title}")
         return 0
     for line in lines(options.name, options.model, options.gateway.rstrip("/"), options.max_context):
         print(line)
@@ -190,14 +181,15 @@ def lines(name: str, model: str, gateway: str, max_context: int | None = None) -
         raise CommandError("--model must be letters, digits and . _ : / @ + - only")
     if not _URL.fullmatch(gateway):
         raise CommandError("--gateway must be a URL such as https://llm.example.com, without a query")
-    line = CLIENTS[name].line.replace(ADDRESS, gateway).replace(MODEL, model)
+    wanted = CLIENTS[name][1]
+    line = wanted.replace(ADDRESS, gateway).replace(MODEL, model)
     if max_context is not None:
         if name not in _WINDOWS or max_context < 1:
             raise CommandError(f"--max-context is a number of tokens, for {' and '.join(_WINDOWS)} only")
         line += " " + _WINDOWS[name].format(tokens=max_context)
     mark = "//" if "new " in line or line.startswith("create") else "#"
     found = [line, *(f"{mark} {note}" for note in _NOTES.get(name, ()))]
-    if MODEL not in CLIENTS[name].line:
+    if MODEL not in wanted:
         found.append(f"{mark} Each request names the model: {model}")
     if "none" in line:
         found.append(f"{mark} With keys, put yours for `none`.")

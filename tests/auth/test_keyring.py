@@ -21,13 +21,12 @@ from gateway.auth import (
     Keyring,
     KeyTable,
     Principal,
-    checksum,
     find_key,
     keyring,
     keys,
     new_key,
-    well_formed,
 )
+from gateway.auth.keys import checksum, well_formed
 from gateway.config import CacheSalt, Config, Key, Model, load
 from gateway.core.errors import Blame, GatewayError, Kind
 from gateway.core.http import Headers

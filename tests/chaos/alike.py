@@ -12,7 +12,8 @@ from typing import Any
 
 import yaml
 
-from gateway.auth import Keyring, checksum, new_key
+from gateway.auth import Keyring, new_key
+from gateway.auth.keys import checksum
 from gateway.core.errors import GatewayError
 from gateway.core.fields import Field
 from gateway.core.http import Headers
