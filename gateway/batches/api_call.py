@@ -136,10 +136,12 @@ class ApiCall(RequestHandler):
         length = (b"content-length", b"%d" % size)
         head = [*headers, length, *self.reply.headers, *self.request.reply]
         await self._send({"type": "http.response.start", "status": 200, "headers": head})
-        reading = blocks(file)
-        while block := await aside(next, reading, b""):
-            await self._send({"type": "http.response.body", "body": block, "more_body": True})
-        await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+        reading, more = blocks(file), True
+        while more:
+            block = await aside(next, reading, b"")
+            size -= len(block)
+            more = size > 0 and block != b""  # said with the last byte, on which a client may leave
+            await self._send({"type": "http.response.body", "body": block, "more_body": more})
 
 
 class ApiEndpoint(Endpoint):

@@ -50,6 +50,19 @@ def test_a_large_file_is_as_it_was(stack: Stack) -> None:
     assert client(stack).files.content(made.id).read() == data
 
 
+def test_a_client_may_leave_on_the_last_byte(stack: Stack) -> None:
+    made = upload(stack)
+    for _ in range(20):
+        with httpx.Client(headers={"authorization": f"Bearer {ALICE}"}) as alice:
+            assert alice.get(f"{stack.url}/v1/files/{made.id}/content").content == LINES
+    assert [record["outcome"] for record in stack.records()] == ["ok"] * 21
+
+
+def test_an_empty_file_has_an_end(stack: Stack) -> None:
+    made = upload(stack, data=b"")
+    assert client(stack).files.content(made.id).read() == b""
+
+
 def test_a_list_has_pages_and_no_other_tenants_files(stack: Stack) -> None:
     mine = [upload(stack).id for _ in range(5)]
     theirs = upload(stack, BOB).id
