@@ -31,7 +31,7 @@ from gateway.core.messages import (
 
 Guarded = Chat | Complete | Embed | Score | Media
 """Operations with texts that a model reads."""
-_OF_MEDIA = ("prompt", "input", "instructions", "hotwords", "keywords")
+_OF_MEDIA = ("prompt", "input", "instructions", "hotwords", "keywords", "known_speaker_names")
 """Members of a request for sound, images, or text of sound that a model reads as text."""
 Replacements = Sequence[str | None]
 """A text for each one that was shown, in their order; None keeps it."""
@@ -39,8 +39,8 @@ Replacements = Sequence[str | None]
 
 class Shown(Struct, omit_defaults=True):
     """One text. role: of its message, "tools" for the description of a tool, "prompt", "suffix", "input", "query",
-    "document", "instructions", "hotwords" or "keywords". kind: text, thinking, refusal, or tool (the arguments of a
-    call). name: of the tool, or of who speaks. choice: of a reply."""
+    "document", or a name in `_OF_MEDIA`. kind: text, thinking, refusal, or tool (the arguments of a call). name: of the
+    tool, or of who speaks. choice: of a reply."""
 
     role: str
     text: str

@@ -185,7 +185,7 @@ def test_the_texts_of_an_upload_are_shown(service: Guard) -> None:
     """And replaced in the worker's upload, once, after the limits that count it."""
     drawn = b'{"created":1,"data":[{"b64_json":"eA=="}]}'
     service.decide = masking
-    limits = [{"name": "all", "kind": "requests", "limit": 4, "per_s": 3600}]
+    limits = [{"name": "all", "kind": "requests", "limit": 5, "per_s": 3600}]
     with scripted_worker(lambda worker, asked, handler: answer(handler, drawn)) as worker:
         model = {"backend": "vllm", "upstream_model": "sim", "workers": [worker.url]}
         with Stack((), {"models": {"m": model}, "limits": limits, **config_of(service)}) as stack:
@@ -201,11 +201,14 @@ def test_the_texts_of_an_upload_are_shown(service: Guard) -> None:
             assert told == {"model": "sim", "input": "****", "voice": "v", "instructions": "as ****"}
             odd = {"model": "m", "prompt": "a", "instructions": {"a": SECRET}, "negative_prompt": SECRET}
             httpx.post(stack.url + "/v1/images/generations", json=odd)
+            heard = {"model": "m", "keywords[]": ["a", "b"], "known_speaker_names[]": SECRET, "language": "en"}
+            httpx.post(stack.url + "/v1/audio/transcriptions", data=heard, files={"file": ("a.wav", b"x")})
     shown = [[(one["role"], one["text"]) for one in question["texts"]] for question in service.asked]
     spoken, drawn_by = [("input", SECRET), ("instructions", f"as {SECRET}")], [("prompt", "a")]
-    assert shown == [*[[("prompt", f"a {SECRET}")]] * 2, spoken, drawn_by]
+    speech = [("keywords", "a"), ("keywords", "b"), ("known_speaker_names", SECRET)]
+    assert shown == [*[[("prompt", f"a {SECRET}")]] * 2, spoken, drawn_by, speech]
     unseen = ["instructions", "negative_prompt"]
-    assert [question.get("others") for question in service.asked] == [["image"], ["image"], [], unseen]
+    assert [question.get("others") for question in service.asked] == [["image"], ["image"], [], unseen, ["audio"]]
 
 
 @pytest.mark.parametrize("stream", [False, True])
