@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from gateway.core.continuation import joined_usage, without_prefix
@@ -12,7 +13,7 @@ from gateway.core.events import Delta, End, Event, Failed, Finish, PartEnd, Part
 from gateway.core.ports import StreamReader
 
 
-class ContinuedReader:
+class ContinuedReader(Struct):
     """Reads the stream of a worker that goes on with a text. Leaves out what the client has already: the start of the
     reply, the start of its text, and what of the text comes again. Implements core.ports.StreamReader.
 
@@ -20,14 +21,13 @@ class ContinuedReader:
     before  output deltas that the client has seen
     """
 
-    def __init__(self, reader: StreamReader, repeated: str, part: PartStart | None, before: int) -> None:
-        self._reader = reader
-        self._repeated = repeated
-        self._part = part
-        self._before = before
-        self._again = 0
-        # The difference between the client's index of a part and the worker's; None before the worker's first part.
-        self._shift: int | None = None
+    _reader: StreamReader
+    _repeated: str
+    _part: PartStart | None
+    _before: int
+    _again: int = 0
+    # The difference between the client's index of a part and the worker's; None before the worker's first part.
+    _shift: int | None = None
 
     @property
     def buffered_bytes(self) -> int:

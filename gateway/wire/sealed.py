@@ -16,6 +16,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESSIV
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from msgspec import Struct
 
 from gateway.core.sealing import NAME_BYTES, Sealing, secret_name
 
@@ -24,15 +25,14 @@ _KEY_BYTES = 64
 _UNKNOWN = Sealing("", b"")
 
 
-class Seal:
+class Seal(Struct):
     """Seals and opens texts. sealing: `Request.sealing`; None if nobody has authenticated the caller, as in a
     translation. use: the purpose; a text that was sealed for one purpose is not opened for another."""
 
-    def __init__(self, sealing: Callable[[], Sealing] | None, use: bytes) -> None:
-        self._sealing = sealing
-        self._use = use
-        self._known: Sealing | None = None
-        self._ciphers: dict[bytes, AESSIV] = {}
+    _sealing: Callable[[], Sealing] | None
+    _use: bytes
+    _known: Sealing | None = None
+    _ciphers: dict[bytes, AESSIV] = {}
 
     def close(self, text: str) -> str:
         """`text`, sealed. Equal texts give equal results."""

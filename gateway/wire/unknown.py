@@ -107,15 +107,14 @@ def find_unknown(body: bytes, view: View, forms: Mapping[str, Form]) -> Unknown 
     return Unknown(encode(top), changed, found, places)
 
 
-class _Splitter:
+class _Splitter(Struct):
     """Separates unknown members from objects. A value that does not fit its view is left as it is: its reader refuses
     it."""
 
-    def __init__(self, forms: Mapping[str, Form]) -> None:
-        self._forms = forms
-        self._objects = 0
-        self._found = 0
-        self._depth = 0
+    _forms: Mapping[str, Form]
+    _objects: int = 0
+    _found: int = 0
+    _depth: int = 0
 
     def value(self, name: str, raw: Raw, view: View | None) -> tuple[Raw, Tree]:
         """(the value of the member `name` without the unknown members in it or in the objects of its array, those

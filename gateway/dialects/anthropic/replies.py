@@ -148,7 +148,7 @@ def _input(text: str) -> Any:
 # -- streamed -------------------------------------------------------------------------------------------------------
 
 
-class _Block:
+class _Block(Struct):
     """A content block of the stream. state: known (nothing to show yet), waiting (for the block before it), open, or
     closed.
 
@@ -159,17 +159,14 @@ class _Block:
     citations  the pages that its text names
     """
 
-    __slots__ = ("before", "citations", "ended", "kind", "start", "state", "texts", "tries")
-
-    def __init__(self, kind: PartKind, start: dict[str, Any]) -> None:
-        self.kind = kind
-        self.start = start
-        self.state: Literal["known", "waiting", "open", "closed"] = "known"
-        self.before = b""
-        self.texts: list[str] = []
-        self.ended = False
-        self.tries = _TRIES
-        self.citations: list[dict[str, Any]] = []
+    kind: PartKind
+    start: dict[str, Any]
+    state: Literal["known", "waiting", "open", "closed"] = "known"
+    before: bytes = b""
+    texts: list[str] = []
+    ended: bool = False
+    tries: int = _TRIES
+    citations: list[dict[str, Any]] = []
 
     @property
     def complete(self) -> bool:

@@ -2,33 +2,29 @@
 
 from __future__ import annotations
 
+from msgspec import Struct
+
 from gateway.wire.openai.replies.excess import MOST_CALLS
 from gateway.wire.openai.replies.views import ToolCallIn, malformed
 
 
-class Call:
+class Call(Struct):
     """A tool call in progress. part is its index among the parts or the calls of a choice, as the caller counts; id and
     name are the worker's."""
 
-    __slots__ = ("id", "name", "part")
-
-    def __init__(self, part: int, said_id: str | None, name: str | None) -> None:
-        self.part = part
-        self.id = said_id
-        self.name = name
+    part: int
+    id: str | None
+    name: str | None
 
 
-class Calls:
+class Calls(Struct):
     """The tool calls of one choice, in the order in which they began."""
 
-    __slots__ = ("_last", "_of_id", "begun")
-
-    def __init__(self) -> None:
-        self.begun: list[Call] = []
-        # The worker's index -> the last call that began with it.
-        self._last: dict[int, Call] = {}
-        # The worker's id -> the first call that began with it.
-        self._of_id: dict[str, Call] = {}
+    begun: list[Call] = []
+    # The worker's index -> the last call that began with it.
+    _last: dict[int, Call] = {}
+    # The worker's id -> the first call that began with it.
+    _of_id: dict[str, Call] = {}
 
     def begin(self, piece: ToolCallIn, position: int, part: int) -> Call:
         """Starts a call with `piece`. position: the index of the piece in its chunk. Raises GatewayError if the choice

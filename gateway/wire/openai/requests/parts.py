@@ -191,15 +191,12 @@ def fold_system(messages: Sequence[Message]) -> list[Message]:
     return [turn.whole() for turn in turns]
 
 
-class _Turn:
+class _Turn(Struct):
     """A message, with the parts of those that are joined to it. joined: at least one is the user's own."""
 
-    __slots__ = ("joined", "message", "parts")
-
-    def __init__(self, message: Message, parts: list[Part]) -> None:
-        self.message = message
-        self.parts = parts
-        self.joined = False
+    message: Message
+    parts: list[Part]
+    joined: bool = False
 
     def takes(self, message: Message) -> bool:
         """True for a user message behind another one, unless members of its own keep them apart."""

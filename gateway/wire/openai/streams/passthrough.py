@@ -414,15 +414,14 @@ class PassthroughLane:
         return ends + self._finish()
 
 
-class _Seam:
+class _Seam(Struct):
     """The place in a stream where a second worker goes on. repeated: the text that it writes again; before: the output
     deltas of the first worker."""
 
-    def __init__(self, repeated: str, before: int) -> None:
-        self._repeated = repeated
-        self._before = before
-        self._again = 0
-        self._begun = False
+    _repeated: str
+    _before: int
+    _again: int = 0
+    _begun: bool = False
 
     def new(self, holder: Extra, names: list[str], more: bool) -> tuple[bool, list[str]]:
         """(whether the client is sent the chunk, `names` without a text that it has already). Takes out repeated text.

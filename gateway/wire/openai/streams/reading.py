@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 
 import msgspec
-from msgspec import Raw
+from msgspec import Raw, Struct, field
 from msgspec.structs import replace
 
 from gateway.core.errors import GatewayError
@@ -24,17 +24,14 @@ PART_BYTES = 512
 """Bytes of memory that a choice, or a part of one, takes until the reply ends, here and in a writer."""
 
 
-class Parts:
+class Parts(Struct):
     """The open parts and the tool calls of one choice."""
 
-    __slots__ = ("calls", "finished", "next", "open_index", "open_kind")
-
-    def __init__(self) -> None:
-        self.open_kind: PartKind | None = None
-        self.open_index = 0
-        self.next = 0
-        self.calls = Calls()
-        self.finished = False
+    open_kind: PartKind | None = None
+    open_index: int = 0
+    next: int = 0
+    calls: Calls = field(default_factory=Calls)
+    finished: bool = False
 
 
 class Reader(ABC):
