@@ -7,7 +7,7 @@ from typing import Annotated
 from msgspec import Meta, Raw, Struct
 
 from gateway.wire.json import NULL
-from gateway.wire.openai.requests.views import MOST_PARTS, ImageIn, ToolFunctionIn
+from gateway.wire.openai.requests.views import MOST_PARTS, ImageIn, UntypedToolIn
 from gateway.wire.unknown import Object
 
 _Penalty = Annotated[float, Meta(ge=-2, le=2)]
@@ -56,11 +56,6 @@ class MessageIn(Object):
     name: str | None = None
 
 
-class ToolIn(Object):
-    function: ToolFunctionIn
-    type: str | None = None
-
-
 class FormatIn(Object):
     """The form of the answer. LangChain sends the schema as `schema`, as Cohere's first API had it."""
 
@@ -82,7 +77,7 @@ class ChatBody(Struct, kw_only=True):
     messages: Annotated[list[MessageIn], Meta(min_length=1, max_length=16384)]
     model: str | None = None
     stream: bool | None = None
-    tools: Annotated[list[ToolIn], Meta(max_length=MOST_PARTS)] | None = None
+    tools: Annotated[list[UntypedToolIn], Meta(max_length=MOST_PARTS)] | None = None
     strict_tools: bool | None = None
     tool_choice: str | None = None
     documents: Annotated[list[str | DocumentIn], Meta(max_length=MOST_PARTS)] | None = None

@@ -7,7 +7,7 @@ from typing import Annotated
 from msgspec import Meta, Raw, Struct
 
 from gateway.wire.json import NULL
-from gateway.wire.openai.requests.views import MOST_PARTS, ToolFunctionIn
+from gateway.wire.openai.requests.views import MOST_PARTS, UntypedToolIn
 from gateway.wire.unknown import Object
 
 _Penalty = Annotated[float, Meta(ge=-2, le=2)]
@@ -42,13 +42,6 @@ class MessageIn(Object):
     tool_call_id: str | None = None
 
 
-class ToolIn(Object):
-    """A tool in OpenAI's form, of which Ollama's clients may leave the type out."""
-
-    function: ToolFunctionIn
-    type: str | None = None
-
-
 class OptionsIn(Struct):
     """The options that workers have; the others are left out and named."""
 
@@ -79,7 +72,7 @@ class Body(Struct):
 
 class ChatBody(Body):
     messages: Annotated[list[MessageIn], Meta(max_length=16384)] | None = None
-    tools: Annotated[list[ToolIn], Meta(max_length=MOST_PARTS)] | None = None
+    tools: Annotated[list[UntypedToolIn], Meta(max_length=MOST_PARTS)] | None = None
 
 
 class GenerateBody(Body):

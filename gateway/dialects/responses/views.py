@@ -14,6 +14,7 @@ from msgspec import Meta, Raw, Struct
 
 from gateway.dialects._shared.server_tools import Domains
 from gateway.wire.json import NULL, encode
+from gateway.wire.openai.requests.views import AudioIn, SchemaIn
 from gateway.wire.unknown import Form, Object, known_to
 
 
@@ -21,11 +22,6 @@ class TypeIn(Struct):
     """The type of an item or a tool. An item without a type is a message."""
 
     type: str | None = None
-
-
-class AudioIn(Object):
-    data: str
-    format: str
 
 
 class PartIn(Object):
@@ -136,12 +132,8 @@ class ChoiceIn(Object):
     server_label: Raw = NULL
 
 
-class FormatIn(Object):
+class FormatIn(SchemaIn, kw_only=True):
     type: str
-    name: str | None = None
-    schema: Raw = NULL
-    strict: bool | None = None
-    description: str | None = None
 
 
 class TextIn(Object):

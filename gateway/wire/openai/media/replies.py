@@ -66,26 +66,18 @@ class _EventIn(Struct):
 
 
 class _WholeIn(Struct):
+    """A transcript, or images, without what they hold."""
+
     text: str | None = None
-    data: list[Any] | None = None
+    data: list[Raw] | None = None
     model: str | None = None
     usage: _UsageIn | None = None
     duration: _Seconds | None = None
     error: wire.ErrorIn | str | None = None
 
 
-class _ImagesIn(Struct):
-    """Without what the images hold."""
-
-    data: list[Raw] | None = None
-    model: str | None = None
-    usage: _UsageIn | None = None
-    error: wire.ErrorIn | str | None = None
-
-
 _event = msgspec.json.Decoder(_EventIn)
 _whole = msgspec.json.Decoder(_WholeIn)
-_images = msgspec.json.Decoder(_ImagesIn)
 
 
 def _used(
@@ -114,32 +106,29 @@ def whole(response: Response, op: Media) -> tuple[Response, Usage]:
     """(the client's reply, its usage) for a worker's 200. Raises GatewayError(UPSTREAM) for one that is none."""
     kind = (response.header(b"content-type") or b"").lower()
     body = response.body
-    if op.work in ("transcribe", "translate"):
-        asked = next((value for name, value in op.fields if name == "response_format"), "json")
-        if asked in _TEXTS and not body.lstrip().startswith(b"{"):
-            try:
-                written = body.decode()
-            except UnicodeDecodeError:
-                raise wire.malformed() from None
-            if kind.startswith(b"text/html"):
-                raise wire.malformed()
-            plain = kind if kind.startswith(b"text/") else JSON_TYPE[1] if kind.startswith(JSON_TYPE[1]) else _PLAIN
-            return Response(200, [(b"content-type", plain)], body), _used(None, op, _tokens(len(written)))
-        found = wire.decoded(body, _whole)
-        if found.error is not None:
-            raise wire.late_fault(found.error)
-        if found.text is None:
+    heard = op.work in ("transcribe", "translate")
+    asked = next((value for name, value in op.fields if name == "response_format"), "json") if heard else ""
+    if asked in _TEXTS and not body.lstrip().startswith(b"{"):
+        try:
+            written = body.decode()
+        except UnicodeDecodeError:
+            raise wire.malformed() from None
+        if kind.startswith(b"text/html"):
             raise wire.malformed()
-        usage = _used(found.usage, op, _tokens(len(found.text)), found.duration)
-        if asked == "text":  # vLLM answers with JSON all the same
-            return Response(200, [(b"content-type", _PLAIN)], found.text.encode() + b"\n"), usage
-        return _json(body, found.model, op), usage
-    drawn = wire.decoded(body, _images)
-    if drawn.error is not None:
-        raise wire.late_fault(drawn.error)
-    if not drawn.data:
+        plain = kind if kind.startswith(b"text/") else JSON_TYPE[1] if kind.startswith(JSON_TYPE[1]) else _PLAIN
+        return Response(200, [(b"content-type", plain)], body), _used(None, op, _tokens(len(written)))
+    found = wire.decoded(body, _whole)
+    if found.error is not None:
+        raise wire.late_fault(found.error)
+    if (found.text is None) if heard else not found.data:
         raise wire.malformed()
-    return _json(body, drawn.model, op), _used(drawn.usage, op, 0, images=len(drawn.data))
+    if not heard:
+        return _json(body, found.model, op), _used(found.usage, op, 0, images=len(found.data or ()))
+    text = found.text or ""
+    usage = _used(found.usage, op, _tokens(len(text)), found.duration)
+    if asked == "text":  # vLLM answers with JSON all the same
+        return Response(200, [(b"content-type", _PLAIN)], text.encode() + b"\n"), usage
+    return _json(body, found.model, op), usage
 
 
 def _json(body: bytes, model: str | None, op: Media) -> Response:

@@ -89,6 +89,13 @@ class ToolIn(Object):
     function: ToolFunctionIn | None = None
 
 
+class UntypedToolIn(Object):
+    """A tool of an API whose clients may leave the type out."""
+
+    function: ToolFunctionIn
+    type: str | None = None
+
+
 class NamedFunctionIn(Object):
     name: str
 
