@@ -13,15 +13,10 @@ import pytest
 from gateway.core.errors import GatewayError, Kind
 from gateway.pipeline.moving import LEAVING, STALLED
 from tests.harness import Stack, until
-from tests.pipeline.asking import PATH, chat, plain_asgi, raw_request
+from tests.pipeline.asking import PATH, chat, raw_request
 from tests.simulated import Entry, Simulated
 
 EMBED = ("/v1/embeddings", {"model": "m", "input": "hi"})
-
-
-@pytest.fixture(params=["direct", "asgi"])
-def wrap(request: pytest.FixtureRequest) -> Callable[[Any], Any]:
-    return plain_asgi if request.param == "asgi" else lambda app: app
 
 
 class Asked:

@@ -31,11 +31,6 @@ def asking(dialect: str, text: str = "hi", **members: Any) -> dict[str, Any]:
     return {"model": "m", **usual(dialect).body(text, **{"stream": False, "max_tokens": 100, **members})}
 
 
-@pytest.fixture(params=["direct", "asgi"])
-def wrap(request: pytest.FixtureRequest) -> Callable[[Any], Any]:
-    return plain_asgi if request.param == "asgi" else lambda app: app
-
-
 def test_every_dialect_is_here() -> None:
     assert PATHS.keys() == set(GENERATING)
 

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 
 from tests.harness import Stack
 from tests.pipeline.asking import plain_asgi
 from tests.pipeline.going_on.broken import ROUND
-
-
-@pytest.fixture(params=["direct", "asgi"])
-def wrap(request: pytest.FixtureRequest) -> Callable[[Any], Any]:
-    return plain_asgi if request.param == "asgi" else lambda app: app
 
 
 @pytest.fixture(scope="module", params=["direct", "asgi"])
