@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Literal
 
@@ -36,3 +38,20 @@ def lines(work: Callable[[], object], within: str, unit: Unit = "line") -> Count
 def steps(work: Callable[[], object], unit: Unit = "opcode", within: str = "") -> int:
     """How many of them `work` takes in files whose path holds `within`."""
     return lines(work, within, unit).total()
+
+
+@contextmanager
+def rounds() -> Iterator[list[int]]:
+    """One number: how often the running loop has gone round since the block began."""
+    found = [0]
+
+    async def go_round() -> None:
+        while True:
+            found[0] += 1
+            await asyncio.sleep(0)
+
+    task = asyncio.ensure_future(go_round())
+    try:
+        yield found
+    finally:
+        task.cancel()

@@ -5,11 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from http.server import BaseHTTPRequestHandler
 
 from gateway.core.upload import InMemory
 from gateway.wire.multipart import FormReader
+from tests.standins.serving import Answering, serving
 
 TRANSCRIBE = "/v1/audio/transcriptions"
 EVENTS = "text/event-stream"
@@ -123,35 +123,19 @@ def scripted(script: Script) -> Iterator[Worker]:
     """A worker on a free port."""
     worker = Worker(script)
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(Answering):
         protocol_version = "HTTP/1.1"
 
         def do_GET(self) -> None:
             answer(self, b'{"object":"list","data":[{"id":"sim","object":"model"}]}')
 
         def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["content-length"]))
-            asked = Asked(self, body)
+            asked = Asked(self, self.posted())
             worker.asked.append(asked)
             worker.script(worker, asked, self)
 
-        def log_message(self, *_: Any) -> None: ...
-
-    class Listener(ThreadingHTTPServer):
-        daemon_threads = True
-        request_queue_size = 128
-
-        def handle_error(self, *_: Any) -> None: ...
-
-    with Listener(("127.0.0.1", 0), Handler) as server:
-        worker.url = f"http://127.0.0.1:{server.server_address[1]}"
-        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-        thread.start()
-        try:
-            yield worker
-        finally:
-            server.shutdown()
-            thread.join()
+    with serving(Handler) as worker.url:
+        yield worker
 
 
 def text(worker: Worker, asked: Asked, handler: BaseHTTPRequestHandler) -> None:

@@ -7,9 +7,6 @@ import base64
 import hmac
 import json
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
-from typing import Any
 
 import httpx
 import pytest
@@ -19,6 +16,7 @@ from gateway.observe import webhook as module
 from gateway.observe.webhook import Webhook
 from tests.app.asking import CHAT, key
 from tests.harness import Stack, soon, until
+from tests.standins.serving import Answering, serving
 
 SECRET = "0123456789abcdef0123456789abcdef"
 
@@ -27,37 +25,23 @@ class Hearing:
     """A server that notes what is posted. It answers with `statuses`, and then with 204."""
 
     def __init__(self) -> None:
-        hearing = self
+        self.url = ""
         self.heard: list[tuple[dict[str, str], bytes]] = []
         self.statuses: list[int] = []
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["content-length"]))
-                hearing.heard.append(({name.lower(): value for name, value in self.headers.items()}, body))
-                self.send_response(hearing.statuses.pop(0) if hearing.statuses else 204)
-                self.send_header("content-length", "0")
-                self.end_headers()
-
-            def log_message(self, *words: Any) -> None:
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_port}/hook"
-        self.thread = Thread(target=self.server.serve_forever)
-        self.thread.start()
-
-    def close(self) -> None:
-        self.server.shutdown()
-        self.thread.join()
-        self.server.server_close()
 
 
 @pytest.fixture
 def hearing() -> Iterator[Hearing]:
     one = Hearing()
-    yield one
-    one.close()
+
+    class Handler(Answering):
+        def do_POST(self) -> None:
+            one.heard.append((self.named(), self.posted()))
+            self.answer(one.statuses.pop(0) if one.statuses else 204)
+
+    with serving(Handler) as origin:
+        one.url = f"{origin}/hook"
+        yield one
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.daemon import Daemon
-from tests.deploy.proxies import certificate
+from tests.standins.serving import certificate
 
 KEY_ID, KEY = "AKIDEXAMPLE0000", "a-secret-that-nobody-may-log"
 _BINARY = Path(sys.executable).parent / "rclone"

@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import queue
 import subprocess
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -18,6 +16,7 @@ from tests.app.asking import key
 from tests.browser.chromium import FLAGS, chromium
 from tests.clients import REQUESTS, usual
 from tests.harness import Stack
+from tests.standins.serving import Answering, serving
 
 pytestmark = pytest.mark.browser
 
@@ -29,37 +28,8 @@ KEYED = {"authorization": f"Bearer {SECRET}", "api-key": SECRET}
 class Site:
     """Serves the page, and takes what it reports."""
 
-    def __init__(self) -> None:
-        self.results: queue.Queue[Any] = queue.Queue()
-        results = self.results
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                self._answer(PAGE)
-
-            def do_POST(self) -> None:
-                results.put(json.loads(self.rfile.read(int(self.headers["content-length"]))))
-                self._answer(b"")
-
-            def _answer(self, body: bytes) -> None:
-                self.send_response(200)
-                self.send_header("content-type", "text/html; charset=utf-8")
-                self.send_header("content-length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, format: str, *args: object) -> None:
-                """Keeps the tests' output clean."""
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.origin = f"http://127.0.0.1:{self._server.server_port}"
-        self._thread = threading.Thread(target=self._server.serve_forever)
-        self._thread.start()
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
+    def __init__(self, origin: str, results: queue.Queue[Any]) -> None:
+        self.origin, self.results = origin, results
 
     def calls(self, folder: Path, base: str, calls: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """What a page of this site sees of the replies to `calls`."""
@@ -78,9 +48,18 @@ class Site:
 
 @pytest.fixture
 def site() -> Iterator[Site]:
-    one = Site()
-    yield one
-    one.close()
+    results: queue.Queue[Any] = queue.Queue()
+
+    class Handler(Answering):
+        def do_GET(self) -> None:
+            self.answer(200, PAGE, **{"content-type": "text/html; charset=utf-8"})
+
+        def do_POST(self) -> None:
+            results.put(json.loads(self.posted()))
+            self.answer(200)
+
+    with serving(Handler) as origin:
+        yield Site(origin, results)
 
 
 def post(dialect: str, headers: dict[str, str], *, stream: bool = False) -> dict[str, Any]:

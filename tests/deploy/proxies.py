@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import datetime
-import ipaddress
 import os
 import shutil
 import ssl
@@ -18,12 +16,10 @@ from time import monotonic, sleep
 import httpx
 import pytest
 import yaml
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 
 from tests.ports import free_port
 from tests.repo.tree import ROOT
+from tests.standins.serving import certificate
 
 START_S = 60.0
 # What nginx wants around the file: one process, in the foreground, that writes below its own folder.
@@ -69,23 +65,6 @@ def binary(name: str) -> str:
     if path is None:
         pytest.skip(f"needs {name} ({how})")
     return path
-
-
-def certificate(folder: Path) -> None:
-    """cert.pem, key.pem and both in one, both.pem, for 127.0.0.1."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "dragoman")])
-    now = datetime.datetime.now(datetime.UTC)
-    builder = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
-    builder = builder.not_valid_before(now - datetime.timedelta(hours=1))
-    builder = builder.not_valid_after(now + datetime.timedelta(days=1))
-    host = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
-    builder = builder.add_extension(x509.SubjectAlternativeName([host]), critical=False)
-    cert = builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
-    form = serialization.PrivateFormat.TraditionalOpenSSL
-    secret = key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
-    for file, text in (("cert.pem", cert), ("key.pem", secret), ("both.pem", cert + secret)):
-        (folder / file).write_bytes(text)
 
 
 def replaced(text: str, pairs: dict[str, str]) -> str:
@@ -160,7 +139,8 @@ def proxy(name: str, folder: Path, gateways: Sequence[str]) -> Iterator[str]:
 
     The certificate is cert.pem in `folder`.
     """
-    certificate(folder)
+    cert, key = certificate(folder)
+    (folder / "both.pem").write_bytes(cert.read_bytes() + key.read_bytes())
     port = free_port()
     with (folder / "log").open("w") as log:
         words = command(name, folder, port, gateways)

@@ -12,6 +12,7 @@ import pytest
 from gateway.core.ports import Capabilities, Facts
 from gateway.fleet.discovery import MOST_WORKERS, Discovery, Dns, Fleet, FoundWorker, able
 from gateway.fleet.registry import LINGER_S, READ_S, Registry, decode
+from tests.steps import rounds
 from workers import registry as writer
 
 
@@ -365,21 +366,14 @@ async def test_no_entry_takes_another_worker_out() -> None:
 
 
 async def test_a_large_registry_is_read_in_slices() -> None:
-    redis, now, turns = FakeRedis(), [0.0], 0
+    redis, now = FakeRedis(), [0.0]
     registry = Registry(redis, {"m": "served"}, lambda: now[0])
     for number in range(1000):
         redis.put(record(f"http://10.0.{number // 200}.{number % 200}:8000"))
 
-    async def beside() -> None:
-        nonlocal turns
-        while True:
-            turns += 1
-            await asyncio.sleep(0)
-
-    task = asyncio.create_task(beside())
-    assert len((await registry.read())["m"]) == 1000
-    assert turns >= 20
-    task.cancel()
+    with rounds() as turned:
+        assert len((await registry.read())["m"]) == 1000
+    assert turned[0] >= 20
 
 
 def test_abilities_are_those_that_all_have() -> None:

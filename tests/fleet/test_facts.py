@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 import pytest
 
 from gateway import backends
 from tests.harness import Stack
+from tests.standins.serving import Answering, serving
 
 PROPS = {
     "default_generation_settings": {"n_ctx": 300},
@@ -26,46 +25,28 @@ MODELS = {"object": "list", "data": [{"id": "other", "max_model_len": 7}, {"id":
 PATHS = {name: path for name in backends.REGISTRY if (path := backends.create(name).facts_path) is not None}
 
 
-class Server(ThreadingHTTPServer):
-    """Says `props` of itself where it is asked, and remembers who asked for what, and with which key."""
+class Server(NamedTuple):
+    """What it says of itself where it is asked, and who asked for what, and with which key."""
 
-    def __init__(self, props: bytes) -> None:
-        super().__init__(("127.0.0.1", 0), Answer)
-        self.props = props
-        self.asked: list[tuple[str, str | None]] = []
-
-
-class Answer(BaseHTTPRequestHandler):
-    server: Server
-
-    def do_GET(self) -> None:
-        self.server.asked.append((self.path, self.headers["authorization"]))
-        body = self.server.props if self.path in PATHS.values() else b"{}"
-        self.send_response(200)
-        self.send_header("content-length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Quiet."""
+    props: bytes
+    asked: list[tuple[str, str | None]]
 
 
 @contextmanager
 def served(props: bytes, backend: str = "llamacpp", **options: Any) -> Iterator[tuple[Server, httpx.Client]]:
     """A gateway before a worker that says `props`."""
-    server = Server(props)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
-        address = f"http://127.0.0.1:{server.server_address[1]}"
+    server = Server(props, [])
+
+    class Answer(Answering):
+        def do_GET(self) -> None:
+            server.asked.append((self.path, self.headers["authorization"]))
+            self.answer(200, server.props if self.path in PATHS.values() else b"{}")
+
+    with serving(Answer) as address:
         models = {"m": {"backend": backend, "workers": [address], **options}}
         config = {"models": models, "routing": {"scrape_s": 0}}
         with Stack((), config) as stack, httpx.Client(base_url=stack.url) as client:
             yield server, client
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 def context(client: httpx.Client) -> object:

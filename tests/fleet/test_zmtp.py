@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.fleet.zmtp import _GREETING, Peer, Unfit
+from tests.steps import rounds
 
 MOST = 1 << 20
 READY = b"\x04\x19\x05READY\x0bSocket-Type\x00\x00\x00\x03PUB"
@@ -199,16 +200,7 @@ async def test_who_asks_and_does_not_read_is_not_answered_for_ever() -> None:
 async def test_commands_in_a_row_let_others_run() -> None:
     reader = asyncio.StreamReader()
     reader.feed_data(b"\x04\x00" * 200 + b"\x00\x02hi")
-    rounds = 0
-
-    async def go_round() -> None:
-        nonlocal rounds
-        while True:
-            rounds += 1
-            await asyncio.sleep(0)
-
-    other = asyncio.create_task(go_round())
     peer = Peer(reader, cast(asyncio.StreamWriter, None), MOST)
-    assert await peer.receive() == [b"hi"]
-    other.cancel()
-    assert rounds >= 200
+    with rounds() as turned:
+        assert await peer.receive() == [b"hi"]
+    assert turned[0] >= 200

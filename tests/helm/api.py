@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from tests.helm.chart import CHART, KUBERNETES, NAMESPACE, Object, Refused, helm, parsed, template
+from tests.standins.serving import Answering, serving
 
 
 def _root(api: str) -> str:
@@ -51,23 +50,13 @@ def cluster(kinds: set[tuple[str, str]], objects: Sequence[Object], folder: Path
     """A kubeconfig, in `folder`, for an API that knows these kinds, as (apiVersion, kind), and has these objects."""
     pages = _pages(kinds, objects)
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(Answering):
         def do_GET(self) -> None:
             page = pages.get(self.path.partition("?")[0])
             body = json.dumps(page or {"kind": "Status", "reason": "NotFound", "code": 404}).encode()
-            self.send_response(200 if page else 404)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+            self.answer(200 if page else 404, body, **{"Content-Type": "application/json"})
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-        thread.start()
-        address = f"http://127.0.0.1:{server.server_port}"
+    with serving(Handler) as address:
         config = folder / "kubeconfig"
         config.write_text(
             yaml.safe_dump(
@@ -79,11 +68,7 @@ def cluster(kinds: set[tuple[str, str]], objects: Sequence[Object], folder: Path
                 }
             )
         )
-        try:
-            yield config
-        finally:
-            server.shutdown()
-            thread.join()
+        yield config
 
 
 def upgraded(values: Path, objects: Sequence[Object], folder: Path, chart: Path = CHART) -> list[Object]:

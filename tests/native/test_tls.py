@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
-import ssl
 from pathlib import Path
 
 import httpx
@@ -15,20 +13,15 @@ from bench.replies import wanted
 from gateway.native import BUILT
 from gateway.transport.connection import WorkerConnection
 from tests.harness import Stack
-from tests.transport import test_tls
+from tests.standins.serving import certificate, server_tls
 
-pytestmark = pytest.mark.skipif(
-    not BUILT or shutil.which("openssl") is None, reason="needs the native relay and the openssl command"
-)
+pytestmark = pytest.mark.skipif(not BUILT, reason="needs the native relay")
 CHUNKS = 100
 
 
-certificate = test_tls.certificate
-
-
-def test_a_worker_that_speaks_tls(certificate: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(*certificate)
+def test_a_worker_that_speaks_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = certificate(tmp_path)
+    context = server_tls(files)
     passed, updated = [0], WorkerConnection.buffer_updated
 
     def counted(self: WorkerConnection, nbytes: int) -> None:
@@ -47,7 +40,7 @@ def test_a_worker_that_speaks_tls(certificate: tuple[Path, Path], monkeypatch: p
         with Stack() as stack:
             server = stack.run(serve())
             port = server.sockets[0].getsockname()[1]
-            model = {"backend": "vllm", "ca_file": str(certificate[0]), "workers": [f"https://127.0.0.1:{port}"]}
+            model = {"backend": "vllm", "ca_file": str(files[0]), "workers": [f"https://127.0.0.1:{port}"]}
             stack.run(stack.gateway.reload(stack.config({"models": {"m": model}})))
             body = {"model": "m", "stream": True, "messages": [{"role": "user", "content": wanted(CHUNKS)}]}
             passed[0] = 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from itertools import count
 from typing import Any
 
@@ -16,6 +15,7 @@ from gateway.core.ports import RequestRecord
 from gateway.observe import exposition
 from gateway.observe.metrics import Metrics
 from tests.harness import Stack
+from tests.steps import rounds
 
 read_open: Any = open_parser.text_string_to_metric_families
 OPEN = b"application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3"
@@ -57,22 +57,13 @@ def test_both_ways_give_the_librarys_own_page() -> None:
 
 
 async def test_others_have_their_turn_while_it_is_made() -> None:
-    turns = 0
-
-    async def other() -> None:
-        nonlocal turns
-        while True:
-            turns += 1
-            await asyncio.sleep(0)
-
-    task = asyncio.create_task(other())
     ticks = count()
     pieces = list(exposition.slices(large().registry, b""))
-    # By this clock every piece takes longer than a turn.
-    page = await exposition.in_turns(iter(pieces), clock=lambda: float(next(ticks)))
-    task.cancel()
+    with rounds() as turned:
+        # By this clock every piece takes longer than a turn.
+        page = await exposition.in_turns(iter(pieces), clock=lambda: float(next(ticks)))
     assert page == b"".join(pieces)
-    assert turns >= len(pieces) > 100
+    assert turned[0] >= len(pieces) > 100
 
 
 def test_a_traced_request_is_an_exemplar_of_its_bucket_in_openmetrics_alone() -> None:

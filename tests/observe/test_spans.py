@@ -7,12 +7,10 @@ import gzip
 import json
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 import pytest
@@ -33,6 +31,7 @@ from gateway.pipeline.watch import Watchers
 from tests.app.asking import GONE
 from tests.clients import WAYS
 from tests.harness import Stack
+from tests.standins.serving import Answering, serving
 
 CHAT = "/v1/chat/completions"
 CANARY = "canary-51ab"
@@ -254,45 +253,27 @@ def test_sampling_is_the_clients_choice_else_a_share(sample: float, headers: dic
         assert (trace == TRACE) == (headers.get("traceparent", "").startswith("00-"))
 
 
-class Collector(ThreadingHTTPServer):
+class Collector(NamedTuple):
     """Takes OTLP over HTTP. `requests` holds (path, headers, what was sent)."""
 
-    daemon_threads = True
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.requests: list[tuple[str, dict[str, str], ExportTraceServiceRequest]] = []
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}/v1/traces"
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: Collector
-
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["content-length"]))
-        if self.headers.get("content-encoding") == "gzip":
-            body = gzip.decompress(body)
-        sent = ExportTraceServiceRequest.FromString(body)
-        self.server.requests.append((self.path, {name.lower(): value for name, value in self.headers.items()}, sent))
-        self.send_response(200)
-        self.send_header("content-length", "0")
-        self.end_headers()
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Nothing."""
+    url: str
+    requests: list[tuple[str, dict[str, str], ExportTraceServiceRequest]]
 
 
 @pytest.fixture
 def collector() -> Iterator[Collector]:
-    with Collector() as made:
-        thread = threading.Thread(target=made.serve_forever)
-        thread.start()
-        yield made
-        made.shutdown()
-        thread.join()
+    requests: list[tuple[str, dict[str, str], ExportTraceServiceRequest]] = []
+
+    class Handler(Answering):
+        def do_POST(self) -> None:
+            body = self.posted()
+            if self.headers.get("content-encoding") == "gzip":
+                body = gzip.decompress(body)
+            requests.append((self.path, self.named(), ExportTraceServiceRequest.FromString(body)))
+            self.answer(200)
+
+    with serving(Handler) as origin:
+        yield Collector(f"{origin}/v1/traces", requests)
 
 
 def test_a_collector_gets_the_spans_at_the_latest_when_the_gateway_ends(collector: Collector) -> None:

@@ -27,6 +27,7 @@ from gateway.pipeline.offload import SLICE_S, Share, offload
 from gateway.wire.openai.streams.passthrough import Passthrough
 from tests.harness import Stack, until
 from tests.server.raw import Raw, chat, post, scripted
+from tests.steps import rounds
 
 
 def spin(seconds: float) -> None:
@@ -36,14 +37,7 @@ def spin(seconds: float) -> None:
 
 
 async def test_the_loop_goes_round_between_long_calls() -> None:
-    turns = 0
     seen: list[int] = []
-
-    async def turning() -> None:
-        nonlocal turns
-        while True:
-            turns += 1
-            await asyncio.sleep(0)
 
     def step(times: int) -> str:
         # All that keeps it from having the interpreter to itself for minutes is what is tested here.
@@ -52,14 +46,13 @@ async def test_the_loop_goes_round_between_long_calls() -> None:
         try:
             for _ in range(times):
                 spin(0.003)
-                seen.append(turns)
+                seen.append(turned[0])
         finally:
             sys.setswitchinterval(before)
         return threading.current_thread().name
 
-    task = asyncio.ensure_future(turning())
-    name = await offload(step, 5)
-    task.cancel()
+    with rounds() as turned:
+        name = await offload(step, 5)
     assert name != threading.current_thread().name
     assert len(set(seen)) == 5, "the loop stood still between two of them"
 

@@ -6,8 +6,9 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+from tests.standins.serving import Answering, serving
 
 ALLOW = {"action": "allow"}
 
@@ -16,8 +17,8 @@ class Guard:
     """asked: the questions so far. decide: a question -> the answer: JSON, or (status, body) as they are. held: answers
     wait for it."""
 
-    def __init__(self, port: int) -> None:
-        self.url = f"http://127.0.0.1:{port}/check"
+    def __init__(self, origin: str) -> None:
+        self.url = f"{origin}/check"
         self.asked: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
         self.decide: Callable[[dict[str, Any]], Any] = lambda question: ALLOW
@@ -32,34 +33,21 @@ class Guard:
 def guard() -> Iterator[Guard]:
     """Runs it, on a free port."""
 
-    class Answers(BaseHTTPRequestHandler):
+    class Answers(Answering):
         protocol_version = "HTTP/1.1"
         wbufsize = -1
 
         def do_POST(self) -> None:
-            question = json.loads(self.rfile.read(int(self.headers["content-length"])))
+            question = json.loads(self.posted())
             found.asked.append(question)
-            found.headers.append({name.lower(): value for name, value in self.headers.items()})
+            found.headers.append(self.named())
             found.held.wait(30)
             answer = found.decide(question)
-            status, body = answer if isinstance(answer, tuple) else (200, json.dumps(answer).encode())
-            self.send_response(status)
-            self.send_header("content-length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+            self.answer(*answer if isinstance(answer, tuple) else (200, json.dumps(answer).encode()))
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
-    server.daemon_threads = True
-    found = Guard(server.server_port)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield found
-    finally:
-        found.held.set()
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with serving(Answers) as origin:
+        found = Guard(origin)
+        try:
+            yield found
+        finally:
+            found.held.set()

@@ -14,9 +14,9 @@ import json
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
 from typing import Any, Literal
+
+from tests.standins.serving import Answering, serving
 
 TYPES = {"generation": 424, "overloaded": 429, "validation": 422, "incomplete_generation": 500, "tool_error": 422}
 WORDS = {
@@ -85,29 +85,20 @@ class Tgi:
         class Handler(_Handler):
             tgi = owner
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), name="tgi")
+        self.url = ""
+        self._serving = serving(Handler)
 
     def __enter__(self) -> Tgi:
-        self._thread.start()
+        self.url = self._serving.__enter__()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
+    def __exit__(self, *raised: Any) -> None:
+        self._serving.__exit__(*raised)
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(Answering):
     protocol_version = "HTTP/1.1"
     tgi: Tgi
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Nothing: a test reads `seen`."""
 
     def do_GET(self) -> None:
         self._respond(200 if self.path in ("/health", "/info") else 404, b"{}")

@@ -7,9 +7,10 @@ import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
+
+from tests.standins.serving import Answering, serving
 
 PAGE = (
     "<html><head><title>Oslo &amp; rain</title></head><body><h1>Weather</h1><p>It <b>rains</b> today.</p></body></html>"
@@ -19,8 +20,8 @@ PAGE = (
 class Web:
     """asked: the targets that were asked for. answers: path -> (status, content type, body), in place of its own."""
 
-    def __init__(self, port: int) -> None:
-        self.url = f"http://127.0.0.1:{port}"
+    def __init__(self, url: str) -> None:
+        self.url = url
         self.asked: list[str] = []
         self.headers: list[dict[str, str]] = []
         self.held = threading.Event()
@@ -55,32 +56,17 @@ class Web:
 def web(tls: ssl.SSLContext | None = None) -> Iterator[Web]:
     """Runs it, on a free port; by https with `tls`."""
 
-    class Answers(BaseHTTPRequestHandler):
+    class Answers(Answering):
         def do_GET(self) -> None:
             found.held.wait(30)
             found.asked.append(self.path)
-            found.headers.append({name.lower(): value for name, value in self.headers.items()})
+            found.headers.append(self.named())
             status, kind, body = found.answer(self.path)
-            self.send_response(status)
-            self.send_header("location" if status in (301, 302, 307) else "content-type", kind)
-            self.send_header("content-length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+            self.answer(status, body, **{"location" if status in (301, 302, 307) else "content-type": kind})
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
-    server.daemon_threads = True
-    if tls is not None:
-        server.socket = tls.wrap_socket(server.socket, server_side=True)
-    found = Web(server.server_port)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield found
-    finally:
-        found.held.set()
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with serving(Answers, tls) as origin:
+        found = Web(origin)
+        try:
+            yield found
+        finally:
+            found.held.set()

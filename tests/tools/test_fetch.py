@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
-import ssl
-import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from encodings.aliases import aliases
@@ -23,6 +20,7 @@ from gateway.config import WebFetch
 from gateway.core.messages import ServerCall, ServerTool
 from gateway.tools import fetch
 from gateway.tools.fetch import Fetch
+from tests.standins.serving import certificate, server_tls
 from tests.standins.web import Web, web
 
 LOOPBACK = (ip_network("127.0.0.0/8"),)
@@ -108,7 +106,6 @@ def test_the_address_that_was_checked_is_the_one_that_is_reached(site: Web, monk
     assert site.headers[0]["host"] == f"nowhere.invalid:{port}"
 
 
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs the openssl command")
 @pytest.mark.parametrize(
     ("host", "error"), [("pages.example", None), ("other.example", "url_not_accessible"), ("127.0.0.1", None)]
 )
@@ -117,14 +114,8 @@ def test_a_page_by_https_is_that_of_its_name(
 ) -> None:
     """The connection goes to an address, and still the certificate must be that of the URL's host, by whose name it is
     asked for."""
-    crt, key = tmp_path / "crt.pem", tmp_path / "key.pem"
-    shape = ["-x509", "-nodes", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-days", "2"]
-    names = ["-subj", "/CN=x", "-addext", "subjectAltName=DNS:pages.example,IP:127.0.0.1"]
-    subprocess.run(
-        ["openssl", "req", *shape, *names, "-keyout", str(key), "-out", str(crt)], check=True, capture_output=True
-    )
-    theirs = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    theirs.load_cert_chain(crt, key)
+    files = certificate(tmp_path, "pages.example")
+    theirs = server_tls(files)
     named: list[str | None] = []
     theirs.sni_callback = lambda _, name, __: named.append(name)
 
@@ -132,7 +123,7 @@ def test_a_page_by_https_is_that_of_its_name(
         return ["127.0.0.1"]
 
     monkeypatch.setattr(fetch, "look_up", look_up)
-    monkeypatch.setattr(certifi, "where", lambda: str(crt))
+    monkeypatch.setattr(certifi, "where", lambda: str(files[0]))
     with web(theirs) as site:
         port = site.url.rpartition(":")[2]
         site.answers["/to"] = (302, "/page", b"")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
 import ssl
-import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +11,7 @@ import pytest
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Request
 from gateway.core.ports import Deadlines
+from tests.standins.serving import certificate, server_tls
 
 if TYPE_CHECKING:
     from tests.transport.conftest import MakeClient, Peer, Serve
@@ -20,25 +19,15 @@ if TYPE_CHECKING:
 ASK = Request("POST", "/v1", [], b"x" * 1_000_000)
 SOON = Deadlines(connect=30, first_byte=30, idle=30)
 
-pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="needs the openssl command")
-
 
 @pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A self-signed certificate for 127.0.0.1, which is its own CA, and its key."""
-    folder = tmp_path_factory.mktemp("tls")
-    crt, key = folder / "crt.pem", folder / "key.pem"
-    shape = ["-x509", "-nodes", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-days", "2"]
-    names = ["-subj", "/CN=worker", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(crt)]
-    subprocess.run(["openssl", "req", *shape, *names], check=True, capture_output=True)
-    return crt, key
+def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    return certificate(tmp_path_factory.mktemp("tls"))
 
 
 @pytest.fixture
-def theirs(certificate: tuple[Path, Path]) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(*certificate)
-    return context
+def theirs(files: tuple[Path, Path]) -> ssl.SSLContext:
+    return server_tls(files)
 
 
 async def polite(peer: Peer) -> None:
@@ -48,13 +37,13 @@ async def polite(peer: Peer) -> None:
 
 
 async def test_own_ca_per_address(
-    certificate: tuple[Path, Path], theirs: ssl.SSLContext, serve: Serve, pooled: MakeClient
+    files: tuple[Path, Path], theirs: ssl.SSLContext, serve: Serve, pooled: MakeClient
 ) -> None:
     asked: list[str] = []
 
     def ssl_for(address: str) -> ssl.SSLContext:
         asked.append(address)
-        return ssl.create_default_context(cafile=certificate[0])
+        return ssl.create_default_context(cafile=files[0])
 
     worker, client = await serve(polite, tls=theirs), pooled(ssl_for=ssl_for)
     for _ in range(3):
@@ -77,9 +66,9 @@ async def test_a_certificate_of_nobody_we_trust(
 
 
 async def test_a_certificate_for_another_name(
-    certificate: tuple[Path, Path], theirs: ssl.SSLContext, serve: Serve, pooled: MakeClient
+    files: tuple[Path, Path], theirs: ssl.SSLContext, serve: Serve, pooled: MakeClient
 ) -> None:
-    context = ssl.create_default_context(cafile=certificate[0])
+    context = ssl.create_default_context(cafile=files[0])
     worker = await serve(polite, tls=theirs)
     with pytest.raises(GatewayError, match="certificate"):
         await pooled(ssl_for=lambda address: context).send(ASK, f"https://localhost:{worker.port}", SOON)
@@ -97,13 +86,13 @@ async def test_a_worker_without_tls(serve: Serve, pooled: MakeClient) -> None:
 
 
 async def test_a_cut_is_a_cut(
-    certificate: tuple[Path, Path], theirs: ssl.SSLContext, serve: Serve, pooled: MakeClient
+    files: tuple[Path, Path], theirs: ssl.SSLContext, serve: Serve, pooled: MakeClient
 ) -> None:
     async def cut(peer: Peer) -> None:
         await peer.request()
         peer.send(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhi")
 
-    context = ssl.create_default_context(cafile=certificate[0])
+    context = ssl.create_default_context(cafile=files[0])
     worker = await serve(cut, tls=theirs)
     exchange = await pooled(ssl_for=lambda address: context).send(ASK, worker.address, SOON)
     assert await exchange.read() == b"hi"

@@ -3,33 +3,18 @@
 from __future__ import annotations
 
 from tests.conformance.clients.heard import Client
-from tests.conformance.clients.openai import NO_STOP, hear_openai, read_openai, refused_openai
+from tests.conformance.clients.openai import OPENAI
 
+_AT = {"deployment": "m"}
 CLIENTS: tuple[Client, ...] = (
-    Client(
-        "azure_openai chat",
-        "azure_openai",
-        "chat",
-        "/deployments/m/chat/completions",
-        "chat",
-        hear_openai,
-        read_openai,
-        refused_openai,
-        "openai",
-        NO_STOP,
-        params={"deployment": "m"},
-    ),
+    Client("azure_openai chat", "azure_openai", "chat", "/deployments/m/chat/completions", "chat", *OPENAI, params=_AT),
     Client(
         "azure_openai completions",
         "azure_openai",
         "complete",
         "/deployments/m/completions",
         "complete",
-        hear_openai,
-        read_openai,
-        refused_openai,
-        "openai",
-        NO_STOP,
-        params={"deployment": "m"},
+        *OPENAI,
+        params=_AT,
     ),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from tests.conformance.clients.heard import Client, Heard, events
-from tests.conformance.clients.openai import NO_STOP, hear_openai, read_openai, refused_openai
+from tests.conformance.clients.openai import NO_STOP, OPENAI, hear_openai, refused_openai
 
 
 def hear_friendli(stream: bytes) -> Heard:
@@ -44,19 +44,7 @@ def read_friendli(body: bytes) -> Heard:
 
 
 CLIENTS: tuple[Client, ...] = (
-    Client(
-        "friendli chat",
-        "friendli",
-        "chat",
-        "/v1/chat/completions",
-        "chat",
-        hear_openai,
-        read_openai,
-        refused_openai,
-        "openai",
-        NO_STOP,
-        {"content_filter": "stop"},
-    ),
+    Client("friendli chat", "friendli", "chat", "/v1/chat/completions", "chat", *OPENAI, {"content_filter": "stop"}),
     Client(
         "friendli completions",
         "friendli",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Any
 
 from gateway.core.http import Response
@@ -80,28 +81,10 @@ _OLLAMA = {
 }
 
 
+_client = partial(Client, dialect="ollama", operation="chat", read=read_ollama, blind=_OLLAMA)
 CLIENTS: tuple[Client, ...] = (
-    Client(
-        "ollama lines",
-        "ollama",
-        "chat",
-        "/chat/completions",
-        "chat",
-        hear_ollama_lines,
-        read_ollama,
-        refused_openai,
-        blind=_OLLAMA,
-    ),
-    Client(
-        "ollama sse",
-        "ollama",
-        "chat",
-        "/chat/sse",
-        "sse",
-        hear_ollama_sse,
-        read_ollama,
-        refused_sse,
-        blind=_OLLAMA,
-        asks_to_stream=False,
+    _client("ollama lines", path="/chat/completions", route="chat", hear=hear_ollama_lines, refused=refused_openai),
+    _client(
+        "ollama sse", path="/chat/sse", route="sse", hear=hear_ollama_sse, refused=refused_sse, asks_to_stream=False
     ),
 )

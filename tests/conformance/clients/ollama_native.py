@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Any
 
 from gateway.core.http import Response
@@ -86,31 +87,16 @@ _OLLAMA_NATIVE = {
 }
 
 
+_native = partial(
+    Client,
+    hear=hear_ollama_native,
+    read=read_ollama_native,
+    refused=refused_ollama_native,
+    blind=_OLLAMA_NATIVE,
+    words=_OLLAMA_ENDS,
+    own=_for_ollama,
+)
 CLIENTS: tuple[Client, ...] = (
-    Client(
-        "ollama_native chat",
-        "ollama_native",
-        "chat",
-        "/api/chat",
-        "chat",
-        hear_ollama_native,
-        read_ollama_native,
-        refused_ollama_native,
-        blind=_OLLAMA_NATIVE,
-        words=_OLLAMA_ENDS,
-        own=_for_ollama,
-    ),
-    Client(
-        "ollama_native generations",
-        "ollama_native",
-        "complete",
-        "/api/generate",
-        "generate",
-        hear_ollama_native,
-        read_ollama_native,
-        refused_ollama_native,
-        blind=_OLLAMA_NATIVE,
-        words=_OLLAMA_ENDS,
-        own=_for_ollama,
-    ),
+    _native("ollama_native chat", "ollama_native", "chat", "/api/chat", "chat"),
+    _native("ollama_native generations", "ollama_native", "complete", "/api/generate", "generate"),
 )

@@ -93,31 +93,10 @@ def refused_openai(response: Response) -> str:
 
 
 NO_STOP = {"stop": "OpenAI's wire does not name the sequence that matched"}
-
+OPENAI = (hear_openai, read_openai, refused_openai, "openai", NO_STOP)
+"""How its clients read, whatever its paths are."""
 
 CLIENTS: tuple[Client, ...] = (
-    Client(
-        "openai chat",
-        "openai",
-        "chat",
-        "/v1/chat/completions",
-        "chat",
-        hear_openai,
-        read_openai,
-        refused_openai,
-        "openai",
-        NO_STOP,
-    ),
-    Client(
-        "openai completions",
-        "openai",
-        "complete",
-        "/v1/completions",
-        "complete",
-        hear_openai,
-        read_openai,
-        refused_openai,
-        "openai",
-        NO_STOP,
-    ),
+    Client("openai chat", "openai", "chat", "/v1/chat/completions", "chat", *OPENAI),
+    Client("openai completions", "openai", "complete", "/v1/completions", "complete", *OPENAI),
 )

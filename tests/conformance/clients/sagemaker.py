@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 from gateway.core.http import Response
 from tests.conformance.clients.heard import Client, Heard
@@ -34,51 +35,14 @@ def refused_aws(response: Response) -> str:
     return message
 
 
+_STREAM = "/endpoints/m/invocations-response-stream"
+_raw = partial(Client, hear=hear_openai, read=read_openai, refused=refused_openai, speaks="openai")
+_framed = partial(
+    Client, hear=hear_framed, read=read_openai, refused=refused_aws, params={"name": "m"}, asks_to_stream=False
+)
 CLIENTS: tuple[Client, ...] = (
-    Client(
-        "sagemaker chat",
-        "sagemaker",
-        "chat",
-        "/invocations",
-        "invocations",
-        hear_openai,
-        read_openai,
-        refused_openai,
-        "openai",
-    ),
-    Client(
-        "sagemaker completions",
-        "sagemaker",
-        "complete",
-        "/invocations",
-        "invocations",
-        hear_openai,
-        read_openai,
-        refused_openai,
-        "openai",
-    ),
-    Client(
-        "sagemaker endpoint",
-        "sagemaker",
-        "chat",
-        "/endpoints/m/invocations-response-stream",
-        "endpoint_stream",
-        hear_framed,
-        read_openai,
-        refused_aws,
-        params={"name": "m"},
-        asks_to_stream=False,
-    ),
-    Client(
-        "sagemaker endpoint completions",
-        "sagemaker",
-        "complete",
-        "/endpoints/m/invocations-response-stream",
-        "endpoint_stream",
-        hear_framed,
-        read_openai,
-        refused_aws,
-        params={"name": "m"},
-        asks_to_stream=False,
-    ),
+    _raw("sagemaker chat", "sagemaker", "chat", "/invocations", "invocations"),
+    _raw("sagemaker completions", "sagemaker", "complete", "/invocations", "invocations"),
+    _framed("sagemaker endpoint", "sagemaker", "chat", _STREAM, "endpoint_stream"),
+    _framed("sagemaker endpoint completions", "sagemaker", "complete", _STREAM, "endpoint_stream"),
 )

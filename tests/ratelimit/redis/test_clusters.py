@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 import ssl
-import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -24,6 +22,7 @@ from tests.ports import free_port
 from tests.ratelimit.conftest import Make, reach
 from tests.ratelimit.redis.traffic import RULES, traffic
 from tests.redis.server import Server
+from tests.standins.serving import certificate
 
 
 def test_the_keys_of_a_request_lie_in_one_slot() -> None:
@@ -233,20 +232,13 @@ async def test_a_password_that_is_known(mortal: Server, user: str | None, starte
 
 
 @pytest.fixture
-def certificate(tmp_path: Path) -> tuple[Path, Path]:
-    """(certificate, key) for 127.0.0.1, signed by itself."""
-    if shutil.which("openssl") is None:
-        pytest.skip("no openssl to make a certificate with")
-    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
-    words = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
-    words += ["-days", "1", "-keyout", str(key), "-out", str(cert), "-subj", "/CN=limits"]
-    subprocess.run([*words, "-addext", "subjectAltName=IP:127.0.0.1"], check=True, capture_output=True)
-    return cert, key
+def files(tmp_path: Path) -> tuple[Path, Path]:
+    return certificate(tmp_path)
 
 
-async def test_tls(server: Server, certificate: tuple[Path, Path]) -> None:
+async def test_tls(server: Server, files: tuple[Path, Path]) -> None:
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(*certificate)
+    context.load_cert_chain(*files)
 
     async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while block := await reader.read(65_536):
@@ -260,7 +252,7 @@ async def test_tls(server: Server, certificate: tuple[Path, Path]) -> None:
     front = await asyncio.start_server(carry, "127.0.0.1", 0, ssl=context)
     address = f"127.0.0.1:{front.sockets[0].getsockname()[1]}"
     for trusted in (True, False):
-        ca_file = str(certificate[0]) if trusted else None
+        ca_file = str(files[0]) if trusted else None
         settings = Redis(addresses=(address,), tls=True, ca_file=ca_file, timeout_s=10)
         limiter = SubjectLimiter(RULES, RedisStore(settings))
         await limiter.start()
