@@ -13,5 +13,3 @@ from gateway.admin.callers import Admins
 from gateway.admin.changes import KeyChanges, options_of
 from gateway.admin.mirror import InForce, KeyMirror
 from gateway.admin.store import KeyStore, StoreDown
-
-__all__ = ["AdminApi", "Admins", "InForce", "KeyChanges", "KeyMirror", "KeyStore", "StoreDown", "options_of"]

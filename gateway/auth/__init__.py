@@ -8,24 +8,3 @@ from gateway.auth.known import KnownKeys
 from gateway.auth.principal import ANONYMOUS, PendingAuth, Principal
 from gateway.auth.stored import MOST_OLD, Moment, OldSecret, OwnLimits, StoredKey
 from gateway.auth.table import KeyTable
-
-__all__ = [
-    "ANONYMOUS",
-    "MOST_OLD",
-    "JwtVerifier",
-    "KeyTable",
-    "Keyring",
-    "KnownKeys",
-    "Moment",
-    "OldSecret",
-    "OwnLimits",
-    "PendingAuth",
-    "Principal",
-    "StoredKey",
-    "find_key",
-    "from_query",
-    "new_key",
-    "new_secret",
-    "read_keys",
-    "refused",
-]

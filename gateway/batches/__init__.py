@@ -15,5 +15,3 @@ line_call.py  one line as a request; lines.py: what clients write of it and read
 
 from gateway.batches.service import CALLED, ROUTES, Batching
 from gateway.batches.state import BatchStore
-
-__all__ = ["CALLED", "ROUTES", "BatchStore", "Batching"]

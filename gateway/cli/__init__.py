@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-__all__ = ["COMMANDS", "WORKERS", "CommandError", "main", "parser", "subcommand"]
-
 WORKERS = ("embedded", "simulated", "vllm")
 COMMANDS = {
     "serve": ("run the gateway", "dragoman serve --config gateway.yaml"),

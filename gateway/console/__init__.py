@@ -11,5 +11,3 @@ page/          the page: HTML, CSS and JavaScript, served as they are
 """
 
 from gateway.console.routes import Console, Watched
-
-__all__ = ["Console", "Watched"]

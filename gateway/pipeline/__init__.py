@@ -44,19 +44,3 @@ from gateway.pipeline.request_ids import request_id
 from gateway.pipeline.run import Endpoint, RequestHandler
 from gateway.pipeline.runtime import ActiveRequests, Budgets, Runtime
 from gateway.pipeline.sockets import Sockets
-
-__all__ = [
-    "ActiveRequests",
-    "Application",
-    "Budgets",
-    "Endpoint",
-    "Receive",
-    "RequestHandler",
-    "Runtime",
-    "Scope",
-    "Send",
-    "ServedModel",
-    "Sockets",
-    "request_id",
-    "send_whole",
-]

@@ -17,15 +17,3 @@ from gateway.ratelimit.limiter import SubjectLimiter
 from gateway.ratelimit.model import Subject
 from gateway.ratelimit.report import table, unseen
 from gateway.ratelimit.rules import Limits, estimator, rules
-
-__all__ = [
-    "BudgetRule",
-    "HttpRateLimiter",
-    "Limits",
-    "Subject",
-    "SubjectLimiter",
-    "estimator",
-    "rules",
-    "table",
-    "unseen",
-]

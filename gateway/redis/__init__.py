@@ -8,5 +8,3 @@ connection  a connection of our own, for calls that a request waits for
 from gateway.redis.client import connect
 from gateway.redis.connection import Connection, Refused, Servers
 from gateway.redis.settings import split_address
-
-__all__ = ["Connection", "Refused", "Servers", "connect", "split_address"]

@@ -8,8 +8,6 @@ from gateway.fleet.pick.plain import LeastBusy, LeastTokens, PowerOfTwo, RoundRo
 from gateway.fleet.pick.policy import PickPolicy
 from gateway.fleet.pick.prefix import Prefix
 
-__all__ = ["POLICIES", "LeastBusy", "LeastTokens", "PickPolicy", "PowerOfTwo", "Prefix", "RoundRobin"]
-
 POLICIES: Mapping[str, Callable[[], PickPolicy]] = {
     policy.name: policy for policy in (Prefix, LeastTokens, PowerOfTwo, LeastBusy, RoundRobin)
 }

@@ -8,8 +8,6 @@ from gateway.core.http import Route
 from gateway.wire.openai.media.fields import EXAMPLES, FIELDS, FORMS, PATHS
 from gateway.wire.openai.media.requests import read
 
-__all__ = ["EXAMPLES", "FIELDS", "PATHS", "read", "routes"]
-
 
 def routes(place: str) -> Sequence[Route]:
     """The routes of all these operations behind `place`. Each is named like its operation."""
