@@ -102,7 +102,7 @@ def _models(models: int, workers: int) -> dict[str, object]:
         addresses = [f"http://{HOST}:{port}" for port in range(first, first + workers)]
         name = f"{MODEL}-{number}" if number else MODEL
         found[name] = {"backend": "vllm", "workers": addresses, "policy": "prefix"}
-    return {"models": found}
+    return {"models": found, "breaker": {"slowstart_s": 0}}
 
 
 def fleets(folder: Path, rounds: int) -> list[list[float]]:
