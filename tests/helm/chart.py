@@ -35,8 +35,8 @@ def helm(*words: str | Path) -> subprocess.CompletedProcess[str]:
     """Runs helm. Raises FileNotFoundError where `make test` has not installed it."""
     if not HELM.is_file():
         raise FileNotFoundError(f"{HELM.relative_to(ROOT)}: run `make test`, which installs helm")
-    # It looks for no cluster and keeps nothing.
-    environment = {"PATH": "/usr/bin:/bin", "HOME": "/nonexistent", "KUBECONFIG": "/nonexistent"}
+    # It looks for no cluster and keeps nothing. A fifth of its time goes to collecting garbage, and it ends at once.
+    environment = {"PATH": "/usr/bin:/bin", "HOME": "/nonexistent", "KUBECONFIG": "/nonexistent", "GOGC": "off"}
     return subprocess.run([HELM, *words], capture_output=True, text=True, env=environment, timeout=60)
 
 
