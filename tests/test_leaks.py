@@ -12,6 +12,13 @@ from gateway.pipeline.run import RequestHandler
 from tests.harness import Stack
 
 
+@pytest.fixture(autouse=True, scope="module")
+def before() -> None:
+    """What other tests have left is not looked through again and again."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.mark.parametrize(
     "fault",
     ["", "status:400", "status:503", "reset", "reset@2", "error-frame:500", "bad-json", "stall@before"],

@@ -121,7 +121,7 @@ EMPTY: list[tuple[str, dict[str, Any]]] = [
     ("/openai/deployments/smollm2/completions?api-version=2024-10-21", {"prompt": "", "max_tokens": 4}),
     ("/sagemaker/endpoints/smollm2/invocations", {"prompt": "", "max_tokens": 4}),
     ("/friendli/v1/completions", {"prompt": "", "max_tokens": 4}),
-    ("/api/generate", {"model": "smollm2", "prompt": "", "raw": True}),
+    ("/api/generate", {"model": "smollm2", "prompt": "", "raw": True, "options": {"num_predict": 4}}),
     ("/v1/chat/completions", {"model": "smollm2", "messages": [{"role": "user", "content": ""}], "max_tokens": 4}),
     ("/anthropic/v1/messages", {"model": "smollm2", "messages": [{"role": "user", "content": ""}], "max_tokens": 4}),
 ]
