@@ -14,12 +14,14 @@ import json
 import socket
 import threading
 import time
+import types
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
 import httpx
+import uvicorn.server
 import uvloop
 import yaml
 
@@ -30,6 +32,12 @@ from gateway.server import OperationsListener, Server
 from tests.simulated import Simulated
 
 T = TypeVar("T")
+
+# uvicorn looks ten times a second whether a server has to end and whether all its connections have: twice as long as
+# most tests take.
+uvicorn.server.asyncio = types.SimpleNamespace(  # type: ignore[assignment,attr-defined]
+    **{**vars(asyncio), "sleep": lambda seconds: asyncio.sleep(seconds / 10)}
+)
 
 # A machine that stands still for seconds must not make a worker look dead. A refused connection and a failed request
 # are noticed at once all the same; what is about probes asks for more of them (PROBED). For the same reason no test's
@@ -146,7 +154,7 @@ class Stack:
             merged = _merge(merged, section)
         if not merged["models"].get("m", {}).keys() & {"workers", "discover"}:
             merged["models"].pop("m", None)
-        return load_text(yaml.safe_dump(merged), self._environ)
+        return load_text(yaml.dump(merged, Dumper=yaml.CSafeDumper), self._environ)
 
     def _main(self) -> None:
         try:
