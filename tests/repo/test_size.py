@@ -21,7 +21,7 @@ LINES = {
     "gateway/config": 3840,
     "gateway/console": 1330,
     "gateway/core": 3370,
-    "gateway/dialects": 10590,
+    "gateway/dialects": 10580,
     "gateway/fleet": 5510,
     "gateway/native": 500,
     "gateway/observe": 1860,

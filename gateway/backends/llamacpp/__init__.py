@@ -32,12 +32,12 @@ from gateway.wire.openai.tokens import read_text
 
 class LlamaCpp(OpenAIBackend):
     name = NAME
-    gauges: Gauges | None = Gauges(
+    gauges = Gauges(
         "llamacpp:requests_processing",
         "llamacpp:requests_deferred",
         progress=("llamacpp:n_decode_total", "llamacpp:prompt_tokens_total", "llamacpp:tokens_predicted_total"),
     )
-    facts_path: str | None = "/props"
+    facts_path = "/props"
 
     def reply_wire(self, op: Op) -> str:
         if isinstance(op, Complete):

@@ -86,10 +86,8 @@ _PARAMETERS = _Parameters(NAME)
 
 class Tgi(OpenAIBackend):
     name = NAME
-    gauges: Gauges | None = Gauges(
-        "tgi_batch_current_size", "tgi_queue_size", progress=("tgi_batch_inference_success",)
-    )
-    facts_path: str | None = None
+    gauges = Gauges("tgi_batch_current_size", "tgi_queue_size", progress=("tgi_batch_inference_success",))
+    facts_path = None
 
     def reply_wire(self, op: Op) -> str:
         """TGI's chat endpoint resembles OpenAI's wire, but its streams cannot be passed on as they are: see

@@ -29,7 +29,7 @@ from gateway.core.messages import (
     Score,
     Tokenize,
 )
-from gateway.core.ports import Ask, Capabilities, Gauges, Handover, Partial, Resumption
+from gateway.core.ports import Ask, Capabilities, Gauges, Partial, Resumption
 from gateway.wire.json import encode
 from gateway.wire.openai.backend import OpenAIBackend, Written
 from gateway.wire.openai.media import requests as media
@@ -133,7 +133,7 @@ _PARAMETERS = _Parameters(NAME)
 class Vllm(OpenAIBackend):
     name = NAME
     salts = True
-    gauges: Gauges | None = Gauges(
+    gauges = Gauges(
         "vllm:num_requests_running",
         "vllm:num_requests_waiting",
         "vllm:prompt_tokens_total",
@@ -149,7 +149,7 @@ class Vllm(OpenAIBackend):
             "vllm:prefix_cache_queries_total",
         ),
     )
-    handover: Handover | None = KvTransfer()
+    handover = KvTransfer()
     adapters = True
     cache_events = True
 

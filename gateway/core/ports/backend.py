@@ -121,12 +121,12 @@ class Backend(Protocol):
     """
 
     name: str
-    salts: bool
+    salts: bool = False
     facts_path: str | None
-    gauges: Gauges | None
-    handover: Handover | None
-    adapters: bool
-    cache_events: bool
+    gauges: Gauges | None = None
+    handover: Handover | None = None
+    adapters: bool = False
+    cache_events: bool = False
 
     def reply_wire(self, op: Op) -> str:
         """The wire of the worker's reply to `op`. A dialect with a passthrough lane for it passes the bytes on."""

@@ -201,11 +201,11 @@ class Dialect(Protocol):
     fields: Mapping[str, Sequence[Field]]
     examples: Examples
     errors: Mapping[Kind, tuple[int, str, str]]
-    key_header: bytes
-    key_query: bytes
-    socket: SocketWire | None
-    lone_errors: bool
-    passthrough: Mapping[str, Passthrough]
+    key_header: bytes = b"authorization"
+    key_query: bytes = b""
+    socket: SocketWire | None = None
+    lone_errors: bool = False
+    passthrough: Mapping[str, Passthrough] = {}
 
     def read(self, request: Request) -> Op | ListModels | AnsweredFromStore:
         """Raises GatewayError (blame CLIENT) for whatever is wrong with the request."""

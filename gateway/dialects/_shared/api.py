@@ -20,7 +20,7 @@ from gateway.core.messages import (
     ModelCard,
     Op,
 )
-from gateway.core.ports import Dialect, Passthrough, SocketWire, StreamWriter
+from gateway.core.ports import Dialect, StreamWriter
 from gateway.wire.json import made_whole, members, require_json, settle_unknown
 from gateway.wire.openai.replies import refusals
 from gateway.wire.openai.requests.constraints import CONSTRAINTS
@@ -62,11 +62,6 @@ class Api(Dialect):
     runs: frozenset[KindOfServerTool] = frozenset()
     unknown: Kind = Kind.BAD_REQUEST
     errors: Errors = refusals.ERRORS
-    key_header = b"authorization"
-    key_query = b""
-    socket: SocketWire | None = None
-    lone_errors = False
-    passthrough: Mapping[str, Passthrough] = {}
     answered: Mapping[str, Answered] = {}
     any_type = False
     known: ClassVar[Mapping[str, frozenset[str]]]

@@ -18,6 +18,7 @@ from gateway.core.messages import Audio, Image, Message, Part, Text, Thinking, T
 from gateway.dialects._shared.faults import wrong_at
 from gateway.dialects._shared.objects import members_of
 from gateway.dialects._shared.parts import divide
+from gateway.dialects.gemini.names import unread_in
 from gateway.dialects.gemini.signatures import Thoughts
 from gateway.dialects.gemini.views import BlobIn, CallIn, ContentIn, FileIn, PartIn, ResponseIn
 from gateway.wire.json import NULL, bad_value, text_in
@@ -27,16 +28,6 @@ T = TypeVar("T")
 
 _URL_ALPHABET = str.maketrans("-_", "+/")
 _SOUNDS = {"wav": "wav", "x-wav": "wav", "wave": "wav", "mp3": "mp3", "mpeg": "mp3", "mpga": "mp3"}
-# The members of a part that are left out, by the name in its view.
-_UNREAD = {
-    "executable_code": "executableCode",
-    "code_execution_result": "codeExecutionResult",
-    "tool_call": "toolCall",
-    "tool_response": "toolResponse",
-    "video_metadata": "videoMetadata",
-    "media_resolution": "mediaResolution",
-    "part_metadata": "partMetadata",
-}
 _ERROR = "Error: "
 
 
@@ -95,9 +86,8 @@ class Conversation:
 
     def _response(self, found: ResponseIn, place: str) -> list[Part]:
         """Adds the tool message; returns the media in the response."""
-        for name, own in (("scheduling", "scheduling"), ("will_continue", "willContinue")):
-            if getattr(found, name) != NULL:
-                self.dropped[f"contents[].parts[].functionResponse.{own}"] = None
+        for name in unread_in(found, "response"):
+            self.dropped[f"contents[].parts[].functionResponse.{name}"] = None
         media: list[Part] = []
         for inner in listed(found.parts):
             if inner.inline_data is not None:
@@ -149,9 +139,8 @@ class Conversation:
 
     def _check(self, found: PartIn, place: str) -> None:
         """Names what is left out of a part. Raises GatewayError(BAD_REQUEST) if it holds several things."""
-        for name, own in _UNREAD.items():
-            if getattr(found, name) != NULL:
-                self.dropped[f"contents[].parts[].{own}"] = None
+        for name in unread_in(found):
+            self.dropped[f"contents[].parts[].{name}"] = None
         given = (found.text, found.inline_data, found.file_data, found.function_call, found.function_response)
         if given.count(None) < len(given) - 1:
             raise wrong_at(f"{place}.parts", "a part holds more than one of text, inlineData, fileData and functions")

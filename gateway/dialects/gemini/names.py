@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container, Mapping
+from functools import cache
 from typing import TypeVar
 
 import msgspec
 from msgspec import Raw, Struct
+from msgspec.structs import fields
 
 from gateway.core.errors import GatewayError
 from gateway.core.fields import ExtrasPolicy
@@ -38,6 +40,17 @@ def in_camel_case(found: Mapping[str, Raw], known: Container[str]) -> Extra:
         if raw != NULL or own not in renamed:
             renamed[own] = raw
     return renamed
+
+
+@cache
+def _raw_members(view: View) -> tuple[tuple[str, str], ...]:
+    """(attribute, name) of each member that is kept as JSON text."""
+    return tuple((one.name, one.encode_name) for one in fields(view) if one.type is Raw)
+
+
+def unread_in(found: Struct, *read: str) -> list[str]:
+    """The names of the given members that are kept as JSON text, but for the attributes that are `read`."""
+    return [name for own, name in _raw_members(type(found)) if own not in read and getattr(found, own) != NULL]
 
 
 def read_named(raw: Extra, decoder: msgspec.json.Decoder[Body], policy: ExtrasPolicy) -> tuple[Body, tuple[str, ...]]:

@@ -32,7 +32,7 @@ from gateway.dialects._shared.queries import query
 from gateway.dialects.gemini.conversation import Conversation, listed
 from gateway.dialects.gemini.embeddings import read_embed
 from gateway.dialects.gemini.fields import UNREAD
-from gateway.dialects.gemini.names import in_camel_case, read_named
+from gateway.dialects.gemini.names import in_camel_case, read_named, unread_in
 from gateway.dialects.gemini.schemas import json_schema
 from gateway.dialects.gemini.signatures import Thoughts
 from gateway.dialects.gemini.views import ChatBody, ConfigIn, FunctionIn, PromptBody, ThinkingIn, ToolConfigIn, ToolIn
@@ -269,18 +269,12 @@ def _tools(found: list[ToolIn], left: list[str]) -> list[Tool]:
     functions: list[Tool] = []
     unread: dict[str, None] = {}
     for index, tool in enumerate(found):
-        for name in known_to(ToolIn):
-            if name != "functionDeclarations" and _given(tool, name):
-                raise unsupported(f"tools.{index}.{name}", "is not supported: no worker does this")
+        if others := unread_in(tool):
+            raise unsupported(f"tools.{index}.{others[0]}", "is not supported: no worker does this")
         for position, one in enumerate(listed(tool.function_declarations)):
             functions.append(_function(one, f"tools.{index}.functionDeclarations.{position}", unread))
     left += unread
     return functions
-
-
-def _given(tool: ToolIn, name: str) -> bool:
-    attribute = next(own for own, sent in zip(ToolIn.__struct_fields__, known_to(ToolIn), strict=True) if sent == name)
-    return bool(getattr(tool, attribute) != NULL)
 
 
 def _function(found: FunctionIn, place: str, unread: dict[str, None]) -> Tool:
@@ -293,10 +287,8 @@ def _function(found: FunctionIn, place: str, unread: dict[str, None]) -> Tool:
         schema = json_schema(found.parameters, f"{place}.parameters")
     else:
         schema = _OBJECT
-    for name in ("response", "response_json_schema", "behavior"):
-        own = {"response_json_schema": "responseJsonSchema"}.get(name, name)
-        if getattr(found, name) != NULL:
-            unread[f"tools[].functionDeclarations[].{own}"] = None
+    for name in unread_in(found, "parameters", "parameters_json_schema"):
+        unread[f"tools[].functionDeclarations[].{name}"] = None
     return Tool(found.name, found.description, schema)
 
 
@@ -304,15 +296,11 @@ def _choose(op: Chat, found: ToolConfigIn | None, left: list[str]) -> None:
     """Reads `toolConfig`. Raises GatewayError(BAD_REQUEST)."""
     if found is None:
         return
-    if found.retrieval_config != NULL:
-        left.append("toolConfig.retrievalConfig")
-    if found.include_server_side_tool_invocations != NULL:
-        left.append("toolConfig.includeServerSideToolInvocations")
+    left += [f"toolConfig.{name}" for name in unread_in(found)]
     calling = found.function_calling_config
     if calling is None:
         return
-    if calling.stream_function_call_arguments != NULL:
-        left.append(f"{_CALLING}.streamFunctionCallArguments")
+    left += [f"{_CALLING}.{name}" for name in unread_in(calling)]
     mode = (calling.mode or "AUTO").upper()
     if mode not in _MODES:
         raise wrong(f"{_CALLING}.mode", "must be AUTO, ANY, NONE or VALIDATED")

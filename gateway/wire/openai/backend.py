@@ -12,7 +12,7 @@ from gateway.core.events import Event
 from gateway.core.http import JSON_TYPE, Request, Response
 from gateway.core.lifecycle import Detokenized, Embeddings, Scores, TokenCount, Tokens
 from gateway.core.messages import Chat, Complete, CountTokens, Detokenize, Embed, Generate, Media, Op, Score, Tokenize
-from gateway.core.ports import Ask, Capabilities, Facts, Gauges, Handover, Partial, Resumption, StreamReader
+from gateway.core.ports import Ask, Backend, Capabilities, Facts, Partial, Resumption, StreamReader
 from gateway.wire import clock
 from gateway.wire.json import encode
 from gateway.wire.openai.media import requests as media
@@ -37,16 +37,10 @@ class Written(NamedTuple):
     dropped: tuple[str, ...] = ()
 
 
-class OpenAIBackend:
+class OpenAIBackend(Backend):
     """Reads all answers as OpenAI's wire has them, and can count no tokens. Subclasses say what requests hold
-    (`_written`), and implement core.ports.Backend with that."""
+    (`_written`)."""
 
-    name: str
-    salts = False
-    gauges: Gauges | None = None
-    handover: Handover | None = None
-    adapters = False
-    cache_events = False
     facts_path: str | None = PATH
 
     def reply_wire(self, op: Op) -> str:
