@@ -17,7 +17,6 @@ import time
 import types
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any, TypeVar
 
 import httpx
@@ -114,9 +113,7 @@ class Stack:
             raise self._failed
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.loop.call_soon_threadsafe(self._stop.set)
         self._thread.join()
 

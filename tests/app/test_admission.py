@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from gateway.core.errors import Kind
 from gateway.fleet import waiting as waiting_room
 from tests.clients import DIALECTS, usual
-from tests.harness import Stack
+from tests.harness import Stack, soon
 
 URL = "/v1/chat/completions"
 BODY = {"model": "m", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 3}
@@ -29,17 +29,14 @@ def narrow(queue: dict[str, Any], **sections: Any) -> dict[str, Any]:
 
 
 async def waiting(stack: Stack, count: int) -> None:
-    pool = stack.gateway.deployment.pools["m"]
-    for _ in iter(lambda: pool.waiting == count, True):
-        await asyncio.sleep(0.01)
+    await soon(lambda: stack.gateway.deployment.pools["m"].waiting == count)
 
 
 async def taken(stack: Stack, client: httpx.AsyncClient, **more: Any) -> asyncio.Task[httpx.Response]:
     """A request that has the only worker, and hears nothing of it."""
     task = asyncio.create_task(client.post(stack.url + URL, json=BODY | more))
     (worker,) = stack.gateway.deployment.pools["m"].workers
-    for _ in iter(lambda: worker.in_flight == 1, True):
-        await asyncio.sleep(0.01)
+    await soon(lambda: worker.in_flight == 1)
     return task
 
 
@@ -244,8 +241,7 @@ def test_how_much_a_worker_takes_is_learnt_from_its_engine() -> None:
         (worker,) = stack.gateway.deployment.pools["m"].workers
         async with httpx.AsyncClient(timeout=60, limits=httpx.Limits(max_connections=None)) as client:
             first = [asyncio.create_task(client.post(stack.url + URL, json=LONG)) for _ in range(12)]
-            for _ in iter(lambda: worker.max_in_flight == 4 + 1, True):
-                await asyncio.sleep(0.01)
+            await soon(lambda: worker.max_in_flight == 4 + 1)
             page = (await client.get(f"{stack.url}/metrics")).text
             assert f'dragoman_worker_capacity{{model="m",worker="{worker.address}"}} 5.0' in page
             more = asyncio.create_task(client.post(stack.url + URL, json=BODY))

@@ -20,7 +20,7 @@ import pytest
 from gateway.app import services
 from tests.app.asking import CHAT, GONE, key
 from tests.auth.test_jwt import AUDIENCE, ISSUER, RSA, keys, token
-from tests.harness import PROBED, Stack, load_text, until
+from tests.harness import PROBED, Stack, load_text, soon, until
 
 # -- keys -----------------------------------------------------------------------------------------------------------
 
@@ -170,8 +170,7 @@ def test_a_higher_priority_waits_less() -> None:
                     for secret, text, waiting in ((low, "low", 1), (high, "high", 2)):
                         await stack.sim.ledger.wait(running=1)
                         tasks.create_task(ask(secret, say(text)))
-                        for _ in iter(lambda waiting=waiting: pool.waiting == waiting, True):  # type: ignore[misc]
-                            await asyncio.sleep(0)
+                        await soon(lambda waiting=waiting: pool.waiting == waiting)  # type: ignore[misc]
                     stack.sim.go_on()
             return order
 

@@ -11,7 +11,7 @@ import pytest
 
 from gateway.app.deployment import Deployment
 from tests.app.asking import CHAT, GONE, key
-from tests.harness import Stack, until
+from tests.harness import Stack, soon, until
 
 # -- signs of life --------------------------------------------------------------------------------------------------
 
@@ -116,14 +116,12 @@ def test_who_waited_under_the_old_configuration_is_served() -> None:
                 running = asyncio.create_task(ask("stall@before"))
                 await stack.sim.ledger.wait(running=1)
                 waiting = asyncio.create_task(ask(""))
-                for _ in iter(lambda: old.waiting == 1, True):
-                    await asyncio.sleep(0)
+                await soon(lambda: old.waiting == 1)
                 await stack.gateway.reload(stack.config())
                 new = stack.gateway.deployment.pools["m"]
                 assert new is not old
                 newer = asyncio.create_task(ask(""))
-                for _ in iter(lambda: new.waiting == 1, True):
-                    await asyncio.sleep(0)
+                await soon(lambda: new.waiting == 1)
                 stack.sim.go_on()
                 return list(await asyncio.gather(running, waiting, newer))
 
@@ -146,8 +144,7 @@ async def one_waits(stack: Stack, client: httpx.AsyncClient) -> tuple[Deployment
     await stack.sims[0].ledger.wait(running=1)
     waiting = asyncio.create_task(ask(client))
     state = stack.gateway.deployment
-    for _ in iter(lambda: state.pools["m"].waiting == 1, True):
-        await asyncio.sleep(0)
+    await soon(lambda: state.pools["m"].waiting == 1)
     return state, running, waiting
 
 
@@ -179,8 +176,7 @@ def test_who_waits_keeps_its_workers_where_the_new_ones_are(why: str) -> None:
             if why == "addressed in another way":
                 others = {"workers": [stack.sims[1].url], "headers": {"x-of": "the new ones"}}
             await stack.gateway.reload(stack.config({"models": {"m": others}}))
-            for _ in iter(lambda: state.fleets.rested, True):
-                await asyncio.sleep(0.01)
+            await soon(lambda: state.fleets.rested)
             await asyncio.sleep(0)
             assert (state.pools["m"].waiting, state.pools["m"].workers[0].address) == (1, stack.sims[0].url)
             stack.sims[0].go_on()
@@ -197,8 +193,7 @@ def test_who_waits_gets_the_new_workers_once_one_is_ready() -> None:
             state, running, waiting = await one_waits(stack, client)
             others = {"workers": [stack.sims[1].url]}
             await stack.gateway.reload(stack.config({"models": {"m": others}}))
-            for _ in iter(lambda: state.fleets.rested, True):
-                await asyncio.sleep(0.01)
+            await soon(lambda: state.fleets.rested)
             assert state.pools["m"].waiting == 1
             stack.sims[1].reset()  # it has its model now
             fleets = stack.gateway.deployment.fleets
@@ -219,8 +214,7 @@ def test_who_waits_for_the_first_worker_gets_one_that_a_reload_brings() -> None:
             none = {"workers": GONE["workers"]}
             await stack.gateway.reload(stack.config({"models": {"m": none}}))
             waiting = asyncio.create_task(ask(client))
-            for _ in iter(lambda: stack.gateway.deployment.pools["m"].waiting == 1, True):
-                await asyncio.sleep(0)
+            await soon(lambda: stack.gateway.deployment.pools["m"].waiting == 1)
             await stack.gateway.reload(stack.config())
             return await waiting
 

@@ -14,7 +14,6 @@ import shutil
 import subprocess
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import pytest
@@ -69,9 +68,7 @@ class Browser:
         self.call("Emulation.setEmulatedMedia", features=[scheme])
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._process.kill()
         self._process.wait()
         os.close(self._out)

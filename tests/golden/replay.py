@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import io
 import re
-from types import TracebackType
 from typing import Any
 
 import yaml
@@ -112,9 +111,7 @@ class Stage:
     def __enter__(self) -> Stage:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for gateway in self._gateways.values():
             self._runner.run(gateway.close())
         self._runner.close()

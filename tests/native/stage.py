@@ -13,7 +13,6 @@ import re
 import socket
 from collections import deque
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Any, Literal
 
 import uvicorn
@@ -185,9 +184,7 @@ class Stage:
             await self._gateways[native].start()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         for native, gateway in self._gateways.items():
             await gateway.close()
             self._logs[native].close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import io
 import platform
 from importlib.metadata import version
@@ -10,6 +9,7 @@ from importlib.metadata import version
 from gateway.core.figures import Histogram
 from gateway.observe.log import Log
 from gateway.observe.process import LoopLag, ProcessMetrics
+from tests.harness import soon
 
 
 def test_the_build_is_told_and_connections_where_somebody_serves() -> None:
@@ -31,8 +31,7 @@ async def test_lateness_of_the_loop_is_counted_until_it_is_stopped() -> None:
     now = 0.0
 
     async def counted(values: int) -> None:
-        for _ in iter(lambda: sum(figures.counts) >= values, True):
-            await asyncio.sleep(0.01)
+        await soon(lambda: sum(figures.counts) >= values)
 
     lag = LoopLag(figures, clock=lambda: now)
     lag.stop()

@@ -7,6 +7,7 @@ import asyncio
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.app.test_admission import waiting
 from tests.harness import Stack
 
 BODY = {"model": "m", "messages": [{"role": "user", "content": "Hi"}], "stream": True}
@@ -16,12 +17,6 @@ def lengths(page: str) -> dict[str, float]:
     """Model -> what `dragoman_queue_length` says."""
     families = [one for one in text_string_to_metric_families(page) if one.name == "dragoman_queue_length"]
     return {sample.labels["model"]: sample.value for one in families for sample in one.samples}
-
-
-async def waiting(stack: Stack, count: int) -> None:
-    pool = stack.gateway.deployment.pools["m"]
-    for _ in iter(lambda: pool.waiting == count, True):
-        await asyncio.sleep(0.01)
 
 
 def test_who_waits_for_a_worker_is_counted_until_it_leaves() -> None:

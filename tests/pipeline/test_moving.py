@@ -139,6 +139,15 @@ def test_a_fallback_answers_if_no_worker_can() -> None:
             assert (record["model"], record["routed"], record["outcome"]) == ("n", "unavailable", "ok")
 
 
+def left(stack: Stack) -> Any:
+    """The only request, once it is told to leave its worker."""
+    active = stack.gateway.deployment.runtime.active
+    (request,) = active.requests
+    assert request.call.visit is not None
+    assert active.leave(request.call.visit.worker, GatewayError(Kind.UPSTREAM, "gone", code=STALLED)) == 1
+    return request
+
+
 @pytest.mark.parametrize("stream", [True, False])
 def test_the_client_that_leaves_at_once_is_gone(wrap: Callable[[Any], Any], stream: bool) -> None:
     """Leaving the worker must not outlive the request."""
@@ -149,10 +158,7 @@ def test_the_client_that_leaves_at_once_is_gone(wrap: Callable[[Any], Any], stre
         until(lambda: any(sim.ledger.running for sim in stack.sims))
 
         async def both() -> None:
-            active = stack.gateway.deployment.runtime.active
-            (request,) = active.requests
-            assert request.call.visit is not None
-            assert active.leave(request.call.visit.worker, GatewayError(Kind.UPSTREAM, "gone", code=STALLED)) == 1
+            request = left(stack)
             request.client.gone = True
             request._left()
 
@@ -167,10 +173,7 @@ def test_the_deadline_that_passes_at_once_ends_it() -> None:
         asked = Asked(stack, PATH, chat(), "before")
 
         async def both() -> None:
-            active = stack.gateway.deployment.runtime.active
-            (request,) = active.requests
-            assert request.call.visit is not None
-            assert active.leave(request.call.visit.worker, GatewayError(Kind.UPSTREAM, "gone", code=STALLED)) == 1
+            request = left(stack)
             request.interrupt(GatewayError(Kind.DRAINING, "shutting down"))
 
         stack.run(both())

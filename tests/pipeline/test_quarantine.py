@@ -14,7 +14,7 @@ from gateway.core.http import Request
 from gateway.pipeline import quarantine
 from gateway.pipeline.quarantine import MOST, Quarantine
 from tests.clients import REQUESTS, WAYS, Way, usual
-from tests.harness import Stack
+from tests.harness import Stack, soon
 from tests.pipeline.asking import chat, scripted
 
 PATH = "/v1/chat/completions"
@@ -169,18 +169,29 @@ def test_an_engine_that_dies_behind_its_server_is_a_death() -> None:
         stack.run(ended())
 
 
+def reload(stack: Stack, **models: dict[str, Any]) -> None:
+    """These models in place of all others, of one engine."""
+    base = {"backend": "vllm", "upstream_model": "sim"}
+    given = {name: {**base, **options} for name, options in models.items()}
+    stack.run(stack.gateway.reload(stack.config({**CALM, "models": given})))
+
+
+def quarantined_twice(stack: Stack) -> None:
+    body = chat(scripted(text="a", fault="die@before"))
+    codes = [httpx.post(stack.url + PATH, json=body, timeout=20).json()["error"]["code"] for _ in range(2)]
+    assert codes == ["request_quarantined"] * 2
+
+
 def test_no_fallback_is_killed_where_no_worker_is_left() -> None:
     with Stack(({}, {}, {}), config=CALM) as stack:
-        base = {"backend": "vllm", "upstream_model": "sim"}
-        models: dict[str, Any] = {
-            "m": {"workers": [sim.url for sim in stack.sims[:2]], "fallback": ["spare"], "mirror": {"model": "other"}},
-            "spare": {**base, "workers": [stack.sims[2].url]},
-            "other": {**base, "workers": ["http://127.0.0.1:1"]},
-        }
-        stack.run(stack.gateway.reload(stack.config({**CALM, "models": models})))
-        body = chat(scripted(text="a", fault="die@before"))
-        codes = [httpx.post(stack.url + PATH, json=body, timeout=20).json()["error"]["code"] for _ in range(2)]
-        assert codes == ["request_quarantined"] * 2
+        two = [sim.url for sim in stack.sims[:2]]
+        reload(
+            stack,
+            m={"workers": two, "fallback": ["spare"], "mirror": {"model": "other"}},
+            spare={"workers": [stack.sims[2].url]},
+            other={"workers": ["http://127.0.0.1:1"]},
+        )
+        quarantined_twice(stack)
         page = httpx.get(stack.url + "/metrics").text
         assert 'dragoman_mirrored_requests_total{model="m",result="skipped",to="other"} 1.0' in page, "only the first"
         reply = httpx.post(stack.url + PATH, json=chat(), timeout=20)
@@ -190,27 +201,16 @@ def test_no_fallback_is_killed_where_no_worker_is_left() -> None:
 def test_deaths_of_all_models_count_together() -> None:
     """Each model has one worker: the second fallback is not asked."""
     with Stack(({}, {}, {}), config=CALM) as stack:
-        base = {"backend": "vllm", "upstream_model": "sim"}
-        models: dict[str, Any] = {
-            "m": {"workers": [stack.sims[0].url], "fallback": ["next", "last"]},
-            "next": {**base, "workers": [stack.sims[1].url]},
-            "last": {**base, "workers": [stack.sims[2].url]},
-        }
-        stack.run(stack.gateway.reload(stack.config({**CALM, "models": models})))
-        body = chat(scripted(text="a", fault="die@before"))
-        codes = [httpx.post(stack.url + PATH, json=body, timeout=20).json()["error"]["code"] for _ in range(2)]
-        assert codes == ["request_quarantined"] * 2
+        first, second, third = ({"workers": [sim.url]} for sim in stack.sims)
+        reload(stack, m={**first, "fallback": ["next", "last"]}, next=second, last=third)
+        quarantined_twice(stack)
         assert httpx.post(stack.url + PATH, json=chat(), timeout=20).headers["x-dragoman-model"] == "last"
 
 
 def test_a_copy_of_which_two_workers_die_is_sent_no_more_and_its_client_is_served() -> None:
     with Stack(({}, {}, {}, {}), config=CALM) as stack:
-        base = {"backend": "vllm", "upstream_model": "sim"}
-        models: dict[str, Any] = {
-            "m": {**base, "workers": [stack.sims[0].url], "mirror": {"model": "copy"}},
-            "copy": {**base, "workers": [sim.url for sim in stack.sims[1:]]},
-        }
-        stack.run(stack.gateway.reload(stack.config({**CALM, "models": models})))
+        first, *others = [sim.url for sim in stack.sims]
+        reload(stack, m={"workers": [first], "mirror": {"model": "copy"}}, copy={"workers": others})
         for sim in stack.sims[1:]:
             sim.fault("die@before", path=PATH)
         for _ in range(4):
@@ -226,12 +226,8 @@ def test_a_copy_of_which_two_workers_die_is_sent_no_more_and_its_client_is_serve
 
 def test_a_copy_that_breaks_after_output_is_no_death_and_an_answer_clears_it() -> None:
     with Stack(({}, {}, {}, {}), config=CALM) as stack:
-        base = {"backend": "vllm", "upstream_model": "sim"}
-        models: dict[str, Any] = {
-            "m": {**base, "workers": [stack.sims[0].url], "mirror": {"model": "copy"}},
-            "copy": {**base, "workers": [sim.url for sim in stack.sims[1:]]},
-        }
-        stack.run(stack.gateway.reload(stack.config({**CALM, "models": models})))
+        first, *others = [sim.url for sim in stack.sims]
+        reload(stack, m={"workers": [first], "mirror": {"model": "copy"}}, copy={"workers": others})
         ward = stack.gateway.deployment.services.quarantine
         assert ward is not None
         for fault, noted in (("die@2", 0), ("die@before", 1), ("", 0)):
@@ -276,8 +272,7 @@ def test_a_hedged_request_of_which_both_workers_die_gets_no_third(way: Way) -> N
     async def ask(stack: Stack) -> httpx.Response:
         async with httpx.AsyncClient(base_url=stack.url, timeout=60) as client:
             asking = asyncio.create_task(client.post(way.path("m"), json={"model": "m", **way.body()}))
-            for _ in iter(lambda: sum(sim.ledger.running for sim in stack.sims) == 2, True):
-                await asyncio.sleep(0.01)
+            await soon(lambda: sum(sim.ledger.running for sim in stack.sims) == 2)
             for sim in stack.sims:
                 if sim.ledger.running:
                     sim.die()

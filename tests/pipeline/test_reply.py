@@ -198,6 +198,16 @@ async def test_a_workers_words_that_repeat_a_key_are_masked(early: bool) -> None
     assert case.record.code == "***"
 
 
+async def ended(case: Case) -> bytes:
+    """What was sent until the end and not read before, without keep-alives."""
+    await case.reply.finish()
+    case.reply.close()
+    said = b""
+    while not case.sent.messages.empty():
+        said += await case.sent.body()
+    return said.strip(b"\n")
+
+
 async def test_a_keepalive_commits_to_no_stream() -> None:
     """While a worker has sent its head alone, another one may still be asked."""
     case, stream = Case(keepalive_s=0.01), Stream()
@@ -209,12 +219,7 @@ async def test_a_keepalive_commits_to_no_stream() -> None:
     assert not stream.opened.is_set()
     case.reply.write(b"x")
     await case.reply.commit(new_lane(), nothing, nothing)
-    await case.reply.finish()
-    case.reply.close()
-    said = b""
-    while not case.sent.messages.empty():
-        said += await case.sent.body()
-    assert said.strip(b"\n") == b"x"
+    assert await ended(case) == b"x"
 
 
 async def test_keepalives_bridge_the_gap_between_two_workers() -> None:
@@ -233,12 +238,7 @@ async def test_keepalives_bridge_the_gap_between_two_workers() -> None:
     case.reply.attach(cast(Pump, second))
     case.reply.write(b"y")
     await case.reply.commit(first.lane, nothing, nothing)
-    await case.reply.finish()
-    case.reply.close()
-    said = b""
-    while not case.sent.messages.empty():
-        said += await case.sent.body()
-    assert said.strip(b"\n") == b"y"
+    assert await ended(case) == b"y"
 
 
 async def test_an_error_between_two_workers_is_the_end_of_the_stream() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import uuid
-from types import TracebackType
 from typing import Any
 
 import msgspec
@@ -65,9 +64,7 @@ class Simulated:
         await self.start()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.stop()
 
     async def start(self) -> None:

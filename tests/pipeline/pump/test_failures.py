@@ -39,26 +39,27 @@ def paced(wrap: Callable[[Any], Any]) -> Iterator[Stack]:
         yield running
 
 
+def leaves(client: socket.socket, stack: Stack) -> None:
+    """The client hangs up, and its worker's connection is closed at once."""
+    left = time.monotonic()
+    client.close()
+    stack.run(stack.sim.ledger.wait(aborted=1))
+    assert stack.sim.entries[-1].ended - left < 20  # no deadline of its own is that short
+    assert stack.record()["outcome"] == "cancelled"
+
+
 def test_client_leaving_mid_stream_closes_the_worker_connection(stack: Stack) -> None:
     client = raw_request(stack, chat(scripted(text="a b c", fault="stall@2"), stream=True))
     seen = b""
     while b"content" not in seen or seen.count(b"data:") < 2:
         seen += client.recv(65536)
-    left = time.monotonic()
-    client.close()
-    stack.run(stack.sim.ledger.wait(aborted=1))
-    assert stack.sim.entries[-1].ended - left < 20  # no deadline of its own is that short
-    assert stack.record()["outcome"] == "cancelled"
+    leaves(client, stack)
 
 
 def test_client_leaving_before_a_plain_reply_closes_the_worker_connection(stack: Stack) -> None:
     client = raw_request(stack, chat(scripted(text="a", fault="stall@before")))
     stack.run(stack.sim.ledger.wait(running=1))
-    left = time.monotonic()
-    client.close()
-    stack.run(stack.sim.ledger.wait(aborted=1))
-    assert stack.sim.entries[-1].ended - left < 20  # no deadline of its own is that short
-    assert stack.record()["outcome"] == "cancelled"
+    leaves(client, stack)
 
 
 def test_client_leaving_while_queued_frees_its_place(wrap: Callable[[Any], Any]) -> None:
