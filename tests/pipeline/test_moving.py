@@ -33,7 +33,7 @@ class Asked:
         def here() -> list[tuple[Simulated, Entry]]:
             return [(sim, entry) for sim in stack.sims for entry in sim.ledger.entries if entry.path in paths]
 
-        until(lambda: bool(here()))
+        until(lambda: any(entry.fault for _, entry in here()))  # it has taken its fault
         ((self.sim, self.entry),) = here()
         for sim in stack.sims:
             sim.fault("")
