@@ -167,6 +167,7 @@ def test_another_worker_gets_the_same_upload(first: Script, fallback: bool) -> N
         if fallback:
             models = {**config(one, fallback=["n"])["models"], "n": config(two)["models"]["m"]}
         with Stack((), {"models": models, "retry": {"attempts": 4}}) as stack:
+            until(lambda: all(worker.serving for worker in stack.gateway.deployment.pools["m"].workers))
             for _ in range(40):  # which of two idle workers is asked first is drawn
                 got = send(stack, sound(LARGE))
                 assert (got.status_code, got.json()["text"]) == (200, "hello there")

@@ -121,6 +121,7 @@ def test_a_question_costs_nothing(stack: Stack) -> None:
 
 
 def test_the_metric_adds_up_to_the_records(stack: Stack) -> None:
+    ask(stack)
     total = sum(record.get("cost", 0) for record in stack.records())
     page = httpx.get(stack.url + "/metrics").text
     (line,) = [one for one in page.splitlines() if one.startswith('dragoman_cost_nano_total{model="m"')]

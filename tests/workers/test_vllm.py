@@ -19,6 +19,7 @@ import pytest
 from tests.harness import until
 from tests.ports import free_port
 from tests.redis.server import Server
+from workers.vllm import main
 from workers.vllm.facts import BEYOND, PROCESSORS, abilities, flag, takes_processors, telling
 from workers.vllm.sequences import Forbidden, asked
 
@@ -237,17 +238,11 @@ def test_an_engine_that_never_gets_healthy(tmp_path: Path) -> None:
         (["--port", "many"], "many"),
     ],
 )
-def test_what_it_cannot_do_it_says(words: list[str], said: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "workers.vllm", "--model", "m", *words],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 2
-    assert said in done.stderr
-    assert len(done.stderr.splitlines()) == 1
+def test_what_it_cannot_do_it_says(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--model", "m", *words]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert len(error.splitlines()) == 1
 
 
 # -- what flags tell
