@@ -433,7 +433,9 @@ class Fleets:
 
     def _changed(self, model: str, worker: Worker) -> None:
         self._report.worker(model, worker.address, worker.ready)
-        self._log(*(("info", "worker ready") if worker.ready else ("warning", "worker down")), model, worker)
+        self._log(
+            "info" if worker.ready else "warning", "worker ready" if worker.ready else "worker down", model, worker
+        )
         if worker.ready:
             worker.lives += 1
             worker.breaker.come_back(time.monotonic())
