@@ -51,8 +51,8 @@ ssl.create_default_context = _shared_context
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """Twice as many as there are cores: tests wait for timers and processes of theirs about half of the time."""
-    return 2 * (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+    """Twice as many as there are cores, and one: half of the time, tests wait for timers and processes of theirs."""
+    return 2 * (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1) + 1
 
 
 @pytest.hookimpl(wrapper=True)
