@@ -30,7 +30,7 @@ def interpreter(name: str) -> str:
     return str(ROOT / ".venv-friendli/bin/python") if name == "Friendli" else sys.executable
 
 
-@pytest.mark.parametrize(("name", "code"), sampled(EXAMPLES, 4), ids=[name for name, _ in EXAMPLES])
+@pytest.mark.parametrize(("name", "code"), sampled(EXAMPLES, 8), ids=[name for name, _ in EXAMPLES])
 def test_example(name: str, code: str, gateway: str) -> None:
     assert ADDRESS in code
     command = [interpreter(name), "-c", code.replace(ADDRESS, gateway)]

@@ -53,7 +53,7 @@ def test_there_are_enough_value_sets() -> None:
     assert len(SETS) >= 10
 
 
-@pytest.mark.parametrize("name", sampled(SETS, 4))
+@pytest.mark.parametrize("name", sampled(SETS, 6))
 def test_it_lints(name: str) -> None:
     done = helm("lint", "--strict", CHART, "--kube-version", chart.KUBERNETES, "--values", VALUES / f"{name}.yaml")
     assert done.returncode == 0, done.stdout + done.stderr
