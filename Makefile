@@ -71,7 +71,7 @@ run: .venv/installed ## Start the gateway and a small real model on this machine
 TESTED := install .venv-friendli/locked $(NODE)/node_modules/installed $(HELM)/node_modules/installed
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal
 .PHONY: test
-test: $(TESTED) ## Run the tests (eight minutes on two cores)
+test: $(TESTED) ## Run the tests (five minutes on two cores)
 	$(BIN)/python -m compileall -q -x node_modules gateway workers tests
 	$(PYTEST) $(ARGS)
 
