@@ -7,6 +7,7 @@ set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")"
 [ -d src ] || git clone -q "${DRAGOMAN_SOURCE:?names the repository or a checkout of it}" src
+git -C src fetch -q
 git -C src checkout -q "${DRAGOMAN_REF:-HEAD}"
 make -C src install >&2
 src/.venv/bin/dragoman --version
