@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Sequence
 
 from python_multipart import MultipartParser
 from python_multipart.exceptions import FormParserError
-from python_multipart.multipart import parse_options_header
 
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.upload import Body, File, Form, Source
@@ -24,10 +23,14 @@ MOST_TEXT_BYTES = 1 << 18
 MOST_HEAD_BYTES = 4096
 """One field in a part's head."""
 _MOST_HEADS = 8
-_MOST_OPTIONS = 64  # of a head, those in the name of a file included: each costs a microsecond
+_MOST_OPTIONS = 64  # of a head, by either of two rules: each costs a microsecond
 _HEAD = 512
 _TYPE = re.compile(r"[A-Za-z0-9!#$&^_.+-]{1,64}/[A-Za-z0-9!#$&^_.+-]{1,64}\Z")
 _BOUNDARY = re.compile(rb"[0-9A-Za-z'()+_,./:=? -]{0,69}[0-9A-Za-z'()+_,./:=?-]\Z")
+_OPTION = rb';[ \t]*+(?:([^\s;="]++)[ \t]*+=[ \t]*+(?:"(%b)"[ \t]*+|([^";]*+)))?+(?=;|\Z)'
+_ESCAPED = re.compile(_OPTION % rb'(?:[^"\\]|\\.)*+')  # RFC 9110, 5.6.4
+_LITERAL = re.compile(_OPTION % rb'[^"]*+')  # browsers: a backslash is one, and a quote is written %22
+_ESCAPE = re.compile(rb'\\(["\\])')
 _UNFIT = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff/\\]")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _LONGEST_NAME = 255
@@ -112,10 +115,8 @@ class FormReader:
         if coding not in _PLAIN:
             raise _malformed("a part has a transfer encoding")
         head = self._heads.get(b"content-disposition", b"")
-        if head.count(b";") > _MOST_OPTIONS:
-            raise _malformed("a part's header has too many options")
-        disposition, options = parse_options_header(head)
-        if disposition != b"form-data" or b"name" not in options:
+        options = _options(head)
+        if _value(head) != b"form-data" or b"name" not in options:
             raise _malformed("a part has no name")
         self._field = _decoded(options[b"name"])
         if _CONTROL.search(self._field):
@@ -155,14 +156,44 @@ class FormReader:
 
 
 def _boundary(content_type: bytes | None) -> bytes:
-    # Its parser is quadratic in quotes.
-    kind, options = parse_options_header((content_type or b"")[:_LONGEST_TYPE])
-    if kind != b"multipart/form-data":
+    head = (content_type or b"")[:_LONGEST_TYPE]
+    if _value(head) != b"multipart/form-data":
         raise GatewayError(Kind.MEDIA_TYPE, "the content type must be multipart/form-data")
-    boundary = options.get(b"boundary", b"")
+    boundary = _options(head).get(b"boundary", b"")
     if not _BOUNDARY.match(boundary):
         raise _malformed("its content type names no boundary")
     return boundary
+
+
+def _value(head: bytes) -> bytes:
+    """The value of a header without its options, in lower case."""
+    return head.partition(b";")[0].strip(b" \t").lower()
+
+
+def _options(head: bytes) -> dict[bytes, bytes]:
+    """A header's options, by lower-case names; `filename*` and its like have no meaning here (RFC 7578, 4.2).
+
+    Some clients escape quotes and backslashes, others escape neither: what is malformed by the rules of the former is
+    read by those of the latter. Raises GatewayError if it is malformed by both, or names an option twice.
+    """
+    begin, left = len(head.partition(b";")[0]), 2 * _MOST_OPTIONS
+    for form in (_ESCAPED, _LITERAL):
+        options: dict[bytes, bytes] = {}
+        at = begin
+        while (found := form.match(head, at)) is not None:
+            at, left = found.end(), left - 1
+            if not left:
+                raise _malformed("a header has too many options")
+            name, quoted, plain = found.groups()
+            if name is None or b"*" in name:
+                continue
+            if name.lower() in options:
+                raise _malformed("an option of a header is there twice")
+            text = plain.strip(b" \t") if quoted is None else quoted
+            options[name.lower()] = text if quoted is None or form is _LITERAL else _ESCAPE.sub(rb"\1", text)
+        if at == len(head):
+            return options
+    raise _malformed("an option of a header is malformed")
 
 
 def _decoded(text: bytes) -> str:
@@ -187,10 +218,12 @@ def written(fields: Iterable[tuple[str, str]], form: Form) -> tuple[bytes, bytes
         head += value.encode() + b"\r\n"
     pieces: list[bytes | tuple[int, int]] = []
     for file in form.files:
-        head += b"--%b\r\nContent-Disposition: form-data; name=%b; filename=%b\r\nContent-Type: %b\r\n\r\n" % (
+        options = [b"name=" + _quoted(file.field), b"filename=" + _quoted(file.filename)]
+        if file.field.endswith("\\"):
+            options.reverse()  # python-multipart, which vLLM reads with, splits nothing behind \\"
+        head += b"--%b\r\nContent-Disposition: form-data; %b\r\nContent-Type: %b\r\n\r\n" % (
             boundary,
-            _quoted(file.field),
-            _quoted(file.filename),
+            b"; ".join(options),
             file.content_type.encode(),
         )
         pieces += (bytes(head), (file.start, file.size))
@@ -206,6 +239,7 @@ def written(fields: Iterable[tuple[str, str]], form: Form) -> tuple[bytes, bytes
 
 
 def _quoted(name: str) -> bytes:
-    """As browsers write it (WHATWG HTML, "multipart/form-data encoding algorithm")."""
-    escaped = name.replace("\r", "%0D").replace("\n", "%0A").replace('"', "%22")
+    """As browsers write it (WHATWG HTML, "multipart/form-data encoding algorithm"), and with backslashes escaped, as
+    httpx does: readers by RFC 9110 take one before the closing quote for an escape."""
+    escaped = name.replace("\\", "\\\\").replace("\r", "%0D").replace("\n", "%0A").replace('"', "%22")
     return b'"%b"' % escaped.encode()

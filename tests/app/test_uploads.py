@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
@@ -16,6 +17,7 @@ import httpx
 import pytest
 
 from gateway.config import Listen
+from gateway.core.errors import GatewayError
 from gateway.wire import multipart
 from tests.app.hearing import ASKED, LARGE, SPEECH, files, gateway, send, told
 from tests.app.media import TRANSCRIBE, TYPE, Asked, Worker, begin, scripted, sound, text
@@ -201,9 +203,10 @@ def test_no_upload_holds_the_loop() -> None:
             reader.feed(block)
         assert time.thread_time() - began < 0.5
         assert kept.tell() == len(content)
-    for options in (b";" * 60, b'";' * 60, b"a=b;" * 60, b'"' * 4000, b'\\"' * 2000, b"=" * 4000):
-        reader = multipart.FormReader(b"multipart/form-data; boundary=x", len)
+    for options in (b";" * 60, b'";' * 60, b"a=b;" * 60, b'"' * 4000, b'\\"' * 2000, b"=" * 4000, b" " * 4000):
         began = time.thread_time()
         for _ in range(100):
-            reader.feed(b"--x\r\nContent-Disposition: form-data; name=a;" + options + b"\r\n\r\n\r\n")
+            reader = multipart.FormReader(b"multipart/form-data; boundary=x", len)
+            with contextlib.suppress(GatewayError):
+                reader.feed(b"--x\r\nContent-Disposition: form-data; name=a;" + options + b"\r\n\r\n\r\n")
         assert time.thread_time() - began < 0.05

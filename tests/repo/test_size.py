@@ -32,7 +32,7 @@ LINES = {
     "gateway/tools": 360,
     "gateway/translation": 1560,
     "gateway/transport": 1170,
-    "gateway/wire": 6410,
+    "gateway/wire": 6440,
     "workers": 490,
     "workers/embedded": 370,
     "workers/simulated": 1120,

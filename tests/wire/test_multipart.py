@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import re
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from python_multipart.multipart import parse_options_header
 
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.upload import File, Form, InMemory, seconds_of
@@ -16,8 +18,9 @@ from tests.sampled import examples
 
 EDGE = b"-edge-"
 KIND = b"multipart/form-data; boundary=-edge-"
+SPECIAL = st.text(st.sampled_from('\\";= a'), min_size=1, max_size=8)
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
-NAMES = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=20)
+NAMES = SPECIAL | st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=20)
 BYTES = st.one_of(
     st.binary(max_size=200), st.sampled_from([b"\r\n--" + EDGE[:-1], b"\r\n--", b"--" + EDGE, b"\r\n" * 9])
 )
@@ -49,10 +52,8 @@ def test_what_is_written_is_read(
     kind, body = multipart.written(texts, Form((), tuple(found), InMemory(content)))
     assert isinstance(body, bytes)
     form, kept = read(body, kind, cuts)
-    quoted = [(name.replace('"', "%22"), value) for name, value in texts]
-    assert [(name.replace("\\", ""), value) for name, value in form.fields] == [
-        (name.replace("\\", ""), value) for name, value in quoted
-    ]
+    assert list(form.fields) == [(name.replace('"', "%22"), value) for name, value in texts]
+    assert [one.field for one in form.files] == [one[0].replace('"', "%22") for one in files]
     assert kept == content
     assert [kept[one.start : one.start + one.size] for one in form.files] == [data for _, _, data in files]
 
@@ -94,8 +95,11 @@ def test_any_content_type_is_read_or_refused(kind: bytes) -> None:
         (b"Content-Disposition: form-data; name=a\r\nContent-Disposition: form-data; name=b", "twice"),
         (b"\r\n".join([b"X%d: y" % number for number in range(20)]), "not valid"),
         (b"X: " + b"y" * 5000, "not valid"),
-        (b"Content-Disposition: form-data; name=a" + b";" * 64, "too many options"),
+        (b"Content-Disposition: form-data; name=a" + b";" * 128, "too many options"),
         (b'Content-Disposition: form-data; name="a\tb"', "control character"),
+        (b"Content-Disposition: form-data; name=a; NAME=b", "twice"),
+        (b'Content-Disposition: form-data; name="a"b', "malformed"),
+        (b'Content-Disposition: form-data; name="a', "malformed"),
     ],
 )
 def test_heads_of_parts_are_checked(head: bytes, why: str) -> None:
@@ -111,6 +115,32 @@ def test_names_of_files_are_cleaned(name: str, seen: str) -> None:
     head = f'--{EDGE.decode()}\r\nContent-Disposition: form-data; name="f"; filename="{name}"\r\n\r\n'.encode()
     form, _ = read(head + b"x\r\n--" + EDGE + b"--\r\n", KIND, [])
     assert form.files[0].filename == seen
+
+
+@given(SPECIAL, SPECIAL, st.booleans())
+def test_names_that_clients_write_are_read(field: str, name: str, escaping: bool) -> None:
+    """Of clients that escape quotes and backslashes (curl, aiohttp), and of those that write %22 alone (browsers)."""
+
+    def quoted(text: str) -> str:
+        return re.sub(r'(["\\])', r"\\\1", text) if escaping else text.replace('"', "%22").replace("\\\\", "\\")
+
+    head = f'Content-Disposition: form-data; name="{quoted(field)}"; filename="{quoted(name)}"'
+    body = b"--" + EDGE + f"\r\n{head}\r\n\r\nx\r\n--".encode() + EDGE + b"--\r\n"
+    form, _ = read(body, KIND, [])
+    seen = (lambda text: text) if escaping else quoted
+    assert [(one.field, one.filename) for one in form.files] == [(seen(field), seen(name).replace("\\", "_"))]
+
+
+@given(SPECIAL, SPECIAL)
+def test_what_is_written_is_read_by_the_parser_of_workers(field: str, name: str) -> None:
+    form = Form((), (File(field, name.replace("\\", "_"), "audio/wav", 0, 1),), InMemory(b"x"))
+    _, body = multipart.written([], form)
+    assert isinstance(body, bytes)
+    head = re.search(rb"Content-Disposition: (.*)\r\n", body)
+    assert head is not None
+    found = parse_options_header(head[1])[1]
+    seen = {b"name": field, b"filename": name.replace("\\", "_")}
+    assert found == {one: text.replace('"', "%22").encode() for one, text in seen.items()}
 
 
 @given(st.binary(max_size=60))
