@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from hashlib import sha256
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import httpx
 import pytest
@@ -76,6 +79,44 @@ def fleet(tmp_path_factory: pytest.TempPathFactory, worker: Stack) -> Iterator[F
     fleet = Fleet(tmp_path_factory.mktemp("fleet"), worker)
     yield fleet
     fleet.close()
+
+
+class Busy(BaseHTTPRequestHandler):
+    """An admin API whose store answers only the fourth time, when a second has gone by at least."""
+
+    asked: ClassVar[list[float]] = []
+
+    def do_GET(self) -> None:
+        self.asked.append(time.monotonic())
+        down = len(self.asked) < 4
+        body = (
+            b'{"error": {"message": "the store of keys cannot be reached now"}}'
+            if down
+            else b'{"keys": [], "next": null}'
+        )
+        self.send_response(503 if down else 200)
+        self.send_header("retry-after", "1")
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_a_command_waits_for_a_store_that_cannot_be_reached_now(tmp_path: Path) -> None:
+    """As long as its answers ask for: three seconds here."""
+    (tmp_path / "admin.key").write_text("key")
+    with HTTPServer(("127.0.0.1", 0), Busy) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        found = called("keys", "export", "--gateway", url, "--key-file", "admin.key", folder=tmp_path)
+        server.shutdown()
+        thread.join()
+    assert (found.returncode, found.stdout, found.stderr) == (0, "", "")
+    assert len(Busy.asked) == 4
+    assert all(later - sooner >= 0.9 for sooner, later in itertools.pairwise(Busy.asked))
 
 
 def test_a_key_of_the_configuration_goes_into_a_new_file(tmp_path: Path) -> None:

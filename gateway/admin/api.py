@@ -75,8 +75,8 @@ class AdminApi:
             admin = None
             try:
                 admin = self._admins.identify(request.scope["headers"])
-                if not self._mirror.up:
-                    raise StoreDown("not read yet")
+                if not (self._mirror.up or (operation.remembered and self._mirror.read)):
+                    raise StoreDown("away, or not read yet")
                 answer = await getattr(self, operation.name)(admin, request)
                 return answer if isinstance(answer, Response) else _answer(answer, operation.status)
             except Problem as problem:

@@ -37,7 +37,8 @@ class InForce(NamedTuple):
 
 class KeyMirror:
     """keys: by name, those that were revoked too, as long as they are remembered. revoked: their versions. up: whether
-    Redis answers; None before the first answer. log: called with a level, an event and facts."""
+    Redis answers; None before the first answer. read: whether all keys were read once. log: called with a level, an
+    event and facts."""
 
     def __init__(
         self,
@@ -51,6 +52,7 @@ class KeyMirror:
         self.keys: dict[str, StoredKey] = {}
         self.revoked: dict[str, int] = {}
         self.up: bool | None = None
+        self.read = False
         self._log = log
         self._clock = clock
         self._in_force: InForce | None = None
@@ -135,7 +137,7 @@ class KeyMirror:
         if lost and not self._missing:
             self._log("error", "keys lost by their store", keys=len(lost), hold_s=self.options.hold_s)
         self._missing = {name: self._missing.get(name, self._clock()) for name in lost}
-        self._version = version
+        self._version, self.read = version, True
         await self._back()
         for own, there in later:
             await self._repair(own, there)

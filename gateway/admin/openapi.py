@@ -109,7 +109,8 @@ class Refusal(Struct):
 
 
 class Operation(NamedTuple):
-    """One route. refusals: statuses beyond those that every operation may answer with."""
+    """One route. refusals: statuses beyond those that every operation may answer with. remembered: answered from
+    memory, and so while Redis is away, too."""
 
     method: Literal["GET", "POST", "PUT", "PATCH"]
     path: str
@@ -120,6 +121,7 @@ class Operation(NamedTuple):
     body: type | None = None
     query: Mapping[str, str] = {}
     refusals: tuple[int, ...] = ()
+    remembered: bool = False
 
 
 _PAGES = {"limit": "Most entries of the page, 1 to 500; 100 if absent.", "after": "`next` of the page before."}
@@ -145,13 +147,14 @@ OPERATIONS = (
         Page,
         query={**_PAGES, "team": "Only keys of this team.", "revoked": "`true`: revoked keys, too."},
         refusals=(422,),
+        remembered=True,
     ),
     Operation("POST", "/keys", "create", "Make a key", Shown, 201, Create, refusals=_WRITES),
     Operation(
         "POST", "/keys/{name}/rotate", "rotate", "Replace a key's secret", Shown, 200, Rotate, refusals=(404, *_WRITES)
     ),
     Operation("POST", "/keys/{name}/revoke", "revoke", "Refuse a key for ever", KeyView, refusals=(404, 409)),
-    Operation("GET", "/keys/{name}", "show", "Show a key", KeyView, refusals=(404,)),
+    Operation("GET", "/keys/{name}", "show", "Show a key", KeyView, refusals=(404,), remembered=True),
     Operation(
         "PATCH",
         "/keys/{name}",
@@ -165,7 +168,16 @@ OPERATIONS = (
     Operation(
         "PUT", "/keys/{name}", "put", "Take in a key as it was exported", KeyView, 200, StoredKey, refusals=_WRITES
     ),
-    Operation("GET", "/export", "export", "Export keys with their hashes", Export, query=_PAGES, refusals=(422,)),
+    Operation(
+        "GET",
+        "/export",
+        "export",
+        "Export keys with their hashes",
+        Export,
+        query=_PAGES,
+        refusals=(422,),
+        remembered=True,
+    ),
     Operation(
         "GET",
         "/audit",

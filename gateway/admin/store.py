@@ -22,7 +22,6 @@ import msgspec
 
 from gateway.auth import Moment, StoredKey
 
-_TIMEOUT_S = 2.0
 _PAGE = 100
 """Keys or changes that are read, and taken in, in one turn of the event loop."""
 MOST_BYTES = 8192
@@ -106,19 +105,21 @@ def decoded(text: bytes) -> StoredKey | None:
 
 
 class KeyStore:
-    """client: of redis-py (asyncio). Every method but `close`, which closes it, raises StoreDown."""
+    """client: of redis-py (asyncio). call_s: the seconds for an answer. Every method but `close`, which closes the
+    client, raises StoreDown."""
 
-    def __init__(self, namespace: str, max_audit: int, client: Any) -> None:
+    def __init__(self, namespace: str, max_audit: int, client: Any, call_s: float) -> None:
         self._base = f"{{{namespace}-keys}}"
         self._changes = self._base + ":changes"
         self._max_audit = max_audit
         self._client = client
+        self._call_s = call_s
 
     @contextlib.asynccontextmanager
     async def asked(self, more_s: float = 0.0) -> AsyncIterator[Any]:
         """The client, for one call. more_s: that it may take beyond the usual."""
         try:
-            async with asyncio.timeout(_TIMEOUT_S + more_s):
+            async with asyncio.timeout(self._call_s + more_s):
                 yield self._client
         except (Other, Done):
             raise

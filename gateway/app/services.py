@@ -199,7 +199,7 @@ def kept_keys(config: Config, host: Host) -> KeyMirror | None:
 def _keys(config: Config, host: Host) -> KeyMirror | None:
     if config.keys_store is None or (redis := config.redis) is None:
         return None
-    store = KeyStore(redis.namespace, config.stored_keys.max_audit, connect(redis))
+    store = KeyStore(redis.namespace, config.stored_keys.max_audit, connect(redis), redis.call_s)
     return kept_keys(config, host) or KeyMirror(store, config.stored_keys, host.log.event)
 
 
@@ -218,7 +218,7 @@ def _batching(config: Config, host: Host) -> Batching | None:
 
     for api in ("openai", "anthropic"):  # an alert needs to see it begin
         host.metrics.batch_lines.labels(api, "expired")
-    store = BatchStore(redis.namespace, connect(redis))
+    store = BatchStore(redis.namespace, connect(redis), redis.call_s)
     return Batching(options, store, lambda: host.deployments[-1], count, host.log.event)
 
 
@@ -248,6 +248,7 @@ def _response_store(config: Config, before: ResponseStore | None, log: Log) -> R
                 connect(redis),
                 lambda why: log.event("warning", "responses not stored", reason=why),
                 redis.namespace,
+                redis.call_s,
             )
 
 

@@ -31,7 +31,6 @@ from msgspec import Struct
 from gateway.config import Batches
 from gateway.core.errors import GatewayError, Kind
 
-_TIMEOUT_S = 2.0
 _MOST_OPEN = 1000
 
 KindOfBatch = Literal["openai", "anthropic"]
@@ -232,17 +231,18 @@ def tenant_of(owner: str) -> str:
 
 
 class BatchStore:
-    """client: of redis-py (asyncio); `close` closes it. Every method raises GatewayError(OVERLOADED) if Redis does not
-    answer."""
+    """client: of redis-py (asyncio); `close` closes it. call_s: the seconds for an answer. Every method raises
+    GatewayError(OVERLOADED) if Redis does not answer."""
 
-    def __init__(self, namespace: str, client: Any) -> None:
+    def __init__(self, namespace: str, client: Any, call_s: float) -> None:
         self._base = f"{{{namespace}-batches}}:"
         self._client = client
+        self._call_s = call_s
 
     @contextlib.asynccontextmanager
     async def _asked(self) -> AsyncIterator[Any]:
         try:
-            async with asyncio.timeout(_TIMEOUT_S):
+            async with asyncio.timeout(self._call_s):
                 yield self._client
         except (Full, Lost):
             raise

@@ -61,7 +61,7 @@ def with_stored(config: Config, name: str | None) -> Config:
         return config
 
     async def found() -> StoredKey | None:
-        store = KeyStore(redis.namespace, config.stored_keys.max_audit, connect(redis))
+        store = KeyStore(redis.namespace, config.stored_keys.max_audit, connect(redis), redis.call_s)
         try:
             return await store.find(name)
         finally:

@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import quote
@@ -18,8 +19,11 @@ from gateway.cli import COMMANDS, CommandError, subcommand
 from gateway.cli.configured import FILE_HELP, admin_place, configuration, key_in, read
 from gateway.console.terminal import columns
 
-_TIMEOUT_S = 10.0
-_TRIES = 3
+_TIMEOUT_S = 30.0
+_TRIES = 5
+_RETRY_S = 0.5
+"""Between tries; where the answer has a Retry-After, that, up to `_MOST_RETRY_S`."""
+_MOST_RETRY_S = 5.0
 _PAGE = 500
 
 
@@ -129,9 +133,11 @@ class _Api:
                 if last or isinstance(error, httpx.InvalidURL):
                     base = self._client.base_url
                     raise CommandError(f"no answer from {base}: {type(error).__name__}", 1) from None
+                time.sleep(_RETRY_S)
                 continue
             if answer.status_code < 500 or last:
                 break
+            time.sleep(_retry_s(answer))
         if answer.is_success:
             return answer.json()
         try:
@@ -146,6 +152,11 @@ class _Api:
             page = self.call("GET", path, limit=str(_PAGE), after=after, **query)
             yield from page["keys"]
             after = page["next"]
+
+
+def _retry_s(answer: httpx.Response) -> float:
+    after = answer.headers.get("retry-after", "")
+    return min(float(after), _MOST_RETRY_S) if after.isdecimal() else _RETRY_S
 
 
 def _path(options: argparse.Namespace, action: str = "") -> str:

@@ -74,7 +74,13 @@ class Redis(Section):
     key_file: str | None = Field(default=None, min_length=1)
     """That certificate's private key, PEM."""
     timeout_s: Seconds = Field(default=0.05, ge=0.001, le=10)
-    """How long a request waits for an answer at least; longer where answers are slow: docs/limits.md."""
+    """How long a request waits for an answer at least; longer where answers are slow: docs/limits.md. Stores of keys,
+    batches and responses have at least 2 s."""
+
+    @property
+    def call_s(self) -> float:
+        """How long a store waits for an answer to a call that is rare."""
+        return max(2.0, self.timeout_s)
 
     @property
     def server(self) -> RedisServer:

@@ -17,7 +17,6 @@ from typing import Any, Protocol
 
 from gateway.core.errors import GatewayError, Kind
 
-_TIMEOUT_S = 2.0
 # Bytes that Python keeps for an entry beside its text.
 _ENTRY = 512
 # Bounds of the texts that Redis has not taken yet, all and of one owner. One response alone may be larger.
@@ -118,7 +117,7 @@ class MemoryResponseStore:
 
 class RedisResponseStore:
     """client: of redis-py (asyncio); `close` closes it. on_failure: called with the class of an error that kept texts
-    from being written."""
+    from being written. call_s: the seconds for an answer."""
 
     def __init__(
         self,
@@ -126,10 +125,12 @@ class RedisResponseStore:
         client: Any,
         on_failure: Callable[[str], None],
         namespace: str = "dragoman",
+        call_s: float = 2.0,
     ) -> None:
         self._namespace = namespace
         self._ttl_ms = max(1, round(ttl_s * 1000))
         self._client = client
+        self._call_s = call_s
         self._on_failure = on_failure
         self._writes: set[asyncio.Task[None]] = set()
         self._unwritten: Counter[str] = Counter()
@@ -153,7 +154,7 @@ class RedisResponseStore:
             await asyncio.wait(self._writes)
         found: list[Any] = []
         try:
-            async with asyncio.timeout(_TIMEOUT_S):
+            async with asyncio.timeout(self._call_s):
                 for begin in range(0, len(names), _AT_ONCE):
                     pipeline = self._client.pipeline(transaction=False)
                     for name in names[begin : begin + _AT_ONCE]:
@@ -185,7 +186,7 @@ class RedisResponseStore:
 
     async def _write(self, owner: str, texts: Mapping[str, bytes]) -> None:
         try:
-            async with asyncio.timeout(_TIMEOUT_S):
+            async with asyncio.timeout(self._call_s):
                 pipeline = self._client.pipeline(transaction=False)
                 for name, text in texts.items():
                     pipeline.set(self._key(owner, name), text, px=self._ttl_ms)

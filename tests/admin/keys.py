@@ -40,7 +40,7 @@ class Followed:
         config = Config(keys_store="redis", redis=server, keys={"own": Key(hash=hash_of("configured"))}, admins={})
         self.table = KeyTable(config)
         self.ring = Keyring(config, table=self.table)
-        store = KeyStore(namespace, 1000, connect(server))
+        store = KeyStore(namespace, 1000, connect(server), server.call_s)
         self.skipped_s = 0.0
         self.mirror = KeyMirror(store, options or StoredKeys(), self._log, lambda: time.monotonic() + self.skipped_s)
         self.mirror.use(InForce(self.table, self.limits.__setitem__), [])

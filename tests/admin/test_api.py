@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -276,6 +277,27 @@ def test_without_redis_nothing_is_changed(tmp_path_factory: pytest.TempPathFacto
         away.start()
         until(lambda: root("POST", "/keys/app/revoke").status_code == 200)
         assert status(stack, key) == 401
+
+
+def test_a_slow_redis_is_waited_for_and_what_is_known_needs_none(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """For `redis.timeout_s`, 10 s here: a frozen Redis stands for one on a busy machine. It thaws behind the 2 s that a
+    call always has."""
+    with Server(tmp_path_factory.mktemp("slow"), "--appendonly", "yes") as slow, Stack(({},), config(slow)) as stack:
+        root = Caller(stack, "root-key")
+        root.made("app")
+        slow.freeze()
+        thaw = threading.Timer(3.5, slow.thaw)
+        thaw.start()
+        try:
+            assert root("POST", "/keys", {"name": "late"}, timeout=60).status_code == 201
+        finally:
+            thaw.join()
+        slow.kill()
+        until(lambda: code(root("POST", "/keys/app/revoke")) == (503, "store_unavailable"))
+        for path in ("/keys", "/export"):
+            assert {key["name"] for key in root("GET", path).json()["keys"]} == {"app", "late"}
+        assert root("GET", "/keys/app").json()["name"] == "app"
+        assert code(root("GET", "/keys/unknown")) == (503, "store_unavailable")
 
 
 def test_the_description_describes_what_is_answered(stack: Stack, root: Caller) -> None:

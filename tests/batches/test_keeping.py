@@ -50,7 +50,7 @@ def test_a_folder_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     options = Batches(directory=str(tmp_path / "file" / "folder"))
     service = Batching(
         options,
-        BatchStore("dragoman", None),
+        BatchStore("dragoman", None, 2.0),
         lambda: pytest.fail("no line is called"),
         lambda *_: None,
         lambda level, event, **facts: logged.append((level, event, facts["reason"])),

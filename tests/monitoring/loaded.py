@@ -142,7 +142,7 @@ async def seen(enough: Callable[[Mapping[str, Any], Sequence[Series]], bool] = w
             return [worker.address for worker in at.workers]
 
         async with house(KEYS, config, 1, (WORKER, WORKER), front=other_workers) as at:
-            store = KeyStore("dragoman", 1000, connect(redis.settings))
+            store = KeyStore("dragoman", 1000, connect(redis.settings), redis.settings.call_s)
             await put(store, stored("made-later"))
             await store.close()
             prometheus = await _prometheus(at)

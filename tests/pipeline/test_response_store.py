@@ -185,11 +185,10 @@ async def test_a_backlog_is_bounded() -> None:
     await response_store.close()
 
 
-async def test_a_backlog_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.pipeline.response_store._TIMEOUT_S", 600.0)
+async def test_a_backlog_is_bounded_in_bytes() -> None:
     failures: list[str] = []
     slow = Slow()
-    response_store = RedisResponseStore(10, slow, failures.append)
+    response_store = RedisResponseStore(10, slow, failures.append, call_s=600.0)
     large = b"x" * (33 << 20)
     response_store.put("a", {"1": large, "2": large})  # one alone may be larger
     response_store.put("a", {"3": b"x"})
