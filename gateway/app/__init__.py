@@ -12,11 +12,12 @@ from urllib.parse import parse_qs
 
 from gateway import backends, dialects
 from gateway.admin import AdminApi, Admins, KeyChanges
+from gateway.app.base_urls import single_slashes
 from gateway.app.cors import Cors
 from gateway.app.deployment import Deployment
 from gateway.app.deployment_metrics import DeploymentMetrics
 from gateway.app.prepared import Prepared
-from gateway.app.routes import postable, router, sockets
+from gateway.app.routes import postable, router, served_at, sockets
 from gateway.app.services import Host, kept_keys
 from gateway.auth import read_keys
 from gateway.config import Available, Config, is_loopback
@@ -42,6 +43,7 @@ def _followed(backend: Backend) -> frozenset[str]:
 
 KNOWN = Available(
     dialects={name: dialect.prefixes for name, dialect in dialects.REGISTRY.items()},
+    serves=served_at,
     backends={name: _followed(backends.create(name)) for name in backends.REGISTRY},
     versioned=frozenset(name for name, dialect in dialects.REGISTRY.items() if hasattr(dialect, "api_version")),
     key_set=read_keys,
@@ -211,7 +213,10 @@ class Gateway:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            endpoint = self._literal.get(scope["path"])
+            path = scope["path"]
+            endpoint = self._literal.get(path)
+            if endpoint is None and "//" in path and (meant := single_slashes(path)) in self._literal:
+                endpoint, scope["path"] = self._literal[meant], meant
             await (self._router if endpoint is None else endpoint)(scope, receive, send)
         elif scope["type"] == "lifespan":
             await self._lifespan(receive, send)
@@ -219,12 +224,14 @@ class Gateway:
     def opens_socket(self, scope: Scope, connection: CountedConnection) -> tuple[SocketSession, ByteBudget] | None:
         """As `core.ports.OpensSockets`. Browsers let any page open web sockets, and read what comes: only those that
         may read replies can."""
+        if (path := single_slashes(scope["path"])) in self._sockets.endpoints:
+            scope["path"] = path
         origin = header_value(scope["headers"], b"origin")
         return self._sockets.opens(scope, connection) if self._cors.allows(origin) else None
 
     async def operations(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The ASGI application of `metrics.listen`: the gateway's own paths, and no dialect's."""
-        path = scope["path"]
+        path = scope["path"] = single_slashes(scope["path"])
         endpoint = self._operations.get(path) or (self._admin if path.startswith("/admin/") else _nothing)
         await endpoint(scope, receive, send)
 

@@ -8,7 +8,7 @@ dictionary, unless it has parameters.
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -16,13 +16,17 @@ from msgspec.structs import replace
 from starlette.routing import compile_path
 
 from gateway import dialects
+from gateway.app.base_urls import BaseUrls, single_slashes
 from gateway.config import Config
 from gateway.core.http import HeaderTest, Route, path_parameter
-from gateway.core.ports import Dialect
+from gateway.core.ports import Dialect, Settings
 from gateway.pipeline import Application, Endpoint, Receive, Runtime, Scope, Send
 
 if TYPE_CHECKING:
     from gateway.batches import Batching
+
+
+_PARAMETER = re.compile(r"\{\w+(:path)?\}")
 
 
 class Line(Struct, frozen=True):
@@ -75,14 +79,34 @@ def line_endpoints(config: Config, runtime: Runtime) -> dict[str, Endpoint]:
     }
 
 
+def _segments(dialect: Dialect) -> list[str]:
+    """The first segments of the paths behind this dialect's prefixes, such as `api`."""
+    found = [route.path.split("/")[1] for route in dialect.routes if "/" in route.path and not route.absolute]
+    return [one for one in dict.fromkeys(found) if one and "{" not in one]
+
+
 def _places(dialect: Dialect) -> set[str]:
-    """The beginnings of paths that are this dialect's: its prefixes, and the first segments behind them, such as
-    `/api`."""
-    found = set()
-    for prefix in (one.rstrip("/") for one in dialect.prefixes):
-        segments = {route.path.split("/")[1] for route in dialect.routes if "/" in route.path and not route.absolute}
-        found |= {prefix, *(f"{prefix}/{one}" for one in segments if one and "{" not in one)}
-    return found
+    """The beginnings of paths that are this dialect's: its prefixes, and the first segments behind them."""
+    prefixes = [one.rstrip("/") for one in dialect.prefixes]
+    return {*prefixes, *(f"{prefix}/{one}" for prefix in prefixes for one in _segments(dialect))}
+
+
+def served_at(name: str, prefix: str) -> set[str]:
+    """Each `METHOD path` that the dialect serves under `prefix`, with the header test of its requests if there is one.
+    A request could be meant for two dialects that serve the same."""
+    dialect = dialects.create(name, Settings(prefixes=(prefix,)))
+    return {
+        f"{method} {_PARAMETER.sub('{}', path)}{f' ({route.when})' if route.when is not None else ''}"
+        for path, routes in paths(dialect).items()
+        for method, route in routes.items()
+    }
+
+
+def _list_path(dialect: Dialect) -> str | None:
+    """The path of the dialect's list of models, None without one."""
+    found = (route.path for route in dialect.routes if route.method == "GET" and route.name == dialect.lists)
+    path = next((one for one in found if "{" not in one), None)
+    return None if path is None else dialect.prefixes[0].rstrip("/") + path
 
 
 def postable(config: Config) -> dict[str, tuple[Dialect, str]]:
@@ -119,21 +143,29 @@ def router(config: Config, runtime: Runtime, batching: Batching | None = None) -
     """The endpoints that `config` serves: raw ASGI, without middleware or a request object on the way."""
     placed: dict[str, list[Endpoint]] = {}
     fallbacks: dict[str, list[_Candidate]] = {}
-    for dialect in active_dialects(config):
+    places: dict[str, list[str]] = {}
+    active = active_dialects(config)
+    elsewhere = next(filter(None, map(_list_path, active)), None)
+    for dialect in active:
         default = _default_model(config, dialect)
+        listed = _list_path(dialect) or elsewhere
         for path, methods in paths(dialect).items():
             if "GET" in methods:
                 methods = {**methods, "HEAD": methods["GET"]}
-            placed.setdefault(path, []).append(Endpoint(runtime, dialect, methods, default))
+            placed.setdefault(path, []).append(Endpoint(runtime, dialect, methods, default, listed))
         if batching is not None:
             for path, methods in _batch_paths(config, dialect).items():
                 placed.setdefault(path, []).append(batching.endpoint(runtime, dialect, methods))
         test = next((route.when for route in dialect.routes if route.when is not None), None)
-        nothing = Endpoint(runtime, dialect, {}, default)
+        nothing = Endpoint(runtime, dialect, {}, default, advice=lambda method, path: urls.advice(method, path))
         for place in sorted(_places(dialect)):
             fallbacks.setdefault(place, []).append((test, nothing))
+        for prefix in dialect.prefixes:
+            places.setdefault(prefix.rstrip("/"), []).extend(_segments(dialect))
     endpoints = {path: found[0] if len(found) == 1 else _SharedPath(found) for path, found in placed.items()}
-    return Paths(endpoints, _Fallback(fallbacks))
+    served = Paths(endpoints, _Fallback(fallbacks))
+    urls = BaseUrls(served.methods, places)
+    return served
 
 
 def _default_model(config: Config, dialect: Dialect) -> str | None:
@@ -144,7 +176,7 @@ def _default_model(config: Config, dialect: Dialect) -> str | None:
 def sockets(config: Config, runtime: Runtime) -> dict[str, Endpoint]:
     """The POST that reads the messages of a web socket, by path. A path with parameters has none."""
     return {
-        path: Endpoint(runtime, dialect, {"POST": routes["POST"]}, _default_model(config, dialect))
+        path: Endpoint(runtime, dialect, {"POST": routes["POST"]}, _default_model(config, dialect), _list_path(dialect))
         for dialect in active_dialects(config)
         for path, routes in paths(dialect).items()
         if "GET" in routes and routes["GET"].socket
@@ -177,7 +209,7 @@ class _Pattern(Struct, frozen=True):
 
     begins: str
     match: re.Pattern[str]
-    endpoint: Application
+    endpoint: Endpoint | _SharedPath
 
 
 class Paths:
@@ -188,7 +220,7 @@ class Paths:
     plain request of `azure_openai` costs in `bench.inside`, whose paths name the deployment.
     """
 
-    def __init__(self, endpoints: Mapping[str, Application], fallback: Application) -> None:
+    def __init__(self, endpoints: Mapping[str, Endpoint | _SharedPath], fallback: Application) -> None:
         self.endpoints = endpoints
         self.literal = {path: endpoint for path, endpoint in endpoints.items() if "{" not in path}
         self._patterns = [
@@ -199,16 +231,26 @@ class Paths:
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         path: str = scope["path"]
-        endpoint = self.literal.get(path)
-        if endpoint is None:
-            endpoint = self._by_pattern(path, scope) or self._fallback
-        return endpoint(scope, receive, send)
+        endpoint = self._find(path, scope)
+        if endpoint is None and "//" in path:
+            endpoint = self._find(single_slashes(path), scope)
+        return (endpoint or self._fallback)(scope, receive, send)
 
-    def _by_pattern(self, path: str, scope: Scope) -> Application | None:
-        """Writes the path's parameters into `scope`."""
+    def methods(self, path: str) -> Collection[str]:
+        """The methods that are served at `path`."""
+        endpoint = self._find(path, {})
+        return () if endpoint is None else endpoint.routes
+
+    def _find(self, path: str, scope: Scope) -> Endpoint | _SharedPath | None:
+        """Writes the path, and its parameters if it has any, into `scope`."""
+        endpoint = self.literal.get(path)
+        if endpoint is not None:
+            scope["path"] = path
+            return endpoint
         for pattern in self._patterns:
             if path.startswith(pattern.begins) and (found := pattern.match.match(path)) is not None:
                 given = found.groupdict()
+                scope["path"] = path
                 scope["path_params"] = {name: path_parameter(value) for name, value in given.items()}
                 return pattern.endpoint
         return None
@@ -236,9 +278,9 @@ class _SharedPath:
             for method, route in endpoint.routes.items():
                 self._by_method.setdefault(method, []).append((route.when, endpoint))
         first = endpoints[0]
-        every = {method: route for endpoint in endpoints for method, route in endpoint.routes.items()}
+        self.routes = {method: route for endpoint in endpoints for method, route in endpoint.routes.items()}
         # For methods that none of them has: its refusal names those that there are.
-        self._no_method = Endpoint(first.runtime, first.dialect, every, first.default_model)
+        self._no_method = Endpoint(first.runtime, first.dialect, self.routes, first.default_model)
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         candidates = self._by_method.get(scope["method"])

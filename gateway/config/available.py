@@ -11,6 +11,7 @@ class Available:
     """The offer of the program that loads the configuration.
 
     dialects   name -> the path prefixes it answers under by default
+    serves     (dialect, prefix) -> what it serves there; no two dialects may serve the same
     versioned  the dialects whose requests name a version of their API
     backends   name -> the options of a model, of those that only some backends can follow, that this one can
     tracing    returns whether what traces need is installed
@@ -20,6 +21,7 @@ class Available:
     """
 
     dialects: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    serves: Callable[[str, str], Collection[str]] = lambda name, prefix: ()
     backends: Mapping[str, frozenset[str]] = field(default_factory=dict)
     versioned: frozenset[str] = frozenset()
     key_set: Callable[[str], object] | None = None

@@ -389,28 +389,28 @@ def _dialects(facts: Facts) -> Faults:
 
 
 def _prefixes(facts: Facts) -> Faults:
-    """Dialects may share a prefix only if all of them answer there by default: then each request decides.
-    The fault is at the prefix that the file sets, not at a default, and it names every dialect in the way."""
-    config, by_default = facts.config, facts.known.dialects if facts.known is not None else {}
+    """Dialects may share a prefix as long as no request there could be meant for two of them. The fault is at the
+    prefix that the file sets, not at a default, and it names every dialect in the way."""
+    config, known = facts.config, facts.known
+    by_default = known.dialects if known is not None else {}
     offered = [name for name in by_default if config.dialect(name).enabled]
-    answering: dict[str, list[str]] = {}
+    taken: dict[str, str] = {}
     for name in sorted(offered, key=lambda name: config.dialect(name).prefixes is not None):
         own = config.dialect(name).prefixes
         twice = set(repeated(own or ()))
         for index, prefix in enumerate(own if own is not None else by_default[name]):
-            prefix = prefix.rstrip("/")
             path = ("dialects", name, "prefixes", index) if own is not None else ("dialects", name)
             if index in twice:
                 yield path, "is given twice"
                 continue
-            holders = answering.setdefault(prefix, [])
-            others = [one for one in holders if not {prefix} <= {*by_default[name]} & {*by_default[one]}]
-            if others[1:]:
-                they = f"{', '.join(others[:-1])} and {others[-1]} do; give {name} another prefix"
-                yield path, f"answers under {prefix or '/'} as {they}"
-            elif others:
-                yield path, f"answers under {prefix or '/'} as {others[0]} does; give one of them other prefixes"
-            holders.append(name)
+            assert known is not None  # it names the dialects
+            shared: dict[str, str] = {}
+            for place in sorted(known.serves(name, prefix)):
+                if (holder := taken.setdefault(place, name)) != name:
+                    shared.setdefault(holder, place)
+            if shared:
+                others = " and ".join(f"{place} as {holder} does" for holder, place in shared.items())
+                yield path, f"answers {others}; give one of them other prefixes"
 
 
 # Each rule, and the sections that must be sound for it besides those that its faults are about.

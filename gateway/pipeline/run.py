@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from copy import copy
 from typing import Any, NamedTuple
 
@@ -50,15 +50,25 @@ class Endpoint:
 
     routes         what is at this path, by method; empty where there is nothing
     default_model  the model of requests that name none, or None
+    listed         the path of the list of models, for clients that name an unknown one; or None
+    advice         (method, path) of a request for which there is nothing -> the rest of the sentence that says so
     """
 
     def __init__(
-        self, runtime: Runtime, dialect: Dialect, routes: Mapping[str, Route], default_model: str | None
+        self,
+        runtime: Runtime,
+        dialect: Dialect,
+        routes: Mapping[str, Route],
+        default_model: str | None,
+        listed: str | None = None,
+        advice: Callable[[str, str], str] | None = None,
     ) -> None:
         self.runtime = runtime
         self.dialect = dialect
         self.routes = routes
         self.default_model = default_model
+        self.listed = listed
+        self.advice = advice
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Coroutine[Any, Any, None]:
         if scope["query_string"] and self.dialect.key_query:
@@ -390,7 +400,9 @@ class RequestHandler:
     def _check_route(self) -> None:
         routes, request = self.endpoint.routes, self.request
         if not routes:
-            raise GatewayError(Kind.NO_ROUTE, f"there is nothing at this path: {request.method} {request.path[:200]}")
+            advice = "" if self.endpoint.advice is None else self.endpoint.advice(request.method, request.path)
+            message = f"there is nothing at this path: {request.method} {request.path[:200]}{advice}"
+            raise GatewayError(Kind.NO_ROUTE, message)
         if self.route is None:
             self.reply.headers.append((b"allow", ", ".join(sorted(routes)).encode()))
             raise GatewayError(Kind.NO_METHOD, f"{request.method} is not allowed here")
@@ -471,8 +483,11 @@ class RequestHandler:
     async def _refuse(self, error: GatewayError) -> None:
         """Sends `error` to the client. If that fails, the client gets an internal error."""
         self._error = error
-        if error.kind is Kind.NO_MODEL and self.call.op is not None and not self.record.model:
-            self.reply.name_unknown(self.call.op)
+        if error.kind is Kind.NO_MODEL and not self.record.model:
+            if self.endpoint.listed is not None:
+                error.message += f"; GET {self.endpoint.listed} lists the models that you may use"
+            if self.call.op is not None:
+                self.reply.name_unknown(self.call.op)
         try:
             try:
                 await self.reply.refuse(error, self.call.op)

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from gateway.app.routes import served_at
 from gateway.config import Available, Config, ConfigError, load
 
 KNOWN = Available(
     {"openai": ("/openai", "/"), "ollama": ("/ollama",)},
+    serves=served_at,
     backends={"openai": frozenset(), "vllm": frozenset({"prefill", "adapters", "kv_events"})},
 )
 SMALL = "models:\n  small:\n    backend: openai\n    workers: [http://127.0.0.1:8081]\n"

@@ -105,6 +105,7 @@ def test_regular_error(http: httpx.Client, path: str, stream: bool) -> None:
     """Before anything is streamed an error has its status, and the form of the reply that was asked for."""
     reply = http.post(path, json=chat(said(), model="nobody", stream=stream))
     message = "the model 'nobody' does not exist or you do not have access to it"
+    message += "; GET /v1/models lists the models that you may use"
     assert reply.status_code == 404
     told = ERROR % (message, "invalid_request_error", "model_not_found")
     if path == "/chat/sse":

@@ -190,6 +190,7 @@ class Dialect(Protocol):
     key_header  where its clients send their key: in `authorization` behind `Bearer`, in any other alone
     key_query   the parameter of the query in which they may send it instead, or b""
     socket    the messages of its web sockets, None without any
+    lists     the name of the route that lists the models, if it has one
     lone_errors  its clients see the error of a failed stream only if no text comes with it in one read
     passthrough  its passthrough lanes, by the wire (`Backend.reply_wire`) that each relays; most dialects have none
     """
@@ -204,6 +205,7 @@ class Dialect(Protocol):
     key_header: bytes = b"authorization"
     key_query: bytes = b""
     socket: SocketWire | None = None
+    lists: str = "models"
     lone_errors: bool = False
     passthrough: Mapping[str, Passthrough] = {}
 

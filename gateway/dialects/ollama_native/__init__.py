@@ -32,6 +32,7 @@ class OllamaNative(Api):
         Route("POST", "/api/blobs/{digest}", "blob"),
         Route("HEAD", "/api/blobs/{digest}", "blob"),
     )
+    lists = "tags"
     fields, examples = FIELDS, EXAMPLES
     answered = {
         "banner": listing(models.banner),

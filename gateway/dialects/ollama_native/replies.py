@@ -173,7 +173,7 @@ def message_of(error: GatewayError, request: Request | None = None) -> str:
         return error.message
     operation = OPERATIONS.get(request.route)
     if error.kind is Kind.NO_MODEL:
-        return f"model '{_model_of(request)}' not found"
+        return f"model '{_model_of(request)}' not found; GET /api/tags lists the models that you may use"
     if error.kind is Kind.CONTEXT_LENGTH and operation == "embed":
         return f"the input length exceeds the context length: {error.message}"
     if error.kind is Kind.UNSUPPORTED and error.param in _CANNOT:

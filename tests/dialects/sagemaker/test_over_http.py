@@ -81,7 +81,8 @@ def test_an_unknown_endpoint_is_an_unknown_model(path: str, target: str | None) 
         reply = httpx.post(url, json={"prompt": "hi"}, headers=headers)
         assert (reply.status_code, reply.headers["x-amzn-errortype"]) == (400, "ValidationError")
         named = target or "org/ep"
-        assert reply.json()["message"] == f"the model '{named}' does not exist or you do not have access to it"
+        unknown = f"the model '{named}' does not exist or you do not have access to it"
+        assert reply.json()["message"] == f"{unknown}; GET /v1/models lists the models that you may use"
         bare = httpx.post(f"{running.url}/sagemaker/invocations", json={"prompt": "hi"})
         assert (bare.status_code, bare.json()["error"]["code"]) == (400, "missing_parameter")
 

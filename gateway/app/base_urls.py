@@ -1,0 +1,68 @@
+"""The base URL that a client should have, where its requests come to a path that has nothing.
+
+Clients append the path of their API to a base URL, and documentation differs on whether that ends in `/v1`. So the
+version is missing, or is there twice; some users give the URL of an endpoint.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
+
+Served = Callable[[str], Collection[str]]
+"""The methods that are served at a path; empty for none."""
+
+# The beginnings of paths that clients append, or that a base URL has: `/v1`, `/v1beta`, `/v2`, Ollama's `/api`.
+_VERSION = re.compile(r"v\d\w*|api")
+_SLASHES = re.compile("//+")
+# Longer paths are none of a client's with a wrong base URL.
+_MOST_BYTES, _MOST_SEGMENTS = 200, 12
+
+
+def single_slashes(path: str) -> str:
+    """`path` with one slash wherever it has several: a base URL that ends in a slash makes them."""
+    return _SLASHES.sub("/", path)
+
+
+class BaseUrls:
+    """Finds what a request at an unknown path may have meant. places: prefix -> the first segments of the paths behind
+    it."""
+
+    def __init__(self, served: Served, places: Mapping[str, Iterable[str]]) -> None:
+        self._served = served
+        self._places = {
+            prefix: ["", *(f"/{one}" for one in places[prefix] if _VERSION.fullmatch(one))]
+            for prefix in sorted(places, key=len, reverse=True)
+        }
+
+    def advice(self, method: str, path: str) -> str:
+        """The rest of the sentence that says that there is nothing at `path`: the base URL that leads to what was
+        meant, or ""."""
+        meant = single_slashes(path).rstrip("/")
+        if len(meant) > _MOST_BYTES or meant.count("/") > _MOST_SEGMENTS:
+            return ""
+        other = ""
+        for prefix, bases in self._places.items():
+            if not meant.startswith(prefix + "/"):
+                continue
+            rest = meant[len(prefix) :]
+            at = 0
+            while at >= 0:
+                for base in bases:
+                    methods = self._served(prefix + base + rest[at:])
+                    if ("GET" if method == "HEAD" else method) in methods:
+                        return _sentence(prefix, rest[:at], base, rest[at:])
+                    if methods and not other:
+                        other = _sentence(prefix, rest[:at], base, rest[at:])
+                at = rest.find("/", at + 1)
+        return other
+
+
+def _sentence(prefix: str, removed: str, base: str, rest: str) -> str:
+    found = f"; it is at {prefix}{base}{rest}"
+    if base:
+        instead = f' instead of "{prefix}{removed}"' if removed else ""
+        return f'{found}: the base URL of this client must end in "{prefix}{base}"{instead}'
+    if removed:
+        return f'{found}: "{removed}" must be left out of the base URL of this client'
+    return f"{found}, without the slash at the end"
