@@ -28,6 +28,7 @@ OWN_SECTIONS = ("auth", "console", "keys", "keys_file", "models", "redis", "metr
 OWN_OPTIONS = {
     "Batches": ("directory", "bucket"),
     "Listen": ("host", "port"),
+    "Start": ("known_folder",),
     "Relay": ("drain_s", "notice_s"),
     "CacheSalt": ("secret_env",),
     "Tracing": ("headers",),

@@ -37,8 +37,8 @@ class InForce(NamedTuple):
 
 class KeyMirror:
     """keys: by name, those that were revoked too, as long as they are remembered. revoked: their versions. up: whether
-    Redis answers; None before the first answer. read: whether all keys were read once. log: called with a level, an
-    event and facts."""
+    Redis answers; None before the first answer. read: whether all keys were read once. unread: that they were not, and
+    none is known from before. changes: grows with each of them. log: called with a level, an event and facts."""
 
     def __init__(
         self,
@@ -53,6 +53,8 @@ class KeyMirror:
         self.revoked: dict[str, int] = {}
         self.up: bool | None = None
         self.read = False
+        self.unread = True
+        self.changes = 0
         self._log = log
         self._clock = clock
         self._in_force: InForce | None = None
@@ -89,6 +91,20 @@ class KeyMirror:
         if self._in_force is not None:
             self._in_force.table.forget(name)
             self._in_force.limits(name, None)
+
+    def restore(self, keys: Sequence[StoredKey], age_s: float) -> None:
+        """These were in force `age_s` seconds ago, when a process before this one read them last. They count as such
+        until the store is read, as while Redis is away. Call it before `start`."""
+        if self._following is None and age_s < self.options.hold_s:
+            self._heard -= age_s
+            self.unread = False
+            for key in keys[: 2 * self.options.max_keys]:
+                self._take(key)
+
+    @property
+    def heard_s(self) -> float:
+        """Seconds since the keys were known to be those of the store."""
+        return self._clock() - self._heard
 
     # -- following --------------------------------------------------------------------------------------------------
 
@@ -156,6 +172,7 @@ class KeyMirror:
         for name, since in list(self._missing.items()):
             if self._heard - since >= self.options.hold_s:
                 del self._missing[name]
+                self.changes += 1
                 self.keys.pop(name, None)
                 self._forget(name)
         return bool(changes) or version == self._version
@@ -180,6 +197,7 @@ class KeyMirror:
             self._take(key)
 
     def _take(self, key: StoredKey) -> None:
+        self.changes += 1
         self.keys[key.name] = key
         self._missing.pop(key.name, None)
         self.revoked.pop(key.name, None)
@@ -210,7 +228,7 @@ class KeyMirror:
     # -- Redis comes and goes ---------------------------------------------------------------------------------------
 
     async def _back(self) -> None:
-        self._heard, self._over = self._clock(), False
+        self._heard, self._over, self.unread = self._clock(), False, False
         if self.up:
             return
         self.up = True

@@ -104,6 +104,11 @@ def decoded(text: bytes) -> StoredKey | None:
         return None
 
 
+def encoded(key: StoredKey) -> bytes:
+    """The key as a value of the hash."""
+    return b"%d %s" % (key.version, _encode(msgspec.structs.replace(key, version=0)))
+
+
 class KeyStore:
     """client: of redis-py (asyncio). call_s: the seconds for an answer. Every method but `close`, which closes the
     client, raises StoreDown."""

@@ -16,7 +16,9 @@ from gateway.app.base_urls import single_slashes
 from gateway.app.cors import Cors
 from gateway.app.deployment import Deployment
 from gateway.app.deployment_metrics import DeploymentMetrics
+from gateway.app.known import Known
 from gateway.app.prepared import Prepared
+from gateway.app.readiness import Readiness
 from gateway.app.routes import postable, router, served_at, sockets
 from gateway.app.services import Host, kept_keys
 from gateway.auth import read_keys
@@ -78,6 +80,8 @@ class Gateway:
         for collector in (self.process, DeploymentMetrics(host.deployments)):
             self.metrics.registry.register(collector)
         self._reloading = asyncio.Lock()
+        self._known = Known(lambda: self.deployment, log.event)
+        self._readiness = Readiness(lambda: self.deployment, log.event, time.monotonic)
         self._console = Console(self._watched, self.metrics.registry, group)
         self._install(Deployment(config, Prepared(config), host))
 
@@ -138,8 +142,10 @@ class Gateway:
         )
 
     async def start(self) -> None:
+        await self._known.start()
         await self.deployment.start()
         self.deployment.fleets.take_effect()
+        self._readiness.begin()
         self._lag.start()
         if self._group is not None:
             await self._group.start(self.metrics.registry, self._console.encoded)
@@ -208,6 +214,7 @@ class Gateway:
         for task in self._retiring:
             task.cancel()
         await asyncio.gather(*self._retiring, return_exceptions=True)
+        await self._known.close()
         for deployment in reversed(self._host.deployments):
             await deployment.close()
 
@@ -244,9 +251,12 @@ class Gateway:
         await send({"type": "lifespan.shutdown.complete"})
 
     async def _readyz(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Whether this gateway can answer. It can without workers: 503 with `Retry-After`, in the client's dialect."""
+        """Whether this gateway can answer. It can without workers: 503 with `Retry-After`, in the client's dialect; but
+        not before it knows which there are, and whose keys are good."""
         if self.draining:
             await _plain(scope, send, 503, b"draining\n")
+        elif not self._readiness.known:
+            await _plain(scope, send, 503, b"starting\n")
         else:
             await _plain(scope, send, 200, b"ready\n")
 

@@ -278,6 +278,13 @@ class Deployment:
         await self.services.start()
         await self.fleets.start()
 
+    @property
+    def unread(self) -> list[str]:
+        """The sources that could not be read since the start, and of which nothing is known from before."""
+        keys, tokens, found = self.services.keys, self.services.tokens, self.fleets.unread
+        found += ["keys of the store"] if keys is not None and keys.unread else []
+        return found + (["keys of tokens"] if tokens is not None and tokens.unread else [])
+
     def put_in_force(self) -> None:
         """From now on this is the configuration in force; its settings hold for requests of older ones, too."""
         host, listen, services = self._host, self.config.listen, self.services

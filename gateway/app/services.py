@@ -19,8 +19,8 @@ from gateway.config.money import BudgetWebhook
 from gateway.core.byte_budget import ByteBudget
 from gateway.core.money import shown
 from gateway.core.ports import WorkerHandle
-from gateway.fleet.fleets import Roster
 from gateway.fleet.kv_events import Listening
+from gateway.fleet.roster import Roster
 from gateway.fleet.worker import Worker
 from gateway.observe.accounting import AccountingStream
 from gateway.observe.ledger import Ledger

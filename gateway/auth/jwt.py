@@ -184,6 +184,22 @@ class JwtVerifier:
         roles = frozenset[str]() if options.roles_claim is None else _listed(claims, options.roles_claim, "roles")
         return Bearer(subject, team, models, float(claims["exp"]), roles)
 
+    @property
+    def unread(self) -> bool:
+        """Whether the provider's keys were not read yet."""
+        return self._options.jwks_url is not None and not self._keys
+
+    @property
+    def body(self) -> bytes:
+        """The provider's keys as they were read from the URL; empty before that."""
+        return self._body.encode() if isinstance(self._body, str) else self._body
+
+    def restore(self, body: bytes) -> None:
+        """The provider's keys as a process before this one read them; they hold until they are read. Raises
+        ValueError."""
+        if self.unread:
+            self._keys, self._body = read_keys(body), body
+
     # -- a key set that is read from a URL ----------------------------------------------------------------------
 
     async def start(self, fetch: Fetch) -> None:

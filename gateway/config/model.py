@@ -36,7 +36,7 @@ from gateway.config.kinds import (
 from gateway.config.money import Budget, BudgetWebhook, Prices, Spend
 from gateway.config.routing import KvEvents, Mirror, Policy, Prefill, Queue, Reason, Routing, SplitRule, WorkerOptions
 from gateway.config.section import Section
-from gateway.config.serving import Console, Cors, Listen, Log, Metrics, Tracing
+from gateway.config.serving import Console, Cors, Listen, Log, Metrics, Start, Tracing
 from gateway.config.sharing import (
     Accounting,
     Admin,
@@ -316,6 +316,7 @@ class Config(Section):
     model_config = ConfigDict(title="gateway.yaml")
 
     listen: Listen = Listen()
+    start: Start = Start()
     auth: Literal["open", "keys"] = "open"
     """`keys` asks for a key, `open` does not. Absent: `keys` if there are any, else `open`, which is then allowed on
     loopback only."""

@@ -86,6 +86,17 @@ class Listen(Section):
         return is_loopback(self.host)
 
 
+class Start(Section):
+    """Readiness after a start, and knowledge that outlives a restart; see docs/production.md."""
+
+    ready_within_s: Seconds = Field(default=300.0, ge=0, le=_DAY)
+    """How long `/readyz` may stay 503 because sources of workers or keys could not be read since the start. 0: it is
+    ready at once."""
+    known_folder: str | None = Field(default=None, pattern=r"^/", max_length=1024)
+    """A folder, by its whole path, for workers and keys as they were read last: a restart begins with them. Absent:
+    memory alone."""
+
+
 class Cors(Section):
     """Pages in browsers that may call the gateway from another origin. Without origins none may."""
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import re
+import socket
+import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
@@ -20,6 +22,10 @@ MOST_WORKERS = 1000
 """Most workers that are taken from one source; `models.NAME.workers` has the same bound."""
 READ_S = 2.0
 """Seconds after which reading a source counts as failed."""
+_ABSENT_S = 10.0
+"""After so many seconds in which name servers answered that nobody has a name, that is the answer: a model may have no
+worker now. Earlier, the name may be about to come: machines start together."""
+_ABSENT = frozenset({socket.EAI_NONAME, socket.EAI_NODATA})
 
 
 class FoundWorker(Struct, frozen=True):
@@ -84,7 +90,7 @@ class Dns:
     async def read(self) -> Fleet:
         addresses = sorted(set(await self._resolve(self._host, self._port)))
         if not addresses:
-            raise OSError("no address")
+            raise socket.gaierror(socket.EAI_NODATA, "no address")
         return {self._model: [FoundWorker(_url(address, self._port)) for address in addresses[:MOST_WORKERS]]}
 
 
@@ -96,9 +102,10 @@ class Discovery:
     """Reads every source periodically and reports changed fleets.
 
     fixed   workers that the configuration lists, by model: always members
-    known   the fleets of the previous configuration; they hold until a source was read
+    known   the fleets of the previous configuration, or of the process before; they hold until a source was read
     apply   called with (model, members) whenever a model's fleet changed
     report  called with (source's name, the error or None) when a source is lost and when it is back
+    unread  the sources that have not been read yet, and of which nothing is known from before
     """
 
     def __init__(
@@ -108,12 +115,17 @@ class Discovery:
         apply: Callable[[str, Sequence[FoundWorker]], Awaitable[None]],
         report: Callable[[str, str | None], None],
         known: Mapping[str, Fleet] | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._sources = sources
         self._fixed = {model: [FoundWorker(address) for address in addresses] for model, addresses in fixed.items()}
         self._apply = apply
         self._report = report
         self.read = {source.name: dict((known or {}).get(source.name, {})) for source in sources}
+        self.read_at: dict[str, float] = {}
+        self.unread = {source.name for source in sources} - (known or {}).keys()
+        self._clock = clock
+        self._absent_since: dict[str, float] = {}
         self._shown: Fleet = {}
         self._lost: set[str] = set()
         self._tasks: list[asyncio.Task[None]] = []
@@ -139,15 +151,25 @@ class Discovery:
             async with asyncio.timeout(READ_S):
                 self.read[source.name] = await source.read()
         except Exception as error:  # any trouble of a source leaves the known fleet as it is
+            self._unanswered(source.name, error)
             if source.name not in self._lost:
                 self._lost.add(source.name)
                 self._report(source.name, type(error).__name__)
         else:
+            self.unread.discard(source.name)
+            self.read_at[source.name] = time.time()
             if source.name in self._lost:
                 self._lost.discard(source.name)
                 self._report(source.name, None)
         for model in {*before, *self.read[source.name]}:
             await self._show(model)
+
+    def _unanswered(self, source: str, error: Exception) -> None:
+        """A source could not be read. A name that nobody has for a while is an answer."""
+        if not (isinstance(error, socket.gaierror) and error.errno in _ABSENT):
+            self._absent_since.pop(source, None)
+        elif self._clock() - self._absent_since.setdefault(source, self._clock()) >= _ABSENT_S:
+            self.unread.discard(source)
 
     async def _watch(self, source: Source) -> None:
         while not self._closed:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from gateway.config import Config
 from gateway.core.errors import GatewayError, Kind
-from gateway.core.figures import Silence, merged_silence
+from gateway.core.figures import Silence
 from gateway.core.http import Headers
 from gateway.core.messages import Chat, Message, Text
 from gateway.core.ports import UNKNOWN, Backend, Facts, Transport
 from gateway.fleet.adapters import Adapters, Serving
 from gateway.fleet.clients import Clients
-from gateway.fleet.discovery import Discovery, Dns, FoundWorker, Source, able
+from gateway.fleet.discovery import Discovery, Dns, Fleet, FoundWorker, Source, able
 from gateway.fleet.engine import Scraper
 from gateway.fleet.health import Health
 from gateway.fleet.kv_events import Listening
@@ -25,6 +25,7 @@ from gateway.fleet.pool import Pool
 from gateway.fleet.refusals import Refusals
 from gateway.fleet.registry import Registry
 from gateway.fleet.report import Report
+from gateway.fleet.roster import Roster
 from gateway.fleet.stalls import StallDetector
 from gateway.fleet.worker import Worker
 from gateway.redis import connect, split_address
@@ -37,45 +38,6 @@ _PREFILL_WAIT_S = 30.0
 """Longest wait for a worker that computes a prompt. Then the worker that generates computes it."""
 
 
-class Roster:
-    """The fleets of the configurations that requests still run with, the oldest first. The roster outlives them.
-
-    A new configuration goes on with the workers of the one in force. Requests that wait under an older one get workers
-    of the newest.
-    """
-
-    def __init__(self) -> None:
-        self._fleets: list[Fleets] = []
-
-    @property
-    def in_force(self) -> Fleets | None:
-        return self._fleets[-1] if self._fleets else None
-
-    def add(self, fleets: Fleets) -> None:
-        """`fleets` are those in force from now on."""
-        self._fleets.append(fleets)
-
-    def remove(self, fleets: Fleets) -> None:
-        """No request runs with them any more."""
-        self._fleets.remove(fleets)
-
-    def changed(self, fleets: Fleets, model: str) -> None:
-        """The workers of `model` have changed, or one of them has become ready. The oldest configuration comes last:
-        then it is the first that its workers serve."""
-        if fleets is self.in_force:
-            for older in reversed(self._fleets[:-1]):
-                older.follow(fleets, model)
-
-    def silence(self, model: str, worker: Worker, recent: float) -> Silence | None:
-        """The silence of the replies that `worker` owes under any configuration. See `adapters.Serving`."""
-        return merged_silence(fleets.serving.silence(model, worker, recent) for fleets in self._fleets)
-
-    def leave(self, worker: Worker, error: GatewayError) -> None:
-        """The requests of every configuration that are with `worker` leave it, as far as others can take them."""
-        for fleets in self._fleets:
-            fleets.serving.leave(worker, error)
-
-
 class Fleets:
     """The workers of all models, by model and address, and the fleet of each model.
 
@@ -86,6 +48,7 @@ class Fleets:
     listening  to the caches of engines; None if that is configured for no model
     serving    serves the models
     stalls     finds workers that make no progress
+    known      what sources were found to have before the start, by their names
     """
 
     def __init__(
@@ -101,6 +64,7 @@ class Fleets:
         self.workers: dict[tuple[str, str], Worker] = {}
         self.clients = Clients(transport_of, config.health.timeout_s)
         self.adapters = Adapters(config, self.models, self._ask_again, serving)
+        self.known: Mapping[str, Fleet] = {}
         self.rested = False
         self._config = config
         self._roster = roster
@@ -195,7 +159,25 @@ class Fleets:
         if registered:
             assert self._config.redis is not None  # the configuration was checked
             self._redis = connect(self._config.redis)
-            found.append(Registry(self._redis, registered, time.monotonic, self._config.redis.namespace, self._ignored))
+            namespace, known = self._config.redis.namespace, self.known.get(Registry.name)
+            found.append(Registry(self._redis, registered, time.monotonic, namespace, self._ignored, known))
+        return found
+
+    def _known_before(self) -> Mapping[str, Fleet]:
+        """The fleets that the configuration in force has found, of the models that are still looked up."""
+        before = self._roster.in_force
+        found = {} if before is None or before.discovery is None else before.discovery.read
+        wanted = [name for name, options in self._config.models.items() if options.discover is not None]
+        return {source: {name: fleet[name] for name in wanted if name in fleet} for source, fleet in found.items()}
+
+    @property
+    def unread(self) -> list[str]:
+        """The sources of workers that could not be read since the start; and the models with listed workers none of
+        which is ready, if no name server answers for some."""
+        found = [] if self.discovery is None else sorted(self.discovery.unread)
+        if self.health is not None:
+            nameless = {model for (model, _), worker in self.workers.items() if worker in self.health.unresolved}
+            found += [f"names of {model}" for model in sorted(nameless) if not self.models[model].pool.ready]
         return found
 
     async def _join(self, model: str, members: Sequence[FoundWorker]) -> None:
@@ -271,14 +253,15 @@ class Fleets:
 
     async def start(self) -> None:
         """Starts discovery and probes; returns once every worker was probed, so that the first request finds one."""
-        config, before, sources = self._config, self._roster.in_force, self._sources()
+        config = self._config
+        self.known = self.known or self._known_before()
+        sources = self._sources()
         for fleet in self.models.values():
             for pool in fleet.pools:
                 pool.listen()
         if sources:
             fixed = {name: options.workers for name, options in config.models.items() if options.discover}
-            known = {} if before is None or before.discovery is None else before.discovery.read
-            self.discovery = Discovery(sources, fixed, self._join, self._source_state, known)
+            self.discovery = Discovery(sources, fixed, self._join, self._source_state, self.known)
             await self.discovery.start()
         probed = self._probed if self._debug else None
         self.health = Health(self.workers, config.health, self.clients.probe, self._changed, probed, self._ask)

@@ -35,6 +35,7 @@ class Health:
     on_change  called with model and worker after `ready` changed
     ask        asks a worker that becomes ready what it can do, before it takes requests; must not raise
     on_probe   called after every probe with model, worker and the result: a status, or the kind of failure; or None
+    unresolved  workers for whose name no name server answered, at the last probe
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class Health:
         self._ask = ask
         self._wake: dict[Worker, asyncio.Event] = {}
         self._tasks: dict[Worker, asyncio.Task[None]] = {}
+        self.unresolved: set[Worker] = set()
         self._closed = False
 
     async def start(self) -> None:
@@ -74,6 +76,7 @@ class Health:
     def remove(self, worker: Worker) -> None:
         """Stops probing this worker."""
         self._wake.pop(worker, None)
+        self.unresolved.discard(worker)
         task = self._tasks.pop(worker, None)
         if task is not None:
             task.cancel()
@@ -127,6 +130,7 @@ class Health:
 
     async def _probe(self, model: str, worker: Worker) -> str:
         """The status, or the kind of failure."""
+        unresolved = False
         try:
             status = await self._status(model, worker.address)
             ready, found = status < 500, str(status)
@@ -135,7 +139,8 @@ class Health:
         except Exception as error:  # any error counts as no answer, and probing must go on
             found = type(error).__name__ if not isinstance(error, GatewayError) else error.kind.value
             if unreachable(error):
-                found, ready = _UNREACHABLE, worker.ready and _unresolved(error)
+                unresolved = _unresolved(error)
+                found, ready = _UNREACHABLE, worker.ready and unresolved
             elif isinstance(error, TimeoutError) or (isinstance(error, GatewayError) and error.blame is Blame.WORKER):
                 # A busy machine is late, and a connection may break off for reasons of the network.
                 worker.missed_probes += 1
@@ -144,6 +149,7 @@ class Health:
                 ready = worker.ready and out_of_descriptors(error)
         else:
             worker.missed_probes = 0
+        (self.unresolved.add if unresolved else self.unresolved.discard)(worker)
         worker.suspected = ready and not found.isdigit()
         if self._on_probe is not None:
             self._on_probe(model, worker, found)

@@ -118,6 +118,7 @@ class Registry:
     models  model by its name in the configuration -> the name that its workers serve
     clock   monotonic seconds
     report  called with how many entries count for nothing (malformed, too large, too many), when that changed
+    known   the fleets from before; one without an entry lingers from the first reading on
     """
 
     name = "registry"
@@ -130,6 +131,7 @@ class Registry:
         clock: Callable[[], float],
         namespace: str = "dragoman",
         report: Callable[[int], None] = lambda ignored: None,
+        known: Fleet | None = None,
     ) -> None:
         self._client = client
         self._index = index_of(namespace)
@@ -139,6 +141,8 @@ class Registry:
         self._ignored = 0
         self._seen: dict[str, tuple[WorkerEntry, float]] = {}
         self._read_at: float | None = None
+        self._known = known or {}
+        self._known_until: float | None = None
 
     async def read(self) -> Fleet:
         found = await self._records()
@@ -156,7 +160,19 @@ class Registry:
             # A worker that was draining has left as announced. One whose address has a new entry was restarted.
             if record.draining or record.address in addresses or now - seen > LINGER_S:
                 del self._seen[worker]
-        return self._fleet([record for record, _ in self._seen.values()])
+        return self._with_known(self._fleet([record for record, _ in self._seen.values()]), now, max(away, 0.0))
+
+    def _with_known(self, fleet: Fleet, now: float, away: float) -> Fleet:
+        """The fleet, and for `LINGER_S` those that were known before the first reading, unless they were draining."""
+        if self._known:
+            self._known_until = (now + LINGER_S) if self._known_until is None else self._known_until + away
+            if now > self._known_until:
+                self._known = {}
+        for model in self._known.keys() & fleet.keys():
+            there = {member.address for member in fleet[model]}
+            kept = (one for one in self._known[model] if not one.draining and one.address not in there)
+            fleet[model] = [*fleet[model], *kept][:MOST_WORKERS]
+        return fleet
 
     def _fleet(self, records: Sequence[WorkerEntry]) -> Fleet:
         """One member an address: of several entries, one that is not draining. No entry takes another worker out."""

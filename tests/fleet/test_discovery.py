@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
@@ -194,6 +195,28 @@ async def test_a_source_that_is_lost_from_the_start_leaves_what_a_former_configu
     await discovery.close()
 
 
+ABSENT = OSError(), socket.gaierror(socket.EAI_NONAME, "unknown"), socket.gaierror(socket.EAI_NODATA, "no address")
+
+
+@pytest.mark.parametrize(("error", "answers"), list(zip(ABSENT, (False, True, True), strict=True)))
+async def test_a_name_that_nobody_has_for_a_while_is_an_answer(error: Exception, answers: bool) -> None:
+    heard, source, now = Heard(), Scripted(), [0.0]
+    source.answer = error
+    discovery = Discovery([source], {}, heard.apply, heard.report, clock=lambda: now[0])
+    await discovery.look(source)
+    now[0] = 9.9
+    await discovery.look(source)
+    assert discovery.unread == {"scripted"}, "machines start together: it may be about to come"
+    source.answer = socket.gaierror(socket.EAI_AGAIN, "the name server does not answer")
+    await discovery.look(source)
+    source.answer, now[0] = error, 11.0
+    await discovery.look(source)
+    assert discovery.unread == {"scripted"}, "an answer only if nothing came between"
+    now[0] = 21.0
+    await discovery.look(source)
+    assert discovery.unread == (set() if answers else {"scripted"})
+
+
 async def test_what_a_listed_worker_says_of_itself_counts() -> None:
     source, heard = Scripted(), Heard()
     members: list[FoundWorker] = []
@@ -272,6 +295,19 @@ async def test_a_record_that_vanishes_lingers_unless_the_worker_said_goodbye() -
         now[0] += READ_S
         await registry.read()
     assert [member.address for member in (await registry.read())["m"]] == ["http://10.0.0.3:8000"]
+
+
+async def test_known_workers_linger_while_a_registry_that_came_back_empty_fills() -> None:
+    known = {"m": [FoundWorker("http://a:1"), FoundWorker("http://b:1", draining=True)]}
+    redis, now = FakeRedis(), [100.0]
+    registry = Registry(redis, {"m": "served"}, lambda: now[0], known=known)
+    assert await registry.read() == {"m": known["m"][:1]}, "b had said goodbye"
+    redis.put(record("http://c:1"))
+    for _ in range(2 * int(LINGER_S)):
+        now[0] += READ_S
+        assert [one.address for one in (await registry.read())["m"]] == ["http://c:1", "http://a:1"]
+    now[0] += READ_S
+    assert [one.address for one in (await registry.read())["m"]] == ["http://c:1"]
 
 
 async def test_a_redis_that_returns_empty_after_a_long_time_empties_no_fleet() -> None:
