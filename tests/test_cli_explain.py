@@ -123,7 +123,7 @@ keys:
 def test_splits_and_fallbacks_are_printed(arguments: tuple[str, ...], said: str, ask: Ask) -> None:
     status, out, _ = ask(*arguments, config=SPLIT)
     assert (status, said in out) == (0, True)
-    assert ("model: m\n" in out) == ("fallback: other (on unavailable, overloaded)\n" in out)
+    assert ("model: m\n" in out) == ("fallback: other (on transient, account)\n" in out)
 
 
 def test_it_names_the_prefill_worker(ask: Ask) -> None:

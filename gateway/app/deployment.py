@@ -23,6 +23,7 @@ from gateway.config import Config
 from gateway.config import Model as ModelOptions
 from gateway.config.kinds import zone_of
 from gateway.core.errors import GatewayError
+from gateway.core.failures import Word
 from gateway.core.figures import Silence
 from gateway.core.http import Headers
 from gateway.core.messages import Op
@@ -41,7 +42,7 @@ from gateway.pipeline.guards import Guards, Service
 from gateway.pipeline.mirror import Mirror
 from gateway.pipeline.models import PrefillWorkers
 from gateway.pipeline.optional import Limits, PromptLog, Storing
-from gateway.pipeline.other_models import OtherModels
+from gateway.pipeline.other_models import UNAVAILABLE, OtherModels
 from gateway.pipeline.pricing import Pricing
 from gateway.pipeline.prompt_tokens import ask_tokens
 from gateway.pipeline.response_store import MemoryResponseStore
@@ -83,6 +84,8 @@ class Deployment:
         models = self._models
         for name, options in config.models.items():
             served = self._serve_model(name, options, watchers)
+            if served.other_models is not None and UNAVAILABLE in served.other_models.on:
+                self.fleets.models[name].pool.instead = partial(self._answers_instead, served.other_models)
             for known_as in (name, *options.aliases):
                 if known_as in config.model_names:
                     models[known_as] = served
@@ -192,6 +195,9 @@ class Deployment:
         zone = zone_of(self.config.spend.time_zone)
         rates = [(price.begins(zone), price.rates) for price in options.price]
         return Tariff(rates, time.time) if rates else None
+
+    def _answers_instead(self, others: OtherModels, word: Word) -> bool:
+        return word in others.on and any(self._models[name].pool.may_serve(()) for name in others.fallback)
 
     def _mirror(self, estimate: Callable[[Op], int]) -> list[Mirror]:
         """Gives the models their mirrors, and returns all of them. estimate: tokens of a prompt."""

@@ -62,7 +62,21 @@ class Observer:
 
     def retried(self, model: str, worker: str, error: GatewayError) -> None:
         self._metrics.retries.labels(model).inc()
-        self._log.event("warning", "retry", model=model, worker=worker, code=error.code or error.kind.value)
+        reason, code = error.why, error.code or error.kind.value
+        self._log.event("warning", "retry", model=model, worker=worker, code=code, reason=reason and reason.value)
+
+    def answered_with(self, record: RequestRecord, worker: str, error: GatewayError) -> None:
+        words, mask = error.detail, self._log.mask
+        self._log.rationed(
+            "warning",
+            "worker answered with an error",
+            id=record.id,
+            model=record.model,
+            worker=worker,
+            status=error.upstream,
+            reason=None if error.why is None else error.why.value,
+            text=None if words is None or mask is None else mask(words),
+        )
 
     def moved(self, model: str, reason: str) -> None:
         self._metrics.moved.labels(model, reason).inc()

@@ -193,9 +193,9 @@ class Model(Section):
     """Another worker goes on with a stream of plain text whose worker fails or leaves; see docs/reliability.md."""
     fallback: tuple[Name, ...] = Field(default=(), max_length=10)
     """Models that are asked, in this order, where this one cannot answer; see docs/fallback.md."""
-    fallback_on: tuple[Reason, ...] = Field(default=("unavailable", "overloaded"), min_length=1)
-    """Reasons to ask them: `unavailable` (no worker could answer), `overloaded` (all are busy, or report that),
-    `context_length` (the prompt is too long)."""
+    fallback_on: tuple[Reason, ...] = Field(default=("transient", "account"), min_length=1)
+    """Reasons to ask them: `unavailable` (no worker answers), `overloaded` (all are busy), `transient` (both),
+    `account` (they refuse the gateway), `context_length` (too long a prompt)."""
     split: tuple[SplitRule, ...] = Field(default=(), max_length=20)
     """Requests of this model that another model answers instead. The first rule that takes a request counts; what none
     takes stays."""

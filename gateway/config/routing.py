@@ -81,7 +81,7 @@ class Routing(Section):
     `x-dragoman-explain`, or all."""
 
 
-Reason = Literal["unavailable", "overloaded", "context_length"]
+Reason = Literal["unavailable", "overloaded", "transient", "account", "context_length"]
 """Why a fallback is asked: no worker could answer; all are busy or refuse for now; the prompt is too long."""
 
 

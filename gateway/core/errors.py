@@ -18,6 +18,8 @@ import errno
 from collections.abc import Iterator
 from enum import Enum
 
+from gateway.core.failures import MEANINGS, Cause, Meaning
+
 
 class Kind(Enum):
     """The kinds of failure. Closed: a dialect's error table must have a row for every member."""
@@ -45,7 +47,7 @@ class Kind(Enum):
 
 
 class Blame(Enum):
-    """Whose fault it was. Only WORKER feeds a breaker; a 4xx from a worker never does."""
+    """Whose fault it was. Only WORKER feeds a breaker, and only if the failure's meaning says so (`failures`)."""
 
     CLIENT = "client"
     WORKER = "worker"
@@ -73,7 +75,11 @@ class GatewayError(Exception):
     broke        the connection to the worker broke after the request was sent
     flags        the engine's flags that its answer asks an operator for; they go to the log, never to the client
     retryable    False if no other worker may be tried although the blame is the worker's
+    cause        why the worker failed, where that is known by more than `kind`; see `why`
+    detail       the worker's own words, for the log alone
     """
+
+    detail: str | None = None
 
     def __init__(
         self,
@@ -89,6 +95,7 @@ class GatewayError(Exception):
         retryable: bool = True,
         broke: bool = False,
         flags: tuple[str, ...] = (),
+        cause: Cause | None = None,
     ) -> None:
         super().__init__(message)
         self.kind = kind
@@ -102,6 +109,28 @@ class GatewayError(Exception):
         self.retryable = retryable
         self.broke = broke
         self.flags = flags
+        self.cause = cause
+
+    @property
+    def why(self) -> Cause | None:
+        """Why the worker failed; None for what is not a worker's failure."""
+        if self.cause is not None:
+            return self.cause
+        if self.kind is Kind.OVERLOADED:
+            return Cause.OVERLOADED if self.upstream is not None else None
+        if self.blame is not Blame.WORKER:
+            return None
+        if self.kind is Kind.TIMEOUT:
+            return Cause.STALLED if self.code == "worker_stalled" else Cause.SILENT
+        if self.broke or self.kind is Kind.TRUNCATED:
+            return Cause.BROKE_OFF
+        return Cause.FAILED if (self.upstream or 0) >= 500 else Cause.MALFORMED
+
+    @property
+    def meaning(self) -> Meaning | None:
+        """The consequences of the worker's failure; None for what is not one."""
+        cause = self.why
+        return None if cause is None else MEANINGS[cause]
 
     def release_frames(self) -> None:
         """Clears the error's traceback. Its frames refer to the request, which may refer to the error: in such a cycle

@@ -8,7 +8,8 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from gateway.config import Queue as QueueOptions
-from gateway.core.errors import Blame, GatewayError, Kind
+from gateway.core.errors import GatewayError
+from gateway.core.failures import MEANINGS, Word
 from gateway.core.http import Headers
 from gateway.core.messages import Op
 from gateway.core.routing_facts import RoutingFacts
@@ -40,9 +41,11 @@ class Pool:
     salted    the workers keep the caches of `op.salt` apart
     events    receives what becomes of workers and requests
     idle      the requests that use idle capacity; None while there never was one
+    instead   returns whether a fallback can answer now for this reason; None where there is none
     """
 
     idle: Idle | None = None
+    instead: Callable[[Word], bool] | None = None
 
     def __init__(
         self,
@@ -209,6 +212,7 @@ class Pool:
 
     def succeeded(self, worker: Worker, generation: int, generated: bool = True) -> None:
         now = self._clock()
+        worker.trouble = None
         if generated:
             worker.progress.replied_at = now
         if self._resting and self._resting.pop(worker, None) is not None:
@@ -227,20 +231,23 @@ class Pool:
         worker.breaker.abandon(generation)
 
     def failed(self, worker: Worker, generation: int, error: GatewayError) -> None:
-        """Learns from a failure. Only the worker's own faults count against it.
+        """Learns from a failure, as its meaning says (`core.failures`).
 
-        A worker that answers 429 or 503 rests for its Retry-After (1 s without one, 30 s at most) or until one of its
-        requests succeeds, and then is tried by one request. A worker that should be ejected but cannot be spared rests
-        for 1 s.
+        A worker that rests does so for its Retry-After (1 s without one, 30 s at most) or until one of its requests
+        succeeds, and then is tried by one request. A worker that should be ejected but cannot be spared rests for 1 s.
         """
-        breaker = worker.breaker
-        if error.blame is not Blame.WORKER:
+        breaker, cause = worker.breaker, error.why
+        if cause is None:
             breaker.abandon(generation)
-            if error.kind is Kind.OVERLOADED and error.upstream is not None:
+            return
+        worker.trouble = cause
+        if (effect := MEANINGS[cause].on_worker) != "counts":
+            breaker.abandon(generation)
+            if effect == "rests":
                 self._rest(worker, min(error.retry_after or _REST_S, _LONGEST_REST_S))
             return
         now = self._clock()
-        if breaker.fail(now, generation, may_eject=self._can_spare(worker)):
+        if breaker.fail(now, generation, may_eject=self._can_spare(worker, MEANINGS[cause].word)):
             self.events.ejected(worker)
             # Serve the queue when the ejection ends: all other workers may be full then.
             asyncio.get_running_loop().call_later(breaker.open_until - now + _LATE_S, worker.freed)
@@ -248,8 +255,11 @@ class Pool:
             self._rest(worker, _REST_S)  # too many workers are ejected already
         self.events.suspect(worker)
 
-    def _can_spare(self, worker: Worker) -> bool:
-        """Whether the worker may be left out beside those that are already."""
+    def _can_spare(self, worker: Worker, word: Word = "unavailable") -> bool:
+        """Whether the worker may be left out beside those that are already: all of them, where another model can answer
+        instead for the reason `word`."""
+        if self.instead is not None and self.instead(word):
+            return True
         out = sum(other.breaker.ejected for other in self.workers if other is not worker)
         return out + 1 <= self._max_eject_share * len(self.workers) and out + 1 < len(self.workers)
 

@@ -8,6 +8,7 @@ from hashlib import blake2b
 from msgspec import Struct
 
 from gateway.config import Breaker as BreakerOptions
+from gateway.core.failures import Cause
 from gateway.core.ports import UNKNOWN
 from gateway.fleet.blocks import Blocks
 from gateway.fleet.breaker import Breaker
@@ -68,13 +69,15 @@ class Worker:
     suspected  as in `WorkerHandle`
     progress   what its engine was seen to do, and whether it is stalled
     facts      what it answered when it was asked about itself
+    trouble    why it is not ready, or failed last; None once it is ready, and has served a request since
     on_free    callbacks for when it may have become free: its pools, more than one during a reload
     """
 
     __slots__ = (
         "address", "background", "blocks", "breaker", "draining", "facts", "full_readings", "in_flight", "learns",
         "leaving", "lives", "max_in_flight", "missed_probes", "on_free", "others", "peak", "place", "probed",
-        "progress", "ready", "recent", "reported", "suspected", "tokens", "turn", "weight",
+        "progress", "ready", "recent", "reported", "suspected", "tokens", "trouble", "turn",
+        "weight",
     )  # fmt: skip
 
     def __init__(self, address: str, breaker: BreakerOptions, max_in_flight: int | None) -> None:
@@ -103,6 +106,7 @@ class Worker:
         self.suspected = False
         self.probed = False
         self.turn = 0
+        self.trouble: Cause | None = None
         self.on_free: list[Callable[[], None]] = []
 
     def freed(self) -> None:

@@ -159,14 +159,14 @@ class Attempts:
     def _may_retry(self, error: GatewayError, visit: Visit) -> bool:
         """True while the client has seen nothing and another worker may do better."""
         call = self._call
-        theirs = error.blame is Blame.WORKER or (error.kind is Kind.OVERLOADED and error.upstream is not None)
+        meaning, retries = error.meaning, call.runtime.retries
         return (
-            theirs
+            meaning is not None
             and error.retryable
             and call.reply.unseen
-            and call.record.attempts - self._before < call.runtime.retries.attempts
+            and call.record.attempts - self._before < retries.attempts
             # A move was paid for when it was decided.
-            and (visit.moving is error or visit.ejected or call.runtime.retries.spend())
+            and (visit.moving is error or visit.ejected or not meaning.budget or retries.spend())
         )
 
     def _unfit(self, visit: Visit) -> list[WorkerHandle]:
@@ -181,6 +181,8 @@ class Attempts:
         call = self._call
         record = call.record
         call.failed = call.failed or visit.worker.address
+        if error.upstream is not None and (error.detail is not None or error.why is not None):
+            call.runtime.observer.answered_with(record, visit.worker.address, error)
         if call.reply.committed:
             again = await self._may_go_on(error, visit)
         else:

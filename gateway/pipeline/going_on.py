@@ -75,12 +75,13 @@ class Continuation:
         self._failures += 1
         self._visits += 1
         call.produced_before = call.lane.produced
-        if error.blame is not Blame.WORKER and error.kind is not Kind.OVERLOADED:
+        meaning = error.meaning
+        if meaning is None:
             return "refused"
         if self._visits >= retries.attempts or self._failures > MOST_DEATHS:
             return "attempts"
         # A stream that goes on adds no load, but one that is tried again and again does.
-        if added == 0 and visit.moving is None and not visit.ejected and not retries.spend():
+        if added == 0 and visit.moving is None and not visit.ejected and meaning.budget and not retries.spend():
             return "retry_budget"
         return None
 

@@ -11,10 +11,11 @@ from msgspec import Struct
 
 from gateway.auth import Principal
 from gateway.config import Config, SplitRule
-from gateway.core.errors import Blame, Busy, GatewayError, Kind
+from gateway.core.errors import Busy, GatewayError, Kind
+from gateway.core.failures import TRANSIENT
 from gateway.core.http import Headers
 
-UNAVAILABLE, OVERLOADED, CONTEXT_LENGTH = "unavailable", "overloaded", "context_length"
+UNAVAILABLE, OVERLOADED, CONTEXT_LENGTH = *TRANSIENT, "context_length"
 SPLIT, CHOSEN = "split", "chosen"
 
 
@@ -78,7 +79,10 @@ class OtherModels(Struct, frozen=True):
             rules = tuple(rule.model_copy(update={"model": names[rule.model]}) for rule in options.split)
             sessions = frozenset(header.lower().encode() for header in config.routing.session_headers)
             split = Split(name, rules, sessions if options.split_by == "session" else None)
-        return cls(tuple(names[one] for one in options.fallback), frozenset(options.fallback_on), split)
+        on = set(options.fallback_on)
+        if "transient" in on:
+            on.update(TRANSIENT)
+        return cls(tuple(names[one] for one in options.fallback), frozenset(on), split)
 
 
 NONE = OtherModels()
@@ -90,9 +94,10 @@ def reason_of(error: GatewayError) -> str | None:
         return CONTEXT_LENGTH
     if error.kind is Kind.OVERLOADED or isinstance(error, Busy):
         return OVERLOADED
-    if error.kind is Kind.NO_WORKER or (error.blame is Blame.WORKER and error.retryable):
+    if error.kind is Kind.NO_WORKER:
         return UNAVAILABLE
-    return None
+    meaning = error.meaning
+    return meaning.word if meaning is not None and error.retryable else None
 
 
 def routed_headers(model: str, why: str) -> Headers:

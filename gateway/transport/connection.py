@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, cast
 from httptools import HttpParserCallbackError, HttpParserError, HttpParserUpgrade, HttpResponseParser
 
 from gateway.core.errors import GatewayError, Kind
+from gateway.core.failures import Cause, needs_tls
 from gateway.core.http import Headers
 from gateway.core.ports import Deadlines
 from gateway.core.upload import Body
@@ -320,7 +321,8 @@ class WorkerConnection(asyncio.BufferedProtocol):
             if self._whole is None:
                 part = "body" if exchange.status else "head"
                 self._deliver(exchange)
-                self.fail(GatewayError(Kind.UPSTREAM, f"the worker's response {part} is not valid HTTP"))
+                cause = Cause.NEEDS_TLS if part == "head" and needs_tls(bytes(data[:2])) else Cause.MALFORMED
+                self.fail(GatewayError(Kind.UPSTREAM, f"the worker's response {part} is not valid HTTP", cause=cause))
                 return
             self._dirty = True
         if not self._deliver(exchange):

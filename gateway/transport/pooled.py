@@ -20,10 +20,12 @@ from operator import itemgetter
 from urllib.parse import quote, urlsplit
 
 from gateway.core.errors import GatewayError, Kind, out_of_descriptors
+from gateway.core.failures import Cause
 from gateway.core.figures import ConnectionCounts, Silence
 from gateway.core.http import Request
 from gateway.core.ports import Deadlines
 from gateway.light_task import become_task
+from gateway.transport.causes import cause_of_exception
 from gateway.transport.connection import WorkerConnection
 from gateway.transport.incoming import READ_BYTES, Incoming
 from gateway.transport.large import LargeReads
@@ -149,8 +151,8 @@ class Origin:
                 await self._open(connection, await self._name.addresses(seconds))
         except TimeoutError as error:
             connection.drop()
-            late = "the worker did not accept a connection in time"
-            raise GatewayError(Kind.TIMEOUT, late, code="connect_timeout") from error
+            late, cause = "the worker did not accept a connection in time", Cause.CONNECT_TIMEOUT
+            raise GatewayError(Kind.TIMEOUT, late, code="connect_timeout", cause=cause) from error
         except (OSError, UnicodeError) as error:
             connection.drop()
             if out_of_descriptors(error):
@@ -161,7 +163,7 @@ class Origin:
             why = next(
                 (text for kind, text in _WHY.items() if isinstance(error, kind)), "the worker could not be reached"
             )
-            raise GatewayError(Kind.UPSTREAM, why) from error
+            raise GatewayError(Kind.UPSTREAM, why, cause=cause_of_exception(error)) from error
         except BaseException:
             connection.drop()
             raise

@@ -65,7 +65,7 @@ def answered(sim: Simulated) -> list[Entry]:
     return [entry for entry in sim.ledger.entries if entry.method == "POST"]
 
 
-WHYS = {"unavailable": "away", "overloaded": "status:429", "context_length": "short"}
+WHYS = {"unavailable": "away", "overloaded": "status:429", "account": "status:401", "context_length": "short"}
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +80,7 @@ def falling() -> Iterator[Stack]:
     for other in ("broken-too", "unavailable"):
         models[f"broken-before-{other}"] = {"worker": "status:500", "fallback": [other]}
     models["broken-too"] = {"worker": "status:429"}
-    with fleet(**models) as stack:
+    with fleet({"breaker": {"failures": 1000}}, **models) as stack:
         yield stack
 
 

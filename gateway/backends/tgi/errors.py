@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from gateway.core.errors import GatewayError, Kind
+from gateway.core.failures import Cause
 from gateway.core.http import Response
 from gateway.wire.json import decoded
 from gateway.wire.openai.replies import views as wire
@@ -45,7 +46,7 @@ _NAMES = {"max_new_tokens": "max_tokens", "stop": "stop", "top_n_tokens": "logpr
 def fault_of(response: Response, now: float) -> GatewayError:
     """The error for an answer with any status but 200. `now` is in Unix seconds: `Retry-After` may be a date."""
     found = decoded(_decode, response.body)
-    error = wire.classify(response.status, None, None) if found is None else _fault(response.status, found)
+    error = wire.fault(response.status, response.body) if found is None else _fault(response.status, found)
     return with_wait(error, response, now)
 
 
@@ -67,7 +68,10 @@ def _fault(status: int, found: _FaultIn) -> GatewayError:
         message = found.error or ""
         status = _TYPES.get(found.error_type or "", status)
     if status == 424:
-        return GatewayError(Kind.UPSTREAM, "the worker failed during generation", upstream=status)
+        failed = GatewayError(
+            Kind.UPSTREAM, "the worker failed during generation", upstream=status, cause=Cause.GAVE_UP
+        )
+        return wire.with_words(failed, message)
     message = message.removeprefix("Input validation error: ")
     if status == 422 and any(words in message for words in _CONTEXT):
         return GatewayError(Kind.CONTEXT_LENGTH, message, upstream=status)

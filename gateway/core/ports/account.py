@@ -31,7 +31,8 @@ class RequestRecord(Struct):
     adapter   the LoRA adapter of `model` that was meant, or None
     limit     the name of the limit that refused it
     asked     the model that the request named, if another one answered or none has that name
-    routed    why another one: unavailable | overloaded | context_length (its fallback) | split | chosen by a guard
+    routed    why another one: unavailable | overloaded | account | context_length (its fallback) | split | chosen by
+              a guard
     phase     what a client that left was waiting for: reading | queued | first_output | streaming; else None
     trace     the id of its trace, if it is sampled
     moved     why it left workers before its client had seen anything: stalled | leaving | late, one for each
@@ -171,6 +172,9 @@ class Observer(Protocol):
     def begun(self, dialect: str) -> None: ...
     def finished(self, record: RequestRecord) -> None: ...
     def retried(self, model: str, worker: str, error: GatewayError) -> None: ...
+    def answered_with(self, record: RequestRecord, worker: str, error: GatewayError) -> None:
+        """`worker` answered with an error of its own, which is not about the request, or not in any known form."""
+
     def moved(self, model: str, reason: str) -> None:
         """A request left its worker, before its client had seen anything."""
 

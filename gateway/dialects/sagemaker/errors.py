@@ -47,7 +47,9 @@ def refuse(error: GatewayError, request: Request | None, op: Op | None) -> tuple
     status, type_ = _aws_error(error, request)
     body: dict[str, Any] = {"message": error.message}
     if type_ == "ModelError":
-        original = error.upstream or (504 if error.kind is Kind.TIMEOUT else 502)
+        meaning = error.meaning
+        hidden = meaning is not None and meaning.word == "account"  # the status is not the client's business
+        original = (not hidden and error.upstream) or (504 if error.kind is Kind.TIMEOUT else 502)
         side = "client" if original < 500 else "server"
         body = {
             "Message": f'Received {side} error ({original}) from primary with message "{error.message}"',

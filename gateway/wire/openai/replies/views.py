@@ -15,6 +15,7 @@ from msgspec import Meta, Raw, Struct
 
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.events import Reason
+from gateway.core.failures import MEANINGS, Cause, cause_of
 from gateway.core.usage import Usage
 from gateway.wire.json import NULL, text_in
 from gateway.wire.json import decoded as read_or_none
@@ -213,6 +214,7 @@ text_decoder = msgspec.json.Decoder(TextIn)
 embeddings_decoder = msgspec.json.Decoder(EmbeddingsIn)
 tally_decoder = msgspec.json.Decoder(TallyIn)
 _fault = msgspec.json.Decoder(FaultIn).decode
+_faults = msgspec.json.Decoder(list[FaultIn]).decode
 _vector = msgspec.json.Decoder(list[float] | str)
 _anything = msgspec.json.Decoder()
 _as_msgpack = msgspec.msgpack.Encoder().encode
@@ -306,17 +308,29 @@ _CONTEXT_WORDS = ("maximum context length", "context length", "max_model_len", "
 def fault(status: int, body: bytes) -> GatewayError:
     """The error for an error answer of an OpenAI-like server. It never quotes a body that is not JSON."""
     parsed = read_or_none(_fault, body)
+    if parsed is None and body.lstrip()[:1] == b"[":  # as Gemini's OpenAI-like API has it
+        parsed = next(iter(read_or_none(_faults, body) or ()), None)
     if parsed is None:
-        return classify(status, None, None)
+        return with_words(classify(status, None, None), body.decode(errors="replace"))
     if isinstance(parsed.error, str):
         return classify(status, parsed.error, None)
     if parsed.error is not None:
         # vLLM puts `body.` before a field when it does not read the body at all.
         param = (parsed.error.param or "").removeprefix("body.") or None
-        return classify(status, parsed.error.message, param, parsed.error.code)
+        return classify(status, parsed.error.message, param, parsed.error.code, parsed.error.type)
     if parsed.message is None and parsed.detail != NULL:
         return classify(status, _detail_text(parsed.detail), None)
     return classify(status, parsed.message, parsed.param)
+
+
+_MOST_WORDS = 500
+_UNPRINTABLE = re.compile(r"[^\x20-\x7e\xa0-\U0010ffff]+")
+
+
+def with_words(error: GatewayError, text: str | None) -> GatewayError:
+    """`error` with what the worker itself wrote, for the log: one line of at most 500 characters."""
+    error.detail = _UNPRINTABLE.sub(" ", (text or "")[:_MOST_WORDS]).strip() or None
+    return error
 
 
 def _detail_text(detail: Raw) -> str | None:
@@ -340,7 +354,7 @@ def late_fault(error: ErrorIn | str) -> GatewayError:
         status = error.code if 400 <= error.code <= 599 else 500
     else:
         status = 400 if error.type == "invalid_request_error" else 500
-    return classify(status, error.message, error.param, error.code)
+    return classify(status, error.message, error.param, error.code, error.type)
 
 
 # A flag of an engine's command line, in a message that explains to an operator how to start it.
@@ -348,12 +362,16 @@ _FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]{1,62}[a-z0-9]\b")
 _SENTENCE = re.compile(r"(?<=[.!?])\s+")
 
 
-def classify(status: int, message: str | None, param: str | None, code: int | str | None = None) -> GatewayError:
-    """The gateway's error for a worker's status and message. A 4xx about the request keeps its text and code, less the
-    sentences that name flags of the engine: no client can set them. A 401, 403 or 404 is about the gateway's
-    configuration and a 5xx about the worker: the client does not see their texts."""
+def classify(
+    status: int, message: str | None, param: str | None, code: int | str | None = None, type_: str | None = None
+) -> GatewayError:
+    """The gateway's error for a worker's status and error object. An answer about the request keeps its text and code,
+    less the sentences that name flags of the engine: no client can set them. Any other is about the worker, or about
+    the gateway's account there: the text goes to the log, and the client sees neither that nor the code."""
     flags = tuple(dict.fromkeys(_FLAG.findall(message))) if message else ()
-    error = _classify(status, message, param, code)
+    own = code if isinstance(code, str) and _ERROR_CODE.fullmatch(code) else None
+    cause = cause_of(status, message, own or type_)
+    error = _refusal(status, message, param, own) if cause is None else with_words(_failure(status, cause), message)
     if flags:
         error.flags = flags
         kept = " ".join(part for part in _SENTENCE.split(error.message) if not _FLAG.search(part))
@@ -361,8 +379,8 @@ def classify(status: int, message: str | None, param: str | None, code: int | st
     return error
 
 
-def _classify(status: int, message: str | None, param: str | None, code: int | str | None) -> GatewayError:
-    own = code if isinstance(code, str) and _ERROR_CODE.fullmatch(code) else None
+def _refusal(status: int, message: str | None, param: str | None, own: str | None) -> GatewayError:
+    """The error for an answer about the request: 400, 413, 422 or 501."""
     if status in (400, 422):
         text = message or "the worker refused the request"
         if own == Kind.CONTEXT_LENGTH.value or any(word in text for word in _CONTEXT_WORDS):
@@ -373,17 +391,20 @@ def _classify(status: int, message: str | None, param: str | None, code: int | s
     if status == 413:
         text = message or "the request is too large for the worker"
         return GatewayError(Kind.TOO_LARGE, text, code=own, upstream=status)
-    if status in (429, 503):
-        return GatewayError(Kind.OVERLOADED, "the worker is overloaded", upstream=status, retry_after=1.0)
-    if status == 501:
-        text = message or "the worker cannot do this"
-        return GatewayError(Kind.UNSUPPORTED, text, param=param, code=own, upstream=status)
+    text = message or "the worker cannot do this"
+    return GatewayError(Kind.UNSUPPORTED, text, param=param, code=own, upstream=status)
+
+
+def _failure(status: int, cause: Cause) -> GatewayError:
+    """The error for any other answer. The status of one about the gateway's account or configuration is not the
+    client's business."""
+    word = MEANINGS[cause].word
+    if word == "overloaded":
+        return GatewayError(Kind.OVERLOADED, "the worker is overloaded", upstream=status, retry_after=1.0, cause=cause)
+    if word == "account":
+        return GatewayError(Kind.UPSTREAM, "the worker rejected the gateway's request", upstream=status, cause=cause)
     if status < 300:
-        text, retryable = f"the worker accepted the request and gave no reply to it ({status})", True
-    elif status < 400:
-        text, retryable = "the worker answered with an unexpected redirect", False
-    elif status < 500:
-        text, retryable = f"the worker rejected the gateway's request ({status})", False
+        text = f"the worker accepted the request and gave no reply to it ({status})"
     else:
-        text, retryable = f"the worker failed ({status})", True
-    return GatewayError(Kind.UPSTREAM, text, upstream=status, retryable=retryable)
+        text = f"the worker failed ({status})"
+    return GatewayError(Kind.UPSTREAM, text, upstream=status, cause=cause)

@@ -323,28 +323,37 @@ def test_what_are_no_embeddings(said: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "said", "kind", "words", "retryable"),
+    ("status", "said", "kind", "words", "cause"),
     [
-        (400, {"message": "flat"}, Kind.BAD_REQUEST, "flat", True),
-        (422, {"detail": [{"loc": ["n"]}]}, Kind.BAD_REQUEST, '[{"loc": ["n"]}]', True),
-        (400, {"error": "text"}, Kind.BAD_REQUEST, "text", True),
-        (400, {"error": {"message": "maximum context length is 5"}}, Kind.CONTEXT_LENGTH, "context length", True),
-        (413, {}, Kind.TOO_LARGE, "too large", True),
-        (501, {"error": "no"}, Kind.UNSUPPORTED, "no", True),
-        (429, {"error": "secret"}, Kind.OVERLOADED, "overloaded", True),
-        (503, {"error": "secret"}, Kind.OVERLOADED, "overloaded", True),
-        (401, {"error": "secret"}, Kind.UPSTREAM, "(401)", False),
-        (404, {"error": "secret"}, Kind.UPSTREAM, "(404)", False),
-        (204, {}, Kind.UPSTREAM, "no reply to it (204)", True),
-        (302, {}, Kind.UPSTREAM, "redirect", False),
-        (500, {"error": "secret"}, Kind.UPSTREAM, "(500)", True),
+        (400, {"message": "flat"}, Kind.BAD_REQUEST, "flat", None),
+        (422, {"detail": [{"loc": ["n"]}]}, Kind.BAD_REQUEST, '[{"loc": ["n"]}]', None),
+        (400, {"error": "text"}, Kind.BAD_REQUEST, "text", None),
+        (400, {"error": {"message": "maximum context length is 5"}}, Kind.CONTEXT_LENGTH, "context length", None),
+        (413, {}, Kind.TOO_LARGE, "too large", None),
+        (501, {"error": "no"}, Kind.UNSUPPORTED, "no", None),
+        (429, {"error": "secret"}, Kind.OVERLOADED, "overloaded", "overloaded"),
+        (503, {"error": "secret"}, Kind.OVERLOADED, "overloaded", "overloaded"),
+        (529, {"error": "secret"}, Kind.OVERLOADED, "overloaded", "overloaded"),
+        (409, {"error": "secret"}, Kind.OVERLOADED, "overloaded", "not_now"),
+        (401, {"error": "secret"}, Kind.UPSTREAM, "rejected", "key_refused"),
+        (402, {"error": "secret"}, Kind.UPSTREAM, "rejected", "no_credit"),
+        (403, {"error": "secret"}, Kind.UPSTREAM, "rejected", "forbidden"),
+        (404, {"error": "secret"}, Kind.UPSTREAM, "rejected", "wrong_path"),
+        (404, {"error": "the model secret does not exist"}, Kind.UPSTREAM, "rejected", "unknown_model"),
+        (418, {"error": "secret"}, Kind.UPSTREAM, "rejected", "rejected"),
+        (204, {}, Kind.UPSTREAM, "no reply to it (204)", "malformed"),
+        (302, {}, Kind.UPSTREAM, "rejected", "redirected"),
+        (500, {"error": "secret"}, Kind.UPSTREAM, "(500)", "failed"),
     ],
 )
-def test_what_a_worker_answers_means(status: int, said: Any, kind: Kind, words: str, retryable: bool) -> None:
+def test_what_a_worker_answers_means(status: int, said: Any, kind: Kind, words: str, cause: str | None) -> None:
     error = BACKEND.fault(Response(status, [], json.dumps(said).encode()))
-    assert (error.kind, error.upstream, error.retryable) == (kind, status, retryable)
+    assert (error.kind, error.upstream, error.retryable) == (kind, status, True)
+    assert (error.cause.value if error.cause is not None else None) == cause
     assert words in error.message
     assert "secret" not in error.message
+    if "secret" in str(said):
+        assert "secret" in (error.detail or "")
 
 
 @pytest.mark.parametrize(
