@@ -32,7 +32,7 @@ LINES = {
     "gateway/tools": 360,
     "gateway/translation": 1560,
     "gateway/transport": 1210,
-    "gateway/wire": 6460,
+    "gateway/wire": 6669,
     "workers": 490,
     "workers/embedded": 370,
     "workers/simulated": 1120,

@@ -11,6 +11,7 @@ from msgspec import Meta, Struct
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.failures import Cause
 from gateway.core.http import Response
+from gateway.wire import too_long
 from gateway.wire.json import decoded
 from gateway.wire.openai.replies import views as wire
 from gateway.wire.openai.replies.waits import with_wait
@@ -38,7 +39,6 @@ _WORDS = (
     ("Model is overloaded", "overloaded"),
     ("Incomplete generation", "incomplete_generation"),
 )
-_CONTEXT = ("`inputs` tokens + `max_new_tokens` must be", "`inputs` must have less than")
 # Names in TGI's messages -> the names on OpenAI's wire.
 _NAMES = {"max_new_tokens": "max_tokens", "stop": "stop", "top_n_tokens": "logprobs", "grammar": "response_format"}
 
@@ -73,7 +73,7 @@ def _fault(status: int, found: _FaultIn) -> GatewayError:
         )
         return wire.with_words(failed, message)
     message = message.removeprefix("Input validation error: ")
-    if status == 422 and any(words in message for words in _CONTEXT):
+    if too_long.says_so(status, message):
         return GatewayError(Kind.CONTEXT_LENGTH, message, upstream=status)
     named = re.match(r"`(\w+)`", message)
     param = _NAMES.get(named[1], named[1] if named[1] in TEXT_MEMBERS else None) if named is not None else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from gateway.core.errors import GatewayError, Kind
@@ -11,7 +10,7 @@ from gateway.core.messages import Op
 from gateway.dialects._shared.api import Errors
 from gateway.dialects._shared.faults import cannot_count, in_own_words
 from gateway.dialects.anthropic.fields import FIELDS
-from gateway.wire import sse
+from gateway.wire import sse, too_long
 from gateway.wire.json import encode, encode_line
 from gateway.wire.openai.replies import refusals
 
@@ -38,41 +37,21 @@ def _row(kind: Kind, status: int) -> tuple[int, str, str]:
 ERRORS: Errors = {kind: _row(kind, status) for kind, (status, _, _) in refusals.ERRORS.items()}
 """The code is the `error_code` in an error's details."""
 
-# The messages by which engines refuse a prompt that is too long: our own, vLLM's, llama.cpp's and TGI's.
-_NUMBERS = tuple(
-    re.compile(text)
-    for text in (
-        r"the prompt has (?P<n>\d+) tokens; this model's context is (?P<m>\d+)",
-        r"maximum context length is (?P<m>\d+) tokens.*?requested (?P<o>\d+) output tokens"
-        r".*?contains (?:at least )?(?P<n>\d+) input tokens",
-        r"maximum context length is (?P<m>\d+) tokens and your request has (?P<n>\d+) input tokens \((?P<o>\d+) >",
-        r"maximum context length is (?P<m>\d+) tokens.*?requested \d+ tokens \((?P<n>\d+) in the messages, "
-        r"(?P<o>\d+) in the completion",
-        r"maximum context length is (?P<m>\d+) tokens.*?(?:has|contains|requested) (?P<n>\d+) (?:input )?tokens",
-        r"prompt \(length (?P<n>\d+)\) is longer than the maximum model length of (?P<m>\d+)",
-        r"request \((?P<n>\d+) tokens\) exceeds the available context size \((?P<m>\d+) tokens\)",
-        r"must be <= (?P<m>\d+)\. Given: (?P<n>\d+) `inputs` tokens and (?P<o>\d+) `max_new_tokens`",
-        r"must have less than (?P<m>\d+) tokens\. Given: (?P<n>\d+)",
-    )
-)
-# Longer texts are not searched.
-_MOST_TEXT = 2000
 
-
-def too_long(message: str) -> str:
+def message_of(message: str) -> str:
     """The message for a prompt that does not fit, in one of the two forms that Claude Code recognises. After "prompt is
     too long" it compacts its session. After "input length and `max_tokens` exceed context limit" it asks again with a
-    smaller `max_tokens`."""
-    for pattern in _NUMBERS:
-        found = pattern.search(message[:_MOST_TEXT])
-        if found is not None:
-            prompt, most = int(found["n"]), int(found["m"])
-            output = int(found.groupdict().get("o") or 0)
-            if prompt < most and prompt + output > most:
-                return (
-                    f"input length and `max_tokens` exceed context limit: {prompt} + {output} > {most}, "
-                    "decrease input length or `max_tokens` and try again"
-                )
+    smaller `max_tokens`; an engine that has not counted the prompt counts as none here, and the next refusal has its
+    length."""
+    found = too_long.read(message)
+    if found is not None and found.most is not None:
+        prompt, output, most = found.prompt, found.output or 0, found.most
+        if output and (prompt or 0) < most <= (prompt or 0) + output:
+            return (
+                f"input length and `max_tokens` exceed context limit: {prompt or 0} + {output} > {most}, "
+                "decrease input length or `max_tokens` and try again"
+            )
+        if prompt is not None:
             return f"prompt is too long: {prompt} tokens > {most} maximum"
     return f"prompt is too long: {message}"
 
@@ -80,7 +59,7 @@ def too_long(message: str) -> str:
 def error_object(error: GatewayError, request: Request | None = None, op: Op | None = None) -> dict[str, Any]:
     """The error body. It calls the invalid field by the client's name."""
     if error.kind is Kind.CONTEXT_LENGTH:
-        message = too_long(error.message)
+        message = message_of(error.message)
     else:
         message, _ = in_own_words(error, error.param, FIELDS, request, op)
     _, type_, code = ERRORS[error.kind]

@@ -14,7 +14,7 @@ import pytest
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.messages import Chat, ServerTool
 from gateway.core.ports import Capabilities
-from gateway.dialects.anthropic.errors import too_long
+from gateway.dialects.anthropic.errors import message_of
 from tests.dialects.anthropic.asking import DIALECT, TOOL, body, crossing, read, roles, scripted, sent
 from tests.dialects.anthropic.posted import post
 from tests.dialects.asking import HI, keyed
@@ -193,7 +193,7 @@ CUT = "decrease input length or `max_tokens` and try again"
     ],
 )
 def test_law_6_engines_words_become_those_that_clients_act_on(said: str, told: str) -> None:
-    assert too_long(said) == told
+    assert message_of(said) == told
     response, _ = DIALECT.refuse(GatewayError(Kind.CONTEXT_LENGTH, said, upstream=400), None, None)
     assert json.loads(response.body)["error"]["message"] == told
 

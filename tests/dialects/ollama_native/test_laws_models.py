@@ -55,7 +55,10 @@ def test_law_6_what_is_listed_can_be_shown_and_asked() -> None:
         assert {card["model"]: card["capabilities"] for card in listed}["e"] == ["embedding"]
         assert "secret" not in [card["model"] for card in listed]
         for path in ("/api/show", "/api/chat", "/api/pull"):
-            assert refused(client, path, body(model="secret"), 404) == "model 'secret' not found; GET /api/tags lists the models that you may use"
+            assert (
+                refused(client, path, body(model="secret"), 404)
+                == "model 'secret' not found; GET /api/tags lists the models that you may use"
+            )
         assert {card["model"] for card in client.get("/api/ps").json()["models"]} == {"m", "alias"}
         assert client.get("/api/tags", headers={"authorization": "Bearer x"}).status_code == 401
 
@@ -74,7 +77,10 @@ def test_law_11_nothing_to_say_asks_no_worker(stack: Stack, client: httpx.Client
             assert line["model"] == "m:latest"
             assert set(line) >= METRICS
     assert sum(entry.generation for entry in stack.sim.entries) == before
-    assert refused(client, path, {"model": "none"}, 404) == "model 'none' not found; GET /api/tags lists the models that you may use"
+    assert (
+        refused(client, path, {"model": "none"}, 404)
+        == "model 'none' not found; GET /api/tags lists the models that you may use"
+    )
     assert refused(client, path, {}) == "model is required"
 
 
@@ -203,7 +209,10 @@ def test_a_card_lists_nothing_that_a_worker_lacks(
 
 def test_what_is_served_is_pulled_and_nothing_is_managed(client: httpx.Client) -> None:
     assert lines(client.post("/api/pull", json={"model": "m", "stream": True}).text) == [{"status": "success"}]
-    assert refused(client, "/api/pull", {"name": "none"}, 404) == "model 'none' not found; GET /api/tags lists the models that you may use"
+    assert (
+        refused(client, "/api/pull", {"name": "none"}, 404)
+        == "model 'none' not found; GET /api/tags lists the models that you may use"
+    )
     for path in ("push", "create", "copy", "blobs/sha256:00"):
         assert "is not possible here" in refused(client, f"/api/{path}", {"model": "m"}, 403)
     assert client.request("DELETE", "/api/delete", json={"model": "m"}).status_code == 403

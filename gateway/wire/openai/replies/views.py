@@ -17,6 +17,7 @@ from gateway.core.errors import GatewayError, Kind
 from gateway.core.events import Reason
 from gateway.core.failures import MEANINGS, Cause, cause_of
 from gateway.core.usage import Usage
+from gateway.wire import too_long
 from gateway.wire.json import NULL, text_in
 from gateway.wire.json import decoded as read_or_none
 
@@ -302,7 +303,6 @@ _TELLING = (
     ("is not a multimodal model", "messages"),
     ("may be provided in one prompt", "messages"),
 )
-_CONTEXT_WORDS = ("maximum context length", "context length", "max_model_len", "exceed_context_size", "context size")
 
 
 def fault(status: int, body: bytes) -> GatewayError:
@@ -311,7 +311,10 @@ def fault(status: int, body: bytes) -> GatewayError:
     if parsed is None and body.lstrip()[:1] == b"[":  # as Gemini's OpenAI-like API has it
         parsed = next(iter(read_or_none(_faults, body) or ()), None)
     if parsed is None:
-        return with_words(classify(status, None, None), body.decode(errors="replace"))
+        text = body.decode(errors="replace")
+        if too_long.says_so(status, text):
+            return GatewayError(Kind.CONTEXT_LENGTH, "the prompt is too long for this model", upstream=status)
+        return with_words(classify(status, None, None), text)
     if isinstance(parsed.error, str):
         return classify(status, parsed.error, None)
     if parsed.error is not None:
@@ -370,8 +373,13 @@ def classify(
     the gateway's account there: the text goes to the log, and the client sees neither that nor the code."""
     flags = tuple(dict.fromkeys(_FLAG.findall(message))) if message else ()
     own = code if isinstance(code, str) and _ERROR_CODE.fullmatch(code) else None
-    cause = cause_of(status, message, own or type_)
-    error = _refusal(status, message, param, own) if cause is None else with_words(_failure(status, cause), message)
+    if too_long.says_so(status, message, (None if code is None else str(code), type_)):
+        text = message or "the prompt is too long for this model"
+        error = GatewayError(Kind.CONTEXT_LENGTH, text, param=param, upstream=status)
+    elif (cause := cause_of(status, message, own or type_)) is None:
+        error = _refusal(status, message, param, own)
+    else:
+        error = with_words(_failure(status, cause), message)
     if flags:
         error.flags = flags
         kept = " ".join(part for part in _SENTENCE.split(error.message) if not _FLAG.search(part))
@@ -383,8 +391,6 @@ def _refusal(status: int, message: str | None, param: str | None, own: str | Non
     """The error for an answer about the request: 400, 413, 422 or 501."""
     if status in (400, 422):
         text = message or "the worker refused the request"
-        if own == Kind.CONTEXT_LENGTH.value or any(word in text for word in _CONTEXT_WORDS):
-            return GatewayError(Kind.CONTEXT_LENGTH, text, param=param, upstream=status)
         if param is None:
             param = next((name for words, name in _TELLING if words in text), None)
         return GatewayError(Kind.BAD_REQUEST, text, param=param, code=own, upstream=status)
