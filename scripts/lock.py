@@ -1,6 +1,6 @@
 """Writes requirements/*.txt: every package pinned and hashed, no address of any index.
 
-Run by `make lock`, with an interpreter that has `uv`. Pins that still satisfy the inputs are kept; `--upgrade` takes
+Run by `make lock` in `.venv`, which has `uv`. Pins that still satisfy the inputs are kept; `--upgrade` takes
 the newest of everything.
 """
 
@@ -68,7 +68,7 @@ def main() -> None:
     for name in ("tracing", "kv-events", "s3"):
         together += ["--constraint", str(LOCKS / f"{name}.txt")]
     compile_lock((LOCKS / "dev.in").read_text().splitlines(), "dev", *together, *upgrade)
-    for name in ("native", "friendli", "plots", "sbom"):
+    for name in ("uv", "friendli", "plots", "sbom"):
         compile_lock((LOCKS / f"{name}.in").read_text().splitlines(), name, *upgrade)
     for group in CLIENTS:
         name, out = f"clients-{group}", without(*NOT_TRIED.get(group, ()))

@@ -28,7 +28,7 @@ from pathlib import Path
 from tests.repo.tree import ROOT
 
 KEPT = ROOT / "build" / "pods"
-LOCKS = ("build", "native", "run", "tracing", "s3", "sbom", "embedded", "model")
+LOCKS = ("build", "run", "tracing", "s3", "sbom", "embedded", "model")
 SUITE = "bookworm"
 PYTHON = "3.11"
 """Debian's in that suite."""

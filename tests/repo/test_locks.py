@@ -15,7 +15,7 @@ from scripts.lock import CLIENTS
 from tests.repo.tree import ROOT
 
 LOCKS = ROOT / "requirements"
-TOGETHER = ("build", "run", "embedded", "model", "tracing", "kv-events", "s3", "native", "dev")
+TOGETHER = ("build", "run", "embedded", "model", "tracing", "kv-events", "s3", "dev")
 ENTRY = re.compile(
     r"(?P<name>[A-Za-z0-9._-]+)==(?P<version>[^ ;]+)(?: ; (?P<marker>[^\\]+?))?(?P<rest>(?: --hash=\S+)*)"
 )
@@ -60,7 +60,7 @@ def wanted() -> dict[str, list[Requirement]]:
         "kv-events": [Requirement(line) for line in extras["kv-events"]],
         "s3": [Requirement(line) for line in extras["s3"]],
         "dev": _written("dev"),
-        "native": _written("native"),
+        "uv": _written("uv"),
         "friendli": _written("friendli"),
         "sbom": _written("sbom"),
         "plots": _written("plots"),
