@@ -16,6 +16,8 @@ import pytest
 from httpx._config import DEFAULT_TIMEOUT_CONFIG
 from hypothesis import HealthCheck, settings
 
+pytest_plugins = ["tests.slices"]
+
 # No deadline, and no complaint of slow drawing: a shared machine may take its time over any one example. In CI the
 # examples are the same in every run.
 _SLOW = [HealthCheck.too_slow]

@@ -188,6 +188,7 @@ class Streams:
         return self.texts
 
 
+@pytest.mark.whole  # it starts two engines of its own, twice
 def test_streams_outlive_their_engine(pair: tuple[str, list[Running]]) -> None:
     backend, engines = pair
     config = {

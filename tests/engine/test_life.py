@@ -106,6 +106,7 @@ def test_sigterm_under_streams_cuts_none(worker: Engine, stack: Stack, redis: Se
     assert httpx.post(stack.url + CHAT, json=body, timeout=60).status_code == 503
 
 
+@pytest.mark.whole  # it starts an engine of its own
 def test_a_stock_engine_refuses_and_a_killed_one_is_told_of(
     start: Callable[..., Engine], stack: Stack, redis: Server
 ) -> None:

@@ -1,0 +1,35 @@
+"""What `make check` and the slices of long proofs draw."""
+
+from __future__ import annotations
+
+from pathlib import PurePosixPath
+
+from gateway.dialects import REGISTRY
+from scripts.changed import proofs_of
+from tests.slices import draw, names
+
+
+def test_a_slice_is_one_case_in_so_many_and_the_same_each_time() -> None:
+    cases = [f"tests/test_law.py::test[{number}]" for number in range(41)]
+    assert len(draw(cases, 8)) == 6
+    assert draw(cases, 8) == draw(cases, 8)
+    assert set(draw(cases, 8)) < set(cases)
+
+
+def test_a_slice_has_each_dialect_that_its_cases_name() -> None:
+    cases = [f"tests/test_law.py::test[{name} {way}]" for name in REGISTRY for way in ("whole", "streamed")]
+    assert names(draw(cases, 100)) == set(REGISTRY)
+    assert len(draw(cases, 100)) == len(REGISTRY)
+
+
+def test_a_law_of_one_case_is_in_every_slice() -> None:
+    assert draw(["tests/test_law.py::test"], 8) == ["tests/test_law.py::test"]
+
+
+def test_a_changed_room_brings_its_tests_and_the_conformance_of_what_requests_pass() -> None:
+    assert proofs_of([PurePosixPath("docs/limits.md")]) == ["tests/repo"]
+    assert proofs_of([PurePosixPath("gateway/fleet/pool.py")]) == ["tests/repo", "tests/fleet"]
+    wanted = {"tests/repo", "tests/wire", "tests/conformance"}
+    assert set(proofs_of([PurePosixPath("gateway/wire/sse.py")])) == wanted
+    assert "tests/workers" in proofs_of([PurePosixPath("workers/registry.py")])
+    assert "tests/test_resolve.py" in proofs_of([PurePosixPath("gateway/resolve.py")])
