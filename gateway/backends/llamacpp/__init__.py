@@ -11,7 +11,15 @@ from collections.abc import Iterator
 import msgspec
 from msgspec import Struct
 
-from gateway.backends.llamacpp.replies import TextReader, VerboseReader, input_tokens, named, token_count, tokens_of
+from gateway.backends.llamacpp.replies import (
+    TextReader,
+    VerboseReader,
+    input_tokens,
+    named,
+    refusal,
+    token_count,
+    tokens_of,
+)
 from gateway.backends.llamacpp.requests import NAME, PARAMETERS, adjust_chat, adjust_embed, score_body, text_body
 from gateway.core.errors import GatewayError
 from gateway.core.events import Event
@@ -100,7 +108,7 @@ class LlamaCpp(OpenAIBackend):
         return VerboseReader(op) if _verbose(op) else ChatReader(op)
 
     def _fault(self, response: Response) -> GatewayError:
-        return named(super()._fault(response))
+        return refusal(response) or named(super()._fault(response))
 
     def facts(self, body: bytes, model: str) -> Facts:
         found = wire.decoded(body, _props)

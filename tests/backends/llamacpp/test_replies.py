@@ -184,6 +184,9 @@ def test_a_schema_passed_over_in_silence_is_noticed() -> None:
         (501, "This server does not support embeddings", Kind.UNSUPPORTED, None),
         (503, "Loading model", Kind.OVERLOADED, None),
         (500, "secret", Kind.UPSTREAM, None),
+        (500, "secret at row 19", Kind.UPSTREAM, None),
+        (500, "While executing secret", Kind.UPSTREAM, None),
+        (500, "secret\nError: secret", Kind.UPSTREAM, None),
     ],
 )
 def test_errors(status: int, message: str, kind: Kind, param: str | None) -> None:
