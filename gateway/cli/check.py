@@ -9,7 +9,7 @@ from gateway import backends
 from gateway.app.routes import active_dialects
 from gateway.cli.configured import FILE_HELP, configuration
 from gateway.config import Config, Model
-from gateway.core.ports import Capabilities, Dialect
+from gateway.core.ports import Dialect
 from gateway.ratelimit import rules
 from gateway.translation import offline
 
@@ -51,8 +51,7 @@ def _holes(config: Config, offered: list[Dialect]) -> list[str]:
         for name, model in config.models.items():
             alike = model.backend, model.max_context, model.features
             if alike not in known:
-                can = Capabilities(model.upstream_model or name, model.max_context, model.features)
-                known[alike] = offline.holes(dialect, backends.create(model.backend), can)
+                known[alike] = offline.holes(dialect, backends.create(model.backend), model.declared(name))
             holes += [
                 f"{dialect.name} {operation}, model {name} ({model.backend}): {what}"
                 for operation, what in known[alike].items()

@@ -6,6 +6,7 @@ The fault of a value is one sentence and never repeats it: it may be a secret in
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta, tzinfo
 from decimal import Decimal
 from ipaddress import ip_network
@@ -156,6 +157,12 @@ def _url(value: str) -> str:
     if not _URL_PATH.match(parts.path) or {".", ".."} & set(parts.path.split("/")) or "//" in parts.path:
         raise ValueError("has a base path with characters or segments that are not allowed")
     return value.rstrip("/")
+
+
+def all_of_openai(workers: Sequence[str]) -> bool:
+    """Whether these addresses, at least one, are of OpenAI itself, or of its models on Azure."""
+    hosts = [f".{(urlsplit(worker).hostname or '').lower()}" for worker in workers]
+    return bool(hosts) and all(host.endswith((".openai.com", ".openai.azure.com")) for host in hosts)
 
 
 def _worker(value: str) -> str:

@@ -31,6 +31,7 @@ from gateway.config.kinds import (
     Variable,
     Whole,
     WorkerUrl,
+    all_of_openai,
     is_pattern,
 )
 from gateway.config.money import Budget, BudgetWebhook, Prices, Spend
@@ -52,8 +53,8 @@ from gateway.config.sharing import (
     StoredKeys,
 )
 from gateway.config.tools import Tools
+from gateway.core.ports import Capabilities, Moves, Settings
 from gateway.core.ports import Deadlines as TransportDeadlines
-from gateway.core.ports import Moves, Settings
 
 PREFIX = "DRAGOMAN_"
 """The begin of our environment variables' names."""
@@ -163,6 +164,8 @@ class Model(Section):
     """The price of its requests, or a list of prices, each valid `from` a day; see docs/spend.md."""
     features: frozenset[Feature] | None = None
     """Its abilities; a request for more is refused early. Absent: nothing is refused beforehand."""
+    system: Literal["merge", "keep"] | None = None
+    """`merge` system messages, or `keep` them as sent; see docs/workers.md. Absent: `keep` for OpenAI itself."""
     api_key_file: str | None = Field(default=None, min_length=1)
     """File with the key that its workers ask for; relative to this file's folder."""
     api_key_env: Variable | None = None
@@ -210,6 +213,12 @@ class Model(Section):
 
     queue: Queue | None = None
     """A queue of its own; what is absent is as in the common `queue`."""
+
+    def declared(self, name: str) -> Capabilities:
+        """The abilities of its workers, as far as these options declare them. name: the model's."""
+        keeps = "system_turns" in (self.features or ()) or (self.backend == "openai" and all_of_openai(self.workers))
+        system = self.system or ("keep" if keeps else "merge")
+        return Capabilities(self.upstream_model or name, self.max_context, self.features, system=system)
 
     @property
     def api_key(self) -> str | None:

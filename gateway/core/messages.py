@@ -277,9 +277,6 @@ class Chat(Operation, kw_only=True):
     want_tokens    asks for the ids of the sampled tokens
     continue_last  the last message is the assistant's, and the reply continues its text
     fit_output     cuts `max_output` to what the model's context leaves, and names it as dropped, instead of refusing
-    fold_system    makes a system message behind the first turn a part of the user message beside it, and user messages
-                   in a row one, for chat templates that take system messages at the start only, and then turns; no
-                   system message moves to the front
     early_usage    asks the worker to report the prompt's tokens before any output of a stream, if it can
     server_tools   those of `tools` that the gateway runs. If there are no tools, one whose result the client wants and
                    that nothing here runs: the reply is its failed call, and no worker is asked
@@ -302,7 +299,6 @@ class Chat(Operation, kw_only=True):
     want_tokens: bool = False
     continue_last: bool = False
     fit_output: bool = False
-    fold_system: bool = False
     early_usage: bool = False
     server_tools: tuple[ServerTool, ...] = ()
     optional: Mapping[str, str] = {}

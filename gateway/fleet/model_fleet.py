@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from gateway.config import Model as ModelOptions
 from gateway.config.routing import KvEvents, WorkerOptions
 from gateway.core.http import Headers
-from gateway.core.ports import UNKNOWN, Backend, Capabilities
+from gateway.core.ports import UNKNOWN, Backend
 from gateway.fleet.discovery import FoundWorker, able
 from gateway.fleet.pool import Pool
 from gateway.fleet.report import Report
@@ -15,7 +15,10 @@ from gateway.fleet.waiting import PoolEvents, Refusal
 from gateway.fleet.worker import Worker
 
 _ORDINARY = WorkerOptions()
-_ADDRESSED = ("backend", "upstream_model", "api_key", "headers", "ca_file", "paths", "features", "max_context")
+_ADDRESSED = (
+    *("backend", "upstream_model", "api_key", "headers", "ca_file", "paths", "features", "max_context"),
+    "system",
+)
 """Options of a model that decide what its workers are sent, and which workers they are."""
 
 
@@ -36,7 +39,7 @@ class ModelFleet:
         self.options = options
         self.backend = backend
         self.headers = headers
-        self.declared = Capabilities(options.upstream_model or name, options.max_context, options.features)
+        self.declared = options.declared(name)
         self.can = able(self.declared, ())
         self.members: Sequence[FoundWorker] = [FoundWorker(address) for address in options.workers]
 

@@ -16,7 +16,7 @@ from gateway import backends
 from gateway.core.ports import Capabilities
 from gateway.translation.offline import send
 from tests.conformance.cases import BACKENDS, DIALECTS
-from tests.conformance.clients import TURNS
+from tests.conformance.clients import TURNS, openai
 from tests.conformance.clients.heard import PNG, Turn
 
 
@@ -59,20 +59,31 @@ def turns(seed: int, *, between: bool) -> list[Turn]:
 
 
 CAN = Capabilities("w")
+CHATS = tuple(name for name, dialect in DIALECTS.items() if "chat" in dialect.fields)
 
 
-@pytest.mark.parametrize("name", TURNS)
+def told_to(backend: str, name: str, found: list[Turn], can: Capabilities = CAN) -> list[dict[str, Any]]:
+    """The messages that a worker gets of a client of the dialect `name`."""
+    body = json.dumps(TURNS.get(name, openai.write_turns)(found)).encode()
+    example = DIALECTS[name].examples["chat"][0]
+    sent = send(DIALECTS[name], BACKENDS[backend], body, can, route=example.route, query=example.query)
+    messages: list[dict[str, Any]] = json.loads(sent.outgoing.body)["messages"]
+    return messages
+
+
+@pytest.mark.parametrize("name", CHATS)
 @pytest.mark.parametrize("backend", backends.REGISTRY)
 @given(seed=st.integers(0, 2**32))
 def test_all_is_told_in_turns(name: str, backend: str, seed: int) -> None:
-    found = turns(seed, between=name == "responses")
+    found = turns(seed, between=name != "anthropic")
     if name == "gemini":  # its contents have no system turns
         found = [turn for turn in found if turn[0] != "system"]
-    body = json.dumps(TURNS[name](found)).encode()
-    route = DIALECTS[name].examples["chat"][0].route
-    told = json.loads(send(DIALECTS[name], BACKENDS[backend], body, CAN, route=route).outgoing.body)["messages"]
+    if name == "cohere":  # its results have no images
+        found = [(*turn[:3], False) if turn[0] == "result" else turn for turn in found]
+    told = told_to(backend, name, found)
     roles = [one["role"] for one in told]
-    assert "system" not in roles[1:], "only at the start"
+    assert not {"system", "developer"} & {*roles[1:]}, "only at the start"
+    assert roles[0] != "developer"
     assert ("user", "user") not in pairwise(roles)
     # Nothing is lost, doubled or moved before what was said earlier by others.
     texts = re.findall(r"<\d+>", json.dumps(told))
@@ -94,13 +105,27 @@ def by(found: list[Turn], *kinds: str) -> list[str]:
     return [one[2] if one[0] == "call" else one[1] for one in found if one[0] in kinds]
 
 
+@pytest.mark.parametrize("name", [name for name in CHATS if name not in ("gemini", "responses")])
+@pytest.mark.parametrize("backend", backends.REGISTRY)
+def test_messages_stay_as_sent_where_the_model_takes_them(name: str, backend: str) -> None:
+    found: list[Turn] = [("system", "<0>"), ("system", "<1>"), ("user", "<2>"), ("system", "<3>"), ("user", "<4>")]
+    told = told_to(backend, name, found, Capabilities("w", system="keep"))
+    asked = json.loads(json.dumps(TURNS.get(name, openai.write_turns)(found)))["messages"]
+    texts = [one["content"] for one in told]
+    if name == "anthropic":
+        assert [part["text"] for one in asked for part in one["content"]] == texts
+    else:
+        assert [one["content"] for one in asked] == texts
+    assert [one["role"] for one in told] == [one["role"] for one in asked]
+
+
 _OBJECTS = ("anthropic", "gemini")
-CHATS = tuple(name for name, dialect in DIALECTS.items() if "chat" in dialect.fields and name not in _OBJECTS)
+TEXTS = tuple(name for name in CHATS if name not in _OBJECTS)
 """The dialects in whose histories arguments are text; those of the others are objects already."""
 SAID = {'{"a":1}': '{"a":1}', "": "{}", '{"a': '{"_raw":"{\\"a"}', "[1]": '{"_raw":"[1]"}', "NaN": '{"_raw":"NaN"}'}
 
 
-@pytest.mark.parametrize("name", CHATS)
+@pytest.mark.parametrize("name", TEXTS)
 @pytest.mark.parametrize("backend", backends.REGISTRY)
 def test_arguments_in_a_history_are_objects(name: str, backend: str) -> None:
     """A call that was cut by length must not make every later request of its conversation a 400."""

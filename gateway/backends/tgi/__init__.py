@@ -52,8 +52,9 @@ from gateway.wire.openai.media.requests import unable
 from gateway.wire.openai.replies.waits import counted
 from gateway.wire.openai.requests.parts import put
 from gateway.wire.openai.requests.resuming import append_to_prompt, resumed
+from gateway.wire.openai.requests.turns import left_behind, messages_of
 from gateway.wire.openai.requests.unsupported import beyond, cannot_count, unsupported
-from gateway.wire.openai.requests.writing import PATHS, ParameterWriter, compose, messages_of, stream_options
+from gateway.wire.openai.requests.writing import PATHS, ParameterWriter, compose, stream_options
 
 # TGI takes a chat's `model` as the id of a LoRA adapter, except for this value.
 _NO_ADAPTER = "tgi"
@@ -105,7 +106,7 @@ class Tgi(OpenAIBackend):
         rest = rest_of(op)
         dropped = (*refuse(op, rest), *left_out(op))
         if type(op) is Chat:
-            return Written(PATHS[Chat], _chat_body(op, can, rest), dropped)
+            return Written(PATHS[Chat], _chat_body(op, can, rest), (*dropped, *left_behind(op, can)))
         return Written("/generate_stream" if op.stream else "/generate", text_body(op, rest), dropped)
 
     def resume(self, request: Request, partial: Partial) -> Resumption | str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Literal, Protocol, TypeVar
 
 from msgspec import Struct
 
@@ -30,6 +30,8 @@ class Capabilities(Struct, frozen=True):
     beyond          abilities beyond the stock engine that are declared, or that every worker reports; a request that
                     needs another one is refused
     version         the oldest of the workers' engines, its numbers; () when unknown
+    system          "merge": their chat template takes one system message, the first one, and then turns. "keep": they
+                    take messages in any order, and the role `developer`
     """
 
     upstream_model: str
@@ -38,6 +40,7 @@ class Capabilities(Struct, frozen=True):
     lacks: frozenset[str] = frozenset()
     beyond: frozenset[str] = frozenset()
     version: tuple[int, ...] = ()
+    system: Literal["merge", "keep"] = "merge"
 
 
 class Facts(Struct, frozen=True):

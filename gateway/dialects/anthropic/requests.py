@@ -107,7 +107,7 @@ def _end_user(user_id: str) -> str:
 
 def _with_prompt(found: PromptBody, talk: Conversation, runs: Runs) -> Chat:
     """A chat that has its prompt and no other parameters."""
-    op = Chat(model=found.model, messages=tuple(talk.messages), continue_last=talk.continues, fold_system=True)
+    op = Chat(model=found.model, messages=tuple(talk.messages), continue_last=talk.continues)
     op.tools, op.server_tools = _tools(found.tools or [], talk, runs)
     return op
 

@@ -18,7 +18,7 @@ _AROUND = (
 FIELDS: Tables = {
     "chat": (
         *_AROUND,
-        *mapped("messages", note="role developer becomes system"),
+        *mapped("messages"),
         *mapped("frequency_penalty", note="0 is sent when absent"),
         *mapped("max_tokens"),
         _MODEL,

@@ -95,13 +95,7 @@ def read_chat(body: bytes, raw: dict[str, Raw], unknown: Extra, dropped: tuple[s
     for index, tool in enumerate(op.tools):
         if not _FUNCTION_NAME.fullmatch(tool.name):
             raise wrong(f"tools.{index}.function.name", "must be 1 to 64 of a-z, A-Z, 0-9, underscores and dashes")
-    # The SDK has the role developer, few chat templates do. The specification has no tool_call_id.
-    op.messages = answer_calls(
-        tuple(
-            msgspec.structs.replace(message, role="system") if message.role == "developer" else message
-            for message in op.messages
-        )
-    )
+    op.messages = answer_calls(op.messages)  # the specification has no tool_call_id
     # The specification's defaults: vLLM would take absent values from the model's generation_config.
     given = op.sampling
     op.sampling = msgspec.structs.replace(

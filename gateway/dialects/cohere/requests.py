@@ -57,7 +57,6 @@ def read(request: Request, raw: Extra, api: Api) -> Op:
         model=found.model,
         messages=tuple(messages),
         continue_last=messages[-1].role == "assistant",
-        fold_system=True,
         fit_output=True,
         optional=_OPTIONAL,
     )

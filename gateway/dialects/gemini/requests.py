@@ -165,7 +165,7 @@ def _prompt(raw: Extra, left: list[str], request: Request, api: Api, decoder: De
     talk = Conversation(listed(found.contents), found.system_instruction, Thoughts(request.sealing))
     tools = tuple(_tools(listed(found.tools), left))
     left += [*unknown, *talk.dropped]
-    chat = Chat(model=None, messages=talk.messages, continue_last=talk.continues, tools=tools, fold_system=True)
+    chat = Chat(model=None, messages=talk.messages, continue_last=talk.continues, tools=tools)
     return chat, found
 
 

@@ -192,7 +192,7 @@ def _read(
 
 def _with_prompt(found: PromptBody, talk: Conversation) -> Chat:
     """A chat that has its prompt and no other parameters."""
-    op = Chat(model=found.model, messages=tuple(talk.messages), tools=tuple(talk.box.tools.values()), fold_system=True)
+    op = Chat(model=found.model, messages=tuple(talk.messages), tools=tuple(talk.box.tools.values()))
     op.server_tools = tuple(talk.box.run.values())
     return op
 

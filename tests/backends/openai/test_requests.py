@@ -29,9 +29,8 @@ from gateway.core.messages import (
     Tool,
     ToolCall,
 )
-from gateway.core.ports import Capabilities
 from gateway.wire.json import encode
-from gateway.wire.openai.requests.parts import fold_system, write_message
+from gateway.wire.openai.requests.parts import write_message
 from tests.backends.openai.exchange import BACKEND, CAN, chat, text
 from tests.raised import raised
 
@@ -321,79 +320,14 @@ def test_arguments_of_a_former_call_are_an_object(arguments: str, told: str) -> 
     assert written["tool_calls"][0]["function"]["arguments"] == told
 
 
-# -- system messages behind the first turn ----------------------------------------------------------------------------
-
-
-def said(*turns: str) -> list[Message]:
-    roles = {"s": "system", "u": "user", "a": "assistant", "t": "tool"}
-    return [Message(roles[turn[0]], (Text(turn),)) for turn in turns]
-
-
-def shape(messages: list[Message]) -> list[str]:
-    return [message.role[0] + ":" + "+".join(part.text for part in message.parts) for message in messages]  # type: ignore[union-attr]  # all are text
-
-
-@pytest.mark.parametrize(
-    ("turns", "folded"),
-    [
-        (("s1", "u1"), ["s:s1", "u:u1"]),
-        (("s1", "s2", "u1"), ["s:s1", "s:s2", "u:u1"]),
-        (("u1", "s1"), ["u:u1+s1"]),
-        (("s1", "u1", "s2", "s3"), ["s:s1", "u:u1+s2+s3"]),
-        (("u1", "a1", "s1", "u2"), ["u:u1", "a:a1", "u:s1+u2"]),
-        (("u1", "a1", "s1"), ["u:u1", "a:a1", "u:s1"]),
-        (("u1", "a1", "t1", "s1", "a2", "u2"), ["u:u1", "a:a1", "t:t1", "u:s1", "a:a2", "u:u2"]),
-        (("u1", "a1", "t1", "s1", "u2", "s2"), ["u:u1", "a:a1", "t:t1", "u:s1+u2+s2"]),
-        (("u1", "a1", "s1", "t1", "u2"), ["u:u1", "a:a1", "t:t1", "u:s1+u2"]),
-        (("s1", "u1", "u2"), ["s:s1", "u:u1\n\nu2"]),
-        (("u1", "s1", "u2", "a1", "u3"), ["u:u1\n\ns1\n\nu2", "a:a1", "u:u3"]),
-        (("u1", "a1", "t1", "u2", "u3", "s1"), ["u:u1", "a:a1", "t:t1", "u:u2\n\nu3\n\ns1"]),
-    ],
-)
-def test_a_later_system_message_is_a_part_of_the_user_message_beside_it_and_users_take_turns(
-    turns: tuple[str, ...], folded: list[str]
-) -> None:
-    assert shape(fold_system(said(*turns))) == folded
-
-
-def test_images_of_users_in_a_row_keep_their_places() -> None:
-    image = Image("https://a/b.png")
-    messages = [Message("user", (Text("a"), image)), Message("user"), Message("user", (Text("b"),))]
-    assert fold_system(messages) == [Message("user", (Text("a"), image, Text("b")))]
-
-
-def test_users_with_members_of_their_own_stay_apart() -> None:
-    named, other = Message("user", (Text("a"),), name="ann"), Message("user", (Text("b"),), name="bob")
-    assert fold_system([named, other]) == [named, other]
-
-
-def test_many_users_in_a_row_take_time_as_they_are_long() -> None:
-    """A request's work grows no faster than the request: a quarter of a million messages would else take minutes."""
-    many = [Message("user" if index % 2 else "system", (Text("x"),)) for index in range(250_000)]
-    (first, whole) = fold_system(many)
-    assert first.role == "system"
-    assert whole.parts == (Text("\n\n".join("x" * (len(many) - 1))),)
-
-
-@pytest.mark.parametrize("length", range(1, 8))
-def test_what_was_said_before_does_not_change_with_what_is_said_later(length: int) -> None:
-    """Else a prefix cache would forget it: of all but the last turn."""
-    turns = ("s1", "u1", "s2", "a1", "t1", "s3", "u2", "a2")
-    whole, part = shape(fold_system(said(*turns))), shape(fold_system(said(*turns[:length])))
-    assert whole[: len(part) - 1] == part[:-1]
-
-
-def test_only_who_asks_for_it_and_does_not_need_it_otherwise_is_folded() -> None:
-    messages = tuple(said("u1", "s1"))
-    assert [one["role"] for one in body(Chat(model="m", messages=messages))["messages"]] == ["user", "system"]
-    folded = Chat(model="m", messages=messages, fold_system=True)
-    assert [one["role"] for one in body(folded)["messages"]] == ["user"]
-    can = Capabilities("m", features=frozenset({"system_turns"}))
-    written = json.loads(BACKEND.write(folded, can).body)
-    assert [one["role"] for one in written["messages"]] == ["user", "system"]
-
-
 def test_a_reply_that_goes_on_with_the_last_message_is_beyond_this_wire() -> None:
     with pytest.raises(GatewayError, match=r"messages\.1") as caught:
-        BACKEND.write(Chat(model="m", messages=tuple(said("u1", "a1")), continue_last=True), CAN)
+        BACKEND.write(
+            Chat(
+                model="m",
+                messages=(Message("user", (Text("u"),)), Message("assistant", (Text("a"),))),
+                continue_last=True,
+            ),
+            CAN,
+        )
     assert caught.value.kind is Kind.UNSUPPORTED

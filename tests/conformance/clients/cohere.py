@@ -6,7 +6,8 @@ import json
 from typing import Any
 
 from gateway.core.http import Headers, Response
-from tests.conformance.clients.heard import Client, Heard, HeardChoice, events
+from tests.conformance.clients import openai
+from tests.conformance.clients.heard import Client, Heard, HeardChoice, Turn, events
 
 _LINES: Headers = [(b"accept", b"application/json")]
 
@@ -148,6 +149,16 @@ def _in_coheres_words(body: dict[str, Any]) -> dict[str, Any]:
         if choice in ("none", "required"):
             found["tool_choice"] = choice.upper()
     return found
+
+
+def write_turns(found: list[Turn]) -> dict[str, Any]:
+    """Its roles lack the developer, and its results images."""
+    body = openai.write_turns(found)
+    for message in body["messages"]:
+        message["role"] = message["role"].replace("developer", "system")
+        if isinstance(message["content"], list):
+            message["content"] = message["content"][0]["text"]
+    return body
 
 
 _COHERE = {

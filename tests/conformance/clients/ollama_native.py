@@ -7,7 +7,8 @@ from functools import partial
 from typing import Any
 
 from gateway.core.http import Response
-from tests.conformance.clients.heard import Client, Heard, HeardChoice
+from tests.conformance.clients import openai
+from tests.conformance.clients.heard import PNG, Client, Heard, HeardChoice, Turn
 
 
 def hear_ollama_native(stream: bytes) -> Heard:
@@ -74,6 +75,14 @@ def _for_ollama(body: dict[str, Any]) -> dict[str, Any]:
         found["top_logprobs"] = found["logprobs"]
         found["logprobs"] = True
     return found
+
+
+def write_turns(found: list[Turn]) -> dict[str, Any]:
+    body = openai.write_turns(found)
+    for message in body["messages"]:
+        if isinstance(message["content"], list):
+            message["content"], message["images"] = message["content"][0]["text"], [PNG]
+    return body
 
 
 _OLLAMA_ENDS = {"tool_calls": "stop", "content_filter": "stop"}

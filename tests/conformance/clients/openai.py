@@ -6,7 +6,32 @@ import json
 from typing import Any
 
 from gateway.core.http import Response
-from tests.conformance.clients.heard import Client, Heard, events
+from tests.conformance.clients.heard import PNG, Client, Heard, Turn, events
+
+
+def write_turns(found: list[Turn]) -> dict[str, Any]:
+    """Every other turn of the system is the developer's."""
+    messages: list[dict[str, Any]] = []
+    for index, (kind, *rest) in enumerate(found):
+        if kind == "system":
+            messages.append({"role": "developer" if index % 2 else "system", "content": rest[0]})
+        elif kind == "user":
+            messages.append({"role": "user", "content": rest[0]})
+        elif kind == "result":
+            text = {"type": "text", "text": rest[1]}
+            image = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PNG}"}}
+            content = [text, image] if rest[2] else rest[1]
+            messages.append({"role": "tool", "tool_call_id": f"c{rest[0]}", "content": content})
+        else:
+            if not messages or messages[-1]["role"] != "assistant":
+                messages.append({"role": "assistant", "content": ""})
+            if kind == "say":
+                messages[-1]["content"] += rest[0]
+            else:
+                called = {"name": "f", "arguments": json.dumps({"a": rest[1]})}
+                calls = messages[-1].setdefault("tool_calls", [])
+                calls.append({"id": f"c{rest[0]}", "type": "function", "function": called})
+    return {"model": "m", "messages": messages}
 
 
 def hear_openai(stream: bytes) -> Heard:

@@ -80,8 +80,8 @@ def test_law_3_a_system_turn_stays_or_is_folded_and_never_comes_first() -> None:
     folded = sent(messages=turns, system="be brief")["messages"]
     assert roles(folded) == ["system", "user", "assistant", "user"]
     assert folded[0]["content"] == "be brief"
-    assert [part["text"] for part in folded[1]["content"]] == ["hi", "now"]
-    takes = Capabilities("w", features=frozenset({"system_turns"}))
+    assert folded[1]["content"] == "hi\n\nnow"
+    takes = Capabilities("w", system="keep")
     stayed = roles(sent(can=takes, messages=turns, system="be brief")["messages"])
     assert stayed == ["system", "user", "system", "assistant", "user"]
 

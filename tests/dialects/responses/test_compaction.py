@@ -169,7 +169,7 @@ def test_a_summary_and_the_users_words_around_it_are_one_turn(client: httpx.Clie
     assert turn["role"] == "user"
     assert turn["content"].startswith("a\n\nSummary of the conversation")
     assert turn["content"].endswith("\n\nThe sum.\n\nb")
-    takes = Capabilities("w", features=frozenset({"system_turns"}))
+    takes = Capabilities("w", system="keep")
     assert [one["role"] for one in sent(can=takes, input=kept)["messages"]] == ["system", "user", "user", "user"]
 
 

@@ -105,7 +105,7 @@ def test_law_2_images_in_outputs_stand_before_the_words_that_follow() -> None:
 def test_law_2_a_message_of_the_developer_never_parts_a_call_from_its_output() -> None:
     mind = message("developer", "mind")
     image = [{"type": "input_image", "image_url": PNG}]
-    takes = Capabilities("w", features=frozenset({"system_turns", "tools", "vision"}))
+    takes = Capabilities("w", system="keep")
 
     def roles(*items: Any) -> list[str]:
         told = sent(can=takes, input=[message("user", "go"), *items], tools=[TOOL])["messages"]
@@ -132,8 +132,8 @@ def test_law_3_what_the_model_is_told_first_is_one_message() -> None:
     messages = sent(instructions="zero", input=items)["messages"]
     assert messages[0] == {"role": "system", "content": "zero\n\none\n\ntwo\n\nthree\n\nfour"}
     assert [one["role"] for one in messages] == ["system", "user", "assistant", "user"]
-    assert [part["text"] for part in messages[-1]["content"]] == ["later", "go on"]
-    takes = Capabilities("w", features=frozenset({"system_turns", "tools"}))
+    assert messages[-1]["content"] == "later\n\ngo on"
+    takes = Capabilities("w", system="keep")
     roles = [one["role"] for one in sent(can=takes, instructions="zero", input=items)["messages"]]
     assert roles == ["system", "user", "assistant", "system", "user"]
 

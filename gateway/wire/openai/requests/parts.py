@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 from msgspec import Raw, Struct
-from msgspec.structs import asdict, replace
+from msgspec.structs import asdict
 
 from gateway.core.messages import (
     Audio,
@@ -157,58 +157,3 @@ def write_tool_choice(choice: ToolChoice) -> Any:
     if isinstance(choice, NamedTool):
         return with_extra({"type": "function", "function": {"name": choice.name}}, choice.extra)
     return choice
-
-
-def fold_system(messages: Sequence[Message]) -> list[Message]:
-    """`messages` for chat templates that take system messages at the start only, and refuse two messages of the user in
-    a row. A system message behind the first turn becomes a part of the user message before it, else of the one after
-    it, else a user message of its own. User messages in a row become one."""
-    turns: list[_Turn] = []
-    waiting: list[Part] = []
-    leading = True
-    for message in messages:
-        system = message.role in ("system", "developer")
-        leading = leading and system
-        last = turns[-1] if turns else None
-        if system and not leading:
-            if last is not None and last.message.role == "user":
-                last.parts += message.parts
-            else:
-                waiting += message.parts
-        elif last is not None and last.takes(message):
-            last.parts += message.parts
-            last.joined = True
-        elif message.role == "user":
-            turns.append(_Turn(message, [*waiting, *message.parts]))
-            waiting = []
-        else:
-            if waiting and message.role == "assistant":
-                turns.append(_Turn(Message("user"), waiting))
-                waiting = []
-            turns.append(_Turn(message, list(message.parts)))
-    if waiting:
-        turns.append(_Turn(Message("user"), waiting))
-    return [turn.whole() for turn in turns]
-
-
-class _Turn(Struct):
-    """A message, with the parts of those that are joined to it. joined: at least one is the user's own."""
-
-    message: Message
-    parts: list[Part]
-    joined: bool = False
-
-    def takes(self, message: Message) -> bool:
-        """True for a user message behind another one, unless members of its own keep them apart."""
-        ours = self.message
-        same = message.role == ours.role == "user" and message.name == ours.name
-        return same and message.extra is None and ours.extra is None
-
-    def whole(self) -> Message:
-        """Texts of several messages are one text, because not every server reads part arrays."""
-        parts = self.parts
-        if self.joined:
-            texts = [part.text for part in parts if type(part) is Text and part.extra is None]
-            if len(texts) == len(parts):
-                return replace(self.message, parts=(Text("\n\n".join(filter(None, texts))),))
-        return self.message if len(parts) == len(self.message.parts) else replace(self.message, parts=tuple(parts))

@@ -13,13 +13,13 @@ import msgspec
 from gateway.core.messages import Chat, Complete, Embed, Message, Output, Sampling
 from gateway.core.ports import Capabilities
 from gateway.wire.openai.requests.parts import (
-    fold_system,
     put,
     with_extra,
     write_message,
     write_tool,
     write_tool_choice,
 )
+from gateway.wire.openai.requests.turns import left_behind, messages_of, spliced
 from gateway.wire.openai.requests.unsupported import RISING, no_token_ids, refuse_given, refuse_sampling, unsupported
 
 PATHS = {Chat: "/v1/chat/completions", Complete: "/v1/completions", Embed: "/v1/embeddings"}
@@ -116,11 +116,15 @@ def outgoing(
     if op.raw is not None and op.wire == "openai":
         body: dict[str, Any] = dict(op.raw)
         if op.rewritten:
-            body.update(_texts(op, parameters))
+            body.update(_texts(op, can, parameters))
+        elif type(op) is Chat and (turns := messages_of(op, can)) is not op.messages:
+            body["messages"] = spliced(op.raw["messages"], op.messages, turns)
     else:
         body = compose(op, can, parameters)
         if type(op) is not Embed:
             dropped = top_level(op.unnamed)
+    if type(op) is Chat:
+        dropped += left_behind(op, can)
     body["model"] = can.upstream_model
     if op.stream:
         body["stream"] = True
@@ -128,7 +132,7 @@ def outgoing(
     return body, dropped
 
 
-def _texts(op: Chat | Complete | Embed, parameters: ParameterWriter) -> dict[str, Any]:
+def _texts(op: Chat | Complete | Embed, can: Capabilities, parameters: ParameterWriter) -> dict[str, Any]:
     """The members that have the texts of a request."""
     if type(op) is Embed:
         return {"input": op.inputs[0] if len(op.inputs) == 1 else op.inputs}
@@ -137,7 +141,7 @@ def _texts(op: Chat | Complete | Embed, parameters: ParameterWriter) -> dict[str
         put(body, suffix=op.suffix)
         return body
     assert type(op) is Chat
-    body = {"messages": [parameters.message(message) for message in op.messages]}
+    body = {"messages": [parameters.message(message) for message in messages_of(op, can)]}
     if op.tools:
         body["tools"] = [write_tool(tool) for tool in op.tools]
     return body
@@ -162,7 +166,7 @@ def compose(op: Chat | Complete | Embed, can: Capabilities, parameters: Paramete
     """The outgoing members, from the canonical form, for a client of another wire. Raises as `outgoing`."""
     body: dict[str, Any]
     if type(op) is Embed:
-        body = _texts(op, parameters)
+        body = _texts(op, can, parameters)
         put(body, encoding_format=op.encoding, dimensions=op.dimensions, user=op.user)
         if op.truncate:
             parameters.truncation(body)
@@ -176,7 +180,7 @@ def compose(op: Chat | Complete | Embed, can: Capabilities, parameters: Paramete
         if op.logprobs is not None:
             put(body, logprobs=True, top_logprobs=op.logprobs.top or None)
     else:
-        body = _texts(op, parameters)
+        body = _texts(op, can, parameters)
         put(body, max_tokens=op.max_output)
         put(body, echo=op.echo or None, logprobs=op.logprobs.top if op.logprobs is not None else None)
         parameters.completion(body, op, can)
@@ -190,18 +194,10 @@ def compose(op: Chat | Complete | Embed, can: Capabilities, parameters: Paramete
     return body
 
 
-def messages_of(op: Chat, can: Capabilities) -> Sequence[Message]:
-    """The messages of `op`. As their client sent them only if the model is declared to take them so."""
-    fold = op.fold_system and "system_turns" not in (can.features or ())
-    return fold_system(op.messages) if fold else op.messages
-
-
 def prompt_of(op: Chat, can: Capabilities, parameters: ParameterWriter) -> dict[str, Any]:
     """The input of a chat template: the messages, the tools, and whether the reply continues the last message. Raises
     as `outgoing`."""
-    body: dict[str, Any] = {"messages": [parameters.message(message) for message in messages_of(op, can)]}
-    if op.tools:
-        body["tools"] = [write_tool(tool) for tool in op.tools]
+    body = _texts(op, can, parameters)
     if op.continue_last:
         parameters.continuation(body, op)
     return body
