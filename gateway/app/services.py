@@ -29,6 +29,7 @@ from gateway.observe.metrics import Metrics
 from gateway.observe.tracing import tracer_of
 from gateway.observe.webhook import Webhook
 from gateway.pipeline.caps import Caps
+from gateway.pipeline.offload import offload
 from gateway.pipeline.quarantine import Quarantine
 from gateway.pipeline.response_store import MemoryResponseStore, RedisResponseStore, ResponseStore
 from gateway.pipeline.shedding import Shedding
@@ -83,6 +84,8 @@ class Host:
         self.body_budget = ByteBudget()
         self.upload_budget = ByteBudget()
         self.kept = ByteBudget()
+        self.session_budget = ByteBudget()
+        self.budgets = (self.body_budget, self.upload_budget, self.kept, self.session_budget)
         metrics.kept.set_function(lambda: self.kept.reserved)
         self.known_keys = KnownKeys()
         self.roster = Roster()
@@ -165,7 +168,7 @@ def services_of(config: Config, limits: Limits, host: Host) -> Services:
         quarantine=_quarantine(config, before.quarantine, host),
         listening=listening,
         keys=_keys(config, host),
-        tools=_kept(before.tools, config.tools) or (WebTools(config.tools) if config.tools.runs else None),
+        tools=_kept(before.tools, config.tools) or (WebTools(config.tools, offload) if config.tools.runs else None),
         batching=_batching(config, host),
         webhook=_webhook(config.budget_webhook, before.webhook, log),
     )

@@ -28,10 +28,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, TypeVar, final
-from urllib.parse import urlsplit
 
 from msgspec import Raw, Struct
 
+from gateway.core.domains import is_within
 from gateway.core.http import Response
 from gateway.core.upload import Form
 
@@ -149,16 +149,8 @@ class ServerTool(Struct, frozen=True, gc=False):
     blocked: tuple[str, ...] = ()
 
     def permits(self, url: str) -> bool:
-        """Whether the client wants the page."""
-        return not _within(url, self.blocked) and (not self.allowed or _within(url, self.allowed))
-
-
-def _within(url: str, domains: tuple[str, ...]) -> bool:
-    """Whether the page is in one of these hosts, or below the path that stands behind one."""
-    at = urlsplit(url)
-    host, path = f".{at.hostname or ''}", at.path.removeprefix("/")
-    parts = (domain.partition("/") for domain in domains)
-    return any(host.endswith(f".{name}".lower()) and path.startswith(below) for name, _, below in parts)
+        """Whether the client wants the page. Raises ValueError for text that is not a URL."""
+        return not is_within(url, self.blocked) and (not self.allowed or is_within(url, self.allowed))
 
 
 class Page(Struct, frozen=True):

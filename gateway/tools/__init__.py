@@ -6,8 +6,9 @@ bring and what they reach; the pipeline bounds how often they are called.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from ipaddress import ip_network
+from typing import Any
 
 from gateway.config import Tools
 from gateway.core.messages import KindOfServerTool, ServerCall
@@ -18,10 +19,11 @@ from gateway.tools.search import Search
 class WebTools:
     """The tools that a configuration turns on. Implements core.ports.ServerTools.
 
-    most  how often each of them may be called for one request
+    most   how often each of them may be called for one request
+    aside  see `fetch.Fetch`
     """
 
-    def __init__(self, options: Tools) -> None:
+    def __init__(self, options: Tools, aside: Callable[..., Awaitable[Any]]) -> None:
         self.options = options
         self._run: dict[KindOfServerTool, Search | Fetch] = {}
         self.most: Mapping[KindOfServerTool, int] = {}
@@ -30,7 +32,7 @@ class WebTools:
             self.most = {"search": options.web_search.max_uses}
         if options.web_fetch is not None:
             allowed = [ip_network(one) for one in options.web_fetch.allow_networks]
-            self._run["fetch"] = Fetch(options.web_fetch, allowed)
+            self._run["fetch"] = Fetch(options.web_fetch, allowed, aside)
             self.most = {**self.most, "fetch": options.web_fetch.max_uses}
 
     async def run(self, call: ServerCall) -> None:

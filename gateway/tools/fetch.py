@@ -10,16 +10,19 @@ from __future__ import annotations
 import asyncio
 import codecs
 import re
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from typing import Any
 
 import httpx
 
 from gateway.config import WebFetch
+from gateway.core.domains import host_of
 from gateway.core.messages import Page, ServerCall
 from gateway.resolve import look_up
-from gateway.tools.bounded import Refused, read
+from gateway.tools.bounded import Refused
+from gateway.tools.exchange import Answer, Broken, Exchanges
 from gateway.tools.page import text_of
 
 _LONGEST_URL = 2048
@@ -47,14 +50,20 @@ class Fetch:
     """Fetches pages.
 
     allowed  networks that may be reached although they are not public
+    aside    awaits a step that takes long, beside the event loop
     """
 
-    def __init__(self, options: WebFetch, allowed: Sequence[Network] = ()) -> None:
+    def __init__(
+        self,
+        options: WebFetch,
+        allowed: Sequence[Network] = (),
+        aside: Callable[..., Awaitable[Any]] = asyncio.to_thread,
+    ) -> None:
         self._options = options
         self._allowed = allowed
+        self._aside = aside
         # No connection is kept: the next request for its name might mean another host.
-        limits = httpx.Limits(max_keepalive_connections=0, max_connections=options.max_connections)
-        self._client = httpx.AsyncClient(trust_env=False, timeout=options.timeout_s, limits=limits)
+        self._exchanges = Exchanges(options.max_connections)
 
     async def run(self, call: ServerCall) -> None:
         """Gives the call its page, or the word for what went wrong."""
@@ -63,7 +72,7 @@ class Fetch:
                 call.pages = (await self._page(call),)
         except Refused as refused:
             call.error = refused.word
-        except (httpx.HTTPError, httpx.InvalidURL, OSError, TimeoutError, ValueError):
+        except (Broken, httpx.InvalidURL, OSError, TimeoutError, ValueError):
             # ValueError: of a host that cannot be a name, and of a redirect to no URL.
             call.error = "url_not_accessible"
 
@@ -72,23 +81,24 @@ class Fetch:
         for _ in range(_MOST_REDIRECTS + 1):
             if not call.tool.permits(str(url)):
                 raise Refused("url_not_allowed")
-            async with await self._send(url) as reply:
-                if reply.status_code not in _REDIRECTS:
-                    return await self._read(call.asked, reply)
-                url = _checked(str(url.join(reply.headers.get("location", ""))))
+            async with await self._send(url, call.tool.blocked) as answer:
+                if answer.status not in _REDIRECTS:
+                    return await self._read(call.asked, answer)
+                url = _checked(str(url.join(answer.headers.get("location", ""))))
         raise Refused("url_not_accessible")
 
-    async def _send(self, url: httpx.URL) -> AbstractAsyncContextManager[httpx.Response]:
-        """Asks for `url` at an address that was checked. Raises Refused for one that must not be reached."""
+    async def _send(self, url: httpx.URL, blocked: Sequence[str]) -> AbstractAsyncContextManager[Answer]:
+        """Asks for `url` at an address that was checked. Raises Refused for one that must not be reached, or that the
+        client has blocked by its number."""
         port = url.port or (443 if url.scheme == "https" else 80)
         addresses = await look_up(url.host, port)
         if not addresses or not all(self._may_reach(address) for address in addresses):
             raise Refused("url_not_allowed")
-        headers = {"host": url.netloc.decode("ascii"), "accept-encoding": "identity", "user-agent": "dragoman"}
-        at = url.copy_with(host=addresses[0].partition("%")[0])
-        return self._client.stream(
-            "GET", at, headers=headers, extensions={"sni_hostname": url.raw_host.decode("ascii")}
-        )
+        if any(host_of(address) == host_of(name) for address in addresses for name in blocked):
+            raise Refused("url_not_allowed")
+        named = ("host", url.netloc.decode("ascii"))
+        headers = (named, ("accept", "*/*"), ("accept-encoding", "identity"), ("user-agent", "dragoman"))
+        return self._exchanges.get(url, addresses[0].partition("%")[0], headers)
 
     def _may_reach(self, address: str) -> bool:
         found = _inside(ip_address(address.partition("%")[0]))
@@ -96,18 +106,18 @@ class Fetch:
         public = found.is_global and not special
         return public or any(found in network for network in self._allowed)
 
-    async def _read(self, asked: str, reply: httpx.Response) -> Page:
-        kind = reply.headers.get("content-type", "")
-        if reply.status_code != 200:
-            raise Refused("too_many_requests" if reply.status_code == 429 else "url_not_accessible")
-        if not _TEXTS.match(kind) or reply.headers.get("content-encoding", "identity") != "identity":
+    async def _read(self, asked: str, answer: Answer) -> Page:
+        kind = answer.headers.get("content-type", "")
+        if answer.status != 200:
+            raise Refused("too_many_requests" if answer.status == 429 else "url_not_accessible")
+        if not _TEXTS.match(kind) or answer.headers.get("content-encoding", "identity") != "identity":
             raise Refused("unsupported_content_type")
-        body, _ = await read(reply, self._options.max_bytes)
-        title, text = await asyncio.to_thread(_read, body, kind)
+        body = await answer.body(self._options.max_bytes)
+        title, text = await self._aside(_read, body, kind)
         return Page(asked, title, text[: self._options.max_text])
 
     async def close(self) -> None:
-        await self._client.aclose()
+        """Nothing is kept between pages."""
 
 
 def _read(body: bytes, kind: str) -> tuple[str, str]:
@@ -127,7 +137,7 @@ def _checked(text: str) -> httpx.URL:
         raise Refused("url_too_long")
     try:
         url = httpx.URL(text.strip())
-        if url.scheme not in ("http", "https") or not url.host or url.userinfo:
+        if url.scheme not in ("http", "https") or not url.host or url.userinfo or "%" in url.host:
             raise Refused("invalid_tool_input")
     except (httpx.InvalidURL, UnicodeError, ValueError):
         raise Refused("invalid_tool_input") from None

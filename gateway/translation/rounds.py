@@ -31,6 +31,7 @@ from gateway.core.messages import (
 )
 from gateway.core.ports import ServerToolWriter, StreamReader
 from gateway.core.usage import Usage
+from gateway.translation.named_urls import is_named
 
 _arguments = msgspec.json.Decoder(dict[str, Any])
 _MEMBERS: Mapping[KindOfServerTool, str] = {"search": "query", "fetch": "url"}
@@ -130,7 +131,7 @@ class Rounds:
         """Whether somebody other than the model has named `url`: it may not carry what it knows to an address of its
         own making."""
         return any(
-            isinstance(part, Text) and url in part.text
+            isinstance(part, Text) and is_named(url, part.text)
             for message in self.op.messages
             if message.role != "assistant"
             for part in message.parts

@@ -183,6 +183,16 @@ def test_a_page_that_the_user_named_may_be_fetched(stack: Stack, service: Web) -
     assert message["content"][1]["content"]["type"] == "web_fetch_result"
 
 
+def test_a_part_of_a_named_url_may_not_be_fetched(stack: Stack, service: Web) -> None:
+    service.answers["/pa"] = service.answers["/page"]
+    rounds = {"tool_calls": [call("web_fetch", url=f"{service.url}/pa")]}, {"text": "So be it."}
+    body = asked(*rounds, words=f"Read {service.url}/page please.")
+    body["messages"][0]["content"] = body["messages"][0]["content"].replace('/pa"', '/\\u0070a"')
+    message = post(stack, body, stream=False)
+    assert message["content"][1]["content"]["error_code"] == "url_not_in_prior_context"
+    assert "/pa" not in service.asked
+
+
 def test_a_service_that_fails_is_an_error_of_the_tool(stack: Stack, service: Web) -> None:
     service.answers["/search"] = (500, "text/plain", b"")
     rounds = {"tool_calls": [call("web_search", query="a")]}, {"text": "I could not search."}

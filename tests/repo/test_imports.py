@@ -52,7 +52,7 @@ CLOCKS = {"datetime", "random", "secrets", "time"}
 ONLY: dict[str, tuple[str, ...]] = {
     "jwt": ("gateway.auth.jwt",),
     "opentelemetry": ("gateway.observe.spans",),
-    "httptools": ("gateway.transport", "gateway.server"),
+    "httptools": ("gateway.transport", "gateway.server", "gateway.tools"),
     "pydantic": ("gateway.config",),
     "python_multipart": ("gateway.wire.multipart",),
     "redis": ("gateway.redis",),

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from encodings.aliases import aliases
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
+from socket import SO_SNDBUF, SOL_SOCKET
+from socketserver import BaseRequestHandler, ThreadingTCPServer
+from typing import Any
 
 import certifi
-import httpx
 import msgspec
 import pytest
 from hypothesis import given
@@ -18,8 +23,9 @@ from hypothesis import strategies as st
 
 from gateway.config import WebFetch
 from gateway.core.messages import ServerCall, ServerTool
-from gateway.tools import fetch
+from gateway.tools import exchange, fetch
 from gateway.tools.fetch import Fetch
+from tests.harness import until
 from tests.standins.serving import certificate, server_tls
 from tests.standins.web import Web, web
 
@@ -196,6 +202,18 @@ def test_the_clients_domains_count(site: Web) -> None:
         assert fetched(f"{site.url}/page", tool=tool).error == error
 
 
+@pytest.mark.parametrize("host", ["2130706433", "0x7f000001", "127.1", "localhost", "127.0.0.1."])
+def test_a_blocked_address_is_blocked_by_every_name(site: Web, host: str) -> None:
+    port = site.url.rpartition(":")[2]
+    tool = ServerTool("fetch", "f", blocked=("127.0.0.1",))
+    assert fetched(f"http://{host}:{port}/page", tool=tool).error == "url_not_allowed"
+    assert site.asked == []
+
+
+def test_a_host_with_percent_signs_is_refused(site: Web) -> None:
+    assert fetched("http://exam%64ple.com/").error == "invalid_tool_input"
+
+
 def test_a_slow_page_is_given_up(site: Web) -> None:
     site.held.clear()
     assert fetched(f"{site.url}/page", WebFetch(timeout_s=0.3)).error == "url_not_accessible"
@@ -259,10 +277,14 @@ def test_whatever_an_address_is(url: str, to: str) -> None:
     async def run(asked: str) -> ServerCall:
         fetching = Fetch(WebFetch(), LOOPBACK)
         await fetching.close()
-        moved = httpx.Response(
-            302, headers=[(b"location", to.encode("utf-8", "replace"))], stream=httpx.ByteStream(b"")
-        )
-        fetching._client = httpx.AsyncClient(transport=httpx.MockTransport(lambda _: moved))
+        moved = exchange.Answer(asyncio.StreamReader(), asyncio.Lock())
+        moved.status, moved.headers = 302, {"location": to.encode("utf-8", "replace").decode("latin-1")}
+
+        @asynccontextmanager
+        async def get(*_: object) -> AsyncIterator[exchange.Answer]:
+            yield moved
+
+        fetching._exchanges.get = get  # type: ignore[method-assign]
         call = ServerCall("1", ServerTool("fetch", "f", allowed=("a.example", "127.0.0.1")), asked)
         await fetching.run(call)
         await fetching.close()
@@ -270,3 +292,121 @@ def test_whatever_an_address_is(url: str, to: str) -> None:
 
     for asked in (url, "http://127.0.0.1/"):
         assert asyncio.run(run(asked)).error in WRONG
+
+
+# -- servers that mean harm -------------------------------------------------------------------------------------------
+
+HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/html\r\n"
+CHUNKED = HEAD + b"transfer-encoding: chunked\r\n\r\n"
+ENDLESS = {
+    "chunks of one byte": (CHUNKED, b"1\r\nx\r\n"),
+    "chunks with long extensions": (CHUNKED, b"1;" + b"e" * 200 + b"\r\nx\r\n"),
+    "interim answers": (b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+    "interim answers with fields": (b"", b"HTTP/1.1 103 Early Hints\r\nlink: </a>\r\n\r\n"),
+    "fields": (HEAD, b"x-a: b\r\n"),
+    "one field": (HEAD + b"x-a: ", b"b" * 100),
+    "trailers": (CHUNKED + b"0\r\n", b"x-a: b\r\n"),
+    "a status line": (b"HTTP/1.1 200 ", b"O" * 100),
+}
+
+
+@contextmanager
+def writing(begin: bytes, again: bytes) -> Iterator[tuple[str, list[int]]]:
+    """A server that answers each request with `begin` and then `again` without an end: (origin, bytes that each
+    connection took)."""
+    sent: list[int] = []
+
+    class Endless(BaseRequestHandler):
+        def handle(self) -> None:
+            self.request.setsockopt(SOL_SOCKET, SO_SNDBUF, 1 << 14)
+            self.request.recv(1 << 16)
+            block, taken = again * (8192 // len(again) + 1), len(begin)
+            with contextlib.suppress(OSError):
+                self.request.sendall(begin)
+                while taken < 64 << 20:
+                    self.request.sendall(block)
+                    taken += len(block)
+            sent.append(taken)
+
+    class Server(ThreadingTCPServer):
+        daemon_threads, request_queue_size = True, 128
+
+    with Server(("127.0.0.1", 0), Endless) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}", sent
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.mark.parametrize("attack", ENDLESS)
+def test_what_is_around_a_page_has_a_bound(attack: str) -> None:
+    with writing(*ENDLESS[attack]) as (origin, sent):
+        call = fetched(f"{origin}/", WebFetch(timeout_s=60))
+        assert call.error == "url_not_accessible"
+        until(lambda: bool(sent))
+    assert sent[0] < 8 << 20, "what the kernel holds comes on top"
+
+
+def test_a_page_in_small_chunks_is_read(site: Web) -> None:
+    """As servers send that flush each line."""
+    lines = b"".join(b"%x\r\nline %05d\n\r\n" % (11, number) for number in range(40_000))
+    with writing(CHUNKED + lines + b"0\r\n\r\n", b"\r\n") as (origin, _):
+        (page,) = fetched(f"{origin}/", WebFetch(max_text=1_000_000)).pages
+    assert page.text.splitlines()[-1] == "line 39999"
+
+
+def test_hostile_pages_are_parsed_in_turns() -> None:
+    """The event loop goes round between the pieces of all pages together."""
+    most = 0
+
+    async def run(origin: str) -> list[ServerCall]:
+        nonlocal most
+        fetching = Fetch(WebFetch(timeout_s=60), LOOPBACK)
+        calls = [ServerCall(str(number), FETCH, f"{origin}/") for number in range(30)]
+        fed = 0
+        feed = exchange.Answer._more
+
+        async def more(self: exchange.Answer) -> bool:
+            nonlocal fed
+            going_on = await feed(self)
+            fed += 1
+            return going_on
+
+        async def look() -> None:
+            nonlocal most, fed
+            while True:
+                most, fed = max(most, fed), 0
+                await asyncio.sleep(0)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(exchange.Answer, "_more", more)
+            looking = asyncio.create_task(look())
+            await asyncio.gather(*(fetching.run(call) for call in calls))
+            looking.cancel()
+        return calls
+
+    with writing(*ENDLESS["chunks of one byte"]) as (origin, _):
+        calls = asyncio.run(run(origin))
+    assert {call.error for call in calls} == {"url_not_accessible"}
+    assert 1 <= most <= 2
+
+
+def test_a_page_is_made_text_beside_the_loop(site: Web) -> None:
+    """By what the gateway runs other long steps with, and not for longer than ordinary pages take."""
+    site.answers["/marks"] = (200, "text/html", b"<p>word" + b"<b>" * 300_000)
+    stepped: list[str] = []
+
+    async def aside(step: Any, *given: Any) -> Any:
+        stepped.append(step.__name__)
+        return step(*given)
+
+    async def run() -> ServerCall:
+        call = ServerCall("1", FETCH, f"{site.url}/marks")
+        await Fetch(DEFAULTS, LOOPBACK, aside).run(call)
+        return call
+
+    assert asyncio.run(run()).pages[0].text == "word"
+    assert stepped == ["_read"]
