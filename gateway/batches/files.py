@@ -103,9 +103,17 @@ class Files(Api):
 
 
 async def _receive(call: ApiCall, file: Sink, most: int) -> tuple[Sequence[tuple[str, str]], Sequence[File]]:
-    """Writes the bytes of the form's files to `file`."""
-    pending = bytearray()
-    reader = FormReader(call.request.header(b"content-type"), pending.extend)
+    """Writes the bytes of the form's files to `file`, `most` at most; the rest of the form may have _MOST_TEXT."""
+    pending, size = bytearray(), 0
+
+    def add(content: bytes) -> None:
+        nonlocal size
+        size += len(content)
+        if size > most:
+            raise GatewayError(Kind.TOO_LARGE, f"the file is larger than {most} bytes", param="file")
+        pending.extend(content)
+
+    reader = FormReader(call.request.header(b"content-type"), add)
     async for block in call.body(most + _MOST_TEXT):
         reader.feed(block)
         if len(pending) >= _WRITE:

@@ -132,7 +132,10 @@ class _Reading:
         anchor: str | None = getattr(event, "anchor", None)
         if isinstance(event, yaml.AliasEvent):
             if anchor not in self._anchors:
-                self._fault(event, path, f"is an alias of {anchor!r}, which is not complete above it")
+                # Its name may be a secret that begins with a star.
+                self._fault(
+                    event, path, "begins with '*', and no anchor of that name is complete above it: quote a text"
+                )
                 return None
             return self._repeat(event, *self._anchors[anchor], path)
         if getattr(event, "tag", None):

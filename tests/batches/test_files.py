@@ -131,6 +131,9 @@ def test_a_tenant_has_bounds(server: Server, tmp_path: Path) -> None:
         with pytest.raises(openai.APIStatusError) as large:
             upload(stack, data=b"x" * 300_000)
         assert large.value.status_code == 413
+        with pytest.raises(openai.APIStatusError) as larger:
+            upload(stack, data=b"x" * 2049)
+        assert larger.value.status_code == 413, "the rest of the form is not counted, and the file is"
         upload(stack, data=b"x" * 2000)
         with pytest.raises(openai.RateLimitError) as full:
             upload(stack, data=b"x" * 2000)

@@ -10,6 +10,7 @@ import pytest
 
 from gateway.config import ConfigError, load
 from gateway.config.kinds import redis_server
+from tests.config.reading import read
 
 
 def model(name: str, ca_file: str, more: str = "") -> str:
@@ -56,6 +57,20 @@ def test_a_collector_may_have_a_key_in_a_header(tmp_path: Path) -> None:
     assert config.tracing is not None
     assert config.tracing.headers == {"authorization": "Bearer canary"}
     assert "canary" not in repr(config)
+
+
+INDICATORS = (
+    "*{}", "*{}:", "[*{}]", "{{x: *{}}}", "&{0} *{0}", "!{}", "!!{} x", "!<{}", "!a!{} x", "@{}", "%{}", "`{}", "|{}",
+    ">{}", "{{{}", "[{}", '"{}', "'{}", "? {}", "- {}", "&{0} &{0}2 x", '"\\x{}"', "*{},x", "a: *{}: b", "{}: *{}",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("written", INDICATORS)
+def test_a_secret_that_yaml_reads_as_something_else_is_not_repeated(written: str, tmp_path: Path) -> None:
+    value = written.format("canary", "canary2")
+    with pytest.raises(ConfigError) as refused:
+        read(tmp_path, f"models:\n  m:\n    backend: vllm\n    workers: [http://w:1]\n    api_key: {value}\n")
+    assert "canary" not in str(refused.value)
 
 
 def test_a_password_in_a_url_is_not_shown() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -153,7 +153,7 @@ def _read_rerank(raw: Extra, extra: Extra, request: Request) -> Score:
     documents: Sequence[str | dict[str, Any]] = [given] if isinstance(given, str) else given or ()
     _bounded(name, documents)
     # A name that is given twice counts once: else a large text could be repeated for a few bytes.
-    fields = tuple(dict.fromkeys(found.rank_fields or ()))
+    fields = {name: place for place, name in enumerate(dict.fromkeys(found.rank_fields or ()))}
     texts = tuple([_text_of(one, at, fields) for at, one in enumerate(documents)])
     _add_of_tei(found, extra)
     tei = found.texts is not None
@@ -186,12 +186,20 @@ def _add_of_tei(found: _RerankIn, extra: Extra) -> None:
         extra.setdefault(name, Raw(encode(value)))
 
 
-def _text_of(document: str | dict[str, Any], at: int, fields: Sequence[str]) -> str:
-    """The text by which a document is ranked. Raises GatewayError(BAD_REQUEST) if the document has none."""
+_TEXT: Mapping[str, int] = {"text": 0}
+
+
+def _text_of(document: str | dict[str, Any], at: int, fields: Mapping[str, int]) -> str:
+    """The text by which a document is ranked. fields: its members, by name, and their order; none: `text`. Takes a step
+    for each member of the document, however many fields there are. Raises GatewayError(BAD_REQUEST) if the document has
+    none."""
     if isinstance(document, str):
         return document
-    names = fields or ("text",)
-    lines = [document[name] for name in names if isinstance(document.get(name), str)]
+    places = fields or _TEXT
+    named = sorted(
+        [(places[name], name) for name, text in document.items() if name in places and isinstance(text, str)]
+    )
+    lines = [document[name] for _, name in named]
     if not lines:
         asked = "a member that 'rank_fields' names" if fields else "'text'"
         raise wrong(f"documents.{at}", f"must be a text, or an object with a text in {asked}")
