@@ -24,7 +24,7 @@ from gateway.app.services import Host, kept_keys
 from gateway.auth import read_keys
 from gateway.config import Available, Config, is_loopback
 from gateway.console import Console, Watched
-from gateway.core.byte_budget import ByteBudget
+from gateway.core.byte_budget import Held
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Headers, header_value
 from gateway.core.ports import Backend, CountedConnection, SocketSession
@@ -104,7 +104,7 @@ class Gateway:
             path: self._cors.wrap(endpoint) for path, endpoint in paths.literal.items()
         }
         self._sockets.endpoints = sockets(config, deployment.runtime)
-        self._sockets.most, self._sockets.idle_s = config.listen.max_sockets, config.listen.socket_idle_s
+        self._sockets.configure(config.listen)
         own = {"/livez": _live, "/readyz": self._readyz}
         # Model names are shown only to operators: a client that may ask for one could find out the others.
         self._operations: dict[str, Application] = {**own, "/readyz": self._readyz_of_model}
@@ -228,7 +228,7 @@ class Gateway:
         elif scope["type"] == "lifespan":
             await self._lifespan(receive, send)
 
-    def opens_socket(self, scope: Scope, connection: CountedConnection) -> tuple[SocketSession, ByteBudget] | None:
+    def opens_socket(self, scope: Scope, connection: CountedConnection) -> tuple[SocketSession, Held] | None:
         """As `core.ports.OpensSockets`. Browsers let any page open web sockets, and read what comes: only those that
         may read replies can."""
         if (path := single_slashes(scope["path"])) in self._sockets.endpoints:

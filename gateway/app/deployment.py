@@ -51,7 +51,7 @@ from gateway.pipeline.server_tools import RunsTools
 from gateway.pipeline.tracing import DebugLog, Explain, Spans
 from gateway.pipeline.watch import Watchers
 from gateway.ratelimit import estimator
-from gateway.ratelimit.addresses import client_address, comes_from
+from gateway.ratelimit.addresses import client_network, comes_from
 from gateway.server import EXTENSION
 from gateway.transport.pooled import Pooled
 
@@ -107,14 +107,14 @@ class Deployment:
             max_body_bytes=config.listen.max_body_bytes,
             relay=config.relay,
             body_budget=host.body_budget,
-            budgets=Budgets(host.upload_budget, host.kept),
+            budgets=Budgets(host.upload_budget, host.kept, host.session_budget),
             retries=Retries(config.retry.attempts, budget.earn, budget.spend, config.retry.wait_s),
             clock=clock,
             active=ActiveRequests(),
             shedding=host.shedding,
             caps=host.caps,
             estimate=estimate,
-            address=partial(client_address, trusted=self._proxies),
+            network=partial(client_network, trusted=self._proxies),
             known=host.known_keys,
             watchers=watchers,
             stages=Stages(
@@ -304,6 +304,9 @@ class Deployment:
         host.body_budget.limit = listen.max_bodies_bytes or max(room, listen.max_body_bytes)
         host.upload_budget.limit = listen.max_uploads_bytes // host.processes
         host.kept.limit = room if kept is None else kept
+        host.session_budget.limit = host.body_budget.limit // 2
+        for room_of in host.budgets:
+            room_of.share = listen.caller_share
         if services.limiting is not None:
             services.limiting.use(self.config, self.prepared.limits)
         for budget, share in self.prepared.limits.marks:

@@ -131,7 +131,7 @@ class Keyring:
             models,
             salt=salt,
             streams=self._config.listen.max_streams_per_key,
-            connections=self._config.listen.max_connections_per_key,
+            connections=self._config.listen.connections_per_key,
             secrets=self._table.sealing,
         )
 

@@ -118,9 +118,7 @@ class KeyTable:
             key.priority,
             self.salt(name, key.team),
             own.streams if own is not None and own.streams is not None else config.listen.max_streams_per_key,
-            own.connections
-            if own is not None and own.connections is not None
-            else config.listen.max_connections_per_key,
+            own.connections if own is not None and own.connections is not None else config.listen.connections_per_key,
             self.sealing,
             Aliases({alias: config.resolve(one) or one for alias, one in key.aliases.items()}) if key.aliases else None,
         )

@@ -14,7 +14,7 @@ from gateway.batches.api_call import Answer, ApiCall
 from gateway.batches.state import BatchStore, Full, KindOfBatch, Seen, Spec, State, StoredFile
 from gateway.batches.storage import Storage, aside
 from gateway.config import Batches
-from gateway.core.byte_budget import ByteBudget
+from gateway.core.byte_budget import ByteBudget, Held
 from gateway.core.errors import Busy
 from gateway.core.http import Route
 from gateway.pipeline import Endpoint
@@ -37,14 +37,15 @@ class Uploads(Counter[str]):
         owner, room = call.principal.tenant, self._room
         if self[owner] >= _AT_ONCE:
             raise Busy(f"no more than {_AT_ONCE} uploads may be under way at once", "too_many_uploads", 1.0)
-        room.limit = call.runtime.body_budget.limit
-        held = min(held, room.limit, call.announced or held)
-        room.reserve(held)
+        bodies = call.runtime.body_budget
+        room.limit, room.share = bodies.limit, bodies.share
+        mine = Held(room, owner)
+        mine.require(min(held, room.limit, call.announced or held))
         self[owner] += 1
         try:
             yield
         finally:
-            room.release(held)
+            mine.resize(0)
             self[owner] -= 1
             if not self[owner]:
                 del self[owner]

@@ -61,13 +61,17 @@ class Listen(Section):
     max_bodies_bytes: Bytes | None = Field(default=None, ge=1024)
     """Most bytes at once of request bodies above 64 KiB and of stored responses in use; more get 503. Absent: a tenth
     of the memory."""
+    caller_share: Share = Field(default=0.5, gt=0, le=1)
+    """Part of what others leave that one caller (team, key or address) may hold of `max_bodies_bytes`,
+    `max_uploads_bytes`, `max_sockets` and `relay.continue_bytes`. 1: all."""
     max_uploads_bytes: Bytes = Field(default=4 << 30, ge=1024, le=1 << 50)
     """Most bytes at once of uploads of sound and images, in temporary files (`TMPDIR`); more are answered 503."""
     max_connections: Whole = Field(default=10000, ge=1, le=1000000)
-    """Most client connections at once; more are answered 503."""
+    """Most client connections at once; more are answered 503. One key or address may have nine tenths, a trusted
+    proxy all."""
     max_connections_per_key: Whole | None = Field(default=None, ge=1, le=1000000)
-    """Most connections of one key; a request on one more is answered 429, and that connection is closed. Absent: no
-    bound."""
+    """Most connections of one key; a request on one more is answered 429, and that connection is closed. Absent: nine
+    tenths of `max_connections`."""
     max_streams_per_key: Whole | None = Field(default=None, ge=1, le=1000000)
     """Most streamed replies of one key at once; more are answered 429. Absent: no bound."""
     max_sockets: Whole = Field(default=1000, ge=0, le=1000000)
@@ -79,6 +83,18 @@ class Listen(Section):
     docs/admission.md. 0: never."""
     trusted_proxies: tuple[Network, ...] = ()
     """Proxies, by address or network, whose `X-Forwarded-For` is believed."""
+
+    @property
+    def connections_share(self) -> float:
+        """The part of what the others leave of `max_connections` that one caller may hold."""
+        return 1.0 if self.caller_share == 1 else 0.9
+
+    @property
+    def connections_per_key(self) -> int | None:
+        """Most connections of a key that has no bound of its own."""
+        if self.max_connections_per_key is not None or self.caller_share == 1:
+            return self.max_connections_per_key
+        return max(1, int(self.max_connections * self.connections_share))
 
     @property
     def loopback(self) -> bool:

@@ -9,7 +9,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gateway.core.byte_budget import ByteBudget
+from gateway.core.byte_budget import UNOWNED, ByteBudget, Held
 from gateway.core.http import Request
 from gateway.core.usage import Usage
 
@@ -55,6 +55,7 @@ class SeenText:
     """Keeps the text of one reply while that is short enough, and while a budget that all replies share has room.
 
     The budget counts a byte a character, and the body of the kept request. Call `close` at the end of the reply.
+    room: what it holds of the budget for the request's caller
 
     add      takes a delta. It is a function of C, since lanes call it for each chunk of each stream. So they call
              `fold`, too: as FOLD_MASK and FOLD_LENGTH say, or behind each delta
@@ -62,14 +63,13 @@ class SeenText:
     request  the one that a worker goes on with; its body is dropped as soon as the text is lost
     """
 
-    __slots__ = ("_budget", "_recent", "_reserved", "_room", "_size", "_text", "add", "lost", "request")
+    __slots__ = ("_held", "_recent", "_reserved", "_room", "_text", "add", "lost", "request")
 
-    def __init__(self, budget: ByteBudget) -> None:
+    def __init__(self, room: Held) -> None:
         self.lost: str | None = None
-        self._budget = budget
+        self._held = room
         self.request: Request | None = None
         self._reserved = 0
-        self._size = 0
         self._room = 0
         self._text = StringIO()
         self._recent: list[str] = []
@@ -92,11 +92,10 @@ class SeenText:
 
     def keep(self, request: Request) -> bool:
         """Keeps the body of `request`, unless the budget has no room for it: then nothing more is kept."""
-        size = len(request.body) + _STEP
-        if not self._budget.take(size):
+        if not self._held.resize(self._held.size + len(request.body) + _STEP):
             self.stop("memory")
             return False
-        self.request, self._size = request, size
+        self.request = request
         return True
 
     def partial(self, deltas: int, finished: bool) -> Partial | str:
@@ -117,21 +116,21 @@ class SeenText:
 
     def close(self) -> None:
         """Gives back what it took from the budget."""
-        self._budget.release(self._reserved + self._size)
-        self._reserved = self._size = 0
+        self._held.resize(0)
+        self._reserved = 0
 
     def _grow(self) -> None:
         step = -(self._room // _STEP) * _STEP
         if self._reserved + step > MOST:
             self.stop("long")
-        elif not self._budget.take(step):
+        elif not self._held.resize(self._held.size + step):
             self.stop("memory")
         else:
             self._reserved += step
             self._room += step
 
 
-NOT_KEPT = SeenText(ByteBudget(0))
+NOT_KEPT = SeenText(Held(ByteBudget(0), UNOWNED))
 """The text of a reply that no other worker is asked to go on with."""
 NOT_KEPT.stop("off")
 

@@ -9,6 +9,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from gateway.auth import ANONYMOUS, Principal
+from gateway.core.byte_budget import Held
 from gateway.core.continuation import NOT_KEPT, SeenText
 from gateway.core.errors import GatewayError
 from gateway.core.http import Headers
@@ -136,6 +137,11 @@ class Call:
         """The operation needs no model (`core.messages.Question`)."""
         return self.outgoing.question is not None
 
+    @property
+    def owner(self) -> str:
+        """As `Runtime.owner`."""
+        return self.runtime.owner(self.principal, self.scope)
+
     def name_worker(self, address: str) -> None:
         """A worker is asked after another one: the record names both."""
         record = self.record
@@ -185,7 +191,7 @@ class Call:
             return NOT_KEPT
         if self.seen is not None:
             self.seen.close()
-        self.seen = seen = SeenText(self.runtime.budgets.kept)
+        self.seen = seen = SeenText(Held(self.runtime.budgets.kept, self.owner))
         return seen
 
     def _forget_request(self) -> None:
@@ -219,10 +225,9 @@ class Call:
         if any(needs(self) for needs in self.watchers.needs_operation):
             return
         self.op = None
-        client = self.reply.client
-        if client.reserved_bytes and self.lane is not None and not self.lane.keeps_op:
-            runtime.body_budget.release(client.reserved_bytes)
-            client.reserved_bytes = 0
+        room = self.reply.client.room
+        if room is not None and self.lane is not None and not self.lane.keeps_op:
+            room.resize(0)
 
     def settle(self) -> None:
         """Records the usage, by which limits are charged.

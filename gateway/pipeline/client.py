@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from io import BytesIO
 from typing import Any
 
-from gateway.core.byte_budget import SMALL, ByteBudget
+from gateway.core.byte_budget import SMALL, Held
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Headers, Response
 from gateway.core.ports import CountedConnection, Downstream
@@ -21,6 +21,8 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Any]
 Send = Callable[[MutableMapping[str, Any]], Any]
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
+Hold = Callable[[int], Awaitable[None]]
+"""Called with the bytes of a body that are here or announced, before so many are held. Raises GatewayError."""
 
 
 async def send_whole(send: Send, status: int, headers: Headers, body: bytes) -> None:
@@ -36,13 +38,13 @@ _HIGH = 65536
 class Client(ABC):
     """One client connection, as one request sees it. `body` and `start` are here as plain ASGI has them.
 
-    gone            the client has left
-    started         the response head is out
-    reserved_bytes  what `body` reserved of the byte budget, to be released when the request is over
-    reserved_upload  what `hold_upload` did of that of uploads, likewise
-    direct          the downstream whose `write` it is, if nothing lies between
-    write           sends its argument, not empty, after `start`; it may be buffered until `carry`, `finish` or `cut`
-    end             ends a streamed response with what was written last. Idempotent; `finish` must still follow
+    gone     the client has left
+    started  the response head is out
+    room     of the budget of bodies, while the request holds some of it
+    disk     of that of uploads, likewise
+    direct   the downstream whose `write` it is, if nothing lies between
+    write    sends its argument, not empty, after `start`; it may be buffered until `carry`, `finish` or `cut`
+    end      ends a streamed response with what was written last. Idempotent; `finish` must still follow
     """
 
     write: Callable[[bytes], None]
@@ -50,9 +52,9 @@ class Client(ABC):
 
     gone = False
     started = False
+    room: Held | None = None
+    disk: Held | None = None
     direct: Downstream | None = None
-    reserved_bytes = 0
-    reserved_upload = 0
     _last_block = False
     _headers: Headers
     _receive: Receive
@@ -71,10 +73,12 @@ class Client(ABC):
         """None if the server does not name it."""
         return None if self._downstream is None else self._downstream.connection
 
-    async def body(self, limit: int, body_budget: ByteBudget) -> bytes:
-        """The whole request body. Raises GatewayError: TOO_LARGE above `limit` bytes and OVERLOADED when the budget has
-        no room, both without reading on; CLIENT_GONE."""
-        self._hold(self.announced(limit), body_budget)
+    async def body(self, limit: int, hold: Hold) -> bytes:
+        """The whole request body. `hold` is awaited with its size before more than SMALL bytes of it are read, and may
+        raise. Raises GatewayError: TOO_LARGE above `limit` bytes, without reading on; CLIENT_GONE."""
+        size = self.announced(limit)
+        if size > SMALL:
+            await hold(size)
         message = await self._receive()
         if not message.get("more_body") and message["type"] == "http.request":
             body: bytes = message["body"]
@@ -86,7 +90,9 @@ class Client(ABC):
             parts.write(message["body"])
             if parts.tell() > limit:
                 raise body_too_large(limit)
-            self._hold(parts.tell(), body_budget)
+            if parts.tell() > SMALL and parts.tell() > size:
+                size = parts.tell()
+                await hold(size)
             if not message.get("more_body"):
                 return parts.getvalue()
             message = await self._receive()
@@ -111,18 +117,6 @@ class Client(ABC):
         self._last_block = not message.get("more_body")
         block: bytes = message["body"]
         return block
-
-    def hold_upload(self, size: int, budget: ByteBudget) -> None:
-        """Reserves room for an upload of which `size` bytes are here or announced. Raises GatewayError(OVERLOADED)."""
-        if size > SMALL and size > self.reserved_upload:
-            budget.reserve(size - self.reserved_upload)
-            self.reserved_upload = size
-
-    def _hold(self, size: int, body_budget: ByteBudget) -> None:
-        """Reserves room for a body of which `size` bytes are here or announced. Raises GatewayError(OVERLOADED)."""
-        if size > SMALL and size > self.reserved_bytes:
-            body_budget.reserve(size - self.reserved_bytes)
-            self.reserved_bytes = size
 
     @abstractmethod
     def watch(self, on_gone: Callable[[], None]) -> None:
@@ -271,12 +265,14 @@ class DirectClient(Client):
         self.write = downstream.write  # one call fewer for every chunk
         self.end = downstream.end
 
-    async def body(self, limit: int, body_budget: ByteBudget) -> bytes:
+    async def body(self, limit: int, hold: Hold) -> bytes:
         body = self._downstream.body()
         if body is None:
-            return await super().body(limit, body_budget)
+            return await super().body(limit, hold)
         if len(body) > limit:
             raise body_too_large(limit)
+        if len(body) > SMALL:
+            await hold(len(body))
         return body
 
     def watch(self, on_gone: Callable[[], None]) -> None:

@@ -8,7 +8,7 @@ from copy import copy
 from typing import Any, NamedTuple
 
 from gateway.auth import ANONYMOUS, PendingAuth, Principal, from_query
-from gateway.core.byte_budget import SMALL
+from gateway.core.byte_budget import SMALL, Held
 from gateway.core.errors import Blame, GatewayError, Kind
 from gateway.core.http import HEAD_CACHE, REPLY_HEADERS, HeadCache, NeedsStored, Request, Route
 from gateway.core.messages import AnsweredFromStore, ListModels, Op
@@ -90,6 +90,8 @@ class RequestHandler:
     _until: float | None = None
     _error: GatewayError | None = None
     _streaming = False  # counted as a stream of its key
+    _admitted = False  # has passed the limits that count requests
+    _proven = True  # who calls is known
     _waits: Waits | None = None
     # Bytes of the stored texts that it refers to.
     _stored_bytes = 0
@@ -167,15 +169,8 @@ class RequestHandler:
         self._check_route()
         if runtime.shedding.pressure and pending is not _NOBODY:
             runtime.shedding.check(pending.principal.priority)
-        route = self.route
-        if route is not None and route.form:
-            principal = await self._receive_upload(pending)
-        else:
-            if request.method == "POST":
-                request.body = await self.client.body(runtime.max_body_bytes, runtime.body_budget)
-            principal = self._authenticate(pending)
+        principal = await self._receive(pending)
         self.client.watch(self._left)
-        call.principal = principal
         request.sealing = principal.sealing
         for received in call.watchers.received:
             received(call)
@@ -341,14 +336,46 @@ class RequestHandler:
             await self._admit_large()
         return self.endpoint.dialect.read(request) if call.share is None else await self._read_large()
 
-    async def _receive_upload(self, pending: PendingAuth) -> Principal:
-        """Its caller has passed the limits that count requests before any of it is read."""
-        runtime, call = self.runtime, self.call
-        principal = call.principal = self._authenticate(pending)
-        for stage in runtime.stages.large:
-            await stage(call)
-        await receive(self.client, self.request, runtime.max_body_bytes, runtime.budgets.uploads)
-        return principal
+    async def _receive(self, pending: PendingAuth) -> Principal:
+        """Reads the body. Returns the caller."""
+        call, route, client = self.call, self.route, self.client
+        # A signature covers the body: until that has come, the caller is an address.
+        self._proven = pending.prove is None
+        if self._proven:
+            call.principal = self._authenticate(pending)
+        if route is not None and route.form:
+            await self._receive_upload()
+        elif self.request.method == "POST":
+            self.request.body = await client.body(self.runtime.max_body_bytes, self._hold_body)
+        if not self._proven:
+            call.principal = self._authenticate(pending)
+            self._proven = True
+            if client.room is not None:
+                client.room.pass_to(call.owner)
+        return call.principal
+
+    async def _receive_upload(self) -> None:
+        runtime, client = self.runtime, self.client
+        await self._admit_early()
+        client.disk = Held(runtime.budgets.uploads, self.call.owner)
+        await receive(client, self.request, runtime.max_body_bytes, client.disk)
+
+    async def _hold_body(self, size: int) -> None:
+        """As `client.Hold`: takes room for so many bytes of the body."""
+        client = self.client
+        if client.room is None:
+            await self._admit_early()
+            client.room = Held(self.runtime.body_budget, self.call.owner)
+        if size > client.room.size:
+            client.room.require(size)
+
+    async def _admit_early(self) -> None:
+        """Called before the request takes room or time that many requests share. Raises GatewayError if a limit that
+        counts every request has no room. A caller who still has to prove who sent the request passes none yet."""
+        if self._proven and not self._admitted:
+            self._admitted = True
+            for stage in self.runtime.stages.large:
+                await stage(self.call)
 
     def _responses(self) -> StoredTexts:
         store = self.runtime.response_store
@@ -357,12 +384,9 @@ class RequestHandler:
 
     async def _admit_large(self) -> None:
         """Called before anything that may take long is done for the request. Raises GatewayError if a stage refuses."""
-        runtime, call = self.runtime, self.call
-        for stage in runtime.stages.large:
-            await stage(call)
-        principal = call.principal
-        owner = runtime.address(self.scope) if principal.key == ANONYMOUS.key else principal.tenant
-        call.share = Share(owner, len(self.request.body) + self._stored_bytes)
+        call = self.call
+        await self._admit_early()
+        call.share = Share(call.owner, len(self.request.body) + self._stored_bytes)
         await call.share.wait_turn()
 
     async def _hold_stored(self, size: int) -> None:
@@ -377,8 +401,10 @@ class RequestHandler:
             return
         if self.call.share is None:
             await self._admit_large()
-        runtime.body_budget.reserve(size)
-        self.client.reserved_bytes += size
+        client = self.client
+        if client.room is None:
+            client.room = Held(runtime.body_budget, self.call.owner)
+        client.room.require(client.room.size + size)
 
     def _identify(self) -> PendingAuth:
         route, record = self.route, self.record
@@ -416,7 +442,11 @@ class RequestHandler:
             pending.prove(scope["method"], scope["raw_path"], scope["query_string"], self.request.body)
             record.key, record.team = principal.key, principal.team
         connection = self.client.connection
-        if connection is not None and (principal.connections is not None or connection.owner):
+        if (
+            connection is not None
+            and connection.owner != principal.key
+            and (principal.connections is not None or connection.owner)
+        ):
             try:
                 self.runtime.caps.connected(principal, connection)
             except GatewayError:
@@ -508,8 +538,8 @@ class RequestHandler:
         runtime.active.discard(self)
         if self._streaming:
             runtime.caps.close_stream(record.key)
-        if client.reserved_bytes:
-            runtime.body_budget.release(client.reserved_bytes)
+        if client.room is not None:
+            client.room.resize(0)
         if self.route is not None and self.route.form:
             self._drop_upload()
         if call.share is not None:
@@ -528,7 +558,8 @@ class RequestHandler:
         runtime.observer.finished(record)
 
     def _drop_upload(self) -> None:
-        self.runtime.budgets.uploads.release(self.client.reserved_upload)
+        if self.client.disk is not None:
+            self.client.disk.resize(0)
         if self.request.form is not None:
             self.request.form.source.close()
 

@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from gateway.auth import KnownKeys, PendingAuth
+from gateway.auth import ANONYMOUS, KnownKeys, PendingAuth, Principal
 from gateway.config import Aliases, Relay
-from gateway.core.byte_budget import ByteBudget
+from gateway.core.byte_budget import UNOWNED, ByteBudget
 from gateway.core.errors import GatewayError
 from gateway.core.http import Headers
 from gateway.core.messages import Op
 from gateway.core.ports import Observer, WorkerHandle
 from gateway.pipeline.caps import Caps
+from gateway.pipeline.client import Scope
 from gateway.pipeline.models import ServedModel
 from gateway.pipeline.response_store import ResponseStore
 from gateway.pipeline.shedding import Shedding
@@ -89,10 +90,12 @@ class Stages(Struct, frozen=True):
 
 
 class Budgets(Struct, frozen=True):
-    """uploads: on the disk. kept: of requests and replies of streams that another worker may go on with."""
+    """uploads: on the disk. kept: of requests and replies of streams that another worker may go on with. sessions: of
+    the last responses of web sockets."""
 
     uploads: ByteBudget
     kept: ByteBudget
+    sessions: ByteBudget
 
 
 class Runtime(Struct):
@@ -109,7 +112,7 @@ class Runtime(Struct):
     shedding         refuses requests while this process cannot keep up
     caps             what single keys may hold open
     estimate         tokens of a prompt whose length no worker counted
-    address          the address of a request's client, by its ASGI scope; None if it is unknown
+    network          the network of a request's client, by its ASGI scope; None if it is unknown
     known            recognises keys where none belongs
     watchers         of each request, until its model is known
     response_store   what clients may refer to later; None if nothing is stored
@@ -130,8 +133,16 @@ class Runtime(Struct):
     shedding: Shedding
     caps: Caps
     estimate: Callable[[Op], int]
-    address: Callable[[Any], str | None]
+    network: Callable[[Any], str | None]
     known: KnownKeys
     watchers: Watchers = NOBODY
     stages: Stages = Stages()
     response_store: ResponseStore | None = None
+
+    def owner(self, principal: Principal, scope: Scope) -> str:
+        """The owner that the room of a request is counted to: the tenant of `principal`, or the network of a caller
+        who shows no key."""
+        if principal.key != ANONYMOUS.key:
+            return principal.tenant
+        network = self.network(scope)
+        return UNOWNED if network is None else f"address {network}"

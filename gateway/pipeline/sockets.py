@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any
 
-from gateway.core.byte_budget import ByteBudget
+from gateway.config import Listen
+from gateway.core.byte_budget import SMALL, Held, Shared
 from gateway.core.errors import Busy, GatewayError, Kind
 from gateway.core.http import Headers
 from gateway.core.messages import Op
@@ -33,24 +34,28 @@ _HANDSHAKE = (b"connection", b"upgrade", b"content-type", b"content-encoding", b
 
 class Kept:
     """The last response of each lane of one web socket, for the requests after it. A response that has no room in
-    memory is not kept: its client sends the whole conversation then."""
+    memory is not kept: its client sends the whole conversation then. A client may name any
+    number of lanes: the last ones are kept."""
 
-    def __init__(self, budget: ByteBudget, most_bytes: int) -> None:
-        self._budget = budget
+    def __init__(self, room: Callable[[], Held], most_bytes: int) -> None:
+        self._room = room
         self._most_bytes = most_bytes
-        self._texts: dict[str, tuple[str, str, bytes]] = {}
+        self._texts: dict[str, tuple[str, str, bytes, Held]] = {}
 
     def keep(self, lane: str, owner: str, name: str, text: bytes) -> None:
         """In place of what the lane had."""
         self._remove(lane)
-        if len(text) <= self._most_bytes and self._budget.take(len(text)):
-            self._texts[lane] = owner, name, text
+        if len(self._texts) == _MOST_LANES:
+            self._remove(next(iter(self._texts)))
+        room = self._room()
+        if len(text) <= self._most_bytes and room.resize(len(text)):
+            self._texts[lane] = owner, name, text, room
 
     def find(self, owner: str, name: str) -> bytes | None:
-        return next((text for one, own, text in self._texts.values() if (one, own) == (owner, name)), None)
+        return next((text for one, own, text, _ in self._texts.values() if (one, own) == (owner, name)), None)
 
     def forget(self, names: Iterable[str]) -> None:
-        for lane in [lane for lane, (_, name, _) in self._texts.items() if name in names]:
+        for lane in [lane for lane, (_, name, *_) in self._texts.items() if name in names]:
             self._remove(lane)
 
     def close(self) -> None:
@@ -59,7 +64,7 @@ class Kept:
 
     def _remove(self, lane: str) -> None:
         if lane in self._texts:
-            self._budget.release(len(self._texts.pop(lane)[2]))
+            self._texts.pop(lane)[3].resize(0)
 
 
 class _Both:
@@ -145,15 +150,15 @@ class _Exchange(InnerRequest):
 class _Session:
     """One web socket: its lanes, each with the messages that wait for the one under way."""
 
-    def __init__(self, sockets: Sockets, endpoint: Endpoint, scope: Scope, socket: Socket) -> None:
+    def __init__(self, sockets: Sockets, endpoint: Endpoint, scope: Scope, socket: Socket, owner: str) -> None:
         assert endpoint.dialect.socket is not None
         self.wire = endpoint.dialect.socket
         self.socket = socket
         self._sockets = sockets
         self._endpoint = endpoint
         runtime = endpoint.runtime
-        self._budget = runtime.body_budget
-        self._kept = Kept(self._budget, runtime.max_body_bytes)
+        self.owner = owner
+        self._kept = Kept(lambda: Held(runtime.budgets.sessions, owner), runtime.max_body_bytes)
         headers = [one for one in scope["headers"] if one[0] not in _HANDSHAKE and not one[0].startswith(b"sec-")]
         headers.append((b"content-type", b"application/json"))
         self._scope: dict[str, Any] = {**scope, "method": "POST", "headers": headers}
@@ -202,14 +207,12 @@ class _Session:
         if self._clock() >= self._ends:
             text = "this web socket has reached its limit of 60 minutes: open another one"
             raise GatewayError(Kind.BAD_REQUEST, text, code=_LIMIT)
-        if sum(map(len, self._lanes.values())) >= _MOST_WAITING:
-            text = f"no more than {_MOST_WAITING} messages may wait on one web socket"
-            raise Busy(text, "too_many_messages", 1.0)
         waiting = self._lanes.get(lane)
+        if waiting is not None:
+            self._check_waiting(len(message))
         if waiting is None and len(self._lanes) >= _MOST_LANES:
             text = f"no more than {_MOST_LANES} lanes may run on one web socket"
             raise GatewayError(Kind.BAD_REQUEST, text, param="stream_id", code="websocket_stream_limit_reached")
-        self._budget.reserve(len(message))
         if waiting is not None:
             waiting.append(message)
             return
@@ -218,11 +221,18 @@ class _Session:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
+    def _check_waiting(self, size: int) -> None:
+        """Raises Busy if a message of so many bytes may not wait. The messages that wait have passed no limit
+        yet: together they have fewer bytes than a request may hold without room of its own."""
+        waits = [len(message) for waiting in self._lanes.values() for message in waiting]
+        if len(waits) >= _MOST_WAITING or sum(waits) + size > SMALL:
+            text = f"no more than {_MOST_WAITING} messages, and {SMALL} bytes of them, may wait on one web socket"
+            raise Busy(text, "too_many_messages", 1.0)
+
     async def _answer_all(self, lane: str, waiting: deque[bytes]) -> None:
         try:
             while waiting:
                 message = waiting.popleft()
-                self._budget.release(len(message))
                 if self._sockets.over is not None:
                     await self._refuse(self._sockets.over, lane)
                 elif not self.socket.gone:
@@ -267,15 +277,14 @@ class Sockets:
     """The web sockets that are open.
 
     endpoints  the POST that reads the messages, by path
-    most       how many may be open at once
     idle_s     for so many seconds one may be open without a response under way
     over       what each message gets that is not under way yet, once the gateway waits for none any more
     """
 
     def __init__(self) -> None:
         self.endpoints: Mapping[str, Endpoint] = {}
-        self.most = 0
         self.idle_s = 0.0
+        self._places = Shared()
         self.over: GatewayError | None = None
         self.draining = False
         self._open: set[_Session] = set()
@@ -283,10 +292,14 @@ class Sockets:
     def __len__(self) -> int:
         return len(self._open)
 
-    def opens(self, scope: Scope, connection: CountedConnection) -> tuple[SocketSession, ByteBudget] | None:
+    def configure(self, listen: Listen) -> None:
+        self.idle_s = listen.socket_idle_s
+        self._places.limit, self._places.share = listen.max_sockets, listen.caller_share
+
+    def opens(self, scope: Scope, connection: CountedConnection) -> tuple[SocketSession, Held] | None:
         """As `core.ports.OpensSockets`. A caller who may not have one, or is not known, gets the answer to a GET."""
         endpoint = self.endpoints.get(scope["path"])
-        if endpoint is None or len(self._open) >= self.most:
+        if endpoint is None:
             return None
         runtime = endpoint.runtime
         try:
@@ -296,16 +309,21 @@ class Sockets:
             runtime.caps.connected(pending.principal, connection)
         except GatewayError:
             return None
+        owner = runtime.owner(pending.principal, scope)
+        if not self._places.has_room(owner):
+            return None
 
         def session(socket: Socket) -> Coroutine[Any, Any, None]:
-            opened = _Session(self, endpoint, scope, socket)
+            opened = _Session(self, endpoint, scope, socket, owner)
+            self._places.take(1, owner)
             self._open.add(opened)
             return opened.run()
 
-        return session, runtime.body_budget
+        return session, Held(runtime.body_budget, owner)
 
     def left(self, session: _Session) -> None:
         self._open.discard(session)
+        self._places.release(1, session.owner)
 
     def drain(self) -> None:
         """From now on each closes when no response of its is under way."""

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import IO, ParamSpec, TypeVar
 
-from gateway.core.byte_budget import SMALL, ByteBudget
+from gateway.core.byte_budget import SMALL, Held
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Request
 from gateway.core.upload import Fetched
@@ -117,9 +117,9 @@ class Spool:
                 file.close()
 
 
-async def receive(client: Client, request: Request, limit: int, budget: ByteBudget) -> None:
-    """Reads the body of `request` into its `form`, whose source must be closed in the end. `budget` is that of all
-    uploads; `client.reserved_upload` must be released to it.
+async def receive(client: Client, request: Request, limit: int, room: Held) -> None:
+    """Reads the body of `request` into its `form`, whose source must be closed in the end. `room` grows with it; the
+    caller gives it back.
 
     Raises GatewayError: MEDIA_TYPE, BAD_REQUEST, TOO_LARGE above `limit` bytes, OVERLOADED if the budget or the disk
     has no room, CLIENT_GONE. Nothing more is read then."""
@@ -127,13 +127,15 @@ async def receive(client: Client, request: Request, limit: int, budget: ByteBudg
     spool = Spool()
     try:
         reader = FormReader(request.header(b"content-type"), spool.add)
-        size = 0
-        client.hold_upload(client.announced(limit), budget)
+        size, announced = 0, client.announced(limit)
+        if announced > SMALL:
+            room.require(announced)
         while (block := await client.block()) is not None:
             size += len(block)
             if size > limit:
                 raise body_too_large(limit)
-            client.hold_upload(size, budget)
+            if size > SMALL and size > room.size:
+                room.require(size)
             reader.feed(block)
             if spool.due:
                 await spool.flush()

@@ -6,6 +6,8 @@ from collections.abc import MutableMapping, Sequence
 from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address
 from typing import Any
 
+from gateway.core.addresses import network_of
+
 Scope = MutableMapping[str, Any]
 Networks = Sequence[IPv4Network | IPv6Network]
 
@@ -41,6 +43,12 @@ def client_address(scope: Scope, trusted: Networks) -> str | None:
             break
         address = found
     return address
+
+
+def client_network(scope: Scope, trusted: Networks) -> str | None:
+    """As `client_address`; of an IPv6 address the network of 64 bits, which one client has as a whole."""
+    address = client_address(scope, trusted)
+    return None if address is None else network_of(address)
 
 
 def comes_from(scope: Scope, networks: Networks) -> bool:

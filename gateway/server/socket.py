@@ -15,7 +15,7 @@ from websockets.frames import CloseCode, Frame, Opcode
 from websockets.http11 import Request
 from websockets.server import ServerProtocol
 
-from gateway.core.byte_budget import SMALL, ByteBudget
+from gateway.core.byte_budget import SMALL, Held
 from gateway.core.http import Headers
 from gateway.core.ports import SocketSession
 from gateway.server.connection import BETWEEN, BODY, HEAD, LARGE_READ_BYTES, ClientConnection
@@ -51,17 +51,18 @@ def handshake(headers: Headers, max_bytes: int) -> ServerProtocol | None:
 
 class SocketConnection(ClientConnection):
     """Implements `core.ports.Socket`. It takes over the transport of `http`, and the place of that among the
-    connections. room: for messages of more than SMALL bytes, until they are taken."""
+    connections. room: for messages of more than SMALL bytes, until `receive` is called again."""
 
     __slots__ = (
-        "_heard", "_messages", "_parts", "_ping", "_protocol", "_reserved", "_room", "_taker", "listen", "turns",
+        "_heard", "_messages", "_parts", "_ping", "_protocol", "_room", "_taken", "_taker", "listen", "places",
+        "turns",
     )  # fmt: skip
 
-    def __init__(self, http: ClientConnection, protocol: ServerProtocol, room: ByteBudget) -> None:
+    def __init__(self, http: ClientConnection, protocol: ServerProtocol, room: Held) -> None:
         for name in ClientConnection.__slots__:
             if name != "__weakref__":
                 setattr(self, name, getattr(http, name))
-        self.listen, self.turns = http.listen, http.turns
+        self.listen, self.turns, self.places = http.listen, http.turns, http.places
         self._timer = None
         self._deadline = self._body_since = 0.0
         self._part = BETWEEN
@@ -69,7 +70,7 @@ class SocketConnection(ClientConnection):
         self._unparsed = bytearray()
         self._protocol = protocol
         self._room = room
-        self._reserved = 0
+        self._taken = 0  # bytes of the message that was received last
         self._parts = bytearray()  # of a message in several frames
         self._messages: deque[bytes] = deque()  # whole, and not taken: those of one piece
         self._taker: asyncio.Future[None] | None = None
@@ -111,14 +112,17 @@ class SocketConnection(ClientConnection):
         return self._discarding
 
     async def receive(self) -> bytes | None:
+        if self._taken:
+            self._taken = 0
+            self._reserve()
         while not self._messages:
             if self._discarding:
                 return None
             self._taker = self.loop.create_future()
             await self._taker
         message = self._messages.popleft()
+        self._taken = len(message)
         if not self._messages and not self._discarding:
-            self._reserve(0)
             self.steer_reading()
         return message
 
@@ -197,24 +201,24 @@ class SocketConnection(ClientConnection):
     def _watch_message(self, size: int) -> None:
         """Sees to the message that is not whole: its pace, and its memory. size: of what has just come."""
         protocol = self._protocol
-        held = len(protocol.reader.buffer) + len(self._parts)
-        if held or protocol.current_size is not None:
+        if self._partial or protocol.current_size is not None:
             self._part = BODY
             self._watch_body(size)
         else:
             self._part = BETWEEN
             self._deadline = self._body_since = 0.0
-        if not self._reserve(held + sum(map(len, self._messages))):
+        if not self._reserve():
             self.close(CloseCode.TRY_AGAIN_LATER, "too many large requests are under way")
 
-    def _reserve(self, held: int) -> bool:
-        wanted = held if held > SMALL else 0
-        if wanted > self._reserved and not self._room.take(wanted - self._reserved):
-            return False
-        if wanted < self._reserved:
-            self._room.release(self._reserved - wanted)
-        self._reserved = wanted
-        return True
+    @property
+    def _partial(self) -> int:
+        """Bytes of the message that is not whole."""
+        return len(self._protocol.reader.buffer) + len(self._parts)
+
+    def _reserve(self) -> bool:
+        """Takes room for what is held, if that is much. False if there is none."""
+        held = 0 if self._discarding else self._partial + sum(map(len, self._messages)) + self._taken
+        return self._room.resize(held if held > SMALL else 0)
 
     def steer_reading(self) -> None:
         if self._unparsed and not self._queued and not self._waits and not self._discarding:
@@ -261,7 +265,7 @@ class SocketConnection(ClientConnection):
         self._discarding = True
         self._messages.clear()
         self._parts = bytearray()
-        self._reserve(0)
+        self._reserve()
         self._wake()
 
     def _wake(self) -> None:

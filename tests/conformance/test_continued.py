@@ -12,7 +12,7 @@ from functools import partial
 import pytest
 from msgspec.structs import replace
 
-from gateway.core.byte_budget import ByteBudget
+from gateway.core.byte_budget import ByteBudget, Held
 from gateway.core.continuation import FOLD_LENGTH, MOST, NOT_KEPT, SeenText
 from gateway.core.events import Delta, Event, Finish
 from gateway.core.ports import Lane, Partial
@@ -33,7 +33,7 @@ each = pytest.mark.parametrize("cases", GROUPS.values(), ids=GROUPS)
 
 def opened(case: Case) -> Lane:
     op, backend, dialect = case.op(), BACKENDS[case.backend], DIALECTS[case.client.dialect]
-    seen = SeenText(ByteBudget())
+    seen = SeenText(Held(ByteBudget(), ""))
     if case.lane == "bytes":
         return dialect.passthrough[backend.reply_wire(op)].lane(op, seen)
     return EventLane(partial(backend.reader, op), dialect.writer(op), seen=seen)
@@ -160,7 +160,7 @@ def test_keepalives_before_a_worker_answers_are_of_its_reply(cases: list[Case]) 
 def test_what_cannot_be_taken_up_in_the_middle(case: Case) -> None:
     """Thinking, tool calls, refusals, several choices: the reason is named as soon as the client has seen some."""
     op = case.op()
-    lane = lane_for(DIALECTS[case.client.dialect], BACKENDS[case.backend], op, seen=SeenText(ByteBudget()))
+    lane = lane_for(DIALECTS[case.client.dialect], BACKENDS[case.backend], op, seen=SeenText(Held(ByteBudget(), "")))
     for frame in case.frames:
         before = lane.produced
         lane.feed(frame)
@@ -193,7 +193,7 @@ def test_a_reply_of_which_nothing_was_seen_may_begin_with_thinking(case: Case) -
 
 def test_a_text_that_is_too_long_or_finds_no_room_is_not_kept() -> None:
     budget = ByteBudget(40_000)
-    kept, late = SeenText(budget), SeenText(budget)
+    kept, late = SeenText(Held(budget, "one")), SeenText(Held(budget, "one"))
     for seen, letter in ((kept, "a"), (late, "b")):
         seen.add(letter * 20_000)
         for _ in range(20):
@@ -204,7 +204,7 @@ def test_a_text_that_is_too_long_or_finds_no_room_is_not_kept() -> None:
     for seen in (kept, kept, late):  # to close it twice gives nothing back twice
         seen.close()
         assert budget.reserved == 0
-    long = SeenText(ByteBudget())
+    long = SeenText(Held(ByteBudget(), ""))
     for _ in range(MOST // 1024 + 32):
         long.add("c" * 1024)
         long.fold()
@@ -229,7 +229,7 @@ def test_what_is_kept_is_counted_whatever_the_deltas_length(cases: list[Case]) -
         for count, length in ((500, 10), (60, 3000)):
             budget = ByteBudget()
             op, backend, dialect = case.op(), BACKENDS[case.backend], DIALECTS[case.client.dialect]
-            seen = SeenText(budget)
+            seen = SeenText(Held(budget, "one"))
             lane = lane_for(dialect, backend, op, seen=seen)
             for at, frame in enumerate(frames_of(case, count, length)):
                 lane.feed(frame)
@@ -256,4 +256,4 @@ def test_a_kept_chunk_costs_no_more_calls(cases: list[Case]) -> None:
         return len(entered)
 
     for case in cases:
-        assert calls(case, SeenText(ByteBudget())) <= calls(case, NOT_KEPT) + 10, case
+        assert calls(case, SeenText(Held(ByteBudget(), ""))) <= calls(case, NOT_KEPT) + 10, case

@@ -9,14 +9,13 @@ from typing import Any
 
 import pytest
 
-from gateway.core.byte_budget import ByteBudget
 from gateway.core.errors import GatewayError, Kind
 from gateway.pipeline.client import AsgiClient
 from tests.harness import Stack, until
 from tests.server.raw import Raw, chat, code_of, post
 
 HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n"
-BOUNDS = {"listen": {"max_body_bytes": 300_000, "max_bodies_bytes": 400_000}}
+BOUNDS = {"listen": {"max_body_bytes": 300_000, "max_bodies_bytes": 400_000, "caller_share": 1}}
 
 
 def plain(app: Any) -> Any:
@@ -84,6 +83,10 @@ PIECE = {"type": "http.request", "body": b"a", "more_body": True}
 LAST = {"type": "http.request", "body": b"b"}
 
 
+async def refused(size: int) -> None:
+    raise AssertionError("so few bytes need no room")
+
+
 def asgi(*messages: dict[str, Any], sent: list[Any] | None = None) -> AsgiClient:
     left = iter(messages)
 
@@ -101,14 +104,14 @@ def asgi(*messages: dict[str, Any], sent: list[Any] | None = None) -> AsgiClient
     ("messages", "body"), [((LAST,), b"b"), ((PIECE, LAST), b"ab"), ((PIECE, PIECE, LAST), b"aab")]
 )
 async def test_a_body_is_whole_with_the_message_that_announces_no_more(messages: Any, body: bytes) -> None:
-    assert await asgi(*messages).body(100, ByteBudget(100)) == body
+    assert await asgi(*messages).body(100, refused) == body
 
 
 @pytest.mark.parametrize("before", [(), (PIECE,)])
 async def test_a_client_may_leave_before_its_body_is_whole(before: Any) -> None:
     client = asgi(*before, {"type": "http.disconnect"})
     with pytest.raises(GatewayError) as raised:
-        await client.body(100, ByteBudget(100))
+        await client.body(100, refused)
     assert (raised.value.kind, client.gone) == (Kind.CLIENT_GONE, True)
 
 

@@ -212,7 +212,7 @@ def test_large_messages_have_a_budget_together(stack: Stack) -> None:
 def test_what_a_connection_keeps_has_a_budget() -> None:
     told = [{"role": "user", "content": text} for text in ("x" * 100_000, CREATE["input"])]
     with Stack(({"max_model_len": 100_000},)) as stack:
-        budget = stack.gateway._host.body_budget
+        budget = stack.gateway._host.session_budget
         with Client(stack) as client:
             assert client.send(frame({**CREATE, "store": False, "input": told})).end() == "response.completed"
             until(lambda: 100_000 < budget.reserved < 110_000)

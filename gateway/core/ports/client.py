@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Iterable, MutableMapping
 from typing import Any, Protocol
 
-from gateway.core.byte_budget import ByteBudget
+from gateway.core.byte_budget import Held
 from gateway.core.http import Headers
 
 
@@ -85,7 +85,8 @@ class Socket(Protocol):
     def gone(self) -> bool: ...
 
     async def receive(self) -> bytes | None:
-        """The client's next message; None once it is gone. Until it is called no further message is read."""
+        """The client's next message; None once it is gone. Until it is called again no further message is read, and
+        the one before keeps its room."""
 
     async def send(self, messages: Iterable[bytes]) -> None:
         """Waits while the client reads too slowly. A message to one that is gone is dropped."""
@@ -97,6 +98,6 @@ class Socket(Protocol):
 SocketSession = Callable[[Socket], Coroutine[Any, Any, None]]
 """Runs on a web socket from its handshake until it is gone."""
 
-OpensSockets = Callable[[MutableMapping[str, Any], CountedConnection], tuple[SocketSession, ByteBudget] | None]
+OpensSockets = Callable[[MutableMapping[str, Any], CountedConnection], tuple[SocketSession, Held] | None]
 """Called with the ASGI scope of a GET that asks for a web socket, and its connection. Returns what runs on it, and the
 room for its large messages; None if the request must be answered as HTTP."""

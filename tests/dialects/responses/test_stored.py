@@ -156,12 +156,12 @@ def test_what_is_referred_to_has_room_and_passes_limits_before_it_is_fetched(mon
         long = ask(client, body(input="a " * 60_000))
         refers = body(previous_response_id=long["id"])
         budget = stack.gateway.deployment.runtime.body_budget
-        budget.reserve(100_000)
+        assert budget.take(100_000, "another caller")
         refused = client.post("/v1/responses", json=refers)
         assert (refused.status_code, refused.json()["error"]["code"]) == (503, "no_room_for_body")
         assert refused.headers["retry-after"]
         assert fetched == []
-        budget.release(100_000)
+        budget.release(100_000, "another caller")
         ask(client, refers)
         assert (len(fetched), budget.reserved) == (1, 0)
         assert client.post("/v1/responses", json=refers).status_code == 429, "what found no room counts too"
