@@ -127,8 +127,10 @@ class Stack:
         return asyncio.run_coroutine_threadsafe(awaited(), self.loop).result(timeout + 5)
 
     def records(self) -> list[dict[str, Any]]:
-        """All request records, once no request is under way: a client may have its reply before that is written."""
-        self.run(self.gateway.deployment.runtime.active.empty(20))
+        """All request records, once no request is under way, also of a configuration that was replaced: a client may
+        have its reply before that is written."""
+        for deployment in list(self.gateway._host.deployments):  # it is nobody else's business which there still are
+            self.run(deployment.runtime.active.empty(20))
         return self.events("request")
 
     def record(self) -> dict[str, Any]:

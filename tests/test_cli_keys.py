@@ -136,7 +136,7 @@ def test_a_key_from_create_to_revoke(fleet: Fleet) -> None:
     made = fleet.keys("create", "app", "--team", "blue", "--model", "m", "--options", '{"limits": {"requests": 50}}')
     assert (made.returncode, made.stderr) == (0, "")
     key = made.stdout.strip()
-    until(lambda: fleet.status(key) == 200, 1)
+    until(lambda: fleet.status(key) == 200)
     shown = json.loads(fleet.keys("show", "app").stdout)
     assert (shown["team"], shown["models"], shown["limits"]["requests"]) == ("blue", ["m"], 50)
     assert shown["created_by"] == "root"
@@ -146,11 +146,11 @@ def test_a_key_from_create_to_revoke(fleet: Fleet) -> None:
     assert [line.split()[:4] for line in listed[1:]] == [["app", "blue", shown["id"], "valid"]]
 
     new = fleet.keys("rotate", "app", "--valid", "60").stdout.strip()
-    until(lambda: fleet.status(new) == 200, 1)
+    until(lambda: fleet.status(new) == 200)
     assert fleet.status(key) == 200
     revoked = fleet.keys("revoke", "app")
     assert (revoked.returncode, revoked.stderr) == (0, "app is revoked\n")
-    until(lambda: fleet.status(new) == fleet.status(key) == 401, 1)
+    until(lambda: fleet.status(new) == fleet.status(key) == 401)
     assert "revoked" in fleet.keys("list", "--revoked").stdout
     refused = fleet.keys("rotate", "app")
     assert (refused.returncode, refused.stderr) == (1, "dragoman: the key was revoked; create another one\n")
@@ -170,9 +170,9 @@ def test_the_same_by_curl(fleet: Fleet) -> None:
     base = fleet.gateways[1].admin + "/admin/v1"
     body = ["-H", "content-type: application/json", "-d"]
     made = curl(base + "/keys", *body, '{"name": "curled", "team": "red"}')
-    until(lambda: fleet.status(made["key"], gateway=0) == 200, 1)
+    until(lambda: fleet.status(made["key"], gateway=0) == 200)
     assert curl("-X", "PATCH", base + "/keys/curled", *body, '{"disabled": true}')["disabled"]
-    until(lambda: fleet.status(made["key"], gateway=0) == 401, 1)
+    until(lambda: fleet.status(made["key"], gateway=0) == 401)
     assert [key["name"] for key in curl(base + "/keys?team=red")["keys"]] == ["curled"]
     assert curl("-X", "POST", base + "/keys/curled/revoke")["revoked"]
     assert [line["what"] for line in curl(base + "/audit?limit=3")["changes"]] == ["revoke", "update", "create"]
@@ -182,7 +182,7 @@ def test_the_same_by_curl(fleet: Fleet) -> None:
 
 def test_keys_outlive_a_restart_of_redis_and_of_gateways(fleet: Fleet) -> None:
     lasting, revoked = (fleet.keys("create", name).stdout.strip() for name in ("lasting", "late"))
-    until(lambda: fleet.status(lasting) == fleet.status(revoked) == 200, 1)
+    until(lambda: fleet.status(lasting) == fleet.status(revoked) == 200)
     fleet.keys("revoke", "late")
     time.sleep(1.5)  # appendfsync everysec: a kill loses a second at most
     fleet.server.kill()
@@ -222,7 +222,7 @@ def test_an_export_fills_an_empty_store(fleet: Fleet, tmp_path: Path) -> None:
     taken = fleet.keys("import", "keys.jsonl", gateway=1)
     assert (taken.returncode, taken.stderr) == (0, f"{len(exported.stdout.splitlines())} keys taken in\n")
     assert fleet.server.command("HEXISTS", "{dragoman-keys}", "exported")
-    until(lambda: fleet.status(key) == 200, 1)
+    until(lambda: fleet.status(key) == 200)
     assert fleet.keys("import", "keys.jsonl").returncode == 0, "again"
     assert fleet.status(key, gateway=0) == 200
 

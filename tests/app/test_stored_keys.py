@@ -43,7 +43,7 @@ def change(stack: Stack, key: StoredKey, expected: int = 0) -> int:
     keys = stack.gateway.deployment.services.keys
     assert keys is not None
     version = stack.run(put(keys.store, key, expected))
-    until(lambda: key.name in keys.keys and keys.keys[key.name].version >= version, 5)
+    until(lambda: key.name in keys.keys and keys.keys[key.name].version >= version)
     return version
 
 

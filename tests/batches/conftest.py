@@ -88,3 +88,8 @@ def anthropic_client(stack: Stack, key: str = ALICE, prefix: str = "/anthropic")
     _OPEN.append(anthropic.Anthropic(base_url=stack.url + prefix, api_key=key, max_retries=0))
     found: anthropic.Anthropic = _OPEN[-1]
     return found
+
+
+def batching(stack: Stack) -> Any:
+    """The service that the gateway's configuration uses, without its type: where there are no batches it is None."""
+    return stack.gateway.deployment.services.batching

@@ -23,7 +23,7 @@ def requests(count: int) -> list[Any]:
 
 def ended(stack: Stack, batch: Any, key: str = ALICE) -> Any:
     batches = anthropic_client(stack, key).messages.batches
-    until(lambda: batches.retrieve(batch.id).processing_status == "ended", 20)
+    until(lambda: batches.retrieve(batch.id).processing_status == "ended")
     return batches.retrieve(batch.id)
 
 
@@ -72,7 +72,7 @@ def test_a_batch_is_cancelled(stack: Stack) -> None:
     stack.sim.fault("stall", skip=3, path="/v1/chat/completions")
     batches = anthropic_client(stack).messages.batches
     made = batches.create(requests=requests(6))
-    until(lambda: stack.sim.ledger.completed == 3 and stack.sim.ledger.running > 0, 10)
+    until(lambda: stack.sim.ledger.completed == 3 and stack.sim.ledger.running > 0)
     with pytest.raises(anthropic.BadRequestError):
         batches.delete(made.id)
     with pytest.raises(anthropic.AnthropicError):

@@ -22,10 +22,10 @@ from gateway.batches.bucket import _RETRIES, _WAITS, Bucket
 from gateway.config import Available, ConfigError, load
 from gateway.config import Bucket as Options
 from tests.app.asking import key
-from tests.batches.conftest import ALICE, anthropic_client, openai_client, sections
+from tests.batches.conftest import ALICE, anthropic_client, batching, openai_client, sections
 from tests.batches.s3 import KEY, KEY_ID, S3
 from tests.batches.test_files import upload
-from tests.batches.test_keeping import ID, ONE, aged, batching, sweep
+from tests.batches.test_keeping import ID, ONE, aged, sweep
 from tests.batches.test_openai_batches import CHAT, begin, chat, ended, lines, results
 from tests.harness import Stack, until
 from tests.redis.server import Server
@@ -83,11 +83,11 @@ def test_uploads_have_a_bound_in_memory(server: Server, s3: S3, tmp_path: Path) 
                 for _ in range(2):  # 10 MiB each, of 24 MiB
                     body = opened.enter_context(socket.create_connection(address))
                     body.sendall((head % (10 << 20)).encode() + b"--b\r\n")
-                until(lambda: batching(stack).uploads["team blue"] == 2, 5)
+                until(lambda: batching(stack).uploads["team blue"] == 2)
                 answers = {small.status_code for small in (sent(stack, 10 << 20), sent(stack, 10 << 20))}
                 assert answers == statuses
                 assert sent(stack, 1000).status_code == 200
-            until(lambda: not batching(stack).uploads["team blue"], 5)
+            until(lambda: not batching(stack).uploads["team blue"])
             assert sent(stack, 10 << 20).status_code == 200
 
 

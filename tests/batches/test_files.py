@@ -12,7 +12,7 @@ import httpx
 import openai
 import pytest
 
-from tests.batches.conftest import ALICE, BOB, sections
+from tests.batches.conftest import ALICE, BOB, batching, sections
 from tests.batches.conftest import openai_client as client
 from tests.batches.s3 import S3
 from tests.harness import Stack, until
@@ -82,7 +82,7 @@ def test_a_file_is_forgotten_when_its_time_is_over(stack: Stack, server: Server,
     made = upload(stack, expires_after={"anchor": "created_at", "seconds": 3600})
     assert made.expires_at - made.created_at == pytest.approx(3600, abs=1)
     server.command("ZADD", "{dragoman-batches}:ends", 1, "file " + made.id)
-    until(lambda: on_disk(tmp_path) == [], 10)
+    until(lambda: on_disk(tmp_path) == [])
     assert client(stack).files.list().data == []
     assert server.command("HLEN", "{dragoman-batches}:bytes") == 0
 
@@ -149,13 +149,15 @@ def test_a_tenant_has_bounds(server: Server, tmp_path: Path) -> None:
 def test_a_client_that_leaves_leaves_nothing(stack: Stack, tmp_path: Path, stored: S3 | None) -> None:
     def half() -> Any:
         yield b'--x\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n' + b"x" * 20_000_000
-        until(lambda: stored is not None or any(name.endswith(".part") for name in on_disk(tmp_path)), 5)
+        if stored is None:
+            until(lambda: any(name.endswith(".part") for name in on_disk(tmp_path)))
+        until(lambda: any(batching(stack).uploads.values()))  # else nothing was begun
         raise RuntimeError("gone")
 
     headers = {"authorization": f"Bearer {ALICE}", "content-type": "multipart/form-data; boundary=x"}
     with pytest.raises(RuntimeError, match="gone"):
         httpx.post(stack.url + "/v1/files", headers=headers, content=half())
-    until(lambda: on_disk(tmp_path) == [], 5)
+    until(lambda: on_disk(tmp_path) == [])
     assert stack.record()["outcome"] == "cancelled"
 
 

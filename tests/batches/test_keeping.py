@@ -23,7 +23,7 @@ from gateway.batches import Batching, BatchStore
 from gateway.batches.state import StoredFile, tenant_of
 from gateway.config import Batches
 from gateway.core.errors import GatewayError, Kind
-from tests.batches.conftest import ALICE, IN_A_FOLDER, anthropic_client, openai_client, sections
+from tests.batches.conftest import ALICE, IN_A_FOLDER, anthropic_client, batching, openai_client, sections
 from tests.batches.test_anthropic_batches import params
 from tests.batches.test_files import on_disk
 from tests.batches.test_openai_batches import CHAT, begin, chat, ended, lines, results, upload
@@ -62,10 +62,6 @@ def test_a_folder_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     assert str(tmp_path / "file") in reason
 
 
-def batching(stack: Stack) -> Any:
-    return stack.gateway.deployment.services.batching
-
-
 def sweep(stack: Stack) -> None:
     batching(stack)._swept_at = None
     stack.run(batching(stack)._forget())
@@ -99,7 +95,7 @@ def test_the_sweep_takes_only_its_own_leftovers(server: Server, tmp_path: Path) 
     ]
     aged(folder / f"ab/file-{ID[::-1]}ab", 0)
     with Stack(({},), sections(server, folder)) as stack:
-        until(lambda: stack.events("leftovers of batches removed") != [], 10)
+        until(lambda: stack.events("leftovers of batches removed") != [])
         assert [one for one in own if one.exists()] == []
         assert [one for one in others if not one.exists()] == []
 
@@ -109,7 +105,7 @@ def test_the_sweep_leaves_a_batch_that_runs_for_longer_than_files_are_kept(serve
     with Stack(({},), sections(server, tmp_path / "files", keep_s=60)) as stack:
         stack.sim.fault("stall", path=CHAT, skip=1)
         made = begin(stack, lines({"a": chat("a"), "b": chat("b")}), window="7d")
-        until(lambda: stack.sim.ledger.completed == 1 and stack.sim.ledger.running == 1, 10)
+        until(lambda: stack.sim.ledger.completed == 1 and stack.sim.ledger.running == 1)
         before = on_disk(tmp_path)
         assert {one.partition(".")[2] for one in before} == {"", "input", "1.lines"}
         for one in (tmp_path / "files").rglob("*"):
@@ -161,7 +157,7 @@ def test_a_batch_ends_whose_creation_nobody_saw(
             post(stack, dialect, 0.5)
     else:
         assert post(stack, dialect).status_code >= 500
-    until(lambda: statuses(stack, dialect) == ["completed" if dialect == "openai" else "ended"], 10)
+    until(lambda: statuses(stack, dialect) == ["completed" if dialect == "openai" else "ended"])
     assert stack.sim.ledger.completed == 1
 
 
@@ -181,12 +177,12 @@ def test_a_batch_whose_lines_are_gone_fails(stack: Stack, tmp_path: Path, monkey
     failed = ended(stack, mine)
     assert (failed.status, failed.errors.data[0].code) == ("failed", "input_lost")
     batches = anthropic_client(stack).messages.batches
-    until(lambda: batches.retrieve(theirs.id).processing_status == "ended", 10)
+    until(lambda: batches.retrieve(theirs.id).processing_status == "ended")
     assert batches.retrieve(theirs.id).request_counts.errored == 1
     with pytest.raises(anthropic.AnthropicError):
         batches.results(theirs.id)
     # A volume that is not there comes back.
-    until(lambda: stack.events("batch left") != [], 5)
+    until(lambda: stack.events("batch left") != [])
     (tmp_path / "away").rename(place)
     batching(stack)._rests.clear()
     assert ended(stack, kept).status == "completed"
@@ -198,7 +194,7 @@ def test_a_batch_that_cannot_be_read_can_be_cancelled(stack: Stack, monkeypatch:
 
     monkeypatch.setattr(batching(stack)._storage, "open", broken)
     made = begin(stack, lines({"a": chat("a")}))
-    until(lambda: stack.events("batch left") != [], 5)
+    until(lambda: stack.events("batch left") != [])
     openai_client(stack).batches.cancel(made.id)
     batching(stack)._rests.clear()
     assert ended(stack, made).status == "cancelled"
@@ -222,14 +218,14 @@ def half(stack: Stack, count: int) -> Iterator[None]:
 @pytest.mark.parametrize("dialect", ["openai", "anthropic"])
 def test_bodies_of_files_and_batches_are_few_at_once(stack: Stack, dialect: str, tmp_path: Path) -> None:
     with half(stack, 4):
-        until(lambda: batching(stack).uploads["team blue"] == 4, 5)
+        until(lambda: batching(stack).uploads["team blue"] == 4)
         if dialect == "openai":
             with pytest.raises(openai.RateLimitError) as many:
                 upload(stack, b"{}")
             assert many.value.code == "too_many_uploads"
         else:
             assert post(stack, dialect).status_code == 429
-    until(lambda: not batching(stack).uploads["team blue"] and on_disk(tmp_path) == [], 5)
+    until(lambda: not batching(stack).uploads["team blue"] and on_disk(tmp_path) == [])
     upload(stack, b"{}")
 
 
@@ -269,7 +265,7 @@ def test_requests_of_a_batch_count_until_it_ends(stack: Stack, server: Server, t
         openai_client(stack).batches.cancel(identity)
     else:
         anthropic_client(stack).messages.batches.cancel(identity)
-    until(lambda: not [one for one in on_disk(tmp_path) if not one.startswith("file-")], 10)
+    until(lambda: not [one for one in on_disk(tmp_path) if not one.startswith("file-")])
     left = [one for one in (tmp_path / "files").rglob("*") if one.is_file()]
     assert held(server) == sum(one.stat().st_size for one in left) > 0  # the results
 
@@ -360,7 +356,7 @@ def test_lines_wait_for_a_guard_that_is_away(server: Server, tmp_path: Path) -> 
         service.decide = lambda _: (503, b"")
         with Stack(({},), config) as stack:
             made = begin(stack, lines({"a": chat("a")}))
-            until(lambda: len(service.asked) > 0, 5)
+            until(lambda: len(service.asked) > 0)
             service.decide = lambda _: ALLOW
             assert ended(stack, made).request_counts.completed == 1
             assert stack.sim.ledger.completed == 1

@@ -165,7 +165,7 @@ def test_the_file_may_be_deleted_once_there_is_a_batch(stack: Stack) -> None:
 def test_a_batch_is_cancelled(stack: Stack) -> None:
     stack.sim.fault("stall", path=CHAT, skip=5)
     made = begin(stack, lines({f"c{n}": chat(f"say {n}") for n in range(10)}))
-    until(lambda: stack.sim.ledger.completed == 5 and stack.sim.ledger.running > 0, 10)
+    until(lambda: stack.sim.ledger.completed == 5 and stack.sim.ledger.running > 0)
     cancelling = openai_client(stack).batches.cancel(made.id)
     assert (cancelling.status, cancelling.cancelling_at is not None) == ("cancelling", True)
     done = ended(stack, made)

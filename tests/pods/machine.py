@@ -1,7 +1,7 @@
 """Images and containers of one run, by Debian's podman and buildah, in folders and a network of their own.
 
 No registry is asked: the base image is made from Debian packages, and pip installs from a folder of wheels that was
-filled beforehand, hashes checked. Both are kept in build/pods for the next run; everything else is gone after it.
+filled beforehand, hashes checked. Both stay in the user's cache for the next run; everything else is gone after it.
 
 Seen with podman 4.3 on Debian 12, also in a sandbox whose cgroups are in hybrid mode: runc instead of crun, cgroupfs
 instead of systemd, builds isolated by chroot.
@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import json
+import os
 import re
 import resource
 import secrets
@@ -27,7 +28,8 @@ from pathlib import Path
 
 from tests.repo.tree import ROOT
 
-KEPT = ROOT / "build" / "pods"
+# Not in the checkout: continuous integration has a new one each time.
+KEPT = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dragoman" / "pods"
 LOCKS = ("build", "run", "tracing", "s3", "sbom", "embedded", "model")
 SUITE = "bookworm"
 PYTHON = "3.11"

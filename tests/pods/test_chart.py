@@ -257,6 +257,7 @@ def test_no_stream_is_cut_when_gateways_are_replaced(installed: Installed) -> No
         replace(installed, pod)
 
 
+@pytest.mark.whole
 def test_no_request_fails_when_a_worker_is_replaced(installed: Installed) -> None:
     """llama.cpp's worker ends at once, but after the preStop pause, in which its gateways learn of it by DNS."""
     pod = installed.pods("worker", "smollm2")[0]
@@ -264,6 +265,7 @@ def test_no_request_fails_when_a_worker_is_replaced(installed: Installed) -> Non
     replace(installed, pod)
 
 
+@pytest.mark.whole
 def test_no_stream_is_cut_by_a_rolling_upgrade_of_workers(installed: Installed) -> None:
     """Each worker that registers is replaced in its turn. Its streams outlast `--hand-over`: they go on at the other
     one, and the Pod need not wait for their end."""

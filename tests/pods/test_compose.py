@@ -84,6 +84,7 @@ def up(machine: Machine, valkey_image: str) -> Iterator[Cluster]:
             assert (ended.status, ended.killed) == (0, False), ended.log
 
 
+@pytest.mark.whole
 def test_it_answers(up: Cluster) -> None:
     url = f"http://{up.pods['compose-gateway'].address}"
     body = {"messages": [{"role": "user", "content": "Say hi."}], "max_tokens": 4}
@@ -96,6 +97,7 @@ def test_it_answers(up: Cluster) -> None:
         sleep(0.5)
 
 
+@pytest.mark.whole
 def test_what_prometheus_scrapes_answers(up: Cluster) -> None:
     jobs = yaml.safe_load((FOLDER / "compose" / "prometheus.yml").read_text())["scrape_configs"]
     for job in jobs:

@@ -76,7 +76,7 @@ def test_what_a_guard_sent_is_gone_when_it_has_failed(service: Guard, on_failure
             for _ in range(3):
                 reply = httpx.post(stack.url + PATH, json=chat())
                 assert (reply.status_code == 200) == (on_failure == "open")
-            until(lambda: not any(type(one) is _Replace for one in gc.get_objects()), 5)
+            until(lambda: not any(type(one) is _Replace for one in gc.get_objects()))
         finally:
             gc.enable()
 
