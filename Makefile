@@ -248,6 +248,10 @@ bench-large: install ## Measure how the event loop goes round while large bodies
 bench-routing: install $(if $(findstring sglang,$(ARGS)),.venv-peer-sglang-router/locked) $(if $(findstring vllm-router,$(ARGS)),.venv-peer-vllm-router/locked) ## Measure pick policies by conversations on simulated workers
 	$(BIN)/python -m bench.routing $(ARGS)
 
+.PHONY: bench-reserving
+bench-reserving: install ## Measure what reserving the expected output makes of token limits, in simulated time
+	$(BIN)/python -m bench.reserving $(ARGS)
+
 .PHONY: bench-routing-simulated
 bench-routing-simulated: install ## Measure pick policies in simulated time, over many seeds
 	$(BIN)/python -m bench.routing.simulate $(ARGS)

@@ -76,7 +76,7 @@ def _small_limits(config: Config) -> list[str]:
     limits = [
         (rule.name, rule.limit, tuple(rule.match.get("model", ())))
         for rule in rules(config)
-        if rule.kind == "tokens" and not rule.shadow
+        if rule.kind == "tokens" and not rule.shadow and rule.reserve == "maximum"
     ]
     for limit_name, limit, matched in dict.fromkeys(limits):  # thousands of keys may have the same one
         for name, model in config.models.items():

@@ -11,7 +11,7 @@ from pydantic_core import CoreSchema
 
 from gateway.config.kinds import Flag, Money, ServiceUrl, Share, Zone
 from gateway.config.section import Section
-from gateway.config.sharing import Dimension, SharedSecret
+from gateway.config.sharing import Dimension, Reserve, SharedSecret
 from gateway.core.money import Rates
 
 Period = Literal["day", "week", "month", "total"]
@@ -97,6 +97,8 @@ class Budget(Section):
     """Shares of the amount at which it warns: up to three, ascending."""
     shadow: Flag = False
     """Warns, and refuses nothing."""
+    reserve: Reserve | None = None
+    """The reservation of each request. Absent: as `limiter.reserve`."""
     on_redis_failure: Literal["local", "open", "closed"] = "local"
     """While Redis is away: a share of what was left is spent here, no bound, or no request (503)."""
 

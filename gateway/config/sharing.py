@@ -28,6 +28,7 @@ _DAY = 86400
 _MOST = 10**12
 
 Dimension = Literal["key", "team", "model", "address", "end_user"]
+Reserve = Literal["expected", "maximum"]
 WrittenKind = Literal["requests", "tokens", "concurrency", "audio_seconds"]
 KindOfLimit = Literal[WrittenKind, "cost"]
 """`cost` is that of budgets (`config.money.Budget`)."""
@@ -110,6 +111,8 @@ class Limit(Section):
     """Applies only where these dimensions have one of these values."""
     shadow: Flag = False
     """Counts what it would refuse, and refuses nothing."""
+    reserve: Reserve | None = None
+    """The reservation of each request, for `tokens` alone. Absent: as `limiter.reserve`."""
     on_redis_failure: Literal["local", "open", "closed"] = "local"
     """While Redis is away: the limit's share counted here, no limit, or no request (503)."""
 
@@ -146,6 +149,9 @@ class Limiter(Section):
     spent_folder: str | None = Field(default=None, pattern=r"^/", max_length=1024)
     """A folder, by its whole path, for what gateways saw of budgets, should all of them stop and Redis be emptied.
     Absent: memory alone."""
+    reserve: Reserve = "expected"
+    """Reservations of token limits and budgets: prompt and `expected` output, whose excess later windows pay, or the
+    `maximum` of a request."""
     bytes_per_token: Share = Field(default=3.0, ge=1, le=16)
     """For the estimate of a prompt before it is sent; 1 is never below the truth."""
     output_tokens: Whole = Field(default=1024, ge=1, le=10_000_000)

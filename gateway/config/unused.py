@@ -31,12 +31,14 @@ _DISCOVER = _Rule("dns", (None,), ("interval_s",), "without dns: it is the time 
 _FALLBACK = _Rule("fallback", ((),), ("fallback_on",), "without fallback")
 _SPLIT = _Rule("split", ((),), ("split_by",), "without split")
 _LIMIT = _Rule("kind", ("concurrency",), ("burst", "per_s"), "on requests in flight, which have no window")
+_EXACT = _Rule("kind", ("requests", "concurrency", "audio_seconds"), ("reserve",), "unless kind is tokens")
 
 
 def unused(facts: Facts) -> Faults:
     config = facts.config
     for index, limit in facts.limits():
         yield from _idle(("limits", index), limit, _LIMIT)
+        yield from _idle(("limits", index), limit, _EXACT)
     for name, rule in _RULES.items():
         yield from _idle((name,), getattr(config, name), rule)
     for name, model in config.models.items():

@@ -104,6 +104,7 @@ class Cost(Struct, frozen=True):
     money    nano of the currency for all of it; 0 without a price
     audio_s  seconds of sound, 0 if unknown
     images   that it asks for
+    rates    by which `money` was found
     """
 
     tokens: int = 0
@@ -115,11 +116,18 @@ class Cost(Struct, frozen=True):
     money: int = 0
     audio_s: int = 0
     images: int = 0
+    rates: Rates | None = None
 
     def priced(self, rates: Rates) -> Cost:
         """This with its price. The output is taken at its most beside the whole prompt: the price of a token of output
         is the higher one, and the estimate of a prompt is high."""
-        return replace(self, money=rates.cost(self.prompt, self.choices * self.each, 0, self.images))
+        return replace(self, money=rates.cost(self.prompt, self.choices * self.each, 0, self.images), rates=rates)
+
+    def with_outputs_of(self, each: int) -> Cost:
+        """This if each of its outputs has `each` tokens, fewer than it may have."""
+        output = self.choices * each
+        money = 0 if self.rates is None else self.rates.cost(self.prompt, output, 0, self.images)
+        return replace(self, tokens=min(self.tokens, self.prompt + output), money=min(self.money, money))
 
 
 class Content(Struct):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta, tzinfo
+from datetime import date, datetime, timedelta, tzinfo
 from math import inf
 
 from msgspec import Struct
@@ -25,7 +25,16 @@ class Calendar(Struct, frozen=True):
 
     def label(self, now: float) -> str:
         """The period of a Unix second: 2026-11-26, 2026-W48, 2026-11, or nothing."""
-        day = datetime.fromtimestamp(now, self.zone)
+        return self._label(datetime.fromtimestamp(now, self.zone).date())
+
+    def label_before(self, now: float) -> str | None:
+        """The period before that one; None if there is none."""
+        day = datetime.fromtimestamp(now, self.zone).date()
+        if self.per == "total":
+            return None
+        return self._label(day - timedelta(days=day.day if self.per == "month" else self.days))
+
+    def _label(self, day: date) -> str:
         if self.per == "week":
             year, week, _ = day.isocalendar()
             return f"{year}-W{week:02}"

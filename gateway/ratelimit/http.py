@@ -98,13 +98,14 @@ class HttpRateLimiter:
         self._estimator = estimator(config)
         self._measured = limits.measured
         self._spend = config.spend
+        self._reserve = config.limiter.reserve
         # A rule by address that a reload replaced is enforced for a while longer.
         self._by_address = self._by_address or limits.by_address
         self._trusted = [ip_network(one) for one in config.listen.trusted_proxies]
 
     def own(self, key: str, limits: object) -> None:
         """The limits of a key of the store; None for none."""
-        found = key_rules(key, limits, self._spend)
+        found = key_rules(key, limits, self._spend, self._reserve)
         self._measured = self._measured or any(KINDS[rule.kind].measured for rule in found)
         self.limiter.own(key, found)
 

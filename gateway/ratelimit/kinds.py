@@ -19,6 +19,7 @@ from gateway.core.estimate import Cost
 from gateway.core.money import shown
 from gateway.core.usage import Usage
 from gateway.ratelimit.calendar import Calendar
+from gateway.ratelimit.expected import reserved_for_sure
 from gateway.ratelimit.spent import FOREVER, Spent
 from gateway.ratelimit.window import Shape, Slots, Window
 
@@ -53,6 +54,10 @@ class LimitKind:
     def counter(self, rule: Limit) -> str:
         """The beginning of its counters' names: rules with unequal ones share no counter."""
         return f"{rule.kind[0]}{rule.per_s:g}"
+
+    def counter_before(self, rule: Limit) -> str | None:
+        """The same of the counter whose debt this one begins with, if there is such a counter."""
+        return None
 
     def reserves(self, cost: Cost) -> int:
         """The charge before the request, if measured."""
@@ -91,10 +96,14 @@ class Tokens(LimitKind):
         limit = f"the limit '{rule.name}' of {rule.limit}"
         if cost.least > rule.limit:
             return f"this request needs at least {cost.least} tokens, above {limit} {per(rule)}", None
-        if cost.field and cost.choices * cost.each > rule.limit:
+        expected = rule.reserve == "expected"
+        each = reserved_for_sure(cost.each) if expected else cost.each
+        if cost.field and cost.choices * each > rule.limit:
+            reserves = f", each of which reserves at least {each}," if expected else ","
             return (
-                f"'{cost.field}' asks for {cost.choices} outputs of up to {cost.each} tokens each, together more than "
-                f"{limit} tokens {per(rule)}; ask for fewer, or send a smaller cap on the output (such as max_tokens)"
+                f"'{cost.field}' asks for {cost.choices} outputs of up to {cost.each} tokens each{reserves} together "
+                f"more than {limit} tokens {per(rule)}; ask for fewer, or send a smaller cap on the output (such as "
+                "max_tokens)"
             ), cost.field
         return None
 
@@ -155,11 +164,17 @@ class Spending(LimitKind):
     def shape(self, rule: Limit, most: int) -> Shape:
         assert isinstance(rule, BudgetRule)
         levels = rule.levels if most == rule.limit else ()  # a share of it warns of nothing
-        return Spent.shape(most, rule.calendar.days, levels, rule.shadow)
+        owes = rule.reserve == "expected" and rule.calendar.per != "total" and most == rule.limit
+        return Spent.shape(most, rule.calendar.days, levels, rule.shadow, owes)
 
     def counter(self, rule: Limit) -> str:
         assert isinstance(rule, BudgetRule)
         return f"c{rule.calendar.per}{rule.calendar.label(time())}"
+
+    def counter_before(self, rule: Limit) -> str | None:
+        assert isinstance(rule, BudgetRule)
+        before = rule.calendar.label_before(time())
+        return None if before is None or rule.reserve != "expected" else f"c{rule.calendar.per}{before}"
 
     def reserves(self, cost: Cost) -> int:
         return cost.money

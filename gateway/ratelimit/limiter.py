@@ -26,6 +26,7 @@ from gateway.core.errors import GatewayError, Kind
 from gateway.core.estimate import Cost
 from gateway.core.usage import Usage
 from gateway.light_task import Promise
+from gateway.ratelimit.expected import Expectations
 from gateway.ratelimit.floors import Floors
 from gateway.ratelimit.kinds import KINDS, BudgetRule
 from gateway.ratelimit.memory import MemoryStore
@@ -69,6 +70,7 @@ class SubjectLimiter:
 
     lease_ttl   seconds that a slot lives without renewal; it is renewed three times in it or more often
     heartbeat   seconds between two heartbeats
+    clock       seconds, by which waits are spread
     on_change   called with ("strict" | "degraded", reason) after each change, for one log line and a gauge
     on_budget   see `OnBudget`
     on_alone    called with (requests, seconds): the number of requests that this process decided alone in that time; at
@@ -77,6 +79,7 @@ class SubjectLimiter:
     refused     rule name -> requests that it refused
     shadowed    rule name -> requests that a shadow rule would have refused
     floors      what it has seen of budgets
+    expectations  what requests are likely to use
     alone       requests that this process decided alone, because the store was down or did not answer in time
     """
 
@@ -102,11 +105,14 @@ class SubjectLimiter:
         self._local = local or MemoryStore()
         self._index = RuleIndex.of(rules)
         self.floors = Floors()
+        self.expectations = Expectations()
         self._replaced: list[Replaced] = []
         self._next_end = inf  # when replaced rules end
         self._plans = Plans(self._index, store.layout)
-        self._crowds: dict[bytes, tuple[int, float]] = {}  # counter -> refusals, and the end of their clients' waits
+        # Counter -> the clients that were refused and have not come back, as of when, and the end of their waits.
+        self._crowds: dict[bytes, tuple[float, float, float]] = {}
         self._alone_told = (0, monotonic())  # the count of the last log line, and when
+        self.clock: Callable[[], float] = monotonic
         self._lease_ttl = lease_ttl
         self._every = min(heartbeat, lease_ttl / 3)
         self._on_change = on_change
@@ -227,7 +233,7 @@ class SubjectLimiter:
         made = Reservation(self, f"{self._prefix}{count}", plan, cost, (), UNLIMITED, self.store.up, monotonic(), early)
         if not plan.rules:
             return made
-        made.charged = costs = self._costs(plan, cost) if plan.measured or plan.sums else plan.costs
+        made.charged = costs = self._costs(plan, cost, subject) if plan.measured or plan.sums else plan.costs
         store = self.store
         if not store.up:
             return self._reserve_alone(made, subject)
@@ -352,30 +358,32 @@ class SubjectLimiter:
         if not plan.rules:
             made.charged = ()
             return made
-        made.charged = costs = self._costs(plan, made.cost) if plan.measured or plan.sums else plan.costs
+        made.charged = costs = self._costs(plan, made.cost, subject) if plan.measured or plan.sums else plan.costs
         floors = [(birth, -(-used // replicas)) for birth, used in self.floors.of(plan)]
         made.verdict = self._local.admit(plan, [*costs, *floors], made.id)
         return self._decided(made, subject)
 
-    def _costs(self, plan: Plan, cost: Cost | None) -> Sequence[int]:
-        """The charge on each limit. A reservation is bounded by the limit: a request that may use more than all of it
+    def _costs(self, plan: Plan, cost: Cost | None, subject: Subject) -> Sequence[int]:
+        """The charge on each limit. A reservation is bounded by the limit: a request that reserves more than all of it
         is admitted while nothing of it is used, and its use beyond the reservation becomes a debt."""
         costs = list(plan.costs)
         cost = cost or FREE
+        likely = self.expectations.of(cost, subject.key, subject.model) if plan.expects else cost
         for index, kind in plan.measured:
             limit = plan.shapes[index].limit
-            reserved = kind.reserves(cost)
+            rule = plan.rules[index]
+            reserved = kind.reserves(likely if rule.reserve == "expected" else cost)
             if reserved <= limit:
                 costs[index] = reserved
                 continue
             costs[index] = limit
-            rule = plan.rules[index]
             wrong = None if rule.shadow else kind.never_fits(cost, rule)
             if wrong is not None:
                 self._refuse(rule, _MODES[self.store.up])
                 raise Limited(rule, wrong[0], param=wrong[1])
         for index in plan.sums:
-            costs[index] = min(cost.money, plan.shapes[index].limit)
+            reserved = likely.money if plan.rules[index].reserve == "expected" else cost.money
+            costs[index] = min(reserved, plan.shapes[index].limit)
         return costs
 
     def _warn(self, plan: Plan, verdict: Verdict, subject: Subject) -> None:
@@ -430,10 +438,9 @@ class SubjectLimiter:
         is room for one. Each gets a random moment within the time that the clients refused before it need, at most one
         window. A client that waits alone gets the exact moment."""
         key, shape = plan.keys[index], plan.shapes[index]
-        now = monotonic()
-        count, until = self._crowds.get(key, (0, 0.0))
-        if now >= until:
-            count = 0
+        now = self.clock()
+        count, since, until = self._crowds.get(key, (0.0, 0.0, 0.0))
+        count *= max(until - now, 0.0) / (until - since) if until > since else 0.0  # the others have come back
         kind = KINDS[plan.rules[index].kind]
         in_flight = kind.in_flight or kind.adds_up
         most = _SLOT_SPREAD if in_flight else plan.rules[index].per_s
@@ -442,7 +449,7 @@ class SubjectLimiter:
         if len(self._crowds) >= _CROWDS and key not in self._crowds:
             for old in list(self._crowds)[: _CROWDS // 2]:
                 del self._crowds[old]
-        self._crowds[key] = (count + 1, max(until, now + wait + more))
+        self._crowds[key] = (count + 1, now, max(until, now + wait + more))
         return more
 
     def _tell_alone(self) -> None:

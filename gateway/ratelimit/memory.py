@@ -95,6 +95,8 @@ class MemoryStore:
                 counter = self._touch(key, shape, now) if one.delta > 0 else self._groups[shape.keep][key][0]
             except KeyError:
                 continue  # nothing can be given back
+            if isinstance(counter, Spent):
+                counter.begin(now, self._before(plan, one.index), shape)
             counter.settle(now, one.entry, one.delta, shape, lease, one.held)
 
     def renew(self, leases: Sequence[tuple[str, Plan]]) -> None:
@@ -108,10 +110,11 @@ class MemoryStore:
     async def look(self, plan: Plan) -> Verdict:
         now = self._clock() // 1000
         found = []
-        for key, shape in zip(plan.keys, plan.shapes, strict=True):
+        for index, (key, shape) in enumerate(zip(plan.keys, plan.shapes, strict=True)):
             group = self._groups.get(shape.keep, OrderedDict())
             if key not in group:
-                found.append(Counted(shape.burst or shape.limit, 0, 0))
+                owed = max(self._before(plan, index) - shape.limit, 0) if shape.owes else 0
+                found.append(Counted((shape.burst or shape.limit) - owed, 0, owed))
             else:
                 counter = group[key][0]
                 counter.slide(now, shape)
@@ -143,8 +146,17 @@ class MemoryStore:
         for index, floor in zip(plan.sums, costs[len(plan.keys) :], strict=True):
             counter = self._touch(plan.keys[index], plan.shapes[index], now)
             assert isinstance(counter, Spent)
-            counter.slide(now, plan.shapes[index])
+            counter.begin(now, self._before(plan, index), plan.shapes[index])
             counter.restore(*floor)
+
+    def _before(self, plan: Plan, index: int) -> int:
+        """The sum of the period before that of a budget's counter; 0 if its debt is nobody's."""
+        shape = plan.shapes[index]
+        if not shape.owes:
+            return 0
+        group = self._groups.get(shape.keep)
+        found = None if group is None else group.get(plan.before[plan.sums.index(index)])
+        return 0 if found is None else found[0].used
 
     def forget_sums(self) -> None:
         """Forgets what was spent of budgets."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import inf
 from time import time
 from typing import get_args
@@ -126,7 +126,9 @@ class Plan(Struct, eq=False):
     slots     those of requests in flight
     measured  those whose charge depends on the tokens of the request
     sums      those of money
+    before    for each of them the counter whose debt it begins with, if it `owes`, else nothing
     shadows   those that refuse nothing
+    expects   some of them reserve what is expected
     costs     what a request is charged; 0 if measured
     releases  the settlements that free all its slots
     local     (replicas, the plan of one replica alone), once it was needed
@@ -143,15 +145,25 @@ class Plan(Struct, eq=False):
     measured: tuple[tuple[int, LimitKind], ...] = ()
     sums: tuple[int, ...] = ()
     shadows: tuple[int, ...] = ()
+    expects: bool = False
     costs: tuple[int, ...] = ()
     releases: tuple[Settlement, ...] = ()
     local: tuple[int, Plan] | None = None
     headers: Sequence[LimitHeaders] | None = None
     names: tuple[str, ...] = ()
     admitted: list[int] | None = None
+    before: tuple[bytes, ...] = ()
 
     @classmethod
-    def of(cls, rules: Sequence[Limit], keys: Sequence[bytes], shapes: tuple[Shape, ...], tag: int) -> Plan:
+    def of(
+        cls,
+        rules: Sequence[Limit],
+        keys: Sequence[bytes],
+        shapes: tuple[Shape, ...],
+        tag: int,
+        before: Mapping[bytes, bytes] = {},  # never changed
+    ) -> Plan:
+        """before: counter -> the one whose debt it begins with."""
         kinds = [KINDS[rule.kind] for rule in rules]
         slots = tuple(index for index, kind in enumerate(kinds) if kind.in_flight)
         return cls(
@@ -163,9 +175,15 @@ class Plan(Struct, eq=False):
             tuple((index, kind) for index, kind in enumerate(kinds) if kind.measured and not kind.adds_up),
             tuple(index for index, kind in enumerate(kinds) if kind.adds_up),
             tuple(index for index, rule in enumerate(rules) if rule.shadow),
+            any(rule.reserve == "expected" and kind.measured for rule, kind in zip(rules, kinds, strict=True)),
             tuple(0 if kind.measured else 1 for kind in kinds),
             tuple(Settlement(index, 0, 0) for index in slots),
             names=tuple(rule.name for rule in rules),
+            before=tuple(
+                before[key] if shape.owes else b""
+                for key, shape in zip(keys, shapes, strict=True)
+                if shape.counter == 2
+            ),
         )
 
     def states(self, verdict: Verdict) -> tuple[LimitState, ...]:

@@ -160,7 +160,7 @@ class Plans:
                 for shaped in self._index.candidates(subject)
                 if not KINDS[shaped[1].kind].measured and shaped[1].name not in late
             ]
-            plan = self._keep(known, self._planned(self._chosen(early, subject, tag), tag))
+            plan = self._keep(known, self._planned(self._chosen(early, subject, tag), subject, tag))
         return plan
 
     def _keep(self, known: object, plan: Plan) -> Plan:
@@ -182,12 +182,17 @@ class Plans:
                     chosen.setdefault(key, (rule, numbers))
         for key in without:
             chosen.pop(key, None)
-        return self._planned(chosen, tag)
+        return self._planned(chosen, subject, tag)
 
-    def _planned(self, chosen: dict[bytes, tuple[Limit, Shape]], tag: int) -> Plan:
+    def _planned(self, chosen: dict[bytes, tuple[Limit, Shape]], subject: Subject, tag: int) -> Plan:
         shapes = tuple(numbers for _, numbers in chosen.values())
         rules = [rule for rule, _ in chosen.values()]
-        return Plan.of(rules, list(chosen), self._shapes.setdefault(shapes, shapes), tag)
+        before = {
+            key: self._layout.key(tag, name)
+            for key, (rule, _) in chosen.items()
+            if (name := counter_before(rule, subject)) is not None
+        }
+        return Plan.of(rules, list(chosen), self._shapes.setdefault(shapes, shapes), tag, before)
 
     def _chosen(self, rules: Sequence[Shaped], subject: Subject, tag: int) -> dict[bytes, tuple[Limit, Shape]]:
         """Counter -> its rule: of each name the first rule that applies."""
@@ -202,8 +207,18 @@ class Plans:
 
 def counter(rule: Limit, subject: Subject) -> str:
     """The name of a rule's counter. The number of the limit is left out, so a changed limit keeps what was counted."""
+    return _named(KINDS[rule.kind].counter(rule), rule, subject)
+
+
+def counter_before(rule: Limit, subject: Subject) -> str | None:
+    """The name of the counter whose debt that one begins with."""
+    begins = KINDS[rule.kind].counter_before(rule)
+    return None if begins is None else _named(begins, rule, subject)
+
+
+def _named(begins: str, rule: Limit, subject: Subject) -> str:
     scope = ",".join(f"{one}={plain(one, getattr(subject, one))}" for one in rule.scope)
-    return f"{KINDS[rule.kind].counter(rule)}:{rule.name}:{scope}"
+    return f"{begins}:{rule.name}:{scope}"
 
 
 def applies(rule: Limit, subject: Subject) -> bool:
@@ -235,6 +250,7 @@ def scaled(plan: Plan, replicas: int) -> Plan:
     kept = [index for index, rule in enumerate(plan.rules) if rule.on_redis_failure == "local"]
     rules = [plan.rules[index] for index in kept]
     shapes = tuple(KINDS[rule.kind].shape(rule, -(-rule.limit // replicas)) for rule in rules)
-    local = Plan.of(rules, [plan.keys[index] for index in kept], shapes, plan.tag)
+    before = dict(zip([plan.keys[index] for index in plan.sums], plan.before, strict=True))
+    local = Plan.of(rules, [plan.keys[index] for index in kept], shapes, plan.tag, before)
     plan.local = (replicas, local)
     return local

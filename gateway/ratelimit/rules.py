@@ -10,7 +10,7 @@ from typing import get_args
 from gateway.config import Config, Limit
 from gateway.config.kinds import nano, zone_of
 from gateway.config.money import Budget, Spend
-from gateway.config.sharing import Dimension, WrittenKind
+from gateway.config.sharing import Dimension, Reserve, WrittenKind
 from gateway.core.end_users import end_user
 from gateway.core.estimate import Estimator
 from gateway.ratelimit.addresses import canonical
@@ -34,7 +34,7 @@ class Limits:
         found = rules(config)
         self.index = RuleIndex(found)
         for name, limits in stored:
-            own = key_rules(name, limits, config.spend)
+            own = key_rules(name, limits, config.spend, config.limiter.reserve)
             self.index.own(name, own)
             found += own
         self.any = bool(found) or config.keys_store is not None
@@ -48,25 +48,30 @@ def rules(config: Config) -> list[Limit]:
     """The limits of `config` in the order in which they are tried. Those of single keys come first, as exceptions."""
     found: list[Limit] = []
     for name, key in config.keys.items():
-        found += key_rules(name, key.limits, config.spend)
+        found += key_rules(name, key.limits, config.spend, config.limiter.reserve)
     for one in (*config.limits, *[rule_of(budget, config.spend) for budget in config.budgets]):
         match = {
             dimension: tuple(_as_counted(config, dimension, value) for value in values)
             for dimension, values in one.match.items()
         }
-        found.append(one.model_copy(update={"match": match}))
+        found.append(one.model_copy(update={"match": match, "reserve": one.reserve or config.limiter.reserve}))
     return found
 
 
-def key_rules(name: str, limits: object, spend: Spend) -> list[Limit]:
+def key_rules(name: str, limits: object, spend: Spend, reserve: Reserve) -> list[Limit]:
     """The limits of the key `name` alone. limits: its `KeyLimits`, or what is like it; None for none."""
     own = {kind: getattr(limits, kind, None) for kind in get_args(WrittenKind)}
     match: dict[Dimension, tuple[str, ...]] = {"key": (name,)}
-    found = [Limit(name=kind, kind=kind, limit=limit, match=match) for kind, limit in own.items() if limit is not None]
+    found = [
+        Limit(name=kind, kind=kind, limit=limit, match=match, reserve=reserve)
+        for kind, limit in own.items()
+        if limit is not None
+    ]
     budget = getattr(limits, "budget", None)  # in nano; that of a key of the store is text
     if budget is not None:
         amount = nano(budget) if isinstance(budget, str) else budget
-        found.append(rule_of(Budget.model_construct(name="budget", amount=amount, match=match), spend))
+        budget = Budget.model_construct(name="budget", amount=amount, match=match, reserve=reserve)
+        found.append(rule_of(budget, spend))
     return found
 
 
@@ -81,6 +86,7 @@ def rule_of(budget: Budget, spend: Spend) -> BudgetRule:
         scope=budget.scope,
         match=budget.match,
         shadow=budget.shadow,
+        reserve=budget.reserve,
         on_redis_failure=budget.on_redis_failure,
         calendar=calendar,
         levels=tuple(ceil(Decimal(str(one)) * budget.amount) for one in budget.warn_at),

@@ -3,6 +3,10 @@
 The period is part of the counter's name: nothing slides here, and what is charged stays. A request is admitted if what
 was spent, what running requests have reserved, and its own reservation are at most the budget together.
 
+Debt.  The part of the sum above the limit is a debt: if the rule reserves what is expected, the counter of the next
+period begins with it. A counter begins once, when its first request comes; what a request that runs over the end of a period
+costs beyond its reservation after that is charged to its own period alone.
+
 A counter that is lost (an emptied server) is restored from what gateways have seen of it. Each counter has a birth, the
 millisecond in which it was made. With each request a gateway sends the birth and the sum that it saw last, the floor.
 The first floor of another birth becomes the base of the new counter, and a later or larger one replaces it: what was
@@ -40,9 +44,9 @@ class Spent:
         self.fixed = False
 
     @staticmethod
-    def shape(limit: int, days: int, levels: tuple[int, ...], shadow: bool) -> Shape:
-        """levels: sums, ascending, at which a mark is passed."""
-        return Shape(2, limit, 0, 0, 0, int(shadow), 0, (days + 2) * 86_400_000, levels)
+    def shape(limit: int, days: int, levels: tuple[int, ...], shadow: bool, owes: bool = False) -> Shape:
+        """levels: sums, ascending, at which a mark is passed. owes: see `begin`."""
+        return Shape(2, limit, 0, 0, 0, int(shadow), 0, (days + 2) * 86_400_000, levels, int(owes))
 
     def share(self, shape: Shape) -> float | None:
         return self.used / shape.limit
@@ -50,6 +54,13 @@ class Spent:
     def slide(self, now: int, shape: Shape) -> None:
         if not self.birth:
             self.birth = max(now // 1000, 1)
+
+    def begin(self, now: int, before: int, shape: Shape) -> None:
+        """Makes a new counter, which begins with what was spent in the period before it above the limit. before: the
+        sum of that period."""
+        if not self.birth:
+            self.slide(now, shape)
+            self.used = self.base = max(before - shape.limit, 0)
 
     def restore(self, birth: int, used: int) -> None:
         """Takes a floor. Call `slide` before."""

@@ -54,6 +54,7 @@ class Shape(Struct, frozen=True, array_like=True):
     shadow   1: it refuses nothing
     keep     milliseconds after which an untouched counter may be forgotten; 0: the life of a slot
     levels   see `spent.Spent`
+    owes     1: a new counter begins with the debt of the one before it
     """
 
     counter: int
@@ -65,6 +66,7 @@ class Shape(Struct, frozen=True, array_like=True):
     span: int
     keep: int
     levels: tuple[int, ...] = ()
+    owes: int = 0
 
 
 class Counted(Struct, array_like=True, gc=False):

@@ -127,7 +127,7 @@ def test_limits_of_a_key_come_before_the_general_ones() -> None:
     limits: [{name: requests, kind: requests, limit: 3, match: {model: [other]}}]
     """
     first, second = rules(load_text(text % ("0" * 64)))
-    assert first == Limit(name="requests", kind="requests", limit=7, match={"key": ("a",)})
+    assert first == Limit(name="requests", kind="requests", limit=7, match={"key": ("a",)}, reserve="expected")
     assert second.match == {"model": ("m",)}
 
 

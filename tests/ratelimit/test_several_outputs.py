@@ -92,51 +92,64 @@ def test_a_heavy_request_that_a_model_has_its_own_limit_for_is_counted_once() ->
 MULTIPLIERS = ("n", "best_of", "num_beams", "n_cmpl", "beam_width")
 
 
-@pytest.fixture(scope="module")
-def narrow() -> Iterator[Stack]:
-    """One output fits the limit, two do not."""
-    limits = [{"name": "tpm", "kind": "tokens", "limit": 2000}, {"name": "rpm", "kind": "requests", "limit": 10**6}]
+TOO_MANY = {"maximum": 2, "expected": 30}
+"""Outputs of up to 1500 tokens that together reserve more than a limit of 2000, whatever was learnt of their length."""
+
+
+@pytest.fixture(scope="module", params=TOO_MANY)
+def narrow(request: pytest.FixtureRequest) -> Iterator[tuple[Stack, int]]:
+    """One output fits the limit, so many do not."""
+    limits = [
+        {"name": "tpm", "kind": "tokens", "limit": 2000, "reserve": request.param},
+        {"name": "rpm", "kind": "requests", "limit": 10**6},
+    ]
     config = {"limits": limits, "models": {"m": {"max_context": 1500}}}
     with Stack(({"itl_ms": 0},), {**config, "dialects": {name: {"default_model": "m"} for name in DIALECTS}}) as stack:
-        yield stack
+        yield stack, TOO_MANY[request.param]
 
 
 @pytest.mark.parametrize("way", [way for way in WAYS if way.operation in ("chat", "complete")], ids=str)
-def test_several_outputs_that_do_not_fit_the_limit_are_refused_by_their_name(narrow: Stack, way: Way) -> None:
+def test_several_outputs_that_do_not_fit_the_limit_are_refused_by_their_name(
+    narrow: tuple[Stack, int], way: Way
+) -> None:
     """Or they are refused or left out by the dialect: no member makes a worker produce more than the limit."""
+    stack, many = narrow
     nested = next((field.name for field in DIALECTS[way.dialect].fields[way.operation] if "." in field.name), "")
     holder = nested.partition(".")[0] if nested.startswith("parameters.") else ""
     for name in MULTIPLIERS:
-        member: dict[str, Any] = {"do_sample": True, name: 2} if holder else {name: 2}
+        member: dict[str, Any] = {"do_sample": True, name: many} if holder else {name: many}
         body = {**way.body(stream=False), "model": "m", **({holder: member} if holder else member)}
-        reply = httpx.post(narrow.url + way.path("m"), json=body)
-        narrow.run(limiter_of(narrow).reset(Subject(key="anonymous", model="m")))
+        reply = httpx.post(stack.url + way.path("m"), json=body)
+        stack.run(limiter_of(stack).reset(Subject(key="anonymous", model="m")))
         if reply.status_code == DIALECTS[way.dialect].errors[Kind.LIMITED][0]:
             own = f"{holder}.{name}" if holder else name
-            assert f"'{own}' asks for 2 outputs of up to 1500 tokens each" in reply.text
+            assert f"'{own}' asks for {many} outputs of up to 1500 tokens each" in reply.text
             assert "limit 'tpm' of 2000 tokens a minute" in reply.text
             assert reply.headers.get("x-should-retry", "false") == "false"
         elif reply.status_code == 200:
-            sent = next(one.body for one in reversed(narrow.sim.ledger.entries) if one.method == "POST")
+            sent = next(one.body for one in reversed(stack.sim.ledger.entries) if one.method == "POST")
             assert json.loads(sent).get(name, 1) == 1
 
 
-def test_several_prompts_that_do_not_fit_the_limit_are_refused_by_their_name(narrow: Stack) -> None:
-    body = {"model": "m", "prompt": ["a", "b"]}
-    reply = httpx.post(narrow.url + "/v1/completions", json=body)
+def test_several_prompts_that_do_not_fit_the_limit_are_refused_by_their_name(narrow: tuple[Stack, int]) -> None:
+    stack, many = narrow
+    body = {"model": "m", "prompt": ["a"] * many}
+    reply = httpx.post(stack.url + "/v1/completions", json=body)
     assert (reply.status_code, reply.json()["error"]["param"]) == (429, "prompt")
-    assert "'prompt' asks for 2 outputs of up to 1500 tokens each" in reply.text
-    assert httpx.post(narrow.url + "/v1/completions", json={**body, "max_tokens": 900}).status_code == 200
-    narrow.run(limiter_of(narrow).reset(Subject(key="anonymous", model="m")))
+    assert f"'prompt' asks for {many} outputs of up to 1500 tokens each" in reply.text
+    assert httpx.post(stack.url + "/v1/completions", json={**body, "max_tokens": 900}).status_code == 200
+    stack.run(limiter_of(stack).reset(Subject(key="anonymous", model="m")))
 
 
+@pytest.mark.parametrize("reserve", ["expected", "maximum"])
 @pytest.mark.parametrize("shared", [False, True], ids=["memory", "redis"])
-def test_a_worker_that_uses_the_most_it_may_is_held_to_the_limit(tmp_path: Path, shared: bool) -> None:
+def test_a_worker_that_uses_the_most_it_may_is_held_to_the_limit(tmp_path: Path, shared: bool, reserve: str) -> None:
     """In a time T at most limit x (T / window + 1) tokens are used, and what one request, the only one in flight, used
     beyond its reservation. Each request asks for what it can get."""
     limit, window, most = 100, 0.5, 300
     config: dict[str, Any] = {
         "limits": [{"name": "tpm", "kind": "tokens", "limit": limit, "per_s": window}],
+        "limiter": {"reserve": reserve},
         "models": {"m": {"max_context": most}},
     }
     asks: list[dict[str, Any]] = [

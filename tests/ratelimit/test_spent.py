@@ -39,10 +39,13 @@ def test_a_period_ends_at_midnight_of_its_zone(per: Period, now: str, label: str
     assert calendar.ends(at(now)) == at(ends)
     assert calendar.label(at(ends) - 0.001) == label
     assert calendar.label(at(ends)) != label
+    assert calendar.label_before(at(ends)) == label
+    assert calendar.label_before(at(now)) not in (label, None)
 
 
 def test_a_total_never_ends() -> None:
     assert Calendar("total", BERLIN).ends(at("2026-11-26")) == inf
+    assert Calendar("total", BERLIN).label_before(at("2026-11-26")) is None
     assert Calendar("total", BERLIN).label(1.0) == Calendar("total", BERLIN).label(1e9)
 
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.config import Limit
-from gateway.config.money import Budget, Spend
+from gateway.config.money import Budget, Period, Spend
 from gateway.ratelimit.memory import MemoryStore
 from gateway.ratelimit.model import ADMITTED, Plan, Settlement, Subject, Verdict
 from gateway.ratelimit.plan import Layout, Plans
@@ -32,7 +32,7 @@ FAKED = FAKED.replace("call('PEXPIRE', KEYS[k], floor(ttl / 1000) + 1000)", "")
 rules = st.lists(
     st.builds(
         lambda kind, limit, burst, per, shadow: (kind, limit, burst, per, shadow),
-        st.sampled_from(["requests", "tokens", "concurrency", "cost"]),
+        st.sampled_from(["requests", "tokens", "concurrency", "cost", "day"]),
         st.integers(1, 30),
         st.one_of(st.none(), st.integers(1, 30)),
         st.sampled_from([0.1, 0.7, 1.0, 3.0]),
@@ -49,6 +49,7 @@ actions = st.lists(
         st.integers(0, 5),  # which lease
         st.booleans(),  # ends a batch
         st.tuples(st.sampled_from([0, 1, 2]), st.integers(0, 40)),  # a floor
+        st.integers(0, 3),  # 0: the next day begins
     ),
     max_size=60,
 )
@@ -79,15 +80,16 @@ def test_the_same_answers(shared_server: Server, given_rules: list[Any], moves: 
     script, memory = Script(shared_server), MemoryStore(clock=lambda: now * 1000)
     memory._ttl = round(TTL * 1e6)
     chosen = [
-        budget(f"r{index}", limit, shadow)
-        if kind == "cost"
+        budget(f"r{index}", limit, shadow, "total" if kind == "cost" else "day")
+        if kind in ("cost", "day")
         else Limit(
             name=f"r{index}", kind=kind, limit=limit, per_s=per, burst=burst and min(burst, limit), shadow=shadow
         )
         for index, (kind, limit, burst, per, shadow) in enumerate(given_rules)
     ]
-    plan = Plans(chosen, Layout()).of(Subject(key="k"))
-    live: list[tuple[str, list[int], Verdict]] = []
+    plan = on_day(0, chosen)
+    day = 0
+    live: list[tuple[str, list[int], Verdict, Plan]] = []
     expected: list[Result] = []
 
     def finish() -> None:
@@ -95,10 +97,13 @@ def test_the_same_answers(shared_server: Server, given_rules: list[Any], moves: 
             assert got == want
         expected.clear()
 
-    for number, (action, later, tokens, which, ends, floor) in enumerate(moves):
+    for number, (action, later, tokens, which, ends, floor, night) in enumerate(moves):
         if ends:
             finish()
             now += later
+        if not night:
+            day += 1
+            plan = on_day(day, chosen)
         if action == "admit":
             costs = [min(tokens, rule.limit) if rule.kind in ("tokens", "cost") else 1 for rule in chosen]
             lease = f"l{number}"
@@ -107,16 +112,16 @@ def test_the_same_answers(shared_server: Server, given_rules: list[Any], moves: 
             verdict = memory.admit(plan, [*costs, *floors], lease)
             expected.append(verdict)
             if verdict.violated == ADMITTED:
-                live.append((lease, costs, verdict))
+                live.append((lease, costs, verdict, plan))
         elif action == "settle" and live:
-            lease, costs, verdict = live.pop(which % len(live))
+            lease, costs, verdict, then = live.pop(which % len(live))
             changes = [
                 Settlement(index, counted.entry, 0 if index in plan.slots else tokens - costs[index], costs[index])
                 for index, counted in enumerate(verdict.counters)
                 if counted.entry >= 0
             ]
-            script.add(SETTLE, plan, changes, lease)
-            memory.settle(plan, lease, changes)
+            script.add(SETTLE, then, changes, lease)
+            memory.settle(then, lease, changes)
         elif action == "renew" and live:
             lease = live[which % len(live)][0]
             script.add(RENEW, plan, plan.slots, lease)
@@ -133,9 +138,20 @@ def test_the_same_answers(shared_server: Server, given_rules: list[Any], moves: 
     finish()
 
 
-def budget(name: str, amount: int, shadow: bool) -> Limit:
+def on_day(day: int, chosen: list[Limit]) -> Plan:
+    """The plan of one day. A budget by day has a counter for each, which begins with the debt of the one before."""
+    plan = Plans(chosen, Layout()).of(Subject(key="k"))
+    shapes = plan.shapes
+    keys = [b"%s@%d" % (key, day) if shape.owes else key for key, shape in zip(plan.keys, shapes, strict=True)]
+    before = {
+        now: b"%s@%d" % (key, day - 1) for now, key, shape in zip(keys, plan.keys, shapes, strict=True) if shape.owes
+    }
+    return Plan.of(plan.rules, keys, shapes, plan.tag, before)
+
+
+def budget(name: str, amount: int, shadow: bool, per: Period) -> Limit:
     """A budget of so many nano that warns at the half and at four fifths."""
-    entry = Budget(name=name, amount=1, shadow=shadow, warn_at=(0.5, 0.8), scope=("key",), per="total")
+    entry = Budget(name=name, amount=1, shadow=shadow, warn_at=(0.5, 0.8), scope=("key",), per=per, reserve="expected")
     return rule_of(entry.model_copy(update={"amount": amount}), Spend(currency="EUR"))
 
 

@@ -6,7 +6,8 @@
 --            deadline  after it admissions and renewals do nothing, because the sender has given up
 --            ttl       life of a slot without renewal
 --            forms     lists of shapes; a shape is the fields of window.Shape, in their order
---            plans     [n, form]: the rules of a subject have the keys n + 1, n + 2, ... and the shapes of this form
+--            plans     [n, form]: the rules of a subject have the keys n + 1, n + 2, ... and the shapes of this form;
+--                      behind them come the counters before those of its budgets that owe
 --            ops       [1, lease, plan, [cost, ..., floor, ...]]         admit by all rules or by none; a floor is the
 --                                                                        [birth, used] of each budget in turn
 --                      [2, lease, plan, [[rule from 0, entry, delta, held]]]   settle
@@ -30,9 +31,14 @@ local ttl, forms, plans, ops = batch[2], batch[3], batch[4], batch[5]
 local late = now > batch[1]
 local windows, slots, sums, taken, replies = {}, {}, {}, {}, {now}
 for _, form in ipairs(forms) do
+  local behind = #form
   for i, s in ipairs(form) do
     form[i] = {counter = s[1], limit = s[2], width = s[3], guard = s[4], burst = s[5], shadow = s[6], span = s[7],
                keep = s[8], levels = s[9]}
+    if s[10] == 1 then
+      behind = behind + 1
+      form[i].owes = behind
+    end
   end
 end
 
@@ -151,13 +157,25 @@ end
 
 -- A budget's counter is a hash with the fields of spent.Spent: u = used, r = held, b = birth, o = origin, a = base,
 -- l = level, f = fixed.
-local function sum(key, shape)
+local function owed(before, shape)
+  if not shape.owes then return 0 end
+  local key = KEYS[before + shape.owes]
+  local spent = sums[key] and sums[key].u or tonumber(call('HGET', key, 'u')) or 0
+  return max(spent - shape.limit, 0)
+end
+
+local function sum(before, i, shape)
+  local key = KEYS[before + i]
   local s = sums[key]
   if s then return s end
   local v = call('HMGET', key, 'u', 'r', 'b', 'o', 'a', 'l', 'f')
   s = {u = tonumber(v[1]) or 0, r = tonumber(v[2]) or 0, b = tonumber(v[3]) or floor(now / 1000),
        o = tonumber(v[4]) or 0, a = tonumber(v[5]) or 0, l = tonumber(v[6]) or 0, f = tonumber(v[7]) or 0,
        passed = 0, keep = shape.keep}
+  if not v[3] then
+    s.a = owed(before, shape)
+    s.u, s.owing = s.a, s.a > 0
+  end
   sums[key] = s
   return s
 end
@@ -265,8 +283,9 @@ local function admit(op)
     if shape.counter == 0 then
       wait = delay(window(key, shape), key, costs[i], shape)
     elseif shape.counter == 2 then
-      local s = sum(key, shape)
+      local s = sum(before, i, shape)
       nth = nth + 1
+      s.dirty = s.dirty or s.owing
       restore(s, costs[nth][1], costs[nth][2])
       wait = spend_delay(s, costs[i], shape)
     elseif held(key) >= shape.limit then
@@ -310,7 +329,7 @@ local function settle(op)
       local n = held(key)
       slots[key] = n - call('ZREM', key, op[2])
     elseif shape.counter == 2 then
-      local s = sum(key, shape)
+      local s = sum(before, rule, shape)
       if delta > 0 or slice == s.b or slice == s.o then s.u = max(s.u + delta, 0) end
       if slice == s.b then s.r = max(s.r - one[4], 0) end
       s.dirty = true
@@ -384,7 +403,7 @@ local function look(op)
       left, reset = state(w, shape)
       used = w.u
     elseif shape.counter == 2 then
-      used = sum(key, shape).u
+      used = sum(before, i, shape).u
       left = shape.limit - used
     else
       used = held(key)

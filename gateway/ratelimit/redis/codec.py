@@ -59,6 +59,8 @@ def pack(items: Iterable[Operation], deadline: int, lease_ttl: int) -> tuple[lis
                 plans.append((len(keys), form))
                 number = seen[id(plan)] = len(plans)
                 keys += plan.keys
+                if plan.before:
+                    keys += [key for key in plan.before if key]
         ops.append((code, one.lease, number, one.what))
     return keys, _encode((deadline, lease_ttl, forms, plans, ops))
 
