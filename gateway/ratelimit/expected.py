@@ -7,8 +7,8 @@ have both together, which is above most.
     expected = (cap + k * (mean + deviation)) / (k + 1),    k = min(requests, KNOWN)
 
 So the first requests of a key reserve their cap, and later ones never less than a share of `1 / (KNOWN + 1)` of it:
-that bounds what all running requests of a limit may use beyond what they have reserved. What a key has not shown yet
-is taken from the other keys of the model.
+that bounds what all running requests of a limit may use beyond what they have reserved. A key that has shown
+less than that begins with the outputs of the other keys of the model.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _UNKNOWN = Habit()
 
 
 class Expectations:
-    """What this process has learnt."""
+    """The habits that this process has learnt."""
 
     def __init__(self) -> None:
         self._habits: OrderedDict[tuple[str | int | None, ...], Habit] = OrderedDict()
@@ -56,7 +56,7 @@ class Expectations:
         return len(self._habits)
 
     def of(self, cost: Cost, key: str | None, model: str | None) -> Cost:
-        """What a request of `key` is likely to use of all that `cost` says it may."""
+        """The likely use of a request of `key` that may use `cost`."""
         if not cost.each or model is None:
             return cost
         size, known = cost.each.bit_length(), 0

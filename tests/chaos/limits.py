@@ -26,7 +26,7 @@ CLOCKS = (-5.0, 0.0, 2.5, 5.0)
 """Seconds that each gateway's clock is ahead: windows are told by the store's clock alone."""
 LIMITS = [
     {"name": "rpm", "kind": "requests", "limit": REQUESTS, "per_s": WINDOW},
-    {"name": "tpm", "kind": "tokens", "limit": TOKENS, "per_s": WINDOW},
+    {"name": "tpm", "kind": "tokens", "limit": TOKENS, "per_s": WINDOW, "reserve": "maximum"},
     {"name": "slots", "kind": "concurrency", "limit": SLOTS},
 ]
 

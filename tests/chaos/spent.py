@@ -81,7 +81,7 @@ class Race:
 @row("K2", "64 clients race for budgets over three gateways; Redis is slow, and restarts empty")
 async def spent(findings: Findings) -> None:
     with tempfile.TemporaryDirectory() as folder, Server(Path(folder)) as server:
-        shared = {"amount": AMOUNT / NANO, "per": "total", "scope": ["team"]}
+        shared = {"amount": AMOUNT / NANO, "per": "total", "scope": ["team"], "reserve": "maximum"}
         config: dict[str, Any] = {
             "redis": {"addresses": [server.address], "timeout_s": 0.5},
             "models": {"m": {"price": {"request": REQUEST / NANO, "output": TOKEN * 1_000_000 / NANO}}},
