@@ -4,8 +4,8 @@ The period is part of the counter's name: nothing slides here, and what is charg
 was spent, what running requests have reserved, and its own reservation are at most the budget together.
 
 Debt.  The part of the sum above the limit is a debt: if the rule reserves what is expected, the counter of the next
-period begins with it. A counter begins once, when its first request comes; what a request that runs over the end of a period
-costs beyond its reservation after that is charged to its own period alone.
+period begins with it. A counter begins once, when its first request comes. A request that runs over the end of a period
+is settled in its own period alone.
 
 A counter that is lost (an emptied server) is restored from what gateways have seen of it. Each counter has a birth, the
 millisecond in which it was made. With each request a gateway sends the birth and the sum that it saw last, the floor.
