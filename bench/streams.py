@@ -144,7 +144,7 @@ def run(streams: int, seconds: float, scratch: Path) -> tuple[Found, Found]:
         backend.wait_listening(worker)
         command = dragoman_command(scratch, port, worker)
         config = dragoman_config(port, worker)
-        config["listen"] = {"host": HOST, "port": port, "max_connections": streams + 50}
+        config["listen"] = {"host": HOST, "port": port, "max_connections": streams + 50, "caller_share": 1}
         Path(command[-1]).write_text(json.dumps(config))
         gateway = Process("gateway", command, measured, scratch / "gateway.log")
         stack.callback(gateway.stop)

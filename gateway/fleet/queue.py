@@ -277,13 +277,14 @@ class Queue(Generic[W]):
         it has to go itself.
 
         They are the last of the tenant that holds most at the lowest priority, if that is lower than the newcomer's, or
-        if this tenant holds more even without them than the newcomer's then does.
+        if this tenant holds more even without them than the newcomer's then does. A tenant whose bytes are above an
+        equal part gives way, too, to one whose bytes then are not: one large body leaves room to others.
         """
         lowest = next((priority for priority, is_retry in self._ascending if not is_retry), None)
         if lowest is None or lowest > newcomer.priority:
             return []
         level = self._levels[lowest, False]
-        by_size = size > 0
+        by_size, room = size > 0, self.size + newcomer.size - size
         held = 0
         if lowest == newcomer.priority:
             own = level.flows.get(newcomer.tenant)
@@ -302,7 +303,11 @@ class Queue(Generic[W]):
             requests -= 1
             size -= waiter.size
             left -= waiter.size if by_size else 1
-        return found if requests <= 0 and size <= 0 and left >= held else []
+        if requests > 0 or size > 0:
+            return []
+        tenants = sum(flow.count > 0 and name != newcomer.tenant for name, flow in level.flows.items()) + 1
+        part = room / tenants
+        return found if left >= held or (by_size and held <= part < largest.size) else []
 
 
 def _tenant_of(waiter: Waiter) -> str:

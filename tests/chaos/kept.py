@@ -33,7 +33,7 @@ WAYS = tuple(way for way in GENERATING if way.path in ("/v1/chat/completions", "
 async def kept(findings: Findings) -> None:
     # What prompts of this size take on a busy machine is no death.
     slow = {"health": {"interval_s": 10, "timeout_s": 10}, "deadlines": {"connect_s": 30}}
-    config = {**CONFIG, **slow, "relay": {"continue_bytes": ROOM}}
+    config = {**CONFIG, **slow, "relay": {"continue_bytes": ROOM}, "listen": {"caller_share": 1}}
     async with house({}, config, 1, [FLAGS] * 2) as at:
         await known(at)
         gateway = at.gateways[0]

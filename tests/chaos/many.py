@@ -63,7 +63,7 @@ async def many(findings: Findings) -> None:
         await at.others[-1].ready("/health")
         return [f"127.0.0.1:{port}"]
 
-    async with house({}, {"listen": {"max_connections": streams + 20}}, 1, (), front=front) as at:
+    async with house({}, {"listen": {"max_connections": streams + 20, "caller_share": 1}}, 1, (), front=front) as at:
         gateway = at.gateways[0]
         for _ in range(20):
             await asyncio.gather(*(opened(gateway, wait=True) for _ in range(10)))

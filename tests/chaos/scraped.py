@@ -27,7 +27,7 @@ Times = list[tuple[float, float]]
 
 @row("M1", "scrapes while 1,000 streams are open")
 async def scraped(findings: Findings) -> None:
-    config = {"listen": {"max_connections": 4 * STREAMS}, "metrics": {"genai": True}}
+    config = {"listen": {"max_connections": 4 * STREAMS, "caller_share": 1}, "metrics": {"genai": True}}
     flags = ("--itl-ms", str(ITL_MS), "--slots", str(2 * STREAMS))
     async with house({}, config, 1, [flags]) as at:
         address = at.gateways[0].address

@@ -289,6 +289,21 @@ def test_bytes_are_freed_by_who_holds_most_of_them_or_not_at_all() -> None:
     assert queue.count == 54
 
 
+def test_one_large_body_makes_room_for_those_of_others() -> None:
+    """The room is 1,000 bytes. A tenant gives way if it has more than an equal part, to one that then has not."""
+    large = one("greedy", size=1000)
+    queue = filled(large)
+    assert queue.outranked(one("b", size=400), 0, 400) == [large]
+    assert queue.outranked(one("b", size=600), 0, 600) == []
+    assert queue.outranked(one("greedy", size=400), 0, 400) == []
+    large = one("greedy", size=600)
+    queue = filled(large, one("b", size=300))
+    assert queue.outranked(one("c", size=300), 0, 200) == [large], "a third is its part"
+    assert queue.outranked(one("b", size=250), 0, 150) == [], "half is, and it has 550"
+    queue = filled(one("greedy", size=500), one("b", size=300))
+    assert queue.outranked(one("b", size=250), 0, 50) == [], "neither has more"
+
+
 def test_what_is_ahead_of_another_kind_does_not_count() -> None:
     queue = filled(*(one("a", tokens=1000, lacks="x") for _ in range(10)), one("a", tokens=300), one("b", 2, tokens=40))
     assert queue.ahead("a", 0, 500) == 300 + 40
