@@ -16,6 +16,7 @@ from gateway.admin import Admins, InForce
 from gateway.app.memory import room_for_bodies
 from gateway.app.observer import FleetObserver, Observer
 from gateway.app.prepared import Prepared
+from gateway.app.probing import headers_of
 from gateway.app.routes import line_endpoints, templates
 from gateway.app.services import Host, services_of
 from gateway.auth import Keyring, Principal
@@ -25,7 +26,6 @@ from gateway.config.kinds import zone_of
 from gateway.core.errors import GatewayError
 from gateway.core.failures import Word
 from gateway.core.figures import Silence
-from gateway.core.http import Headers
 from gateway.core.messages import Op
 from gateway.core.money import Tariff
 from gateway.core.ports import Capabilities, Pool
@@ -150,9 +150,7 @@ class Deployment:
             counts=self._host.metrics.connections[name],
         )
         self.transports[name] = transport
-        headers: Headers = [(key.lower().encode(), value.encode()) for key, value in options.headers.items()]
-        if options.api_key is not None:
-            headers.append((b"authorization", b"Bearer " + options.api_key.encode()))
+        headers = headers_of(options)
         hear = None
         if self.config.routing.load_header and backend.gauges is not None and backend.gauges.in_replies is not None:
             headers.append(ASK)

@@ -60,6 +60,8 @@ def _workers(deployment: Deployment) -> Iterator[Metric]:
     breakers = [(place, worker.breaker.state(now)) for place, worker in workers]
     states = (((*place, state), found == state) for place, found in breakers for state in _BREAKER_STATES)
     yield family("dragoman_worker_breaker", states)
+    troubles = (((*place, worker.reason), 1) for place, worker in workers if worker.reason is not None)
+    yield family("dragoman_worker_trouble", troubles)
     yield family("dragoman_worker_stalled", ((place, worker.progress.stalled) for place, worker in workers))
 
 

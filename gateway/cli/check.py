@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import sys
 
+import uvloop
+
 from gateway import backends
+from gateway.app.probing import probe
 from gateway.app.routes import active_dialects
 from gateway.cli.configured import FILE_HELP, configuration
 from gateway.config import Config, Model
+from gateway.core.failures import MEANINGS
 from gateway.core.ports import Dialect
 from gateway.ratelimit import rules
 from gateway.translation import offline
@@ -23,16 +28,23 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--strict", action="store_true", help="exit with status 1 where a dialect offers what a model cannot do"
     )
+    parser.add_argument(
+        "--probe", action="store_true", help="ask each worker, too; exit with status 1 unless all of them can serve"
+    )
 
 
 def run(options: argparse.Namespace) -> int:
-    """Prints faults (status 2) or, of a good configuration, its holes (status 0; 1 with --strict)."""
+    """Prints faults (status 2) or, of a good configuration, its holes (status 0; 1 with --strict), and with --probe the
+    state of its workers (status 1 if one cannot serve)."""
     config, path = configuration(options.file or options.config)
     offered = active_dialects(config)
     holes = _holes(config, offered)
     for hole in holes:
         print(f"hole: {hole}", file=sys.stderr)
-    if holes and options.strict:
+    found = _probed(config) if options.probe else []
+    for _, text in found:
+        print(f"worker: {text}", file=sys.stderr)
+    if (holes and options.strict) or not all(serves for serves, _ in found):
         return 1
     held = ", ".join(
         _counted(len(what), name)
@@ -40,6 +52,27 @@ def run(options: argparse.Namespace) -> int:
     )
     print(f"{path or 'environment'}: {held}: good" + (f", but for {_counted(len(holes), 'hole')}" if holes else ""))
     return 0
+
+
+def _probed(config: Config) -> list[tuple[bool, str]]:
+    """Whether each worker can serve now, and a sentence about it."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        fleets = runner.run(probe(config))
+    found = []
+    for (model, address), worker in fleets.workers.items():
+        wanted, text = fleets.models[model].declared.upstream_model, "ready"
+        if worker.trouble is not None:
+            text = f"down: {worker.trouble.value}: the worker {MEANINGS[worker.trouble].text}"
+        served = worker.serves if worker.served_as is None else [worker.served_as]
+        if served:
+            text += f"; it serves {', '.join(served)}, and not {wanted}"
+        found.append((worker.ready, f"{model} {address}: {text}"))
+    found += [
+        (False, f"{name}: none is known")
+        for name in config.models
+        if not any(model == name for model, _ in fleets.workers)
+    ]
+    return found
 
 
 def _holes(config: Config, offered: list[Dialect]) -> list[str]:

@@ -157,7 +157,7 @@ class Model(Section):
     """Further names that clients may use for it. One that ends in `*`, such as `claude-*`, stands
     for all names that begin like it."""
     upstream_model: str | None = Field(default=None, min_length=1)
-    """The name its workers know it by. Absent: its name here."""
+    """The name its workers know it by. Absent: its name here, or the one that a worker serves."""
     max_context: Whole | None = Field(default=None, ge=1)
     """Its context in tokens. Absent: the workers decide."""
     price: Prices = ()

@@ -27,12 +27,20 @@ _HOST = socket.gethostname()
 
 class WorkerState(Struct, frozen=True):
     """One worker of a model. condition: ready | down | stalled | ejected | leaving | draining. max_in_flight is None
-    without a limit."""
+    without a limit.
+
+    reason     why it is not ready, or failed last: a value of `core.failures.Cause`; else None
+    served_as  the name of the model that it is sent, if it serves another one than it was taken to
+    serves     the names that it serves, if the model's is none of them
+    """
 
     address: str
     condition: str
     in_flight: int
     max_in_flight: int | None
+    reason: str | None = None
+    served_as: str | None = None
+    serves: tuple[str, ...] = ()
 
 
 class Histogram(Struct, frozen=True):
@@ -188,6 +196,9 @@ def _model(model: ModelFleet, waiting: int, counters: _Counters) -> ModelState:
                 _condition(worker),
                 worker.in_flight,
                 worker.max_in_flight,
+                worker.reason,
+                worker.served_as,
+                tuple(worker.serves),
             )
             for worker in model.workers
         ),
@@ -248,8 +259,10 @@ def _workers_of_all(processes: Sequence[Sequence[WorkerState]]) -> tuple[WorkerS
         most = None
         if known.max_in_flight is not None and one.max_in_flight is not None:
             most = known.max_in_flight + one.max_in_flight
-        worst = min(known.condition, one.condition, key=_WORST.index)
-        found[one.address] = WorkerState(one.address, worst, known.in_flight + one.in_flight, most)
+        worse = min(known, one, key=lambda each: (_WORST.index(each.condition), each.reason is None))
+        found[one.address] = msgspec.structs.replace(
+            worse, in_flight=known.in_flight + one.in_flight, max_in_flight=most
+        )
     return tuple(found.values())
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
-from gateway.console.state import Histogram, ModelState, State
+from gateway.console.state import Histogram, ModelState, State, WorkerState
 
 _MOST_ROWS = 40
 _NO_VALUE = "-"
@@ -21,7 +21,7 @@ def view(before: State | None, state: State) -> list[str]:
         [_model_row(old.get(one.name), one, seconds) for one in state.models],
     )
     workers = [
-        (one.name, worker.address, worker.condition, str(worker.in_flight), _number(worker.max_in_flight))
+        (one.name, worker.address, state_of(worker), str(worker.in_flight), _number(worker.max_in_flight))
         for one in state.models
         for worker in one.workers
     ]
@@ -47,6 +47,14 @@ def view(before: State | None, state: State) -> list[str]:
     if refused:
         lines += ["", *_table(("limit", "refused"), [(name, str(count)) for name, count in sorted(refused.items())])]
     return [_printable(line) for line in lines]
+
+
+def state_of(worker: WorkerState) -> str:
+    """The condition of a worker, why it has that, and the names that it serves."""
+    text = worker.condition + (f": {worker.reason}" if worker.reason is not None else "")
+    if worker.serves:
+        return f"{text} (serves {', '.join(worker.serves)})"
+    return text + (f" (serves {worker.served_as})" if worker.served_as is not None else "")
 
 
 def _headline(state: State) -> str:

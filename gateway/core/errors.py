@@ -77,9 +77,11 @@ class GatewayError(Exception):
     retryable    False if no other worker may be tried although the blame is the worker's
     cause        why the worker failed, where that is known by more than `kind`; see `why`
     detail       the worker's own words, for the log alone
+    lacks        the feature that the worker's model turned out to lack, whatever the request
     """
 
     detail: str | None = None
+    lacks: str | None = None
 
     def __init__(
         self,

@@ -355,6 +355,15 @@ NOT_DONE: Mapping[Work, str] = {
     "vary": "does not vary images",
 }
 """The words about a model that does not do it."""
+MEDIA_FEATURES: Mapping[Work, str] = {
+    "transcribe": "transcription",
+    "translate": "transcription",
+    "speak": "speech",
+    "draw": "images",
+    "edit": "images",
+    "vary": "images",
+}
+"""The feature that each needs."""
 
 
 @final

@@ -8,6 +8,7 @@ from contextlib import closing
 from urllib.parse import unquote
 
 from gateway.core.errors import GatewayError, Kind
+from gateway.core.failures import Cause, needs_tls
 from gateway.core.http import Headers, Request
 from gateway.core.ports import Deadlines, Transport
 
@@ -34,21 +35,29 @@ class Clients:
         return transport
 
     async def probe(self, model: str, address: str, path: str, limit_s: float) -> int:
-        """The status of the answer to a GET: nothing of a body is read, which may have any length."""
+        """The status of the answer to a GET: nothing of a body is read, which may have any length, but the beginning of
+        a 400, by which TLS servers answer plain HTTP."""
         request = Request("GET", unquote(path))
         with closing(await self._of(model).send(request, address, Deadlines(limit_s, limit_s))) as answer:
+            if answer.status == 400 and needs_tls(await answer.read()):
+                raise GatewayError(Kind.UPSTREAM, "the worker answers TLS only", cause=Cause.NEEDS_TLS)
             return answer.status
 
     async def document(self, model: str, address: str, path: str, headers: Headers) -> bytes:
         """Returns the body of a 2xx of at most 1 MiB; b"" for any other answer. Raises TimeoutError, too."""
+        status, body = await self.answer(model, address, path, headers)
+        return body if status // 100 == 2 else b""
+
+    async def answer(self, model: str, address: str, path: str, headers: Headers) -> tuple[int, bytes]:
+        """The status and the body of the answer to a GET; b"" for one of more than 1 MiB. Raises TimeoutError, too."""
         request, limit_s = Request("GET", unquote(path), headers), self._timeout_s
         async with asyncio.timeout(limit_s):
             with closing(await self._of(model).send(request, address, Deadlines(limit_s, limit_s))) as answer:
                 try:
-                    return await answer.body(_MOST_BYTES) if answer.status // 100 == 2 else b""
+                    return answer.status, await answer.body(_MOST_BYTES)
                 except GatewayError as error:
                     if error.code == "upstream_too_large":
-                        return b""
+                        return answer.status, b""
                     raise
 
     async def status(self, model: str, address: str, request: Request, limit_s: float) -> int:
@@ -67,4 +76,8 @@ class Clients:
 
 def unreachable(error: BaseException) -> bool:
     """Whether `error` says that the worker takes no connection, and not only that none was made in time."""
-    return isinstance(error, GatewayError) and error.kind is Kind.UPSTREAM and error.__cause__ is not None
+    return (
+        isinstance(error, GatewayError)
+        and error.kind is Kind.UPSTREAM
+        and (error.__cause__ is not None or error.cause is Cause.NEEDS_TLS)
+    )

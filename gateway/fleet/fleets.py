@@ -7,13 +7,17 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from gateway.config import Config
 from gateway.core.errors import GatewayError, Kind
+from gateway.core.failures import Cause
 from gateway.core.figures import Silence
 from gateway.core.http import Headers
 from gateway.core.messages import Chat, Message, Text
 from gateway.core.ports import UNKNOWN, Backend, Facts, Transport
 from gateway.fleet.adapters import Adapters, Serving
+from gateway.fleet.asked import ask
 from gateway.fleet.clients import Clients
 from gateway.fleet.discovery import Discovery, Dns, Fleet, FoundWorker, Source, able
 from gateway.fleet.engine import Scraper
@@ -110,7 +114,7 @@ class Fleets:
             queue,
             config.breaker.max_eject_share,
             clock=time.monotonic,
-            events=FleetEvents(fleet.name, self._report, self._suspect, on_refuse),
+            events=FleetEvents(fleet.name, self._report, self._suspect, self._lacks, on_refuse),
             sessions=frozenset(name.lower().encode() for name in config.routing.session_headers),
             salted=fleet.backend.salts,
         )
@@ -220,34 +224,30 @@ class Fleets:
 
     def _narrow(self, fleet: ModelFleet) -> None:
         """Sets what may be asked of a model: what is declared, less what one of its workers reports as missing."""
-        fleet.can = able(fleet.declared, fleet.staying())
+        can = able(fleet.declared, fleet.staying())
+        fleet.can = replace(can, lacks=can.lacks.union(*(worker.lacking for worker in fleet.workers)))
+        fleet.name_workers()
         self.serving.narrowed(fleet.name, fleet.can)
         self.adapters.offer(fleet)
 
-    async def _ask(self, model: str, worker: Worker) -> None:
-        """Asks a worker what it can do. One that does not answer is believed able, as before."""
-        fleet = self.models[model]
-        worker.facts = await self._facts(fleet, worker) or UNKNOWN
+    async def _ask(self, model: str, worker: Worker) -> Cause | None:
+        """Asks a worker what it can do. One that does not answer is believed able, as before. Returns why it may take
+        no requests."""
+        fleet, before = self.models[model], worker.served_as
+        found = await ask(self.clients, fleet, worker)
+        worker.facts = found if isinstance(found, Facts) else UNKNOWN
+        if worker.served_as is not None and worker.served_as != before:
+            self._log("info", "worker serves another name", model, worker, served=worker.served_as)
         self._narrow(fleet)
+        return found if isinstance(found, Cause) else None
 
     async def _ask_again(self, fleet: ModelFleet) -> None:
         """Asks the ready workers of a model again. If one does not answer, its last answer stands: probes judge it."""
         ready = [worker for worker in fleet.workers if worker.ready]
-        found = await asyncio.gather(*(self._facts(fleet, worker) for worker in ready))
+        found = await asyncio.gather(*(ask(self.clients, fleet, worker) for worker in ready))
         for worker, facts in zip(ready, found, strict=True):
-            worker.facts = facts or worker.facts
+            worker.facts = facts if isinstance(facts, Facts) else worker.facts
         self._narrow(fleet)
-
-    async def _facts(self, fleet: ModelFleet, worker: Worker) -> Facts | None:
-        """The facts that a worker reports about itself; None if it reports none."""
-        path = fleet.facts_path
-        if path is None:
-            return None
-        try:
-            body = await self.clients.document(fleet.name, worker.address, path, fleet.headers)
-            return fleet.backend.facts(body, fleet.declared.upstream_model)
-        except (GatewayError, TimeoutError):
-            return None
 
     # -- their life -------------------------------------------------------------------------------------------------
 
@@ -360,6 +360,7 @@ class Fleets:
         fleet = self.models[model]
         try:
             request = fleet.backend.write(_QUESTION, fleet.can)
+            request = request if worker.renaming is None else worker.renaming.apply(request)
             if fleet.options.paths is not None and request.path not in fleet.options.paths:
                 return None
             request.headers = [*request.headers, *fleet.headers, (b"x-request-id", b"dragoman-progress")]
@@ -372,10 +373,11 @@ class Fleets:
 
     def stalled(self, model: str, worker: Worker) -> None:
         self._report.stalled(model, worker.address)
-        left_out = worker.breaker.ejected
+        worker.trouble, left_out = Cause.STALLED, worker.breaker.ejected
         self._log("warning", "worker stalled", model, worker, in_flight=worker.in_flight, left_out=left_out)
 
     def resumed(self, model: str, worker: Worker) -> None:
+        worker.trouble = None if worker.trouble is Cause.STALLED else worker.trouble
         self._log("info", "worker moves again", model, worker)
 
     def leave(self, model: str, worker: Worker) -> None:
@@ -404,6 +406,11 @@ class Fleets:
     def _ignored(self, count: int) -> None:
         self._report.event("warning" if count else "info", "registry entries ignored", count=count)
 
+    def _lacks(self, model: str, worker: Worker) -> None:
+        """A request has shown that the model of `worker` does not do what was asked: no other one asks for it."""
+        self._log("info", "worker cannot", model, worker, lacks=sorted(worker.lacking))
+        self._narrow(self.models[model])
+
     def _suspect(self, model: str, worker: Worker) -> None:
         """A request to `worker` has failed."""
         if self._debug:
@@ -416,10 +423,11 @@ class Fleets:
 
     def _changed(self, model: str, worker: Worker) -> None:
         self._report.worker(model, worker.address, worker.ready)
-        self._log(
-            "info" if worker.ready else "warning", "worker ready" if worker.ready else "worker down", model, worker
-        )
-        if worker.ready:
+        if not worker.ready:
+            more = {"serves": list(worker.serves)} if worker.serves else {}
+            self._log("warning", "worker down", model, worker, reason=worker.reason, **more)
+        else:
+            self._log("info", "worker ready", model, worker)
             worker.lives += 1
             worker.breaker.come_back(time.monotonic())
             self._roster.changed(self, model)

@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from gateway.config import Health as HealthOptions
 from gateway.core.background import keep_running
 from gateway.core.errors import Blame, GatewayError, causes, out_of_descriptors
+from gateway.core.failures import Cause, cause_of
 from gateway.fleet.clients import unreachable
 from gateway.fleet.worker import Worker
 
@@ -32,8 +33,9 @@ class Health:
 
     workers    (model, address) -> worker
     get        (model, address, path, seconds) -> the status of the answer to a GET; raises GatewayError
-    on_change  called with model and worker after `ready` changed
-    ask        asks a worker that becomes ready what it can do, before it takes requests; must not raise
+    on_change  called with model and worker after `ready` changed, or why a worker is not ready (`Worker.trouble`)
+    ask        asks a worker that becomes ready what it can do, before it takes requests. Returns why it may take none;
+               must not raise
     on_probe   called after every probe with model, worker and the result: a status, or the kind of failure; or None
     unresolved  workers for whose name no name server answered, at the last probe
     """
@@ -45,7 +47,7 @@ class Health:
         get: Callable[[str, str, str, float], Awaitable[int]],
         on_change: Callable[[str, Worker], None],
         on_probe: Callable[[str, Worker, str], None] | None = None,
-        ask: Callable[[str, Worker], Awaitable[None]] | None = None,
+        ask: Callable[[str, Worker], Awaitable[Cause | None]] | None = None,
     ) -> None:
         self._first = dict(workers)
         self._options = options
@@ -112,7 +114,9 @@ class Health:
         part = random.random()  # of the first pause: those of many workers end one after the other
         while True:
             # An unready worker is probed more often, so that it serves again soon after it is back.
-            pause = part * (self._options.interval_s if worker.ready else min(1.0, self._options.interval_s))
+            # But not one that refuses the gateway's key: it may lock out what keeps trying.
+            often = not worker.ready and worker.trouble is not Cause.KEY_REFUSED
+            pause = part * (min(1.0, self._options.interval_s) if often else self._options.interval_s)
             part = 1.0
             timer = later(pause, wake.set)  # a timeout would cost an exception for each probe
             try:
@@ -134,10 +138,13 @@ class Health:
         try:
             status = await self._status(model, worker.address)
             ready, found = status < 500, str(status)
+            trouble = cause_of(status, None) if status >= 500 else None
             if ready and not worker.ready and self._ask is not None:
-                await self._ask(model, worker)
+                trouble = await self._ask(model, worker)
+                ready = trouble is None
         except Exception as error:  # any error counts as no answer, and probing must go on
             found = type(error).__name__ if not isinstance(error, GatewayError) else error.kind.value
+            trouble = _trouble(error)
             if unreachable(error):
                 unresolved = _unresolved(error)
                 found, ready = _UNREACHABLE, worker.ready and unresolved
@@ -154,10 +161,23 @@ class Health:
         if self._on_probe is not None:
             self._on_probe(model, worker, found)
         first, worker.probed = not worker.probed, True
-        if ready != worker.ready or (first and not ready):
+        changed = ready != worker.ready
+        if not ready:
+            changed, worker.trouble = changed or first or trouble is not worker.trouble, trouble
+        elif changed:
+            worker.trouble = None
+        if changed:
             worker.ready = ready
             self._on_change(model, worker)
         return found
+
+
+def _trouble(error: Exception) -> Cause | None:
+    if out_of_descriptors(error):
+        return Cause.NO_DESCRIPTORS
+    if isinstance(error, GatewayError):
+        return error.why
+    return Cause.SILENT if isinstance(error, TimeoutError) else Cause.MALFORMED
 
 
 def _unresolved(error: BaseException) -> bool:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from msgspec.structs import replace
+
 from gateway.config import Model as ModelOptions
 from gateway.config.routing import KvEvents, WorkerOptions
 from gateway.core.http import Headers
 from gateway.core.ports import UNKNOWN, Backend
+from gateway.core.renaming import Renaming
 from gateway.fleet.discovery import FoundWorker, able
 from gateway.fleet.pool import Pool
 from gateway.fleet.report import Report
@@ -62,6 +65,17 @@ class ModelFleet:
         """The path at which a worker reports what it can do; None if no path but the listed ones may be called."""
         return self.backend.facts_path if self.options.paths is None else None
 
+    def name_workers(self) -> None:
+        """Sets the name that workers are sent: one for all of them where that can be, else to each its own."""
+        wanted = self.declared.upstream_model
+        own = {worker: worker.served_as or wanted for worker in self.workers}
+        known = [name for worker, name in own.items() if worker.ready or worker.served_as]
+        common = wanted if wanted in known or not known else known[0]
+        self.can = replace(self.can, upstream_model=common)
+        names = frozenset([wanted, *own.values()])
+        for worker, name in own.items():
+            worker.renaming = None if len(names) == 1 else Renaming(names, name)
+
     def worker_options(self, address: str) -> WorkerOptions:
         return self.options.worker_options.get(address, _ORDINARY)
 
@@ -90,6 +104,7 @@ class FleetEvents(PoolEvents):
     """Reports the events of one pool of a model.
 
     on_suspect  called with a worker that may be down
+    on_lack     called with a worker that turned out to lack a feature
     on_refuse   called with the reason of a refusal; None for prefill workers, without which a request goes on
     """
 
@@ -98,20 +113,25 @@ class FleetEvents(PoolEvents):
         model: str,
         report: Report,
         on_suspect: Callable[[str, Worker], None],
+        on_lack: Callable[[str, Worker], None],
         on_refuse: Callable[[Refusal], None] | None,
     ) -> None:
         self._model = model
         self._report = report
         self._on_suspect = on_suspect
+        self._on_lack = on_lack
         self._on_refuse = on_refuse
         self._waits = report.waits(model)
 
     def suspect(self, worker: Worker) -> None:
         self._on_suspect(self._model, worker)
 
+    def lacks(self, worker: Worker) -> None:
+        self._on_lack(self._model, worker)
+
     def ejected(self, worker: Worker) -> None:
         self._report.ejected(self._model, worker.address)
-        self._log("warning", "worker ejected", worker)
+        self._log("warning", "worker ejected", worker, reason=worker.reason)
 
     def returned(self, worker: Worker) -> None:
         self._log("info", "worker returned", worker)

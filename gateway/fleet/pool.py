@@ -73,7 +73,9 @@ class Pool:
         self._resting: dict[Worker, float] = {}
         self._tried: set[Worker] = set()
         self._candidates: dict[frozenset[Worker], Candidates] = {}  # by those that a request excludes
-        self._waiting = WaitQueue(queue, clock, self._states, self._may_serve, self._hand_over, self.events)
+        self._waiting = WaitQueue(
+            queue, clock, self._states, self._may_serve, self._hand_over, self.events, lambda: no_worker(self.workers)
+        )
 
     def listen(self, *, ahead: bool = False) -> None:
         """Serves what waits whenever a worker becomes free, until `close`. ahead: before other pools of its workers."""
@@ -182,7 +184,7 @@ class Pool:
             if worker.serving and worker.breaker.allows(now) and worker not in exclude:
                 worker.breaker.begin(now)
                 return worker
-        raise no_worker()
+        raise no_worker(workers)
 
     def may_serve(self, exclude: Sequence[Worker]) -> bool:
         """Whether a sound worker that is not in `exclude` serves requests, perhaps after a wait. One that is stalled or
@@ -239,6 +241,9 @@ class Pool:
         breaker, cause = worker.breaker, error.why
         if cause is None:
             breaker.abandon(generation)
+            if error.lacks is not None and error.lacks not in worker.lacking:
+                worker.lacking |= {error.lacks}
+                self.events.lacks(worker)
             return
         worker.trouble = cause
         if (effect := MEANINGS[cause].on_worker) != "counts":

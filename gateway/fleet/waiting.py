@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from typing import Literal, NamedTuple
 
 from gateway.config import Queue as QueueOptions
@@ -17,6 +17,7 @@ from gateway.fleet.worker import OUTPUT_COSTS, Worker
 
 # Kinds of requests whose speed is remembered while none of them waits.
 _SPEEDS = 64
+_MOST_NAMED = 8
 
 Refusal = Literal["full", "displaced", "slow", "late", "no_worker"]
 """Why a request got no worker: the queue was full; it had to make room for another one; the wait would have been too
@@ -32,6 +33,9 @@ class PoolEvents:
 
     def ejected(self, worker: Worker) -> None:
         pass
+
+    def lacks(self, worker: Worker) -> None:
+        """`Worker.lacking` has grown."""
 
     def returned(self, worker: Worker) -> None:
         """`worker` may take requests again."""
@@ -99,6 +103,7 @@ class WaitQueue:
 
     states     returns the states of the workers
     may_serve  (excluded workers, now) -> whether waiting helps: some worker is only full
+    absent     makes the error of a request that no worker can serve
     hand_over  (excluded workers, now, request) -> takes and returns a worker; None if none is free
     """
 
@@ -110,7 +115,9 @@ class WaitQueue:
         may_serve: Callable[[Collection[Worker], float], bool],
         hand_over: Callable[[Collection[Worker], float, RoutingFacts], Worker | None],
         events: PoolEvents,
+        absent: Callable[[], GatewayError] = lambda: no_worker(),
     ) -> None:
+        self._no_worker = absent
         self.options = options
         self.queue: Queue[QueuedRequest] = Queue()
         self._clock = clock
@@ -146,7 +153,7 @@ class WaitQueue:
         cold, patience = not self._may_serve(unsuitable, now), routing.patience
         if cold and not patience and (unsuitable or not options.cold_start_s):
             self._events.refused("no_worker")
-            raise no_worker()
+            raise self._no_worker()
         # If the policy reads no prompts, the size of the body has to do.
         tokens = routing.prompt + routing.output or routing.size // CHARACTERS + OUTPUT_COSTS * OUTPUT
         is_retry = bool(tried or patience)
@@ -240,7 +247,7 @@ class WaitQueue:
             cold = self.options.cold_start_s > 0
             for request in list(queue):
                 if states.able <= request.unsuitable and not request.patient and (request.unsuitable or not cold):
-                    self._refuse(request, no_worker(), "no_worker")
+                    self._refuse(request, self._no_worker(), "no_worker")
 
     def _give(self, request: QueuedRequest, now: float) -> bool:
         """Whether `request` is off the queue: served, or cancelled."""
@@ -296,7 +303,7 @@ class WaitQueue:
             wait = self._retry_after(request, now)
             self._refuse(request, GatewayError(Kind.OVERLOADED, message, retry_after=wait), "late")
         else:
-            self._refuse(request, no_worker(), None if request.patient else "no_worker")
+            self._refuse(request, self._no_worker(), None if request.patient else "no_worker")
 
     def _refuse(self, request: QueuedRequest, error: GatewayError, reason: Refusal | None) -> None:
         """reason: None if the request will come again."""
@@ -320,5 +327,12 @@ class WaitQueue:
         self._speeds[kind] = Speed()
 
 
-def no_worker() -> GatewayError:
-    return GatewayError(Kind.NO_WORKER, "no worker of this model is available", retry_after=1.0)
+def no_worker(workers: Iterable[Worker] = ()) -> GatewayError:
+    """The error for a model of which no worker serves. It has the names that its workers serve instead."""
+    served = list(dict.fromkeys(name for worker in workers if not worker.ready for name in worker.serves))
+    message = "no worker of this model is available"
+    if served:
+        named = ", ".join(f"'{name[:64]}'" for name in served[:_MOST_NAMED])
+        more = "" if len(served) <= _MOST_NAMED else f" and {len(served) - _MOST_NAMED} more"
+        message += f": its worker does not serve the model by its name here, but {named}{more}"
+    return GatewayError(Kind.NO_WORKER, message, retry_after=1.0)

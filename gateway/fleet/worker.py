@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from hashlib import blake2b
 
 from msgspec import Struct
@@ -10,6 +10,7 @@ from msgspec import Struct
 from gateway.config import Breaker as BreakerOptions
 from gateway.core.failures import Cause
 from gateway.core.ports import UNKNOWN
+from gateway.core.renaming import Renaming
 from gateway.fleet.blocks import Blocks
 from gateway.fleet.breaker import Breaker
 from gateway.fleet.progress import Progress
@@ -69,15 +70,19 @@ class Worker:
     suspected  as in `WorkerHandle`
     progress   what its engine was seen to do, and whether it is stalled
     facts      what it answered when it was asked about itself
+    lacking    features that its model turned out to lack since it became ready
+    served_as  the one name that it serves, if that is not the one it was taken to serve
+    serves     the names that it serves, if there are several and none is the one that it was taken to serve
+    renaming   gives requests the name that it serves; None where all workers of the model serve the same one
     trouble    why it is not ready, or failed last; None once it is ready, and has served a request since
     on_free    callbacks for when it may have become free: its pools, more than one during a reload
     """
 
     __slots__ = (
-        "address", "background", "blocks", "breaker", "draining", "facts", "full_readings", "in_flight", "learns",
-        "leaving", "lives", "max_in_flight", "missed_probes", "on_free", "others", "peak", "place", "probed",
-        "progress", "ready", "recent", "reported", "suspected", "tokens", "trouble", "turn",
-        "weight",
+        "address", "background", "blocks", "breaker", "draining", "facts", "full_readings", "in_flight", "lacking",
+        "learns", "leaving", "lives", "max_in_flight", "missed_probes", "on_free", "others", "peak", "place",
+        "probed", "progress", "ready", "recent", "renaming", "reported", "served_as", "serves", "suspected",
+        "tokens", "trouble", "turn", "weight",
     )  # fmt: skip
 
     def __init__(self, address: str, breaker: BreakerOptions, max_in_flight: int | None) -> None:
@@ -107,6 +112,10 @@ class Worker:
         self.probed = False
         self.turn = 0
         self.trouble: Cause | None = None
+        self.lacking: frozenset[str] = frozenset()
+        self.served_as: str | None = None
+        self.serves: Sequence[str] = ()
+        self.renaming: Renaming | None = None
         self.on_free: list[Callable[[], None]] = []
 
     def freed(self) -> None:
@@ -117,6 +126,11 @@ class Worker:
     def generation(self) -> int:
         """The number that a request notes when it begins. See `Breaker`."""
         return self.breaker.generation
+
+    @property
+    def reason(self) -> str | None:
+        """The word for `trouble`."""
+        return None if self.trouble is None else self.trouble.value
 
     @property
     def half_open(self) -> bool:

@@ -17,12 +17,15 @@ from gateway.core.ports import Deadlines, Exchange, Pool, Transport, WorkerHandl
 from gateway.core.routing_facts import RoutingFacts
 from gateway.light_task import current_task
 from gateway.pipeline.moving import LEAVING
+from gateway.pipeline.offload import run_step
 from gateway.pipeline.timing import milliseconds
 from gateway.pipeline.watch import NOBODY, Watchers
 
 if TYPE_CHECKING:
     from gateway.pipeline.call import Call
 
+_AT_ONCE = 1 << 18
+"""Bytes of a body in which a name is replaced on the event loop."""
 _MAX_ERROR_BYTES = 1 << 20
 """Bytes that are read of a response whose status is an error."""
 
@@ -97,19 +100,29 @@ class Visit:
     async def send(self, request: Request, deadlines: Deadlines) -> Exchange:
         """Returns the worker's response once its head is there. The visit closes it. Raises GatewayError as
         `Transport.send` does."""
+        request = await self._named(request)
         self._exchange = exchange = await self._transport.send(request, self.worker.address, deadlines)
         return exchange
 
     async def ask(self, request: Request, deadlines: Deadlines, limit: int, fault: Fault | None = None) -> Response:
         """Returns the worker's whole response, of at most `limit` bytes. fault makes the error of a status other than
         200; without one any status is an answer. Raises GatewayError."""
-        exchange = await self._transport.send(request, self.worker.address, deadlines)
+        exchange = await self._transport.send(await self._named(request), self.worker.address, deadlines)
         try:
             if fault is not None and exchange.status != 200:
                 raise await error_of(exchange, fault)
             return Response(exchange.status, exchange.headers, await exchange.body(limit))
         finally:
             exchange.close()
+
+    async def _named(self, request: Request) -> Request:
+        """The request with the worker's own name for the model."""
+        renaming = self.worker.renaming
+        if renaming is None:
+            return request
+        if len(request.body) < _AT_ONCE or self._call is None:
+            return renaming.apply(request)
+        return await run_step(self._call.share, renaming.apply, request)
 
     @property
     def ejected(self) -> bool:

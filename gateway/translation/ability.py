@@ -5,7 +5,8 @@ This module compares operations with capabilities. It knows no dialect: each giv
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from functools import lru_cache
 from typing import assert_never
 
 from msgspec.structs import replace
@@ -13,6 +14,7 @@ from msgspec.structs import replace
 from gateway.core.errors import GatewayError, Kind, prompt_too_long
 from gateway.core.http import Request
 from gateway.core.messages import (
+    MEDIA_FEATURES,
     NOT_DONE,
     Audio,
     Chat,
@@ -29,19 +31,13 @@ from gateway.core.messages import (
     Text,
     Thinking,
     ToolCall,
-    Work,
 )
 from gateway.core.ports import Backend, Capabilities
 
 # Content parts without a canonical form, by type -> the feature that they need.
 _OPAQUE = {"audio_url": "audio", "image_embeds": "vision", "input_image": "vision", "video_url": "vision"}
 _EMBEDDINGS = frozenset({"embeddings"})
-_FEATURES: Mapping[Work, str] = {
-    "transcribe": "transcription",
-    "translate": "transcription",
-    "speak": "speech",
-    **dict.fromkeys(("draw", "edit", "vary"), "images"),
-}
+_CHATS = frozenset({"chat"})
 _WORDLESS = frozenset({"embeddings", "scores", "transcription", "speech", "images"})
 """Features of models that chat with nobody."""
 _NOUNS = {"vision": "images", "audio": "audio"}
@@ -51,7 +47,9 @@ _OUTPUT = {
     "schema": ("json_schema",),
     **dict.fromkeys(("regex", "grammar", "choice"), ("regex",)),
 }
-_NEEDS = frozenset({"tools", "vision", "audio", "reasoning", "embeddings", "completions", "beams", "prompt_tokens"})
+_NEEDS = _CHATS | frozenset(
+    {"tools", "vision", "audio", "reasoning", "embeddings", "completions", "beams", "prompt_tokens"}
+)
 _NEEDS |= {"logprobs", "token_ids", "json", "json_schema", "regex", "scores", "transcription", "speech", "images"}
 # Kind of output constraint -> its name on OpenAI's wire, as clients send it.
 _OUTPUT_WORDS = {"json": "json_object", "schema": "json_schema"}
@@ -116,7 +114,7 @@ def _refuse_beyond(op: Op, can: Capabilities) -> None:
             raise prompt_too_long("prompt", longest, can.max_context)
     if can.features is None and not can.lacks:
         return
-    features = (_NEEDS if can.features is None else can.features) - can.lacks
+    features = _left(can.features, can.lacks)
     if type(op) is Chat:
         _chat(op, features)
     elif type(op) is Complete:
@@ -133,15 +131,22 @@ def _refuse_beyond(op: Op, can: Capabilities) -> None:
         assert_never(op)
 
 
+@lru_cache(maxsize=256)
+def _left(declared: frozenset[str] | None, lacks: frozenset[str]) -> frozenset[str]:
+    """The features of a model. Each chats unless its worker reports otherwise: no configuration declares that."""
+    return (_NEEDS if declared is None else declared | _CHATS) - lacks
+
+
 def _media(op: Media, features: frozenset[str]) -> None:
-    if _FEATURES[op.work] not in features:
+    if MEDIA_FEATURES[op.work] not in features:
         raise _beyond(NOT_DONE[op.work], None)
 
 
 def _chat(op: Chat, features: frozenset[str]) -> None:
-    if features == _EMBEDDINGS:
+    others = features - _CHATS
+    if others == _EMBEDDINGS:
         raise _beyond("makes embeddings only", None)
-    if features and features <= _WORDLESS:
+    if "chat" not in features or (others and others <= _WORDLESS):
         raise _beyond("generates no text", None)
     if op.tools and "tools" not in features:
         raise _beyond("cannot call tools", "tools")

@@ -12,6 +12,8 @@ from prometheus_client.samples import Sample
 
 from gateway.config import Breaker, Model
 from gateway.console.state import Histogram, Observed, State, read_state
+from gateway.console.terminal import state_of
+from gateway.core.failures import Cause
 from gateway.core.ports import RequestRecord
 from gateway.core.usage import Usage
 from gateway.fleet.worker import Worker
@@ -126,6 +128,16 @@ def test_the_condition_of_a_worker(attributes: dict[str, Any], condition: str) -
     (model,) = state(Metrics(), fleet("m", worker(in_flight=2, **attributes))).models
     (found,) = model.workers
     assert (found.condition, found.in_flight, found.max_in_flight) == (condition, 2, 8)
+
+
+def test_a_worker_has_its_reason_and_its_names() -> None:
+    bad = worker()
+    bad.trouble, bad.serves = Cause.UNKNOWN_MODEL, ("a", "b")
+    well = worker(ready=True)
+    well.served_as = "own"
+    (model,) = state(Metrics(), fleet("m", bad, well)).models
+    assert [state_of(one) for one in model.workers] == ["down: unknown_model (serves a, b)", "ready (serves own)"]
+    assert [one.reason for one in model.workers] == ["unknown_model", None]
 
 
 def test_a_worker_that_is_left_out() -> None:

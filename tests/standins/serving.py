@@ -62,15 +62,16 @@ def serving(handler: type[BaseHTTPRequestHandler], tls: ssl.SSLContext | None = 
             thread.join()
 
 
-def certificate(folder: Path, *names: str) -> tuple[Path, Path]:
-    """cert.pem and key.pem in `folder`: a certificate for 127.0.0.1 and `names`, signed by itself, and its key."""
+def certificate(folder: Path, *names: str, address: str = "127.0.0.1", days: int = 1) -> tuple[Path, Path]:
+    """cert.pem and key.pem in `folder`: a certificate for `address` and `names`, signed by itself, and its key. days:
+    until it expires, or since it has, if below 0."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "dragoman")])
     now = datetime.datetime.now(datetime.UTC)
     builder = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
-    builder = builder.not_valid_before(now - datetime.timedelta(hours=1))
-    builder = builder.not_valid_after(now + datetime.timedelta(days=1))
-    hosts = [x509.IPAddress(ipaddress.ip_address("127.0.0.1")), *map(x509.DNSName, names)]
+    builder = builder.not_valid_before(now - datetime.timedelta(days=100))
+    builder = builder.not_valid_after(now + datetime.timedelta(days=days))
+    hosts = [x509.IPAddress(ipaddress.ip_address(address)), *map(x509.DNSName, names)]
     builder = builder.add_extension(x509.SubjectAlternativeName(hosts), critical=False)
     form = serialization.PrivateFormat.TraditionalOpenSSL
     files = folder / "cert.pem", folder / "key.pem"

@@ -152,6 +152,7 @@ class Vllm(OpenAIBackend):
     handover = KvTransfer()
     adapters = True
     cache_events = True
+    tasks = {"chat": PATHS[Chat], "completions": PATHS[Complete], "embeddings": PATHS[Embed], "scores": RERANK}
 
     def _media(self, op: Media, can: Capabilities) -> Request:
         return media.written(op, can, NAME, refused=REFUSED, idle=IDLE)

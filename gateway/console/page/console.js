@@ -206,7 +206,11 @@ function draw(state) {
   const conditions = {
     ready: "good", draining: "warn", leaving: "warn", ejected: "bad", stalled: "bad", down: "bad",
   };
-  rows("workers", state.models.flatMap((model) => model.workers.map((one) => [model.name, bare(one.address), [one.condition, conditions[one.condition]], one.in_flight, one.max_in_flight ?? "–"])));
+  const said = ({ condition, reason, served_as: name, serves }) => {
+    const served = serves.length ? serves.join(", ") : name;
+    return `${condition}${reason ? `: ${reason}` : ""}${served ? ` (serves ${served})` : ""}`;
+  };
+  rows("workers", state.models.flatMap((model) => model.workers.map((one) => [model.name, bare(one.address), [said(one), one.reason && one.condition === "ready" ? "warn" : conditions[one.condition]], one.in_flight, one.max_in_flight ?? "–"])));
   rows("lost", state.models.flatMap((model) => Object.entries(model.lost_worker).flatMap(([what, counts]) =>
     Object.entries(counts).map(([reason, count]) => [model.name, [what.replace("_", " "), what === "not_continued" ? "bad" : "good"], reason, count]))));
   rows("teams", state.teams.map((one) => [one.name, one.requests, one.input_tokens, one.output_tokens, short(rate((then) => tokens(then.teams.find((team) => team.name === one.name))))]));

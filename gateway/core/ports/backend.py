@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Generic, Literal, Protocol, TypeVar
 
 from msgspec import Struct
@@ -45,12 +45,14 @@ class Capabilities(Struct, frozen=True):
 
 class Facts(Struct, frozen=True):
     """Facts that a worker reports of itself; None and absent keys are unknown. max_model_len is its context in tokens,
-    adapters the LoRA adapters that it has loaded for the model."""
+    adapters the LoRA adapters that it has loaded for the model, others the names of the models that it serves, if the
+    one that was asked about is not among them."""
 
     version: str | None = None
     max_model_len: int | None = None
     abilities: dict[str, bool] = {}
     adapters: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
 
 
 UNKNOWN = Facts()
@@ -120,6 +122,8 @@ class Backend(Protocol):
     gauges      the metrics in which its workers report their load; None if they do not
     handover    how one worker hands a computed prompt to another; None if they do not
     adapters    its workers may name LoRA adapters in their facts
+    tasks       features of a model -> the path that its workers have if their model has it, and else not; {} if they
+                have all paths whatever their model does
     cache_events  its workers can publish what is in their prefix caches, as vLLM does, and return a prompt's tokens
     """
 
@@ -129,6 +133,7 @@ class Backend(Protocol):
     gauges: Gauges | None = None
     handover: Handover | None = None
     adapters: bool = False
+    tasks: Mapping[str, str] = {}
     cache_events: bool = False
 
     def reply_wire(self, op: Op) -> str:

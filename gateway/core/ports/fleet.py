@@ -10,6 +10,7 @@ from msgspec import Struct
 from gateway.core.errors import GatewayError
 from gateway.core.http import Headers, Request
 from gateway.core.messages import Op
+from gateway.core.renaming import Renaming
 from gateway.core.routing_facts import RoutingFacts
 
 
@@ -78,10 +79,12 @@ class WorkerHandle(Protocol):
 
     generation  of the worker's breaker. A request notes it at its start and gives it to the pool with its outcome
     half_open   the worker was ejected and is being tried again: call the pool's `answered` when the reply begins
+    renaming    gives requests the name of the model that it serves; None if they have it
     suspected   a request to it has failed, or a probe, and since then it has not answered a probe; not one that is down
     """
 
     address: str
+    renaming: Renaming | None
     suspected: bool
 
     @property

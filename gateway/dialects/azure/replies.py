@@ -138,7 +138,7 @@ def _kind(error: GatewayError, request: Request | None, op: Op | None) -> Kind:
     A 400 is a request that the specification does not allow. A 422 is one that it allows and the model cannot do. So a
     worker's 400 that names a field the client sent becomes a 422, and so does a number outside the gateway's own range.
     """
-    if _beyond_modality(error, op):
+    if _beyond_modality(error):
         return Kind.NO_ROUTE
     if error.kind is not Kind.BAD_REQUEST or error.param is None:
         return error.kind
@@ -151,14 +151,10 @@ def _kind(error: GatewayError, request: Request | None, op: Op | None) -> Kind:
     return error.kind
 
 
-def _beyond_modality(error: GatewayError, op: Op | None) -> bool:
+def _beyond_modality(error: GatewayError) -> bool:
     """True if the model cannot do this operation at all: by its configured or advertised features, or by its worker's
-    answer (no such path, llama.cpp's 501, or vLLM's message)."""
-    if error.kind is Kind.UNSUPPORTED and error.param is None and error.upstream is None:
-        return True
-    return isinstance(op, Embed) and (
-        error.upstream in (404, 501) or (error.upstream == 400 and "does not support Embeddings" in error.message)
-    )
+    answer."""
+    return error.kind is Kind.UNSUPPORTED and error.param is None and error.upstream is None
 
 
 def _detail(error: GatewayError, request: Request | None, op: Op | None) -> dict[str, Any]:

@@ -18,12 +18,13 @@ from gateway.wire.json import encode
 from gateway.wire.openai.media import requests as media
 from gateway.wire.openai.replies import views as wire
 from gateway.wire.openai.replies.facts import PATH, facts_of
+from gateway.wire.openai.replies.inability import inability
 from gateway.wire.openai.replies.reading import read_embeddings, reader_of
 from gateway.wire.openai.replies.waits import fault_of
 from gateway.wire.openai.requests.resuming import append_to_prompt, resumed
 from gateway.wire.openai.requests.unsupported import beyond, cannot_count
 from gateway.wire.openai.requests.writing import PATHS
-from gateway.wire.openai.scores import inability, read_scores
+from gateway.wire.openai.scores import read_scores
 
 Answer = TypeVar("Answer", bound=TokenCount | Tokens | Detokenized)
 CANNOT_TOKENIZE = "cannot tokenize"

@@ -11,23 +11,18 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from gateway.core.errors import GatewayError
 from gateway.core.http import Response
 from gateway.core.lifecycle import Scores
-from gateway.core.messages import Embed, Media, Op, Score
+from gateway.core.messages import Score
 from gateway.core.ports import Capabilities
 from gateway.core.usage import Usage
-from gateway.wire.openai.media.requests import unable
 from gateway.wire.openai.replies import views as wire
 from gateway.wire.openai.replies.excess import refuse_longer
 from gateway.wire.openai.requests.parts import put
-from gateway.wire.openai.requests.unsupported import beyond, unsupported
+from gateway.wire.openai.requests.unsupported import unsupported
 
 RERANK, SCORE = "/v1/rerank", "/v1/score"
 """Never the same paths without the version: vLLM answers those without a key."""
-
-# A worker that was not started for it: llama.cpp answers 501, vLLM has no such path.
-_UNABLE = frozenset({404, 405, 501})
 
 
 class _ResultIn(Struct):
@@ -97,16 +92,3 @@ def _used(found: _UsageIn | None) -> Usage | None:
         return None
     tokens = found.prompt_tokens if found.prompt_tokens is not None else found.total_tokens
     return Usage(tokens, 0) if tokens is not None else None
-
-
-def inability(response: Response, op: Op | None, backend: str) -> GatewayError | None:
-    """The refusal if `response` means that this worker does not rank, embed, or make sound or images at all. That is
-    the model's nature: no worker has failed. A model that the worker does not know is a fault of the configuration, and
-    not meant here."""
-    if response.status not in _UNABLE or b"does not exist" in response.body:
-        return None
-    if isinstance(op, Media):
-        return unable(op, backend)
-    if not isinstance(op, (Embed, Score)):
-        return None
-    return beyond(backend, "does not rank documents" if isinstance(op, Score) else "makes no embeddings")

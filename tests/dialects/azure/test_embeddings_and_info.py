@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from gateway import backends
 from gateway.backends.vllm import Vllm
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Response
@@ -46,16 +47,16 @@ def test_embeddings_that_no_worker_makes(name: str, value: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "error",
+    ("status", "text"),
     [
-        GatewayError(Kind.UNSUPPORTED, "this model makes no embeddings"),
-        GatewayError(Kind.UPSTREAM, "the worker rejected the gateway's request (404)", upstream=404),
-        GatewayError(Kind.BAD_REQUEST, "The model does not support Embeddings API", upstream=400),
-        GatewayError(Kind.UNSUPPORTED, "This server does not support embeddings.", upstream=501),
+        (404, '{"detail": "Not Found"}'),
+        (400, '{"error": {"message": "The model does not support Embeddings API"}}'),
+        (501, '{"error": {"message": "This server does not support embeddings. Start it with `--embeddings`"}}'),
     ],
 )
-def test_a_model_without_embeddings_is_a_404(error: GatewayError) -> None:
+def test_a_model_without_embeddings_is_a_404(status: int, text: str) -> None:
     op = read_embed({"input": ["x"]})
+    error = backends.create("vllm").fault(Response(status, [], text.encode()), op)
     response = DIALECT.refuse(error, request({"input": ["x"]}, route="embed"), op)[0]
     assert response.status == 404
     assert json.loads(response.body) == {
