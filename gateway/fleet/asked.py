@@ -1,4 +1,4 @@
-"""Asks a worker that becomes ready about itself: its abilities, the names that it serves; or why it can serve nothing."""
+"""Asks a worker that becomes ready about itself: its abilities, its names for models, or why it can serve nothing."""
 
 from __future__ import annotations
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal, Self, cast
 from gateway.core.errors import GatewayError
 from gateway.core.http import Request, Response
 from gateway.core.ports import Deadlines, Exchange, Pool, Transport, WorkerHandle
+from gateway.core.renaming import Renaming
 from gateway.core.routing_facts import RoutingFacts
 from gateway.light_task import current_task
 from gateway.pipeline.moving import LEAVING
@@ -100,14 +101,17 @@ class Visit:
     async def send(self, request: Request, deadlines: Deadlines) -> Exchange:
         """Returns the worker's response once its head is there. The visit closes it. Raises GatewayError as
         `Transport.send` does."""
-        request = await self._named(request)
+        if (renaming := self.worker.renaming) is not None:
+            request = await self._named(request, renaming)
         self._exchange = exchange = await self._transport.send(request, self.worker.address, deadlines)
         return exchange
 
     async def ask(self, request: Request, deadlines: Deadlines, limit: int, fault: Fault | None = None) -> Response:
         """Returns the worker's whole response, of at most `limit` bytes. fault makes the error of a status other than
         200; without one any status is an answer. Raises GatewayError."""
-        exchange = await self._transport.send(await self._named(request), self.worker.address, deadlines)
+        if (renaming := self.worker.renaming) is not None:
+            request = await self._named(request, renaming)
+        exchange = await self._transport.send(request, self.worker.address, deadlines)
         try:
             if fault is not None and exchange.status != 200:
                 raise await error_of(exchange, fault)
@@ -115,11 +119,8 @@ class Visit:
         finally:
             exchange.close()
 
-    async def _named(self, request: Request) -> Request:
+    async def _named(self, request: Request, renaming: Renaming) -> Request:
         """The request with the worker's own name for the model."""
-        renaming = self.worker.renaming
-        if renaming is None:
-            return request
         if len(request.body) < _AT_ONCE or self._call is None:
             return renaming.apply(request)
         return await run_step(self._call.share, renaming.apply, request)

@@ -83,6 +83,7 @@ class _Records:
     def retried(self, model: str, worker: str, error: GatewayError) -> None:
         """There is one worker only: no other is asked."""
 
+    def answered_with(self, record: RequestRecord, worker: str, error: GatewayError) -> None: ...
     def moved(self, model: str, reason: str) -> None:
         raise AssertionError("the one worker stalls in no transcript")
 
@@ -125,6 +126,11 @@ class Stage:
         usual = {"backend": "vllm", "upstream_model": "sim", "workers": ["http://worker:8000"], "aliases": ["alias"]}
         options = {"continue_streams": False, **options}  # transcripts show each stream as its one worker leaves it
         text = yaml.safe_dump({"models": {"m": {**usual, **options}}})
+        known = self._gateways.get(text)
+        if known is not None and any(worker.lacking for worker in known.deployment.workers.values()):
+            self._gateways[f"{len(self._gateways)} {text}"] = self._gateways.pop(
+                text
+            )  # it has learnt from a transcript
         if text not in self._gateways:
             self._gateways[text] = Gateway(load_text(text), self._log)
         return self._gateways[text]
