@@ -150,8 +150,10 @@ def stack(bad: dict[str, Bad]) -> Iterator[Stack]:
         yield stack
 
 
-NAMES = ("refused", "nameless", "ca", "host", "expired", "plain", "tls", "nginx", "junk", "closing")
-NAMES += ("key", "key400", "loading", "broken", "others", "based")
+NAMES = [
+    *("refused", "nameless", "ca", "host", "expired", "plain", "tls", "nginx"),
+    *("junk", "closing", "key", "key400", "loading", "broken", "others", "based"),
+]
 
 
 @pytest.mark.parametrize("name", NAMES)
