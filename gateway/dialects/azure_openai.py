@@ -93,6 +93,9 @@ class AzureOpenAI(Api):
 
     @staticmethod
     def refusal(error: GatewayError, request: Request | None, op: Op | None) -> tuple[Response, str]:
+        if error.kind is Kind.LIMITED and (error.retry_after or 0.0) > _LONGEST_WAIT_S and error.upstream is None:
+            cut = f"`Retry-After` is {_LONGEST_WAIT_S:g} s, the longest that this API's clients wait for"
+            error.message = f"{error.message}; {cut}"
         return refusals.refusal(error, ERRORS, _LONGEST_WAIT_S)
 
     def accompany(self, request: Request) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import datetime
 from math import ceil, inf
 from time import time
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from msgspec import UNSET
 
@@ -27,7 +27,26 @@ AnyCounter = Window | Slots | Spent
 COUNTERS: tuple[type[Window] | type[Slots] | type[Spent], ...] = (Window, Slots, Spent)
 """By `Shape.counter`."""
 
+_LONGEST = 1.02
+"""A window counts for its length, a slice of it and a guard, together less than so many windows: see `window`."""
 _UNITS = {60.0: "a minute", 3600.0: "an hour", 86_400.0: "a day"}
+
+
+class Wait(NamedTuple):
+    """Seconds until a refused request would fit, and those that are added so that not all clients come back at once."""
+
+    fits_s: float
+    spread_s: float = 0.0
+
+    def text(self, per_s: float = inf) -> str:
+        """The clause for the client, in whole seconds as `Retry-After` has them. A time above the window `per_s` is
+        due to a debt."""
+        whole = ceil(self.fits_s + self.spread_s)
+        added = whole - ceil(self.fits_s)
+        why = ["earlier requests used more than they had reserved"] if self.fits_s > per_s * _LONGEST + 1 else []
+        if added:
+            why.append(f"{added} s of it spread the clients that wait for this")
+        return f"try again in {whole} s" + (f" ({'; '.join(why)})" if why else "")
 
 
 class LimitKind:
@@ -72,11 +91,11 @@ class LimitKind:
         much); None if it can."""
         return None
 
-    def refusal(self, rule: Limit, limit: int, remaining: int, charge: int, wait_s: int) -> str:
+    def refusal(self, rule: Limit, limit: int, remaining: int, charge: int, wait: Wait) -> str:
         reserves = f" and this request reserves {charge}" if self.measured else ""
         return (
             f"limit '{rule.name}' reached: {limit} {rule.kind} {per(rule)}, {remaining} left{reserves}; "
-            f"try again in {wait_s} s"
+            f"{wait.text(rule.per_s)}"
         )
 
 
@@ -133,8 +152,8 @@ class InFlight(LimitKind):
     def counter(self, rule: Limit) -> str:
         return rule.kind[0]
 
-    def refusal(self, rule: Limit, limit: int, remaining: int, charge: int, wait_s: int) -> str:
-        return f"limit '{rule.name}' reached: {limit} requests in flight; try again when one has ended"
+    def refusal(self, rule: Limit, limit: int, remaining: int, charge: int, wait: Wait) -> str:
+        return f"limit '{rule.name}' reached: {limit} requests in flight; {wait.text()}, or when one has ended"
 
 
 class BudgetRule(Limit):
@@ -179,15 +198,15 @@ class Spending(LimitKind):
     def reserves(self, cost: Cost) -> int:
         return cost.money
 
-    def refusal(self, rule: Limit, limit: int, remaining: int, charge: int, wait_s: int) -> str:
+    def refusal(self, rule: Limit, limit: int, remaining: int, charge: int, wait: Wait) -> str:
         assert isinstance(rule, BudgetRule)
         ends = rule.calendar.ends(time())
         again = "" if ends == inf else f", which starts again on {datetime.fromtimestamp(ends, rule.calendar.zone):%F}"
         per = "in total" if rule.calendar.per == "total" else f"a {rule.calendar.per}"
         left = max(remaining, 0)
         reached = f"the budget '{rule.name}' of {shown(limit)} {rule.currency} {per}"
-        if wait_s < FOREVER / 1e6:
-            return f"running requests have reserved what is left of {reached}; try again in {wait_s} s"
+        if wait.fits_s < FOREVER / 1e6:
+            return f"running requests have reserved what is left of {reached}; {wait.text()}"
         if left == 0:
             return f"{reached} is spent{again}"
         return f"{reached} has {shown(left)} left{again}; this request may cost up to {shown(charge)}"

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import product
-from math import ceil, inf
+from math import inf
 from random import random
 from time import monotonic, time
 from typing import Any
@@ -28,7 +28,7 @@ from gateway.core.usage import Usage
 from gateway.light_task import Promise
 from gateway.ratelimit.expected import Expectations
 from gateway.ratelimit.floors import Floors
-from gateway.ratelimit.kinds import KINDS, BudgetRule
+from gateway.ratelimit.kinds import KINDS, BudgetRule, Wait
 from gateway.ratelimit.memory import MemoryStore
 from gateway.ratelimit.model import (
     ADMITTED,
@@ -421,12 +421,11 @@ class SubjectLimiter:
         charge, fits_s = made.charged[index], verdict.wait_us / 1e6
         if verdict.wait_us == FOREVER:
             left = verdict.counters[index].remaining
-            message = KINDS[rule.kind].refusal(rule, made.plan.shapes[index].limit, left, charge, ceil(fits_s))
+            message = KINDS[rule.kind].refusal(rule, made.plan.shapes[index].limit, left, charge, Wait(fits_s))
             return Limited(rule, message, made.states, kind=Kind.QUOTA)
         spread = self._spread(made.plan, index, charge, fits_s)
         limit, remaining = made.plan.shapes[index].limit, verdict.counters[index].remaining
-        # The client reads whole seconds, as in Retry-After.
-        message = KINDS[rule.kind].refusal(rule, limit, remaining, charge, ceil(fits_s + spread))
+        message = KINDS[rule.kind].refusal(rule, limit, remaining, charge, Wait(fits_s, spread))
         return Limited(rule, message, made.states, fits_s, spread)
 
     def _refuse(self, rule: Limit, mode: str) -> None:

@@ -5,7 +5,6 @@ Source: AIP-193; what Gemini CLI reads of it (`googleQuotaErrors.ts`).
 
 from __future__ import annotations
 
-from math import ceil
 from typing import Any
 
 from gateway.core.errors import GatewayError, Kind
@@ -52,8 +51,7 @@ def error_object(error: GatewayError, request: Request | None, op: Op | None, st
         violation = {"field": field, "description": message}
         details.append({"@type": f"{_TYPE}BadRequest", "fieldViolations": [violation]})
     if status in (429, 503) and error.retry_after is not None:
-        wait = ceil(error.retry_after * 1000) / 1000
-        details.append({"@type": f"{_TYPE}RetryInfo", "retryDelay": f"{wait:.3f}s"})
+        details.append({"@type": f"{_TYPE}RetryInfo", "retryDelay": f"{refusals.wait_ms(error) / 1000:.3f}s"})
     word = _WORDS.get(status, "INVALID_ARGUMENT")
     return {"error": {"code": status, "message": message, "status": word, "details": details}}
 

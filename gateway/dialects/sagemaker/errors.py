@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from math import ceil
 from typing import Any
 
 from gateway.core.errors import Blame, GatewayError, Kind
@@ -61,7 +60,7 @@ def refuse(error: GatewayError, request: Request | None, op: Op | None) -> tuple
     if status in (429, 503) or error.kind is Kind.UPSTREAM:
         headers += refusals.error_headers(error, status)
         if error.retry_after is not None and error.kind is not Kind.UPSTREAM:
-            headers.append((b"x-amz-retry-after", b"%d" % max(1, ceil(error.retry_after * 1000))))
+            headers.append((b"x-amz-retry-after", b"%d" % refusals.wait_ms(error)))
     return Response(status, headers, encode(body)), error.code or refusals.ERRORS[error.kind][2]
 
 

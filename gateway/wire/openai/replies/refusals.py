@@ -43,6 +43,13 @@ _LONGEST_WAIT_S = 10_000_000.0
 """Seconds: two windows of the longest that a limit may have, with room to spare."""
 
 
+def wait_ms(error: GatewayError, longest_s: float = _LONGEST_WAIT_S) -> int:
+    """The milliseconds after which a client shall come back, for errors with `retry_after`: the same number for all
+    headers and bodies of one answer. See `error_headers`."""
+    limited = error.kind is Kind.LIMITED and error.upstream is None
+    return max(1, -int(-min(error.retry_after or 0.0, longest_s if limited else 60.0) * 1000 // 1))
+
+
 def error_headers(error: GatewayError, status: int, longest_s: float = _LONGEST_WAIT_S) -> Headers:
     """Retry-After in seconds and in milliseconds, on 429 and 503, and on what is held because workers died of it. For a
     limit it is the exact wait, rounded up: after a shorter one comes another 429. `longest_s` cuts it for clients that
@@ -53,8 +60,7 @@ def error_headers(error: GatewayError, status: int, longest_s: float = _LONGEST_
         headers.append((b"retry-after", b"%d" % max(1, ceil(error.retry_after))))
         headers.append((b"x-should-retry", b"false"))
     elif status in (429, 503) and error.retry_after is not None:
-        limited = error.kind is Kind.LIMITED and error.upstream is None
-        wait = max(1, -int(-min(error.retry_after, longest_s if limited else 60.0) * 1000 // 1))
+        wait = wait_ms(error, longest_s)
         headers.append((b"retry-after", b"%d" % -(-wait // 1000)))
         headers.append((b"retry-after-ms", b"%d" % wait))
     elif error.kind in (Kind.LIMITED, Kind.QUOTA) and error.upstream is None:
