@@ -16,6 +16,7 @@ from gateway.auth import new_key
 from gateway.config import Listen
 from gateway.core.byte_budget import SMALL, ByteBudget
 from tests.app.media import TRANSCRIBE, TYPE
+from tests.auth.test_sigv4 import ACCESS_KEY, SECRET, signed
 from tests.harness import Stack, until
 from tests.server.raw import Raw, code_of
 
@@ -283,3 +284,49 @@ def test_a_trusted_proxy_may_have_all_connections() -> None:
             stop.enter_context(socket.create_connection(("127.0.0.1", port), source_address=("127.0.0.2", 0)))
         until(lambda: len(stack.server.server_state.connections) == 20)
         assert stack.events("refused") == []
+
+
+def test_who_has_proven_nothing_is_an_address() -> None:
+    """A name of a key is no secret: who only names one takes neither its room nor its limits."""
+    keys = {"app": {"aws_access_key_id": ACCESS_KEY, "aws_secret_env": "SECRET", "limits": {"requests": 1}}}
+    path = "/sagemaker/endpoints/m/invocations"
+    config = {"auth": "keys", "keys": keys, "listen": LISTEN}
+    with Stack(LONG, config, environ={"SECRET": SECRET}, listen=Listen(**LISTEN)) as stack:
+        budget = stack.gateway.deployment.runtime.body_budget
+        port = int(stack.url.rsplit(":", 1)[1])
+
+        def head(body: bytes) -> bytes:
+            kind = {"content-type": "application/json"}
+            headers = signed(f"http://127.0.0.1:{port}{path}", body, kind)
+            lines = [b"%b: %b" % field for field in headers if field[0] != b"content-length"]
+            return b"\r\n".join((b"POST %b HTTP/1.1" % path.encode(), *lines, b"content-length: 700000", b"", b""))
+
+        with Raw(stack) as stranger:
+            stranger.send(head(b"another body"))
+            until(lambda: budget.reserved == 700_000)
+            assert list(budget._held) == ["address 127.0.0.1"]
+            stranger.send(PADDED)
+            assert stranger.response()[0] == 403
+        until(lambda: budget.reserved == 0)
+        for status in (200, 429):
+            with Raw(stack) as owner:
+                assert owner.send(head(PADDED) + PADDED).response()[0] == status, "nobody else has used the limit"
+
+
+def test_callers_without_a_key_have_a_share_by_address() -> None:
+    with Stack(LONG, {"listen": LISTEN}, listen=Listen(**LISTEN)) as stack, contextlib.ExitStack() as stop:
+        budget = stack.gateway.deployment.runtime.body_budget
+        port = int(stack.url.rsplit(":", 1)[1])
+
+        def begun(source: str) -> socket.socket:
+            line = socket.create_connection(("127.0.0.1", port), source_address=(source, 0))
+            stop.enter_context(line).sendall(
+                b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 700000\r\n\r\n"
+            )
+            return line
+
+        begun("127.0.0.2")
+        until(lambda: budget.reserved == 700_000)
+        assert begun("127.0.0.2").recv(13) == b"HTTP/1.1 503 "
+        begun("127.0.0.3")
+        until(lambda: budget.reserved == 1_400_000)

@@ -16,6 +16,7 @@ from gateway.config import ConfigError, plain_secrets
 from gateway.tools import WebTools
 from tests.harness import Stack, load_text
 from tests.pipeline.test_other_models import fleet
+from tests.standins.endless import ENDLESS, writing
 from tests.standins.web import Web, web
 
 SEARCH = {"type": "web_search_20250305", "name": "web_search"}
@@ -191,6 +192,15 @@ def test_a_part_of_a_named_url_may_not_be_fetched(stack: Stack, service: Web) ->
     message = post(stack, body, stream=False)
     assert message["content"][1]["content"]["error_code"] == "url_not_in_prior_context"
     assert "/pa" not in service.asked
+
+
+@pytest.mark.parametrize("attack", ["chunks of one byte", "interim answers"])
+def test_a_hostile_page_is_an_error_of_the_tool(stack: Stack, attack: str) -> None:
+    with writing(*ENDLESS[attack]) as (origin, _):
+        rounds = {"tool_calls": [call("web_fetch", url=f"{origin}/")]}, {"text": "So be it."}
+        message = post(stack, asked(*rounds, words=f"Read {origin}/ please."), stream=True)
+    assert message["content"][1]["content"]["error_code"] == "url_not_accessible"
+    assert message["content"][-1]["text"] == "So be it."
 
 
 def test_a_service_that_fails_is_an_error_of_the_tool(stack: Stack, service: Web) -> None:
