@@ -19,7 +19,7 @@ from gateway.app.prepared import Prepared
 from gateway.app.probing import headers_of
 from gateway.app.routes import line_endpoints, templates
 from gateway.app.services import Host, services_of
-from gateway.auth import Keyring, Principal
+from gateway.auth import Absent, Keyring, Principal
 from gateway.config import Config
 from gateway.config import Model as ModelOptions
 from gateway.config.kinds import zone_of
@@ -46,7 +46,7 @@ from gateway.pipeline.other_models import UNAVAILABLE, OtherModels
 from gateway.pipeline.pricing import Pricing
 from gateway.pipeline.prompt_tokens import ask_tokens
 from gateway.pipeline.response_store import MemoryResponseStore
-from gateway.pipeline.runtime import Retries, Stages
+from gateway.pipeline.runtime import Callers, Retries, Stages
 from gateway.pipeline.server_tools import RunsTools
 from gateway.pipeline.tracing import DebugLog, Explain, Spans
 from gateway.pipeline.watch import Watchers
@@ -101,7 +101,7 @@ class Deployment:
         self.runtime = Runtime(
             models=models,
             patterns=config.patterns,
-            identify=self.keyring.identify,
+            callers=Callers(self.keyring.identify, self.keyring.confirm),
             observer=Observer(log, metrics, services.stream, services.ledger),
             extension=EXTENSION,
             max_body_bytes=config.listen.max_body_bytes,
@@ -132,9 +132,9 @@ class Deployment:
             self._lines = line_endpoints(self.config, self.runtime)
         return self._lines.get(path)
 
-    def caller(self, name: str, team: str | None, models: frozenset[str] | None, dialect: str) -> Principal:
+    def caller(self, who: Absent, dialect: str) -> Principal:
         """As `batches.apis.Deployed`."""
-        return self.keyring.named(name, team, models, dialect)
+        return self.keyring.absent(who, dialect)
 
     def asking(self, model: str) -> Pooled:
         """The transport for what a model's workers are asked beside requests. It keeps no connection."""
@@ -210,8 +210,11 @@ class Deployment:
         return found
 
     def _callers_changed(self) -> None:
-        """A key came, changed or went: no head means the same caller as before without a look."""
-        self.runtime.identify = self.keyring.identify  # a new object, as each bound method is
+        """A key came, changed or went: no head means the same caller as before without a look, also for requests that
+        run with an older configuration."""
+        callers = Callers(self.keyring.identify, self.keyring.confirm)
+        for one in self._host.deployments:
+            one.runtime.callers = callers
         if (priorities := self.prepared.priorities) != self._priorities:
             self._priorities = priorities
             self._host.shedding.configure(self.config.listen.shed_lag_s, priorities)
@@ -293,6 +296,7 @@ class Deployment:
         """From now on this is the configuration in force; its settings hold for requests of older ones, too."""
         host, listen, services = self._host, self.config.listen, self.services
         host.deployments.append(self)
+        host.in_force = self
         host.roster.add(self.fleets)
         host.known_keys.configured, host.known_keys.admins = self.keyring.sums, Admins(self.config, None).sums
         for secret in self.prepared.secrets:
@@ -313,6 +317,7 @@ class Deployment:
             limiting = services.limiting
             assert limiting is not None  # a store of keys may bring limits
             services.keys.use(InForce(self.prepared.keys, limiting.own), self.prepared.stored)
+        self._callers_changed()
         if services.quarantine is not None:
             services.quarantine.hold_s = self.config.breaker.quarantine_s
         if isinstance(services.response_store, MemoryResponseStore):

@@ -72,6 +72,7 @@ class Host:
     created      Unix seconds, for lists of models
     processes    as many share this machine's memory for bodies
     deployments  those that requests run with, the oldest first; the last is in force
+    in_force     that one, also while the process ends and there is none any more
     """
 
     def __init__(self, log: Log, metrics: Metrics, processes: int = 1) -> None:
@@ -90,6 +91,7 @@ class Host:
         self.known_keys = KnownKeys()
         self.roster = Roster()
         self.deployments: list[Deployment] = []
+        self.in_force: Deployment
 
     async def death_of(self, model: str, worker: WorkerHandle) -> object | None:
         """See `quarantine.Quarantine`. The deployment in force probes, for requests of the ones before, too."""
@@ -222,7 +224,7 @@ def _batching(config: Config, host: Host) -> Batching | None:
     for api in ("openai", "anthropic"):  # an alert needs to see it begin
         host.metrics.batch_lines.labels(api, "expired")
     store = BatchStore(redis.namespace, connect(redis), redis.call_s)
-    return Batching(options, store, lambda: host.deployments[-1], count, host.log.event)
+    return Batching(options, store, lambda: host.in_force, count, host.log.event)
 
 
 def _quarantine(config: Config, before: Quarantine | None, host: Host) -> Quarantine | None:

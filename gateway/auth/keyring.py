@@ -19,8 +19,8 @@ from gateway.auth.headers import WHERE, find_key, holds_key, refused
 from gateway.auth.jwt import Bearer, JwtVerifier
 from gateway.auth.keys import well_formed
 from gateway.auth.known import KnownKeys
-from gateway.auth.principal import ANONYMOUS, PendingAuth, Principal
-from gateway.auth.table import Entry, KeyTable
+from gateway.auth.principal import ANONYMOUS, Absent, PendingAuth, Principal
+from gateway.auth.table import Entry, KeyTable, identity_of
 from gateway.config import Config
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Headers
@@ -52,6 +52,7 @@ class Keyring:
         self._clock = clock
         self._verifier = verifier
         self._known = known or KnownKeys()
+        self._issuer = identity_of(config.jwt.issuer) if config.jwt is not None else ""
 
     def __repr__(self) -> str:
         return f"Keyring(open={self.open}, keys={len(self._config.keys)})"
@@ -91,23 +92,42 @@ class Keyring:
 
         return PendingAuth(entry.principal, prove)
 
-    def named(self, name: str, team: str | None, models: frozenset[str] | None, dialect: str) -> Principal:
-        """The caller that has shown its key or token before, as keys are now. team and models are those of a token.
+    def absent(self, who: Absent, dialect: str) -> Principal:
+        """The caller that has shown its key or token before, as keys are now: the same key, and the same team.
 
         Raises GatewayError as `identify` does.
         """
         if self.open:
             return ANONYMOUS
-        if name.startswith(_TOKEN):
+        if who.key.startswith(_TOKEN):
             if self._verifier is None:
                 raise refused("tokens are not accepted any more")
-            return self._bearer(Bearer(name.removeprefix(_TOKEN), team, models, 0.0, frozenset()))
+            found = self._bearer(Bearer(who.key.removeprefix(_TOKEN), who.team, who.models, 0.0, frozenset()))
+        else:
+            found = self._named(who.key, dialect)
+        known = found.identity == who.identity if who.identity is not None else found.since <= who.since
+        if not known or not found.owns(who.owner, who.since):
+            raise _gone()
+        return found
+
+    def confirm(self, caller: Principal, headers: Headers, dialect: str) -> None:
+        """Looks again, after a wait, whether the caller that was identified by these `headers` may still call.
+
+        Raises GatewayError as `identify` does.
+        """
+        if self.open:
+            return
+        # A signature is good for minutes alone, and was proven.
+        token = caller.key.startswith(_TOKEN)
+        found = self.identify(headers, dialect).principal if token else self._named(caller.key, dialect)
+        if found.identity != caller.identity:
+            raise _gone()
+
+    def _named(self, name: str, dialect: str) -> Principal:
         entry = self._table.named(name)
         if entry is not None:
             return self._admit(entry, dialect)
-        if self._table.away:
-            raise _away()
-        raise refused("the API key is not valid any more")
+        raise _away() if self._table.away else _gone()
 
     def _caller(self, headers: Headers, dialect: str | None) -> PendingAuth:
         token = find_key(headers)
@@ -124,7 +144,7 @@ class Keyring:
         if models is not None:
             models = frozenset(self._config.resolve(one) or one for one in models)
         key = _TOKEN + bearer.subject
-        salt = self._table.salt(key, bearer.team)
+        salt = self._table.salt(key, bearer.team, self._issuer)
         return Principal(
             key,
             bearer.team,
@@ -133,6 +153,7 @@ class Keyring:
             streams=self._config.listen.max_streams_per_key,
             connections=self._config.listen.connections_per_key,
             secrets=self._table.sealing,
+            identity=self._issuer,
         )
 
     def _admit(self, entry: Entry, dialect: str | None) -> Principal:
@@ -160,6 +181,10 @@ class Keyring:
             raise refused("the API key is not valid")
         self._known.add(token, digest)
         return entry
+
+
+def _gone() -> GatewayError:
+    return refused("the API key is not valid any more")
 
 
 def _away() -> GatewayError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -24,6 +25,8 @@ class Principal(Struct, frozen=True):
     secrets   seal the texts that it keeps for the gateway; None where all callers are one
     aliases   what names of models mean for it alone; None if nothing of its own
     salt      keeps prefix caches of workers apart from those of other callers; None where all share them
+    identity  tells the key from an earlier or later one of its name; empty only where everybody may call
+    since     Unix seconds in which the key was made; 0 where that is not known
     """
 
     key: str
@@ -36,6 +39,8 @@ class Principal(Struct, frozen=True):
     connections: int | None = None
     secrets: SealingSecrets | None = None
     aliases: Aliases | None = None
+    identity: str = ""
+    since: float = 0.0
 
     def __repr__(self) -> str:
         # A caller that knows the salt can find out what is cached.
@@ -43,15 +48,24 @@ class Principal(Struct, frozen=True):
 
     @property
     def tenant(self) -> str:
-        """The unit that shares stored responses, and takes turns with others if requests wait: the team, or the key of
-        a caller without a team. The two have different names."""
-        return f"team {self.team}" if self.team is not None else f"key {self.key}"
+        """The unit that owns what is stored, and takes turns with others if requests wait: the team, or the key of a
+        caller without a team: that key alone, and no other one that has or had its name."""
+        return tenant_of(self.key, self.team, self.identity)
+
+    @property
+    def former_tenant(self) -> str | None:
+        """The name by which earlier versions kept what belongs to a key without a team; None if there was none."""
+        return f"key {self.key}" if self.team is None and self.identity and self.key != ANONYMOUS.key else None
+
+    def owns(self, owner: str, since: float) -> bool:
+        """Whether what `owner` has stored at `since`, in Unix seconds, is the caller's."""
+        return owner == self.tenant or (owner == self.former_tenant and since >= self.since)
 
     def sealing(self) -> Sealing:
         """By what the texts of its tenant are sealed."""
         if self.secrets is None:
             return Sealing(self.tenant, b"")
-        return Sealing(self.tenant, self.secrets.of(self.key), self.secrets.find)
+        return Sealing(self.tenant, self.secrets.of(self.key), self.secrets.find, self.former_tenant)
 
     def may_use(self, model: str) -> bool:
         """model is the configured name, not an alias. Answer a forbidden one as if it did not exist."""
@@ -62,6 +76,30 @@ class Principal(Struct, frozen=True):
 
 
 ANONYMOUS = Principal("anonymous")
+
+
+def tenant_of(key: str, team: str | None, identity: str) -> str:
+    """See `Principal.tenant`. No name holds a line feed, so no two callers have the same one."""
+    if team is not None:
+        return f"team {team}"
+    return f"key {key}\n{identity}" if identity else f"key {key}"
+
+
+class Absent(NamedTuple):
+    """A caller that has left something to be done for it, as it was then.
+
+    team, models  of a token, whose claims are not looked up again
+    identity      None where an earlier version noted the caller
+    owner         the tenant that has what was left
+    since         Unix seconds in which it was
+    """
+
+    key: str
+    team: str | None
+    models: frozenset[str] | None
+    identity: str | None
+    owner: str
+    since: float
 
 
 class PendingAuth(Struct, frozen=True):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterable
+from hashlib import sha256
 from hmac import digest as hmac_digest
 
 from msgspec import Struct
 
-from gateway.auth.principal import Principal
+from gateway.auth.principal import Principal, tenant_of
 from gateway.auth.sealing import SealingSecrets
 from gateway.auth.stored import StoredKey
 from gateway.config import Aliases, CacheSalt, Config, Key
@@ -29,7 +30,7 @@ class KeyTable:
     by_digest      SHA-256 of a key -> its caller
     by_access_key  id of an AWS pair -> its caller and its secret
     sealing        the secrets that seal the texts of callers
-    salt           (key, team) -> the salt of the callers that share a cache
+    salt           (key, team, identity) -> the salt of the callers that share a cache
     priorities     those that keys have or had
     away           the store cannot be read: a key that is not known here may be good
     revoked        SHA-256 sums of keys of the store that were revoked, as many as `stored_keys.max_keys`
@@ -109,6 +110,8 @@ class KeyTable:
 
     def _principal(self, name: str, key: Key | StoredKey) -> Principal:
         config, own = self._config, key.limits
+        made = key.created if isinstance(key, StoredKey) else 0.0
+        identity = identity_of(key.seal if isinstance(key, StoredKey) else key.hash or f"aws {key.aws_access_key_id}")
         # A model that was removed stays in the set, so that the set is never empty by accident.
         return Principal(
             name,
@@ -116,27 +119,34 @@ class KeyTable:
             None if key.models is None else frozenset(config.resolve(one) or one for one in key.models),
             None if key.dialects is None else frozenset(key.dialects),
             key.priority,
-            self.salt(name, key.team),
+            self.salt(name, key.team, identity),
             own.streams if own is not None and own.streams is not None else config.listen.max_streams_per_key,
             own.connections if own is not None and own.connections is not None else config.listen.connections_per_key,
             self.sealing,
             Aliases({alias: config.resolve(one) or one for alias, one in key.aliases.items()}) if key.aliases else None,
+            identity,
+            made,
         )
+
+
+def identity_of(text: str) -> str:
+    """See `Principal.identity`. text: what only this key has, such as the hash of its first secret."""
+    return sha256(text.encode()).hexdigest()[:32]
 
 
 def _digest(hash_: str) -> bytes:
     return bytes.fromhex(hash_.removeprefix("sha256:"))
 
 
-def _salts(options: CacheSalt | None) -> Callable[[str, str | None], str | None]:
-    """(key, team) -> the salt of the callers that share a cache: 256 bits in 43 characters, as vLLM asks for. Gateways
-    with the same secret make the same salt. Without the secret nobody can compute it."""
+def _salts(options: CacheSalt | None) -> Callable[[str, str | None, str], str | None]:
+    """(key, team, identity) -> the salt of the callers that share a cache: 256 bits in 43 characters, as vLLM asks for.
+    Gateways with the same secret make the same salt. Without the secret nobody can compute it."""
     if options is None:
-        return lambda key, team: None
+        return lambda key, team, identity: None
     secret, by_team = options.secret.encode(), options.by != "key"
 
-    def salt(key: str, team: str | None) -> str:
-        whose = f"team {team}" if by_team and team is not None else f"key {key}"
+    def salt(key: str, team: str | None, identity: str) -> str:
+        whose = tenant_of(key, team if by_team else None, identity)
         return urlsafe_b64encode(hmac_digest(secret, whose.encode(), "sha256")).rstrip(b"=").decode()
 
     return salt

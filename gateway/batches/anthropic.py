@@ -98,9 +98,8 @@ class MessageBatches(BatchApi):
     async def batches(self, call: ApiCall) -> None:
         most = call.asked_count("limit", _MOST_LIST, _LIST)
         before, after = call.asked("before_id"), call.asked("after_id")
-        owner = call.principal.tenant
         ids = await self._store.ids(
-            "anthropic", owner, most + 1, after if before is None else before, ascending=before is not None
+            "anthropic", call.principal, most + 1, after if before is None else before, ascending=before is not None
         )
         more, ids = len(ids) > most, ids[:most]
         found = await self._store.batches(ids[::-1] if before is not None else ids)

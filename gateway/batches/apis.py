@@ -9,13 +9,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, Protocol
 
-from gateway.auth import Principal
+from gateway.auth import Absent, Principal
 from gateway.batches.api_call import Answer, ApiCall
-from gateway.batches.state import BatchStore, Full, KindOfBatch, Seen, Spec, State, StoredFile
+from gateway.batches.state import BatchStore, Full, KindOfBatch, Seen, Spec, State, StoredFile, made
 from gateway.batches.storage import Storage, aside
 from gateway.config import Batches
 from gateway.core.byte_budget import ByteBudget, Held
-from gateway.core.errors import Busy
+from gateway.core.errors import Busy, GatewayError
 from gateway.core.http import Route
 from gateway.pipeline import Endpoint
 
@@ -57,7 +57,7 @@ class Deployed(Protocol):
     def endpoint(self, path: str) -> Endpoint | None:
         """The endpoint that lines call at `path`; None if it is not offered."""
 
-    def caller(self, name: str, team: str | None, models: frozenset[str] | None, dialect: str) -> Principal:
+    def caller(self, who: Absent, dialect: str) -> Principal:
         """The caller of a batch, as keys are now. Raises GatewayError if it may not call any more."""
 
 
@@ -123,7 +123,7 @@ class BatchApi(Api):
     async def _find(self, call: ApiCall) -> Seen:
         """The batch in the path. Raises GatewayError(NO_ROUTE) if its caller has none of this id."""
         found = await self._store.batch(call.id)
-        if found is None or found.spec.owner != call.principal.tenant or found.spec.kind != self.kind:
+        if found is None or found.spec.kind != self.kind or not call.principal.owns(found.spec.owner, made(call.id)):
             raise call.missing()
         return found
 
@@ -144,12 +144,18 @@ class BatchApi(Api):
             created=now,
             ends=now + seconds,
             bytes=size,
+            identity=who.identity,
         )
 
     async def _add(self, call: ApiCall, spec: Spec, state: State) -> None:
         """Adds a batch whose lines are in the folder, to the end even if its client leaves, and answers with it. Raises
         Full and GatewayError. Redis may have the batch although it did not answer: its lines stay then, until the
         sweep."""
+        try:
+            call.call.confirm()
+        except GatewayError:
+            await aside(self._storage.remove, (f"{spec.id}.input",))
+            raise
 
         async def add() -> None:
             try:

@@ -11,7 +11,7 @@ from typing import Any
 
 from gateway.batches.api_call import ApiCall
 from gateway.batches.apis import Api
-from gateway.batches.state import Full, StoredFile, new_id
+from gateway.batches.state import Full, StoredFile, made, new_id
 from gateway.batches.storage import Sink, aside
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Route
@@ -36,10 +36,9 @@ class Files(Api):
     routes = ROUTES
 
     async def upload(self, call: ApiCall) -> None:
-        owner = call.principal.tenant
         with self._shared.uploads.one(call, self._storage.held):
-            await self._check_room(owner)
-            await self._upload(call, owner)
+            await self._check_room(call.principal.tenant)
+            await self._upload(call)
 
     async def _check_room(self, owner: str) -> None:
         """Refuses a body before it comes, if the file cannot be kept in the end."""
@@ -49,7 +48,7 @@ class Files(Api):
         if size >= self._options.max_tenant_bytes:
             raise Full("bytes")
 
-    async def _upload(self, call: ApiCall, owner: str) -> None:
+    async def _upload(self, call: ApiCall) -> None:
         id_, storage, options = new_id("file-"), self._storage, self._options
         file = await aside(storage.begin, id_)
         kept = stored = False
@@ -60,7 +59,8 @@ class Files(Api):
             kept = True
             created = time.time()
             ends = created + min(options.keep_s, _lifetime(fields) or options.keep_s)
-            described = StoredFile(id_, owner, uploaded.filename, "batch", size, created, ends)
+            call.call.confirm()
+            described = StoredFile(id_, call.principal.tenant, uploaded.filename, "batch", size, created, ends)
             await self._store.add_file(described, (options.max_files, options.max_tenant_bytes))
             stored = True
         finally:
@@ -75,7 +75,7 @@ class Files(Api):
         purpose, after, ascending = call.asked("purpose"), call.asked("after"), call.asked("order") == "asc"
         found: list[StoredFile] = []
         while len(found) <= most:
-            ids = await self._store.ids("files", call.principal.tenant, _PAGE, after, ascending=ascending)
+            ids = await self._store.ids("files", call.principal, _PAGE, after, ascending=ascending)
             found += [one for one in await self._store.files(ids) if purpose in (None, one.purpose)]
             if len(ids) < _PAGE:
                 break
@@ -97,7 +97,7 @@ class Files(Api):
 
     async def _find(self, call: ApiCall) -> StoredFile:
         found = await self._store.file(call.id)
-        if found is None or found.owner != call.principal.tenant:
+        if found is None or not call.principal.owns(found.owner, made(found.id)):
             raise call.missing()
         return found
 

@@ -71,7 +71,7 @@ class LineCall(RequestHandler):
         self._exchange = exchange = _Exchange(path, body)
         super().__init__(endpoint, exchange.scope, exchange.receive, exchange.send)
         self.record.batch = batch
-        self._caller = caller
+        self._caller = self.call.again = caller
         self._placed = placed
         self._headroom = headroom
 

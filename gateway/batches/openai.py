@@ -14,7 +14,7 @@ from msgspec import Struct
 from gateway.batches.api_call import ApiCall
 from gateway.batches.apis import BatchApi
 from gateway.batches.files import page
-from gateway.batches.state import ENDED, Seen, State, new_id
+from gateway.batches.state import ENDED, Seen, State, made, new_id
 from gateway.batches.storage import aside
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Route
@@ -55,7 +55,7 @@ class OpenAIBatches(BatchApi):
             raise _wrong("endpoint", f"must be one of {', '.join(ENDPOINTS)}")
         _check_metadata(asked.metadata)
         file = await self._store.file(asked.input_file_id[:80])
-        if file is None or file.owner != call.principal.tenant or file.purpose != "batch":
+        if file is None or not call.principal.owns(file.owner, made(file.id)) or file.purpose != "batch":
             raise _wrong("input_file_id", "is not the id of a file of yours with the purpose batch")
         id_ = new_id("batch_")
         spec = self._spec(call, id_, asked.endpoint, file.id, file.bytes, asked.completion_window, window_s)
@@ -68,7 +68,7 @@ class OpenAIBatches(BatchApi):
 
     async def batches(self, call: ApiCall) -> None:
         most = call.asked_count("limit", _MOST_LIST, _LIST)
-        ids = await self._store.ids("openai", call.principal.tenant, most + 1, call.asked("after"))
+        ids = await self._store.ids("openai", call.principal, most + 1, call.asked("after"))
         found = await self._store.batches(ids[:most])
         await call.respond(page([self.shown(one) for one in found], len(ids) > most))
 

@@ -13,9 +13,9 @@ import contextlib
 import time
 from collections import Counter, deque
 from collections.abc import Mapping
-from functools import partial
 from typing import BinaryIO
 
+from gateway.auth import Principal
 from gateway.batches.apis import Shared
 from gateway.batches.line_call import LineCall
 from gateway.batches.lines import FORMS, Asked, Undone
@@ -276,8 +276,11 @@ class BatchRun:
                 self._again.append((number, asked))
                 await notes.add(b"%d back\n" % number)
                 return
-            models = None if spec.models is None else frozenset(spec.models)
-            caller = partial(deployed.caller, spec.key, spec.team, models, endpoint.dialect.name)
+            dialect = endpoint.dialect.name
+
+            def caller() -> Principal:  # by the configuration in force, which another one may be by then
+                return shared.deployed().caller(spec.who, dialect)
+
             call = LineCall(endpoint, spec.endpoint, asked.body, spec.id, caller, once, shared.options.headroom)
             self._calls.add(call)
             try:

@@ -28,6 +28,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 from msgspec import Struct
 
+from gateway.auth import Absent, Principal
 from gateway.config import Batches
 from gateway.core.errors import GatewayError, Kind
 
@@ -105,6 +106,7 @@ return redis.call('HGET', batch, 'cancel') or ''
 _FREE = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0"
 
 _SEEN = ("spec", "state", "cancel")
+_PREFIX: dict[KindOfList, str] = {"files": "file-", "openai": "batch_", "anthropic": "msgbatch_"}
 _encode = msgspec.json.Encoder().encode
 
 
@@ -125,6 +127,7 @@ class Spec(Struct, omit_defaults=True):
 
     owner     the tenant's name
     key, team  who asked: lines run for them
+    identity  of that key; None if an earlier version noted it
     models    what a token allowed its bearer, if a token asked; else None
     endpoint  the path that every line calls, without a prefix
     input     the file with its lines
@@ -147,6 +150,13 @@ class Spec(Struct, omit_defaults=True):
     metadata: dict[str, str] | None = None
     total: int = 0
     bytes: int = 0
+    identity: str | None = None
+
+    @property
+    def who(self) -> Absent:
+        """For whom lines run."""
+        models = None if self.models is None else frozenset(self.models)
+        return Absent(self.key, self.team, models, self.identity, self.owner, self.created)
 
 
 class Fault(Struct, omit_defaults=True):
@@ -223,7 +233,16 @@ class Full(Exception):
 
 def new_id(prefix: str) -> str:
     """An id that sorts behind those before it."""
-    return f"{prefix}{round(time.time() * 1000):012x}{secrets.token_hex(8)}"
+    return f"{prefix}{_stamp(time.time())}{secrets.token_hex(8)}"
+
+
+def _stamp(seconds: float) -> str:
+    return f"{round(seconds * 1000):012x}"
+
+
+def made(id_: str) -> float:
+    """When `new_id` made this id, in Unix seconds."""
+    return int(id_[-28:-16], 16) / 1000
 
 
 def tenant_of(owner: str) -> str:
@@ -290,19 +309,24 @@ class BatchStore:
             return bool(await client.eval(_DROP_FILE, 4, *self._file_keys(file.id, file.owner), *words))
 
     async def ids(
-        self, kind: KindOfList, owner: str, most: int, after: str | None = None, *, ascending: bool = False
+        self, kind: KindOfList, who: Principal, most: int, after: str | None = None, *, ascending: bool = False
     ) -> list[str]:
-        """Ids of a tenant's files or batches: the newest first, or the oldest; those that follow `after` in this
+        """Ids of a caller's files or batches: the newest first, or the oldest; those that follow `after` in this
         order."""
-        name = self._list(kind, owner)
+        lists = [(self._list(kind, who.tenant), "-")]
+        if who.former_tenant is not None:  # what earlier versions kept, but nothing of an earlier key
+            lists.append((self._list(kind, who.former_tenant), f"[{_PREFIX[kind]}{_stamp(who.since)}"))
+        found: list[str] = []
         async with self._asked() as client:
-            if ascending:
-                begin = "-" if after is None else "(" + after
-                found = await client.zrangebylex(name, begin, "+", start=0, num=most)
-            else:
-                begin = "+" if after is None else "(" + after
-                found = await client.zrevrangebylex(name, begin, "-", start=0, num=most)
-        return [one.decode() for one in found]
+            for name, least in lists:
+                if ascending:
+                    begin = least if after is None else max("(" + after, least, key=lambda one: one[1:])
+                    some = await client.zrangebylex(name, begin, "+", start=0, num=most)
+                else:
+                    begin = "+" if after is None else "(" + after
+                    some = await client.zrevrangebylex(name, begin, least, start=0, num=most)
+                found += [one.decode() for one in some]
+        return sorted(found, reverse=not ascending)[:most]
 
     async def files(self, ids: Sequence[str]) -> list[StoredFile]:
         """Those of them that are there."""

@@ -24,6 +24,7 @@ from gateway.core.http import JSON_TYPE, Headers, Request, header_value
 from gateway.core.ports import BodySink, Deadlines, Dialect, Exchange, Transport
 from gateway.pipeline import Application, Runtime, ServedModel
 from gateway.pipeline.inner import InnerRequest, scope_of
+from gateway.pipeline.runtime import Callers
 from gateway.translation import offline
 
 MOST_BYTES = 262144
@@ -195,13 +196,16 @@ def _watched(runtime: Runtime, transcript: Transcript) -> Runtime:
             copies[id(served)] = replace(served, transport=_Watched(served.transport, transcript))
 
     def identify(headers: Headers, dialect: str) -> Any:
-        pending = runtime.identify(headers, dialect)
+        pending = runtime.callers.identify(headers, dialect)
         if pending.principal.salt is not None:
             transcript.secrets.append(pending.principal.salt.encode())
-        return pending
+        return replace(pending, lasting=False)  # keys change in `runtime` alone
+
+    def confirm(caller: Any, headers: Headers, dialect: str) -> None:
+        runtime.callers.confirm(caller, headers, dialect)
 
     models = {name: copies[id(served)] for name, served in runtime.models.items()}
-    return replace(runtime, models=models, identify=identify)
+    return replace(runtime, models=models, callers=Callers(identify, confirm))
 
 
 class _Watched:

@@ -17,11 +17,13 @@ class Sealing(Struct, frozen=True):
     secret  seals the owner's new texts
     find    the name of a secret, as a sealed text has it -> the secret, or None where it is not known; None where no
             other secret than `secret` is known
+    former  what earlier versions called the owner, whose texts are opened, too; None if that is the same
     """
 
     owner: str
     secret: bytes
     find: Callable[[bytes], bytes | None] | None = None
+    former: str | None = None
 
     def __repr__(self) -> str:
         return f"Sealing({self.owner!r})"

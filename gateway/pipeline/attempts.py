@@ -69,6 +69,7 @@ class Attempts:
             for waiting in watchers.waiting:
                 waiting(call)
             try:
+                call.confirm()
                 tried = call.tried if call.continuation is None else [*call.tried, *call.served.pool.suspects]
                 # Mostly one is free, and there is nothing to wait for.
                 visit = self._at_once(tried) or await self._wait(tried)
@@ -115,7 +116,14 @@ class Attempts:
             worker = await self._acquire(tried)
         finally:
             call.waited(since)
-        return self._visit(worker)
+        visit = self._visit(worker)
+        try:
+            call.confirm()
+        except GatewayError:
+            with visit:
+                visit.abandoned()
+                raise
+        return visit
 
     async def _acquire(self, tried: Sequence[WorkerHandle]) -> WorkerHandle:
         """A worker, once one is free. A request that has lost its worker, and that no other could serve, waits for one
@@ -205,6 +213,8 @@ class Attempts:
     def _without_worker(self, error: GatewayError | CancelledError) -> GatewayError | CancelledError:
         """The error of a request that gets no worker: the pool gave `error`, or it was cancelled while it waited."""
         call, reason = self._call, "no_worker"
+        if isinstance(error, GatewayError) and error.kind in (Kind.UNAUTHENTICATED, Kind.FORBIDDEN):
+            reason, self._failure = "key_refused", None
         if isinstance(error, CancelledError):
             cause = call.interrupted
             reason = Kind.CLIENT_GONE.value if cause is None else cause.code or cause.kind.value

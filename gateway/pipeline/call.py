@@ -45,6 +45,8 @@ class Call:
     watchers   look at its steps: those of the configuration, and from `ask` on those of the model, too
     notes      what watchers keep of it
     principal  who calls
+    confirmed  `Runtime.callers` as it was when the caller was identified; None if its key may end without a change
+    again      identifies a caller that shows no key; None where the headers do
     share      of the threads' time; None if reading and writing it takes less than milliseconds (`large`)
     op         what is asked of the model; None before it was read, and after `drop_prompt`
     untouched  a copy of `op` for fallbacks, since what a model cannot do is left out of `op`
@@ -74,6 +76,8 @@ class Call:
     outgoing: Outgoing
     routing: RoutingFacts
     principal: Principal = ANONYMOUS
+    confirmed: object = None
+    again: Callable[[], object] | None = None
     share: Share | None = None
     prompt: int | None = None
     context: Headers
@@ -120,6 +124,16 @@ class Call:
         self.watchers = served.watchers
         for asked in self.watchers.asked:
             asked(self)
+
+    def confirm(self) -> None:
+        """Looks again, behind a wait, whether the caller may still call. Raises GatewayError if not."""
+        runtime = self.runtime
+        if self.confirmed is runtime.callers:
+            return  # no key has changed
+        if self.again is not None:
+            self.again()
+        else:
+            runtime.callers.confirm(self.principal, self.reply.request.headers, self.record.dialect)
 
     @property
     def large(self) -> bool:

@@ -85,6 +85,7 @@ async def compute_prompt(call: Call, prefill: PrefillWorkers) -> bytes | None:
     handed: bytes | None = None
     try:
         with Visit(pool, worker, routing, call.served.transport, call, prefill=True) as visit:
+            call.confirm()
             if request is None:
                 await measure(call, visit)
                 request = await run_step(call.share, prefill.handover.first, outgoing.request)

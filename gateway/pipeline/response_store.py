@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import sha256
 from typing import Any, Protocol
 
@@ -30,15 +30,21 @@ _AT_ONCE = 16
 
 
 class StoredTexts(Protocol):
-    async def size(self, owner: str, names: Iterable[str]) -> int:
+    """owners: one owner, and the names that it had before."""
+
+    async def size(self, owners: Sequence[str], names: Iterable[str]) -> int:
         """The bytes of the texts of `names` together. Raises GatewayError(OVERLOADED) if that cannot be found out."""
 
-    async def get(self, owner: str, names: Iterable[str]) -> dict[str, bytes | None]:
+    async def get(self, owners: Sequence[str], names: Iterable[str]) -> dict[str, bytes | None]:
         """The text of each of `names`, None for one that is not there. Raises as `size`."""
 
 
 class ResponseStore(StoredTexts, Protocol):
-    async def remove(self, owner: str, names: Iterable[str]) -> None:
+    """ttl_s: how long a text is kept, in seconds."""
+
+    ttl_s: float
+
+    async def remove(self, owners: Sequence[str], names: Iterable[str]) -> None:
         """Forgets what has one of `names`. Raises GatewayError(OVERLOADED) if that cannot be done now."""
 
     def put(self, owner: str, texts: Mapping[str, bytes]) -> None:
@@ -61,20 +67,20 @@ class MemoryResponseStore:
         self._owned: dict[str, dict[str, None]] = {}
         self._bytes: dict[str, int] = {}
 
-    async def size(self, owner: str, names: Iterable[str]) -> int:
+    async def size(self, owners: Sequence[str], names: Iterable[str]) -> int:
         self._expire()
-        return sum(len(text) for name in names if (text := self._text(owner, name)) is not None)
+        return sum(len(text) for name in names if (text := self._text(owners[0], name)) is not None)
 
-    async def get(self, owner: str, names: Iterable[str]) -> dict[str, bytes | None]:
+    async def get(self, owners: Sequence[str], names: Iterable[str]) -> dict[str, bytes | None]:
         self._expire()
-        return {name: self._text(owner, name) for name in names}
+        return {name: self._text(owners[0], name) for name in names}  # no version before this one wrote here
 
     def _text(self, owner: str, name: str) -> bytes | None:
         return self._texts.get((owner, name), (0.0, None))[1]
 
-    async def remove(self, owner: str, names: Iterable[str]) -> None:
+    async def remove(self, owners: Sequence[str], names: Iterable[str]) -> None:
         for name in names:
-            self._remove((owner, name))
+            self._remove((owners[0], name))
 
     def put(self, owner: str, texts: Mapping[str, bytes]) -> None:
         if sum(map(len, texts.values())) > self.max_bytes // _SHARE:
@@ -127,6 +133,7 @@ class RedisResponseStore:
         namespace: str = "dragoman",
         call_s: float = 2.0,
     ) -> None:
+        self.ttl_s = ttl_s
         self._namespace = namespace
         self._ttl_ms = max(1, round(ttl_s * 1000))
         self._client = client
@@ -135,30 +142,33 @@ class RedisResponseStore:
         self._writes: set[asyncio.Task[None]] = set()
         self._unwritten: Counter[str] = Counter()
 
-    async def size(self, owner: str, names: Iterable[str]) -> int:
-        return sum(await self._each("strlen", owner, list(names)))
+    async def size(self, owners: Sequence[str], names: Iterable[str]) -> int:
+        return sum(await self._each("strlen", owners, list(names)))
 
-    async def get(self, owner: str, names: Iterable[str]) -> dict[str, bytes | None]:
+    async def get(self, owners: Sequence[str], names: Iterable[str]) -> dict[str, bytes | None]:
         asked = list(names)
-        return dict(zip(asked, await self._each("get", owner, asked), strict=True))
+        return dict(zip(asked, await self._each("get", owners, asked), strict=True))
 
-    async def remove(self, owner: str, names: Iterable[str]) -> None:
-        await self._each("delete", owner, list(names))
+    async def remove(self, owners: Sequence[str], names: Iterable[str]) -> None:
+        await self._each("delete", owners, list(names))
 
-    async def _each(self, command: str, owner: str, names: list[str]) -> list[Any]:
+    async def _each(self, command: str, owners: Sequence[str], names: list[str]) -> list[Any]:
+        """The answer of the command for each name: for the first owner for whom there is one."""
         # A task of its own: a request's first steps run outside of any, and time-outs need one.
-        return await asyncio.get_running_loop().create_task(self._asked(command, owner, names))
+        keys = [self._key(owner, name) for owner in owners for name in names]
+        found = await asyncio.get_running_loop().create_task(self._asked(command, keys))
+        return [next(filter(None, found[at :: len(names)]), found[at]) for at in range(len(names))]
 
-    async def _asked(self, command: str, owner: str, names: list[str]) -> list[Any]:
+    async def _asked(self, command: str, keys: list[str]) -> list[Any]:
         if self._writes:  # one of them may be what is meant
             await asyncio.wait(self._writes)
         found: list[Any] = []
         try:
             async with asyncio.timeout(self._call_s):
-                for begin in range(0, len(names), _AT_ONCE):
+                for begin in range(0, len(keys), _AT_ONCE):
                     pipeline = self._client.pipeline(transaction=False)
-                    for name in names[begin : begin + _AT_ONCE]:
-                        getattr(pipeline, command)(self._key(owner, name))
+                    for key in keys[begin : begin + _AT_ONCE]:
+                        getattr(pipeline, command)(key)
                     found += await pipeline.execute()
                 return found
         except Exception as error:  # whatever the server or the network does

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+import time
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from copy import copy
 from typing import Any, NamedTuple
 
@@ -39,7 +40,7 @@ _NOBODY = PendingAuth(ANONYMOUS)
 class _KnownCaller(NamedTuple):
     """The caller that sent a head: the same for later requests with it, as long as keys and dialect are."""
 
-    identify: object
+    callers: object
     dialect: str
     pending: PendingAuth
     waits: Waits | None
@@ -184,7 +185,7 @@ class RequestHandler:
         if type(asked) is AnsweredFromStore:
             if asked.forgets:
                 assert runtime.response_store is not None  # the answer came from it
-                await runtime.response_store.remove(principal.tenant, asked.forgets)
+                await runtime.response_store.remove(self._owners(), asked.forgets)
             await self.reply.respond(asked.reply)
             return None
         if asked.dropped:
@@ -204,6 +205,7 @@ class RequestHandler:
     async def _ask(self, served: ServedModel) -> None:
         """Has `served` answer the request. Raises GatewayError if it cannot."""
         runtime, reply, call = self.runtime, self.reply, self.call
+        call.confirm()  # its body may have taken long
         call.ask(served)
         outgoing, share, can = call.outgoing, call.share, served.can
         # No variable of this frame holds the operation: `Call.drop_prompt` lets go of it.
@@ -329,9 +331,9 @@ class RequestHandler:
     async def _read_with(self, names: tuple[str, ...]) -> Op | ListModels | AnsweredFromStore:
         """The request as the dialect reads it with the stored texts of `names`."""
         request, call, store = self.request, self.call, self._responses()
-        owner = call.principal.tenant
-        await self._hold_stored(await store.size(owner, names))
-        request.stored = stored = await store.get(owner, names)
+        owners = self._owners()
+        await self._hold_stored(await store.size(owners, names))
+        request.stored = stored = await store.get(owners, names)
         if call.share is None and any(is_heavy(text) for text in stored.values() if text is not None):
             await self._admit_large()
         return self.endpoint.dialect.read(request) if call.share is None else await self._read_large()
@@ -377,6 +379,15 @@ class RequestHandler:
             for stage in self.runtime.stages.large:
                 await stage(self.call)
 
+    def _owners(self) -> Sequence[str]:
+        """The owners of what the caller may refer to. A text that an earlier version kept by the name alone is
+        `ttl_s` old at most: an earlier key of that name may have left it, if this one is younger."""
+        who, store = self.call.principal, self.runtime.response_store
+        former = who.former_tenant
+        if former is None or store is None or time.time() - store.ttl_s < who.since:
+            return (who.tenant,)
+        return who.tenant, former
+
     def _responses(self) -> StoredTexts:
         store = self.runtime.response_store
         assert store is not None  # without one no dialect refers to stored texts
@@ -412,13 +423,15 @@ class RequestHandler:
             return _NOBODY
         # The head tells the caller. While the head stays the same, so does the caller, unless that depends on a clock.
         known = self.request.head.caller
-        if type(known) is _KnownCaller and known.identify is self.runtime.identify and known.dialect == record.dialect:
+        if type(known) is _KnownCaller and known.callers is self.runtime.callers and known.dialect == record.dialect:
             pending, self._waits = known.pending, known.waits
         else:
-            pending = self.runtime.identify(self.request.headers, record.dialect)
+            pending = self.runtime.callers.identify(self.request.headers, record.dialect)
             self._waits = client_waits(self.request.headers)
             if pending.lasting:
-                self.request.head.caller = _KnownCaller(self.runtime.identify, record.dialect, pending, self._waits)
+                self.request.head.caller = _KnownCaller(self.runtime.callers, record.dialect, pending, self._waits)
+        if pending.lasting:
+            self.call.confirmed = self.runtime.callers
         if pending.prove is None:
             record.key, record.team = pending.principal.key, pending.principal.team
         return pending

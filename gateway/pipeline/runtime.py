@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec import Struct
 
@@ -98,12 +98,21 @@ class Budgets(Struct, frozen=True):
     sessions: ByteBudget
 
 
+class Callers(NamedTuple):
+    """identify  (request headers, dialect's name) -> who is calling
+    confirm   (caller, request headers, dialect's name): raises GatewayError if the caller may not call any more
+    """
+
+    identify: Callable[[Headers, str], PendingAuth]
+    confirm: Callable[[Principal, Headers, str], None]
+
+
 class Runtime(Struct):
     """The parts that all requests of one configuration share.
 
     models           by every name that clients may use, aliases included
     patterns         the models of further names, by patterns
-    identify         (request headers, dialect's name) -> who is calling; another object once keys have changed
+    callers          knows them; another object once keys have changed
     extension        where the server's `Downstream` is in `scope["extensions"]`
     relay            bounds of replies, and the seconds of silence after which a streaming client gets a keep-alive
     body_budget      for large request bodies
@@ -120,7 +129,7 @@ class Runtime(Struct):
 
     models: Mapping[str, ServedModel]
     patterns: Aliases
-    identify: Callable[[Headers, str], PendingAuth]
+    callers: Callers
     observer: Observer
     extension: str
     max_body_bytes: int

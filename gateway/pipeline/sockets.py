@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any
 
 from gateway.config import Listen
@@ -74,16 +74,16 @@ class _Both:
         self._kept = kept
         self._store = store
 
-    async def size(self, owner: str, names: Iterable[str]) -> int:
-        found = {name: self._kept.find(owner, name) for name in names}
+    async def size(self, owners: Sequence[str], names: Iterable[str]) -> int:
+        found = {name: self._kept.find(owners[0], name) for name in names}
         more = [name for name, text in found.items() if text is None]
-        stored = await self._store.size(owner, more) if self._store is not None and more else 0
+        stored = await self._store.size(owners, more) if self._store is not None and more else 0
         return stored + sum(len(text) for text in found.values() if text is not None)
 
-    async def get(self, owner: str, names: Iterable[str]) -> dict[str, bytes | None]:
-        found = {name: self._kept.find(owner, name) for name in names}
+    async def get(self, owners: Sequence[str], names: Iterable[str]) -> dict[str, bytes | None]:
+        found = {name: self._kept.find(owners[0], name) for name in names}
         more = [name for name, text in found.items() if text is None]
-        return found | (await self._store.get(owner, more) if self._store is not None and more else {})
+        return found | (await self._store.get(owners, more) if self._store is not None and more else {})
 
 
 class _Turn(RequestHandler):
@@ -303,7 +303,7 @@ class Sockets:
             return None
         runtime = endpoint.runtime
         try:
-            pending = runtime.identify(scope["headers"], endpoint.dialect.name)
+            pending = runtime.callers.identify(scope["headers"], endpoint.dialect.name)
             if pending.prove is not None:  # a signature is one request's
                 return None
             runtime.caps.connected(pending.principal, connection)

@@ -32,12 +32,13 @@ class Seal(Struct):
     _sealing: Callable[[], Sealing] | None
     _use: bytes
     _known: Sealing | None = None
-    _ciphers: dict[bytes, AESSIV] = {}
+    _ciphers: dict[tuple[bytes, str], AESSIV] = {}
 
     def close(self, text: str) -> str:
         """`text`, sealed. Equal texts give equal results."""
-        secret = self._caller().secret
-        sealed = self._cipher(secret).encrypt(text.encode("utf-8", "surrogatepass") + b"\0", [self._use])
+        caller = self._caller()
+        secret = caller.secret
+        sealed = self._cipher(secret, caller.owner).encrypt(text.encode("utf-8", "surrogatepass") + b"\0", [self._use])
         return _MARK + urlsafe_b64encode(secret_name(secret) + sealed).decode()
 
     def open(self, sealed: str) -> str | None:
@@ -49,9 +50,18 @@ class Seal(Struct):
             secret = self._named(found[:NAME_BYTES])
             if secret is None:
                 return None
-            return self._cipher(secret).decrypt(found[NAME_BYTES:], [self._use])[:-1].decode()
+            return self._decrypted(secret, found[NAME_BYTES:])[:-1].decode()
         except (InvalidTag, Base64Error, ValueError):
             return None
+
+    def _decrypted(self, secret: bytes, text: bytes) -> bytes:
+        caller = self._caller()
+        try:
+            return self._cipher(secret, caller.owner).decrypt(text, [self._use])
+        except InvalidTag:
+            if caller.former is None:
+                raise
+            return self._cipher(secret, caller.former).decrypt(text, [self._use])
 
     def _caller(self) -> Sealing:
         if self._known is None:
@@ -64,9 +74,9 @@ class Seal(Struct):
             return caller.secret
         return caller.find(name) if caller.find is not None else None
 
-    def _cipher(self, secret: bytes) -> AESSIV:
-        cipher = self._ciphers.get(secret)
+    def _cipher(self, secret: bytes, owner: str) -> AESSIV:
+        cipher = self._ciphers.get((secret, owner))
         if cipher is None:
-            about = b"dragoman sealed text for " + self._caller().owner.encode()
-            cipher = self._ciphers[secret] = AESSIV(HKDF(SHA256(), _KEY_BYTES, None, about).derive(secret))
+            about = b"dragoman sealed text for " + owner.encode()
+            cipher = self._ciphers[secret, owner] = AESSIV(HKDF(SHA256(), _KEY_BYTES, None, about).derive(secret))
         return cipher

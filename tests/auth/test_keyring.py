@@ -18,6 +18,8 @@ from msgspec.structs import replace
 
 from gateway.auth import (
     ANONYMOUS,
+    Absent,
+    JwtVerifier,
     Keyring,
     KeyTable,
     Principal,
@@ -27,9 +29,11 @@ from gateway.auth import (
     new_key,
 )
 from gateway.auth.keys import checksum, well_formed
-from gateway.config import CacheSalt, Config, Key, Model, load
+from gateway.config import CacheSalt, Config, Jwt, Key, Model, load
+from gateway.config.sharing import Seal
 from gateway.core.errors import Blame, GatewayError, Kind
 from gateway.core.http import Headers
+from gateway.wire import sealed
 from tests.admin.keys import stored
 
 
@@ -171,7 +175,7 @@ def test_a_principal_carries_what_its_entry_says() -> None:
     keyring = ring(a=entry(KEY, team="search", models=["mini", "large"], dialects=["openai"], priority=5))
     principal = keyring.identify(bearer(KEY), "openai").principal
     assert principal.connections == 9000, "nine tenths of those that there are"
-    plain = replace(principal, secrets=None, connections=None)
+    plain = replace(principal, secrets=None, identity="", connections=None)
     assert plain == Principal("a", "search", frozenset({"small", "large"}), frozenset({"openai"}), 5)
     assert principal.may_use("small")
     assert not principal.may_use("mini")
@@ -390,15 +394,80 @@ def test_who_calls_may_be_remembered_unless_a_clock_was_asked() -> None:
 
 def test_a_caller_is_found_by_its_name_as_its_key_is_now() -> None:
     keyring = ring(a=entry(KEY, team="search"), b=entry(OTHER, disabled=True, dialects=["openai"]))
-    assert keyring.named("a", "another", None, "openai") == keyring.identify(bearer(KEY)).principal
+    a = keyring.identify(bearer(KEY)).principal
+    assert keyring.absent(left_by("a", a.identity, a.tenant), "openai") == a
     for name, words in (("b", "disabled"), ("c", "not valid"), ("jwt:c", "not accepted")):
         with pytest.raises(GatewayError, match=words) as caught:
-            keyring.named(name, None, None, "openai")
+            keyring.absent(left_by(name), "openai")
         assert caught.value.kind is Kind.UNAUTHENTICATED
-    assert Keyring(Config()).named("a", None, None, "openai") is ANONYMOUS
+    assert Keyring(Config()).absent(left_by("a"), "openai") is ANONYMOUS
     with pytest.raises(GatewayError) as forbidden:
-        ring(b=entry(OTHER, dialects=["openai"])).named("b", None, None, "ollama")
+        ring(b=entry(OTHER, dialects=["openai"])).absent(left_by("b"), "ollama")
     assert forbidden.value.kind is Kind.FORBIDDEN
+
+
+def left_by(name: str, identity: str | None = None, owner: str | None = None, since: float = 50.0) -> Absent:
+    return Absent(name, None, None, identity, f"key {name}" if owner is None else owner, since)
+
+
+@pytest.mark.parametrize("by", ["file", "store", "pair", "token"])
+def test_another_key_of_the_name_is_another_caller(by: str) -> None:
+    """Whoever has the name now has nothing of the key, or of the provider, that had it."""
+    rings = [named_alike(by, secret) for secret in (KEY, OTHER)]
+    who, other = (one.absent(left_by(name_of(by), since=1e12), "openai") for one in rings)
+    assert who.key == other.key
+    assert who.tenant != other.tenant
+    assert who.salt != other.salt
+    seal, unseal = (sealed.Seal(one.sealing, b"use") for one in (who, other))
+    assert unseal.open(seal.close("hm")) is None
+    for one, mine, its in ((rings[0], who, other), (rings[1], other, who)):
+        assert one.absent(left_by(mine.key, mine.identity, mine.tenant), "openai") == mine
+        with pytest.raises(GatewayError, match="not valid any more"):
+            one.absent(left_by(its.key, its.identity, its.tenant), "openai")
+        if by != "token":  # its head has to be read again
+            one.confirm(mine, [], "openai")
+            with pytest.raises(GatewayError, match="not valid any more"):
+                one.confirm(its, [], "openai")
+
+
+def test_another_team_of_the_key_has_nothing_of_the_one_before() -> None:
+    before = ring(a=entry(KEY, team="blue")).identify(bearer(KEY)).principal
+    for team in ("red", None):
+        now = ring(a=entry(KEY, team=team))
+        with pytest.raises(GatewayError, match="not valid any more"):
+            now.absent(left_by("a", before.identity, before.tenant), "openai")
+        now.confirm(before, [], "openai")  # a request that waits ends on the bill on which it began
+
+
+def test_what_an_earlier_version_noted_is_the_keys_that_had_the_name_then() -> None:
+    config = Config(keys_store="redis")
+    table = KeyTable(config, [stored("s", created=100.0)])
+    keyring = Keyring(config, table=table)
+    with pytest.raises(GatewayError, match="not valid any more"):
+        keyring.absent(left_by("s", since=99.0), "openai")
+    found = keyring.absent(left_by("s", since=101.0), "openai")
+    assert (found.owns("key s", 101.0), found.owns("key s", 99.0), found.owns("key t", 101.0)) == (True, False, False)
+    assert ring(a=entry(KEY)).absent(left_by("a"), "openai").owns("key a", 0.0)
+    assert not ring(anonymous=entry(KEY)).identify(bearer(KEY)).principal.owns("key anonymous", 1e12)
+
+
+def named_alike(by: str, secret: str) -> Keyring:
+    """A keyring with one caller whose name is the same for each `secret`."""
+    seal, salt = Seal(secret_env="X"), CacheSalt(secret_env="X")
+    seal, salt = seal.holding({"secret": "s" * 32}), salt.holding({"secret": "c" * 32})
+    shared: dict[str, Any] = {"models": MODELS, "seal": seal, "cache_salt": salt}
+    if by == "store":
+        config = Config(keys_store="redis", **shared)
+        return Keyring(config, table=KeyTable(config, [stored("a", secret)]))
+    if by == "token":
+        jwt = Jwt(issuer=f"https://{secret[4:14]}.example", audience="x", jwks_url="https://x/keys")
+        return Keyring(Config(jwt=jwt, **shared), verifier=JwtVerifier(jwt, lambda: 0.0))
+    pair = Key(aws_access_key_id=secret[4:14].upper(), aws_secret_env="S").holding({"aws_secret": "p" * 40})
+    return Keyring(Config(keys={"a": pair if by == "pair" else entry(secret)}, **shared))
+
+
+def name_of(by: str) -> str:
+    return "jwt:a" if by == "token" else "a"
 
 
 def test_a_key_of_the_store_is_found_by_its_name_until_it_is_revoked() -> None:
@@ -406,12 +475,12 @@ def test_a_key_of_the_store_is_found_by_its_name_until_it_is_revoked() -> None:
     table = KeyTable(config)
     keyring = Keyring(config, table=table)
     with pytest.raises(GatewayError) as away:
-        keyring.named("s", None, None, "openai")
+        keyring.absent(left_by("s", since=1e12), "openai")
     assert (away.value.kind, away.value.code) == (Kind.OVERLOADED, "keys_unavailable")
     table.away = False
     key = stored("s", team="blue")
     table.put(key)
-    assert keyring.named("s", None, None, "openai").team == "blue"
+    assert keyring.absent(left_by("s", owner="team blue", since=1e12), "openai").team == "blue"
     table.put(replace(key, revoked=1.0))
     with pytest.raises(GatewayError, match="not valid any more"):
-        keyring.named("s", None, None, "openai")
+        keyring.absent(left_by("s", since=1e12), "openai")

@@ -21,7 +21,7 @@ from gateway.auth.headers import KEY_HEADERS
 from gateway.config import Config, Jwt, Key, Seal
 from gateway.core.errors import GatewayError
 from gateway.core.http import Headers
-from gateway.core.sealing import secret_name
+from gateway.core.sealing import Sealing, secret_name
 from gateway.wire.sealed import Seal as Sealed
 from tests.admin.keys import hash_of, stored
 from tests.auth.test_jwt import made, token
@@ -102,13 +102,23 @@ def test_a_text_opens_if_and_only_if_the_same_tenant_sealed_it(seal: str | None)
     assert len(one) == len(other) > 40
     by_name = [{who.key: who for who in found} for found in (one, other)]
     assert {"a", "b", "alone", "expiring", "pair", "jwt:alice", "jwt:alone", "jwt:bob"} == set(by_name[0])
-    assert {who.tenant for who in one} > {"team red", "team blue", "key alone", "key jwt:alone"}
+    tenants = {who.tenant.partition("\n")[0] for who in one}
+    assert tenants > {"team red", "team blue", "key alone", "key jwt:alone"}
     # The headers play no part: all heads of one key and one tenant give the same text.
     texts = {(who.key, who.tenant, close(who)) for who in [*one, *other]}
     assert len(texts) == len({text[:2] for text in texts})
     readers = {(who.key, who.tenant): who for who in other}.values()
     for _, tenant, text in texts:
         assert [who.key for who in readers if opens(who, text) != (who.tenant == tenant)] == []
+
+
+def test_what_an_earlier_version_sealed_for_a_key_without_a_team_opens() -> None:
+    who, other = (gateway(config()).identify([(b"api-key", KEYS[one][0].encode())]).principal for one in ("alone", "a"))
+    before = who.sealing()
+    text = Sealed(lambda: Sealing("key alone", before.secret), b"use").close("hm")
+    assert opens(who, text)
+    assert not opens(other, text)
+    assert close(who) != text
 
 
 def test_it_stays_readable_while_keys_are_exchanged() -> None:

@@ -301,16 +301,16 @@ def test_a_busy_worker_is_an_unavailable_service(client: Any) -> None:
 def limited(stack: Stack) -> Iterator[list[float]]:
     """Refuses requests, one for each number, as over a limit, with that many seconds to wait."""
     runtime, waits = stack.gateway.deployment.runtime, list[float]()
-    identify = runtime.identify
+    callers = runtime.callers
 
     def refusing(headers: Headers, dialect: str) -> PendingAuth:
         if waits:
             raise GatewayError(Kind.LIMITED, "too many requests", retry_after=waits.pop(0))
-        return identify(headers, dialect)
+        return callers.identify(headers, dialect)
 
-    runtime.identify = refusing
+    runtime.callers = callers._replace(identify=refusing)
     yield waits
-    runtime.identify = identify
+    runtime.callers = callers
 
 
 def test_throttling(client: Any, limited: list[float]) -> None:
@@ -352,12 +352,13 @@ def test_a_pair_that_may_not_speak_this_dialect(make: Make) -> None:
 @pytest.mark.parametrize("off", [-3600, 3600])
 def test_a_clock_that_is_wrong(make: Make, stack: Stack, off: int) -> None:
     runtime = stack.gateway.deployment.runtime
-    identify = runtime.identify
-    runtime.identify = Keyring(stack.gateway.deployment.config, lambda: time.time() + off).identify
+    callers = runtime.callers
+    ring = Keyring(stack.gateway.deployment.config, lambda: time.time() + off)
+    runtime.callers = callers._replace(identify=ring.identify)
     try:
         error = error_of(make().invoke_endpoint, Body=body())
     finally:
-        runtime.identify = identify
+        runtime.callers = callers
     assert code_of(error) == ("InvalidSignatureException", 403)
     assert ("expired" if off > 0 else "not yet current") in error.response["Error"]["Message"]
 

@@ -4,6 +4,7 @@ responses by their ids: what OpenAI's client reads, lists and deletes, and what 
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import httpx
 import openai
 import pytest
+from msgspec.structs import replace
 
 from gateway.auth import new_key
 from gateway.core.errors import GatewayError
@@ -327,3 +329,59 @@ def test_where_nothing_is_stored_it_is_not_found(method: str, path: str) -> None
             told = refused.json()["error"]
             assert (told["type"], told["code"], told["param"]) == ("invalid_request_error", "response_not_found", None)
             assert "nothing is stored here" in told["message"]
+
+
+@pytest.mark.parametrize("where", ["memory", "redis"])
+def test_a_response_is_a_keys_and_no_later_one_of_its_name_has_it(where: str, tmp_path: Path) -> None:
+    """What an earlier version kept by the name alone is there for the key that had it then, and for none after it."""
+    with Server(tmp_path) as server:
+        redis = {"redis": {"addresses": [server.address], "timeout_s": 10}} if where == "redis" else {}
+        with Stack(({},), {**config(where=where), **redis}) as stack:
+            with client_of(stack) as client:
+                made = client.post("/v1/responses", json=body(input="hi")).json()["id"]
+                found = client.get(f"/v1/responses/{made}")
+                assert found.status_code == 200
+            store = stack.gateway.deployment.runtime.response_store
+            assert store is not None
+            kept = stack.run(store.get([_owner(stack, "one")], [made]))[made]
+            assert kept is not None
+
+            async def before() -> None:
+                store.put("key one", {"resp_before": kept.replace(made.encode(), b"resp_before")})
+
+            stack.run(before())
+            with client_of(stack) as client:
+                assert client.get("/v1/responses/resp_before").status_code == (200 if where == "redis" else 404)
+                going_on = client.post("/v1/responses", json=body(input="and", previous_response_id=made))
+                assert going_on.status_code == 200
+                deleted = client.delete("/v1/responses/resp_before")
+                assert deleted.status_code == (200 if where == "redis" else 404)
+                assert client.get("/v1/responses/resp_before").status_code == 404
+            stack._config["keys"] = {"one": stack._config["keys"]["two"]}
+            stack.run(stack.gateway.reload(stack.config()))
+            with client_of(stack, "two") as client:
+                assert client.get(f"/v1/responses/{made}").status_code == 404
+                assert client.delete(f"/v1/responses/{made}").status_code == 404
+                assert (
+                    client.post("/v1/responses", json=body(input="and", previous_response_id=made)).status_code == 400
+                )
+
+
+def test_a_young_key_has_nothing_by_its_name_alone(stack: Stack) -> None:
+    """What is in the store may be as old as `ttl_s`: an earlier key of the name may have left it."""
+    runtime = stack.gateway.deployment.runtime
+    store = runtime.response_store
+    assert store is not None
+    now = time.time()
+    for since, owners in ((now - 10, 1), (now - store.ttl_s - 10, 2), (0.0, 2)):
+        who = replace(stack.gateway.deployment.keyring.identify(bearer("one")).principal, since=since)
+        handler = type("Handler", (), {"call": type("Call", (), {"principal": who}), "runtime": runtime})()
+        assert len(run.RequestHandler._owners(handler)) == owners
+
+
+def bearer(name: str) -> list[tuple[bytes, bytes]]:
+    return [(b"authorization", b"Bearer " + KEYS[name][0].encode())]
+
+
+def _owner(stack: Stack, name: str) -> str:
+    return stack.gateway.deployment.keyring.identify(bearer(name)).principal.tenant
