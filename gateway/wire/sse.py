@@ -12,6 +12,8 @@ from gateway.core.http import Headers
 
 MAX_FRAME = 8 * 1024 * 1024
 _BOM = b"\xef\xbb\xbf"
+_KEEPALIVES = frozenset({b"ping", b"keepalive", b"keep-alive", b"heartbeat"})
+"""Types of events by which servers keep a stream alive."""
 
 
 class Frame(Struct):
@@ -19,6 +21,14 @@ class Frame(Struct):
 
     data: bytes
     event: bytes = b""
+
+    @property
+    def silent(self) -> bool:
+        """True for an event that only keeps the stream alive: by its type, without data, or with a comment as data."""
+        data = self.data
+        if data[:1] == b"{" and not self.event:
+            return False  # nearly every event
+        return not data.strip() or data[:1] == b":" or self.event in _KEEPALIVES
 
 
 class Reader:

@@ -43,7 +43,18 @@ class Scenario(Struct, frozen=True):
         return [START, *self.events, *usage, End()]
 
     def reply(self) -> Reply:
+        """As the worker says it."""
         return fold(self.said())
+
+    def heard(self) -> Reply:
+        """As its reader has it: a call without arguments has an empty object, and a call is why a choice ended."""
+        reply = self.reply()
+        for choice in reply.choices:
+            for call in choice.calls:
+                call.text = call.text if call.text.strip() not in ("", "null") else "{}"
+            if choice.calls and choice.reason == "stop":
+                choice.reason = "tool_calls"
+        return reply
 
 
 def part(
@@ -173,6 +184,15 @@ SCENARIOS: tuple[Scenario, ...] = (
         needs=_TOOLS,
     ),
     Scenario("empty arguments", "chat", (*part("tool"), *finish("tool_calls")), asks=TOOLS, needs=_TOOLS),
+    Scenario("null arguments", "chat", (*part("tool", "nu", "ll"), *finish("tool_calls")), asks=TOOLS, needs=_TOOLS),
+    Scenario(
+        "several calls, some without arguments",
+        "chat",
+        (*part("tool"), *part("tool", "{}", index=1, name="g"), *part("tool", " ", "null", index=2), *finish()),
+        asks=TOOLS,
+        needs=_TOOLS,
+    ),
+    Scenario("a call ended by stop", "chat", (*part("tool", '{"a":1}'), *finish()), asks=TOOLS, needs=_TOOLS),
     Scenario(
         "arguments that are no JSON",
         "chat",

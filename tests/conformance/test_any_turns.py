@@ -122,7 +122,15 @@ def test_messages_stay_as_sent_where_the_model_takes_them(name: str, backend: st
 _OBJECTS = ("anthropic", "gemini")
 TEXTS = tuple(name for name in CHATS if name not in _OBJECTS)
 """The dialects in whose histories arguments are text; those of the others are objects already."""
-SAID = {'{"a":1}': '{"a":1}', "": "{}", '{"a': '{"_raw":"{\\"a"}', "[1]": '{"_raw":"[1]"}', "NaN": '{"_raw":"NaN"}'}
+SAID: dict[str | None, str] = {
+    '{"a":1}': '{"a":1}',
+    "": "{}",
+    "null": "{}",
+    None: "{}",
+    '{"a': '{"_raw":"{\\"a"}',
+    "[1]": '{"_raw":"[1]"}',
+    "NaN": '{"_raw":"NaN"}',
+}
 
 
 @pytest.mark.parametrize("name", TEXTS)

@@ -32,7 +32,7 @@ LINES = {
     "gateway/tools": 505,
     "gateway/translation": 1620,
     "gateway/transport": 1210,
-    "gateway/wire": 6840,
+    "gateway/wire": 7025,
     "workers": 490,
     "workers/embedded": 370,
     "workers/simulated": 1120,

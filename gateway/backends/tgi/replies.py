@@ -150,7 +150,7 @@ class StopSequenceTrimmer:
     core.ports.StreamReader.
 
     It removes the matched stop sequence, which TGI leaves at the end of the text. So it holds back text that may be the
-    beginning of a stop sequence. A reply that calls a tool gets that finish reason.
+    beginning of a stop sequence.
     """
 
     def __init__(self, op: Generate) -> None:
@@ -161,7 +161,6 @@ class StopSequenceTrimmer:
         self._text_part: int | None = None
         self._held = ""
         self._waiting: list[Delta | PartEnd] = []
-        self._called = False
 
     @property
     def buffered_bytes(self) -> int:
@@ -187,7 +186,6 @@ class StopSequenceTrimmer:
                 else:
                     yield event
             elif isinstance(event, PartStart):
-                self._called = self._called or event.kind == "tool"
                 self._text_part = event.index if event.kind == "text" else None
                 yield event
             elif isinstance(event, PartEnd) and (self._held or self._waiting) and event.index == self._text_part:
@@ -224,8 +222,6 @@ class StopSequenceTrimmer:
                 yield last
             yield from self._waiting[1:]
             self._waiting, self._held = [], ""
-        if self._called and event.reason == "stop":
-            event.reason = "tool_calls"
         yield event
 
     def _cut(self, text: str, stopped: bool) -> tuple[str, str | None]:

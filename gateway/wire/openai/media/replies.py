@@ -237,7 +237,8 @@ class EventsLane(_MediaLane):
                     out.append(self._last() + sse.DONE)
                     self.done = True
                     break
-                out.append(self._read(frame))
+                if not frame.silent:
+                    out.append(self._read(frame))
                 if self._ended >= (self._op.n if self._op.work in ("draw", "edit") else 1):
                     self.done = True  # whatever follows: a `[DONE]`, the end of the body, or a cut
                     break

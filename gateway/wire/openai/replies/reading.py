@@ -80,10 +80,10 @@ class ChatReader(Reader):
                     logprobs if last else None,
                     ends and last,
                 )
-            if delta.refusal:
-                yield from self.text(index, parts, "refusal", delta.refusal, (), None)
-            if delta.content:
-                yield from self.text(index, parts, "text", delta.content, tokens, logprobs, ends)
+            for kind, text in delta.parts:
+                yield from self.text(index, parts, kind, text, (), None)
+            if delta.words:
+                yield from self.text(index, parts, "text", delta.words, tokens, logprobs, ends)
             elif (tokens or logprobs) and not thinking:
                 yield from self.text(index, parts, parts.open_kind or "text", "", tokens, logprobs, ends)
             if delta.tool_calls:
@@ -112,8 +112,9 @@ class ChatReader(Reader):
                 self.buffered_bytes += PART_BYTES
                 said_id = call.id or clock.new_id("call_")
                 yield PartStart(choice, call.part, "tool", said_id, function.name or "")
-            if function.arguments:
-                yield Delta(choice, call.part, function.arguments)
+            text = call.next(function.text)
+            if text:
+                yield Delta(choice, call.part, text)
 
 
 class TextReader(Reader):
@@ -180,7 +181,7 @@ def _says(found: wire.DeltaIn) -> bool:
         or found.reasoning
         or found.reasoning_content
         or found.refusal
-        or any(function.name or function.arguments for function in (*calls, found.function_call) if function)
+        or any(function.name or function.text for function in (*calls, found.function_call) if function)
     )
 
 
@@ -197,6 +198,7 @@ def _only_text(found: wire.ChatChoiceIn) -> str | None:
         or delta.tool_calls
         or delta.function_call is not None
         or delta.refusal
+        or isinstance(delta.content, list)
     ):
         return None
     texts = [name for name in ("content", "reasoning", "reasoning_content") if getattr(delta, name)]

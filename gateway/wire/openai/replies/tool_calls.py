@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from gateway.core.events import Reason
 from gateway.wire.openai.replies.excess import MOST_CALLS
 from gateway.wire.openai.replies.views import ToolCallIn, malformed
+
+# The most characters of arguments that are held back: `null`, with white space.
+_NONE_MOST = 64
 
 
 class Call(Struct):
@@ -15,6 +19,28 @@ class Call(Struct):
     part: int
     id: str | None
     name: str | None
+    _told: bool = False
+    _held: str = ""
+
+    def next(self, text: str) -> str:
+        """As much of the arguments as the client gets now that `text` came: nothing while they may become `null`."""
+        if self._told:
+            return text
+        text = self._held + text
+        if len(text) <= _NONE_MOST and "null".startswith(text.strip()):
+            self._held = text
+            return ""
+        self._told, self._held = True, ""
+        return text
+
+    def rest(self, reason: Reason) -> str:
+        """The arguments that are missing as the call ends. A call without any, or with null, has an empty object, which
+        every client can read, but for a call that was cut."""
+        if self._told:
+            return ""
+        held, self._told = self._held, True
+        empty = held.strip() in ("", "null")
+        return ("{}" if reason in ("stop", "tool_calls") else "") if empty else held
 
 
 class Calls(Struct):

@@ -8,13 +8,14 @@ All fields accept null, because vLLM writes explicit nulls.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Annotated, TypeVar
 
 import msgspec
 from msgspec import Meta, Raw, Struct
 
 from gateway.core.errors import GatewayError, Kind
-from gateway.core.events import Reason
+from gateway.core.events import PartKind, Reason
 from gateway.core.failures import MEANINGS, Cause, cause_of
 from gateway.core.usage import Usage
 from gateway.wire import too_long
@@ -37,8 +38,20 @@ _ERROR_CODE = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
 
 
 class FunctionIn(Struct):
+    """A called function. Its arguments are JSON as text, but some servers write the object itself."""
+
     name: str | None = None
-    arguments: str | None = None
+    arguments: Raw = NULL
+
+    @property
+    def text(self) -> str:
+        """The arguments as text; "" for null. Raises GatewayError for JSON that no client could read."""
+        if self.arguments == NULL:
+            return ""
+        if bytes(self.arguments)[:1] == b'"':
+            return decoded(self.arguments, _text)
+        require_strict(self.arguments)
+        return bytes(self.arguments).decode()
 
 
 class ToolCallIn(Struct):
@@ -47,13 +60,38 @@ class ToolCallIn(Struct):
     function: FunctionIn | None = None
 
 
+class ThoughtIn(Struct):
+    text: str | None = None
+
+
+class ContentIn(Struct):
+    """A part of a reply's content, as Mistral's API and others have it: text, thinking or a refusal."""
+
+    type: str
+    text: str | None = None
+    thinking: str | list[ThoughtIn] | None = None
+    refusal: str | None = None
+
+
 class DeltaIn(Struct):
-    content: str | None = None
+    """A message, or more of one. words: its content, if it is a text; parts: a refusal, and the texts of a content in
+    parts."""
+
+    content: str | list[ContentIn] | None = None
     reasoning: str | None = None
     reasoning_content: str | None = None
     refusal: str | None = None
     tool_calls: list[ToolCallIn] | None = None
     function_call: FunctionIn | None = None
+
+    @property
+    def words(self) -> str | None:
+        return self.content if isinstance(self.content, str) else None
+
+    @property
+    def parts(self) -> Sequence[tuple[PartKind, str]]:
+        refusals: list[tuple[PartKind, str]] = [("refusal", self.refusal)] if self.refusal else []
+        return refusals + texts(self.content) if isinstance(self.content, list) else refusals
 
 
 class MessageIn(DeltaIn):
@@ -185,7 +223,7 @@ class TallyChoiceIn(Struct):
 
 class TallyMessageIn(Struct):
     role: str | None = None
-    content: str | None = None
+    content: str | list[ContentIn] | None = None
     reasoning: str | None = None
     reasoning_content: str | None = None
     tool_calls: list[TallyCallIn] | None = None
@@ -218,6 +256,7 @@ _fault = msgspec.json.Decoder(FaultIn).decode
 _faults = msgspec.json.Decoder(list[FaultIn]).decode
 _vector = msgspec.json.Decoder(list[float] | str)
 _anything = msgspec.json.Decoder()
+_text = msgspec.json.Decoder(str)
 _as_msgpack = msgspec.msgpack.Encoder().encode
 
 # OpenAI has no finish reason for vLLM's `repetition` (its loop detector stopped the sequence). `tool_calls` also covers
@@ -268,6 +307,27 @@ def require_strict(data: bytes | Raw) -> None:
         _as_msgpack(_anything.decode(data))
     except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError):
         raise malformed() from None
+
+
+def texts(content: Sequence[ContentIn]) -> list[tuple[PartKind, str]]:
+    """The texts of a reply's content that came in parts, in their order. References to sources have none. Raises
+    GatewayError for any other part: it would be lost."""
+    found: list[tuple[PartKind, str]] = []
+    for part in content:
+        match part.type:
+            case "text" | "output_text":
+                found.append(("text", part.text or ""))
+            case "thinking" | "reasoning":
+                said = part.thinking if part.thinking is not None else part.text
+                pieces = said if isinstance(said, list) else [ThoughtIn(said)]
+                found.append(("thinking", "".join([piece.text or "" for piece in pieces])))
+            case "refusal":
+                found.append(("refusal", part.refusal or ""))
+            case "reference":
+                pass
+            case _:
+                raise malformed()
+    return [(kind, text) for kind, text in found if text]
 
 
 def vector(found: VectorIn) -> Raw:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
-from gateway.core.messages import Chat, Embed, Generate, choices_of
+from gateway.core.events import Reason
+from gateway.core.messages import Chat, Embed, Generate, NamedTool, choices_of
 from gateway.core.usage import Usage
 from gateway.wire import clock
 from gateway.wire.json import NULL, encode
 from gateway.wire.openai.replies import views as wire
 from gateway.wire.openai.replies.excess import ORDINARY_BYTES, refuse_excess, refuse_longer
+from gateway.wire.openai.replies.tool_calls import Call
 
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 _KNOWN_REASONS = frozenset({"stop", "length", "tool_calls", "content_filter", "function_call"})
@@ -42,7 +45,7 @@ def whole(body: bytes, op: Generate | Embed) -> tuple[bytes, Usage | None]:
         if not _answers(tally, op):
             raise wire.malformed()
         usage = wire.usage(tally.usage) if tally.usage is not None else None
-        if type(op) is Embed or _exact(tally):
+        if type(op) is Embed or _exact(tally, is_named(op)):
             if tally.model == model:
                 return _described(body), usage
             if tally.model is not None and body.count(b'"model"') == 1:
@@ -54,7 +57,7 @@ def whole(body: bytes, op: Generate | Embed) -> tuple[bytes, Usage | None]:
         raise wire.malformed() from None
     reply["model"] = model
     if type(op) is not Embed:
-        _mend(reply, isinstance(op, Chat))
+        _mend(reply, op)
     return _described(encode(reply)), usage
 
 
@@ -63,18 +66,36 @@ def _described(body: bytes) -> bytes:
     return _NULLS.sub(b"", body)
 
 
-def _mend(reply: dict[str, Any], chat: bool) -> None:
+def is_named(op: Generate | Embed) -> bool:
+    """Whether the request names the function that must be called. OpenAI itself then ends the call with `stop`."""
+    return isinstance(op, Chat) and isinstance(op.tool_choice, NamedTool)
+
+
+def in_members(content: Sequence[wire.ContentIn]) -> dict[str, str]:
+    """A reply's content that came in parts, as the members that this wire's clients read."""
+    found = {"content": ""}
+    for kind, text in wire.texts(content):
+        name = {"text": "content", "thinking": "reasoning_content"}.get(kind, kind)
+        found[name] = found.get(name, "") + text
+    return found
+
+
+def _mend(reply: dict[str, Any], op: Generate) -> None:
     """Corrects, in place, the faults that `_exact` checks for."""
+    chat = isinstance(op, Chat)
     if not reply.get("id"):
         reply["id"] = clock.new_id("chatcmpl-" if chat else "cmpl-")
     reply["object"] = "chat.completion" if chat else "text_completion"
     reply["created"] = wire.created_at(reply.get("created"), clock.seconds())
+    named = is_named(op)
     for place, choice in enumerate(reply["choices"]):
         choice.setdefault("index", place)
         message = choice.get("message")
         if chat:
             if not message.get("role"):
                 message["role"] = "assistant"
+            if isinstance(message.get("content"), list):
+                message |= in_members(msgspec.convert(message["content"], list[wire.ContentIn]))
             thinking = message.get("reasoning") or message.get("reasoning_content")
             if thinking:
                 message["reasoning"] = message["reasoning_content"] = thinking
@@ -82,21 +103,32 @@ def _mend(reply: dict[str, Any], chat: bool) -> None:
                 call["id"] = call.get("id") or clock.new_id("call_")
                 call["type"] = "function"
         if choice.get("finish_reason") is not None:
-            choice["finish_reason"] = finish_word(choice["finish_reason"] or "stop")
+            calls = message.get("tool_calls") if chat else None
+            choice["finish_reason"] = word = finish_word(choice["finish_reason"] or "stop", bool(calls and not named))
+            for call in calls or ():
+                _mend_arguments(call, wire.reason(word))
 
 
-def _exact(tally: wire.TallyIn) -> bool:
+def _mend_arguments(call: dict[str, Any], reason: Reason) -> None:
+    function = call.get("function")
+    if isinstance(function, dict):
+        given, done = function.get("arguments"), Call(0, None, None)
+        text = given if isinstance(given, str) else "" if given is None else encode(given).decode()
+        function["arguments"] = done.next(text) + done.rest(reason)
+
+
+def _exact(tally: wire.TallyIn, named: bool) -> bool:
     """True if only the model's name must change for the client."""
     return (
         bool(tally.id)
         and tally.object in ("chat.completion", "text_completion")
         and type(tally.created) is int
         and tally.created == wire.created_at(tally.created, 0)
-        and all(map(_exact_choice, tally.choices or ()))
+        and all(_exact_choice(choice, named) for choice in tally.choices or ())
     )
 
 
-def _exact_choice(choice: wire.TallyChoiceIn) -> bool:
+def _exact_choice(choice: wire.TallyChoiceIn, named: bool) -> bool:
     message = choice.message
     if choice.index is None or choice.finish_reason not in _PLAIN_REASONS:
         return False
@@ -104,7 +136,16 @@ def _exact_choice(choice: wire.TallyChoiceIn) -> bool:
         return True
     if not message.role or (message.reasoning or message.reasoning_content) is not None:
         return False
-    return all(call.id and call.type == "function" for call in message.tool_calls or ())
+    if isinstance(message.content, list):
+        return False
+    calls = message.tool_calls or ()
+    if calls and choice.finish_reason == "stop" and not named:
+        return False
+    return all(call.id and call.type == "function" and _has_arguments(call.function) for call in calls)
+
+
+def _has_arguments(function: wire.FunctionIn | None) -> bool:
+    return function is None or (bytes(function.arguments)[:1] == b'"' and function.text.strip() not in ("", "null"))
 
 
 def _answers(tally: wire.TallyIn, op: Generate | Embed) -> bool:
@@ -120,8 +161,10 @@ def _answers(tally: wire.TallyIn, op: Generate | Embed) -> bool:
     return all(choice.text is not None and choice.finish_reason is not None for choice in choices)
 
 
-def finish_word(word: str) -> str:
-    """A finish reason that OpenAI defines. Raises GatewayError if the engine aborted the generation."""
+def finish_word(word: str, calls: bool = False) -> str:
+    """A finish reason that OpenAI defines. calls: `stop` stands for calls of tools. Raises GatewayError if the engine
+    aborted the generation."""
     if word in wire.FAILING:
         raise wire.aborted(word)
-    return word if word in _KNOWN_REASONS else wire.reason(word)
+    found = word if word in _KNOWN_REASONS else wire.reason(word)
+    return "tool_calls" if calls and found == "stop" else found

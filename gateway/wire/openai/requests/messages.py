@@ -46,9 +46,13 @@ def repair_calls(found: Sequence[MessageIn], raw: Extra) -> None:
     for message in found:
         if message.tool_calls:
             given = [call.function.arguments for call in message.tool_calls]
-            if "messages" in raw and any(isinstance(text, str) and arguments_object(text) != text for text in given):
+            if "messages" in raw and any(not isinstance(text, dict) and _repaired_text(text) != text for text in given):
                 raw["messages"] = _repaired(found, raw["messages"])
                 return
+
+
+def _repaired_text(text: str | None) -> str:
+    return arguments_object(text or "")
 
 
 def _repaired(found: Sequence[MessageIn], raw: Raw) -> Raw:
@@ -58,8 +62,8 @@ def _repaired(found: Sequence[MessageIn], raw: Raw) -> Raw:
             continue
         calls = objects_of(members["tool_calls"])
         for call, written in zip(message.tool_calls, calls, strict=True):
-            if isinstance(call.function.arguments, str):
-                arguments = Raw(encode(arguments_object(call.function.arguments)))
+            if not isinstance(call.function.arguments, dict):
+                arguments = Raw(encode(_repaired_text(call.function.arguments)))
                 written["function"] = Raw(encode({**members_of(written["function"]), "arguments": arguments}))
         members["tool_calls"] = Raw(encode(calls))
     return Raw(encode(messages))
@@ -86,7 +90,7 @@ def read_message(found: MessageIn, index: int, part: PartReader, kept: Tree) -> 
         parts.append(Refusal(found.refusal))
     calls = len(parts)
     for position, call in enumerate(found.tool_calls or ()):
-        arguments = call.function.arguments
+        arguments = call.function.arguments or ""
         if not isinstance(arguments, str):
             arguments = encode(arguments).decode()
         # OpenAI's type requires an id. It is derived from the position, so that a prefix cache recognises the

@@ -107,7 +107,7 @@ def arguments_object(text: str) -> str:
     500 (its issue 25510)."""
     if decoded(members_of, text) is not None:
         return text
-    return encode({_RAW: text}).decode() if text.strip() else "{}"
+    return encode({_RAW: text}).decode() if text.strip() not in ("", "null") else "{}"
 
 
 def _write_part(part: Part) -> dict[str, Any] | Raw:

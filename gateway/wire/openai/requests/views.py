@@ -30,7 +30,7 @@ MOST_PARTS = 4096
 class FunctionIn(Object):
     name: str
     # JSON text. Ollama clients send an object.
-    arguments: str | dict[str, Any] = ""
+    arguments: str | dict[str, Any] | None = ""
 
 
 class CallIn(Object):

@@ -37,7 +37,7 @@ from gateway.wire.openai.media import replies as media
 from gateway.wire.openai.replies import views as wire
 from gateway.wire.openai.replies.excess import ORDINARY_BYTES, refuse_bulky
 from gateway.wire.openai.replies.tool_calls import Calls
-from gateway.wire.openai.replies.whole import finish_word, whole
+from gateway.wire.openai.replies.whole import finish_word, in_members, is_named, whole
 from gateway.wire.openai.replies.writing import write_usage
 
 _error: Callable[[Raw], wire.ErrorIn | str] = msgspec.json.Decoder(wire.ErrorIn | str).decode
@@ -46,6 +46,7 @@ _index = msgspec.json.Decoder(wire.Index).decode
 _word = msgspec.json.Decoder(str | None).decode
 _time = msgspec.json.Decoder(int | float | None).decode
 _piece = msgspec.json.Decoder(wire.ToolCallIn).decode
+_content = msgspec.json.Decoder(list[wire.ContentIn]).decode
 _PLAIN = ("content", "text")
 _TEXTS = ("content", "reasoning", "reasoning_content", "refusal")
 _HOLE = b'"%b"' % MARK
@@ -63,6 +64,7 @@ class Asked(Struct, frozen=True):
     include_usage  the client asked for usage, in a separate chunk without choices
     logprobs       the client asked for logprobs
     running_usage  the client also asked for usage beside choices (vLLM's `continuous_usage_stats`)
+    named_tool     the client named the function that must be called
     """
 
     model: Raw
@@ -71,6 +73,7 @@ class Asked(Struct, frozen=True):
     include_usage: bool
     logprobs: bool = False
     running_usage: bool = False
+    named_tool: bool = False
 
 
 class _EndedChoice(Struct):
@@ -102,6 +105,7 @@ class Passthrough(Struct, frozen=True):
             op.include_usage,
             op.logprobs is not None,
             b"continuous_usage_stats" in options,
+            is_named(op),
         )
         return PassthroughLane(asked, self, seen)
 
@@ -171,7 +175,7 @@ class PassthroughLane:
                     break
                 # Behind schedule several chunks come in one block: then, of all times, they must not cost more.
                 usual = self._ordinary(b"data: %b\n\n" % frame.data) if self.usual else b""
-                out.append(usual or self._read(frame.data))
+                out.append(usual or (b"" if frame.silent else self._read(frame.data)))
         except GatewayError as error:
             self.error = error
             out.append(self._release())
@@ -312,6 +316,7 @@ class PassthroughLane:
                 holder.pop("role", None)
             elif "role" not in holder:
                 holder = choice.delta = {"role": _ASSISTANT, **holder}
+        _without_parts(holder)
         names, calls = self._spoken(holder)
         if index in self.finishes:
             if names or calls:
@@ -326,7 +331,8 @@ class PassthroughLane:
         if self._asked.chat:
             _under_both_names(holder)
         if word:
-            self.finishes[index] = finish_word(word)
+            self.finishes[index] = finish_word(word, bool(self._calls.get(index)) and not self._asked.named_tool)
+            self._end_calls(index, holder)
             choice.members["finish_reason"] = Raw(encode(self.finishes[index]))
             self._forget(index)
             chunk.last = len(self.finishes) == self._asked.choices
@@ -376,7 +382,20 @@ class PassthroughLane:
                     piece["function"] = Raw(encode(function))
             if read.index != call.part:
                 piece["index"] = Raw(b"%d" % call.part)
+            if read.function is not None:
+                text = call.next(read.function.text)
+                if read.function.arguments != _EMPTY and Raw(encode(text)) != read.function.arguments:
+                    piece["function"] = Raw(encode({**members_of(piece["function"]), "arguments": text}))
         return Raw(encode(pieces))
+
+    def _end_calls(self, index: int, holder: Extra) -> None:
+        """Adds the arguments that calls of a choice lack as it ends."""
+        calls, reason = self._calls.get(index, Calls()).begun, wire.reason(self.finishes[index])
+        rests = [(call.part, rest) for call in calls if (rest := call.rest(reason))]
+        if rests:
+            given = objects_of(holder["tool_calls"]) if holder.get("tool_calls", _NONE) not in _SILENT else []
+            missing = [{"index": part, "function": {"arguments": rest}} for part, rest in rests]
+            holder["tool_calls"] = Raw(encode([*given, *missing]))
 
     def eof(self) -> bytes:
         if not self.done and self.error is None:
@@ -518,6 +537,13 @@ def _raws(found: Any) -> Extra:
 def _delta(choice: dict[str, Any]) -> Extra | None:
     delta = choice.get("delta")
     return _raws(delta) if delta is not None else None
+
+
+def _without_parts(holder: Extra) -> None:
+    """Makes text members of a content that came in parts."""
+    content = holder.get("content", NULL)
+    if bytes(content)[:1] == b"[":
+        holder |= {name: Raw(encode(text)) for name, text in in_members(_content(content)).items()}
 
 
 def _speaks(text: Raw) -> bool:

@@ -19,6 +19,7 @@ from gateway.wire.json import NULL
 from gateway.wire.openai.replies import views as wire
 from gateway.wire.openai.replies.excess import ORDINARY_BYTES, refuse_bulky, refuse_excess
 from gateway.wire.openai.replies.tool_calls import Calls
+from gateway.wire.openai.replies.whole import is_named
 
 PART_BYTES = 512
 """Bytes of memory that a choice, or a part of one, takes until the reply ends, here and in a writer."""
@@ -49,6 +50,7 @@ class Reader(ABC):
         self.least = prompts if beams is not None else prompts * op.n
         self.most = prompts * (beams.width if beams is not None else op.n)
         self.logprobs = op.logprobs is not None
+        self.named_tool = is_named(op)
         self.buffered = False
         self.frames = sse.Reader()
         self.buffered_bytes = 0
@@ -116,6 +118,8 @@ class Reader(ABC):
                 if event is not None:
                     yield event
                 else:
+                    if frame.silent:
+                        continue
                     if len(frame.data) > ORDINARY_BYTES:
                         refuse_bulky(frame.data, self.most, self.logprobs)
                     yield from self.chunk(frame.data)
@@ -227,11 +231,17 @@ class Reader(ABC):
             raise wire.aborted(word)
         if parts.open_kind is not None:
             yield PartEnd(choice, parts.open_index)
+        reason = wire.reason(word)
         for call in parts.calls.begun:
+            rest = call.rest(reason)
+            if rest:
+                yield Delta(choice, call.part, rest)
             yield PartEnd(choice, call.part)
+        if reason == "stop" and parts.calls.begun and not self.named_tool:
+            reason = "tool_calls"  # OpenAI itself says `stop` only where the request names the function
         parts.finished = True
         self.unfinished -= 1
-        yield Finish(choice, wire.reason(word), word, stop, extra, end_token)
+        yield Finish(choice, reason, word, stop, extra, end_token)
 
 
 def extra_of(**members: Raw) -> Extra:

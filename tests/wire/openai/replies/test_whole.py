@@ -139,7 +139,8 @@ def test_a_whole_reply_has_all_that_clients_read() -> None:
     (told,) = found["choices"]
     assert told["index"] == 0
     assert told["message"]["role"] == "assistant"
-    assert told["message"]["tool_calls"] == [{**_TOOL, "id": "call_made", "type": "function"}]
+    function = {**_TOOL["function"], "arguments": "{}"}
+    assert told["message"]["tool_calls"] == [{"function": function, "id": "call_made", "type": "function"}]
 
 
 @pytest.mark.parametrize(
