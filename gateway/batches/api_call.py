@@ -17,7 +17,7 @@ from gateway.core.http import JSON_TYPE, Headers, Response, Route
 from gateway.core.ports import Dialect
 from gateway.light_task import become_task
 from gateway.pipeline import Endpoint, Receive, RequestHandler, Runtime, Scope, Send
-from gateway.pipeline.client import body_too_large
+from gateway.pipeline.coded import Blocks
 
 T = TypeVar("T")
 
@@ -103,16 +103,13 @@ class ApiCall(RequestHandler):
     @property
     def announced(self) -> int:
         """The bytes that the body has by its head, 0 if that does not say so."""
-        return int(self.request.header(b"content-length") or 0)
+        return 0 if self._coding() is not None else int(self.request.header(b"content-length") or 0)
 
     async def body(self, most: int) -> AsyncIterator[bytes]:
-        """The body as it comes. Raises GatewayError: TOO_LARGE beyond `most` bytes, CLIENT_GONE."""
-        self.client.announced(most)
-        size = 0
-        while (block := await self.client.block()) is not None:
-            size += len(block)
-            if size > most:
-                raise body_too_large(most)
+        """The body as it comes, expanded. Raises GatewayError: TOO_LARGE beyond `most` bytes, CLIENT_GONE, and others
+        for one that is compressed."""
+        body = Blocks(self.client, self._coding(), most, self._hold_expanded)
+        while (block := await body.next()) is not None:
             yield block
         self.client.watch(self._left)
 

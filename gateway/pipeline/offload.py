@@ -62,6 +62,10 @@ class Share:
         self._turn = _owners.setdefault(owner, asyncio.Lock())
         self._has_turn = False
 
+    def grow(self, size: int) -> None:
+        """The request has `size` more bytes than was known."""
+        self.left_s += MOST_CPU_S_PER_MIB * size / (1 << 20)
+
     async def wait_turn(self) -> None:
         """Returns when every earlier request of the owner has called `end_turn`.
 

@@ -18,6 +18,7 @@ from gateway.core.routing_facts import RoutingFacts
 from gateway.light_task import AnyTask, current_task
 from gateway.pipeline.call import Call
 from gateway.pipeline.client import Receive, Scope, Send, connect
+from gateway.pipeline.coded import Blocks, expand, expand_small
 from gateway.pipeline.deadlines import MARGIN_S, Waits, client_waits, for_request, sooner
 from gateway.pipeline.models import ServedModel, list_models, resolve_model
 from gateway.pipeline.moving import leave
@@ -33,6 +34,7 @@ from gateway.pipeline.timing import milliseconds
 from gateway.pipeline.uploads import receive
 from gateway.translation.ability import refuse_beyond
 from gateway.wire.bulk import is_heavy
+from gateway.wire.codings import SERVED, coding_of
 
 _NOBODY = PendingAuth(ANONYMOUS)
 
@@ -94,6 +96,7 @@ class RequestHandler:
     _admitted = False  # has passed the limits that count requests
     _proven = True  # who calls is known
     _waits: Waits | None = None
+    _coded: str | None = None  # the content coding of the body as it came
     # Bytes of the stored texts that it refers to.
     _stored_bytes = 0
 
@@ -175,8 +178,8 @@ class RequestHandler:
         request.sealing = principal.sealing
         for received in call.watchers.received:
             received(call)
-        if is_heavy(request.body):
-            await self._admit_large()
+        if self._coded is not None or is_heavy(request.body):
+            await self._unpack()
         try:
             # A coroutine fewer for a request that takes no thread, as nearly all.
             asked = endpoint.dialect.read(request) if call.share is None else await self._read_large()
@@ -348,6 +351,7 @@ class RequestHandler:
         if route is not None and route.form:
             await self._receive_upload()
         elif self.request.method == "POST":
+            self._coded = self._coding()
             self.request.body = await client.body(self.runtime.max_body_bytes, self._hold_body)
         if not self._proven:
             call.principal = self._authenticate(pending)
@@ -360,7 +364,34 @@ class RequestHandler:
         runtime, client = self.runtime, self.client
         await self._admit_early()
         client.disk = Held(runtime.budgets.uploads, self.call.owner)
-        await receive(client, self.request, runtime.max_body_bytes, client.disk)
+        body = Blocks(client, self._coding(), runtime.max_body_bytes, self._hold_expanded)
+        await receive(self.request, body, client.disk)
+
+    def _coding(self) -> str | None:
+        """The content coding of the body, None for none. Raises GatewayError for one that is not served."""
+        head = self.request.head
+        if head.uncoded:
+            return None
+        try:
+            coding = coding_of(self.request.headers)
+        except GatewayError:
+            self.reply.headers.append((b"accept-encoding", SERVED))
+            raise
+        head.uncoded = coding is None
+        return coding
+
+    async def _unpack(self) -> None:
+        """From now on the body is what it expands to. Its caller has passed the limits that count requests if it takes
+        long to read, or to expand."""
+        request, coding, most = self.request, self._coded, self.runtime.max_body_bytes
+        if coding is not None:
+            text = expand_small(request.body, coding, most)
+            if text is None:
+                share = await self._admit_large()
+                text = await expand(request.body, coding, most, self._hold_expanded, share)
+            request.body = text
+        if self.call.share is None and is_heavy(request.body):
+            await self._admit_large()
 
     async def _hold_body(self, size: int) -> None:
         """As `client.Hold`: takes room for so many bytes of the body."""
@@ -370,6 +401,10 @@ class RequestHandler:
             client.room = Held(self.runtime.body_budget, self.call.owner)
         if size > client.room.size:
             client.room.require(size)
+
+    async def _hold_expanded(self, size: int) -> None:
+        """As `_hold_body`. Whatever a decoder needs beside the text, one body alone has room."""
+        await self._hold_body(min(size, self.runtime.body_budget.limit))
 
     async def _admit_early(self) -> None:
         """Called before the request takes room or time that many requests share. Raises GatewayError if a limit that
@@ -393,12 +428,13 @@ class RequestHandler:
         assert store is not None  # without one no dialect refers to stored texts
         return store
 
-    async def _admit_large(self) -> None:
+    async def _admit_large(self) -> Share:
         """Called before anything that may take long is done for the request. Raises GatewayError if a stage refuses."""
         call = self.call
         await self._admit_early()
-        call.share = Share(call.owner, len(self.request.body) + self._stored_bytes)
-        await call.share.wait_turn()
+        call.share = share = Share(call.owner, len(self.request.body) + self._stored_bytes)
+        await share.wait_turn()
+        return share
 
     async def _hold_stored(self, size: int) -> None:
         """Called with the bytes of what the request refers to, before that is fetched: they count as those of a body.

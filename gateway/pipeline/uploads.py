@@ -18,8 +18,7 @@ from gateway.core.byte_budget import SMALL, Held
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Request
 from gateway.core.upload import Fetched
-from gateway.pipeline.client import Client, body_too_large
-from gateway.wire.json import refuse_coded
+from gateway.pipeline.coded import Blocks
 from gateway.wire.multipart import FormReader
 
 BLOCK_BYTES = 256 * 1024
@@ -117,23 +116,20 @@ class Spool:
                 file.close()
 
 
-async def receive(client: Client, request: Request, limit: int, room: Held) -> None:
-    """Reads the body of `request` into its `form`, whose source must be closed in the end. `room` grows with it; the
-    caller gives it back.
+async def receive(request: Request, body: Blocks, room: Held) -> None:
+    """Reads `body`, that of `request`, into its `form`, whose source must be closed in the end. `room` grows with it;
+    the caller gives it back.
 
-    Raises GatewayError: MEDIA_TYPE, BAD_REQUEST, TOO_LARGE above `limit` bytes, OVERLOADED if the budget or the disk
-    has no room, CLIENT_GONE. Nothing more is read then."""
-    refuse_coded(request)
+    Raises GatewayError: MEDIA_TYPE, OVERLOADED if the budget or the disk has no room, and what `body` does. Nothing
+    more is read then."""
     spool = Spool()
     try:
         reader = FormReader(request.header(b"content-type"), spool.add)
-        size, announced = 0, client.announced(limit)
-        if announced > SMALL:
-            room.require(announced)
-        while (block := await client.block()) is not None:
+        size = 0
+        if body.announced > SMALL:
+            room.require(body.announced)
+        while (block := await body.next()) is not None:
             size += len(block)
-            if size > limit:
-                raise body_too_large(limit)
             if size > SMALL and size > room.size:
                 room.require(size)
             reader.feed(block)

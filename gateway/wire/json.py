@@ -65,11 +65,10 @@ def members(request: Request) -> dict[str, Raw]:
     """The body's top-level members as raw JSON text. Null members are left out: friendli-client, langchain and
     text-generation send null for each parameter that their caller did not set.
 
-    Raises GatewayError: MEDIA_TYPE for a content encoding other than identity; BAD_REQUEST for malformed JSON, a body
-    that is not an object, more values than `refuse_bulk` allows, or a `model` given twice or in another letter case (a
-    worker might then read another model than the authorised one).
+    Raises GatewayError(BAD_REQUEST) for malformed JSON, a body that is not an object, more values than `refuse_bulk`
+    allows, or a `model` given twice or in another letter case (a worker might then read another model than the
+    authorised one).
     """
-    refuse_coded(request)
     body = request.body
     refuse_bulk(body)
     try:
@@ -92,17 +91,6 @@ def members(request: Request) -> dict[str, Raw]:
             check_depth({name: raw})
             top[name] = Raw(encode(_whole(_anything.decode(raw))))
     return {name: raw for name, raw in top.items() if raw != NULL} if NULL in top.values() else top
-
-
-def refuse_coded(request: Request) -> None:
-    """Raises GatewayError(MEDIA_TYPE) for a body with a content coding."""
-    if not request.head.uncoded:
-        coding = request.header(b"content-encoding")
-        if coding is not None and coding.strip().lower() not in (b"", b"identity"):
-            raise GatewayError(
-                Kind.MEDIA_TYPE, "compressed request bodies are not accepted", code="unsupported_content_encoding"
-            )
-        request.head.uncoded = True
 
 
 def refuse_other_models(top: Iterable[str]) -> None:

@@ -41,7 +41,7 @@ EVERYTHING = {"app", "cli"}
 
 # These translate bytes and values: no I/O, no framework.
 PURE = {"core", "wire", "translation", "dialects", "backends"}
-PURE_OUTSIDE = {"cryptography", "msgspec", "python_multipart"}
+PURE_OUTSIDE = {"backports", "brotli", "compression", "cryptography", "msgspec", "python_multipart"}
 IMPURE_STDLIB = {"asyncio", "http", "os", "pathlib", "select", "selectors", "signal", "socket", "ssl", "subprocess"}
 IMPURE_STDLIB |= {"tempfile", "threading", "urllib"}
 # `urllib.parse` is text to text, `http` statuses are a table.
@@ -54,6 +54,8 @@ ONLY: dict[str, tuple[str, ...]] = {
     "opentelemetry": ("gateway.observe.spans",),
     "httptools": ("gateway.transport", "gateway.server", "gateway.tools"),
     "pydantic": ("gateway.config",),
+    "backports": ("gateway.wire.codings",),
+    "brotli": ("gateway.wire.codings",),
     "python_multipart": ("gateway.wire.multipart",),
     "redis": ("gateway.redis",),
     "websockets": ("gateway.server",),

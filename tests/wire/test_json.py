@@ -117,17 +117,6 @@ def test_a_model_within_a_value_is_not_ours(body: bytes) -> None:
     assert set(members(request(body))) == set(json.loads(body))
 
 
-@pytest.mark.parametrize("coding", [b"gzip", b"br", b"deflate", b"gzip, identity"])
-def test_compressed_bodies_are_refused(coding: bytes) -> None:
-    error = refusal(b"{}", (b"content-encoding", coding))
-    assert (error.kind, error.code) == (Kind.MEDIA_TYPE, "unsupported_content_encoding")
-
-
-@pytest.mark.parametrize("coding", [b"identity", b" Identity ", b""])
-def test_no_coding_is_none(coding: bytes) -> None:
-    assert members(request(b"{}", (b"content-encoding", coding))) == {}
-
-
 @pytest.mark.parametrize(
     "declared",
     [None, b"application/json", b"Application/JSON; charset=utf-8", b"application/vnd.api+json", b"", b"; charset=x"],

@@ -22,7 +22,6 @@ from gateway.wire.json import (
     encode,
     members,
     missing,
-    refuse_coded,
     refuse_other_models,
     require_json,
     settle_unknown,
@@ -68,7 +67,6 @@ def read(request: Request, known: frozenset[str], policy: ExtrasPolicy) -> Media
 
     Raises GatewayError (MEDIA_TYPE, BAD_REQUEST)."""
     work = cast("Work", request.route)
-    refuse_coded(request)
     op = _of_form(request, work, known, policy) if work in FORMS else _of_json(request, work, known, policy)
     deployment = request.params.get("deployment", "").strip()
     if deployment:
