@@ -42,6 +42,7 @@ class AdapterPool:
         self.succeeded = pool.succeeded
         self.failed = pool.failed
         self.abandoned = pool.abandoned
+        self.waited = pool.waited
 
     @property
     def whole(self) -> Pool:

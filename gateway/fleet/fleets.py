@@ -114,7 +114,7 @@ class Fleets:
             queue,
             config.breaker.max_eject_share,
             clock=time.monotonic,
-            events=FleetEvents(fleet.name, self._report, self._suspect, self._lacks, on_refuse),
+            events=FleetEvents(fleet.name, self._report, self._suspect, self._lacks, on_refuse, self._left_alone),
             sessions=frozenset(name.lower().encode() for name in config.routing.session_headers),
             salted=fleet.backend.salts,
         )
@@ -373,8 +373,14 @@ class Fleets:
 
     def stalled(self, model: str, worker: Worker) -> None:
         self._report.stalled(model, worker.address)
-        worker.trouble, left_out = Cause.STALLED, worker.breaker.ejected
-        self._log("warning", "worker stalled", model, worker, in_flight=worker.in_flight, left_out=left_out)
+        worker.trouble = Cause.STALLED
+        facts = {"in_flight": worker.in_flight, "left_out": worker.breaker.ejected}
+        if worker.progress.left_alone:
+            facts["left_alone"] = True
+        self._log("warning", "worker stalled", model, worker, **facts)
+
+    def _left_alone(self, model: str, worker: Worker, since: float) -> None:
+        self.stalls.left_alone(model, worker, since)
 
     def resumed(self, model: str, worker: Worker) -> None:
         worker.trouble = None if worker.trouble is Cause.STALLED else worker.trouble

@@ -106,6 +106,7 @@ class FleetEvents(PoolEvents):
     on_suspect  called with a worker that may be down
     on_lack     called with a worker that turned out to lack a feature
     on_refuse   called with the reason of a refusal; None for prefill workers, without which a request goes on
+    on_left     called with a worker that clients leave unanswered, and since when
     """
 
     def __init__(
@@ -115,12 +116,14 @@ class FleetEvents(PoolEvents):
         on_suspect: Callable[[str, Worker], None],
         on_lack: Callable[[str, Worker], None],
         on_refuse: Callable[[Refusal], None] | None,
+        on_left: Callable[[str, Worker, float], None],
     ) -> None:
         self._model = model
         self._report = report
         self._on_suspect = on_suspect
         self._on_lack = on_lack
         self._on_refuse = on_refuse
+        self._on_left = on_left
         self._waits = report.waits(model)
 
     def suspect(self, worker: Worker) -> None:
@@ -132,6 +135,9 @@ class FleetEvents(PoolEvents):
     def ejected(self, worker: Worker) -> None:
         self._report.ejected(self._model, worker.address)
         self._log("warning", "worker ejected", worker, reason=worker.reason)
+
+    def left_alone(self, worker: Worker, since: float) -> None:
+        self._on_left(self._model, worker, since)
 
     def returned(self, worker: Worker) -> None:
         self._log("info", "worker returned", worker)

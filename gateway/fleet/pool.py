@@ -14,6 +14,7 @@ from gateway.core.http import Headers
 from gateway.core.messages import Op
 from gateway.core.routing_facts import RoutingFacts
 from gateway.fleet.candidates import Candidates
+from gateway.fleet.departures import Departures, Wait, size_of
 from gateway.fleet.pick import PickPolicy
 from gateway.fleet.pick.reading import cache_key_of, describe, session_of
 from gateway.fleet.waiting import Lacking, PoolEvents, WaitQueue, WorkerStates, no_worker
@@ -73,6 +74,7 @@ class Pool:
         self._resting: dict[Worker, float] = {}
         self._tried: set[Worker] = set()
         self._candidates: dict[frozenset[Worker], Candidates] = {}  # by those that a request excludes
+        self._departures = Departures()
         self._waiting = WaitQueue(
             queue, clock, self._states, self._may_serve, self._hand_over, self.events, lambda: no_worker(self.workers)
         )
@@ -97,6 +99,7 @@ class Pool:
         self._candidates.clear()
         self._resting = {worker: until for worker, until in self._resting.items() if worker in workers}
         self._tried.intersection_update(workers)
+        self._departures.keep(workers)
         self._turn = max([self._turn, *(worker.turn for worker in workers)])
         self.policy.keep(self.workers)
         self.listen(ahead=ahead)
@@ -201,6 +204,7 @@ class Pool:
     def release(self, worker: Worker, routing: RoutingFacts | None = None) -> None:
         worker.in_flight -= 1
         if routing is not None:
+            self._departures.end(worker, routing)
             worker.tokens -= routing.charged
             routing.charged = 0
         worker.freed()
@@ -231,6 +235,17 @@ class Pool:
         """The request ended in a way that says nothing about the worker: its client left, or a bug of ours."""
         worker.progress.left_at = self._clock()
         worker.breaker.abandon(generation)
+
+    def waited(
+        self, worker: Worker, routing: RoutingFacts, like: tuple[str, bool, float], seconds: float, answered: bool
+    ) -> None:
+        """See `core.ports.WorkerPool`. Clients that leave one worker alone make it suspect (`departures`)."""
+        if len(self.workers) > 1:
+            operation, stream, output = like
+            found = size_of(routing), output, seconds, answered, self._clock()
+            since = self._departures.hear(Wait(worker, (operation, stream), *found))
+            if since is not None:
+                self.events.left_alone(worker, since)
 
     def failed(self, worker: Worker, generation: int, error: GatewayError) -> None:
         """Learns from a failure, as its meaning says (`core.failures`).
@@ -355,6 +370,8 @@ class Pool:
         worker.turn = self._turn
         worker.in_flight += 1
         worker.breaker.begin(now)
+        if len(self.workers) > 1:
+            self._departures.begin(worker, routing, now)
         if self._resting and self._resting.get(worker, now + 1) <= now:
             self._tried.add(worker)
             self._rest_until(worker, now, _REST_S)

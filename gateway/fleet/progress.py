@@ -36,20 +36,28 @@ class Progress:
     owed_s       for so long it has owed answers, in its present life
     replied_at   when it last completed a reply
     left_at      when a client last left a request of it
+    answered_at  when a piece of a reply came last, as far as it was looked at
+    left_alone   it is stalled because clients left it unanswered: only an answer proves that it is not
+    vouched_at   when it answered the gateway's own question in that state
+    doubted      it did, and clients left it again: its answers to the gateway prove nothing
     stalled_at   since when it has been stalled; None if it is not
     asked_at     when it was last asked for a token without success
     """
 
     __slots__ = (
-        "_figures", "_longest", "_longest_at", "asked_at", "counted", "left_at", "life", "moved_at", "owed_s", "owing",
-        "replied_at", "silent_from", "stalled_at",
+        "_figures", "_longest", "_longest_at", "answered_at", "asked_at", "counted", "doubted", "left_alone", "left_at",
+        "life", "moved_at", "owed_s", "owing", "replied_at", "silent_from", "stalled_at", "vouched_at",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self._figures: tuple[float, ...] = ()
         self._longest = 0.0
         self._longest_at = 0.0
+        self.answered_at = 0.0
         self.asked_at = 0.0
+        self.left_alone = False
+        self.vouched_at = 0.0
+        self.doubted = False
         self.counted = False
         self.life = 0
         self.left_at = 0.0
@@ -63,6 +71,11 @@ class Progress:
     @property
     def stalled(self) -> bool:
         return self.stalled_at is not None
+
+    @property
+    def lived_at(self) -> float:
+        """When it last answered anybody."""
+        return max(self.answered_at, self.vouched_at)
 
     def read(self, figures: tuple[float, ...], now: float) -> None:
         """Takes a reading of the engine's figures. The first one of a life says nothing of progress."""
@@ -91,7 +104,8 @@ class Progress:
         engine_owes  by the engine's own figures it has work
         """
         body_at = None if silence is None else silence.body_at
-        self.move(max(self.replied_at, body_at or 0.0))
+        self.answered_at = max(self.answered_at, self.replied_at, body_at or 0.0)
+        self.move(self.answered_at)
         # A request that its client left unanswered counts as owed until an engine that reports figures does something.
         left = self.counted and self.left_at > self.moved_at
         if silence is None and not engine_owes and not left:
@@ -107,6 +121,7 @@ class Progress:
     def resume(self, now: float) -> None:
         """The worker is not stalled any more: its silence counts from now on."""
         self.stalled_at, self.owing, self.moved_at = None, False, max(now, self.moved_at)
+        self.left_alone = self.doubted = False
 
     def begin_life(self, life: int) -> None:
         """The worker has started again: it has to load, and to compile."""

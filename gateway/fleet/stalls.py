@@ -5,6 +5,8 @@ moved. Clients that left unanswered are evidence, and so are requests that the e
 an engine without figures. On evidence the gateway asks for one token itself, and a worker that does not answer in time
 is stalled. A silent worker whose probes fail is stalled without a question, and its history does not count.
 
+Clients that leave one worker alone are proof by their number (`departures`): no question is asked before.
+
 A stalled worker comes back when it moves or answers such a question; the breaker's trial follows.
 """
 
@@ -84,6 +86,22 @@ class StallDetector:
             else:
                 self._judge(model, worker, now, passed, self._bound(worker, longest[model]))
 
+    def left_alone(self, model: str, worker: Worker, since: float) -> None:
+        """Clients have left the worker unanswered, one after the other, while others answer (`departures`). It counts
+        as stalled from now on, unless a piece of a reply has come since then. Figures of its engine do not clear it:
+        a server may swallow what its engine computes. An answer does, and the gateway asks for one at once."""
+        progress = worker.progress
+        if self._stalled_s == 0 or progress.stalled or not worker.ready or worker.leaving:
+            return
+        now = self._clock()
+        silence = self._fleets.silence(model, worker, since)
+        if silence is not None and silence.body_at is not None and silence.body_at > since:
+            return
+        progress.left_alone = True
+        progress.doubted = progress.vouched_at > progress.answered_at
+        self._stall(model, worker, now)
+        self._ask(model, worker, 0.0, True)
+
     def _bound(self, worker: Worker, longest: float) -> float:
         progress = worker.progress
         return self._stalled_s or (progress.bound(longest) if worker.ready else progress.least)
@@ -94,7 +112,7 @@ class StallDetector:
         engine_owes = worker.ready and load is not None and load.running + load.waiting > 0
         silent = progress.look(now, passed, silence, engine_owes)
         if progress.stalled_at is not None:
-            if progress.moved_at > progress.stalled_at:
+            if (progress.lived_at if progress.left_alone else progress.moved_at) > progress.stalled_at:
                 self._resume(model, worker)
             else:
                 self._stay(model, worker, now, bound)
@@ -163,9 +181,12 @@ class StallDetector:
             now = self._clock()
             if worker.lives != life or worker not in self._fleets.workers.values():
                 return
-            if answered:
+            if answered and not progress.doubted:
                 progress.move(now)
+                if progress.left_alone:
+                    progress.vouched_at = now
                 return
+            answered = None if answered else answered
             if answered is None:
                 progress.asked_at = now
             silent = not progress.stalled and progress.owing and progress.moved_at < began and worker.ready

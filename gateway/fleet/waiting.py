@@ -40,6 +40,9 @@ class PoolEvents:
     def returned(self, worker: Worker) -> None:
         """`worker` may take requests again."""
 
+    def left_alone(self, worker: Worker, since: float) -> None:
+        """Since then clients have left `worker` unanswered, and would not have left others; see `departures`."""
+
     def waited(self, seconds: float) -> None:
         """A wait for a worker is over, whatever ended it."""
 

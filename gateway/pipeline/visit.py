@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from asyncio import CancelledError
 from collections.abc import Callable
+from math import inf
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self, cast
 
@@ -172,6 +173,8 @@ class Visit:
             call.visit = None
         if self._exchange is not None:
             self._exchange.close()
+        if call is not None and self._routing is not None and not self.prefill:
+            self._waited(call, error, self._routing)
         if error is None:
             self.succeeded()
         elif isinstance(error, GatewayError):
@@ -190,6 +193,17 @@ class Visit:
             left(cast("Call", call), self, self.error)
         if moved is not None:
             raise moved from None
+
+    def _waited(self, call: Call, error: BaseException | None, routing: RoutingFacts) -> None:
+        """The pool learns how long the client waited for the first byte of the reply, or that it left without one."""
+        record, now = call.record, call.runtime.clock()
+        first = call.began + record.ttft_ms / 1000 if record.ttft_ms is not None else call.reply_at
+        left = isinstance(error, CancelledError) and call.reply.client.gone and call.interrupted is None
+        if left or error is None:
+            most = 0 if record.stream else getattr(call.op, "max_output", 0)
+            seconds = max(0.0, (now if first is None else first) - self._began)
+            like = record.operation, record.stream, inf if most is None else most
+            self._pool.waited(self.worker, routing, like, seconds, not left or first is not None)
 
     def _moved(self, error: BaseException) -> GatewayError | None:
         """Why the request goes to another worker, if `error` is the cancellation by which it leaves this one."""

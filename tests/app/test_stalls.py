@@ -74,6 +74,27 @@ def test_the_only_worker_stays() -> None:
         assert stack.run(ask(stack), 60) == 200
 
 
+def test_clients_that_leave_one_worker_alone_are_enough_at_defaults() -> None:
+    """Each waits a second, which is why this takes five: the bounds of silence are minutes."""
+
+    async def ask(stack: Stack) -> int:
+        lost = 0
+        async with httpx.AsyncClient(timeout=30) as client:
+            for number in range(80):  # of conversations that have nothing in common
+                stack.sims[0].hung = number >= 20
+                body = BODY | {"messages": [{"role": "user", "content": f"{number} " * 200}]}
+                try:
+                    await client.post(stack.url + URL, json=body, timeout=1 if number >= 20 else 30)
+                except httpx.TimeoutException:
+                    lost += 1
+        return lost
+
+    with Stack(({"itl_ms": 1.0}, {"itl_ms": 1.0}), {}) as stack:
+        assert 5 <= stack.run(ask(stack), 90) <= 12
+        (line,) = stack.events("worker stalled")
+        assert (line["worker"], line["left_alone"], line["left_out"]) == (stack.sims[0].url, True, True)
+
+
 def test_a_healthy_fleet_under_clients_without_patience_keeps_all_workers() -> None:
     """Each leaves before the first token."""
 

@@ -439,3 +439,54 @@ async def test_requests_leave_a_leaving_worker_until_it_has_none() -> None:
     worker.in_flight = 0
     await fleet.pass_(2)
     assert fleet.events == ["leave http://0"] * 2
+
+
+async def left_alone(fleet: Fleet) -> None:
+    """Clients leave the first worker, and others answer."""
+    fleet.detector.left_alone("m", fleet.first, fleet.now - 1)
+    for _ in range(3):
+        await asyncio.sleep(0)
+
+
+async def test_figures_do_not_clear_a_worker_that_clients_left_alone(patient: Fleet) -> None:
+    worker = patient.first
+    await left_alone(patient)
+    assert patient.events == ["stalled http://0"]
+    for _ in range(60):
+        patient.read(worker)
+        await patient.pass_(1)
+    assert worker.progress.stalled, "the engine computes, and its server swallows the replies"
+    worker.progress.replied_at = patient.now
+    await patient.pass_(1)
+    assert "resumed http://0" in patient.events
+
+
+async def test_an_answer_to_the_gateways_question_clears_it_once(patient: Fleet) -> None:
+    patient.answer = True
+    await left_alone(patient)
+    await patient.pass_(2)
+    assert patient.events == ["stalled http://0", "resumed http://0"]
+    assert set(patient.asked) == {30.0}
+    patient.events.clear()
+    await patient.pass_(10)
+    await left_alone(patient)
+    await patient.pass_(BREAKER.eject_s)
+    assert patient.events == ["stalled http://0"], "clients get no answer all the same"
+    await patient.pass_(2 * BREAKER.eject_s)
+    assert patient.events == ["stalled http://0", "resumed http://0"], "a request tries it"
+
+
+@pytest.mark.parametrize("why", ["piece", "off", "down", "leaving"])
+async def test_clients_that_leave_blame_no_worker_that_answers_or_is_not_judged(fleet: Fleet, why: str) -> None:
+    worker = fleet.first
+    match why:
+        case "piece":
+            fleet.piece(worker)
+        case "off":
+            fleet.detector._stalled_s = 0
+        case "down":
+            worker.ready = False
+        case "leaving":
+            worker.leaving = True
+    await left_alone(fleet)
+    assert fleet.events == []

@@ -102,6 +102,9 @@ class Learning:
     def failed(self, worker: Named, generation: int, error: GatewayError) -> None:
         self.learned.append(f"{worker} failed")
 
+    def waited(self, *facts: object) -> None:
+        pass
+
     def abandoned(self, worker: Named, generation: int) -> None:
         self.learned.append(f"{worker} abandoned")
 

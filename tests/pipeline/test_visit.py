@@ -34,6 +34,9 @@ class Pool:
     def failed(self, worker: Any, generation: int, error: GatewayError) -> None:
         self.learned.append(f"failed: {error.message}")
 
+    def waited(self, *facts: object) -> None:
+        pass
+
     def abandoned(self, worker: Any, generation: int) -> None:
         self.learned.append("abandoned")
 

@@ -140,6 +140,12 @@ class WorkerPool(Protocol[W]):
     def abandoned(self, worker: W, generation: int) -> None:
         """The request ended in a way that says nothing about the worker: its client left, or the gateway has a bug."""
 
+    def waited(
+        self, worker: W, routing: RoutingFacts, like: tuple[str, bool, float], seconds: float, answered: bool
+    ) -> None:
+        """A client waited so long for the first byte of a reply, or left without it. like: the operation, whether it
+        was streamed, and else the most tokens of output that it asked for. Call it before the outcome."""
+
 
 Pool = WorkerPool[WorkerHandle]
 """The pool as the pipeline sees it, which returns to a pool only workers that it got from that pool."""
