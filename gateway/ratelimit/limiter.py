@@ -248,18 +248,41 @@ class SubjectLimiter:
 
     async def _answered(self, made: Reservation, subject: Subject, answer: Promise[Verdict]) -> Reservation:
         """The reservation once the store has answered."""
+        alone: tuple[Plan, Sequence[int], Verdict] | None = None
+        whole = made.plan
         try:
-            made.verdict = await answer
+            try:
+                made.verdict = await answer
+            except StoreDown:
+                self._decide_alone(made, subject)
+                if made.verdict.violated < 0 or not self.store.up:
+                    return self._decided(made, subject)
+                # This process has no room in its share; there may be room all the same.
+                alone = made.plan, made.charged, made.verdict
+                answer = self._ask_again(made, whole, subject)
+                made.verdict = await answer
+                self.alone -= 1
         except StoreDown:
-            return self._reserve_alone(made, subject)
+            assert alone is not None
+            made.strict, (made.plan, made.charged, made.verdict) = False, alone
         except asyncio.CancelledError:
             # The store undoes what it grants to a waiter that has left. This one left between the answer and its own
             # resumption.
-            if answer.value is not None and answer.value.violated == ADMITTED:
+            if made.strict and answer.value is not None and answer.value.violated == ADMITTED:
                 made.verdict = answer.value
                 self.settle(made, None, "unserved")
             raise
         return self._decided(made, subject)
+
+    def _ask_again(self, made: Reservation, plan: Plan, subject: Subject) -> Promise[Verdict]:
+        """Asks the store once more, under another name: what it grants under the first is undone."""
+        self._count += 1
+        made.id = f"{self._prefix}{self._count}"
+        made.plan, made.strict, made.shared = plan, True, None
+        made.charged = costs = self._costs(plan, made.cost, subject) if plan.measured or plan.sums else plan.costs
+        answer = self.store.admit(plan, [*costs, *self.floors.of(plan)] if plan.sums else costs, made.id)
+        assert isinstance(answer, Promise)
+        return answer
 
     def settle(
         self,
@@ -341,6 +364,11 @@ class SubjectLimiter:
         await self.store.flush()
 
     def _reserve_alone(self, made: Reservation, subject: Subject) -> Reservation:
+        self._decide_alone(made, subject)
+        return self._decided(made, subject)
+
+    def _decide_alone(self, made: Reservation, subject: Subject) -> None:
+        """Sets the verdict of this process. Raises GatewayError if a rule fails closed."""
         self.alone += 1
         for rule in made.plan.rules:
             if rule.on_redis_failure == "closed" and not rule.shadow:
@@ -356,12 +384,11 @@ class SubjectLimiter:
         made.plan = plan = scaled(made.plan, replicas)
         made.strict = False
         if not plan.rules:
-            made.charged = ()
-            return made
+            made.charged, made.verdict = (), UNLIMITED
+            return
         made.charged = costs = self._costs(plan, made.cost, subject) if plan.measured or plan.sums else plan.costs
         floors = [(birth, -(-used // replicas)) for birth, used in self.floors.of(plan)]
         made.verdict = self._local.admit(plan, [*costs, *floors], made.id)
-        return self._decided(made, subject)
 
     def _costs(self, plan: Plan, cost: Cost | None, subject: Subject) -> Sequence[int]:
         """The charge on each limit. A reservation is bounded by the limit: a request that reserves more than all of it

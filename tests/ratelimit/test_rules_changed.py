@@ -132,6 +132,44 @@ class Silent(MemoryStore):
         return answer
 
 
+class Slow(MemoryStore):
+    """A store of two processes that answers each second call in time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.replicas = 2
+        self.calls: list[str] = []
+
+    def admit(self, plan: Any, costs: Any, lease: str) -> Any:
+        self.calls.append(lease)
+        answer: Promise[Verdict] = Promise()
+        if len(self.calls) % 2:
+            answer.fail(StoreDown("no answer within 50 ms"))
+        else:
+            answer.bring(super().admit(plan, costs, lease))
+        return answer
+
+
+async def test_a_request_without_room_in_a_share_asks_the_store_once_more() -> None:
+    """A busy machine answered late once; a refusal by this process alone would be one although there is room."""
+    store = Slow()
+    limiter = SubjectLimiter([requests(4), slots(4)], store)
+    await limiter.start()
+    held = [await limiter.reserve(ANN)]
+    store.calls.append("skipped: the next call is late too")
+    held.append(await limiter.reserve(ANN))
+    store.calls.append("as above")
+    assert (limiter.alone, [one.strict for one in held]) == (2, [False, False])
+    held.append(await limiter.reserve(ANN))
+    assert held[-1].strict
+    assert store.calls[-1] != store.calls[-2], "under another name: what comes of the first is undone"
+    assert (limiter.alone, +limiter.refused) == (2, {})
+    for one in held:
+        limiter.settle(one, None)
+    assert limiter.in_flight == 0
+    await limiter.close()
+
+
 async def test_what_is_decided_alone_is_counted_and_told_as_a_rate() -> None:
     said: list[tuple[int, float]] = []
     limiter = SubjectLimiter([requests(5)], Silent(), heartbeat=0.02, on_alone=lambda *what: said.append(what))

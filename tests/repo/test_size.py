@@ -26,7 +26,7 @@ LINES = {
     "gateway/native": 500,
     "gateway/observe": 1860,
     "gateway/pipeline": 6359,
-    "gateway/ratelimit": 3700,
+    "gateway/ratelimit": 3740,
     "gateway/redis": 460,
     "gateway/server": 1780,
     "gateway/tools": 505,
