@@ -105,8 +105,13 @@ def test_images(client: OpenAI) -> None:
     assert base64.b64decode(reply.data[0].b64_json or "").startswith(b"\x89PNG")
     assert reply.usage is not None
     assert reply.usage.output_tokens == 512
+    details = reply.usage.input_tokens_details  # a required member of the client's type
+    assert (details.text_tokens, details.image_tokens) == (reply.usage.input_tokens, 0)
     events = list(client.images.generate(model="m", prompt="a cat", stream=True, partial_images=2))
     assert [event.type.rpartition(".")[2] for event in events] == ["partial_image", "partial_image", "completed"]
+    last = events[-1]
+    assert last.type == "image_generation.completed"
+    assert last.usage.input_tokens_details.text_tokens == last.usage.input_tokens
 
 
 def test_edits(client: OpenAI) -> None:

@@ -180,7 +180,9 @@ async def draw_images(words: str, n: int, stream: bool, partial: int, kind: str,
     """POST /v1/images/generations, /v1/images/edits, /v1/images/variations."""
     created = int(time.time())
     read = len(words.split())
-    usage = {"input_tokens": read, "output_tokens": 256 * n, "total_tokens": read + 256 * n}
+    details = {"text_tokens": read, "image_tokens": 0}
+    usage = {"input_tokens": read, "input_tokens_details": details}
+    usage |= {"output_tokens": 256 * n, "total_tokens": read + 256 * n}
     images = [image_of(words, index) for index in range(n)]
     if not stream:
         await asyncio.sleep(options.itl_ms / 1000)

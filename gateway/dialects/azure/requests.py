@@ -71,12 +71,13 @@ def deployment_of(request: Request) -> str | None:
 
 
 def policy_of(request: Request, usual: ExtrasPolicy) -> ExtrasPolicy:
-    """The policy for unknown members, from a header. Raises GatewayError(BAD_REQUEST) for an unknown value."""
-    asked = request.header(b"extra-parameters")
-    if asked is None:
+    """The policy for unknown members, from a header whose lines are one list (RFC 9110, section 5.3). Raises
+    GatewayError(BAD_REQUEST) for an unknown value, and for several."""
+    lines = [value.decode("latin-1").lower() for name, value in request.headers if name == b"extra-parameters"]
+    if not lines:
         return usual
-    word = asked.decode("latin-1").strip().lower()
-    if word not in _POLICIES:
+    word, *others = {one.strip() for one in ",".join(lines).split(",")}
+    if others or word not in _POLICIES:
         message = "the header 'extra-parameters' must be 'pass-through', 'ignore', 'drop' or 'error'"
         raise GatewayError(Kind.BAD_REQUEST, message, param="extra-parameters", code="invalid_header")
     return _POLICIES[word]

@@ -77,6 +77,17 @@ def test_extras_are_dropped_and_named(word: bytes) -> None:
 
 
 @pytest.mark.parametrize(
+    "lines", [[b"drop", b"pass-through"], [b"drop, error"], [b"drop", b"nonsense"], [b"drop", b""], [b"drop,"]]
+)
+def test_lines_of_the_header_are_one_list(lines: list[bytes]) -> None:
+    """It holds one word, however often (RFC 9110, section 5.3)."""
+    response = refused(chat(), *((b"extra-parameters", line) for line in lines))
+    assert (response.status, ms_code(response)) == (400, "invalid_header")
+    for same in ([b"drop", b"Drop"], [b"drop, drop"]):
+        assert read(chat(**EXTRAS), *((b"extra-parameters", line) for line in same)).dropped
+
+
+@pytest.mark.parametrize(
     ("extras", "headers"),
     [
         (EXTRAS, []),
