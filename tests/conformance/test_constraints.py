@@ -79,7 +79,6 @@ SAMPLES: dict[str, Any] = {
     "use_beam_search": True,
     "vllm_xargs": {"k": "v"},
     "watermarking": True,
-    "web_search_options": {},
 }
 POLICIES: tuple[ExtrasPolicy | None, ...] = (None, "drop", "pass", "error")
 CAN = Capabilities("w", 4096)

@@ -23,6 +23,7 @@ from gateway.core.messages import (
     Output,
     Sampling,
     ServerTool,
+    Text,
     Tool,
     ToolChoice,
 )
@@ -44,6 +45,9 @@ _BUDGETS = ((4096, "low"), (16384, "medium"))
 # Each version of a tool has a date behind this: `web_search_20250305`.
 _SERVER_TOOLS: Mapping[str, KindOfServerTool] = {"web_search_": "search", "web_fetch_": "fetch"}
 # Parameters that clients send to every model: vLLM's name -> this API's.
+_FORCING = ("any", "tool")
+_SEARCHING = "Perform a web search for the query"
+"""The words by which Claude Code (2.1.330) begins its request for a search."""
 _OPTIONAL = {"top_k": "top_k", "parallel_tool_calls": "tool_choice.disable_parallel_tool_use"}
 
 
@@ -159,9 +163,10 @@ def _with_type(tool: ToolIn) -> Raw:
 def _choose(op: Chat, found: ChoiceIn | None, left: list[str], offered: list[ToolIn]) -> None:
     """Reads `tool_choice`. A choice of a tool that was left out becomes `auto`; without tools the field is dropped.
 
-    A request whose tools are all a server's is made for their results, as Claude Code's is for a search: without the
-    tools its model would make them up."""
-    if all(map(_serverside, offered)) and not op.tools and (found is None or found.type != "none"):
+    If all tools are a server's, a choice that forces one is made for its result, and so is Claude Code's own request
+    for a search: without the tool the model would make it up."""
+    forced = found.type in _FORCING if found is not None else _is_claudes_search(op)
+    if forced and all(map(_serverside, offered)) and not op.tools:
         op.server_tools = tuple(filter(None, map(_server_tool, offered)))[:1]
     if found is None:
         return
@@ -183,6 +188,12 @@ def _choose(op: Chat, found: ChoiceIn | None, left: list[str], offered: list[Too
         raise wrong_at("tool_choice", "its type must be auto, any, tool or none")
     if found.disable_parallel_tool_use is not None:
         op.parallel_tools = not found.disable_parallel_tool_use
+
+
+def _is_claudes_search(op: Chat) -> bool:
+    """Whether the request is the one that Claude Code makes of a call of its WebSearch."""
+    last = op.messages[-1]
+    return last.role == "user" and any(isinstance(one, Text) and one.text.startswith(_SEARCHING) for one in last.parts)
 
 
 def _server_tool(tool: ToolIn) -> ServerTool | None:

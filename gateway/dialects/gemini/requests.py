@@ -70,6 +70,7 @@ _LEVELS = {"MINIMAL": "low", "LOW": "low", "MEDIUM": "medium", "HIGH": "high"}
 _MODES = {"MODE_UNSPECIFIED", "AUTO", "ANY", "NONE", "VALIDATED"}
 _CALLING = "toolConfig.functionCallingConfig"
 _OBJECT = Raw(b'{"type":"object","properties":{}}')
+_SEARCHES = frozenset({"googleSearch", "googleSearchRetrieval", "enterpriseWebSearch"})
 
 
 class Asked(Struct, frozen=True):
@@ -163,7 +164,8 @@ def _prompt(raw: Extra, left: list[str], request: Request, api: Api, decoder: De
     """(a chat that has its prompt and no other parameters, the body). Adds what is left out to `left`."""
     found, unknown = read_named(raw, decoder, api.extras)
     talk = Conversation(listed(found.contents), found.system_instruction, Thoughts(request.sealing))
-    tools = tuple(_tools(listed(found.tools), left))
+    asks_to_search = b"GeminiCLI" in (request.header(b"user-agent") or b"")
+    tools = tuple(_tools(listed(found.tools), left, frozenset() if asks_to_search else _SEARCHES))
     left += [*unknown, *talk.dropped]
     chat = Chat(model=None, messages=talk.messages, continue_last=talk.continues, tools=tools)
     return chat, found
@@ -263,13 +265,16 @@ def _words(schema: Raw) -> tuple[str, ...]:
 # -- tools ------------------------------------------------------------------------------------------------------------
 
 
-def _tools(found: list[ToolIn], left: list[str]) -> list[Tool]:
-    """The functions that the model may call. Raises GatewayError(UNSUPPORTED) for what only Google's servers do: an
-    answer that was not searched for looks like one that was."""
+def _tools(found: list[ToolIn], left: list[str], optional: frozenset[str]) -> list[Tool]:
+    """The functions that the model may call. optional: the tools that are left out and named. A search of the web is
+    one, but not for Gemini CLI, whose requests for a search are made for its result alone. Raises
+    GatewayError(UNSUPPORTED) for what else only Google's servers do."""
     functions: list[Tool] = []
     unread: dict[str, None] = {}
     for index, tool in enumerate(found):
-        if others := unread_in(tool):
+        given = unread_in(tool)
+        unread.update(dict.fromkeys(f"tools[].{name}" for name in given if name in optional))
+        if others := [name for name in given if name not in optional]:
             raise unsupported(f"tools.{index}.{others[0]}", "is not supported: no worker does this")
         for position, one in enumerate(listed(tool.function_declarations)):
             functions.append(_function(one, f"tools.{index}.functionDeclarations.{position}", unread))

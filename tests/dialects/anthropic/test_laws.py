@@ -221,11 +221,18 @@ def unavailable(**asked: Any) -> ServerTool | None:
 
 
 @pytest.mark.parametrize("version", ["web_search_20250305", "web_search_20260209", "web_fetch_20250910"])
-@pytest.mark.parametrize("choice", [None, {"type": "auto"}, {"type": "any"}, {"type": "tool", "name": "it"}])
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"tool_choice": {"type": "any"}},
+        {"tool_choice": {"type": "tool", "name": "it"}},
+        {"messages": [{"role": "user", "content": "Perform a web search for the query: weather"}]},
+    ],
+    ids=str,
+)
 def test_law_16_a_request_for_nothing_but_a_result_of_the_web_is_not_made_up(
-    version: str, choice: dict[str, str] | None
+    version: str, asked: dict[str, Any]
 ) -> None:
-    asked = {} if choice is None else {"tool_choice": choice}
     tool = {"type": version, "name": "it"}
     assert unavailable(tools=[tool], **asked) == ServerTool("search" if "search" in version else "fetch", "it")
     assert unavailable(tools=[{"type": "code_execution_20250825", "name": "c"}, tool], **asked) is not None
@@ -234,6 +241,8 @@ def test_law_16_a_request_for_nothing_but_a_result_of_the_web_is_not_made_up(
 @pytest.mark.parametrize(
     "asked",
     [
+        {"tools": [SEARCH]},
+        {"tools": [SEARCH], "tool_choice": {"type": "auto"}},
         {"tools": [SEARCH], "tool_choice": {"type": "none"}},
         {"tools": [SEARCH, TOOL]},
         {"tools": [SEARCH, LATER]},
@@ -244,6 +253,8 @@ def test_law_16_a_request_for_nothing_but_a_result_of_the_web_is_not_made_up(
 )
 def test_law_16_any_other_request_goes_on_without_the_tool(asked: dict[str, Any]) -> None:
     assert unavailable(**asked) is None
+    if SEARCH in asked["tools"]:
+        assert "tools.web_search" in crossing(**asked).op.dropped
 
 
 def test_law_16_a_deferred_tool_is_shown_once_a_result_names_it() -> None:

@@ -47,14 +47,23 @@ def test_calling_that_is_refused_or_named() -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        *("googleSearch", "google_search", "googleSearchRetrieval", "codeExecution", "urlContext", "fileSearch"),
-        *("googleMaps", "computerUse", "retrieval", "enterpriseWebSearch", "mcpServers"),
+        *("codeExecution", "urlContext", "fileSearch"),
+        *("googleMaps", "computerUse", "retrieval", "mcpServers"),
     ],
 )
 def test_tools_of_googles_own_servers_are_refused(name: str) -> None:
     error = refused(tools=[*TOOLS, {name: {}}])
     assert error.kind is Kind.UNSUPPORTED
-    assert error.param == "tools.1." + {"google_search": "googleSearch"}.get(name, name)
+    assert error.param == f"tools.1.{name}"
+
+
+@pytest.mark.parametrize("name", ["googleSearch", "google_search", "googleSearchRetrieval", "enterpriseWebSearch"])
+def test_the_model_answers_without_a_search(name: str) -> None:
+    told = "tools[]." + {"google_search": "googleSearch"}.get(name, name)
+    assert (chat(tools=[{name: {}}]).dropped, chat(tools=[{name: {}}]).tools) == ((told,), ())
+    both = chat(tools=[*TOOLS, {name: {}}])
+    assert told in both.dropped
+    assert both.tools == chat(tools=TOOLS).tools
 
 
 def test_a_schema_of_google() -> None:

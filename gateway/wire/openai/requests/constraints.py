@@ -56,7 +56,6 @@ silently ignore most of them."""
 
 OPENAI: Mapping[str, tuple[Any, ...]] = {
     "modalities": (["text"],),
-    "web_search_options": (),
 }
 """Members of OpenAI's own service that ask for another reply, and that no engine reads, in the same form."""
 

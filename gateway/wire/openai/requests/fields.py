@@ -90,7 +90,7 @@ FIELDS: Tables = {
         Field("prompt_cache_key", "consumed", note="chooses the place among workers", sample="k"),
         *rows("ignored", _REMOTE, prompt_cache_options={}, prompt_cache_retention="24h"),
         *rows("ignored", _REMOTE, safety_identifier="s", verbosity="low"),
-        Field("web_search_options", "refused", note=_REMOTE, sample={}),
+        *rows("ignored", _REMOTE, web_search_options={}),
         Field("echo", "mapped", note="vLLM", sample=True),
         Field("best_of", "refused", 2, f"unless it is 1: {_DRAWN}"),
     ),

@@ -130,9 +130,10 @@ OPENAI_MEMBERS: Mapping[str, tuple[Any, ...]] = {**OPENAI, "best_of": (1,), "mod
 nothing."""
 OPENAI_IDLE = _names("""
     audio metadata prediction prompt_cache_options prompt_cache_retention safety_identifier service_tier store verbosity
+    web_search_options
 """)
-"""The same for those that only OpenAI's service keeps, charges or hurries by, for hints at a style, and for the
-voice of a reply in audio, which `modalities` asks for."""
+"""The same for those that only OpenAI's service keeps, charges or hurries by, for hints at a style, for the voice of a
+reply in audio, which `modalities` asks for, and for a search, without which the model answers."""
 
 VLLM_MEMBERS: Mapping[str, tuple[Any, ...]] = {
     **ENGINE,
