@@ -112,28 +112,34 @@ def read(texts: Iterable[bytes], total: int) -> Done:
     return done
 
 
-def checked(file: BinaryIO, form: Form, endpoint: str, options: Batches) -> tuple[int, list[Fault]]:
-    """(how many requests are in the file, what is wrong with them: the first hundred faults). Blocks."""
+def checked(file: BinaryIO, form: Form, endpoint: str, options: Batches) -> Iterator[tuple[int, list[Fault]]]:
+    """(how many requests are in the file, what is wrong with them: the first hundred faults), slice by slice; the last
+    one counts. Each step blocks."""
     seen: set[bytes] = set()
     faults: list[Fault] = []
     total, at = 0, 1
-    while found := lines(file, at, options.max_line_bytes):
-        at += len(found)
+    while True:
+        found, behind = lines(file, at, options.max_line_bytes)
+        if behind == at:
+            break
+        at = behind
         for line in found:
-            if line.text == b"":
-                continue
             total += 1
             if total > options.max_lines:
-                return total, [Fault("too_many_requests", f"A batch may have {options.max_lines} requests at most.")]
+                message = f"A batch may have {options.max_lines} requests at most."
+                yield total, [Fault("too_many_requests", message)]
+                return
             fault = _fault(line.text, form, endpoint, seen, options)
             if fault is not None:
                 fault.line = line.number
                 faults.append(fault)
                 if len(faults) >= _MOST_FAULTS:
-                    return total, faults
+                    yield total, faults
+                    return
+        yield total, faults
     if not total:
         faults.append(Fault("empty_file", "The input file has no requests."))
-    return total, faults
+    yield total, faults
 
 
 def _fault(text: bytes | None, form: Form, endpoint: str, seen: set[bytes], options: Batches) -> Fault | None:
@@ -161,9 +167,10 @@ def assemble(storage: Storage, spec: Spec, total: int, why: Undone, ids: tuple[s
                 (output if what == b"ok" else error).write(result + b"\n")
         if done.succeeded + done.failed < total:
             with storage.open(f"{spec.id}.input") as file:
-                at = 1
-                while found := lines(file, at, 1 << 40):
-                    at += len(found)
+                at, behind = 0, 1
+                while behind != at:
+                    at = behind
+                    found, behind = lines(file, at, 1 << 40)
                     for line in found:
                         if line.text and not done.has(line.number):
                             asked = form.read(line.text, spec.endpoint)

@@ -147,7 +147,15 @@ class BatchRun:
     async def _validate(self) -> None:
         options, state, spec = self._shared.options, self._state, self.spec
         with await aside(self._shared.storage.open, f"{spec.id}.input") as file:
-            total, faults = await aside(checked, file, self._form, spec.endpoint, options)
+            steps, total, faults = checked(file, self._form, spec.endpoint, options), 0, list[Fault]()
+            while not self._over and (found := await aside(next, steps, None)) is not None:
+                total, faults = found
+        if self._broken is not None:
+            raise self._broken
+        if self._over:
+            if self._why is not None:
+                state.reach(self._why)
+            return
         state.total = total
         if faults:
             state.faults = tuple(faults)
@@ -178,9 +186,12 @@ class BatchRun:
         try:
             while not self._over:
                 if not self._again and not read_ahead and not ended:
-                    read_ahead.extend(await aside(lines, file, at, self._shared.options.max_line_bytes))
-                    ended = not read_ahead
-                    at += len(read_ahead)
+                    begins, most = at, self._shared.options.max_line_bytes
+                    found_lines, at = await aside(lines, file, begins, most)
+                    read_ahead.extend(found_lines)
+                    ended = at == begins
+                    if not (found_lines or ended):
+                        continue
                 if self._again:
                     number, asked = self._again.popleft()
                 elif read_ahead:

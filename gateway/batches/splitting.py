@@ -8,12 +8,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import accumulate, islice
 
 from gateway.core.errors import GatewayError, Kind
 
-# The bytes that matter outside of a string, and in one.
-_OUTSIDE = re.compile(rb'["{}\[\]]')
-_INSIDE = re.compile(rb'["\\]')
+# All up to the next bracket outside of a string, or to the string that has not ended; and the rest of such a one.
+_OUTSIDE = re.compile(rb'(?:[^"{}\[\]]++|"(?:[^"\\]++|\\.)*+")*+', re.DOTALL)
+_INSIDE = re.compile(rb'(?:[^"\\]++|\\.)*+', re.DOTALL)
+_BRACKET = re.compile(rb"[{}\[\]]")
+_NO_BRACKETS = bytes(set(range(256)) - set(b"{}[]"))
+_STEPS = [1 if byte in b"{[" else -1 for byte in range(256)]
+# Brackets without a string between them are counted in pieces of so many bytes.
+_PIECE, _SHORT = 512, 16
 _HEAD = re.compile(rb'\s*\{\s*"requests"\s*:\s*\[')
 _TAIL = re.compile(rb"\s*\}\s*\Z")
 _GAP = re.compile(rb"\s*,?\s*")
@@ -89,24 +95,30 @@ class Splitter:
         """The end of the item with which the rest begins; None if it has not come yet."""
         rest, at = self._rest, self._at
         while True:
-            found = (_INSIDE if self._in_string else _OUTSIDE).search(rest, at)
-            if found is None:
-                self._at = len(rest)
+            found = (_INSIDE if self._in_string else _OUTSIDE).match(rest, at)
+            assert found is not None  # it matches nothing, too
+            at = found.end()
+            if at == len(rest) or rest[at] == ord("\\"):
+                self._at = at
                 return None
-            at, byte = found.end(), found[0]
-            if byte == b"\\":
-                if at == len(rest):
-                    self._at = at - 1
-                    return None
-                at += 1
-            elif byte == b'"':
+            if rest[at] == ord('"'):
                 self._in_string = not self._in_string
-            elif byte in b"{[":
-                self._depth += 1
-            else:
-                self._depth -= 1
+                at += 1
+                continue
+            end = rest.find(b'"', at, at + _PIECE)
+            if 0 <= end < at + _SHORT:
+                self._depth += _STEPS[rest[at]]
+                at += 1
                 if not self._depth:
                     return at
+                continue
+            piece = rest[at : at + _PIECE if end < 0 else end]
+            depths = list(accumulate(map(_STEPS.__getitem__, piece.translate(None, _NO_BRACKETS)), initial=self._depth))
+            if 0 in depths[1:]:
+                last = next(islice(_BRACKET.finditer(piece), depths.index(0, 1) - 1, None))
+                return at + last.end()
+            self._depth = depths[-1]
+            at += len(piece)
 
 
 def _wrong() -> GatewayError:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import BinaryIO, NamedTuple, ParamSpec, Protocol, TypeVar
+from io import BufferedReader
+from typing import BinaryIO, NamedTuple, ParamSpec, Protocol, TypeVar, cast
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -86,12 +87,17 @@ async def aside(function: Callable[P, T], *args: P.args, **more: P.kwargs) -> T:
     return await asyncio.get_running_loop().run_in_executor(_THREADS, lambda: function(*args, **more))
 
 
-def lines(file: BinaryIO, first: int, most_bytes: int) -> list[Line]:
-    """The next lines of `file`, of which the first has the number `first`: about 256 KiB of them; none at its end. A
-    blank one has an empty text."""
+def lines(file: BinaryIO, first: int, most_bytes: int) -> tuple[list[Line], int]:
+    """The next lines of `file`, of which the first has the number `first`, and the number of the line behind them. They
+    are about 256 KiB, without the blank ones: those are passed over at the speed of memory. At its end the number is
+    `first`."""
     found: list[Line] = []
     size = 0
     while size < _BLOCK:
+        passed, blank = _blank(cast("BufferedReader", file))
+        if passed:
+            size, first = size + passed, first + blank
+            continue
         text = file.readline(most_bytes + 2)
         if not text:
             break
@@ -100,10 +106,17 @@ def lines(file: BinaryIO, first: int, most_bytes: int) -> list[Line]:
             while text and not text.endswith(b"\n"):
                 text = file.readline(_BLOCK)
             found.append(Line(first, None))
-        else:
-            found.append(Line(first, text.strip()))
+        elif text := text.strip():
+            found.append(Line(first, text))
         first += 1
-    return found
+    return found, first
+
+
+def _blank(file: BufferedReader) -> tuple[int, int]:
+    """Passes over blank lines that are in memory. Returns their bytes, and how many they are."""
+    ahead = file.peek(_BLOCK)
+    end = ahead.rfind(b"\n", 0, len(ahead) - len(ahead.lstrip())) + 1
+    return len(file.read(end)), ahead.count(b"\n", 0, end)
 
 
 def blocks(file: BinaryIO) -> Iterator[bytes]:

@@ -360,3 +360,17 @@ def test_lines_wait_for_a_guard_that_is_away(server: Server, tmp_path: Path) -> 
             service.decide = lambda _: ALLOW
             assert ended(stack, made).request_counts.completed == 1
             assert stack.sim.ledger.completed == 1
+
+
+def test_a_batch_whose_file_is_looked_through_can_be_cancelled(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file is looked at slice by slice, and no slice follows the end of the batch."""
+
+    def endless(*_: Any) -> Iterator[tuple[int, list[Any]]]:
+        while True:
+            yield 0, []
+
+    monkeypatch.setattr("gateway.batches.run.checked", endless)
+    made = begin(stack, lines({"a": chat("a")}))
+    client = openai_client(stack)
+    client.batches.cancel(made.id)
+    until(lambda: client.batches.retrieve(made.id).status == "cancelled")

@@ -1,14 +1,18 @@
-"""The requests in a body, however it comes in pieces."""
+"""The requests in a body, however it comes in pieces, and the lines in a file."""
 
 from __future__ import annotations
 
+import io
 import json
 import random
+import re
+import time
 from typing import Any
 
 import pytest
 
 from gateway.batches.splitting import Splitter
+from gateway.batches.storage import lines
 from gateway.core.errors import GatewayError
 
 
@@ -79,3 +83,59 @@ def test_a_request_has_a_bound(size: int) -> None:
     assert split(b'{"requests": [%b]}' % item, size, len(item)) == [item]
     with pytest.raises(GatewayError, match="more than"):
         split(b'{"requests": [%b]}' % item, size, len(item) - 1)
+
+
+def scanned(data: bytes, most: int = 1 << 20) -> tuple[list[tuple[int, bytes | None]], int]:
+    """The lines of a file, and how many of them were read one by one."""
+    read: list[int] = []
+
+    class Counted(io.BufferedReader):
+        def readline(self, size: int | None = -1, /) -> bytes:
+            read.append(1)
+            return super().readline(size)
+
+    file, at, behind, found = Counted(io.BytesIO(data)), 0, 1, list[tuple[int, bytes | None]]()
+    while behind != at:
+        at = behind
+        some, behind = lines(file, at, most)
+        found += some
+    return found, len(read)
+
+
+@pytest.mark.parametrize("blank", [b"\n", b"\r\n", b" \n", b"\t\n\n"])
+def test_blank_lines_cost_a_step_for_a_block_of_them(blank: bytes) -> None:
+    most = 1 << 20
+    data = blank * (most // len(blank)) + b"a\n" + blank * (most // len(blank)) + b" b " + blank
+    (a, b), steps = scanned(data)
+    each = blank.count(b"\n")
+    assert (a, b) == ((most // len(blank) * each + 1, b"a"), (2 * (most // len(blank)) * each + 2, b"b"))
+    assert steps < 2 * len(data) // io.DEFAULT_BUFFER_SIZE + 10
+
+
+def test_lines_are_those_of_the_file() -> None:
+    chance = random.Random(7)
+    for _ in range(200):
+        data = b"".join(chance.choices((b"\n", b" ", b"\r\n", b"abc", b"x" * 50, b"\x0b", b"{}"), k=60))
+        expected = [
+            (number, None if len(text.rstrip(b"\r\n")) > 40 else text.strip())
+            for number, text in enumerate(data.split(b"\n"), 1)
+            if text.strip()
+        ]
+        assert scanned(data, 40)[0] == expected
+
+
+@pytest.mark.parametrize(
+    "filling", [b"[],", b"[[[]]],", b'"",', b'"\\\\",', b'"\\"\\"\\"",', b"[" * 99 + b"]" * 99 + b","]
+)
+def test_no_byte_costs_as_much_as_a_step_of_python(filling: bytes) -> None:
+    """Beside a search for each bracket, quote and backslash."""
+    item = b'{"a": [' + filling * ((1 << 20) // len(filling)) + b"0]}"
+    body = b'{"requests": [' + item + b"]}"
+    began = time.thread_time()
+    assert split(body, 1 << 16, 2 << 20) == [item]
+    took, began = time.thread_time() - began, time.thread_time()
+    tokens = re.compile(rb'["\\\\{}\[\]]')
+    at = 0
+    while (found := tokens.search(body, at)) is not None:
+        at = found.end()
+    assert took < 0.7 * (time.thread_time() - began)

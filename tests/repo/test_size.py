@@ -16,7 +16,7 @@ LINES = {
     "gateway/app": 2105,
     "gateway/auth": 1349,
     "gateway/backends": 1919,
-    "gateway/batches": 2913,
+    "gateway/batches": 2953,
     "gateway/cli": 1940,
     "gateway/config": 3898,
     "gateway/console": 1352,
