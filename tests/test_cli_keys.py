@@ -148,7 +148,7 @@ def test_a_key_from_create_to_revoke(fleet: Fleet) -> None:
     new = fleet.keys("rotate", "app", "--valid", "60").stdout.strip()
     until(lambda: fleet.status(new) == 200)
     assert fleet.status(key) == 200
-    revoked = fleet.keys("revoke", "app")
+    revoked = fleet.keys("revoke", "--yes", "app")
     assert (revoked.returncode, revoked.stderr) == (0, "app is revoked\n")
     until(lambda: fleet.status(new) == fleet.status(key) == 401)
     assert "revoked" in fleet.keys("list", "--revoked").stdout
@@ -183,7 +183,7 @@ def test_the_same_by_curl(fleet: Fleet) -> None:
 def test_keys_outlive_a_restart_of_redis_and_of_gateways(fleet: Fleet) -> None:
     lasting, revoked = (fleet.keys("create", name).stdout.strip() for name in ("lasting", "late"))
     until(lambda: fleet.status(lasting) == fleet.status(revoked) == 200)
-    fleet.keys("revoke", "late")
+    fleet.keys("revoke", "--yes", "late")
     time.sleep(1.5)  # appendfsync everysec: a kill loses a second at most
     fleet.server.kill()
     until(lambda: fleet.gateways[1].event("the store of keys is away") is not None)
@@ -219,11 +219,11 @@ def test_an_export_fills_an_empty_store(fleet: Fleet, tmp_path: Path) -> None:
     assert key not in exported.stdout
     (fleet.folder / "keys.jsonl").write_text(exported.stdout)
     fleet.server.command("FLUSHALL")
-    taken = fleet.keys("import", "keys.jsonl", gateway=1)
+    taken = fleet.keys("import", "--yes", "keys.jsonl", gateway=1)
     assert (taken.returncode, taken.stderr) == (0, f"{len(exported.stdout.splitlines())} keys taken in\n")
     assert fleet.server.command("HEXISTS", "{dragoman-keys}", "exported")
     until(lambda: fleet.status(key) == 200)
-    assert fleet.keys("import", "keys.jsonl").returncode == 0, "again"
+    assert fleet.keys("import", "--yes", "keys.jsonl").returncode == 0, "again"
     assert fleet.status(key, gateway=0) == 200
 
 
@@ -232,7 +232,7 @@ def test_other_commands_know_keys_of_the_store(fleet: Fleet) -> None:
     file = str(fleet.gateways[0].file)
     shown = called("limits", "show", "--config", file, "--key", "limited")
     assert shown.stdout.splitlines()[1].split()[:5] == ["requests", "key", "limited", "0", "7"]
-    fleet.keys("revoke", "limited")
+    fleet.keys("revoke", "--yes", "limited")
     for name in ("limited", "nobody"):
         told = called("limits", "show", "--config", file, "--key", name)
         assert (told.returncode, told.stderr) == (2, f"dragoman: there is no key {name}\n")

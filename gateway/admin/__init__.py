@@ -12,4 +12,4 @@ from gateway.admin.api import AdminApi
 from gateway.admin.callers import Admins
 from gateway.admin.changes import KeyChanges, options_of
 from gateway.admin.mirror import InForce, KeyMirror
-from gateway.admin.store import KeyStore, StoreDown
+from gateway.admin.store import Event, KeyStore, StoreDown

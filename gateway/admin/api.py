@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from collections.abc import Callable, Sequence
 from heapq import nsmallest
 from typing import Any, TypeVar
@@ -32,7 +33,7 @@ from gateway.admin.openapi import (
     Shown,
     description,
 )
-from gateway.admin.store import StoreDown
+from gateway.admin.store import Event, StoreDown
 from gateway.auth import StoredKey
 from gateway.core.errors import GatewayError, Kind
 
@@ -180,6 +181,7 @@ class AdminApi:
         before = await self.batch(admin, request)
         if before.ended:
             raise Problem(409, "batch_ended", f"the batch is {before.status}")
+        await self._mirror.store.note(Event(time.time(), admin.name, "cancel", before.id, before.team))
         await self._kept().cancel(before.id, admin.name)
         return await self.batch(admin, request)
 

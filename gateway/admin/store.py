@@ -4,6 +4,7 @@
     {NAMESPACE-keys}:version    the last version
     {NAMESPACE-keys}:changes    a stream: `event` is who did what as JSON, `key` the key as it was then, as in the hash,
                                 `after` the version before
+    {NAMESPACE-keys}:audit      a stream: `event` of what else admins and operators did, such as resets of limits
     {NAMESPACE-keys}:once:SUM   the name that a creation with an Idempotency-Key made
 
 A version is the time of the change in microseconds, or one more than the version before: it grows even if Redis has
@@ -16,6 +17,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Sequence
 from hashlib import sha256
+from itertools import chain
 from typing import Any, NamedTuple
 
 import msgspec
@@ -58,8 +60,8 @@ class StoreDown(Exception):
 
 
 class Event(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=False):
-    """One line of the audit record. at: Unix seconds; what: create, update, rotate, revoke, import or repair; options:
-    the names of those that were given."""
+    """One line of the audit record. at: Unix seconds; what: create, update, rotate, revoke, import, refill, repair,
+    cancel (a batch), reset (limits) or rebuild (sums of spending); options: the names of those that were given."""
 
     at: Moment
     by: str
@@ -115,7 +117,7 @@ class KeyStore:
 
     def __init__(self, namespace: str, max_audit: int, client: Any, call_s: float) -> None:
         self._base = f"{{{namespace}-keys}}"
-        self._changes = self._base + ":changes"
+        self._changes, self._others = self._base + ":changes", self._base + ":audit"
         self._max_audit = max_audit
         self._client = client
         self._call_s = call_s
@@ -196,13 +198,23 @@ class KeyStore:
 
     async def record(self, before: str | None, count: int) -> Sequence[Change]:
         """The changes before the id `before`, or the last ones, the newest first."""
+        most = "+" if before is None else "(" + before
         async with self.asked() as client:
-            found = await client.xrevrange(self._changes, max="+" if before is None else "(" + before, count=count)
-        return [_change(one) for one in found]
+            found = [await client.xrevrange(one, max=most, count=count) for one in (self._changes, self._others)]
+        return sorted(map(_change, chain(*found)), key=_place, reverse=True)[:count]
+
+    async def note(self, event: Event) -> None:
+        """Adds a line to the record that is about no key of the store."""
+        async with self.asked() as client:
+            await client.xadd(self._others, {"event": _encode(event)}, maxlen=self._max_audit)
 
     async def close(self) -> None:
         with contextlib.suppress(Exception):
             await self._client.aclose()
+
+
+def _place(change: Change) -> tuple[int, ...]:
+    return tuple(map(int, change.id.split("-")))
 
 
 def _change(entry: tuple[bytes, dict[bytes, bytes]]) -> Change:

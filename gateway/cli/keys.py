@@ -15,7 +15,7 @@ from urllib.parse import quote
 import httpx
 
 from gateway.auth import new_key, new_secret
-from gateway.cli import COMMANDS, CommandError, subcommand
+from gateway.cli import COMMANDS, CommandError, destructive, subcommand
 from gateway.cli.configured import FILE_HELP, admin_place, configuration, key_in, read
 from gateway.console.terminal import columns
 
@@ -73,6 +73,8 @@ def options(parser: argparse.ArgumentParser) -> None:
             action.add_argument("--expires", metavar="DATE", help=f"from then on it is refused (default: {never})")
             more = "further options, as in gateway.yaml" + ("; null takes one away" if name == "update" else "")
             action.add_argument("--options", metavar="JSON", help=f"{more} (default: none)")
+        if name in ("rotate", "revoke", "import"):
+            destructive.option(action)
         if name == "list":
             action.add_argument("--team", help="only keys of this team (default: all)")
             action.add_argument("--revoked", action="store_true", help="revoked keys, too")
@@ -203,6 +205,8 @@ def _show(options: argparse.Namespace, api: _Api) -> None:
 
 
 def _rotate(options: argparse.Namespace, api: _Api) -> None:
+    if not options.valid:
+        destructive.confirm(f"the old secret of the key {options.name} is refused at once", options)
     secret, id_, hash_ = new_secret()
     given = {"valid_s": options.valid, "hash": hash_, "id": id_}
     api.call("POST", _path(options, "/rotate"), given)
@@ -210,6 +214,7 @@ def _rotate(options: argparse.Namespace, api: _Api) -> None:
 
 
 def _revoke(options: argparse.Namespace, api: _Api) -> None:
+    destructive.confirm(f"the key {options.name} is refused for ever", options)
     api.call("POST", _path(options, "/revoke"))
     print(f"{options.name} is revoked", file=sys.stderr)
 
@@ -219,17 +224,25 @@ def _export(options: argparse.Namespace, api: _Api) -> None:
         print(json.dumps(key, ensure_ascii=False))
 
 
+def _read_key(number: int, line: bytes) -> dict[str, Any]:
+    try:
+        key = json.loads(line)
+    except ValueError:
+        key = None
+    if not isinstance(key, dict) or not isinstance(key.get("name"), str):
+        raise CommandError(f"line {number} is not a key as `export` prints it")
+    return key
+
+
 def _import(options: argparse.Namespace, api: _Api) -> None:
     """Goes on after a key that is refused, and ends with status 1 then."""
     refused = count = 0
-    for number, line in enumerate(read(options.file).splitlines(), 1):
+    keys = [_read_key(number, line) for number, line in enumerate(read(options.file).splitlines(), 1)]
+    if revoked := sum(key.get("revoked") is not None for key in keys):
+        destructive.confirm(f"{revoked} of {len(keys)} keys are refused for ever", options)
+    for number, key in enumerate(keys, 1):
         try:
-            key = json.loads(line)
-            name = key["name"]
-        except (ValueError, LookupError, TypeError):
-            raise CommandError(f"line {number} is not a key as `export` prints it") from None
-        try:
-            api.call("PUT", f"/keys/{quote(name, safe='')}", key)
+            api.call("PUT", f"/keys/{quote(key['name'], safe='')}", key)
             count += 1
         except CommandError as error:
             refused += 1

@@ -5,23 +5,24 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
+from collections.abc import Sequence
 from ipaddress import ip_address
 
 from gateway.auth import ANONYMOUS
-from gateway.cli import CommandError, subcommand
+from gateway.cli import CommandError, destructive, subcommand
 from gateway.cli.configured import FILE_HELP, configuration, with_stored
 from gateway.config import Config
 from gateway.console.terminal import columns
 from gateway.core.end_users import end_user
 from gateway.core.errors import GatewayError
-from gateway.ratelimit import Subject, table, unseen
+from gateway.ratelimit import Subject, limit_names, table, unseen
 
 
 def options(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(required=True, metavar="ACTION")
     for name, what in (
         ("show", "print every limit: used, left, and when it resets"),
-        ("reset", "set to zero what `show` shows"),
+        ("reset", "set to zero what `show` shows, but for budgets"),
     ):
         action = subcommand(actions, name, what, f"dragoman limits {name} --key team-a")
         action.add_argument("--config", metavar="FILE", help=FILE_HELP)
@@ -30,6 +31,10 @@ def options(parser: argparse.ArgumentParser) -> None:
         action.add_argument("--model", help="the model (default: all)")
         action.add_argument("--address", type=_address, help="a client's IP address (default: none)")
         action.add_argument("--end-user", help="an end user, as clients name it (default: none)")
+        if name == "reset":
+            what = "a limit, or a budget, to reset; again for more (default: all limits, and no budget)"
+            action.add_argument("--limit", metavar="NAME", action="append", help=what)
+            destructive.option(action)
         action.set_defaults(forget=name == "reset")
 
 
@@ -41,13 +46,34 @@ def run(options: argparse.Namespace) -> int:
     named = end_user(options.end_user or "", config.end_users.secret if config.end_users is not None else None)
     subjects = [Subject(options.key, team, model, options.address, named) for model in models]
     try:
-        rows = asyncio.run(table(config, subjects, forget=options.forget))
+        rows = asyncio.run(_reset(config, subjects, options) if options.forget else table(config, subjects))
     except GatewayError as error:
         raise CommandError(error.message, 1) from None
     print("\n".join(columns(rows, text=2)))
     for line in unseen(config, subjects[0]):
         print(f"dragoman: {line}", file=sys.stderr)
     return 0
+
+
+async def _reset(config: Config, subjects: Sequence[Subject], options: argparse.Namespace) -> list[tuple[str, ...]]:
+    """Asks, and resets the limits that are named. Raises CommandError, GatewayError."""
+    known = limit_names(config, subjects)
+    chosen = options.limit or [name for name, budget in known.items() if not budget]
+    if wrong := next((name for name in chosen if name not in known), None):
+        raise CommandError(f"no limit {wrong} applies: {', '.join(known) or 'none does'}")
+    if chosen:
+        before = await table(config, subjects, chosen)
+        print("\n".join(columns(before, text=2)), file=sys.stderr)
+        destructive.confirm("these counters are set to zero", options)
+        whom = [
+            f"{one} {getattr(options, one)}" for one in ("key", "team", "model", "address") if getattr(options, one)
+        ]
+        whom += ["an end user"] if options.end_user else []
+        await destructive.note(config, "reset", ", ".join(whom) or "all", subjects[0].team, tuple(chosen))
+    rows = await table(config, subjects, chosen, forget=True)
+    if kept := [name for name, budget in known.items() if budget and name not in chosen]:
+        print(f"dragoman: budgets stay as they are: {', '.join(kept)}; --limit NAME resets one", file=sys.stderr)
+    return rows
 
 
 def _check(config: Config, options: argparse.Namespace) -> None:

@@ -12,7 +12,7 @@ from itertools import chain
 
 import msgspec
 
-from gateway.cli import CommandError
+from gateway.cli import CommandError, destructive
 from gateway.cli.configured import FILE_HELP, configuration
 from gateway.config import Config
 from gateway.config.kinds import zone_of
@@ -34,6 +34,7 @@ def options(parser: argparse.ArgumentParser) -> None:
         "print no report, but raise the sums to those of the records in all logs; - is standard input (default: none)"
     )
     parser.add_argument("--rebuild", metavar="FILE", nargs="+", help=rebuild)
+    destructive.option(parser)
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--csv", action="store_true", help="print CSV")
     form.add_argument("--json", action="store_true", help="print JSON, as /spend.json has it")
@@ -44,6 +45,8 @@ def run(options: argparse.Namespace) -> int:
     if not config.spend.daily:
         raise CommandError("no sums are kept: spend.daily is off")
     if options.rebuild is not None:
+        logs = ", ".join(options.rebuild)
+        destructive.confirm(f"sums of spending are raised to those of {logs}, and cannot be lowered again", options)
         return _rebuild(config, options.rebuild)
     try:
         report = asyncio.run(_report(config, options.by, options.month))
@@ -72,6 +75,7 @@ def _ledger(config: Config) -> Ledger:
 
 def _rebuild(config: Config, logs: Sequence[str]) -> int:
     async def rebuild() -> int:
+        await destructive.note(config, "rebuild", ", ".join(logs), None, ())
         ledger = _ledger(config)
         try:
             return await ledger.rebuild(chain.from_iterable(map(_records, logs)))

@@ -75,8 +75,8 @@ class Redis(Section):
     key_file: str | None = Field(default=None, min_length=1)
     """That certificate's private key, PEM."""
     timeout_s: Seconds = Field(default=0.05, ge=0.001, le=10)
-    """How long a request waits for an answer at least; longer where answers are slow: docs/limits.md. Stores wait 2 s at
-    least."""
+    """How long a request waits for an answer at least; longer where answers are slow: docs/limits.md. Stores wait 2 s
+    at least."""
 
     @property
     def call_s(self) -> float:

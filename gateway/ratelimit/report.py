@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 from msgspec.structs import replace
 
@@ -14,6 +14,7 @@ from gateway.ratelimit.http import Where, duration
 from gateway.ratelimit.kinds import BudgetRule
 from gateway.ratelimit.limiter import SubjectLimiter
 from gateway.ratelimit.model import LimitState, Subject
+from gateway.ratelimit.plan import applies
 from gateway.ratelimit.redis.store import RedisStore
 from gateway.ratelimit.rules import rules
 
@@ -38,16 +39,30 @@ def unseen(config: Config, subject: Subject) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-async def table(config: Config, subjects: Sequence[Subject], *, forget: bool = False) -> list[tuple[str, ...]]:
+def limit_names(config: Config, subjects: Sequence[Subject]) -> dict[str, bool]:
+    """The limits that apply to one of `subjects`, each with whether it is a budget."""
+    found = [rule for rule in rules(config) if any(applies(rule, one) for one in map(_counted, subjects))]
+    return {rule.name: isinstance(rule, BudgetRule) for rule in found}
+
+
+def _counted(subject: Subject) -> Subject:
+    return replace(subject, address=subject.address and canonical(subject.address))
+
+
+async def table(
+    config: Config, subjects: Sequence[Subject], only: Container[str] | None = None, *, forget: bool = False
+) -> list[tuple[str, ...]]:
     """The state in Redis of the limits of `subjects`: rows for a terminal, of which two columns are text; or one row
-    that says that there are none. `forget` deletes their counters first. Raises GatewayError, which names the server
+    that says that there are none. only: the names of those that are meant; None for all. `forget` deletes their
+    counters first. Raises GatewayError, which names the server
     and the reason, if Redis cannot be reached."""
     where = Where.of(config)
     assert where.settings is not None
-    subjects = [replace(one, address=one.address and canonical(one.address)) for one in subjects]
+    subjects = [_counted(one) for one in subjects]
+    meant = [rule for rule in rules(config) if only is None or rule.name in only]
     patient = {"timeout_s": max(where.settings.timeout_s, _PATIENCE_S)}
     settings = where.settings.model_copy(update=patient)
-    limiter = SubjectLimiter(rules(config), RedisStore(settings, layout=where.layout, expected=where.replicas))
+    limiter = SubjectLimiter(meant, RedisStore(settings, layout=where.layout, expected=where.replicas))
     await limiter.start(beats=False)
     try:
         rows: dict[tuple[str, str], LimitState] = {}

@@ -140,13 +140,15 @@ def test_sums_that_are_lost_are_rebuilt_from_the_log(
     more.write_bytes(b"".join(lines[::2]))
     log.write_bytes(b"".join(lines[1::2]) + b'not JSON\n{"event": "request", "id": 5}\n{"time": 1')
     for _ in range(2):  # a second time changes nothing
-        assert main(["spend", "--config", str(file), "--rebuild", str(log), str(more)]) == 0
+        assert main(["spend", "--config", str(file), "--rebuild", str(log)]) == 2, "it asks first"
+        assert "give --yes" in capsys.readouterr().err
+        assert main(["spend", "--yes", "--config", str(file), "--rebuild", str(log), str(more)]) == 0
         assert capsys.readouterr().out == f"{len(served) + 1} records that a worker was picked for\n"
         assert report(busy)["total"] == worth([*served, busy.record()])
     assert len(report(busy, "?by=day,key,team,model")["rows"]) == len(rows)
     httpx.post(busy.url + "/v1/chat/completions", json=CHAT, headers=headers, timeout=30)
     until(lambda: report(busy)["total"] == worth([one for one in busy.records() if one["attempts"]]))
-    assert main(["spend", "--config", str(file), "--rebuild", str(tmp_path / "none")]) == 2
+    assert main(["spend", "--yes", "--config", str(file), "--rebuild", str(tmp_path / "none")]) == 2
 
 
 def test_nobody_reads_it_without_the_key_or_where_clients_call(busy: Stack) -> None:

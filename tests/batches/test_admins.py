@@ -101,6 +101,9 @@ def test_an_admin_cancels_those_of_its_teams_and_the_log_says_who_did(stack: Sta
     assert ids(asked(stack, "root", status="cancelled")) == [alices]
     again = asked(stack, "lead", f"/{alices}/cancel", "POST")
     assert (again.status_code, again.json()["error"]["code"]) == (409, "batch_ended")
+    headers = {"authorization": "Bearer root-key"}
+    line = httpx.get(stack.admin_url + "/admin/v1/audit", headers=headers).json()["changes"][0]
+    assert (line["what"], line["by"], line["name"]) == ("cancel", "lead", alices)
     assert ids(asked(stack, "root")) == [anthropics, bobs, alices]
 
 

@@ -109,7 +109,9 @@ def test_usage_goes_to_a_stream_and_the_command_shows_and_forgets(
         assert said.out.splitlines()[1].split()[:4] == ["team", "(shadow)", "team", "red,"]
         assert said.err.splitlines() == ["dragoman: limit 'requests' counts by key: to see it, give --key"]
         assert main([*shown[:-2], "--team", "blue", "--address", "10.0.0.1"]) == 0
-        assert main(["limits", "reset", *shown[2:]]) == 0
+        assert main(["limits", "reset", *shown[2:]]) == 2, "it asks first"
+        assert "give --yes" in capsys.readouterr().err
+        assert main(["limits", "reset", "--yes", *shown[2:]]) == 0
         assert capsys.readouterr().out.splitlines()[-2].split()[3:5] == ["0", "5"]
         assert main([*shown[:-1], "nobody"]) == 2
         assert capsys.readouterr().err == "dragoman: there is no key nobody\n"
@@ -155,9 +157,11 @@ def test_the_command_shows_what_was_used_of_a_limit_with_a_burst(
         path.write_text(json.dumps({**config, "models": models, "jwt": section}))
 
         def run(*words: str) -> tuple[list[list[str]], list[str]]:
-            assert main(["limits", words[0], "--config", str(path), *words[1:]]) == 0
+            sure = ["--yes"] if words[0] == "reset" else []
+            assert main(["limits", words[0], *sure, "--config", str(path), *words[1:]]) == 0
             said = capsys.readouterr()
-            return [line.split()[:5] for line in said.out.splitlines()[1:]], said.err.splitlines()
+            notes = [line for line in said.err.splitlines() if line.startswith("dragoman:")]
+            return [line.split()[:5] for line in said.out.splitlines()[1:]], notes
 
         alone = "dragoman: limit 'teams' counts by team: it does not apply to key bob, which has no team"
         whole = (["paced", "key", "bob", "0", "5"], [alone])
