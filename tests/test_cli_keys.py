@@ -238,6 +238,45 @@ def test_other_commands_know_keys_of_the_store(fleet: Fleet) -> None:
         assert (told.returncode, told.stderr) == (2, f"dragoman: there is no key {name}\n")
 
 
+def test_a_key_with_a_secret_of_ones_own(fleet: Fleet) -> None:
+    own = "dgm_mine_" + "x" * 40
+    options = json.dumps({"hash": f"sha256:{sha256(own.encode()).hexdigest()}", "id": "mine", "team": "blue"})
+    made = fleet.keys("create", "mine", "--options", options)
+    assert (made.returncode, made.stdout, made.stderr) == (0, "", "mine is made, with the secret of the hash\n")
+    assert json.loads(fleet.keys("show", "mine").stdout)["id"] == "mine"
+    until(lambda: fleet.status(own) == 200)
+
+
+WRONG: dict[str, Any] = {
+    **dict.fromkeys(("anything", "rotating", "created_by", "version", "seal", "revoked"), "x"),
+    "old": [],
+    "created": 1.0,
+}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--options", '{"id": "x"}'), "id comes with the hash of a secret of your own"),
+        (("--options", '{"name": "y"}'), "name is given twice: by --options and beside it"),
+        (("--team", "a", "--options", '{"team": "b"}'), "team is given twice: by --options and beside it"),
+        (("--model", "m", "--options", '{"models": ["m"]}'), "models is given twice: by --options and beside it"),
+        *((("--options", json.dumps({name: value})), f"{name}: ") for name, value in WRONG.items()),
+        (("--options", '{"limits": {"anything": 1}}'), "limits.anything: "),
+    ],
+)
+def test_an_option_is_obeyed_or_refused(fleet: Fleet, words: tuple[str, ...], message: str) -> None:
+    for action in ("create", "update"):
+        if action == "update" and "comes with" in message:
+            message = "id: a secret changes by rotate"
+        name = "refused" if action == "create" else "own-options"
+        if action == "update":
+            fleet.keys("create", name)
+        found = fleet.keys(action, name, *words)
+        assert (found.returncode > 0, found.stdout) == (True, ""), found.stdout
+        assert message in found.stderr
+
+
 def test_mistakes_are_named(fleet: Fleet, tmp_path: Path) -> None:
     for words, message in (
         (("create", "x", "--options", "[]"), "--options must be a JSON object"),

@@ -8,7 +8,7 @@ from hashlib import sha256
 from typing import Any, NamedTuple
 
 import msgspec
-from msgspec.structs import replace
+from msgspec.structs import fields, replace
 
 from gateway.admin.callers import Admin
 from gateway.admin.mirror import KeyMirror
@@ -165,6 +165,8 @@ class KeyChanges:
         too."""
         if admin.teams is not None:
             raise _forbidden("an import is for admins of all keys")
+        if wrong := _unknown(given, name):
+            raise Problem(422, "invalid", f"not a key as it was exported: {wrong}")
         try:
             key = msgspec.convert({**given, "name": name, "version": 0}, StoredKey)
         except msgspec.ValidationError as error:
@@ -195,9 +197,11 @@ class KeyChanges:
     # -- what they share --------------------------------------------------------------------------------------------
 
     def _secret(self, options: dict[str, Any]) -> tuple[str | None, dict[str, Any]]:
-        """(a new secret, its hash and id), or (None, those that the caller gave)."""
+        """(a new secret, its hash and id), or (None, those that the caller gave). Raises Problem for an id alone."""
         if options.get("hash") is not None:
             return None, {"hash": options["hash"], "id": options.get("id")}
+        if options.get("id") is not None:
+            raise Problem(422, "invalid", "id: comes with the hash of a secret that the caller made")
         secret, id_, hash_ = new_secret()
         return secret, {"hash": hash_, "id": id_}
 
@@ -276,6 +280,21 @@ def options_of(key: StoredKey) -> dict[str, Any]:
     """The options that it has, as an admin would give them."""
     found: dict[str, Any] = msgspec.to_builtins(key)
     return {name: found[name] for name in OPTIONS if name in found}
+
+
+def _unknown(given: Mapping[str, Any], name: str) -> str | None:
+    """What is wrong with the members of a key that is put at `name`, but for their values: the store's reader leaves out
+    what it does not know, as it reads keys of later versions, too."""
+    if given.get("name", name) != name:
+        return f"name: the path has {name}"
+    limits, old = given.get("limits"), given.get("old")
+    parts: list[tuple[str, object, type]] = [("", given, StoredKey), ("limits.", limits, OwnLimits)]
+    parts += [("old.", one, OldSecret) for one in (old if isinstance(old, list) else ())]
+    for place, part, kind in parts:
+        names = part.keys() - {field.name for field in fields(kind)} if isinstance(part, dict) else ()
+        if names or (kind is StoredKey and "version" in given):
+            return f"{place}{min(names, default='version')}: a key has no such member"
+    return None
 
 
 def _living(key: StoredKey) -> None:

@@ -174,13 +174,21 @@ def _given(options: argparse.Namespace) -> dict[str, Any]:
     if not isinstance(more, dict):
         raise CommandError("--options must be a JSON object")
     given = {"team": options.team, "models": options.model, "dialects": options.dialect, "expires": options.expires}
-    return more | {name: value for name, value in given.items() if value is not None}
+    given = {name: value for name, value in given.items() if value is not None}
+    if twice := sorted(more.keys() & {*given, "name"}):
+        raise CommandError(f"{twice[0]} is given twice: by --options and beside it")
+    return more | given
 
 
 def _create(options: argparse.Namespace, api: _Api) -> None:
     secret, id_, hash_ = new_secret()
-    api.call("POST", "/keys", {**_given(options), "name": options.name, "hash": hash_, "id": id_}, once=id_)
-    print(secret)
+    given = _given(options)
+    own = "hash" in given  # the caller has the secret
+    made = {} if own else {"hash": hash_, "id": id_}
+    if "id" in given and not own:
+        raise CommandError("--options: id comes with the hash of a secret of your own")
+    api.call("POST", "/keys", {**given, "name": options.name, **made}, once=id_)
+    print(f"{options.name} is made, with the secret of the hash" if own else secret, file=sys.stderr if own else None)
 
 
 def _update(options: argparse.Namespace, api: _Api) -> None:

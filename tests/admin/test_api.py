@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +17,7 @@ import pytest
 
 from gateway.admin.changes import OPTIONS
 from gateway.admin.openapi import OPERATIONS
+from gateway.auth import StoredKey
 from gateway.auth.stored import KeyOptions
 from gateway.config import Key
 from tests.admin.calling import CHAT, PATH, Caller, code, config, status
@@ -24,6 +26,7 @@ from tests.auth.test_jwt import AUDIENCE, ISSUER, RSA, token
 from tests.auth.test_jwt import keys as jwt_keys
 from tests.harness import Stack, until
 from tests.redis.server import Server
+from tests.repo.tree import ROOT
 
 
 def test_a_key_lives_from_create_to_revoke_on_every_gateway(gateways: tuple[Stack, Stack], root: Caller) -> None:
@@ -257,6 +260,49 @@ def test_a_time_that_cannot_be_shown_is_not_taken_in(root: Caller, member: str, 
     more = {"old": [{"hash": hash_of("t"), "until": moment}]} if member == "until" else {member: moment}
     assert code(root("PUT", "/keys/timed", {**given, **more})) == (422, "invalid")
     assert root("GET", "/keys?limit=500&revoked=true").status_code == 200
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"anything": 1},
+        {"name": "another"},
+        {"version": 7},
+        {"limits": {"anything": 1}},
+        {"old": [{"hash": "sha256:" + "0" * 64, "until": 9e9, "anything": 1}]},
+    ],
+)
+def test_a_member_of_an_imported_key_is_taken_or_refused(root: Caller, more: dict[str, Any]) -> None:
+    given: dict[str, Any] = {"hash": hash_of("odd"), "seal": hash_of("odd"), "created_by": "x", "changed_by": "x"}
+    given |= {"created": 1.0, "changed": 1.0}
+    answer = root("PUT", "/keys/odd", {**given, **more})
+    assert code(answer) == (422, "invalid")
+    assert root("GET", "/keys/odd").status_code == 404
+
+
+def test_the_page_describes_each_member_of_an_imported_key(root: Caller) -> None:
+    page = (ROOT / "docs" / "keys.md").read_text()
+    table = page[page.index("A line of an export") :]
+    named = set(
+        re.findall(
+            r"`(\w+)`",
+            "".join(
+                line.split("|")[1]
+                for line in table[: table.index("\n\n`dragoman")].splitlines()
+                if line.startswith("|")
+            ),
+        )
+    )
+    assert named == set(StoredKey.__struct_fields__) - {"version"}
+
+
+@pytest.mark.parametrize("action", ["create", "rotate"])
+def test_an_id_without_a_hash_is_refused(root: Caller, action: str) -> None:
+    if action == "rotate":
+        root.made("id-alone")
+    path = "/keys" if action == "create" else "/keys/id-alone/rotate"
+    given = {"name": "with-id", "id": "x"} if action == "create" else {"id": "x"}
+    assert code(root("POST", path, given)) == (422, "invalid")
 
 
 def test_a_name_may_hold_what_a_path_may_not(root: Caller) -> None:
