@@ -8,19 +8,20 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from heapq import nsmallest
 from typing import Any, TypeVar
 from urllib.parse import unquote
 
 import msgspec
+from msgspec.structs import replace
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route, Router
 
 from gateway.admin.batches import Batches, BatchPage, BatchView
 from gateway.admin.callers import Admin, Admins
-from gateway.admin.changes import KeyChanges, Problem
+from gateway.admin.changes import OPTIONS, KeyChanges, Problem
 from gateway.admin.openapi import (
     OPERATIONS,
     PREFIX,
@@ -30,14 +31,17 @@ from gateway.admin.openapi import (
     KeyView,
     Operation,
     Page,
+    Refilled,
     Shown,
     description,
 )
 from gateway.admin.store import Event, StoreDown
 from gateway.auth import StoredKey
+from gateway.config import Key
 from gateway.core.errors import GatewayError, Kind
 
 T = TypeVar("T")
+K = TypeVar("K")
 
 _MOST_BYTES = 65_536
 _MOST_PAGE, _PAGE = 500, 100
@@ -110,47 +114,58 @@ class AdminApi:
     async def list(self, admin: Admin, request: Request) -> Page:
         team, revoked = request.query_params.get("team"), request.query_params.get("revoked") == "true"
 
-        def wanted(key: StoredKey) -> bool:
-            return admin.may(key.team) and team in (None, key.team) and (revoked or key.revoked is None)
+        def wanted(key: StoredKey | Key) -> bool:
+            living = not isinstance(key, StoredKey) or revoked or key.revoked is None
+            return admin.may(key.team) and team in (None, key.team) and living
 
-        found, more = await self._page(request, wanted)
-        return Page([_as(KeyView, key) for key in found], more)
+        known: dict[str, StoredKey | Key] = {**self._mirror.keys, **self._changes.configured}
+        found, more = await self._page(request, known, wanted)
+        return Page([_view(name, key) for name, key in found], more)
 
     async def export(self, admin: Admin, request: Request) -> Export:
         if admin.teams is not None:
             raise Problem(403, "role", "an export is for admins of all keys")
-        found, more = await self._page(request, lambda key: True)
-        return Export([msgspec.structs.replace(key, version=0) for key in found], more)
+        found, more = await self._page(request, self._mirror.keys, lambda key: True)
+        return Export([replace(key, version=0) for _, key in found], more)
+
+    async def refill(self, admin: Admin, request: Request) -> Refilled:
+        if admin.teams is not None:
+            raise Problem(403, "role", "a refill is for admins of all keys")
+        return Refilled(await self._mirror.refill(admin.name))
 
     async def _page(
-        self, request: Request, wanted: Callable[[StoredKey], bool]
-    ) -> tuple[Sequence[StoredKey], str | None]:
-        """The keys of one page by name, and the last one's name if there are more."""
+        self, request: Request, keys: Mapping[str, K], wanted: Callable[[K], bool]
+    ) -> tuple[Sequence[tuple[str, K]], str | None]:
+        """Those of `keys` on one page with their names, and the last one's name if there are more."""
         count, after = _count(request), request.query_params.get("after", "")
-        every = list(self._mirror.keys.values())
+        every = list(keys.items())
 
-        def chosen() -> Sequence[StoredKey]:
-            later = (key for key in every if key.name > after and wanted(key))
-            return nsmallest(count + 1, later, key=lambda key: key.name)
+        def chosen() -> Sequence[tuple[str, K]]:
+            later = (one for one in every if one[0] > after and wanted(one[1]))
+            return nsmallest(count + 1, later, key=lambda one: one[0])
 
         found = await asyncio.to_thread(chosen)
-        return found[:count], found[count - 1].name if len(found) > count else None
+        return found[:count], found[count - 1][0] if len(found) > count else None
 
     async def show(self, admin: Admin, request: Request) -> KeyView:
-        return _as(KeyView, await self._changes.find(admin, _name(request)))
+        name = _name(request)
+        own = self._changes.configured.get(name)
+        if own is not None and admin.may(own.team):
+            return _view(name, own)
+        return _viewed(await self._changes.find(admin, name))
 
     async def update(self, admin: Admin, request: Request) -> KeyView:
-        return _as(KeyView, await self._changes.update(admin, _name(request), await _body(request)))
+        return _viewed(await self._changes.update(admin, _name(request), await _body(request)))
 
     async def put(self, admin: Admin, request: Request) -> KeyView:
-        return _as(KeyView, await self._changes.put(admin, _name(request), await _body(request)))
+        return _viewed(await self._changes.put(admin, _name(request), await _body(request)))
 
     async def rotate(self, admin: Admin, request: Request) -> Shown:
         given = await _body(request, optional=True)
         return _shown(*await self._changes.rotate(admin, _name(request), given))
 
     async def revoke(self, admin: Admin, request: Request) -> KeyView:
-        return _as(KeyView, await self._changes.revoke(admin, _name(request)))
+        return _viewed(await self._changes.revoke(admin, _name(request)))
 
     async def audit(self, admin: Admin, request: Request) -> Audit:
         count, before = _count(request), request.query_params.get("before")
@@ -196,8 +211,21 @@ def _as(kind: type[T], found: object) -> T:
     return msgspec.convert(found, kind, strict=False, from_attributes=True)
 
 
+def _view(name: str, key: StoredKey | Key) -> KeyView:
+    """A key as a list shows it: replaced secrets only while they are valid."""
+    if isinstance(key, StoredKey):
+        now = time.time()
+        return _as(KeyView, replace(key, old=tuple(old for old in key.old if old.until > now)))
+    options = key.model_dump(mode="json", exclude_defaults=True, include={*OPTIONS, "id"})
+    return msgspec.convert({"id": None, **options, "name": name, "where": "configuration"}, KeyView)
+
+
+def _viewed(key: StoredKey) -> KeyView:
+    return _view(key.name, key)
+
+
 def _shown(key: StoredKey, secret: str | None) -> Shown:
-    return Shown(**msgspec.structs.asdict(_as(KeyView, key)), key=secret)
+    return Shown(**msgspec.structs.asdict(_viewed(key)), key=secret)
 
 
 def _is_change(id_: str) -> bool:

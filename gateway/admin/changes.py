@@ -48,11 +48,19 @@ class KeyChanges:
         self.mirror = mirror
         self._log = log
 
+    @property
+    def configured(self) -> Mapping[str, Key]:
+        """The keys of the configuration, by name."""
+        return self._config.keys
+
     async def find(self, admin: Admin, name: str) -> StoredKey:
         """Raises Problem: a key of another team is answered as one that does not exist."""
         key = self.mirror.keys.get(name)
         if key is None and (key := await self.mirror.store.find(name)) is not None:
             self.mirror.learn(key)  # another gateway has just made it
+        own = self._config.keys.get(name)
+        if key is None and own is not None and admin.may(own.team):
+            raise Problem(409, "configured", "the key is one of the configuration, which its editors change")
         if key is None or not admin.may(key.team):
             raise Problem(404, "no_key", "there is no such key in the store")
         return key
@@ -283,8 +291,8 @@ def options_of(key: StoredKey) -> dict[str, Any]:
 
 
 def _unknown(given: Mapping[str, Any], name: str) -> str | None:
-    """What is wrong with the members of a key that is put at `name`, but for their values: the store's reader leaves out
-    what it does not know, as it reads keys of later versions, too."""
+    """What is wrong with the members of a key that is put at `name`, not with their values. The store leaves out
+    what it does not know, since it reads keys of later versions, too."""
     if given.get("name", name) != name:
         return f"name: the path has {name}"
     limits, old = given.get("limits"), given.get("old")

@@ -15,6 +15,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from gateway.admin.durable import doubt
 from gateway.admin.store import Change, Event, KeyStore, Other, StoreDown, decoded
 from gateway.auth import KeyTable, StoredKey
@@ -216,6 +218,25 @@ class KeyMirror:
         if name not in self._ignored and len(self._ignored) < self.options.max_keys:
             self._ignored.add(name)
             self._log("warning", "key ignored, it is malformed", key=name)
+
+    @property
+    def missing(self) -> int:
+        """How many keys are known here that vanished from the store."""
+        return len(self._missing)
+
+    async def refill(self, by: str) -> int:
+        """Writes keys back that are known here and not in the store; those that were revoked, too, which an old copy
+        could bring back. Returns how many. Raises StoreDown."""
+        seen = {name async for page in self.store.pages() for name, _ in page}
+        count = 0
+        for key in [key for name, key in self.keys.items() if name not in seen]:
+            try:
+                version = await self.store.change(key, 0, Event(time.time(), by, "refill", key.name, key.team))
+            except Other:  # another gateway did so
+                continue
+            self.learn(replace(key, version=version))
+            count += 1
+        return count
 
     async def _repair(self, own: StoredKey, there: int) -> None:
         event = Event(time.time(), "gateway", "repair", own.name, own.team)

@@ -27,17 +27,18 @@ class OldView(Struct):
 
 
 class KeyView(KeyOptions, frozen=True, kw_only=True, omit_defaults=False):
-    """A key without its secret."""
+    """A key without its secret. where: in the store, or in the configuration, which knows nothing of its history."""
 
     name: str
+    where: Literal["store", "configuration"] = "store"
     id: str | None
-    old: tuple[OldView, ...]
-    created: datetime
-    created_by: str
-    changed: datetime
-    changed_by: str
-    revoked: datetime | None
-    version: int
+    old: tuple[OldView, ...] = ()
+    created: datetime | None = None
+    created_by: str | None = None
+    changed: datetime | None = None
+    changed_by: str | None = None
+    revoked: datetime | None = None
+    version: int = 0
 
 
 class Shown(KeyView, frozen=True, kw_only=True, omit_defaults=False):
@@ -68,6 +69,12 @@ class Page(Struct):
 
     keys: list[KeyView]
     next: str | None
+
+
+class Refilled(Struct):
+    """keys: how many were written back."""
+
+    keys: int
 
 
 class Export(Struct):
@@ -178,6 +185,7 @@ OPERATIONS = (
         refusals=(422,),
         remembered=True,
     ),
+    Operation("POST", "/refill", "refill", "Write keys that the store lost back to it", Refilled),
     Operation(
         "GET",
         "/audit",

@@ -46,6 +46,7 @@ class DeploymentMetrics(Collector):
         yield from _limits(self._deployments[-1].services)
         if (keys := self._deployments[-1].services.keys) is not None:
             yield family("dragoman_stored_keys", [((), self._deployments[-1].prepared.keys.stored)])
+            yield family("dragoman_stored_keys_missing", [((), keys.missing)])
             yield family("dragoman_keys_store_up", [((), keys.up is True)])
         if (batching := self._deployments[-1].services.batching) is not None:
             yield family("dragoman_batches_running", [((), batching.running)])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
+from collections.abc import Container
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,15 +22,17 @@ _NO_FILE = (
 )
 
 
-def configuration(given: str | None, processes: int = 1) -> tuple[Config, str | None]:
+def configuration(
+    given: str | None, processes: int = 1, only: Container[str] | None = None
+) -> tuple[Config, str | None]:
     """The configuration, and the file it was read from; None if it is from the environment alone. processes: how many
-    will serve by it together.
+    will serve by it together. only: as for `load`.
 
     Raises `ConfigError`.
     """
     path = given if given is not None else config_file()
     try:
-        return load(path, replace(KNOWN, processes=processes)), path
+        return load(path, replace(KNOWN, processes=processes), only=only), path
     except ConfigError as error:
         if path is not None:
             raise

@@ -66,7 +66,9 @@ def run(options: argparse.Namespace) -> int:
     """Prints the worker, the reason, and what the policy knew of the prompt."""
     if options.record is not None:
         return _print_record(read(options.record))
-    config = with_stored(configuration(options.config)[0], options.key)
+    config = with_stored(
+        configuration(options.config, only=("keys_file", "redis") if options.key else ())[0], options.key
+    )
     try:
         ops = [_read(options, read(name)) for name in (*options.seen, options.body)]
         asked = _model(config, options.model or ops[-1].model, config.keys.get(options.key))

@@ -9,6 +9,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote
 
@@ -37,7 +38,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     new.set_defaults(do=None)
     for name, what, more, do in (
         ("create", "make a key in the store, and print it on standard output, once", "app --team blue", _create),
-        ("list", "list the keys of the store, a line each", "--team blue", _list),
+        ("list", "list the keys of the configuration and of the store, a line each", "--team blue", _list),
         ("show", "print a key of the store as JSON, without its secret", "app", _show),
         (
             "update",
@@ -49,6 +50,7 @@ def options(parser: argparse.ArgumentParser) -> None:
         ("revoke", "refuse a key for ever", "app", _revoke),
         ("export", "print all keys of the store with their hashes, a line of JSON each", "> keys.jsonl", _export),
         ("import", "take in keys as they were exported", "keys.jsonl", _import),
+        ("refill", "write keys back that the store lost and the gateway still knows", "", _refill),
     ):
         action = subcommand(actions, name, what, f"dragoman keys {name} --key-file admin.key {more}")
         action.add_argument(
@@ -59,7 +61,7 @@ def options(parser: argparse.ArgumentParser) -> None:
         action.set_defaults(do=do)
         if name == "import":
             action.add_argument("file", metavar="FILE", help="what `export` printed; - for standard input")
-        elif name not in ("list", "export"):
+        elif name not in ("list", "export", "refill"):
             action.add_argument("name", metavar="NAME", help="the key's name")
         if name in ("create", "update"):
             team, all_, never = ("none", "all", "never") if name == "create" else ("as it is",) * 3
@@ -116,7 +118,7 @@ class _Api:
 
     def __init__(self, options: argparse.Namespace) -> None:
         key = key_in(options.key_file)
-        config = configuration(options.config)[0] if options.gateway is None else None
+        config = configuration(options.config, only=())[0] if options.gateway is None else None
         base = admin_place(options.gateway, config, "--gateway") + "/admin/v1"
         headers = {"authorization": f"Bearer {key}"}
         self._client = httpx.Client(timeout=_TIMEOUT_S, trust_env=False, base_url=base, headers=headers)
@@ -201,11 +203,21 @@ def _update(options: argparse.Namespace, api: _Api) -> None:
 def _list(options: argparse.Namespace, api: _Api) -> None:
     query = {"team": options.team} if options.team is not None else {}
     query |= {"revoked": "true"} if options.revoked else {}
-    lines = [("name", "team", "id", "state", "changed", "by")]
+    lines = [("name", "team", "id", "state", "where", "changed", "by")]
     for key in api.pages("/keys", **query):
-        state = "revoked" if key["revoked"] else "disabled" if key["disabled"] else "valid"
-        lines.append((key["name"], key["team"] or "-", key["id"] or "-", state, key["changed"][:19], key["changed_by"]))
+        changed, by = (key["changed"] or "-")[:19], key["changed_by"] or "-"
+        lines.append((key["name"], key["team"] or "-", key["id"] or "-", _state(key), key["where"], changed, by))
     print("\n".join(columns(lines, len(lines[0]))))
+
+
+def _state(key: Mapping[str, Any]) -> str:
+    if key["revoked"]:
+        return "revoked"
+    if key["disabled"]:
+        return "disabled"
+    if key["expires"] and datetime.fromisoformat(key["expires"]) < datetime.now(UTC):
+        return "expired"
+    return "rotating" if key["old"] else "valid"
 
 
 def _show(options: argparse.Namespace, api: _Api) -> None:
@@ -230,6 +242,10 @@ def _revoke(options: argparse.Namespace, api: _Api) -> None:
 def _export(options: argparse.Namespace, api: _Api) -> None:
     for key in api.pages("/export"):
         print(json.dumps(key, ensure_ascii=False))
+
+
+def _refill(options: argparse.Namespace, api: _Api) -> None:
+    print(f"{api.call('POST', '/refill')['keys']} keys written back", file=sys.stderr)
 
 
 def _read_key(number: int, line: bytes) -> dict[str, Any]:

@@ -39,7 +39,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    config = with_stored(configuration(options.config)[0], options.key)
+    config = with_stored(configuration(options.config, only=("redis", "end_users", "keys_file"))[0], options.key)
     _check(config, options)
     team = options.team or (config.keys[options.key].team if options.key in config.keys else None)
     models = [config.resolve(options.model)] if options.model is not None else [None, *config.models]

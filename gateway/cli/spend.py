@@ -41,7 +41,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    config, _ = configuration(options.config)
+    config, _ = configuration(options.config, only=("redis",))
     if not config.spend.daily:
         raise CommandError("no sums are kept: spend.daily is off")
     if options.rebuild is not None:

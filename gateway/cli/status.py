@@ -119,7 +119,7 @@ def _place(options: argparse.Namespace) -> tuple[str, str | None]:
     key = key_in(options.key_file) if options.key_file is not None else None
     if options.url is not None:
         return admin_place(options.url, None, "--url"), key
-    config, _ = configuration(options.config)
+    config, _ = configuration(options.config, only=() if key is not None else ("console",))
     return admin_place(None, config, "--url"), key or (config.console.key if config.console.enabled else None)
 
 

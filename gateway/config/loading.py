@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from pathlib import Path as FilePath
 from typing import Any, get_args, get_origin
 
@@ -62,13 +62,18 @@ def config_file(environ: Mapping[str, str] | None = None) -> str | None:
 
 
 def load(
-    path: str | os.PathLike[str] | None, known: Available | None = None, environ: Mapping[str, str] | None = None
+    path: str | os.PathLike[str] | None,
+    known: Available | None = None,
+    environ: Mapping[str, str] | None = None,
+    only: Container[str] | None = None,
 ) -> Config:
     """The configuration in the file at `path`, with the environment on top.
 
     path     None is the file that DRAGOMAN_CONFIG names, or the environment alone
     known    the dialects and backends there are; without it their names are not checked
     environ  os.environ unless given
+    only     the sections whose secrets and certificates are read, and `keys_file` and `admins_file`; all unless given.
+             A command needs no file or variable of which it makes no use
 
     Also reads the secrets that the configuration refers to. Raises `ConfigError` with all faults: if a section or an
     entry holds a wrong value, its rules across options are checked once that value is right.
@@ -76,22 +81,24 @@ def load(
     environ = os.environ if environ is None else environ
     path = path if path is not None else environ.get(FILE_VARIABLE) or None
     try:
-        return _read(Written(path, environ, placed=False), known, environ)
+        return _read(Written(path, environ, only, placed=False), known, environ, only)
     except ConfigError:  # the places of values are noted only for faults
-        return _read(Written(path, environ), known, environ)
+        return _read(Written(path, environ, only), known, environ, only)
 
 
-def _read(written: Written, known: Available | None, environ: Mapping[str, str]) -> Config:
+def _read(written: Written, known: Available | None, environ: Mapping[str, str], only: Container[str] | None) -> Config:
     """Raises ConfigError, which says what is wrong if values have positions."""
     try:
-        return _checked(written, known, environ)
+        return _checked(written, known, environ, only)
     finally:
         written.forget()
 
 
-def _checked(written: Written, known: Available | None, environ: Mapping[str, str]) -> Config:
+def _checked(
+    written: Written, known: Available | None, environ: Mapping[str, str], only: Container[str] | None
+) -> Config:
     config, faults, wrong = _validated(written.values)
-    secrets, unread = read_secrets(config, environ, known)
+    secrets, unread = read_secrets(config, environ, known, only)
     faults += [*check(facts_of(config, written.values, known, wrong, written.unread)), *unread]
     if not written.placed and (written.faults or faults):
         raise ConfigError(())
@@ -117,13 +124,19 @@ def key_of(config: Config, known: Available | None, name: str, options: Mapping[
 class Written:
     """All values before validation, from every place, and the position of each.
 
-    unread  the keys file could not be read: there may be keys in it
+    unread  the keys file could not be read, or was not asked for: there may be keys in it
     placed  whether values have positions
 
     Raises ConfigError if the configuration file cannot be read: to judge the rest would raise false alarms only.
     """
 
-    def __init__(self, path: str | os.PathLike[str] | None, environ: Mapping[str, str], placed: bool = True) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | None,
+        environ: Mapping[str, str],
+        only: Container[str] | None = None,
+        placed: bool = True,
+    ) -> None:
         self.placed = placed
         self.positions: Positions = {}
         self.faults: list[Fault] = []
@@ -140,7 +153,10 @@ class Written:
         self._overlay(values, positions)
         self.faults += faults
         for section in ("keys", "admins"):
-            self._add_entries(section)
+            if only is None or f"{section}_file" in only:
+                self._add_entries(section)
+            elif f"{section}_file" in self.values:
+                self.unread = True
         self._resolve_paths()
 
     def forget(self) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import ssl
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from hashlib import sha256
 from typing import Any
 
@@ -38,27 +38,32 @@ Secrets = dict[Path, dict[str, str]]
 
 
 def read_secrets(
-    config: Config, environ: Mapping[str, str], known: Available | None = None
+    config: Config, environ: Mapping[str, str], known: Available | None = None, only: Container[str] | None = None
 ) -> tuple[Secrets, list[tuple[Path, Message]]]:
-    """The secrets that `config` refers to, and faults by path. Certificate bundles are tried."""
+    """The secrets that `config` refers to, and faults by path. Certificate bundles are tried. only: the sections of
+    which they are wanted; None for all."""
+
+    def wanted(name: object) -> bool:
+        return only is None or name in only
+
     reading = _Reading(environ)
     for at, section in _sections(config):
-        for name in section.SECRETS:
+        for name in section.SECRETS if wanted(at[0]) else ():
             if name != "password" or config.redis is None or config.redis.password_env is not None:
                 reading.secret(at, section, name)
     reading.console(config)
-    if config.redis is not None:
+    if config.redis is not None and wanted("redis"):
         reading.redis(config.redis)
-    if config.jwt is not None and config.jwt.jwks_file is not None:
+    if config.jwt is not None and config.jwt.jwks_file is not None and wanted("jwt"):
         reading.key_set(config.jwt.jwks_file, known)
     bundles: dict[str, str | None] = {}  # trying one takes some milliseconds, and many models may name it
-    for model_name, model in config.models.items():
+    for model_name, model in config.models.items() if wanted("models") else ():
         if model.ca_file is not None:
             if model.ca_file not in bundles:
                 bundles[model.ca_file] = _bundle_fault(model.ca_file)
             reading.fault(("models", model_name, "ca_file"), bundles[model.ca_file])
     bucket = config.batches.bucket if config.batches is not None else None
-    if bucket is not None and bucket.ca_file is not None:
+    if bucket is not None and bucket.ca_file is not None and wanted("batches"):
         reading.fault((*_BUCKET, "ca_file"), _bundle_fault(bucket.ca_file))
     return reading.secrets, reading.faults
 

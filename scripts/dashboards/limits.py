@@ -84,9 +84,12 @@ BOARD = Board(
         ),
         Panel(
             "Keys of the store",
-            "Keys of `keys_store` in force, by gateway.",
+            "Keys of `keys_store` in force, by gateway, and those that Redis lost.",
             "short",
-            (Query("max by (instance) (dragoman_stored_keys{*})", "{{instance}}"),),
+            (
+                Query("max by (instance) (dragoman_stored_keys{*})", "{{instance}}"),
+                Query("max by (instance) (dragoman_stored_keys_missing{*}) > 0", "{{instance}}, lost"),
+            ),
         ),
         Panel(
             "Whose keys are up to date",

@@ -305,6 +305,62 @@ def test_an_id_without_a_hash_is_refused(root: Caller, action: str) -> None:
     assert code(root("POST", path, given)) == (422, "invalid")
 
 
+def test_keys_of_the_configuration_are_listed_beside_those_of_the_store(root: Caller, lead: Caller) -> None:
+    root.made("aa", team="blue")
+    root.made("zz", team="blue")
+    found: list[tuple[str, str]] = []
+    after: str | None = ""
+    while after is not None:
+        page = root("GET", f"/keys?limit=1&after={quote(after)}").json()
+        found += [(key["name"], key["where"]) for key in page["keys"]]
+        after = page["next"]
+    assert {("aa", "store"), ("own", "configuration"), ("zz", "store")} <= set(found)
+    assert len(found) == len(dict(found)) == len(root("GET", "/keys?limit=500").json()["keys"])
+    shown = root("GET", "/keys/own").json()
+    assert (shown["where"], shown["created"], shown["team"]) == ("configuration", None, None)
+    assert "own" not in [key["name"] for key in lead("GET", "/keys?limit=500").json()["keys"]]
+    assert lead("GET", "/keys/own").status_code == 404
+    for method, action in (("PATCH", ""), ("POST", "/rotate"), ("POST", "/revoke")):
+        assert code(root(method, "/keys/own" + action, {})) == (409, "configured")
+        assert lead(method, "/keys/own" + action, {}).status_code == 404
+    assert "own" not in [key["name"] for key in root("GET", "/export?limit=500").json()["keys"]]
+
+
+def test_a_replaced_secret_is_shown_while_it_is_valid(root: Caller) -> None:
+    root.made("turning")
+    answer = root("POST", "/keys/turning/rotate", {"valid_s": 0.5})
+    assert len(answer.json()["old"]) == 1
+    until(lambda: root("GET", "/keys/turning").json()["old"] == [])
+    listed = next(key for key in root("GET", "/keys?limit=500").json()["keys"] if key["name"] == "turning")
+    assert listed["old"] == []
+
+
+def test_lost_keys_are_counted_and_written_back(tmp_path_factory: pytest.TempPathFactory) -> None:
+    with Server(tmp_path_factory.mktemp("lost"), "--appendonly", "yes") as server:
+        with Stack(({},), config(server)) as stack:
+            root = Caller(stack, "root-key")
+            key = root.made("app")
+            root.made("gone")
+            assert root("POST", "/keys/gone/revoke").status_code == 200
+
+            def missing() -> str:
+                text = httpx.get(stack.admin_url + "/metrics").text
+                return next(line for line in text.splitlines() if line.startswith("dragoman_stored_keys_missing"))
+
+            assert missing().endswith(" 0.0")
+            server.command("FLUSHALL")
+            until(lambda: missing().endswith(" 1.0"))
+            assert code(Caller(stack, "lead-key")("POST", "/refill")) == (403, "role")
+            assert root("POST", "/refill").json() == {"keys": 2}
+            assert missing().endswith(" 0.0")
+            assert root("POST", "/refill").json() == {"keys": 0}
+            assert {line["what"] for line in root("GET", "/audit").json()["changes"]} == {"refill"}
+        with Stack(({},), config(server)) as again:  # one that was not there
+            assert status(again, key) == 200
+            listed = Caller(again, "root-key")("GET", "/keys?revoked=true").json()["keys"]
+            assert "gone" in [one["name"] for one in listed]
+
+
 def test_a_name_may_hold_what_a_path_may_not(root: Caller) -> None:
     for name in ("team/app:ä", "50%2F", "?#&"):
         root.made(name)
@@ -341,7 +397,7 @@ def test_a_slow_redis_is_waited_for_and_what_is_known_needs_none(tmp_path_factor
         slow.kill()
         until(lambda: code(root("POST", "/keys/app/revoke")) == (503, "store_unavailable"))
         for path in ("/keys", "/export"):
-            assert {key["name"] for key in root("GET", path).json()["keys"]} == {"app", "late"}
+            assert {key["name"] for key in root("GET", path).json()["keys"]} - {"own"} == {"app", "late"}
         assert root("GET", "/keys/app").json()["name"] == "app"
         assert code(root("GET", "/keys/unknown")) == (503, "store_unavailable")
 

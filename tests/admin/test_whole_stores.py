@@ -95,12 +95,15 @@ def test_there_are_at_most_as_many_keys_as_allowed(server: Server) -> None:
             root.made(name)
         assert code(root("POST", "/keys", {"name": "three"})) == (409, "full")
         exported = root("GET", "/export").json()["keys"][0]
-        assert code(root("PUT", "/keys/three", {**exported, "hash": hash_of("three")})) == (409, "full")
+        assert code(root("PUT", "/keys/three", {**exported, "name": "three", "hash": hash_of("three")})) == (
+            409,
+            "full",
+        )
         root("POST", "/keys/one/revoke")
         root.made("three")
         root("POST", "/keys/two/revoke")
         # Both are the most that are remembered. What fills an emptied store again loses none of them.
-        revoked = {name: {**exported, "hash": hash_of(name), "revoked": 1.0} for name in ("one", "two")}
+        revoked = {name: {**exported, "name": name, "hash": hash_of(name), "revoked": 1.0} for name in ("one", "two")}
         for name in server.command("KEYS", "{few-keys}*"):
             server.command("DEL", name)
         for name in ("one", "two"):

@@ -107,7 +107,7 @@ export class Keys {
       button.type = "button";
       button.textContent = "Open";
       button.onclick = () => this.show(key);
-      return [key.name, key.team ?? "–", key.models?.join(", ") ?? "all", key.limits?.budget ?? "–", state(key), key.changed.slice(0, 10), key.changed_by, button];
+      return [key.name, key.team ?? "–", key.models?.join(", ") ?? "all", key.limits?.budget ?? "–", state(key), key.changed?.slice(0, 10) ?? "–", key.changed_by ?? "configuration", button];
     }), 0, Infinity); // those that were asked for by pages
     at("keys-none").textContent = this.keys.length ? "" : "No key is here.";
     at("keys-more").hidden = !this.next;
@@ -119,7 +119,7 @@ export class Keys {
     at("key-title").textContent = key.name;
     const { name, version, ...rest } = key;
     at("key-options").textContent = JSON.stringify(Object.fromEntries(Object.entries(rest).filter(([, value]) => value !== null && String(value) !== "")), null, 2);
-    at("key-rotate").hidden = at("key-revoke").hidden = at("key-valid-label").hidden = key.revoked !== null;
+    at("key-rotate").hidden = at("key-revoke").hidden = at("key-valid-label").hidden = key.revoked !== null || key.where !== "store";
     at("key-card").hidden = false;
     at("key-card").scrollIntoView({ block: "nearest" });
   }
