@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import jsonschema
 import pytest
+from pydantic import BaseModel
 
 from gateway import app
 from gateway.config import Available, Config, ConfigError, json_schema, load
@@ -40,6 +41,64 @@ def test_schema_is_a_schema_and_describes_every_option() -> None:
         assert section["additionalProperties"] is False
         for name, option in section["properties"].items():
             assert option["description"].endswith("."), name
+
+
+def test_the_schema_has_every_bound_that_is_enforced() -> None:
+    """Sections are checked by their own types, so a bound may be missing from the schema, and so from the page."""
+    words = {"gt": "exclusiveMinimum", "ge": "minimum", "le": "maximum", "lt": "exclusiveMaximum"}
+    definitions = json_schema(KNOWN)["$defs"]
+    missing, seen = [], 0
+    open_: list[type[BaseModel]] = [Config]
+    known = set(open_)
+    while open_:
+        section = open_.pop()
+        for name, field in section.model_fields.items():
+            more = set(sections_in(field.annotation)) - known
+            known |= more
+            open_ += more
+            if section is Config:
+                continue
+            node = definitions[section.__name__]["properties"][field.alias or name]
+            nodes = (node, *found_in(node))
+            for mark in field.metadata:
+                for bound, word in words.items():
+                    if (value := getattr(mark, bound, None)) is not None:
+                        seen += 1
+                        if value not in [found[word] for found in nodes if word in found]:
+                            missing.append((section.__name__, name, word, value))
+    assert missing == []
+    assert seen > 100
+
+
+def found_in(node: Any) -> list[dict[str, Any]]:
+    nested = [one for choice in node.get("anyOf", ()) for one in (choice, *found_in(choice))]
+    return [one for one in nested if isinstance(one, dict)]
+
+
+def sections_in(kind: Any) -> list[type[BaseModel]]:
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        return [kind]
+    return [one for part in get_args(kind) for one in sections_in(part)]
+
+
+@pytest.mark.parametrize("place", ["budgets", "keys"])
+def test_a_budget_of_nothing_is_refused_as_the_schema_has_it(place: str, tmp_path: Path) -> None:
+    tree: dict[str, Any] = {
+        "models": {"m": {"backend": "vllm", "workers": ["http://a:1"], "price": {"request": 1}}},
+        "spend": {"currency": "EUR"},
+    }
+    for amount in (0, 0.5):
+        key = {"k": {"hash": "sha256:" + "0" * 64, "limits": {"budget": amount}}}
+        more: dict[str, Any] = {"keys": key} if place == "keys" else {"budgets": [{"name": "b", "amount": amount}]}
+        file = tmp_path / "gateway.yaml"
+        file.write_text(json.dumps({**tree, **more}))
+        valid = jsonschema.Draft202012Validator(json_schema(KNOWN)).is_valid({**tree, **more})
+        assert valid is bool(amount)
+        if not amount:
+            with pytest.raises(ConfigError, match="must be greater than 0"):
+                load(file, KNOWN, {})
+        else:
+            load(file, KNOWN, {})
 
 
 @pytest.fixture(scope="module")

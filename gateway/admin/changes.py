@@ -291,7 +291,7 @@ def options_of(key: StoredKey) -> dict[str, Any]:
 
 
 def _unknown(given: Mapping[str, Any], name: str) -> str | None:
-    """What is wrong with the members of a key that is put at `name`, not with their values. The store leaves out
+    """A fault of the members of a key that is put at `name`, not of their values. The store leaves out
     what it does not know, since it reads keys of later versions, too."""
     if given.get("name", name) != name:
         return f"name: the path has {name}"

@@ -27,7 +27,7 @@ _MOST_TEXT = 16384
 _MASK = "***"
 
 _VENDORS = (
-    r"dgm_"  # our own
+    r"(?i:dgm_)"  # our own
     r"|(?:sk|rk|pk)[_-]"  # OpenAI, Anthropic (sk-ant-), DeepSeek, OpenRouter (sk-or-), LiteLLM, Stripe
     r"|(?:hf|flp|gsk|fw|r8|jina|lsv2|pcsk|vck|tgp_v1|nvapi|xai|pplx|tvly|glpat|github_pat|gh[opsur]|xox[abeoprs])[_-]"
 )
@@ -36,10 +36,16 @@ _FORMS = (
     r"|AIza[A-Za-z0-9_-]{30}|ya29\."  # Google
     r"|eyJ[A-Za-z0-9_-]{8}"  # JSON in base64: a JWT
 )
-# An unbroken run that mixes capitals, small letters and digits: AWS secret keys (40), Azure OpenAI keys (84).
-_MIXED = r"(?=[A-Za-z0-9]{0,127}[A-Z])(?=[A-Za-z0-9]{0,127}[a-z])(?=[A-Za-z0-9]{0,127}[0-9])[A-Za-z0-9]{40}"
+# An unbroken run that mixes capitals, small letters and digits: AWS secret keys (40), Azure OpenAI keys (84), 30 bytes
+# or more in base64url. `chatcmpl-` and its 29 characters are shorter.
+_MIXED = (
+    r"(?<![A-Za-z0-9_-])(?=[A-Za-z0-9_-]{0,127}[A-Z])(?=[A-Za-z0-9_-]{0,127}[a-z])(?=[A-Za-z0-9_-]{0,127}[0-9])"
+    r"[A-Za-z0-9_-]{40}"
+)
 # An id may be any text, so the beginning of a key is enough. It may stand behind a word: `key:sk-...`.
 _IN_ID = re.compile(rf"(?:\A|[._:-])(?:{_VENDORS}|{_FORMS}|(?i:bearer)[._:-])|{_MIXED}")
+# A name of 128 bits in hex is a key; an id may have that form.
+_IN_NAME = re.compile(rf"{_IN_ID.pattern}|(?<![0-9A-Fa-f])[0-9A-Fa-f]{{32,}}")
 # Names and sentences hold words such as `sk_id`, so a key must look whole.
 _IN_TEXT = re.compile(rf"(?<![A-Za-z0-9])(?:(?:{_VENDORS})[A-Za-z0-9_-]{{12,}}|(?:{_FORMS})[A-Za-z0-9_.-]*)")
 
@@ -85,6 +91,10 @@ class KnownKeys:
     def in_id(self, text: str, headers: Headers) -> bool:
         """Whether `text`, an id that a client has chosen, holds a key. headers: those of its request."""
         return _IN_ID.search(text) is not None or bool(self._places(text, headers))
+
+    def masked_name(self, text: str, headers: Headers) -> str:
+        """`text`, the name of a model that nothing here has; `***` if it may be a key, of whatever kind."""
+        return _MASK if _IN_NAME.search(text) is not None else self.masked(text, headers)
 
     def masked(self, text: str, headers: Headers) -> str:
         """`text`, with `***` for each key in it. headers: those of the request that it is about."""

@@ -1,4 +1,4 @@
-"""What commands that destroy something share: they name it, ask first, and leave a line in the audit record."""
+"""Commands that destroy something name it, ask first, and leave a line in the audit record."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def note(config: Config, what: str, name: str, team: str | None, options: 
 
 
 def _operator() -> str:
-    """Who runs the command, as far as the machine knows."""
+    """The user who runs the command, as far as the machine knows."""
     name = "?"
     with suppress(KeyError, OSError):  # a container's user may have no name
         name = getpass.getuser()

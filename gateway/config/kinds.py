@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from urllib.parse import unquote, urlsplit
 from zoneinfo import ZoneInfo
 
-from pydantic import AfterValidator, BeforeValidator, GetJsonSchemaHandler, PlainSerializer, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, Field, GetJsonSchemaHandler, PlainSerializer, WithJsonSchema
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
@@ -393,13 +393,12 @@ Expiry = Annotated[
 ]
 """A moment with a zone. A bare date lasts through the end of that day in UTC."""
 
-Money = Annotated[
-    int,
-    BeforeValidator(nano),
-    PlainSerializer(shown, return_type=str, when_used="json"),
-    WithJsonSchema({"type": ["number", "string"], "minimum": 0, "maximum": MOST, "pattern": r"^\d{1,9}(\.\d{1,9})?$"}),
-]
+_NANO_NODE: dict[str, Any] = {"type": ["number", "string"], "maximum": MOST, "pattern": r"^\d{1,9}(\.\d{1,9})?$"}
+_Nano = Annotated[int, BeforeValidator(nano), PlainSerializer(shown, return_type=str, when_used="json")]
+Money = Annotated[_Nano, WithJsonSchema({**_NANO_NODE, "minimum": 0})]
 """An amount of the currency, in nano; read from a number such as 0.15, or from such text, which JSON gets."""
+Budgeted = Annotated[_Nano, Field(gt=0), WithJsonSchema({**_NANO_NODE, "exclusiveMinimum": 0})]
+"""An amount that may be spent."""
 
 Zone = Annotated[str, AfterValidator(_zone)]
 """An IANA name."""

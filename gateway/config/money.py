@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field, GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from gateway.config.kinds import Flag, Money, ServiceUrl, Share, Zone
+from gateway.config.kinds import Budgeted, Flag, Money, ServiceUrl, Share, Zone
 from gateway.config.section import Section
 from gateway.config.sharing import Dimension, Reserve, SharedSecret
 from gateway.core.money import Rates
@@ -83,7 +83,7 @@ class Budget(Section):
 
     name: str = Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")
     """Shown to clients. If several budgets have one name, the first that matches a request applies."""
-    amount: Money = Field(gt=0)
+    amount: Budgeted
     """How much, in the currency of `spend`."""
     per: Period = "month"
     """A week begins on Monday. `total` has no end."""

@@ -47,6 +47,9 @@ def _texts(section: type[BaseModel]) -> dict[str, str]:
     return found
 
 
+_BOUNDS = {"gt": "exclusiveMinimum", "ge": "minimum", "le": "maximum", "lt": "exclusiveMaximum"}
+
+
 def json_schema(known: Available | None = None) -> Json:
     """JSON Schema, draft 2020-12, of gateway.yaml. With `known`, names of dialects and backends are closed."""
     schema = Config.model_json_schema(schema_generator=_Described)
@@ -68,7 +71,8 @@ def json_schema(known: Available | None = None) -> Json:
 
 
 def _tidy(node: Any) -> None:
-    """Drops titles, which only repeat the names, and lets sections be empty, as `load` does."""
+    """Drops titles, which only repeat the names, names bounds as JSON Schema does, and lets sections be empty, as
+    `load` does."""
     if isinstance(node, list):
         for item in node:
             _tidy(item)
@@ -76,6 +80,12 @@ def _tidy(node: Any) -> None:
         return
     if isinstance(node.get("title"), str):
         del node["title"]
+    for mark, word in _BOUNDS.items():  # pydantic leaves those of an optional number as they are
+        if isinstance(bound := node.get(mark), int | float):
+            del node[mark]
+            for one in node.get("anyOf", [node]):
+                if one.get("type") != "string":
+                    one[word] = bound
     if isinstance(node.get("properties"), dict) and node.get("type") == "object":
         node["type"] = "object" if node.get("required") or "anyOf" in node else ["object", "null"]
     elif "additionalProperties" in node and node.get("type") == "object" and node.get("default") == {}:

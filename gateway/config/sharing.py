@@ -8,11 +8,11 @@ from pydantic import Field
 
 from gateway.config.kinds import (
     Address,
+    Budgeted,
     Bytes,
     Flag,
     Hash,
     KeySetUrl,
-    Money,
     Name,
     RedisServer,
     RedisUrl,
@@ -127,7 +127,7 @@ class KeyLimits(Section):
     """Tokens a minute, input and output."""
     concurrency: Whole | None = Field(default=None, ge=1, le=_MOST)
     """Requests in flight."""
-    budget: Money | None = Field(default=None, gt=0)
+    budget: Budgeted | None = None
     """Most to spend in a month of the calendar, as a budget `budget` that matches it alone."""
     streams: Whole | None = Field(default=None, ge=1, le=_MOST)
     """Streamed replies at once. Absent: `listen.max_streams_per_key`."""

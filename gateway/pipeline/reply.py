@@ -111,7 +111,7 @@ class ClientReply:
         """The record names the model that `op` asked for, of which there is none, if that looks like a model's name."""
         name = unquote(op.model or next(iter(op.model_hints), ""))
         if _MODEL_NAME.fullmatch(name):
-            self._record.asked = self._masked(name)
+            self._record.asked = self._known.masked_name(name, self.request.headers)
 
     def explain_by(self, explain: Callable[[], Headers]) -> None:
         """Adds the headers that `explain` returns to each head: of what is known of the request by then."""

@@ -326,6 +326,14 @@ def test_keys_of_the_configuration_are_listed_beside_those_of_the_store(root: Ca
     assert "own" not in [key["name"] for key in root("GET", "/export?limit=500").json()["keys"]]
 
 
+def test_a_lead_lifts_limits_of_its_teams_keys_and_none_of_the_configuration(root: Caller, lead: Caller) -> None:
+    """As the page says: who made them makes no difference."""
+    root.made("bound", team="blue", limits={"requests": 5, "tokens": 100})
+    answer = lead("PATCH", "/keys/bound", {"limits": {"requests": 50}})
+    assert (answer.status_code, answer.json()["limits"]) == (200, {"requests": 50})
+    assert lead("PATCH", "/keys/bound", {"limits": None}).json()["limits"] is None
+
+
 def test_a_replaced_secret_is_shown_while_it_is_valid(root: Caller) -> None:
     root.made("turning")
     answer = root("POST", "/keys/turning/rotate", {"valid_s": 0.5})
