@@ -61,7 +61,7 @@ OWN = ("/health", "/v1/models")
 
 def asked(stack: Stack) -> list[Entry]:
     """All that the worker was asked but health probes."""
-    return [entry for entry in stack.sim.ledger.entries if entry.path not in OWN]
+    return [entry for entry in stack.sim.ledger.entries if entry.path not in OWN and entry.method == "POST"]
 
 
 def everything(stack: Stack, **headers: str) -> list[int]:

@@ -31,7 +31,12 @@ class Asked:
         paths = ("/v1/chat/completions", "/v1/embeddings")
 
         def here() -> list[tuple[Simulated, Entry]]:
-            return [(sim, entry) for sim in stack.sims for entry in sim.ledger.entries if entry.path in paths]
+            return [
+                (sim, entry)
+                for sim in stack.sims
+                for entry in sim.ledger.entries
+                if entry.path in paths and entry.method == "POST"
+            ]
 
         until(lambda: any(entry.fault for _, entry in here()))  # it has taken its fault
         ((self.sim, self.entry),) = here()

@@ -34,7 +34,10 @@ def ask(stack: Stack, **members: Any) -> httpx.Response:
 def asked(stack: Stack) -> list[tuple[int, str]]:
     """(which worker, what for), in order."""
     entries = [
-        (entry.started, index, entry.path) for index, sim in enumerate(stack.sims) for entry in sim.ledger.entries
+        (entry.started, index, entry.path)
+        for index, sim in enumerate(stack.sims)
+        for entry in sim.ledger.entries
+        if entry.method == "POST"
     ]
     return [(index, path) for _, index, path in sorted(entries) if path not in ("/health", "/metrics", "/v1/models")]
 
@@ -54,7 +57,12 @@ def test_the_greatest_total(stack: Stack, stream: bool) -> None:
 def test_the_least_total(stack: Stack) -> None:
     assert ask(stack, min_total_tokens=9, max_tokens=6).status_code == 200
     sent = json.loads(
-        next(entry.body for sim in stack.sims for entry in sim.ledger.entries if entry.path == "/v1/completions")
+        next(
+            entry.body
+            for sim in stack.sims
+            for entry in sim.ledger.entries
+            if entry.path == "/v1/completions" and entry.method == "POST"
+        )
     )
     assert (sent["min_tokens"], sent["max_tokens"], sent["prompt"]) == (4, 6, PROMPT)
 
