@@ -11,7 +11,8 @@ import uvloop
 from gateway import backends
 from gateway.app.probing import probe
 from gateway.app.routes import active_dialects
-from gateway.cli.configured import FILE_HELP, configuration
+from gateway.cli import CommandError, rendered
+from gateway.cli.configured import FILE_HELP, configuration, read
 from gateway.config import Config, Model
 from gateway.core.failures import MEANINGS
 from gateway.core.ports import Dialect
@@ -25,6 +26,12 @@ def options(parser: argparse.ArgumentParser) -> None:
     named = parser.add_mutually_exclusive_group()
     named.add_argument("file", nargs="?", metavar="FILE", help=FILE_HELP)
     named.add_argument("--config", metavar="FILE", help="the same")
+    named.add_argument(
+        "--rendered",
+        metavar="MANIFESTS",
+        help="the manifests that `helm template` prints, or - for standard input: each gateway.yaml in them, "
+        "without the secrets that only a Pod has",
+    )
     parser.add_argument(
         "--strict", action="store_true", help="exit with status 1 where a dialect offers what a model cannot do"
     )
@@ -36,7 +43,17 @@ def options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Prints faults (status 2) or, of a good configuration, its holes (status 0; 1 with --strict), and with --probe the
     state of its workers (status 1 if one cannot serve)."""
+    if options.rendered is not None:
+        if options.probe:
+            raise CommandError("--probe asks workers with their secrets, which --rendered does without")
+        checked = rendered.configurations(read(options.rendered))
+        return max(_report(config, name, options) for name, config in checked)
     config, path = configuration(options.file or options.config)
+    return _report(config, path or "environment", options)
+
+
+def _report(config: Config, name: str, options: argparse.Namespace) -> int:
+    """Prints what there is to say of a good configuration, and returns the exit status."""
     offered = active_dialects(config)
     holes = _holes(config, offered)
     for hole in holes:
@@ -50,7 +67,7 @@ def run(options: argparse.Namespace) -> int:
         _counted(len(what), name)
         for what, name in ((config.models, "model"), (config.keys, "key"), (offered, "dialect"))
     )
-    print(f"{path or 'environment'}: {held}: good" + (f", but for {_counted(len(holes), 'hole')}" if holes else ""))
+    print(f"{name}: {held}: good" + (f", but for {_counted(len(holes), 'hole')}" if holes else ""))
     return 0
 
 

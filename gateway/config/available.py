@@ -17,6 +17,7 @@ class Available:
     tracing    returns whether what traces need is installed
     buckets    returns whether what a bucket needs is installed
     processes  that serve together by this configuration and share no memory
+    gateways   that serve by it, each a process or several on its own machine
     key_set    reads the text of a set of keys for tokens; raises ValueError saying what it "is" or "holds" instead
     """
 
@@ -28,6 +29,7 @@ class Available:
     tracing: Callable[[], bool] | None = None
     buckets: Callable[[], bool] | None = None
     processes: int = 1
+    gateways: int = 1
 
 
 def listed(names: Collection[str]) -> str:

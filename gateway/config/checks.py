@@ -348,14 +348,17 @@ def _matches(facts: Facts) -> Faults:
 
 
 def _kept_in_memory(facts: Facts) -> Faults:
-    """Faults of what each of several processes would keep for itself: together they admit as many times the limit."""
-    processes = facts.known.processes if facts.known is not None else 1
-    if processes == 1:
+    """Faults of what each of several gateways or processes would keep for itself: together they admit as many times
+    the limit."""
+    if facts.known is None or max(facts.known.gateways, facts.known.processes) == 1:
         return
+    several = f"{facts.known.processes} processes for itself: --processes needs"
+    if facts.known.gateways > 1:
+        several = f"{facts.known.gateways} gateways for itself: they need"
     config = facts.config
     if config.redis is None or config.limiter.store == "memory":
         way = "a section redis" if config.redis is None else "limiter.store redis"
-        wrong = f"is counted in memory, by each of {processes} processes for itself: --processes needs {way}"
+        wrong = f"is counted in memory, by each of {several} {way}"
         for name, key in config.keys.items():
             for kind in (*get_args(WrittenKind), "budget"):
                 if getattr(key.limits, kind, None) is not None:
@@ -363,7 +366,7 @@ def _kept_in_memory(facts: Facts) -> Faults:
         for path, _ in facts.bounds():
             yield path, wrong
     if config.store.where == "memory":
-        yield ("store", "where"), f"is of each of {processes} processes for itself: --processes needs redis here"
+        yield ("store", "where"), f"is of each of {several} redis here"
 
 
 def _dialects(facts: Facts) -> Faults:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
 import pytest
 
 from gateway.app import KNOWN
-from gateway.cli import check
+from gateway.cli import main
 from gateway.config import load
 from tests.steps import steps
 
@@ -46,8 +45,8 @@ def test_what_workers_cannot_do_is_found_once_for_models_that_are_alike(
 ) -> None:
     counts = []
     for count in (2, 40):
-        options = argparse.Namespace(file=None, config=str(models(tmp_path / f"{count}.yaml", count, 1)), strict=False)
-        check.run(options)
-        counts.append(steps(lambda options=options: check.run(options), "line", "gateway/translation"))  # type: ignore[misc]
+        words = ["check", str(models(tmp_path / f"{count}.yaml", count, 1))]
+        main(words)
+        counts.append(steps(lambda words=words: main(words), "line", "gateway/translation"))  # type: ignore[misc]
     assert counts[0] == counts[1] > 0
     assert "openai chat" not in capfd.readouterr().err
