@@ -319,6 +319,9 @@ class IdlePool:
         # No fallback is asked instead: that is for requests that clients wait for.
         raise GatewayError(Kind.LIMITED, "no capacity of this model is idle now", code=YIELDED)
 
+    def waited(self, *_: object) -> None:
+        """Nobody waits for it: neither its times nor a place that it gives back say anything about a worker."""
+
     def release(self, worker: Worker, routing: RoutingFacts) -> None:
         self._pool.release(worker, routing)
         self._idle.left(self._request)

@@ -192,7 +192,7 @@ def test_what_an_earlier_version_kept_is_there_for_the_key_that_had_the_name(ser
         assert [one.id for one in client.files.list(order="asc")] == [new, before]
         assert [one.id for one in client.files.list(limit=1)] == [before, new], "page by page"
         assert client.files.content(before).content == DATA
-        done = ended(stack, client.batches.retrieve(id_), BOB)
+        done = ended(stack, client.batches.retrieve(id_), BOB, 60)
         assert done.request_counts.completed == 42
         assert len(results(stack, done.output_file_id, BOB)) == 42
         again = client.batches.create(input_file_id=before, endpoint="/v1/chat/completions", completion_window="24h")
