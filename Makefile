@@ -17,7 +17,7 @@ install: .venv/locked .venv/installed ## Build .venv from all locks, for develop
 # .venv has two layers: what runs (.venv/running), and on top what develops and tests (.venv/locked). `make run` builds
 # the first one only. A layer is never changed: when its locks change, all is built from nothing.
 .venv/running: requirements/uv.txt $(RUN_LOCKS) scripts/venv.sh
-	@echo "Building .venv (340 MB; the first time about half a minute) ..."
+	@echo "Building .venv (320 MB; the first time about half a minute) ..."
 	@scripts/venv.sh .venv $(RUN_LOCKS)
 	@mv .venv/locked $@
 
