@@ -236,7 +236,7 @@ class Inside:
 
 async def put_keys(redis: Redis, keys: Sequence[str]) -> None:
     """Puts these secrets into the store, as an admin does."""
-    store, now, me = KeyStore("dragoman", 1, connect(redis)), time.time(), "bench"
+    store, now, me = KeyStore("dragoman", 1, connect(redis), redis.call_s), time.time(), "bench"
     for key in keys:
         name, digest = f"key-{key}", f"sha256:{sha256(key.encode()).hexdigest()}"
         stored = StoredKey(name=name, hash=digest, seal=digest, created=now, created_by=me, changed=now, changed_by=me)

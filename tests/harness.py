@@ -17,7 +17,7 @@ import time
 import types
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import httpx
 import uvicorn.server
@@ -105,7 +105,7 @@ class Stack:
     def sim(self) -> Simulated:
         return self.sims[0]
 
-    def __enter__(self) -> Stack:
+    def __enter__(self) -> Self:
         self._thread.start()
         self._started.wait()
         if self._failed is not None:

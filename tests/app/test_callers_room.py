@@ -21,7 +21,7 @@ from tests.harness import Stack, until
 from tests.server.raw import Raw, code_of
 
 ROOM, MOST = 2 << 20, 1 << 20
-LISTEN = {
+LISTEN: dict[str, Any] = {
     "max_body_bytes": MOST,
     "max_bodies_bytes": ROOM,
     "max_uploads_bytes": ROOM,
@@ -37,7 +37,8 @@ class Two(Stack):
     """A gateway with two keys. limits: of the greedy one."""
 
     def __init__(self, limits: dict[str, Any] | None = None, listen: Any = None, **more: Any) -> None:
-        entries, self.keys = {}, {}
+        entries: dict[str, dict[str, Any]] = {}
+        self.keys: dict[str, str] = {}
         for name in ("greedy", "honest"):
             self.keys[name], entry = new_key(name)
             entries[name] = {"hash": entry.split("hash: ")[1].split()[0]}

@@ -281,7 +281,7 @@ def test_whatever_an_address_is(url: str, to: str) -> None:
         async def get(*_: object) -> AsyncIterator[exchange.Answer]:
             yield moved
 
-        fetching._exchanges.get = get  # type: ignore[method-assign]
+        fetching._exchanges.get = get  # type: ignore[method-assign,assignment]
         call = ServerCall("1", ServerTool("fetch", "f", allowed=("a.example", "127.0.0.1")), asked)
         await fetching.run(call)
         await fetching.close()
