@@ -23,8 +23,8 @@ _WORKLOADS = ("Deployment", "StatefulSet", "DaemonSet")
 def configurations(manifests: bytes) -> list[tuple[str, Config]]:
     """The name and the configuration of each ConfigMap that holds a gateway.yaml.
 
-    What only a Pod has is left out: the files of secrets, and variables that come from one. The variables with a value
-    count, and so does the number of gateways: what each would count for itself is a fault.
+    The files of secrets, and variables that come from one, are left out: only a Pod has them. The variables with a
+    value count, and so does the number of gateways: what each would count for itself is a fault.
 
     Raises CommandError if the manifests hold none or are not YAML, ConfigError with the faults of all.
     """

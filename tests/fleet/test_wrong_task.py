@@ -107,7 +107,7 @@ WORDS = [
 
 
 @pytest.mark.parametrize(("task", "status", "words"), WORDS)
-@pytest.mark.parametrize("backend", ["openai", "vllm", "llamacpp"])
+@pytest.mark.parametrize("backend", sorted(backends.REGISTRY))
 def test_the_words_of_engines(backend: str, task: str, status: int, words: str) -> None:
     body = json.dumps({"error": {"message": words}}).encode()
     error = backends.create(backend).fault(Response(status, [], body), OPS[task])

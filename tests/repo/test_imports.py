@@ -60,7 +60,7 @@ ONLY: dict[str, tuple[str, ...]] = {
     "redis": ("gateway.redis",),
     "websockets": ("gateway.server",),
     "obstore": ("gateway.batches.bucket",),
-    "yaml": ("gateway.config",),
+    "yaml": ("gateway.config", "gateway.cli.rendered"),  # a manifest is not a configuration
     "zmq": (),
 }
 
