@@ -39,12 +39,15 @@ def test_the_context_of_the_served_model(name: str) -> None:
         said(),
         said({"id": "m"}),
         said({"id": "m", "max_model_len": None}),
-        said({"id": "M", "max_model_len": 5}),
         said({"max_model_len": 5}, {"id": 7, "max_model_len": 5}, 7, None, ["m"], "m"),
     ],
 )
 def test_a_list_that_tells_nothing_of_the_model(body: bytes) -> None:
     assert facts_of(body, "m") == UNKNOWN
+
+
+def test_a_list_of_other_models_tells_their_names() -> None:
+    assert facts_of(said({"id": "M", "max_model_len": 5}), "m") == Facts(others=("M",))
 
 
 @pytest.mark.parametrize("context", [0, -1, 2**31, 1e400, 8192.5, "8192", True, [8192]])
