@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, Self
 
 import httpx
 import pytest
@@ -27,7 +27,7 @@ class Mirrored(Stack):
         self.main = dict(main or {})
         self.mirror = mirror
 
-    def __enter__(self) -> Stack:
+    def __enter__(self) -> Self:
         super().__enter__()
         base = {"backend": "vllm", "upstream_model": "sim"}
         models = {
