@@ -221,7 +221,8 @@ def as_arguments(text: str) -> str:
 
 
 def as_input(arguments: str) -> str:
-    """The arguments of a custom tool's function as its input. Arguments of another form are the input themselves."""
+    """The arguments of a custom tool's function as its input: an empty one if there are none. Arguments of another form
+    are the input themselves."""
     found = decoded(_object.decode, arguments) or {}
-    text = found.get("input")
-    return text if isinstance(text, str) and len(found) == 1 else arguments
+    text = found.get("input") if arguments != "{}" else ""
+    return text if isinstance(text, str) and len(found) <= 1 else arguments
