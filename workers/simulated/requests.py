@@ -54,6 +54,7 @@ class Asked(Generate, kw_only=True):
     prompt: str | list[Any] = ""
     input: str | list[Any] = ""
     encoding_format: str | None = None
+    dimensions: int | None = None
     return_token_strs: bool | None = False
 
     def prompts(self) -> list[tuple[str, int]]:

@@ -124,7 +124,10 @@ class Simulated:
 
     async def embed(self, asked: Asked, send: Send) -> None:
         """POST /v1/embeddings: vectors that depend on the text only."""
-        model, size = self._model(asked), self.options.embedding_dims
+        model, most = self._model(asked), self.options.embedding_dims
+        size = asked.dimensions or most
+        if not 0 < size <= most:
+            raise Refused(400, "BadRequestError", f"Dimensions must be from 1 to {most}", "dimensions")
         rows: list[dict[str, Any]] = []
         prompts = asked.prompts()
         for index, (text, _) in enumerate(prompts):

@@ -14,18 +14,20 @@ from gateway.wire import clock
 from gateway.wire.json import encode
 from gateway.wire.openai.replies import views as wire
 from gateway.wire.openai.replies.excess import MOST_TOKENS, refuse_longer
+from gateway.wire.openai.replies.vectors import as_asked
 from gateway.wire.openai.streams.reading import PART_BYTES, Parts, Reader, extra_of
 
 
 def read_embeddings(response: Response, op: Embed) -> Embeddings:
-    """The reply to `op`, with vectors in order. Raises GatewayError(UPSTREAM) for an invalid or incomplete reply."""
+    """The reply to `op`, with vectors in order. Raises GatewayError: UPSTREAM for an invalid or incomplete reply,
+    UNSUPPORTED for vectors of another length than was asked for."""
     refuse_longer(response.body, len(op.inputs))
     found = wire.decoded(response.body, wire.embeddings_decoder)
     if found.error is not None:
         raise wire.late_fault(found.error)
     if found.data is None or len(found.data) != len(op.inputs):
         raise wire.malformed()
-    vectors = tuple(wire.vector(one) for one in sorted(found.data, key=lambda one: one.index))
+    vectors = as_asked([one.embedding for one in sorted(found.data, key=lambda one: one.index)], op)
     return Embeddings(found.model or "", vectors, wire.usage(found.usage) if found.usage else None)
 
 

@@ -254,7 +254,6 @@ embeddings_decoder = msgspec.json.Decoder(EmbeddingsIn)
 tally_decoder = msgspec.json.Decoder(TallyIn)
 _fault = msgspec.json.Decoder(FaultIn).decode
 _faults = msgspec.json.Decoder(list[FaultIn]).decode
-_vector = msgspec.json.Decoder(list[float] | str)
 _anything = msgspec.json.Decoder()
 _text = msgspec.json.Decoder(str)
 _as_msgpack = msgspec.msgpack.Encoder().encode
@@ -328,12 +327,6 @@ def texts(content: Sequence[ContentIn]) -> list[tuple[PartKind, str]]:
             case _:
                 raise malformed()
     return [(kind, text) for kind, text in found if text]
-
-
-def vector(found: VectorIn) -> Raw:
-    """The embedding as the worker wrote it: an array of numbers, or base64. Raises GatewayError for anything else."""
-    decoded(found.embedding, _vector)
-    return found.embedding
 
 
 def created_at(found: int | float | None, now: float) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from operator import is_not
 from typing import Any
 
 import msgspec
@@ -16,6 +17,7 @@ from gateway.wire.json import NULL, encode
 from gateway.wire.openai.replies import views as wire
 from gateway.wire.openai.replies.excess import ORDINARY_BYTES, refuse_excess, refuse_longer
 from gateway.wire.openai.replies.tool_calls import Call
+from gateway.wire.openai.replies.vectors import as_asked
 
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 _KNOWN_REASONS = frozenset({"stop", "length", "tool_calls", "content_filter", "function_call"})
@@ -30,7 +32,8 @@ _NULLS = re.compile(
 def whole(body: bytes, op: Generate | Embed) -> tuple[bytes, Usage | None]:
     """A buffered reply for a client of the same wire, and its usage. Missing ids, times and indices are filled in.
 
-    Raises GatewayError(UPSTREAM) if the body is not a reply to `op`, and the reported error if it is an error in a 200.
+    Raises GatewayError(UPSTREAM) if the body is not a reply to `op`, the reported error if it is an error in a 200, and
+    as `as_asked`.
     """
     model = op.model or ""
     if type(op) is Embed:
@@ -45,7 +48,8 @@ def whole(body: bytes, op: Generate | Embed) -> tuple[bytes, Usage | None]:
         if not _answers(tally, op):
             raise wire.malformed()
         usage = wire.usage(tally.usage) if tally.usage is not None else None
-        if type(op) is Embed or _exact(tally, is_named(op)):
+        vectors = _as_asked(tally, op) if type(op) is Embed else None
+        if _exact(tally, is_named(op)) if type(op) is not Embed else vectors is None:
             if tally.model == model:
                 return _described(body), usage
             if tally.model is not None and body.count(b'"model"') == 1:
@@ -58,12 +62,21 @@ def whole(body: bytes, op: Generate | Embed) -> tuple[bytes, Usage | None]:
     reply["model"] = model
     if type(op) is not Embed:
         _mend(reply, op)
+    for entry, vector in zip(reply.get("data") or (), vectors or (), strict=False):
+        entry["embedding"] = vector
     return _described(encode(reply)), usage
 
 
 def _described(body: bytes) -> bytes:
     """The reply without nulls that OpenAI's description does not have."""
     return _NULLS.sub(b"", body)
+
+
+def _as_asked(tally: wire.TallyIn, op: Embed) -> tuple[msgspec.Raw, ...] | None:
+    """The vectors that the client asked for; None if they are the worker's. Raises as `as_asked`."""
+    given = [one.embedding for one in tally.data or ()]
+    vectors = as_asked(given, op)
+    return vectors if any(map(is_not, vectors, given)) else None
 
 
 def is_named(op: Generate | Embed) -> bool:

@@ -307,9 +307,9 @@ def test_every_input_has_its_vector(there: int) -> None:
 
 
 def test_embeddings_are_put_in_order() -> None:
-    said = {"data": [{"index": 1, "embedding": [2.50]}, {"index": 0, "embedding": "AAA="}], "model": "sim"}
+    said = {"data": [{"index": 1, "embedding": [2.50]}, {"index": 0, "embedding": [1.0]}], "model": "sim"}
     found = BACKEND.read_embeddings(Response(200, [], json.dumps(said).encode()), Embed(model="m", inputs=("a", "b")))
-    assert found.vectors == (Raw(b'"AAA="'), Raw(b"[2.5]"))
+    assert found.vectors == (Raw(b"[1.0]"), Raw(b"[2.5]"))
     assert (found.model, found.usage) == ("sim", None)
 
 

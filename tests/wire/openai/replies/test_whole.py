@@ -118,7 +118,7 @@ def test_less_than_was_asked_for_is_the_workers_fault(op: Complete | Embed, body
 
 def test_as_much_as_was_asked_for_is_a_reply() -> None:
     both = [{"text": text, "index": index, "finish_reason": "stop"} for index, text in enumerate("ab")]
-    for op, body in ((TEXTS, {"choices": both}), (VECTORS, {"data": [{"embedding": [1.0]}, {"embedding": "AAA="}]})):
+    for op, body in ((TEXTS, {"choices": both}), (VECTORS, {"data": [{"embedding": [1.0]}, {"embedding": [2.0]}]})):
         told = json.dumps({"id": "x", "object": "text_completion", "created": 1, "model": "m", **body}).encode()
         assert whole(told, op) == (told, None)
 
