@@ -15,8 +15,8 @@ def _triggers(among: Sequence[Object], name: str) -> dict[str, Object]:
 def waiting(among: Sequence[Object]) -> bool:
     """Summed over the workers: one that waits at each of ten is ten, not one."""
     trigger = _triggers(among, "dragoman-busy")["waiting"]
-    workers = 'sum(vllm:num_requests_waiting{namespace="llm",model_name="busy"})'
-    gateways = 'sum(dragoman_queue_length{namespace="llm",model="busy"})'
+    workers = 'sum(vllm:num_requests_waiting{namespace="llm",job="llm/dragoman-workers",model_name="busy"})'
+    gateways = 'sum(dragoman_queue_length{namespace="llm",job="dragoman-metrics",model="busy"})'
     return workers in trigger["query"] and gateways in trigger["query"] and trigger["threshold"] == "8"
 
 
@@ -24,7 +24,7 @@ def wakes(among: Sequence[Object]) -> bool:
     """Whatever was asked in the last minutes keeps one copy, and never orders a second."""
     spec = find(among, "ScaledObject", "dragoman-seldom")["spec"]
     trigger = _triggers(among, "dragoman-seldom")["demand"]
-    asked = 'dragoman_requests_total{namespace="llm",model="seldom"}'
+    asked = 'dragoman_requests_total{namespace="llm",job="dragoman-metrics",model="seldom"}'
     seen = f"increase({asked}[5m])" in trigger["query"] and f"{asked} unless {asked} offset 5m" in trigger["query"]
     runs = "vllm:num_requests_running" in trigger["query"]
     one = trigger["activationThreshold"] == "0" and int(trigger["threshold"]) >= 1_000_000_000

@@ -37,6 +37,8 @@ LABELS = [
     "commonLabels",
     *(f"{where}.{part}" for where in ("gateway", "modelDefaults") for part in ("labels", "podLabels")),
     "gateway.service.labels",
+    *(f"{where}.podLabels" for where in ("test", "check")),
+    "check.labels",
     *(f"monitoring.{part}.labels" for part in ("serviceMonitor", "podMonitor", "prometheusRule", "dashboards")),
 ]
 MOUNT = {"name": "v", "mountPath": "/v"}
@@ -72,6 +74,13 @@ def cases() -> Iterator[Case]:
     for part, why, value in ADDED:
         yield f"gateway.{part}", why, {"gateway": {part: value}}
         yield f"models.m.{part}", why, model(**{part: value})
+        for where in ("redis.valkey", "test", "check"):
+            values = under(f"{where}.{part}", value)
+            yield (
+                f"{where}.{part}",
+                why,
+                {"redis": {**GOOD["redis"], **values["redis"]}} if "redis" in values else values,
+            )
 
 
 BAD = list(cases())

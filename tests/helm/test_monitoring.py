@@ -72,7 +72,9 @@ def test_further_files_are_taken_as_they_are(tmp_path: Path) -> None:
     )
     among = parsed(template(VALUES / "everything.yaml", chart))
     held = find(among, "ConfigMap", "dragoman-dashboard-mine")
-    assert json.loads(held["data"]["mine.json"]) == dashboard
+    board = json.loads(held["data"]["llm-dragoman-mine.json"])
+    assert board.pop("uid").startswith("mine-")
+    assert board == {**dashboard, "title": "Overview (llm/dragoman)"}
     assert held["metadata"]["labels"]["grafana_dashboard"] == "1"
     assert held["metadata"]["annotations"] == {"grafana_folder": "Dragoman"}
     assert find(among, "PrometheusRule", "dragoman-more")["spec"]["groups"][0]["rules"][0]["alert"] == "More"

@@ -139,6 +139,7 @@
 {{- end -}}
 {{- $own := "^(app[.]kubernetes[.]io/(name|instance|component|part-of|managed-by|version)|helm[.]sh/chart|dragoman-(model|role))$" -}}
 {{- $labels := dict "commonLabels" $v.commonLabels "gateway.labels" $v.gateway.labels "gateway.podLabels" $v.gateway.podLabels "gateway.service.labels" $v.gateway.service.labels -}}
+{{- range $at, $part := dict "redis.valkey" $v.redis.valkey "test" $v.test "check" $v.check -}}{{- range $key := list "labels" "podLabels" -}}{{- $_ := set $labels (printf "%s.%s" $at $key) (default dict (get $part $key)) -}}{{- end -}}{{- end -}}
 {{- range $part := list "serviceMonitor" "podMonitor" "prometheusRule" "dashboards" -}}{{- $_ := set $labels (printf "monitoring.%s.labels" $part) (get $v.monitoring $part).labels -}}{{- end -}}
 {{- range $name, $model := $models -}}{{- range $part := list "labels" "podLabels" -}}{{- $_ := set $labels (include "dragoman.place" (list (dict "root" $ "name" $name) $part)) (get $model $part) -}}{{- end -}}{{- end -}}
 {{- range $where, $given := $labels -}}{{- range $key, $_ := $given -}}
@@ -151,7 +152,13 @@
   {{- if hasKey $whole .name -}}{{- fail (printf "gateway.config.limits: %s is the name of a limit before it that matches everything" .name) -}}{{- end -}}
   {{- if not .match -}}{{- $_ := set $whole .name true -}}{{- end -}}
 {{- end -}}
+{{- range $at, $part := dict "gateway" $v.gateway "test" $v.test "redis.valkey" $v.redis.valkey -}}
+  {{- if and $v.airGapped (has $part.serviceAccount.identity (list "irsa" "azure")) -}}{{- fail (printf "%s.serviceAccount.identity: contradicts airGapped: its tokens are exchanged at a public address" $at) -}}{{- end -}}
+{{- end -}}
 {{- include "dragoman.guardPod" (dict "root" $ "model" $v.gateway "main" "gateway") -}}
+{{- include "dragoman.guardPod" (dict "root" $ "model" $v.redis.valkey "main" "valkey" "at" "redis.valkey" "volumes" (list "config" "redis" "data" "run")) -}}
+{{- include "dragoman.guardPod" (dict "root" $ "model" $v.test "main" "completions" "at" "test" "volumes" (list "script" "tmp")) -}}
+{{- include "dragoman.guardPod" (dict "root" $ "model" $v.check "main" "check" "at" "check" "volumes" (list "manifests" "tmp")) -}}
 {{- if eq $v.redis.mode "valkey" -}}
   {{- $persistence := $v.redis.valkey.persistence -}}
   {{- $changed := include "dragoman.changedClaim" (dict "root" $ "kind" "StatefulSet" "name" (printf "%s-valkey" (include "dragoman.fullname" $)) "claim" (ternary $persistence nil $persistence.enabled)) -}}
@@ -180,11 +187,12 @@
 {{- range $name, $model := $models -}}
   {{- $at := printf "models.%s" $name -}}
   {{- $of := dict "root" $ "name" $name "model" $model -}}
+  {{- if and $v.airGapped (has $model.serviceAccount.identity (list "irsa" "azure")) -}}{{- include "dragoman.refuse" (list $of "serviceAccount.identity" "contradicts airGapped: its tokens are exchanged at a public address") -}}{{- end -}}
   {{- if has $name (list "true" "false") -}}{{- fail (printf "%s: helm reads a name such as n or yes as this word; write it in quotes" $at) -}}{{- end -}}
   {{- $others := get $slugs $model.slug -}}
   {{- if $others -}}{{- fail (printf "%s: its objects would have the names of those of models.%s" $at $others) -}}{{- end -}}
   {{- $_ := set $slugs $model.slug $name -}}
-  {{- if has $model.slug (list "metrics" "valkey" "completions") -}}{{- fail (printf "%s: is the name of another object of the chart" $at) -}}{{- end -}}
+  {{- if or (has $model.slug (list "metrics" "valkey" "completions")) (and (eq $model.slug "gateway") $v.gateway.serviceAccount.create) -}}{{- fail (printf "%s: is the name of another object of the chart" $at) -}}{{- end -}}
   {{- $targets := dict "fallback" $model.gateway.fallback "mirror" (list (default dict $model.gateway.mirror).model) "split" list -}}
   {{- range $model.gateway.split -}}{{- $_ := set $targets "split" (append $targets.split .model) -}}{{- end -}}
   {{- range $option, $others := $targets -}}{{- range $other := $others -}}
@@ -348,7 +356,7 @@
   {{- $least := get (default dict $of.model.resources.requests) $name -}}
   {{- if and $least $most (gt (include "dragoman.bytes" $least | float64) (include "dragoman.bytes" $most | float64)) -}}{{- include "dragoman.refuse" (list $of "resources" (printf "requests more of %s than its limit" $name)) -}}{{- end -}}
 {{- end -}}
-{{- $there := ternary (list "config" "tmp") (list "cache" "shm" "tmp" "redis" "redis-ca") (eq .main "gateway") -}}
+{{- $there := default (ternary (list "config" "tmp") (list "cache" "shm" "tmp" "redis" "redis-ca") (eq .main "gateway")) .volumes -}}
 {{- if eq .main "gateway" -}}{{- range $folder, $_ := include "dragoman.gatewaySecrets" .root | fromJson -}}{{- $there = append $there (replace "/" "-" $folder) -}}{{- end -}}{{- end -}}
 {{- range .model.volumes -}}{{- $there = append $there .name -}}{{- end -}}
 {{- range .model.volumeMounts -}}
@@ -404,7 +412,7 @@ size
 model. (list (dict "root" $ "name" NAME …) PATH) */ -}}
 {{- define "dragoman.place" -}}
 {{- $of := index . 0 -}}{{- $path := index . 1 -}}
-{{- if not $of.name -}}gateway.{{ $path }}{{- else -}}
+{{- if not $of.name -}}{{ default "gateway" $of.at }}.{{ $path }}{{- else -}}
 {{- $own := get $of.root.Values.models $of.name -}}{{- $common := $of.root.Values.modelDefaults -}}{{- $inOwn := true -}}
 {{- range $key := splitList "." $path -}}
   {{- if not (hasKey (default dict $own) $key) -}}{{- $inOwn = false -}}{{- end -}}

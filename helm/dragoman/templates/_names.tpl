@@ -51,22 +51,29 @@ dragoman-model: {{ . }}
 {{- end -}}
 {{- end -}}
 
+{{- /* The account of a part's Pods: its own, or that of all. (dict "root" "own" SECTION "name" NAME), NAME being that of
+the account that the part creates */ -}}
 {{- define "dragoman.serviceAccount" -}}
-{{- if .Values.serviceAccount.create -}}
-{{ default (include "dragoman.fullname" .) .Values.serviceAccount.name }}
+{{- $all := .root.Values.serviceAccount -}}{{- $own := .own.serviceAccount -}}
+{{- if $own.create -}}
+{{ default .name $own.name }}
+{{- else if $own.name -}}
+{{ $own.name }}
+{{- else if $all.create -}}
+{{ default (include "dragoman.fullname" .root) $all.name }}
 {{- else -}}
-{{ default "default" .Values.serviceAccount.name }}
+{{ default "default" $all.name }}
 {{- end -}}
 {{- end -}}
 
-{{- /* What every Pod of the chart has. */ -}}
+{{- /* What every Pod of the chart has. (dict "root" "own" SECTION "name" NAME), as for dragoman.serviceAccount */ -}}
 {{- define "dragoman.podSecurity" -}}
 serviceAccountName: {{ include "dragoman.serviceAccount" . }}
 # Nothing here calls Kubernetes.
 automountServiceAccountToken: false
 # Else Kubernetes adds DRAGOMAN_* variables for Services, which the gateway refuses as unknown options.
 enableServiceLinks: false
-{{- with .Values.imagePullSecrets }}
+{{- with .root.Values.imagePullSecrets }}
 imagePullSecrets:
   {{- range . }}
   - name: {{ . }}
@@ -74,7 +81,7 @@ imagePullSecrets:
 {{- end }}
 securityContext:
   runAsNonRoot: true
-  {{- if not .Values.podSecurity.assignedIds }}
+  {{- if not .root.Values.podSecurity.assignedIds }}
   runAsUser: 65532
   runAsGroup: 65532
   fsGroup: 65532

@@ -87,3 +87,18 @@ Service (`name`, `name.namespace`, `name.namespace.svc…`), or at the peers. */
     {{- end }}
 {{- end }}
 {{- end -}}
+
+{{- /* Egress to what gives a part's Pods the identity that its account stands for; nothing unless it is asked for. It takes the
+part's `serviceAccount`. EKS: the agent of Pod Identity on the node. GKE: its metadata server, at 988 without Dataplane V2.
+IRSA and Azure: the token that a webhook mounts is exchanged by HTTPS. */ -}}
+{{- define "dragoman.identityEgress" -}}
+{{- if eq .identity "eks" }}
+- to: [{ipBlock: {cidr: 169.254.170.23/32}}, {ipBlock: {cidr: "fd00:ec2::23/128"}}]
+  ports: [{port: 80}]
+{{- else if eq .identity "gke" }}
+- to: [{ipBlock: {cidr: 169.254.169.252/32}}, {ipBlock: {cidr: 169.254.169.254/32}}]
+  ports: [{port: 80}, {port: 988}]
+{{- else if has .identity (list "irsa" "azure") }}
+- ports: [{port: 443}]
+{{- end }}
+{{- end -}}

@@ -1,4 +1,4 @@
-{{- /* The Pod of a gateway, of a worker and of Valkey: what the chart says, and what a section of values adds to it or says
+{{- /* A Pod of the chart: what the chart says, and what a section of values adds to it or says
 in its place. (dict "own" SECTION "pod" TEXT "rank" BOOL?), TEXT being YAML of the Pod's metadata and spec; the first
 container is the main one. A Pod with "rank" only computes: it has no probes and its own end. */ -}}
 {{- define "dragoman.pod" -}}
@@ -43,6 +43,16 @@ container is the main one. A Pod with "rank" only computes: it has no probes and
   {{- end -}}
 {{- end -}}
 {{- toYaml $pod -}}
+{{- end -}}
+
+{{- /* A section of values for a Pod that runs the gateway's image beside it: where it says nothing of nodes, it runs on those
+of the gateways. (dict "root" "own" SECTION) -> JSON */ -}}
+{{- define "dragoman.besideGateway" -}}
+{{- $own := deepCopy .own -}}
+{{- range $key := list "nodeSelector" "tolerations" -}}
+  {{- if not (get $own $key) -}}{{- $_ := set $own $key (get $.root.Values.gateway $key) -}}{{- end -}}
+{{- end -}}
+{{- toJson $own -}}
 {{- end -}}
 
 {{- /* The number of copies of a workload. With an autoscaler it is what runs at the moment: a field that is left out would

@@ -53,7 +53,9 @@ dragoman-role: {{ default "leader" .role }}
 {{- $model := .model -}}
 {{- $flags := list "--served-model-name" .name -}}
 {{- $spread := list "--tensor-parallel-size" "-tp" "--pipeline-parallel-size" "-pp" "--data-parallel-size" "-dp" -}}
-{{- if not (include "dragoman.hasFlag" (dict "args" $model.args "flags" $spread)) -}}
+{{- /* A slice of a GPU, or a share of its time, talks to no other one: a model is not split over them. */ -}}
+{{- $sliced := regexMatch "/mig-|[.]shared$" $model.gpuResource -}}
+{{- if not (or $sliced (include "dragoman.hasFlag" (dict "args" $model.args "flags" $spread))) -}}
   {{- if gt (int $model.gpus) 1 -}}{{- $flags = concat $flags (list "--tensor-parallel-size" (toString $model.gpus)) -}}{{- end -}}
   {{- if gt (int $model.nodes) 1 -}}{{- $flags = concat $flags (list "--pipeline-parallel-size" (toString $model.nodes)) -}}{{- end -}}
 {{- end -}}
@@ -328,7 +330,7 @@ metadata:
   labels:
     {{- include "dragoman.workerPodLabels" . | nindent 4 }}
 spec:
-  {{- include "dragoman.podSecurity" .root | nindent 2 }}
+  {{- include "dragoman.podSecurity" (dict "root" .root "own" .model "name" .model.object) | nindent 2 }}
   terminationGracePeriodSeconds: {{ .model.stopSeconds }}
   containers:
     - {{ .container | nindent 6 | trim }}

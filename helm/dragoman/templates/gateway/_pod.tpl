@@ -7,7 +7,7 @@ metadata:
   labels:
     {{- include "dragoman.podLabels" (dict "root" . "component" "gateway" "extra" .Values.gateway.podLabels) | nindent 4 }}
 spec:
-  {{- include "dragoman.podSecurity" . | nindent 2 }}
+  {{- include "dragoman.podSecurity" (dict "root" . "own" .Values.gateway "name" (printf "%s-gateway" (include "dragoman.fullname" .))) | nindent 2 }}
   terminationGracePeriodSeconds: {{ .Values.gateway.stopSeconds }}
   {{- if .Values.gateway.topologySpread.enabled }}
   topologySpreadConstraints:

@@ -1,12 +1,10 @@
 {{- /* Metadata of objects that a Prometheus operator or Grafana's sidecar selects. In a namespace for objects of many
 releases the name has that of the release in it. (dict "root" "component" "section" "suffix" TEXT?) */ -}}
 {{- define "dragoman.watched" -}}
-{{- $name := include "dragoman.fullname" .root -}}
 {{- with .section.namespace -}}
 namespace: {{ . }}
-{{- if ne . $.root.Release.Namespace }}{{ $name = printf "%s-%s" $.root.Release.Namespace $name }}{{ end }}
 {{ end -}}
-name: {{ $name }}{{ .suffix }}
+name: {{ include "dragoman.watchedName" . }}{{ .suffix }}
 labels:
   {{- include "dragoman.labels" (dict "root" .root "component" .component "extra" .section.labels) | nindent 2 }}
 {{- end -}}
@@ -36,4 +34,23 @@ labels:
   {{- with $rules -}}{{- $groups = append $groups (merge (dict "rules" .) $group) -}}{{- end -}}
 {{- end -}}
 {{- toYaml $groups -}}
+{{- end -}}
+
+{{- /* The name of such an object without its suffix. */ -}}
+{{- define "dragoman.watchedName" -}}
+{{- $name := include "dragoman.fullname" .root -}}
+{{- with .section.namespace -}}{{- if ne . $.root.Release.Namespace -}}{{- $name = printf "%s-%s" $.root.Release.Namespace $name -}}{{- end -}}{{- end -}}
+{{- $name -}}
+{{- end -}}
+
+{{- /* Labels, as in PromQL, of the series that one release's gateways ("serviceMonitor") or workers ("podMonitor") have. A
+ServiceMonitor makes the job of its Service's name, a PodMonitor of its own. Where the chart renders none, and the values
+name no job, the release cannot be told from others of its namespace. (dict "root" "monitor") */ -}}
+{{- define "dragoman.series" -}}
+{{- $section := get .root.Values.monitoring .monitor -}}{{- $job := $section.job -}}
+{{- if and $section.enabled (not $job) -}}
+  {{- if eq .monitor "serviceMonitor" -}}{{- $job = printf "%s-metrics" (include "dragoman.fullname" .root) -}}
+  {{- else -}}{{- $job = printf "%s/%s-workers" (default .root.Release.Namespace $section.namespace) (include "dragoman.watchedName" (dict "root" .root "section" $section)) -}}{{- end -}}
+{{- end -}}
+namespace={{ .root.Release.Namespace | quote }}{{ with $job }},job={{ . | quote }}{{ end }}
 {{- end -}}
