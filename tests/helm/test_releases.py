@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,8 +17,8 @@ SELECTOR = re.compile(r"[a-z_:]+\{([^}]*)\}")
 
 @cache
 def release(name: str, values: str, *more: str) -> tuple[Object, ...]:
-    words = ("--namespace", "llm", "--kube-version", KUBERNETES, "--values", VALUES / f"{values}.yaml", *more)
-    done = helm("template", name, CHART, *words)
+    file = VALUES / f"{values}.yaml"
+    done = helm("template", name, CHART, "--namespace", "llm", "--kube-version", KUBERNETES, "--values", file, *more)
     assert done.returncode == 0, done.stderr
     return tuple(parsed(done.stdout))
 
