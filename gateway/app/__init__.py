@@ -26,7 +26,7 @@ from gateway.config import Available, Config, is_loopback
 from gateway.console import Console, Watched
 from gateway.core.byte_budget import Held
 from gateway.core.errors import GatewayError, Kind
-from gateway.core.http import Headers, header_value
+from gateway.core.http import Headers, header_list, header_value
 from gateway.core.ports import Backend, CountedConnection, SocketSession
 from gateway.observe.exposition import content_type
 from gateway.observe.log import Log
@@ -275,7 +275,7 @@ class Gateway:
             await self._readyz(scope, receive, send)
 
     async def _metrics(self, scope: Scope, receive: Receive, send: Send) -> None:
-        accept = header_value(scope["headers"], b"accept") or b""
+        accept = header_list(scope["headers"], b"accept") or b""
         page = await self.metrics.page_in_turns(accept, self._group) if scope["method"] in ("GET", "HEAD") else b""
         await _plain(scope, send, 200, page, content_type(accept))
 

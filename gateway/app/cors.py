@@ -10,7 +10,7 @@ import re
 
 from gateway.auth import KnownKeys
 from gateway.config import Cors as CorsOptions
-from gateway.core.http import REPLY_HEADERS, Headers, header_value
+from gateway.core.http import REPLY_HEADERS, Headers, header_list, header_value
 from gateway.pipeline import Application, Receive, Scope, Send, send_whole
 
 METHODS = b"GET, HEAD, POST"
@@ -83,7 +83,7 @@ class Cors:
         return [(b"access-control-allow-origin", origin), credentials, _VARY, *more]
 
     async def _preflight(self, origin: bytes, headers: Headers, send: Send) -> None:
-        wanted = header_value(headers, b"access-control-request-headers") or b""
+        wanted = header_list(headers, b"access-control-request-headers") or b""
         if not _NAMES.match(wanted) or self._known.masked(wanted.decode(), headers) != wanted.decode():
             wanted = b""
         names = self._headers if self._headers is not None else wanted

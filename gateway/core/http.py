@@ -23,6 +23,12 @@ def header_value(headers: Headers, name: bytes) -> bytes | None:
     return None
 
 
+def header_list(headers: Headers, name: bytes) -> bytes | None:
+    """The value of `name` (lower-case), a list: all of its lines are one (RFC 9110, section 5.3). None without one."""
+    lines = [value for key, value in headers if key == name]
+    return b", ".join(lines) if lines else None
+
+
 def path_parameter(value: str) -> str:
     """A path parameter as the server's paths have it, decoded to the end: they leave `%2F` and `%25` encoded."""
     return value.replace("%2F", "/").replace("%25", "%")

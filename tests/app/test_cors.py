@@ -63,6 +63,12 @@ def ask(stack: Stack, path: str, **headers: str) -> httpx.Response:
     return httpx.options(stack.url + path, headers=given)
 
 
+def test_names_on_several_lines_are_one_list(stack: Stack) -> None:
+    lines = [("access-control-request-headers", name) for name in ("authorization", "content-type, x-one")]
+    reply = httpx.options(stack.url + PATHS[0], headers=[*ASK.items(), *lines])
+    assert cors(reply)["access-control-allow-headers"] == "authorization, content-type, x-one"
+
+
 @pytest.mark.parametrize("path", [PATHS[0], "/v1/nothing"])
 def test_a_preflight_is_answered_before_any_key_and_whatever_the_path(stack: Stack, path: str) -> None:
     reply = ask(stack, path, access_control_request_headers="authorization, content-type, x-stainless-lang")

@@ -20,7 +20,7 @@ LINES = {
     "gateway/cli": 2190,
     "gateway/config": 3940,
     "gateway/console": 1352,
-    "gateway/core": 3830,
+    "gateway/core": 3838,
     "gateway/dialects": 10585,
     "gateway/fleet": 6017,
     "gateway/native": 500,

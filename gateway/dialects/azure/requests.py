@@ -11,7 +11,7 @@ from msgspec import Raw, Struct
 
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.fields import ExtrasPolicy
-from gateway.core.http import Request
+from gateway.core.http import Request, header_list
 from gateway.core.messages import Chat, Embed, Extra, Image, Part, Text
 from gateway.dialects._shared.faults import unsupported, wrong
 from gateway.wire import images
@@ -73,10 +73,10 @@ def deployment_of(request: Request) -> str | None:
 def policy_of(request: Request, usual: ExtrasPolicy) -> ExtrasPolicy:
     """The policy for unknown members, from a header whose lines are one list (RFC 9110, section 5.3). Raises
     GatewayError(BAD_REQUEST) for an unknown value, and for several."""
-    lines = [value.decode("latin-1").lower() for name, value in request.headers if name == b"extra-parameters"]
-    if not lines:
+    given = header_list(request.headers, b"extra-parameters")
+    if given is None:
         return usual
-    word, *others = {one.strip() for one in ",".join(lines).split(",")}
+    word, *others = {one.strip() for one in given.decode("latin-1").lower().split(",")}
     if others or word not in _POLICIES:
         message = "the header 'extra-parameters' must be 'pass-through', 'ignore', 'drop' or 'error'"
         raise GatewayError(Kind.BAD_REQUEST, message, param="extra-parameters", code="invalid_header")

@@ -9,7 +9,7 @@ from msgspec import Raw, Struct
 from msgspec.json import Decoder
 from msgspec.structs import replace
 
-from gateway.core.http import Request
+from gateway.core.http import Request, header_list
 from gateway.core.messages import Chat, Extra, Logprobs, Op, Output, Sampling, ToolChoice
 from gateway.dialects._shared.api import Api
 from gateway.dialects._shared.faults import unsupported, wrong
@@ -83,7 +83,7 @@ def read(request: Request, raw: Extra, api: Api) -> Op:
 
 def _takes_lines(request: Request) -> bool:
     """Whether the client reads a stream of JSON lines: it asks for JSON and nothing else, as LiteLLM does."""
-    accepted = request.header(b"accept")
+    accepted = header_list(request.headers, b"accept")
     return accepted is not None and accepted.strip().lower() == _LINES
 
 

@@ -16,11 +16,19 @@ from gateway.core.lifecycle import fold
 from gateway.core.messages import Chat, ListModels, ModelCard
 from gateway.core.ports import Settings
 from gateway.core.usage import Usage
+from gateway.dialects.cohere.requests import _takes_lines
 from tests.conformance.clients.cohere import hear_cohere
 from tests.raised import raised
 
 COHERE = dialects.create("cohere", Settings())
 CUT = GatewayError(Kind.TRUNCATED, "cut")
+
+
+@pytest.mark.parametrize("lines", [(b"application/json", b"text/event-stream"), (b"application/json", b"*/*")])
+def test_a_client_that_also_accepts_events_on_another_line_gets_them(lines: tuple[bytes, ...]) -> None:
+    """The lines of a list are one list (RFC 9110, section 5.3)."""
+    assert not _takes_lines(Request("POST", "/v2/chat", [(b"accept", line) for line in lines]))
+    assert _takes_lines(Request("POST", "/v2/chat", [(b"accept", b"application/json")]))
 
 
 def asked(accept: bytes = b"*/*", **members: Any) -> Chat:

@@ -26,8 +26,8 @@ _OTHER_NUMBERS = frozenset({"embed_dtype", "endianness"})
 def as_asked(found: Sequence[Raw], op: Embed) -> tuple[Raw, ...]:
     """The vectors as arrays of numbers, or in base64: those that are so already are the same objects.
 
-    Raises GatewayError: UPSTREAM if one is not a vector, or they differ in length; UNSUPPORTED if their length is not the
-    one that was asked for.
+    Raises GatewayError: UPSTREAM if one is not a vector, or they differ in length; UNSUPPORTED if their length is not
+    the one that was asked for.
     """
     if not _OTHER_NUMBERS.isdisjoint(op.extra if op.raw is None else op.raw):
         return tuple([_unread(one, op) for one in found])
