@@ -67,7 +67,8 @@ class Gateway:
     def __init__(self, config: Config, log: Log, group: ProcessGroup | None = None) -> None:
         self.log = log
         self._group = group
-        self.metrics = Metrics(config.metrics.genai)
+        self.metrics = Metrics(config.metrics.genai, config.metrics.top_keys, shared=group is not None)
+        self.metrics.alias = config.alias
         self._sockets = Sockets()
         self.process = ProcessMetrics(log, self._sockets)
         self._host = host = Host(log, self.metrics, group.count if group is not None else 1)
@@ -165,7 +166,8 @@ class Gateway:
             self._install(new)
             new.fleets.take_effect()
             self.log.configure(config.log.level, config.log.requests, config.log.format)
-            self.metrics.configure(config.metrics.genai)
+            self.metrics.configure(config.metrics.genai, config.metrics.top_keys)
+            self.metrics.alias = config.alias
             task = asyncio.create_task(old.retire())
             self._retiring.add(task)
             task.add_done_callback(self._retiring.discard)

@@ -23,9 +23,18 @@ class Aliases:
     def find(self, name: str) -> str | None:
         """The meaning of `name`; None if it has none. A pattern takes only what could be a name in a configuration."""
         found = self._names.get(name)
-        if found is None and self._lengths and is_name(name):
-            for length in self._lengths:
-                found = self._begins.get(name[:length])
-                if found is not None:
-                    return found
+        if found is None and (begin := self._begin(name)) is not None:
+            return self._begins[begin]
         return found
+
+    def pattern(self, name: str) -> str | None:
+        """The pattern that covers `name`; None if none does."""
+        begin = self._begin(name)
+        return None if begin is None else f"{begin}*"
+
+    def _begin(self, name: str) -> str | None:
+        if self._lengths and is_name(name):
+            for length in self._lengths:
+                if self._begins.get(name[:length]) is not None:
+                    return name[:length]
+        return None

@@ -411,6 +411,10 @@ class Config(Section):
         """The model that `name` means: itself, or the one it is an alias of; None when unknown."""
         return self.model_names.get(name)
 
+    def alias(self, name: str) -> str | None:
+        """The alias of a model that `name` is, or the pattern that covers it; None if there is none."""
+        return name if name in self._aliases else self.patterns.pattern(name)
+
     @cached_property
     def model_names(self) -> dict[str, str]:
         """Every name and alias of a model -> the model's name. Without patterns: those name no model."""
@@ -422,7 +426,7 @@ class Config(Section):
         """The aliases of models that are patterns."""
         return Aliases({alias: model for alias, model in self._aliases.items() if is_pattern(alias)})
 
-    @property
+    @cached_property
     def _aliases(self) -> dict[str, str]:
         return {alias: model for model, options in self.models.items() for alias in options.aliases}
 

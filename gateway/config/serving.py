@@ -148,6 +148,8 @@ class Metrics(Section):
     `/metrics` is served where clients call, without a key."""
     genai: Flag = False
     """Also show requests, first tokens and token usage under OpenTelemetry's names (`gen_ai_*`)."""
+    top_keys: Whole = Field(default=0, ge=0, le=1000)
+    """Also show requests, tokens and cost of so many keys by name (`dragoman_key_*`), to all readers of `/metrics`."""
 
 
 class Console(Section):

@@ -20,6 +20,7 @@ from prometheus_client.core import Metric
 from gateway.core.figures import ConnectionCounts, Histogram
 from gateway.core.ports import RequestRecord
 from gateway.observe import exposition
+from gateway.observe.by_key import ByKey
 from gateway.observe.catalogue import FIGURES
 from gateway.observe.exposition import family
 from gateway.observe.genai import GenAi
@@ -74,14 +75,16 @@ class _Key(NamedTuple):
 class Metrics:
     """registry is what `/metrics` shows; other rooms may add collectors of their own to it.
 
-    genai  also count under OpenTelemetry's names; may be changed at any time
+    genai, top_keys  see `config.serving.Metrics`; may be changed at any time
+    shared  other processes show the same page
+    alias   of the name by which a model was asked for: the alias of the configuration that covers it, or None
     gaps   of a model: seconds between two pieces of output of its streams
     waits  of a model: seconds that requests waited for a worker
     guard_seconds  of a guard and a stage: seconds until it had answered
     connections    to the workers of a model
     """
 
-    def __init__(self, genai: bool = False) -> None:
+    def __init__(self, genai: bool = False, top_keys: int = 0, shared: bool = False) -> None:
         self.registry = registry = CollectorRegistry()
         self.ready = _gauge("dragoman_worker_ready", registry)
         self.ejected = _counter("dragoman_worker_ejections_total", registry)
@@ -120,7 +123,12 @@ class Metrics:
         self._times: dict[tuple[str, str], _Times] = {}
         self._teams: set[str] = set()
         self._routed: dict[tuple[str, str, str], int] = {}
-        self._genai = GenAi() if genai else None
+        self._aliases: dict[tuple[str, str], int] = {}
+        self.alias: Callable[[str], str | None] = lambda name: None
+        self._shared = shared
+        self._genai: GenAi | None = None
+        self._by_key: ByKey | None = None
+        self.configure(genai, top_keys)
         self.gaps = defaultdict[str, Histogram](partial(exposition.new_histogram, "dragoman_output_gap_seconds"))
         self.waits = defaultdict[str, Histogram](partial(exposition.new_histogram, "dragoman_queue_wait_seconds"))
         self.guard_seconds = defaultdict[tuple[str, str], Histogram](
@@ -130,13 +138,19 @@ class Metrics:
         self.loop_lag = exposition.new_histogram("dragoman_loop_lag_seconds")
         registry.register(self)
 
-    def configure(self, genai: bool) -> None:
+    def configure(self, genai: bool, top_keys: int = 0) -> None:
         """From now on; see the class."""
         self._count()
         if not genai:
             self._genai = None
         elif self._genai is None:
             self._genai = GenAi()
+        if not top_keys:
+            self._by_key = None
+        elif self._by_key is None:
+            self._by_key = ByKey(top_keys, self._shared)
+        else:
+            self._by_key.most = top_keys
 
     # -- numbers that other rooms add to; they outlive a reload ----------------------------------------------------
 
@@ -180,6 +194,8 @@ class Metrics:
         pending, self._pending = self._pending, []
         for record in pending:
             self._add(record)
+        if self._by_key is not None:
+            self._by_key.turn()
 
     def _add(self, record: RequestRecord) -> None:
         usage = record.usage
@@ -216,8 +232,13 @@ class Metrics:
         if record.asked is not None and record.routed is not None:  # an unknown model's name is the client's own
             way = (record.asked, record.model, record.routed)
             self._routed[way] = self._routed.get(way, 0) + 1
+        if record.alias is not UNSET:
+            place = (self.alias(record.alias) or "other", record.model)
+            self._aliases[place] = self._aliases.get(place, 0) + 1
         if self._genai is not None:
             self._genai.add(record)
+        if self._by_key is not None:
+            self._by_key.add(record)
 
     def _new(self, key: _Key) -> _Series:
         """The series of labels that are new. Teams beyond MOST_TEAMS share the series of `other`."""
@@ -268,11 +289,14 @@ class Metrics:
         yield exposition.histogram("dragoman_guard_seconds", self.guard_seconds.items())
         yield exposition.histogram("dragoman_loop_lag_seconds", [((), self.loop_lag)])
         yield family("dragoman_routed_total", self._routed.items())
+        yield family("dragoman_alias_requests_total", self._aliases.items())
         connections = self.connections.items()
         yield family("dragoman_upstream_connections_opened_total", (((name,), one.opened) for name, one in connections))
         yield family("dragoman_upstream_connections_reused_total", (((name,), one.reused) for name, one in connections))
         if self._genai is not None:
             yield from self._genai.collect()
+        if self._by_key is not None:
+            yield from self._by_key.collect()
 
 
 _Parts = Iterable[tuple[tuple[str, ...], int]]

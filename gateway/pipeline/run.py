@@ -201,9 +201,16 @@ class RequestHandler:
             runtime.caps.open_stream(principal)
             self._streaming = True
         served = resolve_model(runtime.models, runtime.patterns, asked, endpoint.default_model, principal)
+        if asked.model != served.name and served.adapter is None:
+            self._note_alias(asked.model or "")
         asked.salt = principal.salt
         record.stream = asked.stream
         return served
+
+    def _note_alias(self, name: str) -> None:
+        """The record has the alias that the client used. A name that a pattern covers may be a key."""
+        known = self.runtime.known
+        self.record.alias = name if name in self.runtime.models else known.masked_name(name, self.request.headers)
 
     async def _ask(self, served: ServedModel) -> None:
         """Has `served` answer the request. Raises GatewayError if it cannot."""

@@ -111,6 +111,14 @@ BOARD = Board(
             "reqps",
             (Query(rate("dragoman_queue_refused_total{*}", "reason"), "{{reason}}"),),
         ),
+        Panel(
+            "Aliases",
+            "Requests a second that named the model by an alias. A pattern such as `gpt-*` is one; those of single "
+            "keys are `other`.",
+            "reqps",
+            (Query(rate("dragoman_alias_requests_total{*}", "alias"), "{{alias}}"),),
+            stacked=True,
+        ),
         time_added("model"),
         CLIENTS_THAT_LEFT,
     ),

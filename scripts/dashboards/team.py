@@ -1,10 +1,12 @@
-"""Requests and tokens by team."""
+"""Requests and tokens by team, and by key."""
 
 from __future__ import annotations
 
 from scripts.dashboards.grafana import Board, Panel, Query, Variable
 from scripts.dashboards.promql import BY_NAMESPACE, OUTCOMES, rate, share
 
+_REQUESTS = rate("dragoman_key_requests_total{*}", "key", "team")
+_REFUSED = rate('dragoman_key_refusals_total{*,reason="limit"}', "key", "team")
 BOARD = Board(
     "team",
     "Dragoman / Team",
@@ -107,6 +109,43 @@ BOARD = Board(
             "short",
             (Query(rate('dragoman_cost_nano_total{*,team=~"$team"}', "model") + " * 3600 / 1e9", "{{model}}"),),
             stacked=True,
+        ),
+        Panel(
+            "Requests by key",
+            "Requests a second of the ten keys with the most. Keys are shown with `metrics.top_keys` alone.",
+            "reqps",
+            (Query(f"topk(10, {_REQUESTS})", "{{key}} ({{team}})"),),
+            stacked=True,
+        ),
+        Panel(
+            "Refused by limits, by key",
+            "Requests a second that a limit or a budget refused, of the ten keys with the most.",
+            "reqps",
+            (Query(f"topk(10, {_REFUSED})", "{{key}} ({{team}})"),),
+        ),
+        Panel(
+            "Most tokens, by key",
+            "The ten keys with the most tokens in the time that is shown.",
+            "short",
+            (
+                Query(
+                    "topk(10, sum by (key, team) (increase(dragoman_key_tokens_total{*}[$__range])))",
+                    "{{key}} ({{team}})",
+                ),
+            ),
+            "bargauge",
+        ),
+        Panel(
+            "Spent, by key",
+            "Money that the ten dearest keys cost in the time that is shown, in the currency of `spend`.",
+            "short",
+            (
+                Query(
+                    "topk(10, sum by (key, team) (increase(dragoman_key_cost_nano_total{*}[$__range]))) / 1e9",
+                    "{{key}} ({{team}})",
+                ),
+            ),
+            "bargauge",
         ),
     ),
     (Variable("team", "dragoman_team_requests_total", "team", "Team"),),

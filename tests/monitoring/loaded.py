@@ -46,8 +46,10 @@ KEYS: dict[str, dict[str, Any]] = {
 }
 CONFIG: dict[str, Any] = {
     "auth": "keys",
-    "models": {"m": {"max_in_flight": 3, "queue": {"max_waiting": 2}, "price": {"input": 1, "output": 5}}},
+    "models": {"m": {"aliases": ["gpt-*"], "max_in_flight": 3, "queue": {"max_waiting": 2},
+                     "price": {"input": 1, "output": 5}}},
     "spend": {"currency": "EUR"},
+    "metrics": {"top_keys": 10},
     "budgets": [{"name": "month", "amount": 0.01, "scope": ["team"], "warn_at": [0.01], "shadow": True}],
     "health": {"interval_s": 2, "timeout_s": 2},
     "breaker": {"failures": 2, "eject_s": 1, "slowstart_s": 0},
@@ -223,7 +225,7 @@ async def _others(at: House, end: float) -> None:
             (CHAT, cut),
             ("/azure/chat/completions?api-version=2024-05-01-preview", {**chat(4), "unheard_of": 1}),
             ("/ollama/chat/completions", chat(4)),
-            ("/v1/completions", {"model": "m", "prompt": "Three colours are", "max_tokens": 4}),
+            ("/v1/completions", {"model": "gpt-4", "prompt": "Three colours are", "max_tokens": 4}),
         ):
             with contextlib.suppress(OSError, asyncio.IncompleteReadError):
                 await link.post(path, body, {**headers, "extra-parameters": "drop"})

@@ -31,7 +31,7 @@ def shown(page: str) -> Iterator[tuple[str, str, frozenset[str]]]:
 
 def test_a_loaded_gateway_shows_what_is_in_the_catalogue_and_nothing_else(tmp_path: Path) -> None:
     config = {
-        "metrics": {"genai": True},
+        "metrics": {"genai": True, "top_keys": 1},
         "limits": [
             {"name": "all", "kind": "requests", "limit": 1000, "scope": ["key"]},
             {"name": "dark", "kind": "requests", "limit": 1, "scope": ["key"], "shadow": True},
@@ -53,7 +53,12 @@ def test_a_loaded_gateway_shows_what_is_in_the_catalogue_and_nothing_else(tmp_pa
                 "fallback": ["m"],
                 "kv_events": {"port": 1},
             },
-            "m": {"mirror": {"model": "away"}, "max_in_flight": 100, "price": {"request": 1}},
+            "m": {
+                "aliases": ["other-name"],
+                "mirror": {"model": "away"},
+                "max_in_flight": 100,
+                "price": {"request": 1},
+            },
         },
         "spend": {"currency": "EUR"},
         "budgets": [{"name": "b", "amount": 1000}],
@@ -66,6 +71,7 @@ def test_a_loaded_gateway_shows_what_is_in_the_catalogue_and_nothing_else(tmp_pa
         client.post(CHAT, content=b"{")
         client.request("BREW", "/")
         client.post(CHAT, json=chat(model="away"))
+        client.post(CHAT, json=chat(model="other-name"))
         stalls = [{"role": "user", "content": 'sim:{"text": "a b c d", "fault": "stall@2"}'}]
         with client.stream("POST", CHAT, json=chat(stream=True, messages=stalls)) as reply:
             next(reply.iter_bytes())

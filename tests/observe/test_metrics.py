@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 from typing import Any
 
 import httpx
@@ -12,7 +13,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.core.ports import RequestRecord
 from gateway.core.usage import Usage
+from gateway.observe.by_key import ByKey
 from gateway.observe.metrics import Metrics
+from tests.admin.keys import hash_of
 from tests.harness import Stack, soon, until
 
 CHAT = "/v1/chat/completions"
@@ -90,6 +93,135 @@ def test_teams_are_counted_up_to_a_bound() -> None:
     assert value(page, "dragoman_team_tokens_total", team="team-99", direction="output") == 4
     assert value(page, "dragoman_team_requests_total", team="other", outcome="ok") == 100
     assert value(page, "dragoman_team_tokens_total", team="other", direction="input") == 100
+
+
+def keyed(metrics: Metrics, key: str, times: int = 1, **fields: Any) -> None:
+    for _ in range(times):
+        finish(metrics, model="m", key=key, **fields)
+
+
+def by_key(metrics: Metrics, name: str) -> dict[tuple[str, ...], float]:
+    """(key, team, the third label if there is one) -> its value."""
+    return {
+        tuple(
+            value
+            for _, value in sorted(
+                labels, key=lambda label: ("key", "team").index(label[0]) if label[0] in ("key", "team") else 2
+            )
+        ): count
+        for (metric, labels), count in samples(metrics.page().decode()).items()
+        if metric == f"dragoman_key_{name}_total"
+    }
+
+
+def test_keys_have_series_where_asked_alone() -> None:
+    metrics = Metrics()
+    keyed(metrics, "k")
+    assert not by_key(metrics, "requests")
+    metrics.configure(genai=False, top_keys=2)
+    keyed(metrics, "k")
+    assert by_key(metrics, "requests") == {("k", "none", "ok"): 1}
+    metrics.configure(genai=False)
+    assert not by_key(metrics, "requests")
+
+
+def test_keys_are_counted_up_to_a_bound() -> None:
+    metrics = Metrics(top_keys=2)
+    finish(metrics, outcome="refused", status=401)
+    used: dict[str, Any] = {"usage": Usage(10, 3), "cost": 7}
+    for number in range(50):
+        keyed(metrics, f"k{number}", team="t", **used)
+        keyed(metrics, f"k{number}", team="t", outcome="refused", limit="l")
+        keyed(metrics, f"k{number}", team="t", outcome="refused")
+    rows = {("k0", "t"): 1, ("k1", "t"): 1, ("other", "other"): 48}
+    requests = {(*row, outcome): n * times for row, n in rows.items() for outcome, times in (("ok", 1), ("refused", 2))}
+    assert by_key(metrics, "requests") == requests | {("none", "none", "refused"): 1}
+    refusals = {(*row, reason): n for row, n in rows.items() for reason in ("limit", "request")}
+    assert by_key(metrics, "refusals") == refusals | {("none", "none", "request"): 1}
+    tokens = {(*row, way): n * count for row, n in rows.items() for way, count in (("input", 10), ("output", 3))}
+    assert by_key(metrics, "tokens") == tokens | {("none", "none", "input"): 0, ("none", "none", "output"): 0}
+    assert by_key(metrics, "cost_nano") == {row: n * 7 for row, n in rows.items()}
+
+
+@pytest.mark.parametrize("name", ["other", "none"])
+def test_a_key_may_have_any_name(name: str) -> None:
+    metrics = Metrics(top_keys=1)
+    keyed(metrics, name, team=name)
+    keyed(metrics, "late")
+    finish(metrics)
+    assert sum(by_key(metrics, "requests").values()) == 3, "no series is shown twice"
+
+
+def test_no_sum_over_keys_falls_while_they_take_places() -> None:
+    """Whatever keys are used and whenever an hour passes: what a series shows grows, or the series ends, and nothing
+    that is counted from then on is missing."""
+    draw, now = random.Random(3), 0.0
+    one = ByKey(3, False, lambda: now)
+    seen: dict[tuple[str, str], float] = {}
+    for _ in range(40):
+        weights = [draw.random() ** 4 for _ in range(12)]
+        for key in draw.choices(range(12), weights, k=60):
+            one.add(RequestRecord("id", "openai", key=f"k{key}"))
+        shown = {(s.labels["key"], s.labels["team"]): s.value for s in next(one.collect()).samples}
+        assert len(shown) <= 4
+        grown = sum(value - seen.get(row, 0) for row, value in shown.items())
+        assert grown == 60
+        assert all(value >= seen.get(row, 0) for row, value in shown.items())
+        if draw.random() < 0.5:
+            now += 3600
+        one.turn()
+        seen = {(s.labels["key"], s.labels["team"]): s.value for s in next(one.collect()).samples}
+
+
+def test_keys_that_are_used_more_take_places() -> None:
+    now = 0.0
+
+    def hour(one: ByKey, **requests: int) -> set[str]:
+        nonlocal now
+        for key, times in requests.items():
+            for _ in range(times):
+                one.add(RequestRecord("id", "openai", key=key))
+        now += 3600
+        one.turn()
+        for key in requests:
+            one.add(RequestRecord("id", "openai", key=key))
+        return {sample.labels["key"] for sample in next(one.collect()).samples}
+
+    def fresh(settled: bool) -> ByKey:
+        one = ByKey(2, settled, lambda: now)
+        assert hour(one, a=5, b=5) == {"a", "b"}
+        return one
+
+    assert hour(fresh(False), a=5, b=5, c=8) == {"a", "b", "other"}, "not twice as many"
+    one = fresh(False)
+    assert hour(one, a=5, b=50, c=11, d=99) == {"b", "d", "other"}
+    one.most = 1
+    assert hour(one, b=1, d=9) == {"d", "other"}
+    assert hour(fresh(True), a=1, b=1, c=99) == {"a", "b", "other"}, "another process shows the same series"
+
+
+ALIASED = {
+    "models": {"m": {"aliases": ["gpt", "gpt-*", "gpt-4*"]}},
+    "keys": {"k": {"hash": hash_of("secret"), "aliases": {"own": "m"}}},
+}
+
+
+def test_the_alias_that_was_used_is_in_log_and_metric() -> None:
+    with Stack(config=ALIASED) as stack, httpx.Client(base_url=stack.url, headers={"api-key": "secret"}) as client:
+        names = ["m", "gpt", "gpt-3", "gpt-5", "gpt-4o", "own", "gpt-sk-proj-0123456789abcdef"]
+        for name in names:
+            assert client.post(CHAT, json=chat(model=name)).status_code == 200
+        records = {one.get("alias") for one in stack.records()}
+        assert records == {None, "gpt", "gpt-3", "gpt-5", "gpt-4o", "own", "***"}
+        assert all(one["asked"] is None for one in stack.records())
+        page = client.get("/metrics").text
+    shown = {
+        labels: count for (name, labels), count in samples(page).items() if name == "dragoman_alias_requests_total"
+    }
+    assert shown == {
+        (("alias", alias), ("model", "m")): count
+        for alias, count in (("gpt", 1), ("gpt-*", 2), ("gpt-4*", 1), ("other", 2))
+    }
 
 
 def chat(**members: Any) -> dict[str, Any]:

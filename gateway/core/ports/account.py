@@ -33,6 +33,7 @@ class RequestRecord(Struct):
     asked     the model that the request named, if another one answered or none has that name
     routed    why another one: unavailable | overloaded | account | context_length (its fallback) | split | chosen by
               a guard
+    alias     the name by which the request meant the model that it named; absent if that was the model's own name
     phase     what a client that left was waiting for: reading | queued | first_output | streaming; else None
     trace     the id of its trace, if it is sampled
     moved     why it left workers before its client had seen anything: stalled | leaving | late, one for each
@@ -89,6 +90,7 @@ class RequestRecord(Struct):
     guard_ms: float | UnsetType = UNSET
     cost: int | UnsetType = UNSET
     end_user: str | UnsetType = UNSET
+    alias: str | UnsetType = UNSET
     time: float = 0.0
     level: str = "info"
     event: str = "request"
