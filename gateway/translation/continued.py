@@ -15,7 +15,8 @@ from gateway.core.ports import StreamReader
 
 class ContinuedReader(Struct):
     """Reads the stream of a worker that goes on with a text. Leaves out what the client has already: the start of the
-    reply, the start of its text, and what of the text comes again. Implements core.ports.StreamReader.
+    reply, the start of its text, and what of the text comes again. The worker's choice, by whatever index, is the
+    client's: only replies of one choice go on. Implements core.ports.StreamReader.
 
     part    the client's text, which is open; None if it has not begun
     before  output deltas that the client has seen
@@ -28,6 +29,10 @@ class ContinuedReader(Struct):
     _again: int = 0
     # The difference between the client's index of a part and the worker's; None before the worker's first part.
     _shift: int | None = None
+
+    @property
+    def _choice(self) -> int:
+        return self._part.choice if self._part is not None else 0
 
     @property
     def buffered_bytes(self) -> int:
@@ -51,14 +56,16 @@ class ContinuedReader(Struct):
                             self._again += 1
                             continue
                         event = replace(event, text=text)
-                    yield replace(event, index=event.index + self._shift) if self._shift else event
+                    if self._shift or event.choice != self._choice:
+                        event = replace(event, choice=self._choice, index=event.index + (self._shift or 0))
+                    yield event
                 case PartStart():
                     yield from self._begun(event)
                 case PartEnd():
-                    yield PartEnd(event.choice, event.index + (self._shift or 0))
+                    yield PartEnd(self._choice, event.index + (self._shift or 0))
                 case Finish():
                     yield from self._closed()
-                    yield event
+                    yield replace(event, choice=self._choice)
                 case UsageReport():
                     yield UsageReport(joined_usage(event.usage, self._before, self._again))
                 case End() | Failed():
@@ -76,7 +83,7 @@ class ContinuedReader(Struct):
         yield from self._closed()
         self._repeated = ""
         assert self._shift is not None
-        yield replace(event, index=event.index + self._shift)
+        yield replace(event, choice=self._choice, index=event.index + self._shift)
 
     def _closed(self) -> Iterator[Event]:
         """Ends the client's text, if the worker has nothing to add to it."""

@@ -160,7 +160,7 @@ class EventLane:
         if not self.finishes:
             if self._open is not None:
                 events.append(PartEnd(self._open.choice, self._open.index))
-            events.append(Finish(0, "length", "length"))
+            events.append(Finish(self._open.choice if self._open is not None else 0, "length", "length"))
         if self.usage is None:
             events.append(UsageReport(usage))
         return self.end_by([*events, End()])

@@ -139,3 +139,19 @@ def test_what_stands_against_it(members: dict[str, Any], reason: str) -> None:
 def test_what_does_not(members: dict[str, Any]) -> None:
     body = body_of(resume("vllm", CHAT, messages=MESSAGES, **members))
     assert {name: body[name] for name in members} == members
+
+
+@pytest.mark.parametrize("given", [{}, {"max_tokens": None}])
+def test_an_engines_default_bound_counts_over_both_workers(given: dict[str, Any]) -> None:
+    """The second worker would begin to count to its default of 16 anew."""
+    assert body_of(resume("vllm", TEXT, prompt="a", **given))["max_tokens"] == 13
+    assert resume("vllm", TEXT, Partial("x" * 16, 16), prompt="a", **given) == "length"
+    # An engine behind `openai` may have the default or none, which only a longer text shows.
+    assert resume("openai", TEXT, prompt="a", **given) == "no_bound"
+    for backend in ("vllm", "openai"):
+        assert body_of(resume(backend, TEXT, Partial("x" * 17, 17), prompt="a", **given)).get("max_tokens") is None
+        assert body_of(resume(backend, TEXT, prompt="a", max_tokens=9))["max_tokens"] == 6
+    # These fill what room there is.
+    assert body_of(resume("llamacpp", "/completion", prompt="a")).keys() == {"model", "stream", "prompt"}
+    assert body_of(resume("tgi", "/generate_stream", inputs="a", parameters={}))["parameters"] == {}
+    assert "max_tokens" not in body_of(resume("vllm", CHAT, messages=MESSAGES))

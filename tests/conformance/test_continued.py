@@ -96,6 +96,50 @@ def test_the_client_gets_what_one_worker_would_have_sent(cases: list[Case], monk
 
 
 @each
+@pytest.mark.parametrize("first", [0, 1])
+def test_workers_may_count_their_only_choice_from_elsewhere(
+    cases: list[Case], first: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client's choice keeps the index that it began with; a writer knows no other."""
+
+    def counted(block: bytes, index: int) -> bytes:
+        for space in (b"", b" "):
+            block = block.replace(b'"index":%b0' % space, b'"index":%b%d' % (space, index))
+        return block
+
+    for case in cases:
+        frames = [counted(frame, first) for frame in case.frames]
+        alone = opened(case)
+        expected = b"".join(map(alone.feed, frames)) + (b"" if alone.done else alone.eof())
+        for at in range(1, len(frames)):
+            lane = opened(case)
+            begun = b"".join(map(lane.feed, frames[:at]))
+            if lane.done:
+                continue
+            lane.eof()
+            seen = lane.partial()
+            assert isinstance(seen, Partial)
+            if seen.finished:
+                continue
+            if not seen.tokens and first:
+                continue  # nothing was begun: the second worker's choice is the client's
+            with monkeypatch.context() as patch:
+                lane.splice("")
+                out = begun + b"".join(lane.feed(counted(one, 1 - first)) for one in second(case, seen.tokens, patch))
+                out += b"" if lane.done else lane.eof()
+            assert lane.done, lane.error
+            if seen.tokens or case.lane == "events":
+                assert out == expected
+            ended = opened(case)
+            for frame in frames[:at]:
+                ended.feed(frame)
+            ended.eof()
+            ended.conclude(Usage(USAGE.input, USAGE.output))
+            assert ended.done
+            assert ended.error is None
+
+
+@each
 def test_repeated_text_reaches_the_client_once(cases: list[Case], monkeypatch: pytest.MonkeyPatch) -> None:
     for case, lane, begun, expected in cuts(cases):
         seen = lane.partial()

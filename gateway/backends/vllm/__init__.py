@@ -133,6 +133,7 @@ _PARAMETERS = _Parameters(NAME)
 class Vllm(OpenAIBackend):
     name = NAME
     salts = True
+    bounds_texts = True
     gauges = Gauges(
         "vllm:num_requests_running",
         "vllm:num_requests_waiting",

@@ -21,7 +21,7 @@ from gateway.wire.openai.replies.facts import PATH, facts_of
 from gateway.wire.openai.replies.inability import inability
 from gateway.wire.openai.replies.reading import read_embeddings, reader_of
 from gateway.wire.openai.replies.waits import fault_of
-from gateway.wire.openai.requests.resuming import append_to_prompt, resumed
+from gateway.wire.openai.requests.resuming import TEXT_DEFAULT, append_to_prompt, resumed
 from gateway.wire.openai.requests.unsupported import beyond, cannot_count
 from gateway.wire.openai.requests.writing import PATHS
 from gateway.wire.openai.scores import read_scores
@@ -43,6 +43,8 @@ class OpenAIBackend(Backend):
     (`_written`)."""
 
     facts_path: str | None = PATH
+    # Whether a text completion without `max_tokens` is known to end as OpenAI's API has it.
+    bounds_texts = False
 
     def reply_wire(self, op: Op) -> str:
         return "openai"
@@ -74,7 +76,7 @@ class OpenAIBackend(Backend):
         """Any engine goes on with a text. Chats need an unfinished last message, which OpenAI's API has not."""
         if request.path != PATHS[Complete]:
             return "engine"
-        return resumed(request, partial, append_to_prompt)
+        return resumed(request, partial, append_to_prompt, default=TEXT_DEFAULT, sure=self.bounds_texts)
 
     def read(self, response: Response, op: Generate) -> Iterator[Event]:
         yield from reader_of(op).whole(response.body)

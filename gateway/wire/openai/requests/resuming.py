@@ -46,7 +46,10 @@ _OBSTACLES: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "tool_choice": (("auto", "none"), "tool_choice"),
 }
 """Member of a request -> (its values that are not an obstacle, the reason for any other but null)."""
-_BOUNDS = ("max_tokens", "max_completion_tokens", "n_predict", "max_new_tokens", "min_tokens")
+_MOST = ("max_tokens", "max_completion_tokens", "n_predict", "max_new_tokens")
+_BOUNDS = (*_MOST, "min_tokens")
+TEXT_DEFAULT = 16
+"""Output tokens of a text completion without `max_tokens`, by OpenAI's API."""
 
 
 def resumed(
@@ -56,11 +59,15 @@ def resumed(
     *,
     trim: bool = False,
     parameters: str | None = None,
+    default: int | None = None,
+    sure: bool = True,
 ) -> Resumption | str:
     """As `Backend.resume`. `put` adds the text to the body, or returns why it cannot.
 
     trim        white space at the end of the text is left out, since chat templates may cut it off
     parameters  the member of the body that holds sampling and bounds, if they are not at the top
+    default     the output tokens that end a reply to a request without a bound; None: as many as fit
+    sure        whether the engine has that default, or may have none. A longer text shows that it has none
     """
     body = members_of(request.body)
     members = body if parameters is None else members_of(body[parameters])
@@ -69,6 +76,10 @@ def resumed(
         return reason
     text = partial.text.rstrip() if trim else partial.text
     repeated = partial.text[len(text) :]
+    if default is not None and partial.tokens <= default and all(members.get(name, NULL) == NULL for name in _MOST):
+        if not sure:
+            return "no_bound"
+        members["max_tokens"] = Raw(b"%d" % default)
     if not _lower_bounds(members, partial.tokens - partial.deltas(len(repeated))):
         return "length"
     if text and (reason := put(body, text)) is not None:

@@ -305,6 +305,9 @@ class PassthroughLane:
     def _rewrite_choice(self, choice: _Choice, chunk: _Chunk) -> tuple[str, int] | None:
         """(the name of the choice's only member with content, or "", and its index). None if the choice had ended."""
         index = _index(choice.members.setdefault("index", _ZERO))
+        if self._seam is not None and index not in self._seen and self._seen:
+            (index,) = self._seen  # only replies of one choice go on, whatever a second worker counts from
+            choice.members["index"] = Raw(b"%d" % index)
         first = index not in self._seen
         self._seen.add(index)
         if len(self._seen) > self._asked.choices:
@@ -422,9 +425,10 @@ class PassthroughLane:
         self.error = None
         ends = b""
         if not self.finishes:
-            self.finishes[0] = "length"
+            index = min(self._seen, default=0)
+            self.finishes[index] = "length"
             content: dict[str, Any] = {"delta": {}} if self._asked.chat else {"text": ""}
-            choices = [{"index": 0, **content, "logprobs": None, "finish_reason": "length"}]
+            choices = [{"index": index, **content, "logprobs": None, "finish_reason": "length"}]
             ends = b"data: " + encode({**self._same, "model": self._asked.model, "choices": choices}) + b"\n\n"
         if self.usage is None:
             self.usage = usage
