@@ -77,9 +77,15 @@ class KeyChanges:
             return await self._again(admin, before, done[1])
         secret, made = self._secret(options)
         key = self._checked(admin, name, options | made, None)
-        self._free(admin, name)
-        if secret is None:
-            self._unused(key.hash)
+        try:
+            self._free(admin, name)
+            if secret is None:
+                self._unused(key.hash)
+        except Problem:
+            # Another gateway may have made it with this Idempotency-Key since the store was asked.
+            if done is not None and (before := await self.mirror.store.done(done[0])) is not None:
+                return await self._again(admin, before, done[1])
+            raise
         revoked = self.mirror.keys.get(name)
         expected = revoked.version if revoked is not None else 0
         for _ in range(_TRIES):

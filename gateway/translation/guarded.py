@@ -18,7 +18,7 @@ from gateway.core.http import Headers
 from gateway.core.messages import Citation, ServerCall
 from gateway.core.ports import ServerToolWriter, StreamReader, StreamWriter
 from gateway.translation.lanes import EventLane
-from gateway.translation.texts import Replacements, Shown
+from gateway.translation.texts import Replacements, Shown, called
 
 _Item = Event | Callable[[], bytes]
 Ask = Callable[[list[Shown], bool], None]
@@ -118,10 +118,7 @@ class GuardedWriter:
                 texts[event.choice, event.index] = [], [place]
         self._silent -= texts.keys()
         parts = [(self._parts[key], *found) for key, found in texts.items()]
-        self._groups = [
-            (Shown("assistant", "".join(text), part.kind, part.name, part.choice), places)
-            for part, text, places in parts
-        ]
+        self._groups = [(_shown(part, "".join(text)), places) for part, text, places in parts]
         self._ask([shown for shown, _ in self._groups], self.ended)
 
     def allowed(self, texts: Replacements) -> None:
@@ -202,6 +199,12 @@ class GuardedWriter:
     @property
     def _tool_writer(self) -> ServerToolWriter:
         return cast("ServerToolWriter", self._writer)  # no other dialect's requests have such tools
+
+
+def _shown(part: PartStart, text: str) -> Shown:
+    if part.kind == "tool":
+        return called(part.name, text, choice=part.choice)
+    return Shown("assistant", text, part.kind, part.name, part.choice)
 
 
 def _bytes_of(item: _Item) -> int:

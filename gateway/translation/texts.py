@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -10,7 +12,7 @@ from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from gateway.core.estimate import unknown_members
-from gateway.core.lifecycle import Reply
+from gateway.core.lifecycle import Reply, ReplyPart
 from gateway.core.messages import (
     Audio,
     Chat,
@@ -33,14 +35,20 @@ Guarded = Chat | Complete | Embed | Score | Media
 """Operations with texts that a model reads."""
 _OF_MEDIA = ("prompt", "input", "instructions", "hotwords", "keywords", "known_speaker_names")
 """Members of a request for sound, images, or text of sound that a model reads as text."""
+_FORMATS = ("structured_outputs", "guided_regex", "guided_grammar", "guided_choice", "grammar")
+"""Members beside `Output` that have a pattern, a grammar or choices: a model writes what they hold."""
+_IN_FORMATS = ("regex", "grammar", "choice")
+# Left to right, so that each backslash is met once: a pair of surrogates, any other escape.
+_ESCAPE = re.compile(r"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|.)", re.DOTALL)
 Replacements = Sequence[str | None]
 """A text for each one that was shown, in their order; None keeps it."""
 
 
 class Shown(Struct, omit_defaults=True):
     """One text. role: of its message, "tools" for the description of a tool, "prompt", "suffix", "input", "query",
-    "document", or a name in `_OF_MEDIA`. kind: text, thinking, refusal, or tool (the arguments of a call). name: of the
-    tool, or of who speaks. choice: of a reply."""
+    "document", "format" (a pattern, a grammar or a choice that the reply must match), or a name in `_OF_MEDIA`. kind:
+    text, thinking, refusal, or tool (the arguments of a call). name: of the tool, or of who speaks. choice: of a reply.
+    """
 
     role: str
     text: str
@@ -50,6 +58,21 @@ class Shown(Struct, omit_defaults=True):
 
 
 Swap = Callable[[Shown], str]
+
+
+def called(name: str | None, arguments: str, role: str = "assistant", choice: int = 0) -> Shown:
+    """The arguments of a call as all who read them have them: without escapes of letters (`\\u0046` for F)."""
+    plain = _ESCAPE.sub(_letter, arguments) if "\\" in arguments else arguments
+    return Shown(role, plain, "tool", name, choice)
+
+
+def _letter(escape: re.Match[str]) -> str:
+    text = escape[0]
+    if text[1] not in "u/":
+        return text
+    letter: str = json.loads(f'"{text}"')
+    kept = letter in '"\\' or letter < " " or "\ud800" <= letter[0] <= "\udfff"
+    return text if kept else letter
 
 
 def texts_of(op: Guarded) -> list[Shown]:
@@ -103,18 +126,20 @@ def unshown(op: Guarded) -> list[str]:
 
 
 def texts_of_reply(reply: Reply) -> list[Shown]:
-    return [
-        Shown("assistant", part.text, part.kind, part.name, choice.index)
-        for choice in reply.choices
-        for part in choice.parts
-    ]
+    return [_of_reply(part, choice.index) for choice in reply.choices for part in choice.parts]
+
+
+def _of_reply(part: ReplyPart, choice: int) -> Shown:
+    if part.kind == "tool":
+        return called(part.name, part.text, choice=choice)
+    return Shown("assistant", part.text, part.kind, part.name, choice)
 
 
 def put_reply_texts(reply: Reply, texts: Replacements) -> None:
     """As `put_texts`. A part with another text has no tokens of the old one."""
     parts = (part for choice in reply.choices for part in choice.parts)
     for part, new in zip(parts, texts, strict=True):
-        if new is not None and new != part.text:
+        if new is not None and new != _of_reply(part, 0).text:
             part.text, part.tokens, part.logprobs, part.citations = new, (), (), ()
 
 
@@ -127,16 +152,42 @@ def _swapped(op: Guarded, swap: Swap) -> dict[str, Any]:
     match op:
         case Chat():
             messages = tuple([_message(message, swap) for message in op.messages])
-            return {"messages": messages, "tools": tuple([_tool(tool, swap) for tool in op.tools])}
+            tools = tuple([_tool(tool, swap) for tool in op.tools])
+            return {"messages": messages, "tools": tools, **_formats(op, swap)}
         case Complete():
             prompts = alone("prompt", op.prompts)
-            return {"prompts": prompts, "suffix": next(iter(alone("suffix", [op.suffix])))}
+            suffix = next(iter(alone("suffix", [op.suffix])))
+            return {"prompts": prompts, "suffix": suffix, **_formats(op, swap)}
         case Embed():
             return {"inputs": alone("input", op.inputs)}
         case Score():
             return {"queries": alone("query", op.queries), "documents": alone("document", op.documents)}
         case Media():
             return _media(op, swap)
+
+
+def _formats(op: Chat | Complete, swap: Swap) -> dict[str, Any]:
+    """The constraints on the output that have texts. Schemas are none: `unshown` names them."""
+
+    def swapped(value: object) -> Any:
+        if isinstance(value, str):
+            return swap(Shown("format", value))
+        return [swapped(one) for one in value] if isinstance(value, list) else value
+
+    found: dict[str, Any] = {}
+    if op.output is not None and (op.output.pattern is not None or op.output.choices):
+        choices = tuple(swapped(list(op.output.choices)))
+        found["output"] = replace(op.output, pattern=swapped(op.output.pattern), choices=choices)
+    members = {**op.extra, **(op.raw or {})}
+    for name in _FORMATS:
+        if name in members:
+            value = msgspec.json.decode(members[name])
+            inner = {key: swapped(value[key]) for key in _IN_FORMATS if key in value} if type(value) is dict else {}
+            value = {**value, **inner} if type(value) is dict else swapped(value)
+            for where, given in (("raw", op.raw), ("extra", op.extra)):  # backends read one or the other
+                if given is not None and name in given:
+                    found[where] = {**found.get(where, given), name: Raw(msgspec.json.encode(value))}
+    return found
 
 
 def _media(op: Media, swap: Swap) -> dict[str, Any]:
@@ -175,7 +226,9 @@ def _parts(message: Message, swap: Swap) -> Iterator[Part]:
             case Refusal():
                 yield replace(part, text=swap(Shown(role, part.text, "refusal")))
             case ToolCall():
-                yield replace(part, arguments=swap(Shown(role, part.arguments, "tool", part.name)))
+                shown = called(part.name, part.arguments, role)
+                new = swap(shown)
+                yield part if new == shown.text else replace(part, arguments=new)
             case Image() | Audio() | Opaque():
                 yield part
 

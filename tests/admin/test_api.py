@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import threading
 import time
@@ -454,3 +455,31 @@ def test_a_revocation_takes_as_long_as_a_second_at_most_under_load(gateways: tup
         until(lambda key=key: status(gateways[1], key) == 401)  # type: ignore[misc]
         waits.append(time.monotonic() - begun)
     assert max(waits) < 1
+
+
+def test_a_creation_that_another_gateway_makes_meanwhile_is_this_one(
+    gateways: tuple[Stack, Stack], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store is asked, then the other gateway makes the key and this one learns of it: that is no taken name."""
+    one, other = (Caller(stack, "root-key") for stack in gateways)
+    for given in ({}, {"hash": hash_of("meanwhile")}):
+        headers, body = {"idempotency-key": f"meanwhile-{len(given)}"}, {"name": f"meanwhile-{len(given)}", **given}
+        mirror: Any = gateways[0].gateway.deployment.services.keys
+        done, asked = mirror.store.done, list[str]()
+
+        async def late(name: str, done: Any = done, asked: list[str] = asked, body: Any = body) -> bytes | None:
+            found: bytes | None = await done(name)
+            if not asked:
+                asked.append(name)
+                answer = await asyncio.to_thread(other, "POST", "/keys", body, headers=headers)  # noqa: B023
+                assert answer.status_code == 201
+                while body["name"] not in mirror.keys:  # noqa: ASYNC110, B023
+                    await asyncio.sleep(0.01)
+            return found
+
+        with monkeypatch.context() as patch:
+            patch.setattr(mirror.store, "done", late)
+            answer = one("POST", "/keys", body, headers=headers)
+        assert (answer.status_code, answer.json()["key"]) == (201, None), answer.text
+        assert answer.headers["idempotent-replayed"]
+    assert code(one("POST", "/keys", body, headers={"idempotency-key": "another"})) == (409, "name_taken")

@@ -15,6 +15,7 @@ from gateway.core.errors import Blame, GatewayError, Kind
 from gateway.core.http import Headers, Request
 from gateway.wire.json import check_depth, encode, members, present, require_json, settle_unknown, typed
 from tests.raised import raised
+from tests.steps import steps
 
 
 def request(body: bytes, *headers: tuple[bytes, bytes]) -> Request:
@@ -208,3 +209,53 @@ def test_unknown_members_are_kept_dropped_or_refused() -> None:
     assert (caught.value.kind, caught.value.param) == (Kind.UNSUPPORTED, "x")
     with pytest.raises(GatewayError, match="'x' is not valid JSON"):
         settle_unknown({"x": Raw(b"[1,]")}, known, "pass")
+
+
+TWICE = [
+    b'{"messages":[{"role":"user","content":"shown","content":"hidden"}]}',
+    b' \n{"a":{"b":[1,{"c":1,"d":{"e":1,"e":1}}]}}',
+    b'{"top":1,"top":1}',
+    rb'{"a":{"x":"\u0022\u0022","y":1,"y":1}}',  # as many quotes, escaped, as the dropped name takes along
+    rb'{"a":{"na\u006de":1,"name":2}}',
+    rb'{"a":{"name":1e999,"name":2}}',
+    b'{"a":{"":1,"":2}}',
+]
+
+
+@pytest.mark.parametrize("body", TWICE)
+def test_no_object_has_two_members_of_one_name(body: bytes) -> None:
+    """Decoders keep the last, some workers the first, and a schema that is passed on as it is has both."""
+    error = refusal(body)
+    assert (error.kind, error.code) == (Kind.BAD_REQUEST, "duplicate_member")
+    assert "is given twice" in error.message
+
+
+@given(
+    st.recursive(
+        st.text() | st.integers() | st.none(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)
+    )
+)
+def test_distinct_members_are_accepted(value: object) -> None:
+    for ascii_only in (True, False):
+        try:
+            body = json.dumps({"a": value}, ensure_ascii=ascii_only).encode()
+        except UnicodeEncodeError:
+            continue
+        members(request(body))
+
+
+def test_an_ordinary_body_is_searched_for_them_by_no_step_of_its_own() -> None:
+    """What is written again with as many quotes is not read object by object, however long."""
+
+    def read(turns: int) -> int:
+        said = [{"role": "user", "content": 'She said "né" \\ \n'}] * turns
+        body = json.dumps({"model": "m", "messages": said, "tools": [{"x": {"y": [1, 2.50]}}] * turns}).encode()
+        assert len(body) < 1 << 15
+        return steps(lambda: members(request(body)), within="/gateway/")
+
+    read(1)
+    assert read(2) == read(100)
+    # At worst some steps for each object.
+    doubtful = [rb'{"a":[' + b",".join([rb'{"b":"\u0022"}'] * count) + b"]}" for count in (100, 200)]
+    few, many = (steps(lambda body=body: members(request(body)), within="/gateway/") for body in doubtful)  # type: ignore[misc]
+    assert many < 2 * few

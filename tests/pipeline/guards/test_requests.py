@@ -22,7 +22,7 @@ from tests.pipeline.guards.asking import AFTERS, REFUSED, SECRET, USUAL, config_
 from tests.pipeline.test_server_tools import FETCH, SEARCH, asked, call, post, tools
 from tests.ports import free_port
 from tests.sampled import of_dialect, sampled
-from tests.standins.guard import Guard
+from tests.standins.guard import ALLOW, Guard
 from tests.standins.web import web
 
 MEDIA = ("speak", "draw")
@@ -325,3 +325,22 @@ def test_the_guard_of_the_page(tmp_path: Path) -> None:
                 assert reply.json()["error"]["message"] == "this gateway does not talk about that"
         finally:
             process.kill()
+
+
+def test_arguments_are_shown_as_all_read_them(fresh: tuple[Stack, Guard]) -> None:
+    stack, running = fresh
+    running.decide = lambda question: ALLOW
+    written = r'{"a": "\u0034711-\u0073ecret\n\u0022 \ud83d\ude00 \\u0041 \u0000", "b": 1.50}'
+    calls = [{"id": "1", "type": "function", "function": {"name": "f", "arguments": written}}]
+    messages = [
+        {"role": "user", "content": "go"},
+        {"role": "assistant", "content": None, "tool_calls": calls},
+        {"role": "tool", "tool_call_id": "1", "content": "found"},
+    ]
+    httpx.post(stack.url + PATH, json={"model": "m", "messages": messages})
+    (shown,) = [one["text"] for one in running.asked[-1]["texts"] if one.get("kind") == "tool"]
+    assert shown == rf'{{"a": "{SECRET}\n\u0022 😀 \\u0041 \u0000", "b": 1.50}}'
+    assert json.loads(shown) == json.loads(written)
+    assert json.loads(sent(stack))["messages"][1]["tool_calls"][0]["function"]["arguments"] == written
+    running.decide = refusing(SECRET)
+    assert httpx.post(stack.url + PATH, json={"model": "m", "messages": messages}).status_code in REFUSED

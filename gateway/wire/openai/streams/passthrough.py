@@ -304,10 +304,7 @@ class PassthroughLane:
 
     def _rewrite_choice(self, choice: _Choice, chunk: _Chunk) -> tuple[str, int] | None:
         """(the name of the choice's only member with content, or "", and its index). None if the choice had ended."""
-        index = _index(choice.members.setdefault("index", _ZERO))
-        if self._seam is not None and index not in self._seen and self._seen:
-            (index,) = self._seen  # only replies of one choice go on, whatever a second worker counts from
-            choice.members["index"] = Raw(b"%d" % index)
+        index = self._index_of(choice)
         first = index not in self._seen
         self._seen.add(index)
         if len(self._seen) > self._asked.choices:
@@ -343,6 +340,13 @@ class PassthroughLane:
         if word is not None:
             choice.members["finish_reason"] = NULL
         return names[0] if len(names) == 1 and not first and not calls else "", index
+
+    def _index_of(self, choice: _Choice) -> int:
+        index = _index(choice.members.setdefault("index", _ZERO))
+        if self._seam is not None and index not in self._seen and self._seen:
+            (index,) = self._seen  # only replies of one choice go on, whatever a second worker counts from
+            choice.members["index"] = Raw(b"%d" % index)
+        return index
 
     def _spoken(self, holder: Extra) -> tuple[list[str], bool]:
         """(the text members with content, whether there are tool calls)."""
