@@ -127,8 +127,12 @@ class Known:
             except OSError as error:
                 trouble = _why(error)
         if trouble != self._trouble:
-            event = "what is known cannot be kept" if trouble else "what is known is kept"
-            self._log("warning" if trouble else "info", event, folder=config.start.known_folder, reason=trouble)
+            self._log(
+                "warning" if trouble else "info",
+                "what is known cannot be kept" if trouble else "what is known is kept",
+                folder=config.start.known_folder,
+                reason=trouble,
+            )
         self._trouble = trouble
 
     def _fleets(self, deployment: Deployment) -> list[KnownFleet]:
