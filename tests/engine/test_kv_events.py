@@ -15,7 +15,7 @@ from tests.engine.conftest import Engine
 from tests.harness import Stack, until
 from tests.ports import free_port
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.whole]  # it waits for an engine of its own or for its caches
 
 BLOCK = 128
 """Tokens of a block on the CPU."""

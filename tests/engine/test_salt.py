@@ -12,7 +12,7 @@ import yaml
 from gateway.auth import new_key
 from tests.harness import Stack
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.whole]  # it waits for an engine of its own or for its caches
 
 BLOCK = 128
 """Tokens of a block on the CPU: only whole ones are cached."""
