@@ -94,14 +94,26 @@ def test_what_the_values_ask_for_runs(installed: Installed) -> None:
     assert len(installed.cluster.pods) == sum(PARTS.values())
 
 
-def test_helm_test_passes_in_every_dialect(installed: Installed) -> None:
+def test_the_configuration_passes_the_check_before_it_is_applied(installed: Installed) -> None:
+    (job,) = (one for one in installed.cluster.hooks if one["kind"] == "Job")
+    pod = {"metadata": job["metadata"], "spec": job["spec"]["template"]["spec"]}
+    assert ": good" in hook(installed, pod, limit_s=300)
+
+
+def hook(installed: Installed, pod: dict[str, Any], limit_s: float) -> str:
+    """The output of a hook's Pod, which must end as a success."""
     for one in installed.cluster.hooks:
         if one["kind"] == "ConfigMap":
             installed.cluster.kept["ConfigMap", one["metadata"]["name"]] = one
-    (pod,) = (one for one in installed.cluster.hooks if one["kind"] == "Pod")
-    status, said = installed.cluster.complete(pod, limit_s=900)
-    say("helm test:\n" + said)
+    status, said = installed.cluster.complete(pod, limit_s=limit_s)
     assert status == 0, said
+    return said
+
+
+def test_helm_test_passes_in_every_dialect(installed: Installed) -> None:
+    (pod,) = (one for one in installed.cluster.hooks if one["kind"] == "Pod")
+    said = hook(installed, pod, limit_s=900)
+    say("helm test:\n" + said)
     asked = [f"{dialect}, {how}" for dialect in GENERATING for how in ("plain", "streamed")]
     assert [one for one in asked if one not in said] == []
 
