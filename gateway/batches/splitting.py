@@ -12,14 +12,19 @@ from itertools import accumulate, islice
 
 from gateway.core.errors import GatewayError, Kind
 
-# All up to the next bracket outside of a string, or to the string that has not ended; and the rest of such a one.
-_OUTSIDE = re.compile(rb'(?:[^"{}\[\]]++|"(?:[^"\\]++|\\.)*+")*+', re.DOTALL)
+_STRING = rb'"(?:[^"\\]++|\\.)*+"'
+_STRINGS = re.compile(_STRING, re.DOTALL)
+# All up to the string that has not ended; up to the next bracket outside of a string, too; the rest of such a string.
+_OUTSIDE = re.compile(rb'(?:[^"]++|%b)*+' % _STRING, re.DOTALL)
+_BEFORE = re.compile(rb'(?:[^"{}\[\]]++|%b)*+' % _STRING, re.DOTALL)
 _INSIDE = re.compile(rb'(?:[^"\\]++|\\.)*+', re.DOTALL)
-_BRACKET = re.compile(rb"[{}\[\]]")
+_TOKEN = re.compile(rb"%b|([{}\[\]])" % _STRING, re.DOTALL)
 _NO_BRACKETS = bytes(set(range(256)) - set(b"{}[]"))
 _STEPS = [1 if byte in b"{[" else -1 for byte in range(256)]
-# Brackets without a string between them are counted in pieces of so many bytes.
-_PIECE, _SHORT = 512, 16
+_SINGLY = 16
+"""Brackets that are looked at one by one, as an ordinary item has few of them."""
+_LEAST, _MOST = 256, 1 << 16
+"""Bytes of the pieces in which the rest is looked through, which grow: few of them are behind the end of the item."""
 _HEAD = re.compile(rb'\s*\{\s*"requests"\s*:\s*\[')
 _TAIL = re.compile(rb"\s*\}\s*\Z")
 _GAP = re.compile(rb"\s*,?\s*")
@@ -93,32 +98,55 @@ class Splitter:
 
     def _end(self) -> int | None:
         """The end of the item with which the rest begins; None if it has not come yet."""
-        rest, at = self._rest, self._at
-        while True:
-            found = (_INSIDE if self._in_string else _OUTSIDE).match(rest, at)
-            assert found is not None  # it matches nothing, too
-            at = found.end()
-            if at == len(rest) or rest[at] == ord("\\"):
-                self._at = at
-                return None
-            if rest[at] == ord('"'):
-                self._in_string = not self._in_string
+        rest, at, size, singly = self._rest, self._at, _LEAST, _SINGLY
+        while at < len(rest):
+            if self._in_string:
+                found = _INSIDE.match(rest, at)
+                assert found is not None  # it matches nothing, too
+                at = found.end()
+                if at == len(rest) or rest[at] == ord("\\"):
+                    break
+                self._in_string = False
                 at += 1
-                continue
-            end = rest.find(b'"', at, at + _PIECE)
-            if 0 <= end < at + _SHORT:
-                self._depth += _STEPS[rest[at]]
+            if singly:
+                singly -= 1
+                found = _BEFORE.match(rest, at)
+                assert found is not None
+                at = found.end()
+                if at == len(rest):
+                    break
+                self._in_string = rest[at] == ord('"')
+                self._depth += 0 if self._in_string else _STEPS[rest[at]]
                 at += 1
                 if not self._depth:
                     return at
                 continue
-            piece = rest[at : at + _PIECE if end < 0 else end]
-            depths = list(accumulate(map(_STEPS.__getitem__, piece.translate(None, _NO_BRACKETS)), initial=self._depth))
-            if 0 in depths[1:]:
-                last = next(islice(_BRACKET.finditer(piece), depths.index(0, 1) - 1, None))
-                return at + last.end()
+            found = _OUTSIDE.match(rest, at, at + size)
+            assert found is not None
+            end = self._closed(found[0])
+            if end is not None:
+                return at + end
+            self._in_string = found.end() < min(at + size, len(rest))
+            at = found.end() + self._in_string
+            size = min(2 * size, _MOST)
+        self._at = at
+        return None
+
+    def _closed(self, piece: bytes) -> int | None:
+        """The end of the item in a piece of it, whose strings are whole; None if it does not end there."""
+        if not piece.translate(None, _NO_BRACKETS):
+            return None
+        brackets = _STRINGS.sub(b"", piece).translate(None, _NO_BRACKETS)
+        closing = brackets.count(b"}") + brackets.count(b"]")
+        if self._depth > closing:
+            self._depth += len(brackets) - 2 * closing
+            return None
+        depths = list(accumulate(map(_STEPS.__getitem__, brackets), initial=self._depth))
+        if 0 not in depths[1:]:
             self._depth = depths[-1]
-            at += len(piece)
+            return None
+        found = (one.end() for one in _TOKEN.finditer(piece) if one[1])
+        return next(islice(found, depths.index(0, 1) - 1, None))
 
 
 def _wrong() -> GatewayError:

@@ -125,7 +125,20 @@ def test_lines_are_those_of_the_file() -> None:
 
 
 @pytest.mark.parametrize(
-    "filling", [b"[],", b"[[[]]],", b'"",', b'"\\\\",', b'"\\"\\"\\"",', b"[" * 99 + b"]" * 99 + b","]
+    "filling",
+    [
+        b"[],",
+        b"[[[]]],",
+        b'"",',
+        b'"\\\\",',
+        b'"\\"\\"\\"",',
+        b"[" * 99 + b"]" * 99 + b",",
+        b'{"":[""]},',
+        b'{"":{}},',
+        b'[""],',
+        b'[[["",""]]],',
+        b'["\\"",[],{}],',
+    ],
 )
 def test_no_byte_costs_as_much_as_a_step_of_python(filling: bytes) -> None:
     """Beside a search for each bracket, quote and backslash."""
