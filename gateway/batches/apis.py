@@ -11,6 +11,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 
 from gateway.auth import Absent, Principal
 from gateway.batches.api_call import Answer, ApiCall
+from gateway.batches.places import Places
 from gateway.batches.state import BatchStore, Full, KindOfBatch, Seen, Spec, State, StoredFile, made
 from gateway.batches.storage import Storage, aside
 from gateway.config import Batches
@@ -65,7 +66,7 @@ class Shared(NamedTuple):
     """The parts that the batches of one gateway share, and their APIs.
 
     came    set when there is a new batch
-    places  lines of all batches that may be under way
+    places  of lines at workers, of all batches
     ends    batches whose results may be put together at once: parts of them are in memory
     told    called with the API, what became of lines, and how many
     log     called with a level, an event and facts
@@ -76,7 +77,7 @@ class Shared(NamedTuple):
     storage: Storage
     uploads: Uploads
     came: asyncio.Event
-    places: asyncio.Semaphore
+    places: Places
     ends: asyncio.Semaphore
     deployed: Callable[[], Deployed]
     told: Callable[[str, str, int], None]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Literal, cast
 
 from msgspec.structs import replace
@@ -51,7 +51,7 @@ class LineCall(RequestHandler):
     """One try of one line. Implements fleet.idle.Background.
 
     caller   for whom it runs, as keys are now; raises GatewayError
-    placed   called once it has a place at a worker, or is over
+    place    awaited once a worker has room for it, before it is sent
     headroom  the share of a worker's places that it leaves free
     yielded  it gave its place back
     """
@@ -65,22 +65,19 @@ class LineCall(RequestHandler):
         body: bytes,
         batch: str,
         caller: Callable[[], Principal],
-        placed: Callable[[], None],
+        place: Callable[[], Awaitable[None]],
         headroom: float,
     ) -> None:
         self._exchange = exchange = _Exchange(path, body)
         super().__init__(endpoint, exchange.scope, exchange.receive, exchange.send)
         self.record.batch = batch
         self._caller = self.call.again = caller
-        self._placed = placed
+        self._place = place
         self._headroom = headroom
 
     async def result(self) -> tuple[Outcome, int, bytes]:
         """Runs it. Returns the status and the body of its reply, too."""
-        try:
-            await self.run()
-        finally:
-            self._placed()
+        await self.run()
         exchange, error = self._exchange, self._error
         if exchange.whole and error is None:
             return "answered", exchange.status, bytes(exchange.reply)
@@ -118,9 +115,9 @@ class LineCall(RequestHandler):
         idle = Idle.of(pool, self.runtime.clock)
         idle.headroom = self._headroom
         await idle.wait(self)
-        self._placed()
-        call.began = self.runtime.clock()  # until now nobody waited for it
         try:
+            await self._place()
+            call.began = self.runtime.clock()  # until now nobody waited for it
             mine = cast("Pool", IdlePool(pool, idle, self))
             await super()._ask(replace(served, pool=mine, prefill=None, hedge_s=None))
         finally:

@@ -29,7 +29,9 @@ _RENEW_S = 1.0
 _LOST_S = 7.0
 """Without an answer of Redis for so long, the lease may be another gateway's soon."""
 _AHEAD = 16
-"""Lines of one batch that wait for a place."""
+"""Lines of one batch that wait for a worker, or for a place of all batches."""
+_STALLED_S = 10.0
+"""A batch of which no line was at a worker for so long cannot run now: no worker has its model, or a limit is spent."""
 _TRIES = 3
 """A line that workers fail is tried so often; the pipeline has tried several workers each time."""
 _LONGEST_PAUSE_S = 30.0
@@ -52,6 +54,8 @@ class BatchRun:
         self._tasks: set[asyncio.Task[None]] = set()
         self._broken: BaseException | None = None
         self._rests_until = 0.0
+        self._working = 0  # lines that are at workers
+        self._moved: float | None = None  # when the last of them came or went; None while no line may be begun
         self._ahead = asyncio.Semaphore(_AHEAD)
         self._wake = asyncio.Event()
 
@@ -101,6 +105,18 @@ class BatchRun:
         for call in list(self._calls):
             if not call.record.attempts:
                 call.give_back()
+
+    @property
+    def leaves(self) -> bool:
+        """Whether `leave` was called."""
+        return self._leaves
+
+    def stalled(self) -> float | None:
+        """The seconds for which no line was at a worker, if they are many."""
+        if self._moved is None or self._working or self._over:
+            return None
+        waited = time.monotonic() - self._moved
+        return waited if waited >= _STALLED_S else None
 
     # -- the lease ----------------------------------------------------------------------------------------------------
 
@@ -183,6 +199,7 @@ class BatchRun:
         notes = Notes(await aside(storage.append_to, spec.id, self._held.lease))
         read_ahead: deque[Line] = deque()
         at, ended = 1, False
+        self._moved = time.monotonic()
         try:
             while not self._over:
                 if not self._again and not read_ahead and not ended:
@@ -209,6 +226,7 @@ class BatchRun:
             while self._tasks:
                 await self._woken()
         finally:
+            self._moved = None
             for call in list(self._calls):
                 call.give_back()
             if self._tasks:
@@ -226,41 +244,24 @@ class BatchRun:
         await self._wake.wait()
 
     async def _begin(self, number: int, asked: Asked, notes: Notes) -> None:
-        """Begins a line, once there is a place for it and no limit asks to wait. Puts it back if the batch is over
+        """Begins a line, once few of this batch wait and no limit asks to wait. Puts it back if the batch is over
         before."""
         pause = self._rests_until - time.monotonic()
         if pause > 0:
             await asyncio.sleep(min(pause, _RENEW_S))
-        got = pause <= _RENEW_S and await self._places()
+        got = False
+        if pause <= _RENEW_S:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_RENEW_S):
+                    got = await self._ahead.acquire()
         if not got or self._over:
             if got:
-                self._free()
-                self._shared.places.release()
+                self._ahead.release()
             self._again.appendleft((number, asked))
             return
         task = asyncio.create_task(self._run(number, asked, notes))
         self._tasks.add(task)
         task.add_done_callback(self._ended)
-
-    async def _places(self) -> bool:
-        """Takes a place ahead and one of all batches; False if none came soon."""
-        try:
-            async with asyncio.timeout(_RENEW_S):
-                await self._ahead.acquire()
-        except TimeoutError:
-            return False
-        try:
-            async with asyncio.timeout(_RENEW_S):
-                await self._shared.places.acquire()
-        except BaseException as error:
-            self._ahead.release()
-            if isinstance(error, TimeoutError):
-                return False
-            raise
-        return True
-
-    def _free(self) -> None:
-        self._ahead.release()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -272,11 +273,15 @@ class BatchRun:
         shared, spec, state = self._shared, self.spec, self._state
         placed = False
 
-        def once() -> None:
+        async def place() -> None:
+            """A line that waits for a worker holds no place: others' models may have workers."""
             nonlocal placed
             if not placed:
+                await shared.places.take(spec.owner)
                 placed = True
-                self._free()
+                self._ahead.release()
+                self._working += 1
+                self._moved = time.monotonic()
 
         try:
             await notes.add(b"%d begun\n" % number)
@@ -292,7 +297,7 @@ class BatchRun:
             def caller() -> Principal:  # by the configuration in force, which another one may be by then
                 return shared.deployed().caller(spec.who, dialect)
 
-            call = LineCall(endpoint, spec.endpoint, asked.body, spec.id, caller, once, shared.options.headroom)
+            call = LineCall(endpoint, spec.endpoint, asked.body, spec.id, caller, place, shared.options.headroom)
             self._calls.add(call)
             try:
                 outcome, status, body = await call.result()
@@ -314,8 +319,12 @@ class BatchRun:
             state.succeeded, state.failed = self._done.succeeded, self._done.failed
             shared.told(spec.kind, "succeeded" if good else "failed", 1)
         finally:
-            once()
-            shared.places.release()
+            if placed:
+                shared.places.give(spec.owner)
+                self._working -= 1
+                self._moved = time.monotonic()
+            else:
+                self._ahead.release()
 
     def _rest(self, seconds: float) -> None:
         self._rests_until = time.monotonic() + min(max(seconds, 0.05), _LONGEST_PAUSE_S)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Mapping
+from heapq import heapify, heappop, heappush
 
 from gateway.batches import anthropic, files, openai
 from gateway.batches.api_call import Answer, ApiEndpoint
 from gateway.batches.apis import Deployed, Shared, Uploads
 from gateway.batches.overview import Overview
+from gateway.batches.places import Places
 from gateway.batches.run import LEASE_S, BatchRun
 from gateway.batches.state import BatchStore, Lost, tenant_of
 from gateway.batches.storage import Storage, aside
@@ -36,9 +38,13 @@ _AT_ONCE = 500
 _LOOK_S = 1.0
 _MOST_RUNS = 16
 """Batches that one process runs at once."""
+_MOST_LEFT = 16
+"""Batches beyond them that have left their places: their last lines end."""
 _MOST_ENDS = 2
 _REST_S = 10.0
 """A batch that this process could not go on with is left alone for so long."""
+_STALLED_REST_S = 300.0
+"""A batch that had its place and could not run takes the place of another one only so long after that."""
 
 
 class Batching:
@@ -64,7 +70,7 @@ class Batching:
         self._log = log
         self.uploads = Uploads()
         self._came = asyncio.Event()
-        places = asyncio.Semaphore(options.max_in_flight)
+        places = Places(options.max_in_flight)
         ends = asyncio.Semaphore(_MOST_ENDS)
         self._shared = shared = Shared(
             options, store, storage, self.uploads, self._came, places, ends, deployed, count, log
@@ -76,6 +82,8 @@ class Batching:
         self._tasks: list[asyncio.Task[None]] = []
         self._runs: dict[str, tuple[BatchRun, asyncio.Task[None]]] = {}
         self._rests: dict[str, float] = {}
+        self._stalled: dict[str, float] = {}
+        self._first = 0  # of the batches that have not ended: where to look on
         self._swept_at: float | None = None
         self._draining = False
 
@@ -138,22 +146,56 @@ class Batching:
                     await self._came.wait()
 
     async def _take(self) -> None:
-        """Those of tenants first of which this process runs the fewest."""
-        if len(self._runs) >= _MOST_RUNS:
-            return
+        """Those of tenants first of which this process runs the fewest; once it runs as many as it may, in the place of
+        others."""
         now = time.monotonic()
         self._rests = {id_: until for id_, until in self._rests.items() if until > now}
-        mine = Counter(tenant_of(run.spec.owner) for run, _ in self._runs.values())
-        found = [(id_, tenant) for id_, tenant in await self._store.open() if id_ not in self._runs]
-        for id_, _ in sorted(found, key=lambda one: mine[one[1]]):
-            if len(self._runs) >= _MOST_RUNS or self._draining:
-                return
-            if id_ in self._rests:
+        self._stalled = {id_: until for id_, until in self._stalled.items() if until > now}
+        free, self._first = await self._store.open(self._first)
+        mine = self._by_tenant()
+        found = [
+            (len(mine[tenant]), at, id_, tenant)
+            for at, (id_, tenant) in enumerate(free)
+            if id_ not in self._runs and id_ not in self._rests
+        ]
+        heapify(found)
+        while found and not self._draining:
+            few, at, id_, tenant = heappop(found)
+            if few < len(mine[tenant]):
+                heappush(found, (len(mine[tenant]), at, id_, tenant))
+                continue
+            full = sum(map(len, mine.values())) >= _MOST_RUNS
+            if full and (id_ in self._stalled or self._gives_way(few, mine) is None):
                 continue
             held = await self._store.take(id_, LEASE_S)
             if held is not None:
+                mine = self._by_tenant()
+                if full and (run := self._gives_way(few, mine)) is not None:
+                    if run.stalled() is not None:
+                        self._stalled[run.spec.id] = time.monotonic() + _STALLED_REST_S
+                    run.leave()
                 run = BatchRun(self._shared, held)
                 self._runs[id_] = run, asyncio.create_task(self._run(id_, run))
+                mine = self._by_tenant()
+
+    def _by_tenant(self) -> dict[str, list[BatchRun]]:
+        """Tenant -> its batches that this process runs and has not left, the newest last."""
+        found = defaultdict[str, list[BatchRun]](list)
+        for run, _ in self._runs.values():
+            if not run.leaves:
+                found[tenant_of(run.spec.owner)].append(run)
+        return found
+
+    def _gives_way(self, few: int, mine: Mapping[str, list[BatchRun]]) -> BatchRun | None:
+        """The run in whose place a batch may run whose tenant has so `few`: the one that has stalled for the longest,
+        or the newest of the tenant with the most. None if all go on."""
+        if len(self._runs) >= _MOST_RUNS + _MOST_LEFT:
+            return None
+        stalled = [(waited, at, run) for at, (run, _) in enumerate(self._runs.values()) if (waited := run.stalled())]
+        if stalled:
+            return max(stalled)[-1]
+        most = max(mine.values(), key=len)
+        return most[-1] if len(most) > few + 1 else None
 
     async def _run(self, id_: str, run: BatchRun) -> None:
         try:

@@ -32,7 +32,7 @@ from gateway.auth import Absent, Principal
 from gateway.config import Batches
 from gateway.core.errors import GatewayError, Kind
 
-_MOST_OPEN = 1000
+MOST_OPEN = 1000
 
 KindOfBatch = Literal["openai", "anthropic"]
 KindOfList = Literal["files", KindOfBatch]
@@ -405,11 +405,16 @@ class BatchStore:
 
     # -- leases -----------------------------------------------------------------------------------------------------
 
-    async def open(self) -> list[tuple[str, str]]:
-        """(id, tenant) of the batches that have not ended, the oldest first; the first thousand."""
+    async def open(self, first: int) -> tuple[list[tuple[str, str]], int]:
+        """(id, tenant) of batches that have not ended and that nobody runs, the oldest first: of the thousand behind
+        the `first` ones. And the `first` of the next thousand, which is 0 again behind the last."""
+        base = self._base
         async with self._asked() as client:
-            found = await client.zrange(self._base + "open", 0, _MOST_OPEN - 1)
-        return [(id_, tenant) for id_, _, tenant in (one.decode().partition(" ") for one in found)]
+            found = await client.zrange(base + "open", first, first + MOST_OPEN - 1)
+            some = [(id_, tenant) for id_, _, tenant in (one.decode().partition(" ") for one in found)]
+            held = await client.mget([f"{base}holder:{id_}" for id_, _ in some]) if some else []
+        free = [one for one, holder in zip(some, held, strict=True) if holder is None]
+        return free, first + MOST_OPEN if len(some) == MOST_OPEN else 0
 
     async def take(self, id_: str, lease_s: float) -> Held | None:
         """The lease of a batch for so many seconds; None if another gateway has it, or the batch is gone."""

@@ -62,7 +62,7 @@ class Batches(Section):
     max_batches: Whole = Field(default=20, ge=1, le=10000)
     """Most batches of one tenant that have not ended."""
     max_in_flight: Whole = Field(default=256, ge=1, le=100000)
-    """Most requests of batches at once in one gateway process."""
+    """Most requests of batches at workers at once in one gateway process."""
     headroom: float = Field(default=0.0625, ge=0, le=0.9)
     """Share of what each worker takes that batches leave free for the next requests of clients; at least one place."""
     keep_s: Seconds = Field(default=2592000.0, ge=60, le=3660 * _DAY)

@@ -16,7 +16,7 @@ LINES = {
     "gateway/app": 2112,
     "gateway/auth": 1360,
     "gateway/backends": 1919,
-    "gateway/batches": 2953,
+    "gateway/batches": 3087,
     "gateway/cli": 2190,
     "gateway/config": 3960,
     "gateway/console": 1352,
