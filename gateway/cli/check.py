@@ -30,7 +30,7 @@ def options(parser: argparse.ArgumentParser) -> None:
         "--rendered",
         metavar="MANIFESTS",
         help="the manifests that `helm template` prints, or - for standard input: each gateway.yaml in them, "
-        "without the secrets that only a Pod has",
+        "without the secrets that only a Pod has (default: a file)",
     )
     parser.add_argument(
         "--strict", action="store_true", help="exit with status 1 where a dialect offers what a model cannot do"

@@ -29,10 +29,10 @@ YES = {
     "fraction": b"0.1e1",
     "literals": b"[true, false, null]",
     "spaces": b" [\t\r\n1 ] ",
-    "duplicate": b'{"a": 1, "a": 2}',
 }
 
 NO = {
+    "duplicate": b'{"a": 1, "a": 2}',
     "nan": b"NaN",
     "infinity": b"-Infinity",
     "leading-zero": b"012",
@@ -89,7 +89,7 @@ def test_json_that_must_be_refused(client: httpx.Client, stack: Stack, name: str
     before = stack.sim.ledger.received
     reply = ask(client, WHERE % NO[name] if inside else NO[name])
     assert reply.status_code == 400
-    assert reply.json()["error"]["code"] in ("invalid_json", "invalid_value")
+    assert reply.json()["error"]["code"] in ("invalid_json", "invalid_value", "duplicate_member")
     assert stack.sim.ledger.received == before
     in_time(reply)
 
