@@ -44,10 +44,10 @@ _EFFORTS = {"low": "low", "medium": "medium", "high": "high", "xhigh": "high", "
 _BUDGETS = ((4096, "low"), (16384, "medium"))
 # Each version of a tool has a date behind this: `web_search_20250305`.
 _SERVER_TOOLS: Mapping[str, KindOfServerTool] = {"web_search_": "search", "web_fetch_": "fetch"}
-# Parameters that clients send to every model: vLLM's name -> this API's.
 _FORCING = ("any", "tool")
 _SEARCHING = "Perform a web search for the query"
 """The words by which Claude Code (2.1.330) begins its request for a search."""
+# Parameters that clients send to every model: vLLM's name -> this API's.
 _OPTIONAL = {"top_k": "top_k", "parallel_tool_calls": "tool_choice.disable_parallel_tool_use"}
 
 
@@ -165,7 +165,7 @@ def _choose(op: Chat, found: ChoiceIn | None, left: list[str], offered: list[Too
 
     If all tools are a server's, a choice that forces one is made for its result, and so is Claude Code's own request
     for a search: without the tool the model would make it up."""
-    forced = found.type in _FORCING if found is not None else _is_claudes_search(op)
+    forced = (found is not None and found.type in _FORCING) or _is_claudes_search(op)
     if forced and all(map(_serverside, offered)) and not op.tools:
         op.server_tools = tuple(filter(None, map(_server_tool, offered)))[:1]
     if found is None:
@@ -192,8 +192,9 @@ def _choose(op: Chat, found: ChoiceIn | None, left: list[str], offered: list[Too
 
 def _is_claudes_search(op: Chat) -> bool:
     """Whether the request is the one that Claude Code makes of a call of its WebSearch."""
-    last = op.messages[-1]
-    return last.role == "user" and any(isinstance(one, Text) and one.text.startswith(_SEARCHING) for one in last.parts)
+    last = op.messages[-1:]
+    parts = last[0].parts if last and last[0].role == "user" else ()
+    return any(isinstance(one, Text) and one.text.startswith(_SEARCHING) for one in parts)
 
 
 def _server_tool(tool: ToolIn) -> ServerTool | None:
