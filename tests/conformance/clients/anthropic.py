@@ -16,6 +16,7 @@ def hear_anthropic(stream: bytes) -> Heard:
     begun = over = False
     opened = -1
     block: str | None = None
+    began: dict[str, Any] = {}
     for kind, data in events(stream):
         said = json.loads(data)
         assert said["type"] == kind
@@ -33,13 +34,17 @@ def hear_anthropic(stream: bytes) -> Heard:
             opened, block = opened + 1, said["content_block"]["type"]
             assert said["index"] == opened
             if block == "tool_use":
-                choice.calls.append([said["content_block"]["id"], said["content_block"]["name"], ""])
+                began = said["content_block"]
+                choice.calls.append([began["id"], began["name"], ""])
         elif kind == "content_block_delta":
             assert said["index"] == opened
             assert block is not None
             _hear_anthropic_delta(choice, block, said["delta"])
         elif kind == "content_block_stop":
             assert said["index"] == opened
+            if block == "tool_use" and not choice.calls[-1][2]:
+                # As Anthropic's own clients do: only a delta replaces the input that the block began with.
+                choice.calls[-1][2] = json.dumps(began["input"])
             block = None
         elif kind == "message_delta":
             _hear_anthropic_end(heard, {**said["delta"], "usage": said["usage"]})
