@@ -26,6 +26,13 @@ def asking(**script: Any) -> Any:
     return {"model": "m", "max_tokens": 64, "messages": messages}
 
 
+def received(client: anthropic.Anthropic, asked: Any, *, stream: bool) -> Any:
+    if not stream:
+        return client.messages.create(**asked)
+    with client.messages.stream(**asked) as streamed:
+        return streamed.get_final_message()
+
+
 def test_whole(client: anthropic.Anthropic) -> None:
     reply = client.messages.create(**asking(text="Hello there"))
     assert isinstance(reply.content[0], anthropic.types.TextBlock)
@@ -58,6 +65,15 @@ def test_tools(client: anthropic.Anthropic, interleave: bool) -> None:
         assert len({block.id for block in blocks}) == 3
 
 
+@pytest.mark.parametrize("finish", ["length", "content_filter", "tool_calls"])
+@pytest.mark.parametrize("arguments", ["", " ", "null"])
+def test_a_call_without_arguments_has_an_empty_object(client: anthropic.Anthropic, finish: str, arguments: str) -> None:
+    calls = [{"name": "look", "arguments": arguments}, {"name": "look", "arguments": {"at": "a"}}]
+    asked = {**asking(tool_calls=calls, finish=finish), "tools": TOOLS}
+    for reply in (received(client, asked, stream=stream) for stream in (False, True)):
+        assert [(block.type, block.input) for block in reply.content] == [("tool_use", {}), ("tool_use", {"at": "a"})]
+
+
 def test_a_loop_with_thinking_and_a_result(client: anthropic.Anthropic) -> None:
     asked = {**asking(reasoning="hm", tool_calls=[{"name": "look", "arguments": {}}]), "tools": TOOLS}
     first = client.messages.create(**asked)
@@ -68,23 +84,25 @@ def test_a_loop_with_thinking_and_a_result(client: anthropic.Anthropic) -> None:
     assert client.messages.create(**asked).stop_reason == "end_turn"
 
 
+def of_the_web(kind: str) -> Any:
+    version = {"search": "web_search_20250305", "fetch": "web_fetch_20250910"}[kind]
+    return [{"type": version, "name": f"web_{kind}"}]
+
+
 @pytest.mark.parametrize("kind", ["search", "fetch"])
 @pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("choice", ["any", "tool"])
 def test_a_tool_of_the_web_that_nothing_runs(
-    client: anthropic.Anthropic, stack: Stack, kind: str, stream: bool
+    client: anthropic.Anthropic, stack: Stack, kind: str, stream: bool, choice: str
 ) -> None:
-    version = {"search": "web_search_20250305", "fetch": "web_fetch_20250910"}[kind]
     asked: Any = {
         "model": "m",
         "max_tokens": 50,
         "messages": [{"role": "user", "content": "What is new?"}],
-        "tools": [{"type": version, "name": f"web_{kind}"}],
+        "tools": of_the_web(kind),
+        "tool_choice": {"type": "any"} if choice == "any" else {"type": "tool", "name": f"web_{kind}"},
     }
-    if stream:
-        with client.messages.stream(**asked) as streamed:
-            message: Any = streamed.get_final_message()
-    else:
-        message = client.messages.create(**asked)
+    message = received(client, asked, stream=stream)
     called, result = message.content
     assert (called.type, called.name) == ("server_tool_use", f"web_{kind}")
     assert (result.type, result.tool_use_id) == (f"web_{kind}_tool_result", called.id)
@@ -93,6 +111,19 @@ def test_a_tool_of_the_web_that_nothing_runs(
     assert message.usage.server_tool_use.web_search_requests == 0
     assert not [entry for entry in stack.sim.ledger.entries if b"What is new?" in entry.body]
     assert (stack.records()[-1]["outcome"], stack.records()[-1]["attempts"]) == ("ok", 0)
+
+
+@pytest.mark.parametrize("kind", ["search", "fetch"])
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("choice", [{}, {"tool_choice": {"type": "auto"}}], ids=str)
+def test_the_model_answers_without_a_tool_of_the_web_that_is_not_forced(
+    client: anthropic.Anthropic, stack: Stack, kind: str, stream: bool, choice: dict[str, Any]
+) -> None:
+    message = received(client, {**asking(text="Not much"), "tools": of_the_web(kind), **choice}, stream=stream)
+    assert [(block.type, block.text) for block in message.content] == [("text", "Not much")]
+    assert message.stop_reason == "end_turn"
+    assert "tools" not in json.loads(stack.sim.entries[-1].body)
+    assert f"tools.web_{kind}" in stack.records()[-1]["dropped"]
 
 
 def test_counting(client: anthropic.Anthropic) -> None:
