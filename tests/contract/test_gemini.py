@@ -164,12 +164,22 @@ def test_errors(client: Any) -> None:
         client.models.generate_content(model="nobody", contents="hi")
     assert (told.value.code, told.value.status) == (404, "NOT_FOUND")
     assert "nobody" in (told.value.message or "")
-    search = types.GenerateContentConfig(tools=[types.Tool(google_search=types.GoogleSearch())])
-    with pytest.raises(errors.ClientError, match="googleSearch"):
-        client.models.generate_content(model="m", contents="hi", config=search)
+    code = types.GenerateContentConfig(tools=[types.Tool(code_execution=types.ToolCodeExecution())])
+    with pytest.raises(errors.ClientError, match="codeExecution") as refused:
+        client.models.generate_content(model="m", contents="hi", config=code)
+    assert (refused.value.code, refused.value.status) == (400, "INVALID_ARGUMENT")
     with pytest.raises(errors.ServerError) as failed:
         client.models.generate_content(**asking(fault="status:500"))
     assert (failed.value.code, failed.value.status) == (502, "UNAVAILABLE")
+
+
+def test_the_model_answers_without_a_search_but_for_gemini_cli(client: Any) -> None:
+    search: Any = {"tools": [types.Tool(google_search=types.GoogleSearch())]}
+    assert client.models.generate_content(**asking(text="Not much"), config=search).text == "Not much"
+    search["http_options"] = {"headers": {"user-agent": "GeminiCLI/0.61.0/m (linux; x64; terminal)"}}
+    with pytest.raises(errors.ClientError, match="googleSearch") as refused:
+        client.models.generate_content(**asking(text="Not much"), config=search)
+    assert (refused.value.code, refused.value.status) == (400, "INVALID_ARGUMENT")
 
 
 @pytest.mark.parametrize("fault", ["reset@3", "eof@3", "error-frame@3"])
