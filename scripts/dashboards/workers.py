@@ -74,6 +74,13 @@ BOARD = Board(
             ),
         ),
         Panel(
+            "Workers in trouble",
+            "Gateways that find the worker not ready, or saw it fail last, by reason; nothing once it serves.",
+            "short",
+            (Query('sum by (worker, reason) (dragoman_worker_trouble{*,model=~"$model"})', "{{reason}} {{worker}}"),),
+            stacked=True,
+        ),
+        Panel(
             "Connections to workers",
             "Connections that are open now, by model: `busy` with a request, or `idle`.",
             "short",
