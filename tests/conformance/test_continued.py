@@ -114,7 +114,8 @@ def test_workers_may_count_their_only_choice_from_elsewhere(
         for at in range(1, len(frames)):
             lane = opened(case)
             begun = b"".join(map(lane.feed, frames[:at]))
-            if lane.done:
+            over = lane.done
+            if over:
                 continue
             lane.eof()
             seen = lane.partial()
