@@ -28,6 +28,7 @@ async def test_row(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.whole  # minutes: `make test` tries a part of the ways
 async def test_no_way_around_a_key_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     await holds("S1", monkeypatch)
 
