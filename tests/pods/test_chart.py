@@ -71,7 +71,7 @@ class Installed:
 
 
 @pytest.fixture(scope="module")
-def installed(machine: Machine, valkey_image: str, worker_image: str) -> Iterator[Installed]:
+def installed(machine: Machine) -> Iterator[Installed]:
     objects = rendered()
     key, entry = new_key("caller", None)
     with Cluster(machine) as cluster:

@@ -64,7 +64,7 @@ def template(name: str) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def up(machine: Machine, valkey_image: str) -> Iterator[Cluster]:
+def up(machine: Machine) -> Iterator[Cluster]:
     with Cluster(machine) as cluster:
         # Every service is a name that the others find.
         cluster.apply(

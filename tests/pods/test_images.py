@@ -11,6 +11,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from tests.pods.conftest import WORKER
 from tests.pods.machine import BASE, PYTHON, Machine, say
 from tests.repo.tree import ROOT
 
@@ -70,9 +71,9 @@ def test_the_sizes(machine: Machine) -> None:
     assert sizes[GATEWAY] - sizes[BASE] < 110, "a slim gateway"
 
 
-def test_the_workers_image_starts_its_engine_and_drains(machine: Machine, worker_image: str) -> None:
+def test_the_workers_image_starts_its_engine_and_drains(machine: Machine) -> None:
     namespace, address = machine.host()
-    words = ["run", "--detach", "--name", "engine", "--network", "host", worker_image]
+    words = ["run", "--detach", "--name", "engine", "--network", "host", WORKER]
     machine.podman(*words, "worker", "vllm", "--model", "served", "--port", "8000", namespace=namespace)
     end = time.monotonic() + 180
     while "listening on" not in (said := machine.podman("logs", "engine")):
