@@ -13,6 +13,7 @@ from gateway.auth import new_key
 from tests.clients import MEDIA, WAYS, Way, usual
 from tests.conformance.cases import DIALECTS
 from tests.harness import Stack
+from tests.sampled import of_dialect, sampled
 
 _DONE = ("chat", "complete", "embed", "rerank")
 GENERATING = [way for way in WAYS if way.operation in _DONE and "{" not in way.route.path and way.route.path.strip("/")]
@@ -37,7 +38,7 @@ def slashed(path: str) -> list[str]:
     return [path[:at] + "/" + path[at:] for at, char in enumerate(path) if char == "/"]
 
 
-@pytest.mark.parametrize("way", WAYS, ids=str)
+@pytest.mark.parametrize("way", sampled(WAYS, 4, of_dialect), ids=str)
 def test_a_slash_too_many_changes_nothing(stack: Stack, way: Way) -> None:
     path, query = place(way)
     body = way.body(model="m")
@@ -78,7 +79,7 @@ def wrong(path: str) -> Iterator[str]:
     yield path + "/"
 
 
-@pytest.mark.parametrize("way", GENERATING, ids=str)
+@pytest.mark.parametrize("way", sampled(GENERATING, 3, of_dialect), ids=str)
 def test_a_wrong_base_url_is_told_a_path_that_is_served(stack: Stack, way: Way) -> None:
     path, query = place(way)
     told = 0

@@ -17,6 +17,7 @@ from tests.clients import MEDIA, WAYS, Way
 from tests.coding import CODED, post
 from tests.conformance.cases import DIALECTS
 from tests.harness import Stack
+from tests.sampled import of_dialect, sampled
 
 MIB = 1 << 20
 CHAT = "/v1/chat/completions"
@@ -34,7 +35,7 @@ def asked(stack: Stack) -> list[Any]:
     return [json.loads(entry.body) for entry in stack.sim.ledger.entries if entry.method == "POST"]
 
 
-@pytest.mark.parametrize("way", WAYS, ids=str)
+@pytest.mark.parametrize("way", sampled(WAYS, 4, of_dialect), ids=str)
 def test_the_worker_gets_the_same_from_every_coding(stack: Stack, way: Way) -> None:
     text = json.dumps(way.body("a text of some words " * 20, model="m")).encode()
     plain = post(stack, way.path("m"), text, "identity")
@@ -47,7 +48,7 @@ def test_the_worker_gets_the_same_from_every_coding(stack: Stack, way: Way) -> N
     assert all(body == bodies[0] for body in bodies)
 
 
-@pytest.mark.parametrize("way", WAYS, ids=str)
+@pytest.mark.parametrize("way", sampled(WAYS, 4, of_dialect), ids=str)
 def test_a_coding_that_is_not_served_is_refused_in_the_callers_dialect(stack: Stack, way: Way) -> None:
     """With the header that names those that are served; nothing of the body is read."""
     for coding in ("compress", "gzip, gzip"):

@@ -137,8 +137,7 @@ def statuses(stack: Stack, dialect: str) -> list[str]:
     return [one.processing_status for one in anthropic_client(stack).messages.batches.list()]
 
 
-@pytest.mark.parametrize("dialect", ["openai", "anthropic"])
-@pytest.mark.parametrize("away", ["client", "redis"])
+@pytest.mark.parametrize(("dialect", "away"), [("openai", "redis"), ("anthropic", "client")])
 def test_a_batch_ends_whose_creation_nobody_saw(
     stack: Stack, dialect: str, away: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

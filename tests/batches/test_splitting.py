@@ -14,6 +14,7 @@ import pytest
 from gateway.batches.splitting import Splitter
 from gateway.batches.storage import lines
 from gateway.core.errors import GatewayError
+from tests.sampled import sampled
 
 
 def split(body: bytes, size: int, most: int = 10_000) -> list[bytes]:
@@ -126,19 +127,22 @@ def test_lines_are_those_of_the_file() -> None:
 
 @pytest.mark.parametrize(
     "filling",
-    [
-        b"[],",
-        b"[[[]]],",
-        b'"",',
-        b'"\\\\",',
-        b'"\\"\\"\\"",',
-        b"[" * 99 + b"]" * 99 + b",",
-        b'{"":[""]},',
-        b'{"":{}},',
-        b'[""],',
-        b'[[["",""]]],',
-        b'["\\"",[],{}],',
-    ],
+    sampled(
+        [
+            b"[],",
+            b"[[[]]],",
+            b'"",',
+            b'"\\\\",',
+            b'"\\"\\"\\"",',
+            b"[" * 99 + b"]" * 99 + b",",
+            b'{"":[""]},',
+            b'{"":{}},',
+            b'[""],',
+            b'[[["",""]]],',
+            b'["\\"",[],{}],',
+        ],
+        4,
+    ),
 )
 def test_no_byte_costs_as_much_as_a_step_of_python(filling: bytes) -> None:
     """Beside a search for each bracket, quote and backslash."""

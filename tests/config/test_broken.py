@@ -17,7 +17,7 @@ from gateway.config import Config, ConfigError, Key, Model, json_schema, load
 from gateway.config.faults import masked
 from gateway.config.loading import Written
 from tests.config.reading import HASH, KNOWN, SMALL, faults, read
-from tests.sampled import examples
+from tests.sampled import examples, sampled
 
 ROOT = Path(__file__).resolve().parents[2]
 BROKEN = ROOT / "tests" / "broken_configs"
@@ -223,7 +223,7 @@ def test_every_file_is_relative_to_the_folder_of_the_configuration(path: tuple[s
 KEYS = {"hash": "sha256:nothing", "models": "[smal]", "dialects": "[opnai]", "expires": "never", "hsh": "1"}
 
 
-@pytest.mark.parametrize("option", KEYS)
+@pytest.mark.parametrize("option", sampled(KEYS, 3))
 def test_of_thousands_of_faults_the_first_are_told_and_the_rest_counted(
     tmp_path: Path, option: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,6 +19,7 @@ from gateway.translation.offline import Crossing, Refused, send
 from tests.clients import WAYS, Way, refusal
 from tests.conformance.cases import BACKENDS, DIALECTS
 from tests.fleet.pools import pool, workers
+from tests.sampled import of_dialect, sampled
 
 ODD = (
     "1E400",
@@ -50,7 +51,7 @@ def sent(way: Way, body: bytes, backend: str) -> Crossing | Response | str:
         return str(error)
 
 
-@pytest.mark.parametrize("way", _FORMS.values(), ids=_FORMS)
+@pytest.mark.parametrize("way", sampled(_FORMS.values(), 2, of_dialect), ids=_FORMS)
 async def test_an_odd_value_is_refused_or_passed_on(way: Way) -> None:
     """By a worker of every backend for one odd value, and by one of a drawn backend for each of the others."""
     fleet = pool(workers(2), Prefix())

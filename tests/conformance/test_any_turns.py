@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from itertools import pairwise
+from itertools import pairwise, product
 from random import Random
 from typing import Any
 
@@ -18,6 +18,7 @@ from gateway.translation.offline import send
 from tests.conformance.cases import BACKENDS, DIALECTS
 from tests.conformance.clients import TURNS, openai
 from tests.conformance.clients.heard import PNG, Turn
+from tests.sampled import sampled
 
 
 def turns(seed: int, *, between: bool) -> list[Turn]:
@@ -71,8 +72,7 @@ def told_to(backend: str, name: str, found: list[Turn], can: Capabilities = CAN)
     return messages
 
 
-@pytest.mark.parametrize("name", CHATS)
-@pytest.mark.parametrize("backend", backends.REGISTRY)
+@pytest.mark.parametrize(("name", "backend"), sampled(product(CHATS, backends.REGISTRY), 4, lambda case: case[0]))
 @given(seed=st.integers(0, 2**32))
 def test_all_is_told_in_turns(name: str, backend: str, seed: int) -> None:
     found = turns(seed, between=name != "anthropic")

@@ -132,7 +132,7 @@ def told(case: Case, error: GatewayError) -> None:
         assert value.decode("ascii").isprintable()
 
 
-SOME_PAIRS = sampled(PAIRS.values(), 3, lambda cases: cases[0].client.dialect)
+SOME_PAIRS = sampled(PAIRS.values(), 6, lambda cases: cases[0].client.dialect)
 
 
 @pytest.mark.parametrize("cases", SOME_PAIRS, ids=PAIRS)

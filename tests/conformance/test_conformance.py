@@ -284,7 +284,7 @@ LAWS = (
 @every
 def test_every_law_holds(cases: list[Case], record_property: Count) -> None:
     """For scenarios that are drawn for each client, backend and lane."""
-    record_property("cases", held(LAWS, Random(str(cases[0])).sample(cases, -(-len(cases) // 4))))
+    record_property("cases", held(LAWS, Random(str(cases[0])).sample(cases, -(-len(cases) // 8))))
 
 
 @pytest.mark.long

@@ -21,6 +21,7 @@ from gateway.translation.lanes import EventLane, lane_for
 from tests.conformance import workers
 from tests.conformance.cases import BACKENDS, CASES, DIALECTS, Case
 from tests.conformance.scenarios import USAGE, Scenario
+from tests.sampled import sampled
 
 _TEXTS = ("usage alone", "unicode", "text ended by its last chunk")
 GROUPS: dict[str, list[Case]] = {}
@@ -28,7 +29,7 @@ for _case in CASES:
     if _case.scenario.name in _TEXTS:
         GROUPS.setdefault(f"{_case.client.name}-{_case.lane}", []).append(_case)
 OTHERS = [case for case in CASES if case.scenario.name in ("tool call", "two choices", "thinking, text", "refusal")]
-each = pytest.mark.parametrize("cases", GROUPS.values(), ids=GROUPS)
+each = pytest.mark.parametrize("cases", sampled(GROUPS.values(), 3, lambda cases: cases[0].client.dialect), ids=GROUPS)
 
 
 def opened(case: Case) -> Lane:

@@ -81,7 +81,7 @@ def bodies(way: Way, drawn: int) -> Iterator[tuple[str, Make]]:
         yield f"{one} and {other}, {naming}", partial(crowded, body, one, other, naming)
 
 
-@pytest.mark.parametrize("drawn", [20, pytest.param(DRAWN, marks=pytest.mark.long)])
+@pytest.mark.parametrize("drawn", [8, pytest.param(DRAWN, marks=pytest.mark.long)])
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_no_loop_in_a_loop_over_what_a_client_sends(dialect: str, drawn: int) -> None:
     seen = set()

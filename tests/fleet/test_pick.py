@@ -17,6 +17,7 @@ from gateway.fleet.pick.places import Places, place_of
 from gateway.fleet.pool import Pool
 from gateway.fleet.worker import Worker
 from tests.fleet.conversing import SESSION, conversation, pool, send, text, workers
+from tests.sampled import sampled
 from tests.steps import steps
 
 
@@ -169,7 +170,7 @@ async def test_workers_in_slow_start_take_little() -> None:
     assert all(taken[worker] <= 25 for worker in members[1:]), "a fair share is 100"
 
 
-@pytest.mark.parametrize("alike", ["nothing", "system prompt", "all"])
+@pytest.mark.parametrize("alike", sampled(["nothing", "system prompt", "all"], 3))
 async def test_a_pick_by_prefix_among_many_takes_no_more_steps_than_among_few(alike: str) -> None:
     def opening(number: int) -> Chat:
         name = "same" if alike == "all" else str(number)

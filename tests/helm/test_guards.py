@@ -105,7 +105,7 @@ def test_what_the_guards_start_from_is_good(tmp_path: Path) -> None:
     assert refusal({}, tmp_path) == ""
 
 
-@pytest.mark.parametrize(("value", "why", "values"), sampled(BAD, 6))
+@pytest.mark.parametrize(("value", "why", "values"), sampled(BAD, 12))
 def test_a_bad_combination_is_refused_by_the_name_of_the_value(
     value: str, why: str, values: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -227,7 +227,7 @@ STORED = [
 ]
 
 
-@pytest.mark.parametrize(("value", "why", "values", "live"), sampled(STORED, 6))
+@pytest.mark.parametrize(("value", "why", "values", "live"), sampled(STORED, 12))
 def test_what_cannot_become_what_the_values_say_is_named(
     value: str, why: str, values: dict[str, Any], live: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -294,7 +294,7 @@ COMMON = [
 ]
 
 
-@pytest.mark.parametrize(("option", "why", "values"), sampled(COMMON, 6))
+@pytest.mark.parametrize(("option", "why", "values"), sampled(COMMON, 12))
 def test_what_is_wrong_in_the_defaults_is_named_there(
     option: str, why: str, values: dict[str, Any], tmp_path: Path
 ) -> None:

@@ -14,6 +14,7 @@ from tests.helm.property import flags, open_to, policy
 from tests.helm.schemas import faults, minors
 from tests.helm.test_guards import GOOD
 from tests.helm.test_values import SCHEMA
+from tests.sampled import sampled
 
 PARTS = {
     "redis.valkey": ("StatefulSet", "dragoman-valkey", ("spec", "template")),
@@ -184,7 +185,7 @@ def test_models_may_share_an_account_and_not_two_roles() -> None:
         ("azure", 443, None),
     ],
 )
-@pytest.mark.parametrize("where", ACCOUNTS)
+@pytest.mark.parametrize("where", sampled(ACCOUNTS, 3))
 def test_policies_let_a_part_get_the_identity_that_is_asked_for(
     where: str, identity: str, port: int, networks: list[str] | None
 ) -> None:

@@ -35,7 +35,7 @@ def test_it_holds(one: Property) -> None:
     assert one.holds(objects(one.values))
 
 
-@pytest.mark.parametrize(("one", "off"), sampled(SWITCHED, 12), ids=named)
+@pytest.mark.parametrize(("one", "off"), sampled(SWITCHED, 24), ids=named)
 def test_one_place_makes_it_so(one: Property, off: Off, tmp_path: Path) -> None:
     file, there, instead = off
     changed = copy(tmp_path) / "templates" / file

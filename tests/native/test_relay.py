@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from gateway.native import BUILT
 from gateway.pipeline.pump import Pump
-from tests.golden.test_golden import kind, pieces, streams
+from tests.golden.test_golden import folder, kind, pieces, streams
 from tests.golden.transcript import files, load
 from tests.native.scripts import (
     CHUNKED,
@@ -37,7 +37,7 @@ from tests.native.scripts import (
     script,
 )  # fmt: skip
 from tests.native.stage import CHAT, Asked, Outcome, Stage, Step
-from tests.sampled import examples
+from tests.sampled import examples, sampled
 
 pytestmark = pytest.mark.skipif(not BUILT, reason="this installation has no native relay")
 
@@ -107,7 +107,7 @@ def golden() -> list[Path]:
     return [path for path in found if load(path).made["worker >"].split("\n")[0].endswith("completions")]
 
 
-@pytest.mark.parametrize("path", golden(), ids=lambda path: f"{path.parent.name}/{path.stem}")
+@pytest.mark.parametrize("path", sampled(golden(), 4, folder), ids=lambda path: f"{path.parent.name}/{path.stem}")
 async def test_the_golden_transcripts(stage: Stage, path: Path) -> None:
     transcript = load(path)
     answered = transcript.answered
@@ -164,7 +164,7 @@ async def test_numbers(stage: Stage, asked: Asked, number: bytes) -> None:
         same(python, native)
 
 
-@pytest.mark.parametrize("asked", [CHAT, MESSAGES], ids=lambda asked: asked[0])
+@pytest.mark.parametrize("asked", [CHAT, pytest.param(MESSAGES, marks=pytest.mark.long)], ids=lambda asked: asked[0])
 @pytest.mark.parametrize(
     "odd",
     [

@@ -8,6 +8,7 @@ import inspect
 import json
 import socket
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import httpx
@@ -22,6 +23,7 @@ from gateway.translation.lanes import EventLane
 from tests.clients import GENERATING, REQUESTS, usual
 from tests.harness import Stack
 from tests.pipeline.asking import chat, plain_asgi, raw_request, read_whole, scripted
+from tests.sampled import sampled
 
 PATHS = {name: path for name, (path, _) in REQUESTS.items()}
 
@@ -226,8 +228,7 @@ def test_nobody_knows_what_a_plain_reply_used_whose_client_left(wrap: Callable[[
 
 
 @pytest.mark.parametrize("fault", ["", "eof@2", "reset@2", "status:500", "stall:0.05@before"])
-@pytest.mark.parametrize("stream", [True, False])
-@pytest.mark.parametrize("dialect", PATHS)
+@pytest.mark.parametrize(("dialect", "stream"), sampled(product(PATHS, [True, False]), 4, lambda case: case[0]))
 def test_usage_is_told_once_the_same_to_limits_and_record(
     monkeypatch: pytest.MonkeyPatch, dialect: str, stream: bool, fault: str
 ) -> None:

@@ -18,6 +18,7 @@ from tests.clients import DIALECTS, REQUESTS, WAYS, Way
 from tests.harness import Stack
 from tests.ratelimit.asking import DEFAULTS, ask, limiter_of, made, said, standing
 from tests.redis.server import Server
+from tests.sampled import of_dialect, sampled
 
 HEAVY = "word " * 60_000
 
@@ -89,6 +90,7 @@ def test_a_heavy_request_that_a_model_has_its_own_limit_for_is_counted_once() ->
         assert standing(stack, key="anonymous") == {"requests": 3, "others": 4}
 
 
+TEXTS = [way for way in WAYS if way.operation in ("chat", "complete")]
 MULTIPLIERS = ("n", "best_of", "num_beams", "n_cmpl", "beam_width")
 
 
@@ -108,7 +110,7 @@ def narrow(request: pytest.FixtureRequest) -> Iterator[tuple[Stack, int]]:
         yield stack, TOO_MANY[request.param]
 
 
-@pytest.mark.parametrize("way", [way for way in WAYS if way.operation in ("chat", "complete")], ids=str)
+@pytest.mark.parametrize("way", sampled(TEXTS, 3, of_dialect), ids=str)
 def test_several_outputs_that_do_not_fit_the_limit_are_refused_by_their_name(
     narrow: tuple[Stack, int], way: Way
 ) -> None:

@@ -34,6 +34,10 @@ WIDE = {
 """Class -> the reason for which it may be wider."""
 
 
+def _is_self(node: ast.expr) -> bool:
+    return isinstance(node, ast.Name) and node.id == "self"
+
+
 def attributes(found: ast.ClassDef) -> set[str]:
     """The names of a class's fields, its slots, and what its methods assign to `self`."""
     names: set[str] = set()
@@ -45,7 +49,7 @@ def attributes(found: ast.ClassDef) -> set[str]:
             texts = (part.value for part in ast.walk(statement.value) if isinstance(part, ast.Constant))
             names.update(map(str, texts) if slots else [statement.targets[0].id])
     for node in ast.walk(found):
-        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and ast.unparse(node.value) == "self":
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and _is_self(node.value):
             names.add(node.attr)
     return names
 

@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 
 from gateway.core.errors import GatewayError
+from gateway.core.failures import Cause
 from gateway.core.http import Response
 from gateway.core.messages import MEDIA_FEATURES, NOT_DONE, Chat, Complete, Embed, Media, Op, Score
 from gateway.wire.openai.requests.unsupported import beyond
@@ -43,9 +44,9 @@ def inability(response: Response, op: Op | None, backend: str) -> GatewayError |
     """The refusal if `response` means that this worker's model does not do what `op` asks at all; None for any other.
     Its `lacks` is set where the worker reports that in words.
 
-    A worker without the path of an operation that few models do does not do it. A missing path for chats, which nearly
-    all do, is more likely a wrong address. A model that the worker does not know is a fault of the configuration, and
-    not meant here.
+    A worker without the path of an operation that few models do does not do it; another worker of the model may, and
+    is asked. A missing path for chats, which nearly all do, is more likely a wrong address. A model that the worker
+    does not know is a fault of the configuration, and not meant here.
     """
     status, body = response.status, response.body
     if (status not in _MISSING and status not in _TOLD) or b"does not exist" in body:
@@ -64,5 +65,8 @@ def inability(response: Response, op: Op | None, backend: str) -> GatewayError |
     if not told and status not in (*_MISSING, 501):
         return None
     error = beyond(backend, what)
-    error.lacks = feature if told else None
+    if told:
+        error.lacks = feature
+    elif status in _MISSING:
+        error.cause = Cause.WRONG_PATH
     return error
