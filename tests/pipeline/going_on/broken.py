@@ -19,7 +19,7 @@ TEXT = "Ein naïver Gruß an 漢字 und 🎉 fünf Wörter mehr."
 
 ROUND = {
     "models": {"m": {"policy": "round_robin"}},
-    "retry": {"min_per_second": 100},
+    "retry": {"min_per_second": 100, "wait_s": 60},
     "breaker": {"failures": 1000},
 }
 
