@@ -1,8 +1,8 @@
 """A part of a long proof, for each run of continuous integration: `pytest --slice 8` (`SLICE=8` of make's targets).
 
 One case in N of each law is drawn, the same in each run, and as many more as it takes to have each dialect and each
-backend that its cases name. A test with the mark `whole` is left out, and so are the cases that were not drawn:
-`make acceptance` runs them.
+backend that cases of the proof name. Tests with the mark `whole` and cases that were not drawn are left out: `make
+acceptance` runs them.
 """
 
 from __future__ import annotations
@@ -26,30 +26,28 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if not (one_in := config.getoption("--slice")):
         return
-    laws: dict[str, list[str]] = {}
-    for item in items:
-        if not item.get_closest_marker("whole"):
-            laws.setdefault(_law(item.nodeid), []).append(item.nodeid)
-    drawn = {case for cases in laws.values() for case in draw(cases, one_in)}
+    drawn = set(draw([item.nodeid for item in items if not item.get_closest_marker("whole")], one_in))
     config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in drawn])
     items[:] = [item for item in items if item.nodeid in drawn]
+
+
+def draw(cases: list[str], one_in: int) -> list[str]:
+    """One case in so many of each law, at least one, and one for each name that none of these has."""
+    laws: dict[str, list[str]] = {}
+    for case in Random(len(cases)).sample(cases, len(cases)):
+        laws.setdefault(_law(case), []).append(case)
+    drawn = [case for law in laws.values() for case in law[: -(-len(law) // one_in)]]
+    lacking = names(cases) - names(drawn)
+    for case in (case for law in laws.values() for case in law):
+        if names([case]) & lacking:
+            drawn.append(case)
+            lacking -= names([case])
+    return drawn
 
 
 def _law(case: str) -> str:
     """The test without its parameters."""
     return case.partition("[")[0]
-
-
-def draw(cases: list[str], one_in: int) -> list[str]:
-    """One case in so many, at least one, and one for each name that is in none of these."""
-    order = Random(len(cases)).sample(cases, len(cases))
-    drawn = order[: -(-len(cases) // one_in)]
-    lacking = names(cases) - names(drawn)
-    for case in order:
-        if names([case]) & lacking:
-            drawn.append(case)
-            lacking -= names([case])
-    return drawn
 
 
 def names(cases: Iterable[str]) -> set[str]:
