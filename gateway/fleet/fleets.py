@@ -117,6 +117,7 @@ class Fleets:
             events=FleetEvents(fleet.name, self._report, self._suspect, self._lacks, on_refuse, self._left_alone),
             sessions=frozenset(name.lower().encode() for name in config.routing.session_headers),
             salted=fleet.backend.salts,
+            waking=None if learned is None else learned.waking,
         )
 
     @property

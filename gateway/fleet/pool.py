@@ -18,6 +18,7 @@ from gateway.fleet.departures import Departures, Wait, size_of
 from gateway.fleet.pick import PickPolicy
 from gateway.fleet.pick.reading import cache_key_of, describe, session_of
 from gateway.fleet.waiting import Lacking, PoolEvents, WaitQueue, WorkerStates, no_worker
+from gateway.fleet.waking import Waking
 from gateway.fleet.worker import Worker, is_open, open_workers
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ class Pool:
     sessions  headers in which clients name a session, lower case
     salted    the workers keep the caches of `op.salt` apart
     events    receives what becomes of workers and requests
+    waking    knows how long the model's loads took
     idle      the requests that use idle capacity; None while there never was one
     instead   returns whether a fallback can answer now for this reason; None where there is none
     """
@@ -59,9 +61,11 @@ class Pool:
         events: PoolEvents | None = None,
         sessions: frozenset[bytes] = frozenset(),
         salted: bool = False,
+        waking: Waking | None = None,
     ) -> None:
         self.workers = list(workers)
         self.policy = policy
+        self.waking = waking or Waking()
         self._sessions = sessions
         self._salted = salted
         self._max_eject_share = max_eject_share
@@ -76,7 +80,7 @@ class Pool:
         self._candidates: dict[frozenset[Worker], Candidates] = {}  # by those that a request excludes
         self._departures = Departures()
         self._waiting = WaitQueue(
-            queue, clock, self._states, self._may_serve, self._hand_over, self.events, lambda: no_worker(self.workers)
+            queue, clock, self._states, self._may_serve, self._hand_over, self.events, self._no_worker
         )
 
     def listen(self, *, ahead: bool = False) -> None:
@@ -187,7 +191,7 @@ class Pool:
             if worker.serving and worker.breaker.allows(now) and worker not in exclude:
                 worker.breaker.begin(now)
                 return worker
-        raise no_worker(workers)
+        raise self._no_worker()
 
     def may_serve(self, exclude: Sequence[Worker]) -> bool:
         """Whether a sound worker that is not in `exclude` serves requests, perhaps after a wait. One that is stalled or
@@ -312,13 +316,26 @@ class Pool:
     def serve_waiting(self) -> None:
         """Hands free workers to waiting requests, and refuses those that no worker can serve. Call it whenever a
         worker's state may have changed."""
+        self._look_awake()
         if self._waiting.queue.count:
             self._waiting.serve()
 
     def refit_waiting(self) -> None:
         """As `serve_waiting`. Call it when the workers that have what a request asks for are others than before."""
+        self._look_awake()
         if self._waiting.queue.count:
             self._waiting.refit()
+
+    def _look_awake(self) -> None:
+        if self.waking.since is not None and self.ready:
+            self.waking.served(self._clock())
+
+    def _no_worker(self) -> GatewayError:
+        now = self._clock()
+        if self.ready:  # some worker serves, but not this request
+            return no_worker(self.workers)
+        self.waking.asked(now)
+        return no_worker(self.workers, self.waking.left(now))
 
     def _hand_over(self, exclude: Collection[Worker], now: float, routing: RoutingFacts) -> Worker | None:
         worker = self._pick(exclude, now, routing)
@@ -387,6 +404,8 @@ class Pool:
     async def _wait(
         self, exclude: Sequence[Worker], lacks: Lacking | None, priority: int, now: float, routing: RoutingFacts
     ) -> Worker:
+        if not self.ready:
+            self.waking.asked(now)
         request = self._waiting.enter(exclude, lacks, priority, now, routing)
         if self.idle is not None:
             self.idle.queued()

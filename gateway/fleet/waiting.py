@@ -330,12 +330,13 @@ class WaitQueue:
         self._speeds[kind] = Speed()
 
 
-def no_worker(workers: Iterable[Worker] = ()) -> GatewayError:
-    """The error for a model of which no worker serves. It has the names that its workers serve instead."""
+def no_worker(workers: Iterable[Worker] = (), retry_after: float = 1.0) -> GatewayError:
+    """The error for a model of which no worker serves. It has the names that its workers serve instead. retry_after:
+    seconds until a client shall come back."""
     served = list(dict.fromkeys(name for worker in workers if not worker.ready for name in worker.serves))
     message = "no worker of this model is available"
     if served:
         named = ", ".join(f"'{name[:64]}'" for name in served[:_MOST_NAMED])
         more = "" if len(served) <= _MOST_NAMED else f" and {len(served) - _MOST_NAMED} more"
         message += f": its worker does not serve the model by its name here, but {named}{more}"
-    return GatewayError(Kind.NO_WORKER, message, retry_after=1.0)
+    return GatewayError(Kind.NO_WORKER, message, retry_after=retry_after)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -163,6 +164,46 @@ def test_without_a_first_worker_in_time_it_is_a_503() -> None:
         assert "retry-after" in answer.headers
         assert refused(stack) == {("m", "no_worker"): 1}
         assert not stack.events("queue refuses")
+
+
+def test_a_model_that_wakes_tells_the_rest_of_its_load_in_every_dialect() -> None:
+    """The last load took 240 s, and a fifth of it is over. One API's clients give up if told more than two minutes."""
+    every = {name: {"default_model": "m"} for name in DIALECTS}
+    with Stack(LOADING, {"dialects": every}) as stack:
+        waking = stack.gateway.deployment.pools["m"].waking
+        waking.took.append(240.0)
+        waking.since = time.monotonic() - 48.0
+        for name, way in USUAL.items():
+            answer = httpx.post(stack.url + way.path("m"), json={**way.body(stream=False), "model": "m"})
+            assert answer.status_code == DIALECTS[name].errors[Kind.NO_WORKER][0], name
+            longest = 120 if name == "azure_openai" else 192
+            assert longest - 30 < int(answer.headers["retry-after"]) <= longest, name
+            if (amazon := answer.headers.get("x-amz-retry-after")) is not None:
+                assert -(-int(amazon) // 1000) == int(answer.headers["retry-after"])
+            if name == "gemini":
+                (delay,) = [one["retryDelay"] for one in answer.json()["error"]["details"] if "retryDelay" in one]
+                assert longest - 30 < float(delay.rstrip("s")) <= longest
+        assert len(USUAL) > 10
+        loaded(stack)
+        assert stack.run(_awake(stack))
+        assert 240.0 in waking.took
+        assert waking.since is None
+
+
+async def _awake(stack: Stack) -> bool:
+    """Whether the worker is ready, and has ended the load."""
+    pool = stack.gateway.deployment.pools["m"]
+    await soon(lambda: pool.ready and pool.waking.since is None)
+    return len(pool.waking.took) == 2
+
+
+def test_what_a_load_took_outlives_a_reload() -> None:
+    with Stack(LOADING) as stack:
+        stack.gateway.deployment.pools["m"].waking.took.append(30.0)
+        before = stack.gateway.deployment
+        stack.run(stack.gateway.reload(stack.config({"queue": {"max_waiting": 7}})))
+        assert stack.gateway.deployment is not before
+        assert list(stack.gateway.deployment.pools["m"].waking.took) == [30.0]
 
 
 class Hurried:

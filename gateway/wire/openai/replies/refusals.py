@@ -46,15 +46,15 @@ _LONGEST_WAIT_S = 10_000_000.0
 def wait_ms(error: GatewayError, longest_s: float = _LONGEST_WAIT_S) -> int:
     """The milliseconds after which a client shall come back, for errors with `retry_after`: the same number for all
     headers and bodies of one answer. See `error_headers`."""
-    limited = error.kind is Kind.LIMITED and error.upstream is None
-    return max(1, -int(-min(error.retry_after or 0.0, longest_s if limited else 60.0) * 1000 // 1))
+    known = error.kind in (Kind.LIMITED, Kind.NO_WORKER) and error.upstream is None
+    return max(1, -int(-min(error.retry_after or 0.0, longest_s if known else 60.0) * 1000 // 1))
 
 
 def error_headers(error: GatewayError, status: int, longest_s: float = _LONGEST_WAIT_S) -> Headers:
     """Retry-After in seconds and in milliseconds, on 429 and 503, and on what is held because workers died of it. For a
-    limit it is the exact wait, rounded up: after a shorter one comes another 429. `longest_s` cuts it for clients that
-    give up instead of waiting for longer. For what is held it is the exact rest, and no client should try by
-    itself. For anything else it is at most 60 s, because openai-python 1.x ignores longer waits."""
+    limit, and for a model that loads, it is the exact wait, rounded up: after a shorter one comes another refusal.
+    `longest_s` cuts it for clients that give up instead of waiting for longer. For what is held it is the exact rest,
+    and no client should try by itself. For anything else it is at most 60 s, because openai-python 1.x ignores longer waits."""
     headers: Headers = []
     if error.kind is Kind.UPSTREAM and error.retry_after is not None:
         headers.append((b"retry-after", b"%d" % max(1, ceil(error.retry_after))))

@@ -45,6 +45,7 @@ def written(op: Chat | Complete, *events: Event) -> list[Any]:
         (Kind.LIMITED, 429, 1.0, b"1"),
         (Kind.LIMITED, 429, 1.2, b"2"),
         (Kind.LIMITED, 429, 600.0, b"600"),
+        (Kind.NO_WORKER, 503, 599.2, b"600"),
         (Kind.OVERLOADED, 503, 600.0, b"60"),
         (Kind.OVERLOADED, 503, None, None),
         (Kind.LIMITED, 400, 5.0, None),
