@@ -55,6 +55,25 @@ def test_prometheus_reads_the_files_that_the_chart_renders() -> None:
     assert any(ANY in path.read_text() for path in ALERTS)
 
 
+def test_alerts_know_the_models_that_sleep() -> None:
+    """Where none does, the expression matches none."""
+    ask = ("--set", "monitoring.prometheusRule.enabled=true")
+    written = {
+        "autoscaled": ("--set-json", 'models.Nap/8\\.1={"model":"org/nap","autoscaling":{"enabled":true,"minReplicas":0}}'),
+        "minimal": (),
+    }
+    expected = {"autoscaled": "Nap/8[.]1|seldom", "minimal": "$^"}
+    for values, more in written.items():
+        rule = find(parsed(template(VALUES / f"{values}.yaml", CHART, *ask, *more)), "PrometheusRule")
+        found = [
+            pattern
+            for group in rule["spec"]["groups"]
+            for one in group["rules"]
+            for pattern in re.findall(r'\{model=~"([^"]*)"\}', one["expr"])
+        ]
+        assert found == [expected[values]] * 2
+
+
 def test_runbooks_are_where_the_values_say() -> None:
     where = "monitoring.prometheusRule.filesUrl=https://git/x/"
     rule = find(parsed(template(VALUES / "everything.yaml", CHART, "--set", where)), "PrometheusRule")

@@ -25,7 +25,7 @@ _FUNCTIONS = {
     "resets",
     "vector",
 }
-_FUNCTIONS |= {"histogram_quantile", "last_over_time", "min_over_time", "max_over_time", "round"}
+_FUNCTIONS |= {"histogram_quantile", "last_over_time", "min_over_time", "count_over_time", "max_over_time", "round"}
 _OPERATORS = {"and", "or", "unless", "bool", "offset"}
 
 

@@ -6,6 +6,7 @@ import asyncio
 import math
 import subprocess
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -50,6 +51,17 @@ def seen() -> loaded.Seen:
 def test_promtool_takes_the_alerts(words: list[str]) -> None:
     path = "tests/monitoring/alerts.yaml" if words[0] == "test" else "helm/dragoman/alerts/dragoman.yaml"
     done = subprocess.run(["promtool", *words, path], cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_model_that_wakes_pages_nobody_and_a_broken_one_does(tmp_path: Path) -> None:
+    """With the name of a model that sleeps, as `tests/helm` shows that the chart puts it in."""
+    rules = (ROOT / "helm/dragoman/alerts/dragoman.yaml").read_text()
+    (tmp_path / "alerts.yaml").write_text(rules.replace('{model=~"$^"}', '{model=~"other|naps"}'))
+    (tmp_path / "cases.yaml").write_text((ROOT / "tests/monitoring/sleeping.yaml").read_text())
+    done = subprocess.run(
+        ["promtool", "test", "rules", "cases.yaml"], cwd=tmp_path, capture_output=True, text=True, timeout=300
+    )
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -44,11 +44,13 @@ loadsNothing  nothing may come from a hub */ -}}
 {{- toJson $ports -}}
 {{- end -}}
 
-{{- /* Whether one of the models may have no worker at all: "true" or "". */ -}}
-{{- define "dragoman.sleeps" -}}
+{{- /* The names of the models that may have no worker at all, as alternatives of a pattern; "" if there are none. */ -}}
+{{- define "dragoman.sleeping" -}}
+{{- $names := list -}}
 {{- range $name, $model := include "dragoman.models" . | fromJson -}}
-{{- if and $model.runs $model.autoscaling.enabled (eq (int $model.autoscaling.minReplicas) 0) }}true{{ end -}}
+{{- if and $model.runs $model.autoscaling.enabled (eq (int $model.autoscaling.minReplicas) 0) -}}{{- $names = append $names (replace "." "[.]" $name) -}}{{- end -}}
 {{- end -}}
+{{- join "|" $names -}}
 {{- end -}}
 
 {{- /* The longest that a model of the chart may take to load, in seconds; 0 where the chart runs none. */ -}}
