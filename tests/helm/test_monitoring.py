@@ -91,7 +91,7 @@ def test_further_files_are_taken_as_they_are(tmp_path: Path) -> None:
     )
     among = parsed(template(VALUES / "everything.yaml", chart))
     held = find(among, "ConfigMap", "dragoman-dashboard-mine")
-    board = json.loads(held["data"]["llm-dragoman-mine.json"])
+    board = json.loads(held["data"]["llm_dragoman_mine.json"])
     assert board.pop("uid").startswith("mine-")
     assert board == {**dashboard, "title": "Overview (llm/dragoman)"}
     assert held["metadata"]["labels"]["grafana_dashboard"] == "1"

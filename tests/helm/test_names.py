@@ -85,6 +85,23 @@ def test_two_releases_with_long_names_share_none() -> None:
     assert one.isdisjoint(other)
 
 
+RELEASES = (
+    *("dragoman", "dragoman-x", "dragoman-x-dragoman", "x", "x-dragoman", "my-dragoman-x", "dragoman-metrics"),
+    *("dragoman-m-0", "d" * 40 + "-dragoman", "d" * 40),
+)
+MODELS = ("x", "dragoman", "x-dragoman", "dragoman-x", "Dragoman/x", "m-0", "x" * 18 + "dragoman", "x-metrics")
+
+
+def test_no_two_releases_of_one_namespace_share_a_name() -> None:
+    """Whatever models are called, and however much a release's name looks like that of another one's object."""
+    owners: dict[tuple[str, str], str] = {}
+    for release in RELEASES:
+        for one in named(release, list(MODELS)):
+            owner = owners.setdefault((one["kind"], one["metadata"]["name"]), release)
+            assert owner == release, (one["kind"], one["metadata"]["name"])
+    assert set(owners.values()) == set(RELEASES)
+
+
 def test_short_names_stay_as_they_are() -> None:
     among = parsed(template({**OPEN, "models": {"Qwen/Qwen3-8B": {"model": "org/m"}}}))
     assert ("Deployment", "dragoman-qwen-qwen3-8b") in {(one["kind"], one["metadata"]["name"]) for one in among}

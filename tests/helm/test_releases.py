@@ -66,11 +66,53 @@ def test_no_dashboard_of_one_release_takes_the_place_of_the_others() -> None:
     for key in ("uid", "title"):
         assert {board[key] for _, board in one}.isdisjoint(board[key] for _, board in other)
     assert {file for file, _ in one}.isdisjoint(file for file, _ in other)
+    elsewhere = [
+        boards(release(name, "minimal", "--namespace", space, *asked)) for space, name in (("a-b", "dragoman"), ("a", "b"))
+    ]
+    assert {file for file, _ in elsewhere[0]}.isdisjoint(file for file, _ in elsewhere[1])
     for file, board in (*one, *other):
         assert re.fullmatch(r"[a-zA-Z0-9_-]{1,40}", board["uid"])
-        shipped = json.loads((CHART / "dashboards" / f"{file.rpartition('-')[2]}").read_text())
+        shipped = json.loads((CHART / "dashboards" / f"{file.rpartition('_')[2]}").read_text())
         assert {**board, "uid": 0, "title": 0} == {**shipped, "uid": 0, "title": 0}
     assert one == boards(tuple(parsed(template(VALUES / "minimal.yaml", CHART, *asked))))
+
+
+def asked_of(board: dict[str, Any]) -> list[str]:
+    """The expressions of its panels and the choices of its variables."""
+    panels = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
+    return panels + [one["definition"] for one in board["templating"]["list"] if one["type"] == "query"]
+
+
+def test_no_query_of_a_dashboard_is_that_of_another_release() -> None:
+    asked = ("--set", "monitoring.dashboards.enabled=true")
+    found = [
+        [query for _, board in boards(release(name, "autoscaled", *asked)) for query in asked_of(board)]
+        for name in ("dragoman", "second")
+    ]
+    for name, every in zip(("dragoman", "second-dragoman"), found, strict=True):
+        series = [one for query in every for one in re.finditer(r"\b((?:dragoman_|vllm:)\w+)(\{[^}]*\})?", query)]
+        assert len(series) > 100
+        for one in series:
+            job = f"llm/{name}-workers" if one[1].startswith("vllm:") else f"{name}-metrics"
+            assert f'{{namespace="llm",job="{job}"' in (one[2] or ""), one
+    assert set(found[0]).isdisjoint(found[1])
+    assert {name for _, board in boards(release("dragoman", "autoscaled", *asked)) for name in choices(board)} == {
+        "datasource", "limit", "model", "team"
+    }  # fmt: skip
+
+
+def choices(board: dict[str, Any]) -> list[str]:
+    return [one["name"] for one in board["templating"]["list"]]
+
+
+def test_where_one_job_is_unknown_the_reader_chooses_the_namespace() -> None:
+    """The gateways' queries have their release's job all the same."""
+    asked = ("--set", "monitoring.dashboards.enabled=true,monitoring.podMonitor.enabled=false")
+    for _, board in boards(release("dragoman", "autoscaled", *asked)):
+        text = "\n".join(asked_of(board))
+        assert 'dragoman_' in text
+        assert not re.search(r"dragoman_\w+\{namespace=~", text)
+        assert ("namespace" in choices(board)) is ("vllm:" in text)
 
 
 @pytest.mark.parametrize("values", SETS)

@@ -13,6 +13,7 @@ loadsNothing  nothing may come from a hub */ -}}
   {{- $model := mergeOverwrite (deepCopy $.Values.modelDefaults) (deepCopy (default dict $given)) -}}
   {{- $slug := regexReplaceAll "-+$" (regexReplaceAll "[^a-z0-9]" (lower $name) "-") "" -}}
   {{- $slug = include "dragoman.cut" (dict "name" $slug "most" 20 "of" $name) -}}
+  {{- if contains (default $.Chart.Name $.Values.nameOverride) $slug -}}{{- $slug = printf "m-%s" (sha256sum $name | trunc 6) -}}{{- end -}}
   {{- $runs := empty $model.urls -}}
   {{- $kind := ternary "StatefulSet" "Deployment" (eq $model.cache.mode "claimPerReplica") -}}
   {{- if gt (int $model.nodes) 1 -}}{{- $kind = $model.multiNode -}}{{- end -}}

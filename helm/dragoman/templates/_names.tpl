@@ -10,12 +10,15 @@ stands for what was cut off: two long names stay two. */ -}}
 {{- end -}}
 {{- end -}}
 
+{{- /* How the names of a release's objects begin. It ends with the chart's name, which no model has in its part: so no
+object of release `dragoman`, with a model `x`, has the name of one of release `dragoman-x`. */ -}}
 {{- define "dragoman.fullname" -}}
 {{- if .Values.fullnameOverride -}}
 {{- .Values.fullnameOverride -}}
 {{- else -}}
 {{- $name := default .Chart.Name .Values.nameOverride -}}
-{{- include "dragoman.cut" (dict "name" (ternary .Release.Name (printf "%s-%s" .Release.Name $name) (contains $name .Release.Name)) "most" 40) -}}
+{{- $release := include "dragoman.cut" (dict "name" .Release.Name "most" (max 8 (sub 39 (len $name)))) -}}
+{{- include "dragoman.cut" (dict "name" (ternary $name (printf "%s-%s" $release $name) (eq .Release.Name $name)) "most" 40) -}}
 {{- end -}}
 {{- end -}}
 

@@ -1,5 +1,5 @@
 {{- /* Metadata of objects that a Prometheus operator or Grafana's sidecar selects. In a namespace for objects of many
-releases the name has that of the release in it. (dict "root" "component" "section" "suffix" TEXT?) */ -}}
+releases the name has that of the release in it, before a dot, which a namespace's name cannot have. (dict "root" "component" "section" "suffix" TEXT?) */ -}}
 {{- define "dragoman.watched" -}}
 {{- with .section.namespace -}}
 namespace: {{ . }}
@@ -39,7 +39,7 @@ labels:
 {{- /* The name of such an object without its suffix. */ -}}
 {{- define "dragoman.watchedName" -}}
 {{- $name := include "dragoman.fullname" .root -}}
-{{- with .section.namespace -}}{{- if ne . $.root.Release.Namespace -}}{{- $name = printf "%s-%s" $.root.Release.Namespace $name -}}{{- end -}}{{- end -}}
+{{- with .section.namespace -}}{{- if ne . $.root.Release.Namespace -}}{{- $name = printf "%s.%s" $.root.Release.Namespace $name -}}{{- end -}}{{- end -}}
 {{- $name -}}
 {{- end -}}
 
