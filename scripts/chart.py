@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ OWN_OPTIONS = {
 }
 _COMMENT = re.compile(r"^(?P<indent> *)# ?(?P<text>.*)$")
 _KEY = re.compile(r"^(?P<indent> *)(?P<key>[A-Za-z0-9]+):(?: (?P<value>.*))?$")
+_KUBE = re.compile(r"io\.k8s\.(api\.core\.v1|apimachinery\.pkg\..+)\.\w+$")
 _NO_TEXT = ("description", "default", "title")
 
 
@@ -58,8 +60,29 @@ def with_gateway_options(schema: dict[str, Any]) -> dict[str, Any]:
     # Only a file can lead to the secret; see OWN_OPTIONS.
     definitions["CacheSalt"] = {**definitions["CacheSalt"], "anyOf": None, "required": ["secret_file"]}
     definitions["Batches"] = {**definitions["Batches"], "anyOf": None}
-    kept = {name: _bare(one) for name, one in definitions.items()}
-    return {**schema, "$defs": own | {name: kept[name] for name in sorted(_reached(kept))}}
+    definitions = {name: _bare(one) for name, one in (definitions | kubernetes_types()).items()}
+    written = {**schema, "$defs": own}
+    return {**schema, "$defs": own | {name: definitions[name] for name in sorted(_reached(definitions, written))}}
+
+
+def kubernetes_types() -> dict[str, Any]:
+    """Kubernetes' own types, by their names with `Kube` before them, of the newest version in the package
+    kubernetes-validate: closed against unknown members, so that a typo in what a site adds to a Pod is refused."""
+    folders = files("kubernetes_validate") / "kubernetes-json-schema"
+    names = [one.name for one in folders.iterdir() if one.name.endswith("-local-strict")]
+    newest = max(names, key=lambda name: [int(part) for part in re.findall(r"\d+", name)])
+    source = json.loads((folders / newest / "_definitions.json").read_text())["$defs"]
+    text = json.dumps({_kube(name): one for name, one in source.items() if _KUBE.match(name)})
+    text = re.sub(r"#/\$defs/([\w.-]+)", lambda place: f"#/$defs/{_kube(place[1])}", text)
+    found: dict[str, Any] = json.loads(re.sub(r'\["(\w+)", "null"\]', r'"\1"', text))  # null: nothing is there
+    # A volume's template may have no more of it.
+    meta = found["KubeObjectMeta"]
+    meta["properties"] = {name: meta["properties"][name] for name in ("annotations", "labels")}
+    return found
+
+
+def _kube(name: str) -> str:
+    return f"Kube{name.rpartition('.')[2]}"
 
 
 def _bare(value: Any) -> Any:
@@ -72,20 +95,29 @@ def _bare(value: Any) -> Any:
     for key, one in value.items():
         if key == "properties":
             found[key] = {name: _bare(option) for name, option in one.items()}
-        elif key not in _NO_TEXT and one is not None:
+        elif key not in _NO_TEXT and not key.startswith("x-kubernetes") and one is not None:
             found[key] = _bare(one)
     return found
 
 
-def _reached(definitions: dict[str, Any]) -> set[str]:
-    """The definitions that GatewayConfig and GatewayModel refer to, themselves included."""
+def _reached(definitions: dict[str, Any], written: dict[str, Any]) -> set[str]:
+    """The definitions that the part of the schema that is written by hand refers to, and those that they do."""
     found: set[str] = set()
-    waiting = {"GatewayConfig", "GatewayModel"}
-    while waiting:
+    text = json.dumps(written)
+    while waiting := set(re.findall(r'"#/\$defs/(\w+)"', text)) & definitions.keys() - found:
         found |= waiting
         text = json.dumps([definitions[name] for name in waiting])
-        waiting = set(re.findall(r'"#/\$defs/(\w+)"', text)) - found
     return found
+
+
+def schema_text(schema: dict[str, Any]) -> str:
+    """The schema's file. Kubernetes' types have a line each: nobody edits them."""
+    types = {name: one for name, one in schema["$defs"].items() if name.startswith("Kube")}
+    marked = {**schema, "$defs": {**schema["$defs"], **{name: f"@{name}@" for name in types}}}
+    text = json.dumps(marked, indent=2, ensure_ascii=False)
+    for name, one in types.items():
+        text = text.replace(f'"@{name}@"', json.dumps(one, ensure_ascii=False))
+    return text + "\n"
 
 
 def described(text: str) -> Iterator[tuple[str, str]]:
@@ -192,7 +224,7 @@ def main() -> None:
     schema_file, readme_file = CHART / "values.schema.json", CHART / "README.md"
     schema = with_gateway_options(json.loads(schema_file.read_text()))
     schema["$defs"]["dialect"]["enum"] = list(dialects.REGISTRY)
-    schema_file.write_text(json.dumps(schema, indent=2, ensure_ascii=False) + "\n")
+    schema_file.write_text(schema_text(schema))
     readme_file.write_text(readme(readme_file.read_text(), (CHART / "values.yaml").read_text(), schema))
     facts = json.dumps(dialect_facts(), indent=2, ensure_ascii=False)
     (CHART / "files" / "dialects.json").write_text(facts + "\n")

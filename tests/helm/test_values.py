@@ -86,6 +86,48 @@ def test_an_unknown_key_is_refused_in_every_mapping(tmp_path: Path) -> None:
     assert places - set(re.findall(r"at '(.*)': additional properties 'unknownKey' not allowed", said)) == set(), said
 
 
+OPEN_ON_PURPOSE = {
+    ("properties", "global"): "for charts above this one",
+    ("properties", "extraObjects", "items"): "objects of any kind, or templates of them",
+}
+
+
+def open_places(node: Any, above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Where the schema takes a mapping of anything."""
+    if isinstance(node, list):
+        for index, one in enumerate(node):
+            yield from open_places(one, (*above, str(index)))
+    elif isinstance(node, dict):
+        kinds = node.get("type", [])
+        if "object" in kinds and node.get("additionalProperties", True) is True and "properties" not in node:
+            yield above
+        for key, one in node.items():
+            named = key in ("properties", "$defs")
+            for name, part in one.items() if named else [("", one)]:
+                yield from open_places(part, (*above, key, name) if named else (*above, key))
+
+
+def test_no_mapping_takes_just_anything() -> None:
+    """A typo in what a site adds to Pods is found, as one in the chart's own values is."""
+    assert set(open_places(SCHEMA)) == set(OPEN_ON_PURPOSE)
+
+
+@pytest.mark.parametrize(
+    ("where", "values"),
+    [
+        ("at '/gateway/podSecurityContext'", {"gateway": {"podSecurityContext": {"runAsUSer": 1}}}),
+        ("at '/gateway/affinity/nodeAffinity'", {"gateway": {"affinity": {"nodeAffinity": {"preferred": []}}}}),
+        ("at '/modelDefaults/volumes/0/hostPath'", {"modelDefaults": {"volumes": [{"name": "a", "hostPath": {"paht": "/"}}]}}),
+        ("at '/check/sidecars/0/resources'", {"check": {"sidecars": [{"name": "a", "resources": {"limit": {}}}]}}),
+        ("at '/redis/valkey/env/0/valueFrom'", {"redis": {"valkey": {"env": [{"name": "A", "valueFrom": {"secretRef": {}}}]}}}),
+        ("at '/monitoring/podMonitor/relabelings/0'", {"monitoring": {"podMonitor": {"relabelings": [{"target": "a"}]}}}),
+        ("at '/models/m/probes/liveness'", {"models": {"m": {"probes": {"liveness": {"periodSecond": 3}}}}}),
+    ],
+)  # fmt: skip
+def test_a_typo_in_what_a_site_adds_is_refused(where: str, values: dict[str, Any], tmp_path: Path) -> None:
+    assert f"{where}: additional properties" in refusal(values, tmp_path)
+
+
 @pytest.mark.parametrize(
     "section",
     [
