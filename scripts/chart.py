@@ -21,6 +21,7 @@ from gateway.config import json_schema
 from gateway.core.fields import Example
 from gateway.core.http import Route
 from gateway.core.ports import Dialect, Settings
+from scripts import value_forms
 
 CHART = Path(__file__).resolve().parent.parent / "helm" / "dragoman"
 BEGIN, END = "<!-- values: begin -->", "<!-- values: end -->"
@@ -60,9 +61,11 @@ def with_gateway_options(schema: dict[str, Any]) -> dict[str, Any]:
     # Only a file can lead to the secret; see OWN_OPTIONS.
     definitions["CacheSalt"] = {**definitions["CacheSalt"], "anyOf": None, "required": ["secret_file"]}
     definitions["Batches"] = {**definitions["Batches"], "anyOf": None}
+    forms = value_forms.read((CHART / "files" / "forms.yaml").read_text())
     definitions = {name: _bare(one) for name, one in (definitions | kubernetes_types()).items()}
     written = {**schema, "$defs": own}
-    return {**schema, "$defs": own | {name: definitions[name] for name in sorted(_reached(definitions, written))}}
+    reached = sorted(_reached(definitions, written))
+    return {**schema, "$defs": own | {name: value_forms.named(definitions[name], forms) for name in reached}}
 
 
 def kubernetes_types() -> dict[str, Any]:
@@ -220,12 +223,13 @@ def dialect_facts() -> dict[str, Any]:
 
 
 def main() -> None:
-    """Writes the three files."""
+    """Writes the four files."""
     schema_file, readme_file = CHART / "values.schema.json", CHART / "README.md"
     schema = with_gateway_options(json.loads(schema_file.read_text()))
     schema["$defs"]["dialect"]["enum"] = list(dialects.REGISTRY)
     schema_file.write_text(schema_text(schema))
     readme_file.write_text(readme(readme_file.read_text(), (CHART / "values.yaml").read_text(), schema))
+    (CHART / "files" / "formed.json").write_text(json.dumps(value_forms.formed(schema), indent=1) + "\n")
     facts = json.dumps(dialect_facts(), indent=2, ensure_ascii=False)
     (CHART / "files" / "dialects.json").write_text(facts + "\n")
 

@@ -59,7 +59,10 @@ def test_alerts_know_the_models_that_sleep() -> None:
     """Where none does, the expression matches none."""
     ask = ("--set", "monitoring.prometheusRule.enabled=true")
     written = {
-        "autoscaled": ("--set-json", 'models.Nap/8\\.1={"model":"org/nap","autoscaling":{"enabled":true,"minReplicas":0}}'),
+        "autoscaled": (
+            "--set-json",
+            'models.Nap/8\\.1={"model":"o/n","autoscaling":{"enabled":true,"minReplicas":0}}',
+        ),
         "minimal": (),
     }
     expected = {"autoscaled": "Nap/8[.]1|seldom", "minimal": "$^"}

@@ -67,7 +67,8 @@ def test_no_dashboard_of_one_release_takes_the_place_of_the_others() -> None:
         assert {board[key] for _, board in one}.isdisjoint(board[key] for _, board in other)
     assert {file for file, _ in one}.isdisjoint(file for file, _ in other)
     elsewhere = [
-        boards(release(name, "minimal", "--namespace", space, *asked)) for space, name in (("a-b", "dragoman"), ("a", "b"))
+        boards(release(name, "minimal", "--namespace", space, *asked))
+        for space, name in (("a-b", "dragoman"), ("a", "b"))
     ]
     assert {file for file, _ in elsewhere[0]}.isdisjoint(file for file, _ in elsewhere[1])
     for file, board in (*one, *other):
@@ -110,7 +111,7 @@ def test_where_one_job_is_unknown_the_reader_chooses_the_namespace() -> None:
     asked = ("--set", "monitoring.dashboards.enabled=true,monitoring.podMonitor.enabled=false")
     for _, board in boards(release("dragoman", "autoscaled", *asked)):
         text = "\n".join(asked_of(board))
-        assert 'dragoman_' in text
+        assert "dragoman_" in text
         assert not re.search(r"dragoman_\w+\{namespace=~", text)
         assert ("namespace" in choices(board)) is ("vllm:" in text)
 

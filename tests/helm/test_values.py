@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from scripts.chart import BEGIN, CHART, described, dialect_facts, readme, table, with_gateway_options
-from tests.helm.test_guards import GOOD, refusal
+from tests.helm.test_guards import GOOD, refusal, under
 
 SCHEMA: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text())
 TEXT = (CHART / "values.yaml").read_text()
@@ -117,10 +117,10 @@ def test_no_mapping_takes_just_anything() -> None:
     [
         ("at '/gateway/podSecurityContext'", {"gateway": {"podSecurityContext": {"runAsUSer": 1}}}),
         ("at '/gateway/affinity/nodeAffinity'", {"gateway": {"affinity": {"nodeAffinity": {"preferred": []}}}}),
-        ("at '/modelDefaults/volumes/0/hostPath'", {"modelDefaults": {"volumes": [{"name": "a", "hostPath": {"paht": "/"}}]}}),
+        ("at '/modelDefaults/volumes/0/nfs'", under("modelDefaults.volumes", [{"name": "a", "nfs": {"a": 1}}])),
         ("at '/check/sidecars/0/resources'", {"check": {"sidecars": [{"name": "a", "resources": {"limit": {}}}]}}),
-        ("at '/redis/valkey/env/0/valueFrom'", {"redis": {"valkey": {"env": [{"name": "A", "valueFrom": {"secretRef": {}}}]}}}),
-        ("at '/monitoring/podMonitor/relabelings/0'", {"monitoring": {"podMonitor": {"relabelings": [{"target": "a"}]}}}),
+        ("at '/redis/valkey/env/0/valueFrom'", under("redis.valkey.env", [{"name": "A", "valueFrom": {"secret": {}}}])),
+        ("at '/monitoring/podMonitor/relabelings/0'", under("monitoring.podMonitor.relabelings", [{"target": "a"}])),
         ("at '/models/m/probes/liveness'", {"models": {"m": {"probes": {"liveness": {"periodSecond": 3}}}}}),
     ],
 )  # fmt: skip
@@ -158,12 +158,18 @@ def test_good_options_of_the_gateway_are_taken(tmp_path: Path) -> None:
     ("where", "values"),
     [
         ("at '/imagePullSecrets'", {"imagePullSecrets": ["a", "a"]}),
-        ("at '/commonLabels/owner'", {"commonLabels": {"owner": "search and ads"}}),
-        ("'an owner'", {"commonLabels": {"an owner": "search"}}),
-        ("'a note'", {"gateway": {"podAnnotations": {"a note": "x"}}}),
+        ("commonLabels.owner: must be", {"commonLabels": {"owner": "search and ads"}}),
+        ('commonLabels: the key "an owner" must be', {"commonLabels": {"an owner": "search"}}),
+        ('gateway.podAnnotations: the key "a note" must be', {"gateway": {"podAnnotations": {"a note": "x"}}}),
         ("at '/gateway/env/0'", {"gateway": {"env": [{"name": "A", "value": "1", "valueFrom": {"fieldRef": {}}}]}}),
-        ("'10.0.0.2'", {"networkPolicy": {"dnsTo": [{"ipBlock": {"cidr": "10.0.0.2"}}]}}),
-        ("'10.0.0.1'", {"gateway": {"service": {"loadBalancerSourceRanges": ["10.0.0.1"]}}}),
+        (
+            "networkPolicy.dnsTo.0.ipBlock.cidr: must be a network",
+            {"networkPolicy": {"dnsTo": [{"ipBlock": {"cidr": "10.0.0.2"}}]}},
+        ),
+        (
+            "gateway.service.loadBalancerSourceRanges.0: must be a network",
+            {"gateway": {"service": {"loadBalancerSourceRanges": ["10.0.0.1"]}}},
+        ),
     ],
 )
 def test_what_kubernetes_refuses_has_no_place(where: str, values: dict[str, Any], tmp_path: Path) -> None:

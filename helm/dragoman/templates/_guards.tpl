@@ -1,5 +1,6 @@
 {{- /* Combinations that cannot work. Each message begins with the value that is wrong. */ -}}
 {{- define "dragoman.guards" -}}
+{{- include "dragoman.forms" . -}}
 {{- $v := .Values -}}
 {{- $models := include "dragoman.models" . | fromJson -}}
 {{- $config := $v.gateway.config -}}
