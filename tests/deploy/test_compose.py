@@ -73,6 +73,17 @@ def test_the_gateway_finds_its_neighbours(config: Config) -> None:
     assert {config.listen.port, int(str(config.metrics.listen).rpartition(":")[2])} == LISTENS["gateway"]
 
 
+def test_what_the_gateway_knows_outlives_a_restart(config: Config) -> None:
+    """Its folder is on a volume, which has the owner that the folder has in the image."""
+    folder = config.start.known_folder
+    assert folder is not None
+    volumes = {place: source for name, source, place in mounts() if name == "gateway" and source in COMPOSE["volumes"]}
+    (place,) = [place for place in volumes if folder.startswith(f"{place}/")]
+    lines = (FOLDER / "gateway.Containerfile").read_text().splitlines()
+    made = lines.index(f"RUN mkdir -m 0700 {place} && chown 65532:65532 {place}")
+    assert made < lines.index("USER 65532:65532")
+
+
 def test_the_gateway_gets_its_time_to_drain(config: Config) -> None:
     grace = SERVICES["gateway"]["stop_grace_period"]
     assert int(grace.removesuffix("s")) >= config.relay.drain_s + 8

@@ -19,7 +19,9 @@ from tests.pods.machine import TAG, Machine
 from tests.repo.tree import ROOT
 
 FOLDER = ROOT / "deploy"
-SERVICES: dict[str, dict[str, Any]] = yaml.safe_load((FOLDER / "compose.yaml").read_text())["services"]
+COMPOSE: dict[str, Any] = yaml.safe_load((FOLDER / "compose.yaml").read_text())
+SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+VOLUMES = set(COMPOSE["volumes"])
 RUN = ("valkey", "worker", "gateway")
 
 
@@ -49,11 +51,10 @@ def template(name: str) -> dict[str, Any]:
         container["readinessProbe"] = {"exec": {"command": words}, "periodSeconds": 1, "timeoutSeconds": 10}
     volumes = []
     for number, mount in enumerate(service.get("volumes", ())):
-        source, place, mode = mount.split(":")
-        volumes.append(
-            {"name": f"file-{number}", "hostPath": {"path": str((FOLDER / source).resolve()), "type": "File"}}
-        )
-        container["volumeMounts"].append({"name": f"file-{number}", "mountPath": place, "readOnly": mode == "ro"})
+        source, place, *mode = mount.split(":")
+        file = {"hostPath": {"path": str((FOLDER / source).resolve()), "type": "File"}}
+        volumes.append({"name": f"file-{number}", **({"emptyDir": {}} if source in VOLUMES else file)})
+        container["volumeMounts"].append({"name": f"file-{number}", "mountPath": place, "readOnly": mode == ["ro"]})
     for number, place in enumerate(service.get("tmpfs", ())):
         volumes.append({"name": f"tmpfs-{number}", "emptyDir": {}})
         container["volumeMounts"].append({"name": f"tmpfs-{number}", "mountPath": place})
