@@ -134,6 +134,8 @@ class Gateway:
             draining=self.draining,
             fleets=state.fleets,
             limiter=limiting.limiter if limiting is not None else None,
+            starting=not self._readiness.known,
+            unread=state.unread,
             config=state.config,
             ledger=state.services.ledger,
             admin=self._admin is not _nothing,

@@ -95,6 +95,8 @@ class State(Struct, frozen=True):
 
     host    the machine's name: on Kubernetes the Pod's
     errors  requests that were refused or failed, by the HTTP status that their clients saw
+    starting  it is not ready yet (`/readyz`): it waits for sources that it has not read
+    unread  the sources that it has not read since it started, and of which it knows nothing from before
     """
 
     version: str
@@ -108,6 +110,8 @@ class State(Struct, frozen=True):
     limits: LimitsState | None
     host: str = ""
     errors: dict[str, int] = {}
+    starting: bool = False
+    unread: tuple[str, ...] = ()
 
 
 class Observed(Struct):
@@ -117,6 +121,8 @@ class Observed(Struct):
     draining: bool
     fleets: Fleets
     limiter: SubjectLimiter | None
+    starting: bool = False
+    unread: Sequence[str] = ()
 
 
 class _Counters:
@@ -180,6 +186,8 @@ def read_state(families: Iterable[Metric], gateway: Observed, uptime_s: float) -
         else None,
         host=_HOST,
         errors=counters.by("dragoman_requests_total", "status", outcome=("refused", "failed")),
+        starting=gateway.starting,
+        unread=tuple(gateway.unread),
     )
 
 
@@ -233,6 +241,8 @@ def of_all(whole: State, states: Sequence[State]) -> State:
         ready=all(state.ready for state in states),
         draining=any(state.draining for state in states),
         uptime_s=max(state.uptime_s for state in states),
+        starting=any(state.starting for state in states),
+        unread=tuple(dict.fromkeys(source for state in states for source in state.unread)),
         models=tuple(
             msgspec.structs.replace(model, workers=_workers_of_all(workers.get(model.name, ())))
             for model in whole.models

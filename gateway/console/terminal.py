@@ -58,7 +58,11 @@ def state_of(worker: WorkerState) -> str:
 
 
 def _headline(state: State) -> str:
-    condition = "draining" if state.draining else "ready" if state.ready else "no worker is ready"
+    condition = "ready" if state.ready else "no worker is ready"
+    if state.starting or state.draining:
+        condition = "draining" if state.draining else "starting"
+    if state.unread:
+        condition += f" (not read yet: {', '.join(state.unread)})"
     running = sum(state.running.values())
     limits = "no limits"
     if state.limits is not None:

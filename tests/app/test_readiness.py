@@ -21,6 +21,7 @@ from gateway.fleet.discovery import Dns
 from gateway.transport import names
 from tests.admin.keys import put, stored
 from tests.auth.test_jwt import AUDIENCE, ISSUER, RSA, keys
+from tests.console.opened import LOCAL
 from tests.harness import Stack, until
 from tests.redis.server import Server
 from workers import registry as writer
@@ -36,6 +37,12 @@ def ready(stack: Stack) -> tuple[int, str]:
 def ask(stack: Stack, secret: str = "") -> int:
     headers = {"authorization": f"Bearer {secret}"} if secret else {}
     return httpx.post(stack.url + "/v1/chat/completions", json=CHAT, headers=headers, timeout=60).status_code
+
+
+def shown(stack: Stack) -> tuple[bool, list[str]]:
+    """The same of the state as JSON: whether it starts, and what it has not read."""
+    state = httpx.get(stack.admin_url + "/status.json", timeout=30).json()
+    return state["starting"], state["unread"]
 
 
 class Away:
@@ -101,7 +108,7 @@ def without(source: str, patch: pytest.MonkeyPatch, folder: Path, **start: objec
     """A gateway that starts while the source is away, and what brings that back."""
     config, come, end = SOURCES[source](patch, folder)
     try:
-        with Stack(() if "models" in config else ({},), {**config, "start": start}) as stack:
+        with Stack(() if "models" in config else ({},), {**config, **LOCAL, "start": start}) as stack:
             yield stack, come
     finally:
         end()
@@ -113,18 +120,21 @@ def test_a_gateway_is_not_ready_before_each_source_was_read(
 ) -> None:
     with without(source, monkeypatch, tmp_path) as (stack, come):
         assert ready(stack) == (503, "starting\n")
+        assert shown(stack) == (True, [source])
         assert httpx.get(stack.url + "/livez").status_code == 200
         (line,) = stack.events("not ready, sources could not be read")
         assert (line["sources"], line["ready_within_s"]) == ([source], 300)
         come()
         until(lambda: ready(stack) == (200, "ready\n"))
         assert stack.events("ready, all sources were read")
+        until(lambda: shown(stack) == (False, []))
 
 
 @pytest.mark.parametrize("source", SOURCES)
 def test_it_is_ready_in_the_end(source: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with without(source, monkeypatch, tmp_path, ready_within_s=0) as (stack, _):
         assert ready(stack) == (200, "ready\n")
+        assert shown(stack) == (False, [source])
         (line,) = stack.events("ready although sources could not be read")
         assert line["sources"] == [source]
 

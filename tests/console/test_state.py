@@ -33,7 +33,7 @@ def fleet(name: str, *workers: Worker, aliases: tuple[str, ...] = ()) -> Any:
 
 def observed(*models: Any) -> Observed:
     fleets: Any = SimpleNamespace(ready=True, models={one.name: one for one in models})
-    return Observed("1", False, fleets, None)
+    return Observed("1", False, fleets, None, True, ["registry"])
 
 
 def state(metrics: Metrics, *models: Any) -> State:
@@ -68,6 +68,7 @@ def test_every_counter_of_a_model_and_a_team() -> None:
         ("none", 2, 30, 50),
     ]
     assert found.running == {"openai": 1}
+    assert (found.starting, found.unread) == (True, ("registry",))
 
 
 def test_errors_are_counted_by_status_whatever_the_model() -> None:

@@ -48,6 +48,11 @@ def test_a_model_that_is_new_has_no_rates_yet() -> None:
     [
         ({"draining": True}, ": draining, "),
         ({"ready": False}, ": no worker is ready, "),
+        (
+            {"ready": False, "starting": True, "unread": ("registry", "dns a:1")},
+            ": starting (not read yet: registry, dns a:1), ",
+        ),
+        ({"unread": ("keys of the store",)}, ": ready (not read yet: keys of the store), "),
         ({"limits": LimitsState("degraded", 3, 0, {"few": 7}, {})}, "limits degraded on 3 gateway(s)"),
     ],
 )

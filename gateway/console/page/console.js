@@ -145,6 +145,7 @@ const seconds = (value) => (value === null ? "–" : `${short(value)} s`);
 // What the badge says, and how bad that is.
 function verdict(state, speed) {
   if (state.draining) return ["draining", "warn"];
+  if (state.starting) return [`starting, not read yet: ${state.unread.join(", ")}`, "warn"];
   const without = state.models.filter((model) => !ready(model)).map((model) => model.name);
   if (without.length && without.length === state.models.length) return ["no worker is ready", "bad"];
   const all = speed.ok + speed.refused + speed.failed;
