@@ -108,7 +108,7 @@ class Fleets:
             timeout_s = min(queue.timeout_s, _PREFILL_WAIT_S)
             queue = queue.model_copy(update={"timeout_s": timeout_s, "cold_start_s": 0.0})
         on_refuse = self._refusals.of(fleet.name) if generate else None
-        return Pool(
+        made = Pool(
             [self._worker(fleet, address) for address in addresses],
             policy,
             queue,
@@ -117,8 +117,10 @@ class Fleets:
             events=FleetEvents(fleet.name, self._report, self._suspect, self._lacks, on_refuse, self._left_alone),
             sessions=frozenset(name.lower().encode() for name in config.routing.session_headers),
             salted=fleet.backend.salts,
-            waking=None if learned is None else learned.waking,
         )
+        if learned is not None:
+            made.waking = learned.waking
+        return made
 
     @property
     def ready(self) -> bool:

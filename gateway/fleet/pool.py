@@ -42,8 +42,8 @@ class Pool:
     sessions  headers in which clients name a session, lower case
     salted    the workers keep the caches of `op.salt` apart
     events    receives what becomes of workers and requests
-    waking    knows how long the model's loads took
     idle      the requests that use idle capacity; None while there never was one
+    waking    how long the model's loads took; those of the pool before it are put in
     instead   returns whether a fallback can answer now for this reason; None where there is none
     """
 
@@ -61,11 +61,10 @@ class Pool:
         events: PoolEvents | None = None,
         sessions: frozenset[bytes] = frozenset(),
         salted: bool = False,
-        waking: Waking | None = None,
     ) -> None:
         self.workers = list(workers)
         self.policy = policy
-        self.waking = waking or Waking()
+        self.waking = Waking()
         self._sessions = sessions
         self._salted = salted
         self._max_eject_share = max_eject_share

@@ -53,8 +53,8 @@ def wait_ms(error: GatewayError, longest_s: float = _LONGEST_WAIT_S) -> int:
 def error_headers(error: GatewayError, status: int, longest_s: float = _LONGEST_WAIT_S) -> Headers:
     """Retry-After in seconds and in milliseconds, on 429 and 503, and on what is held because workers died of it. For a
     limit, and for a model that loads, it is the exact wait, rounded up: after a shorter one comes another refusal.
-    `longest_s` cuts it for clients that give up instead of waiting for longer. For what is held it is the exact rest,
-    and no client should try by itself. For anything else it is at most 60 s, because openai-python 1.x ignores longer waits."""
+    `longest_s` cuts it for clients that give up instead of waiting. For what is held it is the exact rest; no client
+    should try by itself. For anything else it is at most 60 s, because openai-python 1.x ignores longer waits."""
     headers: Headers = []
     if error.kind is Kind.UPSTREAM and error.retry_after is not None:
         headers.append((b"retry-after", b"%d" % max(1, ceil(error.retry_after))))
