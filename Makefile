@@ -212,6 +212,10 @@ docs: install ## Write the parts of docs/ that are made from the code
 bench: install ## Measure CPU per request and per streamed chunk beside nginx
 	$(BIN)/python -m bench $(ARGS)
 
+.PHONY: path
+path: install ## Count the steps of five requests through the gateway (ARGS='--functions chat': its functions in order)
+	$(BIN)/python -m bench.path $(ARGS)
+
 .PHONY: bench-first
 bench-first: install ## Measure how long a newcomer waits for the first words of `make run` on a busy machine
 	$(BIN)/python -m bench.first_words $(ARGS)

@@ -315,18 +315,20 @@ class Pool:
     def serve_waiting(self) -> None:
         """Hands free workers to waiting requests, and refuses those that no worker can serve. Call it whenever a
         worker's state may have changed."""
-        self._look_awake()
+        if self.waking.since is not None:
+            self._look_awake()
         if self._waiting.queue.count:
             self._waiting.serve()
 
     def refit_waiting(self) -> None:
         """As `serve_waiting`. Call it when the workers that have what a request asks for are others than before."""
-        self._look_awake()
+        if self.waking.since is not None:
+            self._look_awake()
         if self._waiting.queue.count:
             self._waiting.refit()
 
     def _look_awake(self) -> None:
-        if self.waking.since is not None and self.ready:
+        if self.ready:
             self.waking.served(self._clock())
 
     def _no_worker(self) -> GatewayError:
