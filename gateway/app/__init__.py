@@ -21,7 +21,7 @@ from gateway.app.prepared import Prepared
 from gateway.app.readiness import Readiness
 from gateway.app.routes import postable, router, served_at, sockets
 from gateway.app.services import Host, kept_keys
-from gateway.auth import read_keys
+from gateway.auth import from_path, read_keys
 from gateway.config import Available, Config, is_loopback
 from gateway.console import Console, Watched
 from gateway.core.byte_budget import Held
@@ -106,6 +106,7 @@ class Gateway:
         }
         self._sockets.endpoints = sockets(config, deployment.runtime)
         self._sockets.configure(config.listen)
+        self._path_keys = config.path_keys
         own = {"/livez": _live, "/readyz": self._readyz}
         # Model names are shown only to operators: a client that may ask for one could find out the others.
         self._operations: dict[str, Application] = {**own, "/readyz": self._readyz_of_model}
@@ -226,6 +227,9 @@ class Gateway:
         if scope["type"] == "http":
             path = scope["path"]
             endpoint = self._literal.get(path)
+            if endpoint is None and self._path_keys and _take_key(scope):
+                path = scope["path"]
+                endpoint = self._literal.get(path)
             if endpoint is None and "//" in path and (meant := single_slashes(path)) in self._literal:
                 endpoint, scope["path"] = self._literal[meant], meant
             await (self._router if endpoint is None else endpoint)(scope, receive, send)
@@ -235,6 +239,8 @@ class Gateway:
     def opens_socket(self, scope: Scope, connection: CountedConnection) -> tuple[SocketSession, Held] | None:
         """As `core.ports.OpensSockets`. Browsers let any page open web sockets, and read what comes: only those that
         may read replies can."""
+        if self._path_keys:
+            _take_key(scope)
         if (path := single_slashes(scope["path"])) in self._sockets.endpoints:
             scope["path"] = path
         origin = header_value(scope["headers"], b"origin")
@@ -282,6 +288,14 @@ class Gateway:
         accept = header_list(scope["headers"], b"accept") or b""
         page = await self.metrics.page_in_turns(accept, self._group) if scope["method"] in ("GET", "HEAD") else b""
         await _plain(scope, send, 200, page, content_type(accept))
+
+
+def _take_key(scope: Scope) -> bool:
+    """Moves a key at the begin of the path to the headers. Whether there is one."""
+    found = from_path(scope["path"], scope["raw_path"], scope["headers"])
+    if found is not None:
+        scope["path"], scope["raw_path"], scope["headers"] = found
+    return found is not None
 
 
 def _ended() -> GatewayError:

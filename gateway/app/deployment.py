@@ -51,7 +51,7 @@ from gateway.pipeline.server_tools import RunsTools
 from gateway.pipeline.tracing import DebugLog, Explain, Spans
 from gateway.pipeline.watch import Watchers
 from gateway.ratelimit import estimator
-from gateway.ratelimit.addresses import client_network, comes_from
+from gateway.ratelimit.addresses import client_network, comes_from, sole_address
 from gateway.server import EXTENSION
 from gateway.transport.pooled import Pooled
 
@@ -89,7 +89,10 @@ class Deployment:
             for known_as in (name, *options.aliases):
                 if known_as in config.model_names:
                     models[known_as] = served
-        self.keyring = Keyring(config, verifier=services.tokens, known=host.known_keys, table=prepared.keys)
+        address = partial(sole_address, trusted=self._proxies)
+        self.keyring = Keyring(
+            config, verifier=services.tokens, known=host.known_keys, table=prepared.keys, address=address
+        )
         self.budget = budget = RetryBudget(config.retry.budget, config.retry.min_per_second, clock)
         guess = estimator(config)
 

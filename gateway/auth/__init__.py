@@ -1,6 +1,6 @@
 """From the head of a request to its caller, a `Principal`. No other room knows which headers carry keys."""
 
-from gateway.auth.headers import find_key, from_query, refused
+from gateway.auth.headers import find_key, from_path, from_query, refused
 from gateway.auth.jwt import JwtVerifier, read_keys
 from gateway.auth.keyring import Keyring
 from gateway.auth.keys import new_key, new_secret

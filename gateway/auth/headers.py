@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from urllib.parse import unquote_to_bytes
 
 from gateway.core.errors import GatewayError, Kind
-from gateway.core.http import Headers
+from gateway.core.http import Headers, path_parameter
 
 # Azure's own samples write `Bearer: K`.
 _BEARER = re.compile(rb"[Bb][Ee][Aa][Rr][Ee][Rr](?::[ \t]*|[ \t]+)([^\s,]+)[ \t]*\Z")
 _EMPTY_BEARER = re.compile(rb"[Bb][Ee][Aa][Rr][Ee][Rr]:?[ \t]*\Z")
+_IN_PATH = re.compile(r"/+k/+([^/]+)", re.DOTALL)
 # The last is the header of Azure's API Management.
 KEY_HEADERS = frozenset([b"api-key", b"x-api-key", b"x-goog-api-key", b"ocp-apim-subscription-key"])
 WHERE = "'Authorization: Bearer', 'api-key' or 'x-api-key'"
@@ -64,6 +65,18 @@ def from_query(query: bytes, headers: Headers, name: bytes) -> tuple[bytes, Head
         else:
             left.append(one)
     return (b"&".join(left), [*headers, *found]) if found else (query, headers)
+
+
+def from_path(path: str, raw: bytes, headers: Headers) -> tuple[str, bytes, Headers] | None:
+    """(`path` and `raw` without a key at their begin, `/k/KEY`; `headers` with that as a key). None for a path
+    without one. raw: the path before it was decoded, with the same slashes. As for `from_query`, nothing behind this
+    sees the key; with another one in a header the request is refused."""
+    found = _IN_PATH.match(path)
+    if found is None:
+        return None
+    rest = raw.split(b"/", found[0].count("/") + 1)[found[0].count("/") + 1 :]
+    key = (b"x-api-key", path_parameter(found[1]).encode())
+    return path[found.end() :] or "/", b"/" + b"".join(rest), [*headers, key]
 
 
 def holds_key(headers: Headers) -> bool:

@@ -11,8 +11,9 @@ request proves it. Until then there is a `PendingAuth`.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, MutableMapping
 from hashlib import sha256
+from typing import Any
 
 from gateway.auth import sigv4
 from gateway.auth.headers import WHERE, find_key, holds_key, refused
@@ -25,6 +26,8 @@ from gateway.config import Config
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Headers
 
+Scope = MutableMapping[str, Any]
+
 _LONGEST = 1024
 _RETRY_S = 5.0
 _TOKEN = "jwt:"
@@ -36,6 +39,7 @@ class Keyring:
     clock  returns Unix seconds
     known  learns every key that is used
     table  the keys of the configuration, if it was made before
+    address  the address of a request's client by its ASGI scope, None where it is unknown
     """
 
     def __init__(
@@ -45,6 +49,7 @@ class Keyring:
         verifier: JwtVerifier | None = None,
         known: KnownKeys | None = None,
         table: KeyTable | None = None,
+        address: Callable[[Scope], str | None] = lambda scope: None,
     ) -> None:
         self.open = config.auth == "open"
         self._config = config
@@ -52,6 +57,7 @@ class Keyring:
         self._clock = clock
         self._verifier = verifier
         self._known = known or KnownKeys()
+        self._address = address
         self._issuer = identity_of(config.jwt.issuer) if config.jwt is not None else ""
 
     def __repr__(self) -> str:
@@ -62,8 +68,9 @@ class Keyring:
         """The SHA-256 sums of the configured keys."""
         return self._table.by_digest
 
-    def identify(self, headers: Headers, dialect: str | None = None) -> PendingAuth:
-        """The caller whose key is in `headers` (lower-case names). A signed request still has to be proven.
+    def identify(self, headers: Headers, dialect: str | None = None, scope: Scope | None = None) -> PendingAuth:
+        """The caller whose key is in `headers` (lower-case names); without a key, the one whose network the client of
+        `scope` is in. A signed request still has to be proven.
 
         Raises GatewayError: UNAUTHENTICATED for no key, several keys, or an invalid, disabled or expired one; FORBIDDEN
         when the key may not speak `dialect`; OVERLOADED for an unknown key while the store of keys cannot be read.
@@ -72,7 +79,7 @@ class Keyring:
             return PendingAuth(ANONYMOUS, lasting=True)
         signature = sigv4.read(headers)
         if signature is None:
-            return self._caller(headers, dialect)
+            return self._caller(headers, dialect, scope)
         if holds_key(headers):
             raise refused("different API keys were sent in several headers")
         found = self._table.by_access_key.get(signature.access_key)
@@ -129,10 +136,13 @@ class Keyring:
             return self._admit(entry, dialect)
         raise _away() if self._table.away else _gone()
 
-    def _caller(self, headers: Headers, dialect: str | None) -> PendingAuth:
+    def _caller(self, headers: Headers, dialect: str | None, scope: Scope | None) -> PendingAuth:
         token = find_key(headers)
         if token is None:
-            raise refused(f"no API key was given; send it as {WHERE}")
+            near = self._table.near(self._address(scope)) if scope is not None and self._table.has_networks else None
+            if near is None:
+                raise refused(f"no API key was given; send it as {WHERE}")
+            return PendingAuth(self._admit(near, dialect), lasting=near.expires is None)
         if self._verifier is not None and self._verifier.like(token):
             return PendingAuth(self._bearer(self._verifier.read(token)))
         entry = self._lookup(token)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from base64 import urlsafe_b64encode
+from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from hashlib import sha256
 from hmac import digest as hmac_digest
+from ipaddress import ip_address, ip_network
+from operator import itemgetter
 
 from msgspec import Struct
 
@@ -29,6 +32,7 @@ class KeyTable:
 
     by_digest      SHA-256 of a key -> its caller
     by_access_key  id of an AWS pair -> its caller and its secret
+    has_networks   whether a key is that of a network
     sealing        the secrets that seal the texts of callers
     salt           (key, team, identity) -> the salt of the callers that share a cache
     priorities     those that keys have or had
@@ -48,12 +52,18 @@ class KeyTable:
         self.changed: Callable[[], None] = lambda: None
         self.revoked: dict[bytes, None] = {}
         self._stored: dict[str, tuple[bytes, ...]] = {}
+        # IP version, first and last address, and the caller; none overlaps another one.
+        self._networks: list[tuple[int, int, int, Entry]] = []
         for name, key in config.keys.items():
             entry = Entry(self._principal(name, key), key.expires.timestamp() if key.expires else None, key.disabled)
             if key.aws_access_key_id is not None and key.aws_secret is not None:
                 self.by_access_key[key.aws_access_key_id] = (entry, key.aws_secret)
             if key.hash is not None:
                 self.by_digest[_digest(key.hash)] = entry
+            for network in map(ip_network, key.match.address if key.match is not None else ()):
+                self._networks.append((network.version, int(network[0]), int(network[-1]), entry))
+        self._networks.sort(key=itemgetter(0, 1))
+        self.has_networks = bool(self._networks)
         for one in stored:
             self.put(one)
 
@@ -73,7 +83,21 @@ class KeyTable:
             return self.by_digest[digests[0]] if digests else None
         if key.hash is not None:
             return self.by_digest[_digest(key.hash)]
-        return self.by_access_key[key.aws_access_key_id or ""][0]
+        if key.aws_access_key_id is not None:
+            return self.by_access_key[key.aws_access_key_id][0]
+        return next(entry for *_, entry in self._networks if entry.principal.key == name)
+
+    def near(self, address: str | None) -> Entry | None:
+        """The caller whose network `address` is in; None for no address, and for what is not an IP address."""
+        try:
+            found = ip_address(address or "")
+        except ValueError:
+            return None
+        place = bisect_right(self._networks, (found.version, int(found)), key=itemgetter(0, 1)) - 1
+        if place < 0:
+            return None
+        version, _, last, entry = self._networks[place]
+        return entry if version == found.version and int(found) <= last else None
 
     def put(self, key: StoredKey) -> bool:
         """The key of the store is in force as it is now: not at all if it was revoked. False if it could not be, as
@@ -111,7 +135,7 @@ class KeyTable:
     def _principal(self, name: str, key: Key | StoredKey) -> Principal:
         config, own = self._config, key.limits
         made = key.created if isinstance(key, StoredKey) else 0.0
-        identity = identity_of(key.seal if isinstance(key, StoredKey) else key.hash or f"aws {key.aws_access_key_id}")
+        identity = identity_of(key.seal if isinstance(key, StoredKey) else _first_of(key))
         # A model that was removed stays in the set, so that the set is never empty by accident.
         return Principal(
             name,
@@ -132,6 +156,13 @@ class KeyTable:
 def identity_of(text: str) -> str:
     """See `Principal.identity`. text: what only this key has, such as the hash of its first secret."""
     return sha256(text.encode()).hexdigest()[:32]
+
+
+def _first_of(key: Key) -> str:
+    """A text that only this key of the configuration has."""
+    if key.match is not None and key.hash is None and key.aws_access_key_id is None:
+        return f"address {' '.join(sorted(key.match.address))}"
+    return key.hash or f"aws {key.aws_access_key_id}"
 
 
 def _digest(hash_: str) -> bytes:

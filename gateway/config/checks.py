@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from ipaddress import IPv4Address, IPv6Address, ip_address
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from itertools import product
 from typing import get_args
 from urllib.parse import urlsplit
@@ -19,6 +19,8 @@ from gateway.config.serving import is_loopback
 from gateway.config.sharing import WrittenKind
 from gateway.config.unused import unused
 
+_KEY_PLACE = "/k"
+"""The begin of a path that has a key."""
 _LOCALHOST = (IPv4Address("127.0.0.1"), IPv6Address("::1"))
 # The fault of a value in `match` that no request can have, by its dimension.
 _STRANGERS = {"key": "is not a key", "team": "no key has this team", "model": "is not a model"}
@@ -43,6 +45,8 @@ def _who(facts: Facts) -> Faults:
             yield ("keys_file",), "holds no keys"
         case None if not keys and not facts.config.listen.loopback:
             yield ("listen", "host"), "is open to other machines while there are no keys; add keys, or say `auth: open`"
+    if facts.config.auth == "open" and facts.config.path_keys:
+        yield ("path_keys",), "has no effect without keys"
 
 
 def _names(facts: Facts) -> Faults:
@@ -72,8 +76,8 @@ def _keys(facts: Facts) -> Faults:
             value = getattr(key, option)
             if value is not None and holders.setdefault((option, value), name) != name:
                 yield (*at, option), f"is the same as that of {holders[option, value]}"
-        if key.hash is None and key.aws_access_key_id is None:
-            yield (*at, "hash"), "is required, unless there is aws_access_key_id"
+        if key.hash is None and key.aws_access_key_id is None and key.match is None:
+            yield (*at, "hash"), "is required, unless there is aws_access_key_id or match"
         secret = "aws_secret_file" if key.aws_secret_file else "aws_secret_env" if key.aws_secret_env else None
         if secret is not None and key.aws_access_key_id is None:
             yield (*at, secret), "needs aws_access_key_id beside it"
@@ -88,6 +92,22 @@ def _keys(facts: Facts) -> Faults:
                 yield (*at, "aliases", alias), Unknown("is not a model", model, facts.models)
             elif usable is not None and facts.config.resolve(model) not in usable:
                 yield (*at, "aliases", alias), "is none of the models that the key may use"
+
+
+def _networks(facts: Facts) -> Faults:
+    """Networks of keys that overlap: a request without a key would be of two keys."""
+    found = [
+        (ip_network(one), name, index)
+        for name, key in facts.config.keys.items()
+        for index, one in enumerate(key.match.address if key.match is not None else ())
+    ]
+    found.sort(key=lambda one: (one[0].version, int(one[0][0]), one[0].prefixlen))
+    outer, holder = None, ""
+    for network, name, index in found:
+        if outer is not None and network[0] in outer:
+            yield ("keys", name, "match", "address", index), f"overlaps with {outer} of the key {holder}"
+        else:
+            outer, holder = network, name
 
 
 def key_name_fault(name: str) -> str | None:
@@ -403,6 +423,9 @@ def _prefixes(facts: Facts) -> Faults:
         twice = set(repeated(own or ()))
         for index, prefix in enumerate(own if own is not None else by_default[name]):
             path = ("dialects", name, "prefixes", index) if own is not None else ("dialects", name)
+            if config.path_keys and f"{prefix}/".startswith(f"{_KEY_PLACE}/"):
+                yield path, "begins as paths with a key do, by path_keys"
+                continue
             if index in twice:
                 yield path, "is given twice"
                 continue
@@ -434,6 +457,7 @@ _RULES: tuple[tuple[Callable[[Facts], Faults], *tuple[str, ...]], ...] = (
     (_tools,),
     (_guards,),
     (_keys,),
+    (_networks,),
     (_limits,),
     (money, "spend"),
     (_matches,),

@@ -45,6 +45,7 @@ from gateway.config.sharing import (
     EndUsers,
     Jwt,
     KeyLimits,
+    KeyMatch,
     Limit,
     Limiter,
     Redis,
@@ -66,10 +67,11 @@ class Key(Section):
     """One client key, by its hash. `dragoman keys new` prints the key once, and this entry."""
 
     SECRETS = ("aws_secret",)
-    ANY_OF = ("hash", "aws_access_key_id")
+    ANY_OF = ("hash", "aws_access_key_id", "match")
 
     hash: Hash | None = None
-    """`sha256:` and the SHA-256 of the whole key in hexadecimal. Required, unless `aws_access_key_id` is there."""
+    """`sha256:` and the SHA-256 of the whole key in hexadecimal. Required, unless `aws_access_key_id` or
+    `match` is there."""
     id: str | None = Field(default=None, pattern=r"^[0-9a-z]{4,32}$")
     """The id inside a `dgm_` key, to find its entry by. Absent for a key that was made elsewhere."""
     team: Name | None = None
@@ -89,6 +91,8 @@ class Key(Section):
     Callers without a key have 0."""
     limits: KeyLimits | None = None
     """Limits of its own."""
+    match: KeyMatch | None = None
+    """Requests that are this key's without a key, for clients that can send none."""
     aws_access_key_id: str | None = Field(default=None, pattern=r"^[A-Za-z0-9_-]{4,128}$")
     """Id of a key pair that signs requests (AWS Signature Version 4), beside a hash or instead of one."""
     aws_secret_file: str | None = Field(default=None, min_length=1)
@@ -337,6 +341,9 @@ class Config(Section):
     keys_store: Literal["redis"] | None = None
     """Further keys, which are made and revoked while gateways run: those in the server of `redis`; see
     docs/keys.md."""
+    path_keys: Flag = False
+    """Take a key at the begin of a path, `/k/KEY/...`, too, for clients that can send none; see docs/keys.md for the
+    risk."""
     stored_keys: StoredKeys = StoredKeys()
     admins: dict[Name, Admin] = {}
     """Admins of the keys in `keys_store`, by name."""

@@ -14,6 +14,7 @@ from gateway.config.kinds import (
     Hash,
     KeySetUrl,
     Name,
+    Network,
     RedisServer,
     RedisUrl,
     Seconds,
@@ -133,6 +134,13 @@ class KeyLimits(Section):
     """Streamed replies at once. Absent: `listen.max_streams_per_key`."""
     connections: Whole | None = Field(default=None, ge=1, le=_MOST)
     """Connections at once. Absent: `listen.max_connections_per_key`."""
+
+
+class KeyMatch(Section):
+    """Requests that are a key's without a key; see docs/keys.md for the risk."""
+
+    address: tuple[Network, ...] = Field(min_length=1, max_length=1000)
+    """Addresses and networks of their clients. No other key's may overlap."""
 
 
 class Limiter(Section):

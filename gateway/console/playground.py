@@ -195,8 +195,8 @@ def _watched(runtime: Runtime, transcript: Transcript) -> Runtime:
         if id(served) not in copies:
             copies[id(served)] = replace(served, transport=_Watched(served.transport, transcript))
 
-    def identify(headers: Headers, dialect: str) -> Any:
-        pending = runtime.callers.identify(headers, dialect)
+    def identify(headers: Headers, dialect: str, scope: Any) -> Any:
+        pending = runtime.callers.identify(headers, dialect, None)  # no key by the operator's network
         if pending.principal.salt is not None:
             transcript.secrets.append(pending.principal.salt.encode())
         return replace(pending, lasting=False)  # keys change in `runtime` alone

@@ -469,7 +469,7 @@ class RequestHandler:
         if type(known) is _KnownCaller and known.callers is self.runtime.callers and known.dialect == record.dialect:
             pending, self._waits = known.pending, known.waits
         else:
-            pending = self.runtime.callers.identify(self.request.headers, record.dialect)
+            pending = self.runtime.callers.identify(self.request.headers, record.dialect, self.scope)
             self._waits = client_waits(self.request.headers)
             if pending.lasting:
                 self.request.head.caller = _KnownCaller(self.runtime.callers, record.dialect, pending, self._waits)

@@ -99,11 +99,11 @@ class Budgets(Struct, frozen=True):
 
 
 class Callers(NamedTuple):
-    """identify  (request headers, dialect's name) -> who is calling
+    """identify  (request headers, dialect's name, ASGI scope) -> who is calling. Without a scope no network is a key's
     confirm   (caller, request headers, dialect's name): raises GatewayError if the caller may not call any more
     """
 
-    identify: Callable[[Headers, str], PendingAuth]
+    identify: Callable[[Headers, str, Scope | None], PendingAuth]
     confirm: Callable[[Principal, Headers, str], None]
 
 

@@ -303,7 +303,7 @@ class Sockets:
             return None
         runtime = endpoint.runtime
         try:
-            pending = runtime.callers.identify(scope["headers"], endpoint.dialect.name)
+            pending = runtime.callers.identify(scope["headers"], endpoint.dialect.name, scope)
             if pending.prove is not None:  # a signature is one request's
                 return None
             runtime.caps.connected(pending.principal, connection)

@@ -51,6 +51,17 @@ def client_network(scope: Scope, trusted: Networks) -> str | None:
     return None if address is None else network_of(address)
 
 
+def sole_address(scope: Scope, trusted: Networks) -> str | None:
+    """As `client_address`; None where anybody but trusted proxies has forwarded the request, or where that is the
+    address of a trusted proxy: the client behind is unknown."""
+    address = client_address(scope, trusted)
+    if address is None or _within(address, trusted):
+        return None
+    written = next((value for name, value in scope["headers"] if name == b"x-forwarded-for"), None)
+    first = written.decode("latin-1").partition(",")[0].strip() if written is not None else None
+    return address if first is None or _forwarded(first) == address else None
+
+
 def comes_from(scope: Scope, networks: Networks) -> bool:
     """Whether the peer of a connection is in one of `networks`."""
     client = scope.get("client")

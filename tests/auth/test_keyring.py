@@ -30,7 +30,7 @@ from gateway.auth import (
 )
 from gateway.auth.keys import checksum, well_formed
 from gateway.config import CacheSalt, Config, Jwt, Key, Model, load
-from gateway.config.sharing import Seal
+from gateway.config.sharing import KeyMatch, Seal
 from gateway.core.errors import Blame, GatewayError, Kind
 from gateway.core.http import Headers
 from gateway.wire import sealed
@@ -410,7 +410,7 @@ def left_by(name: str, identity: str | None = None, owner: str | None = None, si
     return Absent(name, None, None, identity, f"key {name}" if owner is None else owner, since)
 
 
-@pytest.mark.parametrize("by", ["file", "store", "pair", "token"])
+@pytest.mark.parametrize("by", ["file", "store", "pair", "network", "token"])
 def test_another_key_of_the_name_is_another_caller(by: str) -> None:
     """Whoever has the name now has nothing of the key, or of the provider, that had it."""
     rings = [named_alike(by, secret) for secret in (KEY, OTHER)]
@@ -463,7 +463,9 @@ def named_alike(by: str, secret: str) -> Keyring:
         jwt = Jwt(issuer=f"https://{secret[4:14]}.example", audience="x", jwks_url="https://x/keys")
         return Keyring(Config(jwt=jwt, **shared), verifier=JwtVerifier(jwt, lambda: 0.0))
     pair = Key(aws_access_key_id=secret[4:14].upper(), aws_secret_env="S").holding({"aws_secret": "p" * 40})
-    return Keyring(Config(keys={"a": pair if by == "pair" else entry(secret)}, **shared))
+    near = Key(match=KeyMatch(address=(f"10.{secret.encode()[12]}.0.0/16", "::1")))
+    key = {"pair": pair, "network": near}.get(by) or entry(secret)
+    return Keyring(Config(keys={"a": key}, **shared))
 
 
 def name_of(by: str) -> str:
