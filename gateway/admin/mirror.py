@@ -12,8 +12,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import AsyncIterator, Callable, Sequence
+from itertools import islice
+from typing import NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
@@ -23,18 +24,30 @@ from gateway.auth import KeyTable, StoredKey
 from gateway.config import StoredKeys
 from gateway.core.background import keep_running
 
+T = TypeVar("T")
+
 _WAIT_S = 1.0
 """How long one call waits for a change; then the versions are compared."""
 _RETRY_S = 0.5
 _FIRST_S = 4.0
 """How long a start waits for the keys."""
+_SLICE = 100
+"""Keys that are looked at in one turn of the event loop: about a millisecond, where they have limits."""
 
 
 class InForce(NamedTuple):
-    """The table of the configuration in force, and its limits: both learn of each change."""
+    """The table of the configuration in force, or of the next one, and its limits: both learn of each change."""
 
     table: KeyTable
-    limits: Callable[[str, object], None]
+    limits: Callable[[str, object], object]
+
+
+async def _in_slices(items: Sequence[T]) -> AsyncIterator[T]:
+    """Each of `items`, and the event loop goes round after every few."""
+    for count, one in enumerate(items, 1):
+        yield one
+        if not count % _SLICE:
+            await asyncio.sleep(0)
 
 
 class KeyMirror:
@@ -60,6 +73,8 @@ class KeyMirror:
         self._log = log
         self._clock = clock
         self._in_force: InForce | None = None
+        # Changes since `known` was asked, for a configuration that is not in force yet: None for a key that went.
+        self._unseen: dict[str, StoredKey | None] | None = {}
         self._heard = clock()
         self._over = False
         self._version = 0
@@ -71,28 +86,39 @@ class KeyMirror:
     # -- the configuration in force ---------------------------------------------------------------------------------
 
     def known(self) -> list[StoredKey]:
-        """Those that are in force now, for a table that is made of them."""
+        """Those that are in force now, for a table that is made of them: what changes from then on is for `catch_up`
+        and `use`. Without this call that is every key."""
+        self._unseen = {}
         return [] if self._over else list(self.keys.values())
 
-    def use(self, in_force: InForce, known: Sequence[StoredKey]) -> None:
-        """From now on these learn of each change. known: what the table was made of."""
-        before = {key.name: key.version for key in known}
+    async def catch_up(self, coming: InForce) -> None:
+        """Tells `coming` what it was not made of, in slices, but for the last few changes."""
+        while self._unseen is not None and len(self._unseen) > _SLICE:
+            for name in list(islice(self._unseen, _SLICE)):
+                self._tell(coming, name, self._unseen.pop(name))
+            await asyncio.sleep(0)
+
+    def use(self, in_force: InForce) -> None:
+        """From now on these learn of each change. Call `catch_up` before."""
+        unseen, self._unseen = self._unseen, None
         self._in_force = in_force
         in_force.table.away = not self.up
-        for key in self.known():
-            if before.get(key.name) != key.version:
-                self._put(key)
+        for name, key in (unseen or {}).items():
+            self._tell(in_force, name, key)
 
-    def _put(self, key: StoredKey) -> None:
-        if self._in_force is not None:
-            if not self._in_force.table.put(key):
-                self._log("error", "key refused, the configuration has it", key=key.name)
-            self._in_force.limits(key.name, key.limits if key.revoked is None else None)
+    def _tell(self, one: InForce, name: str, key: StoredKey | None) -> None:
+        if key is None:
+            one.table.forget(name)
+        elif not one.table.put(key):
+            self._log("error", "key refused, the configuration has it", key=name)
+        one.limits(name, key.limits if key is not None and key.revoked is None else None)
 
-    def _forget(self, name: str) -> None:
+    def _put(self, name: str, key: StoredKey | None) -> None:
+        """This key came or changed; or, with None, is not in force any more."""
+        if self._unseen is not None:
+            self._unseen[name] = key
         if self._in_force is not None:
-            self._in_force.table.forget(name)
-            self._in_force.limits(name, None)
+            self._tell(self._in_force, name, key)
 
     def restore(self, keys: Sequence[StoredKey], age_s: float) -> None:
         """These were in force `age_s` seconds ago, when a process before this one read them last. They count as such
@@ -129,7 +155,7 @@ class KeyMirror:
                         pass
                     continue
                 except StoreDown as down:
-                    self._away(str(down))
+                    await self._away(str(down))
                     read.set()
             await asyncio.sleep(_RETRY_S)
 
@@ -147,14 +173,18 @@ class KeyMirror:
                     self._take(key)
                 else:
                     if self._over:
-                        self._put(own)
+                        self._put(name, own)
                     if key.version < own.version:
                         later.append((own, key.version))
             await asyncio.sleep(0)
-        lost = [name for name, key in self.keys.items() if name not in seen and key.revoked is None]
+        known = tuple(self.keys.items())
+        lost = [one async for one in _in_slices(known) if one[0] not in seen and one[1].revoked is None]
         if lost and not self._missing:
             self._log("error", "keys lost by their store", keys=len(lost), hold_s=self.options.hold_s)
-        self._missing = {name: self._missing.get(name, self._clock()) for name in lost}
+        since, self._missing = self._missing, {}
+        async for name, key in _in_slices(lost):
+            if self.keys.get(name) is key:
+                self._missing[name] = since.get(name, self._clock())
         self._version, self.read = version, True
         await self._back()
         for own, there in later:
@@ -171,12 +201,11 @@ class KeyMirror:
         for change in changes:
             if not self._learn(change):
                 return False
-        for name, since in list(self._missing.items()):
-            if self._heard - since >= self.options.hold_s:
-                del self._missing[name]
+        async for name, since in _in_slices(tuple(self._missing.items())):
+            if self._heard - since >= self.options.hold_s and self._missing.pop(name, None) is not None:
                 self.changes += 1
                 self.keys.pop(name, None)
-                self._forget(name)
+                self._put(name, None)
         return bool(changes) or version == self._version
 
     def _learn(self, change: Change) -> bool:
@@ -207,7 +236,7 @@ class KeyMirror:
             if oldest := self.dropped():
                 del self.keys[oldest], self.revoked[oldest]
             self.revoked[key.name] = key.version
-        self._put(key)
+        self._put(key.name, key)
 
     def dropped(self) -> str:
         """The revoked key that is forgotten as the next one is revoked; "" while there is room."""
@@ -259,7 +288,7 @@ class KeyMirror:
         if (why := await doubt(self.store)) is not None:
             self._log("warning", "the store of keys may lose them", reason=why)
 
-    def _away(self, reason: str) -> None:
+    async def _away(self, reason: str) -> None:
         if self.up is not False:
             self._log("warning", "the store of keys is away", reason=reason, hold_s=self.options.hold_s)
         self.up = False
@@ -267,8 +296,8 @@ class KeyMirror:
             self._in_force.table.away = True
         if not self._over and self._clock() - self._heard >= self.options.hold_s:
             self._over = True
-            for name in self.keys:
-                self._forget(name)
+            async for name in _in_slices(tuple(self.keys)):
+                self._put(name, None)
             self._log("error", "keys refused, store away too long", keys=len(self.keys))
 
     async def close(self) -> None:

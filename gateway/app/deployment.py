@@ -99,7 +99,6 @@ class Deployment:
         def estimate(op: Op) -> int:
             return guess.cost(op).prompt
 
-        prepared.keys.changed = self._callers_changed
         self._mirrors = self._mirror(estimate)
         self.runtime = Runtime(
             models=models,
@@ -287,6 +286,8 @@ class Deployment:
         raises, nothing has changed for the configuration in force: close this one."""
         await self.services.start()
         await self.fleets.start()
+        if self.services.keys is not None:
+            await self.services.keys.catch_up(InForce(self.prepared.keys, self.prepared.limits.own))
 
     @property
     def unread(self) -> list[str]:
@@ -319,7 +320,8 @@ class Deployment:
         if services.keys is not None:
             limiting = services.limiting
             assert limiting is not None  # a store of keys may bring limits
-            services.keys.use(InForce(self.prepared.keys, limiting.own), self.prepared.stored)
+            services.keys.use(InForce(self.prepared.keys, limiting.own))
+        self.prepared.keys.changed = self._callers_changed
         self._callers_changed()
         if services.quarantine is not None:
             services.quarantine.hold_s = self.config.breaker.quarantine_s

@@ -25,7 +25,6 @@ class Prepared:
     """
 
     def __init__(self, config: Config, stored: Sequence[StoredKey] = ()) -> None:
-        self.stored = stored
         both = sorted(key.name for key in stored if key.revoked is None and key.name in config.keys)
         if both:
             places = (Position("keys_store", path=("keys", name)) for name in both)

@@ -33,15 +33,21 @@ class Limits:
     def __init__(self, config: Config, stored: Iterable[tuple[str, object]] = ()) -> None:
         found = rules(config)
         self.index = RuleIndex(found)
-        for name, limits in stored:
-            own = key_rules(name, limits, config.spend, config.limiter.reserve)
-            self.index.own(name, own)
-            found += own
-        self.any = bool(found) or config.keys_store is not None
+        self._spend, self._reserve = config.spend, config.limiter.reserve
         self.measured = any(KINDS[rule.kind].measured for rule in found)
+        for name, limits in stored:
+            found += self.own(name, limits)
+        self.any = bool(found) or config.keys_store is not None
         self.by_address = any("address" in (*rule.scope, *rule.match) for rule in found)
         budgets = [rule for rule in found if isinstance(rule, BudgetRule)]
         self.marks = {(rule.name, share) for rule in budgets for share in (*rule.warn_at, 1.0)}
+
+    def own(self, name: str, limits: object) -> list[Limit]:
+        """Takes in the limits of a key of the store, None for none. Returns its rules."""
+        found = key_rules(name, limits, self._spend, self._reserve)
+        self.index.own(name, found)
+        self.measured = self.measured or any(KINDS[rule.kind].measured for rule in found)
+        return found
 
 
 def rules(config: Config) -> list[Limit]:

@@ -43,7 +43,7 @@ class Followed:
         store = KeyStore(namespace, 1000, connect(server), server.call_s)
         self.skipped_s = 0.0
         self.mirror = KeyMirror(store, options or StoredKeys(), self._log, lambda: time.monotonic() + self.skipped_s)
-        self.mirror.use(InForce(self.table, self.limits.__setitem__), [])
+        self.mirror.use(InForce(self.table, self.limits.__setitem__))
 
     def _log(self, level: str, event: str, **facts: object) -> None:
         self.events.append((level, event))

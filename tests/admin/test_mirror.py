@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
-from gateway.auth import OldSecret
+from gateway.admin import InForce
+from gateway.admin.store import Change
+from gateway.auth import KeyTable, OldSecret
 from gateway.auth.stored import OwnLimits
-from gateway.config import StoredKeys
+from gateway.config import Config, StoredKeys
 from gateway.core.errors import GatewayError
 from tests.admin.keys import Followed, followed, hash_of, put, stored
 from tests.harness import soon
 from tests.redis.server import Server
+from tests.steps import rounds
+
+MANY, SLICE = 1050, 100
 
 
 @pytest.fixture(scope="module")
@@ -236,3 +242,82 @@ async def test_two_deployments_share_nothing(server: Server) -> None:
     finally:
         for one in (blue, green):
             await one.mirror.close()
+
+
+class Emptied:
+    """A store that has lost everything."""
+
+    async def last(self) -> str:
+        return "0-0"
+
+    async def version(self) -> int:
+        return 0
+
+    async def news(self, after: str, wait_s: float) -> list[Change]:
+        return []
+
+    async def pages(self) -> AsyncIterator[list[tuple[str, bytes]]]:
+        yield []
+
+
+@pytest.mark.parametrize("walk", ["away", "lost", "dropped"])
+async def test_all_keys_are_looked_at_in_slices(walk: str, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many keys there are, one turn of the event loop has few of them."""
+    one = Followed(server.settings)
+    await one.mirror.store.close()
+    one.mirror.store = Emptied()  # type: ignore[assignment]
+    monkeypatch.setattr("gateway.admin.mirror.doubt", no_doubt)
+    one.mirror.restore([stored(f"k{number}") for number in range(MANY)], 0.0)
+    with rounds() as found:
+        if walk == "dropped":
+            await one.mirror._read_all()
+            assert one.mirror.missing == MANY
+        told = told_by_round(monkeypatch, one.table, found)
+        one.skipped_s = one.mirror.options.hold_s
+        before = found[0]
+        mirror = one.mirror
+        await (mirror._away("gone") if walk == "away" else mirror._read_all() if walk == "lost" else mirror._read_on())
+        assert found[0] - before >= MANY // SLICE
+    assert max(told.values(), default=0) <= SLICE
+    assert told.total() == (0 if walk == "lost" else MANY)
+    assert one.mirror.missing == (MANY if walk == "lost" else 0)
+
+
+async def test_a_reload_takes_in_slices_what_changed_meanwhile(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, coming = Followed(server.settings), Followed(server.settings)
+    await coming.mirror.store.close()
+    try:
+        one.mirror.restore([stored("early"), stored("gone")], 0.0)
+        limits: dict[str, object] = {}
+        table = KeyTable(Config(keys_store="redis"), one.mirror.known())
+        one.mirror.learn(stored("gone", revoked=1.0, version=2))
+        for number in range(MANY):
+            one.mirror.learn(stored(f"k{number}", version=2 + number, limits=OwnLimits(requests=5)))
+        with rounds() as found:
+            told = told_by_round(monkeypatch, table, found)
+            await one.mirror.catch_up(InForce(table, limits.__setitem__))
+            one.mirror.learn(stored("late", version=MANY + 3))
+            one.mirror.use(InForce(table, limits.__setitem__))
+        assert max(told.values()) <= SLICE + 1
+        assert table.stored == MANY + 2
+        assert table.named("gone") is None
+        assert (limits["k7"], limits["late"]) == (OwnLimits(requests=5), None)
+        one.mirror.learn(stored("after", version=MANY + 4))
+        assert table.named("after") is not None
+        assert one.table.named("after") is None
+        assert told.total() == MANY + 3
+    finally:
+        await one.mirror.store.close()
+
+
+def told_by_round(monkeypatch: pytest.MonkeyPatch, table: KeyTable, found: list[int]) -> Counter[int]:
+    """How many keys `table` is told of, by the number of the round of the loop."""
+    told: Counter[int] = Counter()
+    for name in ("put", "forget"):
+        tell = getattr(table, name)
+        monkeypatch.setattr(table, name, lambda key, tell=tell: (told.update([found[0]]), tell(key))[1])
+    return told
+
+
+async def no_doubt(store: object) -> None:
+    """Nothing of the store's settings is wrong."""
