@@ -8,7 +8,7 @@ counts. A last line without an end was cut off by the death of its gateway, and 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from hashlib import blake2b
 from typing import BinaryIO
 
@@ -18,6 +18,8 @@ from gateway.batches.storage import Sink, Storage, aside, lines
 from gateway.config import Batches
 
 _MOST_FAULTS = 100
+_SLICE = 1 << 18
+"""Bytes of notes that one step reads: a thread does so in a few milliseconds."""
 
 
 class Done:
@@ -86,33 +88,42 @@ class Notes:
         await aside(self._file.close)
 
 
-def _noted(texts: Iterable[bytes]) -> Iterator[tuple[int, bytes, bytes]]:
-    """(number of a line, what of it, its result) of every note."""
+def _noted(texts: Iterable[bytes]) -> Iterator[list[tuple[int, bytes, bytes]]]:
+    """(number of a line, what of it, its result) of every note, slice by slice."""
+    found: list[tuple[int, bytes, bytes]] = []
+    size = 0
     for text in texts:
-        if not text.endswith(b"\n"):
-            continue
-        number, _, rest = text[:-1].partition(b" ")
+        size += len(text)
+        number, _, rest = text.removesuffix(b"\n").partition(b" ")
         what, _, result = rest.partition(b" ")
-        if number.isdigit() and what in (b"begun", b"back", b"ok", b"no"):
-            yield int(number), what, result
+        if text.endswith(b"\n") and number.isdigit() and what in (b"begun", b"back", b"ok", b"no"):
+            found.append((int(number), what, result))
+        if size >= _SLICE:
+            yield found
+            found, size = [], 0
+    yield found
 
 
-def read(texts: Iterable[bytes], total: int) -> Done:
-    """The lines that are done by these notes. Blocks if they are read by and by."""
+def read(texts: Iterable[bytes], total: int) -> Generator[Done, None, None]:
+    """The lines that are done by these notes, slice by slice; the last one counts. Each step blocks."""
     begun: set[int] = set()
     done = Done(total)
-    for number, what, _ in _noted(texts):
-        if what == b"begun":
-            begun.add(number)
-            continue
-        begun.discard(number)
-        if what != b"back":
-            done.add(number, what == b"ok")
+    for notes in _noted(texts):
+        for number, what, _ in notes:
+            if what == b"begun":
+                begun.add(number)
+                continue
+            begun.discard(number)
+            if what != b"back":
+                done.add(number, what == b"ok")
+        yield done
     done.begun = len([number for number in begun if not done.has(number)])
-    return done
+    yield done
 
 
-def checked(file: BinaryIO, form: Form, endpoint: str, options: Batches) -> Iterator[tuple[int, list[Fault]]]:
+def checked(
+    file: BinaryIO, form: Form, endpoint: str, options: Batches
+) -> Generator[tuple[int, list[Fault]], None, None]:
     """(how many requests are in the file, what is wrong with them: the first hundred faults), slice by slice; the last
     one counts. Each step blocks."""
     seen: set[bytes] = set()
@@ -155,27 +166,25 @@ def _fault(text: bytes | None, form: Form, endpoint: str, seen: set[bytes], opti
     return None
 
 
-def assemble(storage: Storage, spec: Spec, total: int, why: Undone, ids: tuple[str, str | None]) -> dict[str, int]:
-    """Writes the files with results: (those of requests that succeeded, those of the others), or one file of all.
-    Lines without a result get one that says why. Returns the bytes of each file that is not empty. Blocks."""
-    done, form = Done(total), FORMS[spec.kind]
+def assemble(
+    storage: Storage, spec: Spec, total: int, why: Undone, ids: tuple[str, str | None]
+) -> Generator[tuple[Done, dict[str, int]], None, None]:
+    """Writes the files with results, slice by slice: (those of requests that succeeded, those of the others), or one
+    file of all. Lines without a result get one that says why. Gives the lines with a result so far, and, in the end,
+    the bytes of each file that is not empty. Each step blocks."""
+    done = Done(total)
     written = {id_: storage.begin(id_) for id_ in ids if id_ is not None}
     output, error = written[ids[0]], written[ids[1] or ids[0]]
     try:
-        for number, what, result in _noted(storage.noted(spec.id)):
-            if result and done.add(number, what == b"ok"):
-                (output if what == b"ok" else error).write(result + b"\n")
+        for notes in _noted(storage.noted(spec.id)):
+            for number, what, result in notes:
+                if result and done.add(number, what == b"ok"):
+                    (output if what == b"ok" else error).write(result + b"\n")
+            yield done, {}
         if done.succeeded + done.failed < total:
-            with storage.open(f"{spec.id}.input") as file:
-                at, behind = 0, 1
-                while behind != at:
-                    at = behind
-                    found, behind = lines(file, at, 1 << 40)
-                    for line in found:
-                        if line.text and not done.has(line.number):
-                            asked = form.read(line.text, spec.endpoint)
-                            if not isinstance(asked, Fault):
-                                error.write(form.undone(asked.custom_id, why) + b"\n")
+            for results in _undone(storage, spec, done, why):
+                error.write(b"".join(results))
+                yield done, {}
     except BaseException:
         for id_, sink in written.items():
             storage.drop(id_, sink, alone=False)
@@ -186,4 +195,15 @@ def assemble(storage: Storage, spec: Spec, total: int, why: Undone, ids: tuple[s
             storage.keep(id_, sink)
         else:
             storage.drop(id_, sink)
-    return {id_: size for id_, size in sizes.items() if size}
+    yield done, {id_: size for id_, size in sizes.items() if size}
+
+
+def _undone(storage: Storage, spec: Spec, done: Done, why: Undone) -> Iterator[list[bytes]]:
+    """The results of the lines that are not done, slice by slice."""
+    form, at, behind = FORMS[spec.kind], 0, 1
+    with storage.open(f"{spec.id}.input") as file:
+        while behind != at:
+            at = behind
+            found, behind = lines(file, at, 1 << 40)
+            asked = [form.read(line.text, spec.endpoint) for line in found if line.text and not done.has(line.number)]
+            yield [form.undone(one.custom_id, why) + b"\n" for one in asked if not isinstance(one, Fault)]

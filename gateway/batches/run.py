@@ -21,7 +21,7 @@ from gateway.batches.line_call import LineCall
 from gateway.batches.lines import FORMS, Asked, Undone
 from gateway.batches.notes import Done, Notes, assemble, checked, read
 from gateway.batches.state import Fault, Held, Lost, StoredFile, new_id
-from gateway.batches.storage import Line, aside, lines
+from gateway.batches.storage import Line, aside, last, lines
 from gateway.core.errors import GatewayError
 
 LEASE_S = 10.0
@@ -163,15 +163,14 @@ class BatchRun:
     async def _validate(self) -> None:
         options, state, spec = self._shared.options, self._state, self.spec
         with await aside(self._shared.storage.open, f"{spec.id}.input") as file:
-            steps, total, faults = checked(file, self._form, spec.endpoint, options), 0, list[Fault]()
-            while not self._over and (found := await aside(next, steps, None)) is not None:
-                total, faults = found
+            found = await last(checked(file, self._form, spec.endpoint, options), lambda: self._over)
         if self._broken is not None:
             raise self._broken
-        if self._over:
+        if found is None or self._over:
             if self._why is not None:
                 state.reach(self._why)
             return
+        total, faults = found
         state.total = total
         if faults:
             state.faults = tuple(faults)
@@ -181,9 +180,14 @@ class BatchRun:
             self._shared.log("info", "batch began", batch=spec.id, key=spec.key, team=spec.team, requests=total)
 
     async def _go_on(self) -> None:
-        """Reads what was done before."""
+        """Reads what was done before. A batch that is over by then has only to be put together."""
         storage, state = self._shared.storage, self._state
-        self._done = await aside(read, storage.noted(self.spec.id), state.total)
+        done = await last(read(storage.noted(self.spec.id), state.total), lambda: self._over)
+        if self._broken is not None:
+            raise self._broken
+        if done is None:
+            return
+        self._done = done
         state.succeeded, state.failed = self._done.succeeded, self._done.failed
         if self._held.lease > 1:
             state.repeated += self._done.begun
@@ -345,9 +349,13 @@ class BatchRun:
                 self._why = self._why or "expired"
             why = self._why or "cancelled"
             async with shared.ends:
-                files = await aside(assemble, shared.storage, spec, state.total, why, (state.output, state.error))
+                steps = assemble(shared.storage, spec, state.total, why, (state.output, state.error))
+                found = await last(steps, lambda: self._broken is not None)
+            if found is None:
+                assert self._broken is not None  # nothing else ends it
+                raise self._broken
+            done, files = found
             await self._describe(files, keep_until)
-            done = self._done
             state.succeeded, state.failed = done.succeeded, done.failed
             state.unfinished = state.total - done.succeeded - done.failed
             shared.told(spec.kind, why, state.unfinished)

@@ -7,7 +7,7 @@ A file is whole once it has its name. Names are ids that this room has made, nev
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from io import BufferedReader
 from typing import BinaryIO, NamedTuple, ParamSpec, Protocol, TypeVar, cast
@@ -85,6 +85,25 @@ class Storage(Protocol):
 async def aside(function: Callable[P, T], *args: P.args, **more: P.kwargs) -> T:
     """Calls it in a thread of this room."""
     return await asyncio.get_running_loop().run_in_executor(_THREADS, lambda: function(*args, **more))
+
+
+async def last(steps: Generator[T, None, None], over: Callable[[], bool]) -> T | None:
+    """The last of `steps`, each of which is taken in a thread of this room; None once `over` is true. Then, and when
+    this is cancelled, the step under way is the last one, and `steps` is closed behind it."""
+    found: T | None = None
+    step: asyncio.Future[T | None] | None = None
+    try:
+        while not over():
+            step = asyncio.ensure_future(aside(next, steps, None))
+            one = await asyncio.shield(step)
+            if one is None:
+                return found
+            found = one
+        return None
+    finally:
+        if step is not None:
+            await asyncio.gather(step, return_exceptions=True)
+        await aside(steps.close)
 
 
 def lines(file: BinaryIO, first: int, most_bytes: int) -> tuple[list[Line], int]:
