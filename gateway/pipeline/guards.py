@@ -31,6 +31,7 @@ from gateway.translation.texts import (
     Guarded,
     Replacements,
     Shown,
+    fit,
     put_reply_texts,
     put_texts,
     texts_of,
@@ -107,8 +108,8 @@ class Service(Struct, frozen=True):
         keys = self.options.keys
         return (self.models is None or model in self.models) and (keys is None or key in keys)
 
-    async def ask(self, question: bytes, texts: int) -> _Answer:
-        """The answer to a question about so many texts. Raises _Failed. Needs an asyncio task."""
+    async def ask(self, question: bytes, texts: Sequence[Shown]) -> _Answer:
+        """The answer to a question about these texts. Raises _Failed. Needs an asyncio task."""
         options = self.options
         if len(question) > options.max_bytes:
             raise _Failed("too_large")
@@ -133,7 +134,7 @@ class Service(Struct, frozen=True):
             raise _Failed(why) from None
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             raise _Failed("invalid") from None
-        if isinstance(answer, _Replace) and len(answer.texts) != texts:
+        if isinstance(answer, _Replace) and not fit(texts, answer.texts):
             raise _Failed("invalid")
         return answer
 
@@ -186,17 +187,17 @@ class Guards(Watcher):
             for stage in call.runtime.stages.large:
                 await stage(call)
 
-        def written() -> tuple[int, bytes]:
+        def written() -> tuple[Sequence[Shown], bytes]:
             texts = texts_of(op)
             question = self.question(call, service, "before", texts)
             question.others = unshown(op)
-            return len(texts), encode(question)
+            return texts, encode(question)
 
-        count, question = await run_step(call.share, written)
+        shown, question = await run_step(call.share, written)
         await become_task()
         began = call.runtime.clock()
         try:
-            answer = await self.ask(call, service, "before", question, count, call.principal.may_use)
+            answer = await self.ask(call, service, "before", question, shown, call.principal.may_use)
         finally:
             notes.ms += milliseconds(call.runtime.clock() - began)
         notes.asked.add(service.name)
@@ -216,7 +217,13 @@ class Guards(Watcher):
         )  # fmt: skip
 
     async def ask(
-        self, call: Call, service: Service, stage: Stage, question: bytes, texts: int, may_use: Callable[[str], bool]
+        self,
+        call: Call,
+        service: Service,
+        stage: Stage,
+        question: bytes,
+        texts: Sequence[Shown],
+        may_use: Callable[[str], bool],
     ) -> _Allow | None:
         """The answer, None if there is none and the guard lets things through then. Raises GatewayError if it refuses,
         or if there is none. may_use: whether the caller may use a model."""
@@ -282,7 +289,7 @@ class HeldReply:
         found: list[str | None] = [None] * len(texts)
         for service, question in zip(self._services, self._questions, strict=True):
             asked = msgspec.structs.replace(question, texts=texts, **place)
-            answer = await self._guards.ask(self._call, service, "after", encode(asked), len(texts), lambda _: True)
+            answer = await self._guards.ask(self._call, service, "after", encode(asked), texts, lambda _: True)
             if isinstance(answer, _Replace):
                 found = [old if new is None else new for old, new in zip(found, answer.texts, strict=True)]
                 texts = [

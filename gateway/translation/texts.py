@@ -35,9 +35,10 @@ Guarded = Chat | Complete | Embed | Score | Media
 """Operations with texts that a model reads."""
 _OF_MEDIA = ("prompt", "input", "instructions", "hotwords", "keywords", "known_speaker_names")
 """Members of a request for sound, images, or text of sound that a model reads as text."""
-_FORMATS = ("structured_outputs", "guided_regex", "guided_grammar", "guided_choice", "grammar")
-"""Members beside `Output` that have a pattern, a grammar or choices: a model writes what they hold."""
-_IN_FORMATS = ("regex", "grammar", "choice")
+_FORMATS = ("structured_outputs", "guided_regex", "guided_grammar", "guided_choice", "guided_json", "grammar")
+"""Members beside `Output` that have a pattern, a grammar, choices or a schema: a model writes what they hold."""
+_IN_FORMATS = ("regex", "grammar", "choice", "json", "value")
+_SCHEMAS = ("guided_json", "json", "value")
 # Left to right, so that each backslash is met once: a pair of surrogates, any other escape.
 _ESCAPE = re.compile(r"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|.)", re.DOTALL)
 Replacements = Sequence[str | None]
@@ -46,8 +47,9 @@ Replacements = Sequence[str | None]
 
 class Shown(Struct, omit_defaults=True):
     """One text. role: of its message, "tools" for the description of a tool, "prompt", "suffix", "input", "query",
-    "document", "format" (a pattern, a grammar or a choice that the reply must match), or a name in `_OF_MEDIA`. kind:
-    text, thinking, refusal, or tool (the arguments of a call). name: of the tool, or of who speaks. choice: of a reply.
+    "document", "format" (a pattern, a grammar, a choice or a schema that the reply must match), or a name in
+    `_OF_MEDIA`. kind: text, thinking, refusal, tool (the arguments of a call), or schema (JSON). name: of the tool, or
+    of who speaks. choice: of a reply.
     """
 
     role: str
@@ -62,8 +64,11 @@ Swap = Callable[[Shown], str]
 
 def called(name: str | None, arguments: str, role: str = "assistant", choice: int = 0) -> Shown:
     """The arguments of a call as all who read them have them: without escapes of letters (`\\u0046` for F)."""
-    plain = _ESCAPE.sub(_letter, arguments) if "\\" in arguments else arguments
-    return Shown(role, plain, "tool", name, choice)
+    return Shown(role, _plain(arguments), "tool", name, choice)
+
+
+def _plain(json_text: str) -> str:
+    return _ESCAPE.sub(_letter, json_text) if "\\" in json_text else json_text
 
 
 def _letter(escape: re.Match[str]) -> str:
@@ -100,9 +105,25 @@ def put_texts(op: Guarded, texts: Replacements) -> None:
     op.rewritten = True
 
 
+def fit(shown: Sequence[Shown], texts: Replacements) -> bool:
+    """Whether `texts` may stand in the place of those that were shown: a schema is a JSON object."""
+    return len(shown) == len(texts) and all(
+        new is None or new == one.text or _is_object(new)
+        for one, new in zip(shown, texts, strict=True)
+        if one.kind == "schema"
+    )
+
+
+def _is_object(text: str) -> bool:
+    try:
+        return type(msgspec.json.decode(text)) is dict
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return False
+
+
 def unshown(op: Guarded) -> list[str]:
-    """The rest of a request that a model may read: "image", "audio", "tokens" (of a prompt), "schema", types of parts
-    without a canonical form, and names of members without one."""
+    """The rest of a request that a model may read: "image", "audio", "tokens" (of a prompt), types of parts without a
+    canonical form, and names of members without one."""
     if isinstance(op, Media):
         files = [] if op.form is None else ["audio" if op.work in ("transcribe", "translate") else "image"]
         hidden = [name for name, value in _told(op).items() if not isinstance(value, str | None)]
@@ -114,14 +135,10 @@ def unshown(op: Guarded) -> list[str]:
                 found.add(type(part).__name__.lower())
             elif isinstance(part, Opaque):
                 found.add(part.type)
-        if any(tool.parameters is not None for tool in op.tools):
-            found.add("schema")
     elif not isinstance(op, Score):
         given = op.prompts if isinstance(op, Complete) else op.inputs
         if any(not isinstance(one, str) for one in given):
             found.add("tokens")
-    if isinstance(op, (Chat, Complete)) and op.output is not None and op.output.schema is not None:
-        found.add("schema")
     return sorted(found)
 
 
@@ -167,23 +184,36 @@ def _swapped(op: Guarded, swap: Swap) -> dict[str, Any]:
 
 
 def _formats(op: Chat | Complete, swap: Swap) -> dict[str, Any]:
-    """The constraints on the output that have texts. Schemas are none: `unshown` names them."""
+    """The constraints on the output."""
 
     def swapped(value: object) -> Any:
         if isinstance(value, str):
             return swap(Shown("format", value))
         return [swapped(one) for one in value] if isinstance(value, list) else value
 
+    def inside(name: str, value: object) -> Any:
+        if name in _SCHEMAS and type(value) is dict:
+            return _schema("format", Raw(msgspec.json.encode(value)), swap)
+        return swapped(value)
+
     found: dict[str, Any] = {}
-    if op.output is not None and (op.output.pattern is not None or op.output.choices):
-        choices = tuple(swapped(list(op.output.choices)))
-        found["output"] = replace(op.output, pattern=swapped(op.output.pattern), choices=choices)
+    output = op.output
+    if output is not None:
+        found["output"] = replace(
+            output,
+            pattern=swapped(output.pattern),
+            choices=tuple(swapped(list(output.choices))),
+            schema=_schema("format", output.schema, swap),
+            description=swapped(output.description),
+        )
     members = {**op.extra, **(op.raw or {})}
     for name in _FORMATS:
         if name in members:
             value = msgspec.json.decode(members[name])
-            inner = {key: swapped(value[key]) for key in _IN_FORMATS if key in value} if type(value) is dict else {}
-            value = {**value, **inner} if type(value) is dict else swapped(value)
+            if type(value) is dict and name not in _SCHEMAS:
+                value |= {key: inside(key, value[key]) for key in _IN_FORMATS if key in value}
+            else:
+                value = inside(name, value)
             for where, given in (("raw", op.raw), ("extra", op.extra)):  # backends read one or the other
                 if given is not None and name in given:
                     found[where] = {**found.get(where, given), name: Raw(msgspec.json.encode(value))}
@@ -234,4 +264,14 @@ def _parts(message: Message, swap: Swap) -> Iterator[Part]:
 
 
 def _tool(tool: Tool, swap: Swap) -> Tool:
-    return replace(tool, description=swap(Shown("tools", tool.description or "", name=tool.name)) or None)
+    description = swap(Shown("tools", tool.description or "", name=tool.name)) or None
+    return replace(tool, description=description, parameters=_schema("tools", tool.parameters, swap, tool.name))
+
+
+def _schema(role: str, schema: Raw | None, swap: Swap, name: str | None = None) -> Raw | None:
+    """A schema as JSON, without escapes of letters."""
+    if schema is None:
+        return None
+    plain = _plain(bytes(schema).decode())
+    new = swap(Shown(role, plain, "schema", name))
+    return schema if new == plain else Raw(new.encode())

@@ -16,7 +16,7 @@ from gateway.core.lifecycle import Reply, ReplyChoice, ReplyPart
 from gateway.core.messages import Chat
 from gateway.core.ports import Capabilities, Settings
 from gateway.translation.guarded import GuardedWriter
-from gateway.translation.texts import Shown, called, put_reply_texts, put_texts, texts_of, texts_of_reply
+from gateway.translation.texts import Shown, called, fit, put_reply_texts, put_texts, texts_of, texts_of_reply, unshown
 from tests.clients import WAYS
 from tests.conformance.cases import DIALECTS
 from tests.fidelity.matrix import asking
@@ -89,12 +89,43 @@ FORMS = [
 ]
 
 
-@pytest.mark.parametrize("members", FORMS, ids=str)
+SCHEMA = {
+    "type": "object",
+    "description": SECRET,
+    "properties": {SECRET: {"enum": ["a", SECRET]}, "b": {"const": SECRET}, "c": {"type": "string", "pattern": SECRET}},
+    "required": [SECRET],
+}
+CALLABLE = {"name": "f", "description": "Finds.", "parameters": SCHEMA}
+SCHEMAS: list[dict[str, Any]] = [
+    {"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA}}},
+    {"response_format": {"type": "json_schema", "json_schema": {"name": "n", "description": SECRET, "schema": {}}}},
+    {"response_format": {"type": "json_object", "json_schema": SCHEMA}},
+    {"structured_outputs": {"json": SCHEMA}},
+    {"structured_outputs": {"json": json.dumps(SCHEMA)}},
+    {"guided_json": SCHEMA},
+    {"guided_json": json.dumps(SCHEMA)},
+    {"grammar": {"type": "json", "value": SCHEMA}},
+    {"parameters": {"grammar": {"type": "json", "value": SCHEMA}}},
+    {"format": SCHEMA},
+    {"output_config": {"format": {"type": "json_schema", "schema": SCHEMA}}},
+    {"text": {"format": {"type": "json_schema", "name": "n", "schema": SCHEMA}}},
+    {"generationConfig": {"responseMimeType": "application/json", "responseJsonSchema": SCHEMA}},
+    {"generationConfig": {"responseMimeType": "application/json", "responseSchema": SCHEMA}},
+    {"tools": [{"type": "function", "function": CALLABLE}]},
+    {"tools": [{"type": "function", **CALLABLE}]},
+    {"tools": [{"name": "f", "input_schema": SCHEMA}]},
+    {"tools": [{"functionDeclarations": [CALLABLE]}]},
+    {"tools": [{"functionDeclarations": [{"name": "f", "parametersJsonSchema": SCHEMA}]}]},
+]
+
+
+@pytest.mark.parametrize("members", [*FORMS, *SCHEMAS], ids=lambda members: str(members)[:60])
 def test_what_a_reply_must_match_is_shown_and_replaced(members: dict[str, Any]) -> None:
     """A model writes it, and so it is a way to have a model write anything."""
     tried = 0
     for way in WAYS:
-        if way.operation not in ("chat", "complete") or way.dialect != OWN.get(next(iter(members)), way.dialect):
+        own = OWN.get(next(iter(members)), way.dialect) if members in FORMS else way.dialect
+        if way.operation not in ("chat", "complete") or way.dialect != own:
             continue
         dialect = dialects.create(way.dialect, Settings(extras="pass"))
         for name in backends.REGISTRY:
@@ -105,11 +136,26 @@ def test_what_a_reply_must_match_is_shown_and_replaced(members: dict[str, Any]) 
                     continue
             except GatewayError:
                 continue  # this dialect or this engine has no such thing
+            if "tools" in members and way.operation != "chat":
+                continue  # no model reads them there
+            if members in SCHEMAS and members.keys() & {one.partition(".")[0] for one in unshown(op)}:
+                continue  # this dialect passes it on as it is, and a guard is told its name
             texts = texts_of(op)
-            assert SECRET in [one.text for one in texts if one.role == "format"], (way, name)
+            shown = [one for one in texts if SECRET in one.text]
+            assert {one.role for one in shown} <= {"format", "tools"}, (way, name)
+            assert members in SCHEMAS or SECRET in [one.text for one in shown], (way, name)
+            assert fit(texts, [one.text for one in texts])
             put_texts(op, [one.text.replace(SECRET, "otherword") for one in texts])
             written = backend.write(op, can).body
             assert SECRET.encode() not in written, (way, name, written)
             assert b"otherword" in written
             tried += 1
     assert tried
+
+
+def test_a_schema_is_replaced_by_a_schema_alone() -> None:
+    shown = [Shown("user", "a"), Shown("format", "{}", "schema")]
+    for good in ([None, None], ["b", None], [None, "{}"], ["b", '{"a": 1}']):
+        assert fit(shown, good)
+    for bad in ([None], [None, "***"], [None, '{"a": ***}'], [None, "[]"], [None, '"a"'], [None, "[" * 10_000]):
+        assert not fit(shown, bad)

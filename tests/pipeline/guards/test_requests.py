@@ -97,8 +97,9 @@ def test_all_of_a_conversation_is_shown(fresh: tuple[Stack, Guard]) -> None:
         {"role": "assistant", "text": '{"x": 1}', "kind": "tool", "name": "f"},
         {"role": "tool", "text": "found"},
         {"role": "tools", "text": "Finds.", "name": "f"},
+        {"role": "tools", "text": '{"type":"object"}', "kind": "schema", "name": "f"},
     ]
-    assert question["others"] == ["documents", "image", "schema"]
+    assert question["others"] == ["documents", "image"]
     assert question["user"] == "u1"
     running.decide = masking
     httpx.post(stack.url + PATH, json=body)
