@@ -15,7 +15,7 @@ from gateway.config import Config
 from gateway.console.terminal import columns
 from gateway.core.end_users import end_user
 from gateway.core.errors import GatewayError
-from gateway.ratelimit import Subject, limit_names, table, unseen
+from gateway.ratelimit import Subject, limit_names, table, too_late, unseen
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -46,23 +46,26 @@ def run(options: argparse.Namespace) -> int:
     named = end_user(options.end_user or "", config.end_users.secret if config.end_users is not None else None)
     subjects = [Subject(options.key, team, model, options.address, named) for model in models]
     try:
-        rows = asyncio.run(_reset(config, subjects, options) if options.forget else table(config, subjects))
+        rows, took_s = asyncio.run(_reset(config, subjects, options) if options.forget else table(config, subjects))
     except GatewayError as error:
         raise CommandError(error.message, 1) from None
     print("\n".join(columns(rows, text=2)))
-    for line in unseen(config, subjects[0]):
+    assert config.redis is not None  # it was checked
+    for line in (*unseen(config, subjects[0]), *too_late(config.redis, took_s)):
         print(f"dragoman: {line}", file=sys.stderr)
     return 0
 
 
-async def _reset(config: Config, subjects: Sequence[Subject], options: argparse.Namespace) -> list[tuple[str, ...]]:
-    """Asks, and resets the limits that are named. Raises CommandError, GatewayError."""
+async def _reset(
+    config: Config, subjects: Sequence[Subject], options: argparse.Namespace
+) -> tuple[list[tuple[str, ...]], float]:
+    """As `table`; asks, and resets the limits that are named before. Raises CommandError, GatewayError."""
     known = limit_names(config, subjects)
     chosen = options.limit or [name for name, budget in known.items() if not budget]
     if wrong := next((name for name in chosen if name not in known), None):
         raise CommandError(f"no limit {wrong} applies: {', '.join(known) or 'none does'}")
     if chosen:
-        before = await table(config, subjects, chosen)
+        before, _ = await table(config, subjects, chosen)
         print("\n".join(columns(before, text=2)), file=sys.stderr)
         destructive.confirm("these counters are set to zero", options)
         whom = [
@@ -70,10 +73,10 @@ async def _reset(config: Config, subjects: Sequence[Subject], options: argparse.
         ]
         whom += ["an end user"] if options.end_user else []
         await destructive.note(config, "reset", ", ".join(whom) or "all", subjects[0].team, tuple(chosen))
-    rows = await table(config, subjects, chosen, forget=True)
+    found = await table(config, subjects, chosen, forget=True)
     if kept := [name for name, budget in known.items() if budget and name not in chosen]:
         print(f"dragoman: budgets stay as they are: {', '.join(kept)}; --limit NAME resets one", file=sys.stderr)
-    return rows
+    return found
 
 
 def _check(config: Config, options: argparse.Namespace) -> None:

@@ -15,5 +15,5 @@ from gateway.ratelimit.http import HttpRateLimiter
 from gateway.ratelimit.kinds import BudgetRule
 from gateway.ratelimit.limiter import SubjectLimiter
 from gateway.ratelimit.model import Subject
-from gateway.ratelimit.report import limit_names, table, unseen
+from gateway.ratelimit.report import limit_names, table, too_late, unseen
 from gateway.ratelimit.rules import Limits, estimator, rules

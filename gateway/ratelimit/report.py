@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
+from time import monotonic
 
 from msgspec.structs import replace
 
-from gateway.config import Config
+from gateway.config import Config, Redis
 from gateway.core.errors import GatewayError
 from gateway.core.money import shown
 from gateway.ratelimit.addresses import canonical
@@ -16,6 +17,7 @@ from gateway.ratelimit.limiter import SubjectLimiter
 from gateway.ratelimit.model import LimitState, Subject
 from gateway.ratelimit.plan import applies
 from gateway.ratelimit.redis.store import RedisStore
+from gateway.ratelimit.redis.timing import MOST
 from gateway.ratelimit.rules import rules
 
 _ASKED = ("key", "team", "address", "end_user")
@@ -51,11 +53,11 @@ def _counted(subject: Subject) -> Subject:
 
 async def table(
     config: Config, subjects: Sequence[Subject], only: Container[str] | None = None, *, forget: bool = False
-) -> list[tuple[str, ...]]:
-    """The state in Redis of the limits of `subjects`: rows for a terminal, of which two columns are text; or one row
-    that says that there are none. only: the names of those that are meant; None for all. `forget` deletes their
-    counters first. Raises GatewayError, which names the server
-    and the reason, if Redis cannot be reached."""
+) -> tuple[list[tuple[str, ...]], float]:
+    """(the state in Redis of the limits of `subjects`, the seconds of its slowest answer). The state is rows for a
+    terminal, of which two columns are text; or one row that says that there are none. only: the names of those that
+    are meant; None for all. `forget` deletes their counters first. Raises GatewayError, which names the server and the
+    reason, if Redis cannot be reached."""
     where = Where.of(config)
     assert where.settings is not None
     subjects = [_counted(one) for one in subjects]
@@ -64,12 +66,16 @@ async def table(
     settings = where.settings.model_copy(update=patient)
     limiter = SubjectLimiter(meant, RedisStore(settings, layout=where.layout, expected=where.replicas))
     await limiter.start(beats=False)
+    slowest = 0.0
     try:
         rows: dict[tuple[str, str], LimitState] = {}
         for subject in subjects:
             if forget:
                 await limiter.reset(subject)
-            for state in await limiter.inspect(subject):
+            began = monotonic()
+            states = await limiter.inspect(subject)
+            slowest = max(slowest, monotonic() - began)
+            for state in states:
                 whom = ", ".join(f"{one} {getattr(subject, one)}" for one in state.rule.scope) or "all"
                 rows.setdefault((state.rule.name, whom), state)
     except GatewayError as error:
@@ -81,11 +87,21 @@ async def table(
         await limiter.close()
     if not rows:
         known = [f"{one} {value}" for one in _ASKED if (value := getattr(subjects[0], one))]
-        return [(f"no limit applies to {' of '.join(known) or 'requests of whom nothing is known'}",)]
+        return [(f"no limit applies to {' of '.join(known) or 'requests of whom nothing is known'}",)], slowest
     lines: list[tuple[str, ...]] = [("limit", "of", "used", "left", "resets in")]
     for (name, whom), state in rows.items():
         name += " (shadow)" if state.rule.shadow else ""
         of = (lambda nano: f"{shown(nano)} {rule.currency}") if isinstance(rule := state.rule, BudgetRule) else str
         resets = duration(round(state.reset_s * 1000)).decode()
         lines.append((name, whom, of(state.used), of(state.remaining), resets))
-    return lines
+    return lines, slowest
+
+
+def too_late(settings: Redis, seconds: float) -> list[str]:
+    """A sentence for an answer of Redis that took so many seconds, where gateways may not wait for such a one."""
+    least = settings.timeout_s
+    if seconds <= least:
+        return []
+    waits = f"gateways wait {least * 1000:g} ms, and up to {MOST * least * 1000:g} ms where answers are slow"
+    counted = "dragoman_limits_alone_total counts requests that they decided alone"
+    return [f"Redis took {seconds * 1000:.0f} ms to answer: {waits}; {counted}"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 
 from gateway.cli import main
 from gateway.config import Limit, Redis
-from gateway.ratelimit import Subject, SubjectLimiter
+from gateway.ratelimit import Subject, SubjectLimiter, too_late
 from gateway.ratelimit.model import Limited
 from gateway.ratelimit.redis.store import RedisStore
 from tests.redis.far import Far
@@ -65,4 +66,11 @@ def test_the_command_asks_a_server_that_is_far_away(
     limits = [{"name": "rpm", "kind": "requests", "limit": 6, "scope": ["model"]}]
     path.write_text(json.dumps({"models": models, "limits": limits, "redis": {"addresses": [far.address]}}))
     assert main(["limits", "show", "--config", str(path)]) == 0, "the default of 50 ms is for requests"
-    assert capsys.readouterr().out.splitlines()[1].split() == ["rpm", "model", "m", "0", "6", "0s"]
+    printed = capsys.readouterr()
+    assert printed.out.splitlines()[1].split() == ["rpm", "model", "m", "0", "6", "0s"]
+    assert re.fullmatch(
+        r"dragoman: Redis took \d+ ms to answer: gateways wait 50 ms, and up to 500 ms .*", printed.err.strip()
+    )
+    assert "dragoman_limits_alone_total" in printed.err
+    near = Redis(addresses=("localhost:1",), timeout_s=0.2)
+    assert (too_late(near, 0.2), too_late(near, 0.0), len(too_late(near, 0.21))) == ([], [], 1)
