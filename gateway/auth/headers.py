@@ -46,7 +46,7 @@ def find_key(headers: Headers) -> bytes | None:
         else:
             continue
         if token is not None and token != value:
-            raise refused("different API keys were sent in several headers")
+            raise refused("different API keys were sent in several places")
         token = value
     if token is None and other:
         raise refused(f"the Authorization header holds no bearer key; send the API key as {WHERE}")

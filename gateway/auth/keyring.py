@@ -81,7 +81,7 @@ class Keyring:
         if signature is None:
             return self._caller(headers, dialect, scope)
         if holds_key(headers):
-            raise refused("different API keys were sent in several headers")
+            raise refused("different API keys were sent in several places")
         found = self._table.by_access_key.get(signature.access_key)
         if found is None:
             raise GatewayError(

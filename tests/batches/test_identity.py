@@ -210,3 +210,20 @@ def test_what_an_earlier_version_kept_is_there_for_the_key_that_had_the_name(ser
 
 async def _link(batching: Any, one: str, other: str) -> None:
     batching._storage.link(one, other)
+
+
+def test_a_batch_of_a_client_with_a_key_in_its_path(server: Server, tmp_path: Path) -> None:
+    server.command("FLUSHALL")
+    with Stack(({},), sections(server, tmp_path) | {"path_keys": True}) as stack:
+        place = f"{stack.url}/k/{ALICE}/v1"
+        given = {"file": ("in.jsonl", lines({"a": chat("a")}))}
+        file = httpx.post(f"{place}/files", files=given, data={"purpose": "batch"}, timeout=60).json()["id"]
+        asked = {"input_file_id": file, "endpoint": CHAT, "completion_window": "24h"}
+        made = httpx.post(f"{place}/batches", json=asked, timeout=60).json()["id"]
+        until(lambda: httpx.get(f"{place}/batches/{made}", timeout=60).json()["status"] == "completed")
+        done = httpx.get(f"{place}/batches/{made}", timeout=60).json()
+        content = httpx.get(f"{place}/files/{done['output_file_id']}/content", timeout=60)
+        assert b'"custom_id":"a"' in content.content
+        assert ALICE not in content.text + str(done) + stack.output.getvalue().decode()
+        assert ALICE.encode() not in b"".join(one.read_bytes() for one in tmp_path.rglob("*") if one.is_file())
+        assert ALICE not in str([(one.path, one.headers) for one in stack.sim.ledger.entries])
