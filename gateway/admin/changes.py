@@ -16,7 +16,8 @@ from gateway.admin.store import MOST_BYTES, Done, Event, Other
 from gateway.auth import MOST_OLD, OldSecret, OwnLimits, StoredKey, new_secret
 from gateway.config import Available, Config, Key, key_of
 
-OPTIONS = tuple(name for name in Key.model_fields if name not in ("hash", "id") and not name.startswith("aws_"))
+_IN_FILES = ("hash", "id", "match")
+OPTIONS = tuple(name for name in Key.model_fields if name not in _IN_FILES and not name.startswith("aws_"))
 """The options that an admin may give a key; as in gateway.yaml."""
 MOST_VALID_S = 31 * 86_400.0
 _TRIES = 4
@@ -223,6 +224,8 @@ class KeyChanges:
         """The key with exactly these options, and the history of `before`. Raises Problem."""
         if pair := next((option for option in options if option.startswith("aws_")), None):
             raise Problem(422, "invalid", f"{pair}: pairs that sign requests are for files: their secret is needed")
+        if "match" in options:
+            raise Problem(422, "invalid", "match: networks are for files: one file shows that none overlaps another")
         try:
             checked = key_of(self._config, self._known, name, options)
         except ValueError as error:

@@ -179,6 +179,7 @@ def test_a_lead_cannot_lift_a_limit_of_all(server: Server) -> None:
         ({"team": "blue"}, "name: is required"),
         ({"name": "w", "hash": "sha256:short"}, "hash: must be"),
         ({"name": "w", "aws_access_key_id": "AKIDX"}, "aws_access_key_id: pairs that sign requests are for files"),
+        ({"name": "w", "match": {"address": ["10.0.0.0/8"]}}, "match: networks are for files"),
         ({"name": "w", "models": ["m"] * 6000}, "the key has more than 8192 bytes"),
     ],
 )
@@ -443,7 +444,7 @@ def test_the_description_describes_what_is_answered(stack: Stack, root: Caller) 
 
 def test_the_options_of_a_stored_key_are_those_of_the_file() -> None:
     assert set(KeyOptions.__struct_fields__) == set(OPTIONS)
-    assert {name for name in Key.model_fields if not name.startswith("aws_")} - {*OPTIONS} == {"hash", "id"}
+    assert {name for name in Key.model_fields if not name.startswith("aws_")} - {*OPTIONS} == {"hash", "id", "match"}
 
 
 def test_a_revocation_takes_as_long_as_a_second_at_most_under_load(gateways: tuple[Stack, Stack], root: Caller) -> None:

@@ -303,10 +303,10 @@ def limited(stack: Stack) -> Iterator[list[float]]:
     runtime, waits = stack.gateway.deployment.runtime, list[float]()
     callers = runtime.callers
 
-    def refusing(headers: Headers, dialect: str) -> PendingAuth:
+    def refusing(headers: Headers, dialect: str, scope: object) -> PendingAuth:
         if waits:
             raise GatewayError(Kind.LIMITED, "too many requests", retry_after=waits.pop(0))
-        return callers.identify(headers, dialect)
+        return callers.identify(headers, dialect, None)
 
     runtime.callers = callers._replace(identify=refusing)
     yield waits
