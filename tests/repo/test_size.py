@@ -32,7 +32,7 @@ LINES = {
     "gateway/tools": 505,
     "gateway/translation": 1_676,
     "gateway/transport": 1210,
-    "gateway/wire": 7_330,
+    "gateway/wire": 7_335,
     "workers": 490,
     "workers/embedded": 370,
     "workers/simulated": 1125,

@@ -139,11 +139,12 @@ def _texts(op: Chat | Complete | Embed, can: Capabilities, parameters: Parameter
     if type(op) is Complete:
         body: dict[str, Any] = {"prompt": op.prompts[0] if len(op.prompts) == 1 else op.prompts}
         put(body, suffix=op.suffix)
-        return body
-    assert type(op) is Chat
-    body = {"messages": [parameters.message(message) for message in messages_of(op, can)]}
-    if op.tools:
-        body["tools"] = [write_tool(tool) for tool in op.tools]
+    else:
+        body = {"messages": [parameters.message(message) for message in messages_of(op, can)]}
+        if op.tools:
+            body["tools"] = [write_tool(tool) for tool in op.tools]
+    if op.output is not None and op.output.schema is not None and "response_format" in (op.raw or ()):
+        parameters.output(body, op.output)
     return body
 
 
