@@ -22,7 +22,7 @@ LINES = {
     "gateway/console": 1366,
     "gateway/core": 3838,
     "gateway/dialects": 10585,
-    "gateway/fleet": 6080,
+    "gateway/fleet": 6082,
     "gateway/native": 500,
     "gateway/observe": 2000,
     "gateway/pipeline": 6369,
