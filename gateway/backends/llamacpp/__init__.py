@@ -16,7 +16,6 @@ from gateway.backends.llamacpp.replies import (
     VerboseReader,
     input_tokens,
     named,
-    refusal,
     token_count,
     tokens_of,
 )
@@ -108,7 +107,7 @@ class LlamaCpp(OpenAIBackend):
         return VerboseReader(op) if _verbose(op) else ChatReader(op)
 
     def _fault(self, response: Response) -> GatewayError:
-        return refusal(response) or named(super()._fault(response))
+        return named(super()._fault(response))
 
     def facts(self, body: bytes, model: str) -> Facts:
         found = wire.decoded(body, _props)

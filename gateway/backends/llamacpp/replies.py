@@ -12,7 +12,6 @@ from msgspec.structs import replace
 from gateway.backends.llamacpp.requests import NAME
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.events import Delta, End, Event, Finish, PartEnd, PartStart, Reason, Start, UsageReport
-from gateway.core.http import Response
 from gateway.core.lifecycle import TokenCount, Tokens
 from gateway.core.messages import Chat, Complete, Tokenize
 from gateway.core.usage import Usage
@@ -279,38 +278,6 @@ class TextReader(Reader):
 # "Field 'n': Value must be between ...". llama.cpp's names are mapped to canonical ones if they differ.
 _FIELD = re.compile(r"^Field '(\w+)'")
 _PARAMS = {"n_predict": "max_tokens", "n_probs": "logprobs", "repeat_penalty": "repetition_penalty"}
-
-
-# The place in a template at which its older interpreter stopped. It stands behind the cause.
-_AT = re.compile(r"\d+, column \d+:\n")
-_LONGEST = 1000
-"""Characters of a cause: a template may put the client's own messages into it."""
-
-
-def refusal(response: Response) -> GatewayError | None:
-    """The error for a request that the chat template refuses, or that has input which the model lacks; None for any
-    other answer. llama.cpp has a 500 for these, and some versions a 400: it does not know an error of the template's
-    from one of its own."""
-    if response.status not in (400, 500):
-        return None
-    text = wire.fault(400, response.body).message
-    why = _cause(text)
-    if why is None:
-        return None
-    return GatewayError(Kind.BAD_REQUEST, why[:_LONGEST], param="messages", upstream=response.status)
-
-
-def _cause(text: str) -> str | None:
-    head, found, why = text.rpartition("\nError: ")
-    if found and "While executing " in head:
-        return f"the model's chat template refuses the request: {why.removeprefix('Jinja Exception: ')}"
-    why, _, rest = text.partition(" at row ")
-    if _AT.match(rest):
-        return f"the model's chat template refuses the request: {why}"
-    if text.startswith("Failed to parse messages: "):
-        return text.partition("; messages = ")[0]
-    why, found, _ = text.partition(" input is not supported")
-    return why + found if found and why in ("image", "audio", "video") else None
 
 
 def named(error: GatewayError) -> GatewayError:

@@ -18,7 +18,7 @@ from gateway.core.errors import GatewayError, Kind
 from gateway.core.events import PartKind, Reason
 from gateway.core.failures import MEANINGS, Cause, cause_of
 from gateway.core.usage import Usage
-from gateway.wire import too_long
+from gateway.wire import chat_templates, too_long
 from gateway.wire.json import NULL, text_in
 from gateway.wire.json import decoded as read_or_none
 
@@ -429,6 +429,8 @@ def classify(
     if too_long.says_so(status, message, (None if code is None else str(code), type_)):
         text = message or "the prompt is too long for this model"
         error = GatewayError(Kind.CONTEXT_LENGTH, text, param=param, upstream=status)
+    elif message and status in chat_templates.STATUSES and (why := chat_templates.complaint(message)) is not None:
+        error = GatewayError(Kind.BAD_REQUEST, why, param="messages", upstream=status)
     elif (cause := cause_of(status, message, own or type_)) is None:
         error = _refusal(status, message, param, own)
     else:
