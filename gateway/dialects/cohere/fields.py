@@ -17,7 +17,7 @@ FIELDS: Tables = {
         model_row("names the pool; the worker sees its own name for it"),
         *mapped("messages", note=_LAST),
         *mapped("stream"),
-        Field("tools", "mapped", TOOLS[0].sample, "an empty array is none"),
+        Field("tools", "mapped", TOOLS[0].sample, "an empty array is none, a tool of the web left out and named"),
         Field("strict_tools", "renamed", True, "the tools' own `strict`", "tools", beside=_TOOLS),
         Field("tool_choice", "mapped", "REQUIRED", "REQUIRED or NONE; named as dropped without tools", beside=_TOOLS),
         renamed("documents", "messages", ["a", {"id": "d", "data": {"text": "b"}}], "in the first system message"),

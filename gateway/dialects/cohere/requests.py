@@ -19,6 +19,7 @@ from gateway.dialects.cohere.views import ChatBody, CitationsIn, FormatIn, Think
 from gateway.wire.json import NULL, check_depth
 from gateway.wire.openai.requests.constraints import constrain
 from gateway.wire.openai.requests.messages import function_tool, without_tools
+from gateway.wire.openai.requests.web_tools import take_web_tools
 from gateway.wire.unknown import read_known
 
 _chat = Decoder(ChatBody)
@@ -47,12 +48,13 @@ class Asked(Struct, frozen=True):
 def read(request: Request, raw: Extra, api: Api) -> Op:
     """Reads a chat. Raises GatewayError(BAD_REQUEST, UNSUPPORTED)."""
     extra, dropped = api.settle(raw, "chat")
+    taken = take_web_tools(raw)
     found, unknown = read_known(raw, _chat, api.extras)
     _refuse_citations(found.citation_options)
     messages, left_out = read_messages(found.messages)
     if found.documents:
         messages = with_documents(messages, found.documents)
-    left = [*dropped, *unknown, *left_out]
+    left = [*dropped, *taken, *unknown, *left_out]
     op = Chat(
         model=found.model,
         messages=tuple(messages),

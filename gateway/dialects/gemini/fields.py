@@ -57,7 +57,7 @@ _CONFIG = (
     *(Field(f"generationConfig.{name}", "ignored", True, NO_PLACE) for name in UNREAD),
 )
 _MODEL = Field("model", "consumed", "m", "names the pool if the path names none that is served", names_model=True)
-_FUNCTIONS = "functions; a tool of Google's own servers is a 400"
+_FUNCTIONS = "functions; a tool of the web is left out and named, another of Google's own servers is a 400"
 _CALLING = "AUTO, ANY, NONE, VALIDATED; one allowed name is that tool, several leave the others out"
 _PREDICT = "of predict: outputDimensionality, and autoTruncate, which is true when absent"
 _GOOGLE = "only Google's own service reads it"

@@ -70,7 +70,7 @@ _LEVELS = {"MINIMAL": "low", "LOW": "low", "MEDIUM": "medium", "HIGH": "high"}
 _MODES = {"MODE_UNSPECIFIED", "AUTO", "ANY", "NONE", "VALIDATED"}
 _CALLING = "toolConfig.functionCallingConfig"
 _OBJECT = Raw(b'{"type":"object","properties":{}}')
-_SEARCHES = frozenset({"googleSearch", "googleSearchRetrieval", "enterpriseWebSearch"})
+_WEB_TOOLS = frozenset({"googleSearch", "googleSearchRetrieval", "enterpriseWebSearch", "urlContext"})
 
 
 class Asked(Struct, frozen=True):
@@ -164,8 +164,8 @@ def _prompt(raw: Extra, left: list[str], request: Request, api: Api, decoder: De
     """(a chat that has its prompt and no other parameters, the body). Adds what is left out to `left`."""
     found, unknown = read_named(raw, decoder, api.extras)
     talk = Conversation(listed(found.contents), found.system_instruction, Thoughts(request.sealing))
-    asks_to_search = b"GeminiCLI" in (request.header(b"user-agent") or b"")
-    tools = tuple(_tools(listed(found.tools), left, frozenset() if asks_to_search else _SEARCHES))
+    asks_for_it = b"GeminiCLI" in (request.header(b"user-agent") or b"")
+    tools = tuple(_tools(listed(found.tools), left, frozenset() if asks_for_it else _WEB_TOOLS))
     left += [*unknown, *talk.dropped]
     chat = Chat(model=None, messages=talk.messages, continue_last=talk.continues, tools=tools)
     return chat, found
@@ -266,8 +266,8 @@ def _words(schema: Raw) -> tuple[str, ...]:
 
 
 def _tools(found: list[ToolIn], left: list[str], optional: frozenset[str]) -> list[Tool]:
-    """The functions that the model may call. optional: the tools that are left out and named. A search of the web is
-    one, but not for Gemini CLI, whose requests for a search are made for its result alone. Raises
+    """The functions that the model may call. optional: the tools that are left out and named. Tools of the web are
+    optional, but not for Gemini CLI, whose requests for a search or a page are made for its result alone. Raises
     GatewayError(UNSUPPORTED) for what else only Google's servers do."""
     functions: list[Tool] = []
     unread: dict[str, None] = {}

@@ -36,6 +36,7 @@ from gateway.wire import clock
 from gateway.wire.json import NULL, bad_value, check_depth, decoded, encode, members, missing, typed
 from gateway.wire.openai.requests.constraints import constrain
 from gateway.wire.openai.requests.messages import function_tool
+from gateway.wire.openai.requests.web_tools import take_web_tools
 from gateway.wire.unknown import read_known
 
 OPERATIONS = {"chat": "chat", "generate": "complete", "embed": "embed", "embeddings": "embed"}
@@ -154,6 +155,7 @@ def _read_text(
     found: Body
     op: Chat | Complete | None
     if operation == "chat":
+        left += take_web_tools(raw)
         talk, unknown = read_known(raw, _chat, policy)
         found, op = talk, _talk(talk)
     else:

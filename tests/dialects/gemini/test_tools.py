@@ -10,6 +10,7 @@ import pytest
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.messages import NamedTool, Output
 from tests.dialects.gemini.asking import GEMINI, HI, TOOLS, asking, chat, refused
+from tests.raised import raised
 
 
 @pytest.mark.parametrize(
@@ -47,7 +48,7 @@ def test_calling_that_is_refused_or_named() -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        *("codeExecution", "urlContext", "fileSearch"),
+        *("codeExecution", "fileSearch"),
         *("googleMaps", "computerUse", "retrieval", "mcpServers"),
     ],
 )
@@ -57,13 +58,23 @@ def test_tools_of_googles_own_servers_are_refused(name: str) -> None:
     assert error.param == f"tools.1.{name}"
 
 
-@pytest.mark.parametrize("name", ["googleSearch", "google_search", "googleSearchRetrieval", "enterpriseWebSearch"])
-def test_the_model_answers_without_a_search(name: str) -> None:
+OF_THE_WEB = ["googleSearch", "google_search", "googleSearchRetrieval", "enterpriseWebSearch", "urlContext"]
+
+
+@pytest.mark.parametrize("name", OF_THE_WEB)
+def test_the_model_answers_without_a_tool_of_the_web(name: str) -> None:
     told = "tools[]." + {"google_search": "googleSearch"}.get(name, name)
     assert (chat(tools=[{name: {}}]).dropped, chat(tools=[{name: {}}]).tools) == ((told,), ())
     both = chat(tools=[*TOOLS, {name: {}}])
     assert told in both.dropped
     assert both.tools == chat(tools=TOOLS).tools
+
+
+@pytest.mark.parametrize("name", OF_THE_WEB)
+def test_gemini_cli_asks_for_the_result_alone(name: str) -> None:
+    request = asking({"contents": HI, "tools": [{name: {}}]})
+    request.headers.append((b"user-agent", b"GeminiCLI/0.61.0/m (linux; x64; terminal)"))
+    assert raised(GEMINI.read, request).kind is Kind.UNSUPPORTED
 
 
 def test_a_schema_of_google() -> None:

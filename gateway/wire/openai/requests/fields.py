@@ -40,7 +40,7 @@ SAMPLES: Mapping[str, Any] = {
 """Field of OpenAI's or vLLM's wire -> a value that a valid request may have."""
 
 TOOLS = (
-    Field("tools", "mapped", _TOOLS, "an empty array is dropped"),
+    Field("tools", "mapped", _TOOLS, "an empty array is dropped, a tool of the web left out and named"),
     Field("tool_choice", "mapped", "auto", f"{_NOT_ALONE}, 400 if it asks for one", beside=_WITH_TOOLS),
     Field("parallel_tool_calls", "mapped", False, "named as dropped without tools", beside=_WITH_TOOLS),
 )

@@ -17,7 +17,7 @@ from msgspec import Raw, Struct
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.fields import ExtrasPolicy, sort_extras
 from gateway.core.messages import Chat, Complete, Embed, Extra, Logprobs, Output, Sampling
-from gateway.wire.json import bad_value, decoded, encode, missing, present, text_of, typed
+from gateway.wire.json import bad_value, decoded, encode, members_of, missing, present, text_of, typed
 from gateway.wire.openai.requests.bounds import refuse_out_of_range
 from gateway.wire.openai.requests.messages import (
     PartReader,
@@ -29,6 +29,7 @@ from gateway.wire.openai.requests.messages import (
     without_tools,
 )
 from gateway.wire.openai.requests.views import FORMS, Bias, Body, ChatBody, EmbedBody, FormatIn, TextBody
+from gateway.wire.openai.requests.web_tools import take_web_tools
 from gateway.wire.unknown import NOTHING, Form, Tree, Unknown, as_extra, find_unknown, inside
 
 Read = TypeVar("Read", bound=Chat | Complete)
@@ -64,7 +65,7 @@ def read_chat(
 ) -> Chat:
     """Reads a chat. `policy` applies to members inside objects that have no canonical name; those that it drops are
     removed from `raw` too. `part` reads content parts, for dialects with other forms than `read_part`; `forms` lists
-    the known members of such objects.
+    the known members of such objects. Tools of the web are left out and named.
 
     Raises GatewayError: BAD_REQUEST, UNSUPPORTED, or `kind` for members that `policy` refuses.
     """
@@ -72,6 +73,11 @@ def read_chat(
     try:
         return _chat_op(typed_body(body, _chat), raw, extra, dropped, part)
     except GatewayError:
+        rest = decoded(members_of, body) or {}
+        if taken := take_web_tools(rest):
+            if raw.pop("tools", None) is not None and "tools" in rest:
+                raw["tools"] = rest["tools"]
+            return read_chat(encode(rest), raw, extra, (*dropped, *taken), policy, kind, part, forms)
         unknown = find_unknown(body, ChatBody, forms)
         if unknown is None:
             raise

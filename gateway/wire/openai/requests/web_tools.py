@@ -1,0 +1,62 @@
+"""Tools of the web that an API's own server runs, in the `tools` of a chat.
+
+Chats have no form for their results, so nothing here runs them: the model answers without them. Sources of the types:
+OpenAI's Responses API and z.ai (`web_search`), Anthropic (`web_fetch_...`), Groq (`browser_search`), Friendli
+(`web:search`, `web:url`), OpenRouter (`openrouter:web_search`).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+from msgspec import Raw, Struct
+
+from gateway.core.errors import GatewayError, Kind
+from gateway.core.messages import Extra
+from gateway.wire.json import NULL, decoded, encode, items_of
+from gateway.wire.openai.requests.views import MOST_PARTS
+
+_MARK = re.compile(rb'"(?:openrouter:)?(?:web[_:]|browser_search)')
+_TYPE = re.compile(r"(?:openrouter:)?web_(?:search|fetch)[a-z0-9_]{0,32}|web:(?:search|url)|browser_search")
+_REQUIRED = b'"required"'
+
+
+class _ToolIn(Struct):
+    type: Any = None
+
+
+_tool = msgspec.json.Decoder(_ToolIn)
+
+
+def take_web_tools(raw: Extra) -> tuple[str, ...]:
+    """Removes the tools of the web from `raw`, the members of a body, and returns their names. Raises
+    GatewayError(UNSUPPORTED) if the choice forces one: a model would make its result up."""
+    given = raw.get("tools")
+    if given is None or _MARK.search(given) is None:
+        return ()
+    tools = decoded(items_of, given) or []
+    if len(tools) > MOST_PARTS:
+        return ()  # the body's reader refuses them
+    kinds = [_kind_of(tool) for tool in tools]
+    found = [kind for kind in kinds if kind is not None]
+    left = [tool for tool, kind in zip(tools, kinds, strict=True) if kind is None]
+    if not found:
+        return ()
+    choice = raw.get("tool_choice", NULL)
+    if (not left and bytes(choice).lower() == _REQUIRED) or _kind_of(choice) is not None:
+        at = f"tools.{kinds.index(found[0])}"
+        raise GatewayError(Kind.UNSUPPORTED, f"'{at}' is not supported: no worker does this", param=at)
+    if left:
+        raw["tools"] = Raw(encode(left))
+    else:
+        del raw["tools"]
+    return tuple(dict.fromkeys(f"tools.{kind}" for kind in found))
+
+
+def _kind_of(raw: Raw) -> str | None:
+    """The type of a tool of the web, or of a choice of one; None for anything else."""
+    found = decoded(_tool.decode, raw)
+    kind = found.type if found is not None else None
+    return kind if isinstance(kind, str) and _TYPE.fullmatch(kind) else None
