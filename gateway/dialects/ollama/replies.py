@@ -165,7 +165,10 @@ def error_events(wrong: dict[str, Any]) -> bytes:
 
 
 def _asked_for_lines(request: Request | None, op: Op | None) -> bool:
-    """True if the client asked for lines of JSON. Also works for a request that could not be read."""
+    """True if the client asked for lines of JSON, or may have: callers without a valid key, for one, are refused before
+    their body is read. One line with `done` is a whole body, too. Also works for a request that could not be read."""
     if request is None or request.route != "chat":
         return False
-    return op.stream if isinstance(op, Chat) else find(request.body, "stream") == Raw(b"true")
+    if isinstance(op, Chat):
+        return op.stream
+    return not request.body or find(request.body, "stream") == Raw(b"true")
