@@ -50,7 +50,7 @@ class BaseUrls:
             while at >= 0:
                 for base in bases:
                     methods = self._served(prefix + base + rest[at:])
-                    if ("GET" if method == "HEAD" else method) in methods:
+                    if method in methods:
                         return _sentence(prefix, rest[:at], base, rest[at:])
                     if methods and not other:
                         other = _sentence(prefix, rest[:at], base, rest[at:])

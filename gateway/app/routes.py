@@ -8,7 +8,7 @@ dictionary, unless it has parameters.
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 
 _PARAMETER = re.compile(r"\{\w+(:path)?\}")
+_NEUTRAL = "openai"
+"""The dialect whose form errors have while no dialect is known: that of docs/errors.md."""
 
 
 class Line(Struct, frozen=True):
@@ -120,7 +122,7 @@ def postable(config: Config) -> dict[str, tuple[Dialect, str]]:
 
 
 def route_table(config: Config) -> list[Line]:
-    """Every path that `config` serves, the gateway's own included."""
+    """Every path that `config` serves, the gateway's own included. A HEAD beside a GET is a GET's."""
     found = [
         (path, dialect, routes)
         for dialect in active_dialects(config)
@@ -132,6 +134,7 @@ def route_table(config: Config) -> list[Line]:
         Line(method, path, dialect.name, route.name, str(route.when or "") if places.count((path, method)) > 1 else "")
         for path, dialect, routes in found
         for method, route in routes.items()
+        if method != "HEAD" or (path, "GET") not in places
     ]
     own = ["/livez", "/readyz"]
     if config.metrics.enabled and config.metrics.listen is None:
@@ -277,14 +280,29 @@ class _SharedPath:
         for endpoint in endpoints:
             for method, route in endpoint.routes.items():
                 self._by_method.setdefault(method, []).append((route.when, endpoint))
-        first = endpoints[0]
+        if (
+            "GET" in self._by_method
+        ):  # another dialect's HEAD would have other headers than GET: RFC 9110, section 9.3.2
+            self._by_method["HEAD"] = self._by_method["GET"]
         self.routes = {method: route for endpoint in endpoints for method, route in endpoint.routes.items()}
-        # For methods that none of them has: its refusal names those that there are.
-        self._no_method = Endpoint(first.runtime, first.dialect, self.routes, first.default_model)
+        self._no_method = list(self._refusing(endpoints))
+
+    def _refusing(self, endpoints: list[Endpoint]) -> Iterator[_Candidate]:
+        """For methods that none of them has: the refusals name those that there are, in the form of the dialect that
+        the request shows. If it may be of several, no dialect is known."""
+        plain = {}
+        for endpoint in endpoints:
+            test = next((route.when for route in endpoint.routes.values() if route.when is not None), None)
+            if test is None:
+                plain[endpoint.dialect.name] = endpoint.dialect
+            else:
+                yield test, Endpoint(endpoint.runtime, endpoint.dialect, self.routes, None)
+        dialect = next(iter(plain.values())) if len(plain) == 1 else dialects.create(_NEUTRAL, Settings())
+        yield None, Endpoint(endpoints[0].runtime, dialect, self.routes, None)
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        candidates = self._by_method.get(scope["method"])
-        return (self._no_method if candidates is None else _chosen(candidates, scope))(scope, receive, send)
+        candidates = self._by_method.get(scope["method"], self._no_method)
+        return _chosen(candidates, scope)(scope, receive, send)
 
 
 class _Fallback:

@@ -481,13 +481,14 @@ class RequestHandler:
 
     def _check_route(self) -> None:
         routes, request = self.endpoint.routes, self.request
+        method = "GET" if request.method == "HEAD" else request.method  # its answer is as long as that of GET
         if not routes:
-            advice = "" if self.endpoint.advice is None else self.endpoint.advice(request.method, request.path)
-            message = f"there is nothing at this path: {request.method} {request.path[:200]}{advice}"
+            advice = "" if self.endpoint.advice is None else self.endpoint.advice(method, request.path)
+            message = f"there is nothing at this path: {method} {request.path[:200]}{advice}"
             raise GatewayError(Kind.NO_ROUTE, message)
         if self.route is None:
             self.reply.headers.append((b"allow", ", ".join(sorted(routes)).encode()))
-            raise GatewayError(Kind.NO_METHOD, f"{request.method} is not allowed here")
+            raise GatewayError(Kind.NO_METHOD, f"{method} is not allowed here")
         self.record.operation = self.route.name
 
     def _authenticate(self, pending: PendingAuth) -> Principal:

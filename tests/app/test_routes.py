@@ -41,6 +41,52 @@ def test_the_route_table_is_what_is_served(stack: Stack) -> None:
                     assert reply.status_code not in (404, 405), (method, path)
 
 
+def test_a_head_is_as_its_get(stack: Stack) -> None:
+    """RFC 9110, section 9.3.2: the same headers, whichever dialect the path is of, and if there is nothing too."""
+    table = route_table(stack.gateway.deployment.config)
+    probes = {line.path for line in table if line.method == "HEAD"}
+    wanted = {(line.path, line.when) for line in table if line.path not in {*probes, "/metrics"}}
+    answered = set()
+    with httpx.Client(base_url=stack.url) as client:
+        for place, when in sorted({*wanted, ("/nothing", ""), ("/v1/v1/models", ""), ("/gemini/v1beta/nothing", "")}):
+            name, _, begins = when.partition(": ")
+            headers = {name: begins.removesuffix("...") or "x"} if name else {}
+            path = re.sub(r"\{\w+(:path)?\}", "m", place)
+            whole, head = (client.request(method, path, headers=headers) for method in ("GET", "HEAD"))
+            assert head.content == b""
+            assert (head.status_code, told(head)) == (whole.status_code, told(whole)), place
+            assert int(head.headers["content-length"]) == len(whole.content)
+            answered.add(whole.status_code)
+    assert answered >= {200, 404, 405}
+
+
+def told(reply: httpx.Response) -> dict[str, str]:
+    """The headers, but for those that each reply has its own of."""
+    return {name: value for name, value in reply.headers.items() if name != "date" and "request" not in name}
+
+
+def test_a_method_that_no_dialect_has_is_refused_in_the_form_of_none(stack: Stack) -> None:
+    """At a path of several dialects the form is that of docs/errors.md, unless the request shows its dialect."""
+    shared: dict[str, dict[str, list[str]]] = {}
+    for line in route_table(stack.gateway.deployment.config):
+        shared.setdefault(line.path, {}).setdefault(line.dialect, []).append(line.when)
+    shared = {path: found for path, found in shared.items() if len(found) > 1}
+    assert "/v1/models" in shared
+    shared["/"] = {"anthropic": [""], "ollama_native": [""]}  # a HEAD there is the GET's
+    for path, found in shared.items():
+        plain = [dialect for dialect, tests in found.items() if "" in tests]
+        for dialect, tests in [("", [""]), *found.items()]:
+            name, _, begins = next(iter(filter(None, tests)), "").partition(": ")
+            headers = {name: begins.removesuffix("...") or "x"} if name else {}
+            reply = httpx.patch(stack.url + re.sub(r"\{\w+(:path)?\}", "m", path), headers=headers)
+            assert reply.status_code == 405
+            spoken = dialect if name else plain[0] if len(plain) == 1 else "openai"
+            assert stack.records()[-1]["dialect"] == spoken, (path, headers)
+            if spoken == "openai":
+                assert reply.json() == {"error": {**reply.json()["error"], "code": "method_not_allowed"}}
+    assert list(httpx.post(stack.url + "/", json={}).json()) == ["error"]
+
+
 def test_every_dialect_is_listed() -> None:
     assert {line.dialect for line in route_table(Config())} == {*KNOWN.dialects, "-"}
 
@@ -137,7 +183,8 @@ def test_no_request_is_meant_for_two() -> None:
         ("POST", "/tgi", {"authorization": "Bearer k"}, "tgi"),
         ("POST", "/tgi/generate_stream", {}, "tgi"),
         ("GET", "/tgi/info", {}, "tgi"),
-        ("HEAD", "/", {"user-agent": "Bun/1.3"}, "anthropic"),
+        ("HEAD", "/", {"user-agent": "Bun/1.3"}, "ollama_native"),
+        ("HEAD", "/anthropic", {"user-agent": "Bun/1.3"}, "anthropic"),
         ("HEAD", "/anthropic/api/hello", {"user-agent": "Bun/1.3"}, "anthropic"),
     ],
 )

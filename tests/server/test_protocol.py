@@ -10,7 +10,6 @@ from urllib.parse import unquote
 
 import pytest
 
-from gateway.app.routes import route_table
 from gateway.config import Listen
 from gateway.core.http import path_parameter
 from gateway.server.protocol import decoded
@@ -256,26 +255,3 @@ def test_an_encoded_slash_separates_nothing(slash: bytes) -> None:
 )
 def test_a_path_is_decoded_once(path: str) -> None:
     assert path_parameter(decoded(path)) == unquote(path)
-
-
-def test_head_is_served_wherever_get_is(stack: Stack) -> None:
-    table = route_table(stack.config())
-    own = {line.path for line in table if line.method == "HEAD"}  # of another dialect
-    gets = [line.path for line in table if line.method == "GET" and "{" not in line.path and line.path not in own]
-    assert len(gets) > 5
-    with Raw(stack) as client:
-        for path in [*gets, "/v1/models/m"]:
-            heads = []
-            for method in ("HEAD", "GET"):
-                client.send(f"{method} {path} HTTP/1.1\r\nhost: x\r\n\r\n".encode())
-                while b"\r\n\r\n" not in client.left:
-                    assert client._more()
-                head, _, client.left = client.left.partition(b"\r\n\r\n")
-                length = re.search(rb"content-length: (\d+)", head)
-                assert length is not None
-                if method == "GET":
-                    while len(client.left) < int(length[1]):
-                        assert client._more()
-                    client.left = client.left[int(length[1]) :]
-                heads.append((head.split(b"\r\n")[0], length[1] if path != "/metrics" else b""))
-            assert heads[0] == heads[1], path
