@@ -216,30 +216,56 @@ WholeReply = Reply | Embeddings | Scores | TokenCount | Tokens | Detokenized
 """A reply that a dialect writes as one body."""
 
 
+class _Open(Struct):
+    """A part in progress. into: the parts of its choice, among which it stands once it is placed."""
+
+    part: ReplyPart
+    into: list[ReplyPart]
+    placed: bool = False
+    texts: list[str] = []
+    tokens: list[int] = []
+    logprobs: list[Raw] = []
+
+    def place(self) -> None:
+        if not self.placed:
+            self.placed = True
+            self.into.append(self.part)
+
+    def add(self, event: Delta) -> None:
+        if event.text:
+            self.place()
+            self.texts.append(event.text)
+        self.tokens.extend(event.tokens)
+        if event.logprobs is not None:
+            self.logprobs.append(event.logprobs)
+
+    def end(self) -> None:
+        self.place()
+        part = self.part
+        part.text, part.tokens, part.logprobs = "".join(self.texts), tuple(self.tokens), tuple(self.logprobs)
+
+
 def fold(events: Iterable[Event]) -> Reply:
-    """The whole reply that `events` describe.
+    """The whole reply that `events` describe. Its parts stand in the order of a stream: a call where it began, a text
+    where it had its first word.
 
     Raises the `GatewayError` of a Failed event; raises `IllegalEvent` when the events break the lifecycle.
     """
     reply: Reply | None = None
     choices: dict[int, ReplyChoice] = {}
-    parts: dict[tuple[int, int], tuple[ReplyPart, list[str], list[int], list[Raw]]] = {}
+    parts: dict[tuple[int, int], _Open] = {}
     for event in checked(events):
         if type(event) is Start:
             reply = Reply(event, [])
         elif type(event) is PartStart:
             part = ReplyPart(event.kind, "", event.call_id, event.name)
-            _choice(choices, event.choice).parts.append(part)
-            parts[event.choice, event.index] = (part, [], [], [])
+            parts[event.choice, event.index] = one = _Open(part, _choice(choices, event.choice).parts)
+            if event.kind == "tool":
+                one.place()
         elif type(event) is Delta:
-            _, texts, tokens, logprobs = parts[event.choice, event.index]
-            texts.append(event.text)
-            tokens.extend(event.tokens)
-            if event.logprobs is not None:
-                logprobs.append(event.logprobs)
+            parts[event.choice, event.index].add(event)
         elif type(event) is PartEnd:
-            part, texts, tokens, logprobs = parts[event.choice, event.index]
-            part.text, part.tokens, part.logprobs = "".join(texts), tuple(tokens), tuple(logprobs)
+            parts[event.choice, event.index].end()
         elif type(event) is Finish:
             choice = _choice(choices, event.choice)
             choice.reason, choice.raw_reason = event.reason, event.raw

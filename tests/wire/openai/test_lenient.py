@@ -129,6 +129,16 @@ def test_a_call_that_was_cut_before_its_arguments_has_none() -> None:
         assert (found["calls"], found["end"]) == ([""], "length")
 
 
+def test_only_the_last_call_of_a_choice_was_cut() -> None:
+    first, second = (
+        {"index": at, "id": f"call_{at}", "type": "function", "function": {"name": "f", "arguments": ""}}
+        for at in (0, 1)
+    )
+    both = {"tool_calls": [first, second]}
+    for found in every_way(asked(), events(both, end="length"), whole(both, "length")):
+        assert (found["calls"], found["end"]) == (["{}", ""], "length")
+
+
 @pytest.mark.parametrize("end", ["stop", "tool_calls"])
 def test_a_named_function_ends_as_the_worker_ends_it(end: str) -> None:
     """OpenAI itself has `stop` there."""

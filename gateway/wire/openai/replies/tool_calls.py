@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from msgspec import Struct
 
 from gateway.core.events import Reason
@@ -33,14 +35,14 @@ class Call(Struct):
         self._told, self._held = True, ""
         return text
 
-    def rest(self, reason: Reason) -> str:
+    def rest(self, cut: bool) -> str:
         """The arguments that are missing as the call ends. A call without any, or with null, has an empty object, which
         every client can read, but for a call that was cut."""
         if self._told:
             return ""
         held, self._told = self._held, True
         empty = held.strip() in ("", "null")
-        return ("{}" if reason in ("stop", "tool_calls") else "") if empty else held
+        return ("" if cut else "{}") if empty else held
 
 
 class Calls(Struct):
@@ -80,3 +82,15 @@ class Calls(Struct):
         if known is None or not name or (piece.id and known.id == piece.id):
             return known
         return known if name == known.name and not (piece.id and known.id) else None
+
+    def rests(self, reason: Reason) -> Iterator[tuple[Call, str]]:
+        """Each call, with the arguments that it lacks as the choice ends for `reason`. If the choice was cut, only its
+        last call was."""
+        cut = is_cut(reason)
+        for call in self.begun:
+            yield call, call.rest(cut and call is self.begun[-1])
+
+
+def is_cut(reason: Reason) -> bool:
+    """Whether a choice that ended for `reason` may lack something."""
+    return reason not in ("stop", "tool_calls")

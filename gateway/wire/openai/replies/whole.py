@@ -9,14 +9,13 @@ from typing import Any
 
 import msgspec
 
-from gateway.core.events import Reason
 from gateway.core.messages import Chat, Embed, Generate, NamedTool, choices_of
 from gateway.core.usage import Usage
 from gateway.wire import clock
 from gateway.wire.json import NULL, encode
 from gateway.wire.openai.replies import views as wire
 from gateway.wire.openai.replies.excess import ORDINARY_BYTES, refuse_excess, refuse_longer
-from gateway.wire.openai.replies.tool_calls import Call
+from gateway.wire.openai.replies.tool_calls import Call, is_cut
 from gateway.wire.openai.replies.vectors import as_asked
 
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
@@ -116,18 +115,18 @@ def _mend(reply: dict[str, Any], op: Generate) -> None:
                 call["id"] = call.get("id") or clock.new_id("call_")
                 call["type"] = "function"
         if choice.get("finish_reason") is not None:
-            calls = message.get("tool_calls") if chat else None
+            calls = (message.get("tool_calls") if chat else None) or []
             choice["finish_reason"] = word = finish_word(choice["finish_reason"] or "stop", bool(calls and not named))
-            for call in calls or ():
-                _mend_arguments(call, wire.reason(word))
+            for call in calls:
+                _mend_arguments(call, is_cut(wire.reason(word)) and call is calls[-1])
 
 
-def _mend_arguments(call: dict[str, Any], reason: Reason) -> None:
+def _mend_arguments(call: dict[str, Any], cut: bool) -> None:
     function = call.get("function")
     if isinstance(function, dict):
         given, done = function.get("arguments"), Call(0, None, None)
         text = given if isinstance(given, str) else "" if given is None else encode(given).decode()
-        function["arguments"] = done.next(text) + done.rest(reason)
+        function["arguments"] = done.next(text) + done.rest(cut)
 
 
 def _exact(tally: wire.TallyIn, named: bool) -> bool:

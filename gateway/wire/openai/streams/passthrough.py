@@ -397,8 +397,8 @@ class PassthroughLane:
 
     def _end_calls(self, index: int, holder: Extra) -> None:
         """Adds the arguments that calls of a choice lack as it ends."""
-        calls, reason = self._calls.get(index, Calls()).begun, wire.reason(self.finishes[index])
-        rests = [(call.part, rest) for call in calls if (rest := call.rest(reason))]
+        calls, reason = self._calls.get(index, Calls()), wire.reason(self.finishes[index])
+        rests = [(call.part, rest) for call, rest in calls.rests(reason) if rest]
         if rests:
             given = objects_of(holder["tool_calls"]) if holder.get("tool_calls", _NONE) not in _SILENT else []
             missing = [{"index": part, "function": {"arguments": rest}} for part, rest in rests]

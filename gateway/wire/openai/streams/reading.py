@@ -232,8 +232,7 @@ class Reader(ABC):
         if parts.open_kind is not None:
             yield PartEnd(choice, parts.open_index)
         reason = wire.reason(word)
-        for call in parts.calls.begun:
-            rest = call.rest(reason)
+        for call, rest in parts.calls.rests(reason):
             if rest:
                 yield Delta(choice, call.part, rest)
             yield PartEnd(choice, call.part)

@@ -238,8 +238,9 @@ def test_any_stream_reads_back(events: list[Event]) -> None:
         assert one.reason == ("tool_calls" if other.reason == "stop" and other.calls else other.reason)
         for kind in KINDS:
             assert (one.text(kind) or "") == said.get((one.index, kind), "")
-        none = "{}" if one.reason == "tool_calls" else ""
-        given = [none if call.text.strip() in ("", "null") else call.text for call in other.calls]
+        given = ["{}" if call.text.strip() in ("", "null") else call.text for call in other.calls]
+        if given and one.reason != "tool_calls" and other.calls[-1].text.strip() in ("", "null"):
+            given[-1] = ""  # it was cut
         assert [call.text for call in one.calls] == given
 
 
