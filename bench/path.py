@@ -212,8 +212,8 @@ class Carrier:
 
 
 async def count(way: Way, folder: Path) -> tuple[Counts, list[tuple[str, str, int]]]:
-    """The counts of one request, and its functions in order: (file, name, depth). Each count is the least of REPEATS: work
-    of a timer may come between."""
+    """The counts of one request, and its functions in order: (file, name, depth). Each count is the least of REPEATS,
+    because work of a timer may come between."""
     loop = asyncio.get_running_loop()
     servers = [await loop.create_server(lambda: Worker(loop), "127.0.0.1", 0) for _ in range(way.workers)]
     ports = [server.sockets[0].getsockname()[1] for server in servers]
