@@ -26,7 +26,7 @@ from tests.harness import Stack
 # What everybody may ask, by somebody's decision: whatever else there is needs a key.
 OPEN = {"GET /ping", "GET /sagemaker/ping", "GET /livez", "GET /readyz", "GET /metrics"}
 # Claude Code asks these at its start, without its key; the answer is always the same.
-OPEN |= {f"HEAD {path}" for path in ("/", "/api/hello", "/anthropic", "/anthropic/", "/anthropic/api/hello")}
+OPEN |= {f"HEAD {path}" for path in ("/api/hello", "/anthropic", "/anthropic/", "/anthropic/api/hello")}
 # Ollama's clients ask at their start whether somebody is there, and of which version.
 OPEN |= {f"GET {prefix}{path}" for prefix in ("", "/ollama") for path in ("/", "/api/version")} | {"GET /ollama"}
 OPEN |= {f"GET /tgi{path}" for path in ("", "/", "/health", "/ping")}

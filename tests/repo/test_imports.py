@@ -141,15 +141,17 @@ def violations(root: Path) -> list[str]:
     for path in sorted([*root.glob("gateway/**/*.py"), *root.glob("workers/**/*.py")]):
         module, tree = module_name(root, path), ast.parse(path.read_text(), str(path))
         place = path.relative_to(root)
+        looks = within(module, "gateway") and not within(module, "gateway.config")
+        # The protocols in core/ports say what others await; they have no body that does.
+        awaits = (ast.Await,) if path.parent.name == "ports" else (ast.Await, ast.AsyncFunctionDef)
+        still = awaits if within(module, "gateway.core", "gateway.translation") else ()
         for line, target in imports(tree, module, path.name == "__init__.py"):
             if (why := wrong_arrow(root, module, target)) is not None:
                 found.append(f"{place}:{line}: {target}: {why}")
         for node in ast.walk(tree):
-            if within(module, "gateway") and not within(module, "gateway.config") and reads_environment(node):
+            if looks and reads_environment(node):
                 found.append(f"{place}:{getattr(node, 'lineno', 0)}: only gateway.config reads the environment")
-            # The protocols in core/ports say what others await; they have no body that does.
-            awaits = (ast.Await,) if path.parent.name == "ports" else (ast.Await, ast.AsyncFunctionDef)
-            if within(module, "gateway.core", "gateway.translation") and isinstance(node, awaits):
+            if isinstance(node, still):
                 found.append(f"{place}:{getattr(node, 'lineno', 0)}: {room_of(module)} awaits nothing")
     return found
 

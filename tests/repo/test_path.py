@@ -10,13 +10,13 @@ from bench.path import WAYS, Counts, counted
 MOST = {
     "chat": Counts(calls=248, files=55, moves=168, deepest=18, bytecodes=6_610),
     "chat with limits": Counts(calls=287, files=66, moves=192, deepest=18, bytecodes=8_740),
-    "stream with limits and prefix": Counts(calls=638, files=81, moves=373, deepest=23, bytecodes=19_450),
+    "stream with limits and prefix": Counts(calls=645, files=81, moves=378, deepest=23, bytecodes=19_450),
     "anthropic stream to llama.cpp": Counts(calls=658, files=73, moves=434, deepest=24, bytecodes=18_120),
     "embedding": Counts(calls=232, files=52, moves=161, deepest=19, bytecodes=6_120),
 }
-_SLACK = 0.96
+_SLACK = 0.95
 """Least share of a bound that is used: a bound above it is to be lowered. Where a prompt is looked for depends on the
-workers' ports, which are others in each run: one stream in ten takes 3 % more calls."""
+workers' ports, which are others in each run: one stream in ten takes up to 4 % more calls."""
 
 
 @pytest.mark.parametrize("name", WAYS)

@@ -207,7 +207,7 @@ def ask(gateway: str, case: Case, key: str | None, timeout_s: float) -> str:
                 text = case.read(_whole(reply))
         except urllib.error.HTTPError as error:
             with error:
-                said = f"status {error.code}: {error.read(300).decode(errors='replace')}"
+                said = f"status {error.code}: {error.read(300).decode(errors='replace').strip()}"
             if error.code != 503:
                 raise Wrong(said) from None
             pause = float(error.headers.get("Retry-After") or 1)
