@@ -62,7 +62,7 @@ TESTED := install .venv/compiled .venv-friendli/locked $(NODE)/node_modules/inst
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 PARALLEL := -n auto --maxprocesses 8 --dist worksteal
 # SLICE=8: one case in eight of each law of a long proof, and each dialect and backend once (tests/slices.py).
-SLICED := $(if $(SLICE),--slice $(SLICE))
+SLICED := $(if $(SLICE),--slice $(SLICE) --durations 10)
 COMPILED = $(BIN)/python -m compileall -q -x node_modules gateway workers tests
 # pytest rewrites each test file that has changed, and every worker of a run would do that for itself.
 TESTS := $(wildcard $(shell git ls-files 'tests/*test_*.py'))
