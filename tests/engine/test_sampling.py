@@ -11,7 +11,7 @@ import pytest
 
 from tests.engine.ask import MESSAGES, PROMPT, chunks, friendli_events, friendli_stream
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.whole]  # minutes; the others ask every dialect
 
 CHAT = "/openai/v1/chat/completions"
 TEXT = "/openai/v1/completions"

@@ -77,6 +77,7 @@ def ranker(start: Callable[..., Engine], redis: Server) -> Iterator[tuple[httpx.
     engine.stop()
 
 
+@pytest.mark.whole  # it starts an engine of its own
 def test_a_ranking_is_the_engines(ranker: tuple[httpx.Client, httpx.Client]) -> None:
     gateway, engine = ranker
     asked = {"model": "ranker", "query": QUERY, "documents": DOCUMENTS}
@@ -91,6 +92,7 @@ def test_a_ranking_is_the_engines(ranker: tuple[httpx.Client, httpx.Client]) -> 
         assert told.json()["usage"] == truth["usage"]
 
 
+@pytest.mark.whole  # the same engine
 def test_scores_are_the_engines(ranker: tuple[httpx.Client, httpx.Client]) -> None:
     gateway, engine = ranker
     for queries in (QUERY, [QUERY, "what barks", "money"]):
@@ -100,6 +102,7 @@ def test_scores_are_the_engines(ranker: tuple[httpx.Client, httpx.Client]) -> No
         assert told == pytest.approx(truth, abs=1e-3)
 
 
+@pytest.mark.whole  # the same engine
 @pytest.mark.parametrize(
     ("members", "status"),
     [
