@@ -16,6 +16,7 @@ _IN_PATH = re.compile(r"/+k/+([^/]+)", re.DOTALL)
 # The last is the header of Azure's API Management.
 KEY_HEADERS = frozenset([b"api-key", b"x-api-key", b"x-goog-api-key", b"ocp-apim-subscription-key"])
 WHERE = "'Authorization: Bearer', 'api-key' or 'x-api-key'"
+SEVERAL = "different API keys were sent in several places; send one, and no placeholder such as 'none' in another place"
 
 
 def find_key(headers: Headers) -> bytes | None:
@@ -46,7 +47,7 @@ def find_key(headers: Headers) -> bytes | None:
         else:
             continue
         if token is not None and token != value:
-            raise refused("different API keys were sent in several places")
+            raise refused(SEVERAL)
         token = value
     if token is None and other:
         raise refused(f"the Authorization header holds no bearer key; send the API key as {WHERE}")

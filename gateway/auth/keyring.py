@@ -16,7 +16,7 @@ from hashlib import sha256
 from typing import Any
 
 from gateway.auth import sigv4
-from gateway.auth.headers import WHERE, find_key, holds_key, refused
+from gateway.auth.headers import SEVERAL, WHERE, find_key, holds_key, refused
 from gateway.auth.jwt import Bearer, JwtVerifier
 from gateway.auth.keys import well_formed
 from gateway.auth.known import KnownKeys
@@ -81,7 +81,7 @@ class Keyring:
         if signature is None:
             return self._caller(headers, dialect, scope)
         if holds_key(headers):
-            raise refused("different API keys were sent in several places")
+            raise refused(SEVERAL)
         found = self._table.by_access_key.get(signature.access_key)
         if found is None:
             raise GatewayError(

@@ -487,8 +487,8 @@ class RequestHandler:
             message = f"there is nothing at this path: {method} {request.path[:200]}{advice}"
             raise GatewayError(Kind.NO_ROUTE, message)
         if self.route is None:
-            self.reply.headers.append((b"allow", ", ".join(sorted(routes)).encode()))
-            raise GatewayError(Kind.NO_METHOD, f"{method} is not allowed here")
+            self.reply.headers.append((b"allow", (allowed := ", ".join(sorted(routes))).encode()))
+            raise GatewayError(Kind.NO_METHOD, f"{method} is not allowed here; this path takes {allowed}")
         self.record.operation = self.route.name
 
     def _authenticate(self, pending: PendingAuth) -> Principal:

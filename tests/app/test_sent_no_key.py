@@ -105,6 +105,7 @@ def test_a_key_in_the_path_and_another_one_in_a_header_are_refused(stack: Stack,
         reply = ask(stack, way, f"/k/{OWN}", **{name: f"Bearer {WRONG}" if name == "authorization" else WRONG})
         assert reply.status_code in (401, 403)
         assert "different API keys" in reply.text
+        assert "placeholder" in reply.text
     assert OWN not in seen(stack)
 
 

@@ -14,7 +14,7 @@ LINES = {
     "gateway": 340,
     "gateway/admin": 1_576,
     "gateway/app": 2155,
-    "gateway/auth": 1413,
+    "gateway/auth": 1414,
     "gateway/backends": 1890,
     "gateway/batches": 3134,
     "gateway/cli": 2190,
