@@ -235,9 +235,13 @@ class Fleets:
 
     async def _ask(self, model: str, worker: Worker) -> Cause | None:
         """Asks a worker what it can do. One that does not answer is believed able, as before. Returns why it may take
-        no requests."""
+        no requests; probes and requests judge one that is ready."""
         fleet, before = self.models[model], worker.served_as
+        known = worker.facts, worker.lacking, worker.serves, worker.served_as
         found = await ask(self.clients, fleet, worker)
+        if worker.ready and not isinstance(found, Facts):
+            worker.facts, worker.lacking, worker.serves, worker.served_as = known
+            return None
         worker.facts = found if isinstance(found, Facts) else UNKNOWN
         if worker.served_as is not None and worker.served_as != before:
             self._log("info", "worker serves another name", model, worker, served=worker.served_as)

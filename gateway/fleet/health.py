@@ -26,6 +26,8 @@ _SLOWEST = 3
 # How long a server takes to stop listening once it means to (uvicorn: 0.1 s), with a margin.
 _ENDING_S = 0.5
 _ENDING_PROBES = 3
+# How often a worker that is ready is asked what it can do: it may have been replaced between two probes.
+_ASKED_AGAIN_S = 60.0
 
 
 class Health:
@@ -34,8 +36,8 @@ class Health:
     workers    (model, address) -> worker
     get        (model, address, path, seconds) -> the status of the answer to a GET; raises GatewayError
     on_change  called with model and worker after `ready` changed, or why a worker is not ready (`Worker.trouble`)
-    ask        asks a worker that becomes ready what it can do, before it takes requests. Returns why it may take none;
-               must not raise
+    ask        asks a worker that becomes ready what it can do, before it takes requests, and one that is ready now and
+               then. Returns why it may take none; must not raise
     on_probe   called after every probe with model, worker and the result: a status, or the kind of failure; or None
     unresolved  workers for whose name no name server answered, at the last probe
     """
@@ -58,6 +60,7 @@ class Health:
         self._wake: dict[Worker, asyncio.Event] = {}
         self._tasks: dict[Worker, asyncio.Task[None]] = {}
         self.unresolved: set[Worker] = set()
+        self._asked: dict[Worker, float] = {}
         self._closed = False
 
     async def start(self) -> None:
@@ -79,6 +82,7 @@ class Health:
         """Stops probing this worker."""
         self._wake.pop(worker, None)
         self.unresolved.discard(worker)
+        self._asked.pop(worker, None)
         task = self._tasks.pop(worker, None)
         if task is not None:
             task.cancel()
@@ -132,6 +136,13 @@ class Health:
         async with asyncio.timeout(_SLOWEST * options.timeout_s):
             return await self._get(model, address, options.path, options.timeout_s)
 
+    def _is_to_be_asked(self, worker: Worker) -> bool:
+        now = asyncio.get_running_loop().time()
+        if worker.ready and now - self._asked.setdefault(worker, now) < _ASKED_AGAIN_S:
+            return False
+        self._asked[worker] = now
+        return True
+
     async def _probe(self, model: str, worker: Worker) -> str:
         """The status, or the kind of failure."""
         unresolved = False
@@ -139,7 +150,7 @@ class Health:
             status = await self._status(model, worker.address)
             ready, found = status < 500, str(status)
             trouble = cause_of(status, None) if status >= 500 else None
-            if ready and not worker.ready and self._ask is not None:
+            if ready and self._ask is not None and self._is_to_be_asked(worker):
                 trouble = await self._ask(model, worker)
                 ready = trouble is None
         except Exception as error:  # any error counts as no answer, and probing must go on

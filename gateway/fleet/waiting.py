@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple
 from gateway.config import Queue as QueueOptions
 from gateway.core.errors import Busy, GatewayError, Kind
 from gateway.core.estimate import CHARACTERS, OUTPUT
+from gateway.core.failures import MEANINGS
 from gateway.core.routing_facts import RoutingFacts
 from gateway.fleet import queue
 from gateway.fleet.queue import Queue, Waiter
@@ -331,12 +332,17 @@ class WaitQueue:
 
 
 def no_worker(workers: Iterable[Worker] = (), retry_after: float = 1.0) -> GatewayError:
-    """The error for a model of which no worker serves. It has the names that its workers serve instead. retry_after:
-    seconds until a client shall come back."""
+    """The error for a model of which no worker serves. It has the names that its workers serve instead, and the cause
+    if all of them refuse the gateway's account or do not fit its configuration. retry_after: seconds until a client
+    shall come back."""
+    workers = list(workers)
     served = list(dict.fromkeys(name for worker in workers if not worker.ready for name in worker.serves))
     message = "no worker of this model is available"
     if served:
         named = ", ".join(f"'{name[:64]}'" for name in served[:_MOST_NAMED])
         more = "" if len(served) <= _MOST_NAMED else f" and {len(served) - _MOST_NAMED} more"
         message += f": its worker does not serve the model by its name here, but {named}{more}"
-    return GatewayError(Kind.NO_WORKER, message, retry_after=retry_after)
+    causes = [None if worker.ready else worker.trouble for worker in workers]
+    refused = all(cause is not None and MEANINGS[cause].word == "account" for cause in causes)
+    cause = causes[0] if causes and refused else None
+    return GatewayError(Kind.NO_WORKER, message, retry_after=retry_after, cause=cause)

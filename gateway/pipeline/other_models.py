@@ -94,9 +94,9 @@ def reason_of(error: GatewayError) -> str | None:
         return CONTEXT_LENGTH
     if error.kind is Kind.OVERLOADED or isinstance(error, Busy):
         return OVERLOADED
-    if error.kind is Kind.NO_WORKER:
-        return UNAVAILABLE
     meaning = error.meaning
+    if error.kind is Kind.NO_WORKER:
+        return UNAVAILABLE if meaning is None else meaning.word
     return meaning.word if meaning is not None and error.retryable else None
 
 

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from gateway import backends
-from tests.harness import Stack
+from tests.harness import PROBED, Stack, until
 from tests.standins.serving import Answering, serving
 
 PROPS = {
@@ -107,3 +107,21 @@ def test_other_workers_and_other_paths_are_not_asked() -> None:
         with served(json.dumps(PROPS).encode(), backend, **options) as (server, client):
             assert context(client) is None
             assert {path for path, _ in server.asked} == {"/health"}
+
+
+def test_a_ready_worker_that_was_replaced_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between two probes, or behind a balancer, another one may come that no probe missed."""
+    monkeypatch.setattr("gateway.fleet.health._ASKED_AGAIN_S", 0)
+    failed: list[object] = []
+
+    async def failing(*given: object) -> None:
+        failed.append(given)
+
+    with Stack(({"max_model_len": 64},), PROBED) as stack:
+        fleet = stack.gateway.deployment.fleets.models["m"]
+        assert fleet.can.max_context == 64
+        stack.sim.options.max_model_len = 4096
+        until(lambda: fleet.can.max_context == 4096)
+        monkeypatch.setattr("gateway.fleet.fleets.ask", failing)
+        until(lambda: len(failed) > 1)
+        assert fleet.can.max_context == 4096, "without an answer the last one stands"

@@ -24,6 +24,7 @@ from tests.pipeline.asking import chat, raw_request, scripted
 from tests.ports import free_port
 from tests.sampled import of_dialect, sampled
 from tests.simulated import Entry, Simulated
+from tests.standins.serving import Answering, serving
 
 KEYS = {"one": "k-one", "narrow": "k-narrow"}
 ONE, NARROW = ({"authorization": f"Bearer {key}"} for key in KEYS.values())
@@ -82,6 +83,26 @@ def falling() -> Iterator[Stack]:
     models["broken-too"] = {"worker": "status:429"}
     with fleet({"breaker": {"failures": 1000}}, **models) as stack:
         yield stack
+
+
+def test_a_worker_that_refuses_the_key_of_probes_is_a_failure_of_the_account() -> None:
+    class Refusing(Answering):
+        def do_GET(self) -> None:
+            self.answer(200 if self.path == "/health" else 401)
+
+        def do_POST(self) -> None:
+            self.posted()
+            self.answer(401)
+
+    with serving(Refusing) as address:
+        model = {"backend": "openai", "workers": [address], "fallback": ["m"]}
+        models = {why: {**model, "fallback_on": [why]} for why in ("account", "transient")}
+        with Stack(config={"models": models}) as stack:
+            reply = ask(stack, usual("openai"), "account")
+            assert (reply.status_code, reply.headers["x-dragoman-routed"]) == (200, "account")
+            reply = ask(stack, usual("openai"), "transient")
+            assert reply.status_code == 503
+            assert "401" not in reply.text
 
 
 @pytest.mark.parametrize("why", WHYS)
