@@ -27,22 +27,8 @@ def client_address(scope: Scope, trusted: Networks) -> str | None:
     client = scope.get("client")
     if client is None:
         return None
-    address: str = canonical(client[0])
-    if not trusted:
-        return address
-    written = b",".join(value for name, value in scope["headers"] if name == b"x-forwarded-for")
-    entries = written.decode("latin-1").rsplit(",", _MOST_PROXIES)[-_MOST_PROXIES:] if written else []
-    for one in reversed(entries):
-        if not _within(address, trusted):
-            break
-        entry = one.strip()
-        if entry.lower() == _HIDDEN:
-            return None
-        found = _forwarded(entry)
-        if found is None:
-            break
-        address = found
-    return address
+    peer = canonical(client[0])
+    return _vouched(peer, scope, trusted)[0] if trusted else peer
 
 
 def client_network(scope: Scope, trusted: Networks) -> str | None:
@@ -54,12 +40,29 @@ def client_network(scope: Scope, trusted: Networks) -> str | None:
 def sole_address(scope: Scope, trusted: Networks) -> str | None:
     """As `client_address`; None where anybody but trusted proxies has forwarded the request, or where that is the
     address of a trusted proxy: the client behind is unknown."""
-    address = client_address(scope, trusted)
-    if address is None or _within(address, trusted):
+    client = scope.get("client")
+    if client is None:
         return None
-    written = next((value for name, value in scope["headers"] if name == b"x-forwarded-for"), None)
-    first = written.decode("latin-1").partition(",")[0].strip() if written is not None else None
-    return address if first is None or _forwarded(first) == address else None
+    address, others = _vouched(canonical(client[0]), scope, trusted)
+    return None if others or address is None or _within(address, trusted) else address
+
+
+def _vouched(peer: str, scope: Scope, trusted: Networks) -> tuple[str | None, int]:
+    """(the address as of `client_address`, how many entries of X-Forwarded-For are left that no trusted proxy wrote)"""
+    address, written = peer, [value for name, value in scope["headers"] if name == b"x-forwarded-for"]
+    entries = b",".join(written).decode("latin-1").rsplit(",", _MOST_PROXIES) if written else []
+    others = len(entries)
+    for one in reversed(entries[-_MOST_PROXIES:]):
+        if not _within(address, trusted):
+            break
+        entry = one.strip()
+        if entry.lower() == _HIDDEN:
+            return None, others
+        found = _forwarded(entry)
+        if found is None:
+            break
+        address, others = found, others - 1
+    return address, others
 
 
 def comes_from(scope: Scope, networks: Networks) -> bool:

@@ -211,11 +211,13 @@ FORWARDED: dict[bool, dict[str | None, bool]] = {
         None: False,  # the proxy's own address is no client's
         "10.1.0.9": False,
         "192.0.2.7, 10.2.3.4": False,  # somebody there forwards for others
+        "10.2.3.4, 192.0.2.7, 10.2.3.4": False,  # and the other one has claimed to be the one there
         "unknown": False,
         "nonsense": False,
         "nonsense, 10.2.3.4": False,
     },
-    False: {None: True, "192.0.2.7": False, "10.2.3.4": False},  # a proxy that is not trusted stands in between
+    # A proxy that is not trusted stands in between. Its clients may know its address, and write that first.
+    False: {None: True, "192.0.2.7": False, "10.2.3.4": False, "127.0.0.1": False, "127.0.0.1, 192.0.2.7": False},
 }
 
 
