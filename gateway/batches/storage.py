@@ -121,7 +121,7 @@ def lines(file: BinaryIO, first: int, most_bytes: int) -> tuple[list[Line], int]
         if not text:
             break
         size += len(text)
-        if len(text.rstrip(b"\r\n")) > most_bytes:
+        if len(text.rstrip(b"\r\n")) > most_bytes or (len(text) > most_bytes + 1 and not text.endswith(b"\n")):
             while text and not text.endswith(b"\n"):
                 text = file.readline(_BLOCK)
             found.append(Line(first, None))

@@ -15,7 +15,7 @@ from gateway.batches.disk import Directory
 from gateway.batches.notes import Done, assemble, read
 from gateway.batches.run import BatchRun
 from gateway.batches.state import Held, Lost, Spec, State
-from gateway.batches.storage import last
+from gateway.batches.storage import last, lines
 from gateway.config.batches import Batches
 
 SLICE = 1 << 18
@@ -108,6 +108,19 @@ def test_results_that_nobody_wants_any_more_leave_no_file(tmp_path: Path) -> Non
     assert files(tmp_path)
     steps.close()
     assert files(tmp_path) == []
+
+
+@pytest.mark.parametrize("begin", [b"\r" * 50, b" " * 50, b"{}" + b"\r" * 50, b"{}\r\r", b"{}" + b" " * 7, b"x" * 11])
+def test_a_line_is_one_line_however_long(tmp_path: Path, begin: bytes) -> None:
+    """A result is found by the number of its line, whatever the longest line was while it was counted."""
+    file = tmp_path / "input"
+    file.write_bytes(begin + b"\r\n{}\n" + begin)
+    for most in (10, 1 << 40):
+        with file.open("rb") as opened:
+            found, behind = lines(opened, 1, most)
+        assert {one.number: one.text for one in found}[2] == b"{}"
+        assert behind == 4
+        assert all(one.text is None or len(one.text) <= most for one in found)
 
 
 class Steps:
