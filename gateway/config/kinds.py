@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta, tzinfo
 from decimal import Decimal
-from ipaddress import ip_network
+from ipaddress import IPv6Network, ip_network
 from typing import Annotated, Any, Literal, NamedTuple
 from urllib.parse import unquote, urlsplit
 from zoneinfo import ZoneInfo
@@ -247,10 +247,13 @@ def _redis_url(value: str) -> str:
 
 
 def _network(value: str) -> str:
+    """IPv4-mapped IPv6 becomes IPv4, as the addresses of clients do."""
     try:
-        return str(ip_network(value))
+        found = ip_network(value)
     except ValueError:
         raise ValueError("must be an address or a network such as 10.0.0.0/8, without host bits") from None
+    mapped = found.network_address.ipv4_mapped if isinstance(found, IPv6Network) and found.prefixlen >= 96 else None
+    return str(found) if mapped is None else f"{mapped}/{found.prefixlen - 96}"
 
 
 def _origin(value: str) -> str:
