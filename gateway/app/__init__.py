@@ -239,10 +239,11 @@ class Gateway:
     def opens_socket(self, scope: Scope, connection: CountedConnection) -> tuple[SocketSession, Held] | None:
         """As `core.ports.OpensSockets`. Browsers let any page open web sockets, and read what comes: only those that
         may read replies can."""
+        found = dict(scope)  # a request that opens none loses its key as requests do
         if self._path_keys:
-            _take_key(scope)
-        if (path := single_slashes(scope["path"])) in self._sockets.endpoints:
-            scope["path"] = path
+            _take_key(found)
+        if (path := single_slashes(found["path"])) in self._sockets.endpoints:
+            scope.update(found, path=path)
         origin = header_value(scope["headers"], b"origin")
         return self._sockets.opens(scope, connection) if self._cors.allows(origin) else None
 

@@ -149,6 +149,15 @@ def test_web_sockets(stack: Stack, path: str, key: str) -> None:
     assert OWN not in seen(stack)
 
 
+@pytest.mark.parametrize("headers", [{}, {"connection": "upgrade", "upgrade": "websocket"}], ids=["plain", "upgrade"])
+def test_one_key_is_taken_from_a_path(stack: Stack, headers: dict[str, str]) -> None:
+    """Also where a request would open a web socket, if there were one."""
+    socket = {"sec-websocket-version": "13", "sec-websocket-key": "dGhlIHNhbXBsZSBub25jZQ==", **headers}
+    replies = [httpx.get(f"{stack.url}{f'/k/{OWN}' * times}/v1/models", headers=socket) for times in (1, 2)]
+    assert [one.status_code for one in replies] == [200, 404]
+    assert OWN not in seen(stack) + replies[1].text
+
+
 def test_requests_on_one_connection(stack: Stack) -> None:
     """A head that is known is not read again: it means the same key, and others another one."""
     body = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
