@@ -116,6 +116,26 @@ def test_functions_beside_it_stay(stack: Stack, way: Way, tool: dict[str, Any]) 
         assert sent["tools"] == alone["tools"] != []
 
 
+def misnamed(value: Any) -> Any:
+    """`value` with a number for each name."""
+    if isinstance(value, list):
+        return [misnamed(one) for one in value]
+    return {key: 7 if key == "name" else misnamed(one) for key, one in value.items()} if type(value) is dict else value
+
+
+@pytest.mark.parametrize("way", CHATS, ids=str)
+def test_an_error_names_the_place_of_a_function_in_the_clients_own_tools(stack: Stack, way: Way) -> None:
+    function, tool = function_of(way), TOOLS[form_of(way)][0]
+    for before in ((tool,), (function, tool), (tool, function, tool)):
+        at = len(before)
+        reply, sent = asked(stack, way, offering(way, *before, misnamed(function), tool))
+        assert (reply.status_code in (400, 422), sent) == (True, [])
+        alone, _ = asked(stack, way, offering(way, *[function] * at, misnamed(function)))
+        told = [json.dumps(one.json()).replace(one.headers["x-request-id"], "") for one in (reply, alone)]
+        assert told[0] == told[1]
+        assert f"tools.{at}" in told[0]
+
+
 @pytest.mark.parametrize("way", CHATS, ids=str)
 def test_a_choice_that_forces_it_gets_no_result_made_up(stack: Stack, way: Way) -> None:
     tool = TOOLS[form_of(way)][0]

@@ -19,7 +19,7 @@ from gateway.dialects.cohere.views import ChatBody, CitationsIn, FormatIn, Think
 from gateway.wire.json import NULL, check_depth
 from gateway.wire.openai.requests.constraints import constrain
 from gateway.wire.openai.requests.messages import function_tool, without_tools
-from gateway.wire.openai.requests.web_tools import take_web_tools
+from gateway.wire.openai.requests.web_tools import without_web_tools
 from gateway.wire.unknown import read_known
 
 _chat = Decoder(ChatBody)
@@ -48,8 +48,8 @@ class Asked(Struct, frozen=True):
 def read(request: Request, raw: Extra, api: Api) -> Op:
     """Reads a chat. Raises GatewayError(BAD_REQUEST, UNSUPPORTED)."""
     extra, dropped = api.settle(raw, "chat")
-    taken = take_web_tools(raw)
-    found, unknown = read_known(raw, _chat, api.extras)
+    with without_web_tools(raw) as taken:
+        found, unknown = read_known(raw, _chat, api.extras)
     _refuse_citations(found.citation_options)
     messages, left_out = read_messages(found.messages)
     if found.documents:

@@ -36,7 +36,7 @@ from gateway.wire import clock
 from gateway.wire.json import NULL, bad_value, check_depth, decoded, encode, members, missing, typed
 from gateway.wire.openai.requests.constraints import constrain
 from gateway.wire.openai.requests.messages import function_tool
-from gateway.wire.openai.requests.web_tools import take_web_tools
+from gateway.wire.openai.requests.web_tools import without_web_tools
 from gateway.wire.unknown import read_known
 
 OPERATIONS = {"chat": "chat", "generate": "complete", "embed": "embed", "embeddings": "embed"}
@@ -155,8 +155,9 @@ def _read_text(
     found: Body
     op: Chat | Complete | None
     if operation == "chat":
-        left += take_web_tools(raw)
-        talk, unknown = read_known(raw, _chat, policy)
+        with without_web_tools(raw) as taken:
+            talk, unknown = read_known(raw, _chat, policy)
+        left += taken
         found, op = talk, _talk(talk)
     else:
         generation, unknown = read_known(raw, _generate, policy)

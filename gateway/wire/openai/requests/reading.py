@@ -29,7 +29,7 @@ from gateway.wire.openai.requests.messages import (
     without_tools,
 )
 from gateway.wire.openai.requests.views import FORMS, Bias, Body, ChatBody, EmbedBody, FormatIn, TextBody
-from gateway.wire.openai.requests.web_tools import take_web_tools
+from gateway.wire.openai.requests.web_tools import without_web_tools
 from gateway.wire.unknown import NOTHING, Form, Tree, Unknown, as_extra, find_unknown, inside
 
 Read = TypeVar("Read", bound=Chat | Complete)
@@ -74,10 +74,11 @@ def read_chat(
         return _chat_op(typed_body(body, _chat), raw, extra, dropped, part)
     except GatewayError:
         rest = decoded(members_of, body) or {}
-        if taken := take_web_tools(rest):
-            if raw.pop("tools", None) is not None and "tools" in rest:
-                raw["tools"] = rest["tools"]
-            return read_chat(encode(rest), raw, extra, (*dropped, *taken), policy, kind, part, forms)
+        with without_web_tools(rest) as taken:
+            if taken:
+                if raw.pop("tools", None) is not None and "tools" in rest:
+                    raw["tools"] = rest["tools"]
+                return read_chat(encode(rest), raw, extra, (*dropped, *taken), policy, kind, part, forms)
         unknown = find_unknown(body, ChatBody, forms)
         if unknown is None:
             raise

@@ -8,6 +8,8 @@ OpenAI's Responses API and z.ai (`web_search`), Anthropic (`web_fetch_...`), Gro
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
@@ -20,6 +22,7 @@ from gateway.wire.openai.requests.views import MOST_PARTS
 
 _MARK = re.compile(rb'"(?:openrouter:)?(?:web[_:]|browser_search)')
 _TYPE = re.compile(r"(?:openrouter:)?web_(?:search|fetch)[a-z0-9_]{0,32}|web:(?:search|url)|browser_search")
+_PLACE = re.compile(r"tools\.(\d+)(.*)", re.DOTALL)
 _REQUIRED = b'"required"'
 
 
@@ -30,20 +33,37 @@ class _ToolIn(Struct):
 _tool = msgspec.json.Decoder(_ToolIn)
 
 
-def take_web_tools(raw: Extra) -> tuple[str, ...]:
-    """Removes the tools of the web from `raw`, the members of a body, and returns their names. Raises
-    GatewayError(UNSUPPORTED) if the choice forces one: a model would make its result up."""
+@contextmanager
+def without_web_tools(raw: Extra) -> Iterator[tuple[str, ...]]:
+    """Removes the tools of the web from `raw`, the members of a body, and gives their names. An error that is raised
+    inside names the other tools by their places in the client's body. Raises GatewayError(UNSUPPORTED) if the choice
+    forces one: a model would make its result up."""
+    kinds = _kinds(raw)
+    taken = _take(raw, kinds)
+    try:
+        yield taken
+    except GatewayError as error:
+        if taken and (found := _PLACE.match(error.param or "")) is not None:
+            left = [place for place, kind in enumerate(kinds) if kind is None]
+            param = f"tools.{left[int(found[1])]}{found[2]}"
+            error.message, error.param = error.message.replace(f"'{found[0]}'", f"'{param}'"), param
+        raise
+
+
+def _kinds(raw: Extra) -> list[str | None]:
+    """As `_kind_of`, of each of the tools; none if there are more than the body's reader takes."""
     given = raw.get("tools")
     if given is None or _MARK.search(given) is None:
-        return ()
+        return []
     tools = decoded(items_of, given) or []
-    if len(tools) > MOST_PARTS:
-        return ()  # the body's reader refuses them
-    kinds = [_kind_of(tool) for tool in tools]
+    return [_kind_of(tool) for tool in tools] if len(tools) <= MOST_PARTS else []
+
+
+def _take(raw: Extra, kinds: list[str | None]) -> tuple[str, ...]:
     found = [kind for kind in kinds if kind is not None]
-    left = [tool for tool, kind in zip(tools, kinds, strict=True) if kind is None]
     if not found:
         return ()
+    left = [tool for tool, kind in zip(items_of(raw["tools"]), kinds, strict=True) if kind is None]
     choice = raw.get("tool_choice", NULL)
     if (not left and bytes(choice).lower() == _REQUIRED) or _kind_of(choice) is not None:
         at = f"tools.{kinds.index(found[0])}"
