@@ -86,7 +86,7 @@ def test_a_reset_names_its_limits_and_spares_budgets_that_are_not_named(stack: S
     assert refused.returncode == 2
     assert refused.stdout == ""
     assert [line.split()[0] for line in refused.stderr.splitlines()] == ["limit", "few", "all", "dragoman:"]
-    assert refused.stderr.endswith("these counters are set to zero: give --yes to do so without a terminal\n")
+    assert refused.stderr.endswith("without a terminal, give --yes, and these counters are set to zero\n")
     assert used(file) == before
     unknown = called(*words, "--yes", "--limit", "none")
     assert (unknown.returncode, unknown.stderr) == (2, "dragoman: no limit none applies: few, all, month\n")
@@ -161,7 +161,7 @@ def test_keys_are_taken_from_nobody_unasked(stack: Stack, tmp_path: Path, words:
     more = ("--gateway", stack.admin_url, "--key-file", "admin.key")
     found = called("keys", *words, *more, folder=tmp_path)
     assert (found.returncode, found.stdout) == (2, "")
-    assert found.stderr == f"dragoman: {what}: give --yes to do so without a terminal\n"
+    assert found.stderr == f"dragoman: nothing was changed: without a terminal, give --yes, and {what}\n"
     assert audit(stack) == before
 
 

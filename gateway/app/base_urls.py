@@ -51,7 +51,9 @@ class BaseUrls:
                 for base in bases:
                     methods = self._served(prefix + base + rest[at:])
                     if method in methods:
-                        return _sentence(prefix, rest[:at], base, rest[at:])
+                        found = _sentence(prefix, rest[:at], base, rest[at:])
+                        whole = at and prefix and method in self._served(rest)
+                        return f'{found}; without "{prefix}", {rest} is that of another API' if whole else found
                     if methods and not other:
                         other = _sentence(prefix, rest[:at], base, rest[at:])
                 at = rest.find("/", at + 1)

@@ -26,7 +26,7 @@ def confirm(what: str, options: argparse.Namespace) -> None:
     if options.yes:
         return
     if not sys.stdin.isatty():
-        raise CommandError(f"{what}: give --yes to do so without a terminal")
+        raise CommandError(f"nothing was changed: without a terminal, give --yes, and {what}")
     print(f"{what}. Go on? [y/N] ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise CommandError("nothing was changed", 1)

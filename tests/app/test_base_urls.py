@@ -115,6 +115,7 @@ def test_a_wrong_base_url_is_told_a_path_that_is_served(stack: Stack, way: Way) 
         ("POST", "/models/m:generateContent", "it is at /v1/models/m:generateContent: the base URL"),
         ("POST", "/gemini/v1beta/v1beta/models/m:generateContent", "it is at /gemini/v1beta/models/m:generateContent"),
         ("POST", "/azure/v1/chat/completions", 'it is at /azure/chat/completions: "/v1" must be left out'),
+        ("POST", "/ollama/v1/chat/completions", 'without "/ollama", /v1/chat/completions is that of another API'),
         ("POST", "/v1/chat/completions/", "it is at /v1/chat/completions, without the slash at the end"),
         ("GET", "/models", 'it is at /v1/models: the base URL of this client must end in "/v1"'),
         ("GET", "/v1/v1/models", 'it is at /v1/models: "/v1" must be left out of the base URL'),
