@@ -242,6 +242,8 @@ class Fleets:
         if worker.ready and not isinstance(found, Facts):
             worker.facts, worker.lacking, worker.serves, worker.served_as = known
             return None
+        if worker.ready and found == known[0]:
+            worker.lacking |= known[1]  # the same model: what its answers have shown stands
         worker.facts = found if isinstance(found, Facts) else UNKNOWN
         if worker.served_as is not None and worker.served_as != before:
             self._log("info", "worker serves another name", model, worker, served=worker.served_as)
