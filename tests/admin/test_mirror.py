@@ -128,6 +128,7 @@ async def test_away_known_keys_work_for_a_time_and_others_are_refused(server: Se
 
 
 async def test_a_frozen_server_is_noticed(tmp_path: Path) -> None:
+    """It takes ten seconds, the time that a call of the store has (`Redis.call_s`)."""
     with Server(tmp_path) as frozen:
         async with followed(frozen) as one:
             await put(one.mirror.store, stored("app"))

@@ -162,6 +162,7 @@ def test_a_client_that_leaves_leaves_nothing(stack: Stack, tmp_path: Path, store
 
 
 def test_without_redis_calls_are_refused_in_the_callers_words(server: Server, tmp_path: Path) -> None:
+    """It takes ten seconds, the time that a call of the store has (`Redis.call_s`)."""
     with Stack(({},), sections(server, tmp_path / "files")) as stack:
         made = upload(stack)
         server.freeze()
