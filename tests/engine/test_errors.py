@@ -64,6 +64,7 @@ def test_what_the_engine_refuses_is_a_400(
         assert error["param"] == param
 
 
+@pytest.mark.whole  # the model writes to the end of its context
 def test_a_prompt_that_leaves_room_gets_the_rest_of_the_context(gateway: httpx.Client) -> None:
     fields = {"prompt": "word " * 900, "temperature": 0}
     body = gateway.post("/friendli/v1/completions", json=fields).json()
