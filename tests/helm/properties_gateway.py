@@ -127,7 +127,7 @@ ALL = (
         "users are left to a platform that assigns them",
         "openshift",
         every_pod(lambda spec: {"runAsUser", "runAsGroup", "fsGroup"}.isdisjoint(spec["securityContext"])),
-        ((NAMES, "{{- if not .Values.podSecurity.assignedIds }}", "{{- if true }}"),),
+        ((NAMES, "{{- if not .root.Values.podSecurity.assignedIds }}", "{{- if true }}"),),
     ),
     Property(
         "every Pod has the runtime's seccomp profile",
