@@ -105,7 +105,8 @@ def tried_further(driver: Any, given: Mapping[str, Any], url: str) -> dict[str, 
 
         calls = [{"name": getattr(driver, "LOOK", "look"), "arguments": {"at": at}} for at in AT]
         rounds = [{"text": "Let me look.", "tool_calls": calls}, {"text": TEXT}]
-        found["tools"] = [seen, driver.tools(client, "m", f"Go on. {script(rounds=rounds)}", look)]
+        last = driver.tools(client, "m", f"Go on. {script(rounds=rounds)}", look)
+        found["tools"] = [sorted(seen), last]  # CrewAI calls both at once, in threads
     ask = getattr(driver, "streamed", driver.whole)
     found["before"] = failed(lambda: list(ask(client, "m", script(fault="status:500"))))
     expired = applied(line, url, "m", keys["expired"], names)
