@@ -10,6 +10,8 @@ import socket
 import tempfile
 import threading
 import time
+from collections.abc import Callable
+from functools import partial
 from http.server import BaseHTTPRequestHandler
 from typing import Any
 
@@ -189,24 +191,39 @@ def test_a_worker_that_takes_nothing_does_not_fill_the_memory() -> None:
     thread.join()
 
 
+def least(work: Callable[[], object]) -> float:
+    """The CPU seconds of `work` in this thread, the least of three times."""
+    times = []
+    for _ in range(3):
+        began = time.thread_time()
+        work()
+        times.append(time.thread_time() - began)
+    return min(times)
+
+
 def test_no_upload_holds_the_loop() -> None:
-    """What costs a parser the most: the reader takes 8 MiB of each in less than a tenth of what JSON may take."""
+    """What costs a parser the most, beside ordinary bytes of the same number."""
     edge = f"\r\n--{'x' * 60}".encode()
     head = f'--{"x" * 60}\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n'.encode()
     near = edge[:-1] + b"y"
-    for content in (b"\r" * (8 << 20), b"\r\n" * (4 << 20), b"-" * (8 << 20), near * ((8 << 20) // len(near))):
+
+    def upload(content: bytes) -> None:
         kept = io.BytesIO()
         reader = multipart.FormReader(b"multipart/form-data; boundary=" + b"x" * 60, kept.write)
-        began = time.thread_time()
         stream = io.BytesIO(head + content + edge + b"--\r\n")
         while block := stream.read(1 << 16):
             reader.feed(block)
-        assert time.thread_time() - began < 0.5
         assert kept.tell() == len(content)
-    for options in (b";" * 60, b'";' * 60, b"a=b;" * 60, b'"' * 4000, b'\\"' * 2000, b"=" * 4000, b" " * 4000):
-        began = time.thread_time()
+
+    def heads(options: bytes) -> None:
         for _ in range(100):
             reader = multipart.FormReader(b"multipart/form-data; boundary=x", len)
             with contextlib.suppress(GatewayError):
                 reader.feed(b"--x\r\nContent-Disposition: form-data; name=a;" + options + b"\r\n\r\n\r\n")
-        assert time.thread_time() - began < 0.05
+
+    ordinary = least(lambda: upload(b"a" * (8 << 20)))
+    for content in (b"\r" * (8 << 20), b"\r\n" * (4 << 20), b"-" * (8 << 20), near * ((8 << 20) // len(near))):
+        assert least(partial(upload, content)) < 10 * ordinary
+    ordinary = least(lambda: heads(b'x="%s"' % (b"a" * 4000)))
+    for options in (b";" * 60, b'";' * 60, b"a=b;" * 60, b'"' * 4000, b'\\"' * 2000, b"=" * 4000, b" " * 4000):
+        assert least(partial(heads, options)) < 10 * ordinary
