@@ -90,7 +90,8 @@ def test_each_dialect_is_served_by_the_clients_network(stack: Stack, way: Way) -
 def test_a_wrong_key_in_the_path_is_refused_as_in_a_header(stack: Stack, way: Way) -> None:
     """Also where the client's network has a key: a key that is sent is the one that counts."""
     expected, reply = ask(stack, way, authorization=f"Bearer {WRONG}"), ask(stack, way, f"/k/{WRONG}")
-    assert reply.status_code == expected.status_code == 401
+    assert reply.status_code == expected.status_code
+    assert reply.status_code in (401, 403), reply.text
     assert reply.content.replace(stack.records()[-1]["id"].encode(), b"") == expected.content.replace(
         stack.records()[-2]["id"].encode(), b""
     )
