@@ -11,7 +11,7 @@ close connections, and 2 s to spare. */ -}}
 {{- $config := deepCopy .Values.gateway.config -}}
 {{- $_ := set $config "listen" (merge (dict "host" $host "port" 8080) (default dict $config.listen)) -}}
 {{- /* A container that restarts finds it again; a Pod that is replaced is not ready before it has read its sources. */ -}}
-{{- $_ := set $config "start" (merge (dict "known_folder" "/tmp/known") (default dict $config.start)) -}}
+{{- $_ := set $config "start" (merge (dict "known_folder" "/var/lib/dragoman/known") (default dict $config.start)) -}}
 {{- $_ := set $config "metrics" (dict "listen" (printf "%s:9090" (ternary "[::]" "0.0.0.0" .Values.ipv6))) -}}
 {{- $drain := dict "drain_s" (int (include "dragoman.drainSeconds" .)) "notice_s" (int (include "dragoman.noticeSeconds" .)) -}}
 {{- $_ := set $config "relay" (merge $drain (default dict $config.relay)) -}}

@@ -357,7 +357,7 @@
   {{- $least := get (default dict $of.model.resources.requests) $name -}}
   {{- if and $least $most (gt (include "dragoman.bytes" $least | float64) (include "dragoman.bytes" $most | float64)) -}}{{- include "dragoman.refuse" (list $of "resources" (printf "requests more of %s than its limit" $name)) -}}{{- end -}}
 {{- end -}}
-{{- $there := default (ternary (list "config" "tmp") (list "cache" "shm" "tmp" "redis" "redis-ca") (eq .main "gateway")) .volumes -}}
+{{- $there := default (ternary (list "config" "known" "tmp") (list "cache" "shm" "tmp" "redis" "redis-ca") (eq .main "gateway")) .volumes -}}
 {{- if eq .main "gateway" -}}{{- range $folder, $_ := include "dragoman.gatewaySecrets" .root | fromJson -}}{{- $there = append $there (replace "/" "-" $folder) -}}{{- end -}}{{- end -}}
 {{- range .model.volumes -}}{{- $there = append $there .name -}}{{- end -}}
 {{- range .model.volumeMounts -}}

@@ -72,6 +72,8 @@ spec:
           readOnly: true
         - name: tmp
           mountPath: /tmp
+        - name: known
+          mountPath: /var/lib/dragoman/known
         {{- if and .Values.gateway.batches.enabled (not .Values.gateway.batches.bucket.url) }}
         - name: batches
           mountPath: /var/lib/dragoman/batches
@@ -86,6 +88,8 @@ spec:
       configMap:
         name: {{ include "dragoman.fullname" . }}
     - name: tmp
+      emptyDir: {}
+    - name: known
       emptyDir: {}
     {{- with .Values.gateway.batches }}
     {{- if and .enabled (not .bucket.url) }}
