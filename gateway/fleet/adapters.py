@@ -81,8 +81,8 @@ class AdapterPool:
     def _lacking(self) -> frozenset[Worker]:
         return frozenset(self._pool.workers) - self.having
 
-    def _without(self, exclude: Sequence[Worker]) -> list[Worker]:
-        return [*exclude, *self._lacking()]
+    def _without(self, exclude: Sequence[Worker]) -> frozenset[Worker]:
+        return self._lacking().union(exclude)
 
 
 class Serving(Protocol):

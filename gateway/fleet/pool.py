@@ -17,7 +17,8 @@ from gateway.fleet.candidates import Candidates
 from gateway.fleet.departures import Departures, Wait, size_of
 from gateway.fleet.pick import PickPolicy
 from gateway.fleet.pick.reading import cache_key_of, describe, session_of
-from gateway.fleet.waiting import Lacking, PoolEvents, WaitQueue, WorkerStates, no_worker
+from gateway.fleet.standing import Standing
+from gateway.fleet.waiting import Lacking, PoolEvents, WaitQueue, WorkerStates
 from gateway.fleet.waking import Waking
 from gateway.fleet.worker import Worker, is_open, open_workers
 
@@ -63,6 +64,7 @@ class Pool:
         salted: bool = False,
     ) -> None:
         self.workers = list(workers)
+        self._standing = Standing(self.workers)
         self.policy = policy
         self.waking = Waking()
         self._sessions = sessions
@@ -99,6 +101,7 @@ class Pool:
         """
         self.close()
         self.workers = list(workers)
+        self._standing = Standing(self.workers)
         self._candidates.clear()
         self._resting = {worker: until for worker, until in self._resting.items() if worker in workers}
         self._tried.intersection_update(workers)
@@ -109,7 +112,7 @@ class Pool:
 
     @property
     def ready(self) -> bool:
-        return any(worker.serving for worker in self.workers)
+        return bool(self._standing.serving)
 
     @property
     def suspects(self) -> Sequence[Worker]:
@@ -172,7 +175,7 @@ class Pool:
         self._take(worker, now, routing)
         return worker
 
-    def try_acquire(self, exclude: Sequence[Worker], routing: RoutingFacts) -> Worker | None:
+    def try_acquire(self, exclude: Collection[Worker], routing: RoutingFacts) -> Worker | None:
         """A worker that is free now, as `acquire` gives one. None if there is none, or if requests wait for one."""
         now = self._clock()
         worker = self._pick(exclude, now, routing) if not self._waiting.queue.count else None
@@ -180,28 +183,27 @@ class Pool:
             self._take(worker, now, routing)
         return worker
 
-    def borrow(self, exclude: Sequence[Worker] = ()) -> Worker:
+    def borrow(self, exclude: Collection[Worker] = ()) -> Worker:
         """A worker for a question that generates nothing, however busy it is. Raises GatewayError(NO_WORKER)."""
         now = self._clock()
-        workers = self.workers
+        workers = self._standing.serving
         for _ in workers:
             self._turn += 1  # each in turn, whatever the policy
             worker = workers[self._turn % len(workers)]
-            if worker.serving and worker.breaker.allows(now) and worker not in exclude:
+            if worker.breaker.allows(now) and worker not in exclude:
                 worker.breaker.begin(now)
                 return worker
         raise self._no_worker()
 
-    def may_serve(self, exclude: Sequence[Worker]) -> bool:
+    def may_serve(self, exclude: Collection[Worker]) -> bool:
         """Whether a sound worker that is not in `exclude` serves requests, perhaps after a wait. One that is stalled or
         suspected, or must still prove itself, is not worth giving up another one for."""
         return any(
-            worker.serving
-            and not worker.suspected
+            not worker.suspected
             and not worker.breaker.ejected
             and not worker.progress.stalled
             and worker not in exclude
-            for worker in self.workers
+            for worker in self._standing.serving
         )
 
     def release(self, worker: Worker, routing: RoutingFacts | None = None) -> None:
@@ -334,9 +336,9 @@ class Pool:
     def _no_worker(self) -> GatewayError:
         now = self._clock()
         if self.ready:  # some worker serves, but not this request
-            return no_worker(self.workers)
+            return self._standing.no_worker()
         self.waking.asked(now)
-        return no_worker(self.workers, self.waking.left(now))
+        return self._standing.no_worker(self.waking.left(now))
 
     def _hand_over(self, exclude: Collection[Worker], now: float, routing: RoutingFacts) -> Worker | None:
         worker = self._pick(exclude, now, routing)
@@ -345,15 +347,17 @@ class Pool:
         return worker
 
     def _states(self, now: float) -> WorkerStates:
-        able = frozenset([worker for worker in self.workers if worker.serving and worker.breaker.allows(now)])
+        able = frozenset([worker for worker in self._standing.serving if worker.breaker.allows(now)])
         free = frozenset(open_workers(able, now))
         return WorkerStates(able, free, frozenset([worker for worker, until in self._resting.items() if until > now]))
 
     def _may_serve(self, exclude: Collection[Worker], now: float) -> bool:
         """Whether waiting helps: some worker is only full."""
-        return any(worker.serving and worker.breaker.allows(now) and worker not in exclude for worker in self.workers)
+        return any(worker.breaker.allows(now) and worker not in exclude for worker in self._standing.serving)
 
     def _pick(self, exclude: Collection[Worker], now: float, routing: RoutingFacts) -> Worker | None:
+        if not self._standing.serving:
+            return None
         if len(self.workers) == 1:
             routing.why = "only"
             (worker,) = self.workers
@@ -380,8 +384,7 @@ class Pool:
             self._tried.discard(worker)
             del self._resting[worker]
         resting.update(exclude)
-        awake = any(worker not in resting and worker.serving and worker.breaker.allows(now) for worker in self.workers)
-        return resting if awake else exclude
+        return resting if self._may_serve(resting, now) else exclude
 
     def _take(self, worker: Worker, now: float, routing: RoutingFacts) -> None:
         self._turn += 1

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from typing import Literal, NamedTuple
 
 from gateway.config import Queue as QueueOptions
 from gateway.core.errors import Busy, GatewayError, Kind
 from gateway.core.estimate import CHARACTERS, OUTPUT
-from gateway.core.failures import MEANINGS
 from gateway.core.routing_facts import RoutingFacts
 from gateway.fleet import queue
 from gateway.fleet.queue import Queue, Waiter
@@ -18,7 +17,6 @@ from gateway.fleet.worker import OUTPUT_COSTS, Worker
 
 # Kinds of requests whose speed is remembered while none of them waits.
 _SPEEDS = 64
-_MOST_NAMED = 8
 
 Refusal = Literal["full", "displaced", "slow", "late", "no_worker"]
 """Why a request got no worker: the queue was full; it had to make room for another one; the wait would have been too
@@ -119,7 +117,7 @@ class WaitQueue:
         may_serve: Callable[[Collection[Worker], float], bool],
         hand_over: Callable[[Collection[Worker], float, RoutingFacts], Worker | None],
         events: PoolEvents,
-        absent: Callable[[], GatewayError] = lambda: no_worker(),
+        absent: Callable[[], GatewayError],
     ) -> None:
         self._no_worker = absent
         self.options = options
@@ -329,20 +327,3 @@ class WaitQueue:
             waiting = self.queue.kinds
             self._speeds = {known: speed for known, speed in self._speeds.items() if known in waiting}
         self._speeds[kind] = Speed()
-
-
-def no_worker(workers: Iterable[Worker] = (), retry_after: float = 1.0) -> GatewayError:
-    """The error for a model of which no worker serves. It has the names that its workers serve instead, and the cause
-    if all of them refuse the gateway's account or do not fit its configuration. retry_after: seconds until a client
-    shall come back."""
-    workers = list(workers)
-    served = list(dict.fromkeys(name for worker in workers if not worker.ready for name in worker.serves))
-    message = "no worker of this model is available"
-    if served:
-        named = ", ".join(f"'{name[:64]}'" for name in served[:_MOST_NAMED])
-        more = "" if len(served) <= _MOST_NAMED else f" and {len(served) - _MOST_NAMED} more"
-        message += f": its worker does not serve the model by its name here, but {named}{more}"
-    causes = [None if worker.ready else worker.trouble for worker in workers]
-    refused = all(cause is not None and MEANINGS[cause].word == "account" for cause in causes)
-    cause = causes[0] if causes and refused else None
-    return GatewayError(Kind.NO_WORKER, message, retry_after=retry_after, cause=cause)

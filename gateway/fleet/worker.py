@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from hashlib import blake2b
+from operator import attrgetter
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from msgspec import Struct
 
@@ -48,9 +50,32 @@ class EngineLoad(Struct, frozen=True):
         return max(0.0, self.running + self.waiting - self.in_flight)
 
 
+T = TypeVar("T")
+
+
+class _Attribute(Protocol[T]):
+    """An attribute of a worker."""
+
+    def __get__(self, worker: Worker, kind: type[Worker]) -> T: ...
+    def __set__(self, worker: Worker, value: T) -> None: ...
+
+
+def _noticed(name: str) -> Any:
+    """An attribute whose changes are noticed in `Worker.changed`. Reading it calls no function of Python."""
+    slot = f"_{name}"
+
+    def change(worker: Worker, value: object) -> None:
+        if getattr(worker, slot) != value:
+            setattr(worker, slot, value)
+            Worker.changed = object()
+
+    return property(attrgetter(slot), change)
+
+
 class Worker:
     """One worker.
 
+    changed    of all workers: another object after each change of a worker's `ready`, `draining`, `trouble` or `serves`
     address    scheme://host:port[/base]
     ready      the result of the last health probe
     in_flight  our requests that run on it
@@ -79,11 +104,16 @@ class Worker:
     """
 
     __slots__ = (
-        "address", "background", "blocks", "breaker", "draining", "facts", "full_readings", "in_flight", "lacking",
-        "learns", "leaving", "lives", "max_in_flight", "missed_probes", "on_free", "others", "peak", "place",
-        "probed", "progress", "ready", "recent", "renaming", "reported", "served_as", "serves", "suspected",
-        "tokens", "trouble", "turn", "weight",
+        "_draining", "_ready", "_serves", "_trouble", "address", "background", "blocks", "breaker", "facts",
+        "full_readings", "in_flight", "lacking", "learns", "leaving", "lives", "max_in_flight", "missed_probes",
+        "on_free", "others", "peak", "place", "probed", "progress", "recent", "renaming", "reported", "served_as",
+        "suspected", "tokens", "turn", "weight",
     )  # fmt: skip
+    changed: ClassVar[object] = object()
+    ready: _Attribute[bool] = _noticed("ready")
+    draining: _Attribute[bool] = _noticed("draining")
+    trouble: _Attribute[Cause | None] = _noticed("trouble")
+    serves: _Attribute[Sequence[str]] = _noticed("serves")
 
     def __init__(self, address: str, breaker: BreakerOptions, max_in_flight: int | None) -> None:
         self.address = address
@@ -102,8 +132,8 @@ class Worker:
         self.blocks: Blocks | None = None
         self.place = int.from_bytes(blake2b(address.encode(), digest_size=8).digest(), "big")
         self.lives = 0
-        self.ready = False
-        self.draining = False
+        self._ready = False
+        self._draining = False
         self.leaving = False
         self.progress = Progress()
         self.facts = UNKNOWN
@@ -111,10 +141,10 @@ class Worker:
         self.suspected = False
         self.probed = False
         self.turn = 0
-        self.trouble: Cause | None = None
+        self._trouble: Cause | None = None
         self.lacking: frozenset[str] = frozenset()
         self.served_as: str | None = None
-        self.serves: Sequence[str] = ()
+        self._serves: Sequence[str] = ()
         self.renaming: Renaming | None = None
         self.on_free: list[Callable[[], None]] = []
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
+from collections.abc import Sequence
+from contextlib import suppress
 
 import pytest
 
 from gateway.core.errors import GatewayError, Kind
+from gateway.core.failures import Cause
+from gateway.core.routing_facts import RoutingFacts
 from gateway.fleet.pick import POLICIES as BY_NAME
 from gateway.fleet.pick import PickPolicy, RoundRobin
 from gateway.fleet.worker import Worker
@@ -155,3 +159,32 @@ async def test_workers_that_come_and_go_between_two_looks_at_a_large_fleet(name:
     members[99].ready = True
     members[3].draining = True
     assert await one.acquire() is members[99]
+
+
+@pytest.mark.parametrize("serves", [(), ("another", "a third")])
+@pytest.mark.parametrize("way", ["acquire", "try_acquire", "borrow"])
+async def test_a_refusal_of_a_large_fleet_takes_no_more_steps_than_of_a_small_one(
+    way: str, serves: Sequence[str]
+) -> None:
+    """A model's workers that are down are looked at when one changes, and not for each request that finds none."""
+
+    def of(count: int) -> int:
+        members = workers(count)
+        for member in members:
+            member.ready, member.trouble, member.serves = False, Cause.REFUSED, serves
+        one = pool(members)
+
+        def ask() -> None:
+            with suppress(GatewayError):
+                match way:
+                    case "acquire":
+                        next(one.acquire().__await__(), None)
+                    case "borrow":
+                        one.borrow()
+                    case _:
+                        assert one.try_acquire((), RoutingFacts()) is None
+
+        ask()
+        return steps(ask, within="gateway/fleet")
+
+    assert of(400) == of(16) > 0

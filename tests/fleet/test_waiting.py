@@ -8,6 +8,7 @@ import random
 import pytest
 
 from gateway.core.errors import Busy, GatewayError, Kind
+from gateway.core.failures import MEANINGS, Cause
 from gateway.core.routing_facts import RoutingFacts
 from gateway.fleet.waiting import Refusal
 from tests.fleet.pools import POLICIES, Clock, kind_of, pool, waiting, workers
@@ -312,3 +313,30 @@ async def test_every_wait_is_told_whatever_ends_it_and_nothing_else() -> None:
     clock.now = 9.0
     assert await kind_of(late) is Kind.OVERLOADED
     assert waits == [2.0, 3.0, 4.0]
+
+
+@pytest.mark.parametrize("cause", Cause)
+async def test_a_client_learns_why_no_worker_is_there_and_nothing_of_the_account(cause: Cause) -> None:
+    members = workers(3)
+    for member in members:
+        member.ready, member.trouble = False, cause
+    with pytest.raises(GatewayError) as caught:
+        await pool(members).acquire()
+    theirs = MEANINGS[cause].word == "account"
+    reason = "" if theirs else f": a worker {MEANINGS[cause].text}"
+    assert caught.value.message == f"no worker of this model is available{reason}"
+    assert caught.value.cause is (cause if theirs else None)
+
+
+async def test_few_reasons_of_many_are_named_once_each() -> None:
+    members = workers(40)
+    for member, cause in zip(members, [*Cause, *Cause], strict=False):
+        member.ready, member.trouble = False, cause
+    one = pool(members)
+    with pytest.raises(GatewayError) as caught:
+        await one.acquire()
+    assert caught.value.message.count("; a worker ") == 2
+    for member in members:
+        member.trouble = Cause.SILENT
+    with pytest.raises(GatewayError, match=r"available: a worker did not answer in time$"):
+        await one.acquire()

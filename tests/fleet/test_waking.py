@@ -137,6 +137,6 @@ async def test_a_worker_is_noticed_however_it_came(again: Callable[[Pool], None]
     one = pool((), clock=clock)
     await told(one)
     clock.now += 5.0
-    one.workers = workers(1)
+    one.change(workers(1))
     again(one)
     assert (list(one.waking.took), one.waking.since) == ([5.0], None)

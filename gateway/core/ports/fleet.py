@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Protocol, TypeVar
 
 from msgspec import Struct
@@ -116,15 +116,15 @@ class WorkerPool(Protocol[W]):
         """Returns a worker that is not in `exclude`, to be given back by `release`. A higher priority waits less.
         Writes the reason of the pick into `routing`. Raises GatewayError (NO_WORKER, OVERLOADED, `Busy`)."""
 
-    def borrow(self, exclude: Sequence[W]) -> W:
+    def borrow(self, exclude: Collection[W]) -> W:
         """Returns a worker that is not in `exclude`, for a request that generates nothing. It never waits, takes no
         slot, and is not given back. Raises GatewayError(NO_WORKER)."""
 
-    def try_acquire(self, exclude: Sequence[W], routing: RoutingFacts) -> W | None:
+    def try_acquire(self, exclude: Collection[W], routing: RoutingFacts) -> W | None:
         """Returns a worker that is free now and not in `exclude`, to be given back by `release`; None if there is none,
         or if requests wait for one."""
 
-    def may_serve(self, exclude: Sequence[W]) -> bool:
+    def may_serve(self, exclude: Collection[W]) -> bool:
         """Whether a worker that is not in `exclude` serves requests now, perhaps after a wait, and is not suspected."""
 
     def release(self, worker: W, routing: RoutingFacts) -> None: ...
