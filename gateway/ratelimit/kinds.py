@@ -33,10 +33,12 @@ _UNITS = {60.0: "a minute", 3600.0: "an hour", 86_400.0: "a day"}
 
 
 class Wait(NamedTuple):
-    """Seconds until a refused request would fit, and those that are added so that not all clients come back at once."""
+    """Seconds until a refused request may fit, those that are added so that not all clients come back at once, and
+    those until it fits although no running request ends."""
 
     fits_s: float
     spread_s: float = 0.0
+    latest_s: float = 0.0
 
     def text(self, per_s: float = inf) -> str:
         """The clause for the client, in whole seconds as `Retry-After` has them. A time above the window `per_s` is
@@ -68,7 +70,7 @@ class LimitKind:
     def shape(self, rule: Limit, most: int) -> Shape:
         """The numbers of `rule` with the limit `most`, of which its burst has the same share."""
         burst = 0 if rule.burst is None or rule.burst >= rule.limit else max(1, rule.burst * most // rule.limit)
-        return Window.shape(most, rule.per_s, burst, rule.shadow)
+        return Window.shape(most, rule.per_s, burst, rule.shadow, self.measured)
 
     def counter(self, rule: Limit) -> str:
         """The beginning of its counters' names: rules with unequal ones share no counter."""
@@ -93,6 +95,8 @@ class LimitKind:
 
     def refusal(self, rule: Limit, limit: int, remaining: int, charge: int, wait: Wait) -> str:
         reserves = f" and this request reserves {charge}" if self.measured else ""
+        if wait.latest_s > wait.fits_s:
+            reserves += f"; running requests hold what is missing, for {ceil(wait.latest_s)} s at most"
         return (
             f"limit '{rule.name}' reached: {limit} {rule.kind} {per(rule)}, {remaining} left{reserves}; "
             f"{wait.text(rule.per_s)}"

@@ -311,12 +311,13 @@ class SubjectLimiter:
         if outcome == "unserved":
             for index, counted in enumerate(counters):
                 if index not in plan.slots and index not in plan.sums and counted.entry >= 0:
-                    settlements.append(Settlement(index, counted.entry, -charged[index]))
-        elif used is not None:
+                    settlements.append(Settlement(index, counted.entry, -charged[index], charged[index]))
+        else:
             for index, kind in plan.measured:
-                entry, delta = counters[index].entry, kind.uses(used) - charged[index]
-                if delta and entry >= 0 and not (at_least and delta < 0):
-                    settlements.append(Settlement(index, entry, delta))
+                entry, delta = counters[index].entry, 0 if used is None else kind.uses(used) - charged[index]
+                if (delta or charged[index]) and entry >= 0:
+                    delta = 0 if at_least and delta < 0 else delta
+                    settlements.append(Settlement(index, entry, delta, charged[index]))
         for index in plan.sums:
             if counters[index].entry >= 0:
                 settlements.append(Settlement(index, counters[index].entry, money - charged[index], charged[index]))
@@ -450,26 +451,28 @@ class SubjectLimiter:
             left = verdict.counters[index].remaining
             message = KINDS[rule.kind].refusal(rule, made.plan.shapes[index].limit, left, charge, Wait(fits_s))
             return Limited(rule, message, made.states, kind=Kind.QUOTA)
-        spread = self._spread(made.plan, index, charge, fits_s)
+        held = verdict.latest_us > verdict.wait_us
+        spread = self._spread(made.plan, index, charge, fits_s, held)
         limit, remaining = made.plan.shapes[index].limit, verdict.counters[index].remaining
-        message = KINDS[rule.kind].refusal(rule, limit, remaining, charge, Wait(fits_s, spread))
+        wait = Wait(fits_s, spread, verdict.latest_us / 1e6)
+        message = KINDS[rule.kind].refusal(rule, limit, remaining, charge, wait)
         return Limited(rule, message, made.states, fits_s, spread)
 
     def _refuse(self, rule: Limit, mode: str) -> None:
         self.refused[rule.name] += 1
         self._others[rule.name, mode, "refused"] += 1
 
-    def _spread(self, plan: Plan, index: int, cost: int, wait: float) -> float:
+    def _spread(self, plan: Plan, index: int, cost: int, wait: float, held: bool) -> float:
         """Seconds to add to a wait, so that clients refused by one counter do not all return at the moment when there
         is room for one. Each gets a random moment within the time that the clients refused before it need, at most one
-        window. A client that waits alone gets the exact moment."""
+        window. A client that waits alone gets the exact moment. held: by running requests, as slots are."""
         key, shape = plan.keys[index], plan.shapes[index]
         now = self.clock()
         count, since, until = self._crowds.get(key, (0.0, 0.0, 0.0))
         count *= max(until - now, 0.0) / (until - since) if until > since else 0.0  # the others have come back
         kind = KINDS[plan.rules[index].kind]
         in_flight = kind.in_flight or kind.adds_up
-        most = _SLOT_SPREAD if in_flight else plan.rules[index].per_s
+        most = _SLOT_SPREAD if in_flight or held else plan.rules[index].per_s
         each = 1.0 / shape.limit if in_flight else most * cost / shape.limit
         more = random() * min(count * each * self.store.replicas, most)
         if len(self._crowds) >= _CROWDS and key not in self._crowds:

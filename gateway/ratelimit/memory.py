@@ -72,18 +72,20 @@ class MemoryStore:
         """As `admit`: looks at all counters before it takes from any. Floors come after the costs."""
         touched = [self._touch(key, shape, now) for key, shape in zip(plan.keys, plan.shapes, strict=True)]
         waits = [one.delay(now, cost, shape) for one, cost, shape in zip(touched, costs, plan.shapes, strict=False)]
-        violated, longest = -1, 0
+        violated, longest, latest = -1, 0, 0
         if any(waits):
             for index, wait in enumerate(waits):
-                if wait > longest and not plan.shapes[index].shadow:
-                    violated, longest = index, wait
+                counter, shape = touched[index], plan.shapes[index]
+                sooner = counter.sooner(now, costs[index], shape, wait) if isinstance(counter, Window) else wait
+                if sooner > longest and not shape.shadow:
+                    violated, longest, latest = index, sooner, wait
         counters: list[Counted] = []
         for counter, shape, cost, wait in zip(touched, plan.shapes, costs, waits, strict=False):
             if wait or violated >= 0:
                 counters.append(Counted(*counter.state(now, shape), -1))
             else:
                 counters.append(counter.take(now, cost, shape, lease, self._ttl))
-        return Verdict(violated, longest, counters)
+        return Verdict(violated, longest, counters, latest)
 
     def settle(
         self, plan: Plan, lease: str, settlements: Sequence[Settlement], admitted: Verdict | None = None

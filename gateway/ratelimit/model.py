@@ -35,8 +35,10 @@ class Subject(Struct, frozen=True):
 
 
 class Verdict(Struct, array_like=True):
-    """The answer of a store. wait_us: microseconds until the request would fit, 0 when admitted.
+    """The answer of a store.
 
+    wait_us   microseconds until the request may fit, 0 when admitted
+    latest_us  microseconds until it would fit although no running request ended, by the same limit
     violated  the index of the refusing limit in the plan; ADMITTED, or LATE: the store saw the request too late
     counters  one for each limit of the plan
     """
@@ -44,6 +46,7 @@ class Verdict(Struct, array_like=True):
     violated: int
     wait_us: int
     counters: list[Counted]
+    latest_us: int = 0
 
 
 ADMITTED, LATE = -1, -2
@@ -52,7 +55,7 @@ UNLIMITED = Verdict(ADMITTED, 0, [])
 
 class Settlement(Struct, array_like=True, gc=False):
     """The correction of one charge. index: of the limit in its plan. entry: that was charged. delta < 0 refunds, > 0
-    charges more; a slot is released whatever it is. held: of a budget, what the request had reserved."""
+    charges more; a slot is released whatever it is. held: what the request had reserved."""
 
     index: int
     entry: int
@@ -75,7 +78,7 @@ class Limited(GatewayError):
 
     violated  the state of the limit with the longest wait; None if the request never fits
     states    of all limits of the request, in configured order
-    fits_s    seconds until the request would fit if nothing else came; `retry_after`, which the client gets, is at
+    fits_s    seconds until the request may fit if nothing else came; `retry_after`, which the client gets, is at
               least that much. None if it never fits
     param     the field by which it never does, if there is one
     """

@@ -30,6 +30,9 @@ takes as much of the debt as the sum leaves room for. So the sum of any 120 slic
 in one slice at last, and nothing is admitted before the debt is paid: what is used in a time T is at most
 N (T / W + 1), and what requests in flight used beyond their reservations. A refund pays debt first.
 
+Holds.  A slice remembers how much of it running requests have reserved. A request that would fit without that may fit
+as soon as one of them ends, and at the latest when slices stop counting.
+
 Memory is bounded: at most 122 slices a counter, empty ones are not stored.
 """
 
@@ -55,6 +58,7 @@ class Shape(Struct, frozen=True, array_like=True):
     keep     milliseconds after which an untouched counter may be forgotten; 0: the life of a slot
     levels   see `spent.Spent`
     owes     1: a new counter begins with the debt of the one before it
+    reserves  1: a charge is a reservation until it is settled
     """
 
     counter: int
@@ -67,6 +71,7 @@ class Shape(Struct, frozen=True, array_like=True):
     keep: int
     levels: tuple[int, ...] = ()
     owes: int = 0
+    reserves: int = 0
 
 
 class Counted(Struct, array_like=True, gc=False):
@@ -86,23 +91,25 @@ class Counted(Struct, array_like=True, gc=False):
 class Window:
     """One rate counter in this process. All times in integer microseconds of one monotonic clock."""
 
-    __slots__ = ("debt", "expires", "floor", "paced", "slices", "stale", "used")
+    __slots__ = ("debt", "expires", "floor", "held", "paced", "slices", "stale", "used")
 
     def __init__(self) -> None:
         self.used = 0  # the sum of the slices, and the debt
         self.debt = 0
         self.slices: dict[int, int] = {}  # ascending, as requests come in the order of the clock
+        self.held: dict[int, int] = {}  # of slices, by running requests
         self.stale = 0  # until then every slice counts
         self.floor = 0  # slices below it were forgotten by a reset
         self.paced = 0.0
         self.expires = 0
 
     @staticmethod
-    def shape(limit: int, per_s: float, burst: int, shadow: bool) -> Shape:
+    def shape(limit: int, per_s: float, burst: int, shadow: bool, reserves: bool = False) -> Shape:
         width = -(-round(per_s * 1_000_000) // SLICES)
         guard = min(width, MAX_GUARD)
         span = SLICES * width + guard
-        return Shape(0, limit, width, guard, burst, int(shadow), span, (span + 2 * width) // 1000 + 1000)
+        keep = (span + 2 * width) // 1000 + 1000
+        return Shape(0, limit, width, guard, burst, int(shadow), span, keep, reserves=int(reserves))
 
     def share(self, shape: Shape) -> float | None:
         """The part of the limit that is used; None if the counter must not be forgotten."""
@@ -112,6 +119,8 @@ class Window:
         """Forgets the slices that no longer count. The debt takes their room."""
         over = (now - shape.guard) // shape.width - SLICES - 1
         slices = self.slices
+        if self.held:
+            self.held = {index: amount for index, amount in self.held.items() if index > over}
         while slices:
             oldest = next(iter(slices))
             if oldest > over:
@@ -142,13 +151,20 @@ class Window:
             self.slide(now, shape)
         if not cost:
             return 0
-        later = 0
         if self.debt:
             self.pay(max(now // shape.width, self.floor), shape)  # a reload may have raised the limit
-        over = self.used + cost - shape.limit
-        wait = 0
+        return self._until(now, cost, shape, {})
+
+    def sooner(self, now: int, cost: int, shape: Shape, wait: int) -> int:
+        """The same if running requests end and give back all that they hold; `delay` returned `wait`."""
+        return max(self._until(now, cost, shape, self.held), min(wait, RETRY_SLOT)) if self.held and wait else wait
+
+    def _until(self, now: int, cost: int, shape: Shape, held: dict[int, int]) -> int:
+        """`delay` without what is `held` of slices."""
+        used, later, wait = self.used - sum(held.values()), 0, 0
+        over = used + cost - shape.limit
         if over > 0:
-            counting = self.used - self.debt
+            counting = used - self.debt
             if self.debt and over > counting:
                 # So many windows of debt first. The slices of each repeat those of today.
                 passed = -(-(over - counting) // shape.limit)
@@ -156,7 +172,7 @@ class Window:
                 over -= counting + (passed - 1) * shape.limit - max(counting - shape.limit, 0)
             wait = shape.width  # kept only for a cost above the limit, which never fits
             for index, amount in self.slices.items():
-                over -= amount
+                over -= amount - held.get(index, 0)
                 if over <= 0:
                     wait = (index + later + 1) * shape.width + shape.span - now
                     break
@@ -176,6 +192,8 @@ class Window:
         slices = self.slices
         slices[index] = slices.get(index, 0) + cost
         self.used += cost
+        if shape.reserves:
+            self.held[index] = self.held.get(index, 0) + cost
         keep = now + shape.keep * 1000
         if keep > self.expires:
             self.expires = keep
@@ -185,12 +203,15 @@ class Window:
         """Takes back what `take_at_once` did just now."""
         self.used -= cost
         self.slices[index] -= cost
+        self._release(index, cost)
         if not self.slices[index]:
             del self.slices[index]
 
     def take(self, now: int, cost: int, shape: Shape, lease: str, ttl: int) -> Counted:
         """Charges `cost`, after `delay`."""
         index = self.charge(now, cost, shape)
+        if shape.reserves and cost:
+            self.held[index] = self.held.get(index, 0) + cost
         if shape.burst or not cost:
             return Counted(*self.state(now, shape), index)
         left = shape.limit - self.used
@@ -215,9 +236,11 @@ class Window:
         return index
 
     def settle(self, now: int, index: int, delta: int, shape: Shape, lease: str, held: int) -> None:
-        """Settles what was charged to slice `index`: gives back -delta, or charges delta to now and to what is owed."""
+        """Settles what was charged to slice `index`: gives back -delta, or charges delta to now and to what is owed.
+        held: of the slice, by this request."""
         if now >= self.stale:
             self.slide(now, shape)
+        self._release(index, held)
         if delta > 0:
             fits = min(delta, max(shape.limit - (self.used - self.debt), 0))
             self.charge(now, fits, shape)
@@ -229,19 +252,26 @@ class Window:
                 ahead = max(self.paced, now) + (delta - fits) * (SLICES * shape.width / shape.limit)
                 self.paced = min(ahead, now + SLICES * shape.width)
             return
-        held = self.slices.get(index, 0)
-        back = min(held, -delta)
+        charged = self.slices.get(index, 0)
+        back = min(charged, -delta)
         if back > 0:
             forgiven = min(back, self.debt)
             self.debt -= forgiven
-            self.slices[index] = held - (back - forgiven)
+            self.slices[index] = charged - (back - forgiven)
             self.used -= back
             if shape.burst:
                 self.paced -= back * (SLICES * shape.width / shape.limit)
 
+    def _release(self, index: int, held: int) -> None:
+        if index in self.held:
+            self.held[index] -= held
+            if not self.held[index]:
+                del self.held[index]
+
     def reset(self, now: int, shape: Shape) -> None:
         """Forgets all. Earlier charges can no longer be refunded, so the next slice is a fresh one."""
         self.slices.clear()
+        self.held.clear()
         self.used = self.debt = 0
         self.stale = 0
         self.paced = 0.0

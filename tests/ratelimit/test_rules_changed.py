@@ -115,7 +115,7 @@ async def test_waits_are_never_too_short_and_are_spread_where_many_compete(make:
     assert alone[0] == alone[1], "nobody else waits"
     found = [await waits(limiter) for _ in range(100)]
     assert all(wait >= true for wait, true in found)
-    most = 60.0 if rule.kind != "concurrency" else 5.0
+    most = 60.0 if rule.kind == "requests" else 5.0  # what running requests hold may be free soon
     more = [wait - true for wait, true in found]
     assert max(more) <= most
     # A hundred that wait for twenty places come back over several places' time, not at one moment.

@@ -12,14 +12,19 @@ import httpx
 import pytest
 
 from gateway.core.errors import Kind
+from gateway.core.estimate import Cost
+from gateway.core.usage import Usage
 from gateway.ratelimit.kinds import Wait
 from gateway.ratelimit.limiter import _SLOT_SPREAD, SubjectLimiter
 from gateway.ratelimit.memory import MemoryStore
 from gateway.ratelimit.model import Limited
+from gateway.ratelimit.reservation import Reservation
+from gateway.ratelimit.window import Window
 from tests.clients import DIALECTS, REQUESTS
 from tests.harness import Stack
 from tests.ratelimit.asking import DEFAULTS, OPENAI, ask, said
-from tests.ratelimit.subjects import ANN, requests
+from tests.ratelimit.conftest import Make
+from tests.ratelimit.subjects import ANN, requests, tokens
 
 PRICED = {
     "spend": {"currency": "EUR"},
@@ -33,7 +38,8 @@ FULL: dict[str, dict[str, Any]] = {
     },
     "cost": PRICED,
 }
-WINDOW = {"requests": 60, "tokens": 60, "concurrency": 0, "cost": 0}
+# What running requests hold may be free soon; what was counted for good counts for a window.
+WINDOW = {"requests": 60, "tokens": 0, "concurrency": 0, "cost": 0}
 
 
 @pytest.fixture(scope="module", params=FULL)
@@ -106,5 +112,61 @@ def test_a_wait_that_is_cut_for_a_client_is_explained() -> None:
         reply = ask(stack, dialect="azure_openai")
         assert reply.headers["retry-after"] == "120"
         message = json.loads(reply.text)["error"]["message"]
-        assert "try again in 86" in message
+        assert re.search(r"try again in 8[67]\d\d\d s", message), "a day, and what is left of a slice of it"
         assert message.endswith("`Retry-After` is 120 s, the longest that this API's clients wait for")
+
+
+async def test_a_wait_is_long_only_for_tokens_that_are_used(make: Make) -> None:
+    """What running requests hold of a token limit may be free soon, and at the latest when it leaves the window."""
+    limiter = await make(tokens(100, reserve="maximum"))
+    running, spent = await limiter.reserve(ANN, Cost(60)), await limiter.reserve(ANN, Cost(30))
+    limiter.settle(spent, Usage(10, 20))
+    await limiter.flush()
+
+    async def refused(tokens: int) -> Limited:
+        with pytest.raises(Limited) as caught:
+            await limiter.reserve(ANN, Cost(tokens))
+        return caught.value
+
+    held, used = await refused(40), await refused(80)
+    assert held.fits_s == 1.0
+    assert re.search(r"; running requests hold what is missing, for \d+ s at most; try again in \d s", held.message)
+    assert (used.fits_s or 0) > 50, "too much was used for it to fit before"
+    assert "running requests" not in used.message
+    limiter.settle(running, Usage(10, 50))
+    await limiter.flush()
+    late = await refused(40)
+    assert (late.fits_s or 0) > 50
+    assert "running requests" not in late.message
+
+
+@pytest.mark.parametrize("outcome", ["unserved", "unknown", "at least"])
+def test_each_end_of_a_request_ends_what_it_holds(outcome: str) -> None:
+    now = 10**12
+    store = MemoryStore(clock=lambda: now)
+    limiter = SubjectLimiter([tokens(100, reserve="maximum")], store)
+    made = limiter.begin(ANN, Cost(60))
+    assert isinstance(made, Reservation)
+    match outcome:
+        case "unserved":
+            limiter.settle(made, None, "unserved")
+        case "unknown":
+            limiter.settle(made, None)
+        case _:
+            limiter.settle(made, Usage(1, 1), at_least=True)
+    (window,) = [counter for group in store._groups.values() for counter, _ in group.values()]
+    assert isinstance(window, Window)
+    assert window.held == {}
+    assert window.used == (0 if outcome == "unserved" else 60)
+
+
+def test_what_a_gateway_held_that_died_is_forgotten_with_its_slice() -> None:
+    now = 10**12
+    store = MemoryStore(clock=lambda: now)
+    limiter = SubjectLimiter([tokens(100, reserve="maximum")], store)
+    limiter.begin(ANN, Cost(60))
+    now += 62 * 10**9
+    limiter.begin(ANN, Cost(60))
+    (window,) = [counter for group in store._groups.values() for counter, _ in group.values()]
+    assert isinstance(window, Window)
+    assert sum(window.held.values()) == 60

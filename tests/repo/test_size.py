@@ -26,7 +26,7 @@ LINES = {
     "gateway/native": 500,
     "gateway/observe": 2000,
     "gateway/pipeline": 6370,
-    "gateway/ratelimit": 3768,
+    "gateway/ratelimit": 3_810,
     "gateway/redis": 460,
     "gateway/server": 1780,
     "gateway/tools": 505,

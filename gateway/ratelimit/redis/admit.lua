@@ -17,7 +17,7 @@
 --                      [6, "", plan]                                     reset
 --                      [7, replica, k, ttl]                              heartbeat, and room for a new counter
 -- returns  msgpack [now, result of each op 1, 4, 5, 6, 7 in order]; that of 1 and 5 is a verdict:
---            [violated, wait, [[remaining, reset, entry] of each rule]], see model.Verdict
+--            [violated, wait, [[remaining, reset, entry] of each rule], latest], see model.Verdict
 
 local SLICES, CYCLE = 120, 121
 local RETRY_SLOT = 1000000
@@ -34,7 +34,7 @@ for _, form in ipairs(forms) do
   local behind = #form
   for i, s in ipairs(form) do
     form[i] = {counter = s[1], limit = s[2], width = s[3], guard = s[4], burst = s[5], shadow = s[6], span = s[7],
-               keep = s[8], levels = s[9]}
+               keep = s[8], levels = s[9], reserves = s[11] == 1}
     if s[10] == 1 then
       behind = behind + 1
       form[i].owes = behind
@@ -43,7 +43,7 @@ for _, form in ipairs(forms) do
 end
 
 -- A rate counter is a hash: u = sum of its slices and its debt, d = debt, h = lowest slice that may exist, t = latest
--- charged slice, p = pacing time, and one field for each slice.
+-- charged slice, p = pacing time, one field for each slice, and r<slice> = held of it by running requests.
 
 local function put(w, slice, amount)
   w.deltas[slice] = (w.deltas[slice] or 0) + amount
@@ -51,6 +51,12 @@ local function put(w, slice, amount)
     if not w.live[slice] then w.order = nil end
     w.live[slice] = (w.live[slice] or 0) + amount
   end
+  w.dirty = true
+end
+
+local function hold(w, slice, amount)
+  w.holds[slice] = (w.holds[slice] or 0) + amount
+  if w.held then w.held[slice] = (w.held[slice] or 0) + amount end
   w.dirty = true
 end
 
@@ -66,13 +72,16 @@ end
 
 -- As the loop of Window.slide. All slices are written anew.
 local function slide_owing(w, key, shape, over)
-  local limit, amounts, order, first = shape.limit, {}, {}, 1
+  local limit, amounts, order, first, holds = shape.limit, {}, {}, 1, {}
   local all = call('HGETALL', key)
   for i = 1, #all, 2 do
     local slice = tonumber(all[i])
     if slice then
       amounts[slice] = tonumber(all[i + 1])
       order[#order + 1] = slice
+    elseif string.sub(all[i], 1, 1) == 'r' then
+      local held = tonumber(string.sub(all[i], 2))
+      if held > over then holds[held] = tonumber(all[i + 1]) end
     end
   end
   table.sort(order)
@@ -101,7 +110,7 @@ local function slide_owing(w, key, shape, over)
     end
   end
   call('DEL', key)
-  w.deltas, w.owed, w.h, w.dirty = amounts, 0, over + 1, true
+  w.deltas, w.holds, w.owed, w.h, w.dirty = amounts, holds, 0, over + 1, true
 end
 
 local function slide(w, key, shape)
@@ -123,7 +132,12 @@ local function slide(w, key, shape)
       end
     end
   end
-  if #gone > 0 then call('HDEL', key, unpack(gone)) end
+  if #gone > 0 then
+    if shape.reserves then
+      for i = 1, #gone do gone[#gone + 1] = 'r' .. gone[i] end
+    end
+    call('HDEL', key, unpack(gone))
+  end
   w.h = over + 1
   w.dirty = true
 end
@@ -134,7 +148,7 @@ local function window(key, shape)
   local v = call('HMGET', key, 'u', 'h', 't', 'p', 'd')
   local debt = tonumber(v[5]) or 0
   w = {u = tonumber(v[1]) or 0, h = tonumber(v[2]), t = tonumber(v[3]) or 0, p = tonumber(v[4]) or 0,
-       d = debt, owed = debt, keep = shape.keep, limit = shape.limit, width = shape.width, deltas = {}, stored = {}}
+       d = debt, owed = debt, keep = shape.keep, limit = shape.limit, width = shape.width, deltas = {}, stored = {}, holds = {}}
   if w.h then slide(w, key, shape) else w.h = floor(now / shape.width) end
   windows[key] = w
   return w
@@ -207,13 +221,18 @@ end
 -- Live slices in order, read at most once a batch, and only when something must be refused.
 local function slices(w, key)
   if not w.live then
-    local live, all = {}, call('HGETALL', key)
+    local live, held, all = {}, {}, call('HGETALL', key)
     for i = 1, #all, 2 do
       local slice = tonumber(all[i])
-      if slice then live[slice] = tonumber(all[i + 1]) end
+      if slice then
+        live[slice] = tonumber(all[i + 1])
+      elseif string.sub(all[i], 1, 1) == 'r' then
+        held[tonumber(string.sub(all[i], 2))] = tonumber(all[i + 1])
+      end
     end
     for slice, delta in pairs(w.deltas) do live[slice] = (live[slice] or 0) + delta end
-    w.live = live
+    for slice, delta in pairs(w.holds) do held[slice] = (held[slice] or 0) + delta end
+    w.live, w.held = live, held
   end
   if not w.order then
     w.order = {}
@@ -223,13 +242,17 @@ local function slices(w, key)
   return w.order, w.live
 end
 
-local function delay(w, key, cost, shape)
-  local wait, later = 0, 0
-  if cost == 0 then return wait end
-  if w.d > 0 then pay(w, max(floor(now / shape.width), w.h), shape) end
-  local over = w.u + cost - shape.limit
+-- As Window._until; without: whether what is held does not count.
+local function until_fits(w, key, cost, shape, without)
+  local wait, later, used, held = 0, 0, w.u, {}
+  if without then
+    local order = slices(w, key)
+    held = w.held
+    for i = 1, #order do used = used - (held[order[i]] or 0) end
+  end
+  local over = used + cost - shape.limit
   if over > 0 then
-    local counting = w.u - w.d
+    local counting = used - w.d
     if w.d > 0 and over > counting then
       local passed = ceil((over - counting) / shape.limit)
       later = passed * CYCLE
@@ -238,7 +261,7 @@ local function delay(w, key, cost, shape)
     local order, live = slices(w, key)
     wait = shape.width
     for i = 1, #order do
-      over = over - live[order[i]]
+      over = over - live[order[i]] + (held[order[i]] or 0)
       if over <= 0 then
         wait = (order[i] + later + 1) * shape.width + shape.span - now
         break
@@ -251,6 +274,12 @@ local function delay(w, key, cost, shape)
     if ahead > 0.5 then wait = max(wait, floor(ahead) + 1) end
   end
   return wait
+end
+
+local function delay(w, key, cost, shape)
+  if cost == 0 then return 0 end
+  if w.d > 0 then pay(w, max(floor(now / shape.width), w.h), shape) end
+  return until_fits(w, key, cost, shape, false)
 end
 
 local function charge(w, cost, shape)
@@ -276,7 +305,7 @@ end
 local function admit(op)
   if late then return {-2, 0, {}} end
   local before, form, costs = plans[op[3]][1], forms[plans[op[3]][2]], op[4]
-  local violated, longest, waits, nth = -1, 0, {}, #form
+  local violated, longest, latest, waits, nth = -1, 0, 0, {}, #form
   for i = 1, #form do
     local key, shape = KEYS[before + i], form[i]
     local wait = 0
@@ -292,7 +321,11 @@ local function admit(op)
       wait = RETRY_SLOT
     end
     waits[i] = wait
-    if wait > longest and shape.shadow == 0 then violated, longest = i - 1, wait end
+    local sooner = wait
+    if wait > 0 and shape.reserves then
+      sooner = max(until_fits(window(key, shape), key, costs[i], shape, true), min(wait, RETRY_SLOT))
+    end
+    if sooner > longest and shape.shadow == 0 then violated, longest, latest = i - 1, sooner, wait end
   end
   local counters = {}
   for i = 1, #form do
@@ -301,7 +334,10 @@ local function admit(op)
     local left, reset
     if shape.counter == 0 then
       local w = windows[key]
-      if fits then entry = charge(w, costs[i], shape) end
+      if fits then
+        entry = charge(w, costs[i], shape)
+        if shape.reserves and costs[i] > 0 then hold(w, entry, costs[i]) end
+      end
       left, reset = state(w, shape)
     elseif shape.counter == 2 then
       local s = sums[key]
@@ -317,7 +353,7 @@ local function admit(op)
     end
     counters[i] = {left, reset, entry}
   end
-  return {violated, longest, counters}
+  return {violated, longest, counters, latest}
 end
 
 local function settle(op)
@@ -335,6 +371,7 @@ local function settle(op)
       s.dirty = true
     else
       local w = window(key, shape)
+      if shape.reserves and one[4] > 0 and slice >= w.h then hold(w, slice, -one[4]) end
       if delta > 0 then
         local fits = min(delta, max(shape.limit - (w.u - w.d), 0))
         charge(w, fits, shape)
@@ -411,7 +448,7 @@ local function look(op)
     end
     counters[i] = {left, reset, used}
   end
-  return {-1, 0, counters}
+  return {-1, 0, counters, 0}
 end
 
 -- A reset window stays as an empty hash that starts at the next slice, so that a refund of what was charged before
@@ -424,7 +461,7 @@ local function reset(op)
     if shape.counter == 0 then
       local first = floor(now / shape.width) + 1
       windows[key] = {u = 0, h = first, t = first, p = 0, d = 0, owed = 0, keep = shape.keep, limit = shape.limit,
-                      width = shape.width, deltas = {}, stored = {}, dirty = true}
+                      width = shape.width, deltas = {}, stored = {}, holds = {}, dirty = true}
     elseif shape.counter == 2 then
       sums[key] = {u = 0, r = 0, b = floor(now / 1000), o = 0, a = 0, l = 0, f = 1, passed = 0, keep = shape.keep,
                    dirty = true}
@@ -460,6 +497,9 @@ for key, w in pairs(windows) do
     if w.d ~= w.owed then call('HSET', key, 'd', w.d) end
     for slice, delta in pairs(w.deltas) do
       if delta ~= 0 then call('HINCRBY', key, slice, delta) end
+    end
+    for slice, delta in pairs(w.holds) do
+      if delta ~= 0 then call('HINCRBY', key, 'r' .. slice, delta) end
     end
     if w.d > 0 then w.keep = w.keep + ceil(w.d / w.limit) * ceil(CYCLE * w.width / 1000) end
     call('PEXPIRE', key, w.keep)
