@@ -227,7 +227,7 @@ class Gateway:
         if scope["type"] == "http":
             path = scope["path"]
             endpoint = self._literal.get(path)
-            if endpoint is None and self._path_keys and _take_key(scope):
+            if endpoint is None and self._path_keys and self._take_key(scope):
                 path = scope["path"]
                 endpoint = self._literal.get(path)
             if endpoint is None and "//" in path and (meant := single_slashes(path)) in self._literal:
@@ -236,12 +236,22 @@ class Gateway:
         elif scope["type"] == "lifespan":
             await self._lifespan(receive, send)
 
+    def _take_key(self, scope: Scope) -> bool:
+        """Moves a key at the begin of the path to the headers. Whether there is one: `/k/v1/models` lacks it."""
+        path = scope["path"]
+        if single_slashes(path).removeprefix("/k") in self._literal:
+            return False
+        found = from_path(path, scope["raw_path"], scope["headers"])
+        if found is not None:
+            scope["path"], scope["raw_path"], scope["headers"] = found
+        return found is not None
+
     def opens_socket(self, scope: Scope, connection: CountedConnection) -> tuple[SocketSession, Held] | None:
         """As `core.ports.OpensSockets`. Browsers let any page open web sockets, and read what comes: only those that
         may read replies can."""
         found = dict(scope)  # a request that opens none loses its key as requests do
         if self._path_keys:
-            _take_key(found)
+            self._take_key(found)
         if (path := single_slashes(found["path"])) in self._sockets.endpoints:
             scope.update(found, path=path)
         origin = header_value(scope["headers"], b"origin")
@@ -289,14 +299,6 @@ class Gateway:
         accept = header_list(scope["headers"], b"accept") or b""
         page = await self.metrics.page_in_turns(accept, self._group) if scope["method"] in ("GET", "HEAD") else b""
         await _plain(scope, send, 200, page, content_type(accept))
-
-
-def _take_key(scope: Scope) -> bool:
-    """Moves a key at the begin of the path to the headers. Whether there is one."""
-    found = from_path(scope["path"], scope["raw_path"], scope["headers"])
-    if found is not None:
-        scope["path"], scope["raw_path"], scope["headers"] = found
-    return found is not None
 
 
 def _ended() -> GatewayError:

@@ -14,6 +14,8 @@ Served = Callable[[str], Collection[str]]
 
 # The beginnings of paths that clients append, or that a base URL has: `/v1`, `/v1beta`, `/v2`, Ollama's `/api`.
 _VERSION = re.compile(r"v\d\w*|api")
+_OLLAMA = "/api"
+"""Behind it other servers' clients find paths of the same names."""
 _SLASHES = re.compile("//+")
 # Longer paths are none of a client's with a wrong base URL.
 _MOST_BYTES, _MOST_SEGMENTS = 200, 12
@@ -42,6 +44,10 @@ class BaseUrls:
         if len(meant) > _MOST_BYTES or meant.count("/") > _MOST_SEGMENTS:
             return ""
         other = ""
+        # Clients of an API that has a prefix here and none elsewhere, such as TGI's, append the whole path.
+        below = next(
+            (one for one in reversed(self._places) if one and method in self._served(one + (meant or "/"))), None
+        )
         for prefix, bases in self._places.items():
             if not meant.startswith(prefix + "/"):
                 continue
@@ -52,12 +58,18 @@ class BaseUrls:
                     methods = self._served(prefix + base + rest[at:])
                     if method in methods:
                         found = _sentence(prefix, rest[:at], base, rest[at:])
+                        if below is not None and base == _OLLAMA and not at:
+                            return f"{_below(below, meant)}; for another API{found.replace(';', ',', 1)}"
                         whole = at and prefix and method in self._served(rest)
                         return f'{found}; without "{prefix}", {rest} is that of another API' if whole else found
                     if methods and not other:
                         other = _sentence(prefix, rest[:at], base, rest[at:])
                 at = rest.find("/", at + 1)
-        return other
+        return _below(below, meant) if below is not None else other
+
+
+def _below(prefix: str, meant: str) -> str:
+    return f'; it is at {prefix}{meant or "/"}: the base URL of this client must end in "{prefix}"'
 
 
 def _sentence(prefix: str, removed: str, base: str, rest: str) -> str:

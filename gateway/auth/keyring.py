@@ -141,12 +141,20 @@ class Keyring:
         if token is None:
             near = self._table.near(self._address(scope)) if scope is not None and self._table.has_networks else None
             if near is None:
-                raise refused(f"no API key was given; send it as {WHERE}")
+                raise refused(f"no API key was given{self._in_path(scope)}; send it as {WHERE}")
             return PendingAuth(self._admit(near, dialect), lasting=near.expires is None)
         if self._verifier is not None and self._verifier.like(token):
             return PendingAuth(self._bearer(self._verifier.read(token)))
         entry = self._lookup(token)
         return PendingAuth(self._admit(entry, dialect), lasting=entry.expires is None)
+
+    def _in_path(self, scope: Scope | None) -> str:
+        """The reason why none was found in a path that should have one."""
+        if scope is None or not scope["path"].startswith("/k/"):
+            return ""
+        if not self._config.path_keys:
+            return ": a key in the path is not read here, because `path_keys` is off"
+        return ": it is missing in the path, where it follows /k/, as in /k/KEY/v1/models"
 
     def _bearer(self, bearer: Bearer) -> Principal:
         """The caller of a token is `jwt:` and its subject. No configured key has such a name: it may hold no colon."""

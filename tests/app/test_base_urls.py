@@ -117,6 +117,14 @@ def test_a_wrong_base_url_is_told_a_path_that_is_served(stack: Stack, way: Way) 
         ("POST", "/azure/v1/chat/completions", 'it is at /azure/chat/completions: "/v1" must be left out'),
         ("POST", "/ollama/v1/chat/completions", 'without "/ollama", /v1/chat/completions is that of another API'),
         ("POST", "/v1/chat/completions/", "it is at /v1/chat/completions, without the slash at the end"),
+        (
+            "POST",
+            "/generate",
+            'it is at /tgi/generate: the base URL of this client must end in "/tgi"; for another API',
+        ),
+        ("POST", "/generate", ', it is at /api/generate: the base URL of this client must end in "/api"'),
+        ("POST", "/generate_stream", 'it is at /tgi/generate_stream: the base URL of this client must end in "/tgi"'),
+        ("GET", "/info", 'it is at /tgi/info: the base URL of this client must end in "/tgi"'),
         ("GET", "/models", 'it is at /v1/models: the base URL of this client must end in "/v1"'),
         ("GET", "/v1/v1/models", 'it is at /v1/models: "/v1" must be left out of the base URL'),
         ("HEAD", "/models", ""),
@@ -189,3 +197,19 @@ def test_the_list_shows_what_the_caller_may_use_and_nothing_else() -> None:
         assert found is not None
         assert "hidden" not in client.get(found[1]).text
         assert httpx.get(stack.url + "/chat/completions").status_code == 401, "a stranger learns of no path"
+
+
+def test_the_root_of_an_api_with_a_prefix() -> None:
+    """TGI's own client posts to its base URL."""
+    off = {name: {"enabled": False} for name in ("anthropic", "ollama", "ollama_native")}  # they have a GET there
+    with Stack(config={"dialects": off}) as stack:
+        reply = httpx.post(stack.url + "/", json={"inputs": "hi"})
+        assert reply.status_code == 404
+        assert 'it is at /tgi/: the base URL of this client must end in "/tgi"' in reply.json()["error"]["message"]
+
+
+def test_tgi_without_a_default_model_names_the_option() -> None:
+    with Stack() as stack:
+        reply = httpx.post(stack.url + "/tgi/generate", json={"inputs": "hi"})
+        assert reply.status_code == 422
+        assert "`dialects.tgi.default_model`" in reply.json()["error"]

@@ -258,3 +258,22 @@ def test_a_key_with_both_is_one_key() -> None:
             assert ask(stack, usual("openai"), **headers).status_code == 200
             assert stack.record()["key"] == "own"
     assert json.dumps(stack.records()).count(OWN) == 0
+
+
+@pytest.mark.parametrize("way", sampled(WAYS, 24, of_dialect), ids=str)
+@pytest.mark.parametrize("on", [True, False])
+def test_a_path_for_a_key_says_why_there_is_none(pathless: dict[bool, Stack], on: bool, way: Way) -> None:
+    """`/k/v1/...` lacks its key, and without `path_keys` no key in a path is read."""
+    reason = "it is missing in the path, where it follows /k/" if on else "because `path_keys` is off"
+    reply = ask(pathless[on], way, "/k" if on else f"/k/{OWN}")
+    if "{" in way.route.path:
+        assert reply.status_code in (401, 404), "which part is the key is not known"
+        return
+    assert reply.status_code == 401, reply.text
+    assert reason in reply.text
+
+
+@pytest.fixture(scope="module")
+def pathless() -> Iterator[dict[bool, Stack]]:
+    with stack_of(KEYS, **IN_PATH) as on, stack_of(KEYS) as off:
+        yield {True: on, False: off}

@@ -200,6 +200,8 @@ def error_object(error: GatewayError, request: Request | None = None) -> dict[st
             message = message.replace("'tokens'", f"'{own}'")
         elif error.param == "n" and request.route != "chat":
             message = message.replace("'n'", "'parameters.best_of'")
+    if (error.param, error.code) == ("model", "missing_parameter"):
+        message += "; TGI's clients name no model: the gateway's operator sets `dialects.tgi.default_model` for them"
     return {"error": _BEFORE.get(type_, "") + message, "error_type": type_, "code": error.code or code}
 
 
