@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -171,3 +172,9 @@ def test_an_operator_without_a_name_is_one(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr("getpass.getuser", nobody)
     assert destructive._operator().startswith("?@")
+
+
+def test_a_long_time_is_shown_in_whole_seconds(file: Path) -> None:
+    shown = called("limits", "show", "--config", str(file), "--key", "own").stdout
+    (month,) = [line for line in shown.splitlines() if line.startswith("month")]
+    assert re.search(r" \d+h\d+m\d+s$", month), month

@@ -14,7 +14,7 @@ from gateway.app.routes import active_dialects
 from gateway.cli import CommandError, rendered
 from gateway.cli.configured import FILE_HELP, configuration, read
 from gateway.config import Config, Model
-from gateway.core.failures import MEANINGS
+from gateway.core.failures import MEANINGS, Cause
 from gateway.core.ports import Dialect
 from gateway.ratelimit import rules
 from gateway.translation import offline
@@ -56,18 +56,23 @@ def _report(config: Config, name: str, options: argparse.Namespace) -> int:
     """Prints what there is to say of a good configuration, and returns the exit status."""
     offered = active_dialects(config)
     holes = _holes(config, offered)
-    for hole in holes:
-        print(f"hole: {hole}", file=sys.stderr)
     found = _probed(config) if options.probe else []
+    listed = options.strict or not options.probe  # hundreds of holes would hide the workers
+    for hole in holes if listed else []:
+        print(f"hole: {hole}", file=sys.stderr)
     for _, text in found:
         print(f"worker: {text}", file=sys.stderr)
-    if (holes and options.strict) or not all(serves for serves, _ in found):
-        return 1
     held = ", ".join(
         _counted(len(what), name)
         for what, name in ((config.models, "model"), (config.keys, "key"), (offered, "dialect"))
     )
-    print(f"{name}: {held}: good" + (f", but for {_counted(len(holes), 'hole')}" if holes else ""))
+    down = sum(not serves for serves, _ in found)
+    but = [f"{down} of {_counted(len(found), 'worker')} cannot serve"] if down else []
+    but += [_counted(len(holes), "hole") + ("" if listed else " (listed without --probe)")] if holes else []
+    if down or (holes and options.strict):
+        print(f"{name}: {held}: {' and '.join(but)}", file=sys.stderr)
+        return 1
+    print(f"{name}: {held}: good" + (f", but for {' and '.join(but)}" if but else ""))
     return 0
 
 
@@ -80,6 +85,10 @@ def _probed(config: Config) -> list[tuple[bool, str]]:
         wanted, text = fleets.models[model].declared.upstream_model, "ready"
         if worker.trouble is not None:
             text = f"down: {worker.trouble.value}: the worker {MEANINGS[worker.trouble].text}"
+        if worker.trouble is Cause.HOST_NOT_IN_CERTIFICATE:
+            text += (
+                f" ({', '.join(worker.named) or 'none'}): name it by one of those in `workers`, or mend its certificate"
+            )
         served = worker.serves if worker.served_as is None else [worker.served_as]
         if served:
             text += f"; it serves {', '.join(served)}, and not {wanted}"

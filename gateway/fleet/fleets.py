@@ -440,6 +440,8 @@ class Fleets:
         self._report.worker(model, worker.address, worker.ready)
         if not worker.ready:
             more = {"serves": list(worker.serves)} if worker.serves else {}
+            if worker.trouble is Cause.HOST_NOT_IN_CERTIFICATE:
+                more["certificate_for"] = list(worker.named)
             self._log("warning", "worker down", model, worker, reason=worker.reason, **more)
         else:
             self._log("info", "worker ready", model, worker)

@@ -17,6 +17,7 @@ from gateway.core.background import keep_running
 from gateway.core.errors import Blame, GatewayError, causes, out_of_descriptors
 from gateway.core.failures import Cause, cause_of
 from gateway.fleet.clients import unreachable
+from gateway.fleet.handshakes import certificate_of, names_in
 from gateway.fleet.worker import Worker
 
 _MISSES = 3
@@ -177,6 +178,8 @@ class Health:
             changed, worker.trouble = changed or first or trouble is not worker.trouble, trouble
         elif changed:
             worker.trouble = None
+        if changed and trouble is Cause.HOST_NOT_IN_CERTIFICATE:
+            worker.named = names_in(await certificate_of(worker.address, self._options.timeout_s) or b"")
         if changed:
             worker.ready = ready
             self._on_change(model, worker)

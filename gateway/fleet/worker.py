@@ -98,6 +98,7 @@ class Worker:
     lacking    features that its model turned out to lack since it became ready
     served_as  the one name that it serves, if that is not the one it was taken to serve
     serves     the names that it serves, if there are several and none is the one that it was taken to serve
+    named      the hosts that its certificate is for, if its own was not among them when it went down
     renaming   gives requests the name that it serves; None where all workers of the model serve the same one
     trouble    why it is not ready, or failed last; None once it is ready, and has served a request since
     on_free    callbacks for when it may have become free: its pools, more than one during a reload
@@ -106,8 +107,8 @@ class Worker:
     __slots__ = (
         "_draining", "_ready", "_serves", "_trouble", "address", "background", "blocks", "breaker", "facts",
         "full_readings", "in_flight", "lacking", "learns", "leaving", "lives", "max_in_flight", "missed_probes",
-        "on_free", "others", "peak", "place", "probed", "progress", "recent", "renaming", "reported", "served_as",
-        "suspected", "tokens", "turn", "weight",
+        "named", "on_free", "others", "peak", "place", "probed", "progress", "recent", "renaming", "reported",
+        "served_as", "suspected", "tokens", "turn", "weight",
     )  # fmt: skip
     changed: ClassVar[object] = object()
     ready: _Attribute[bool] = _noticed("ready")
@@ -143,6 +144,7 @@ class Worker:
         self.turn = 0
         self._trouble: Cause | None = None
         self.lacking: frozenset[str] = frozenset()
+        self.named: Sequence[str] = ()
         self.served_as: str | None = None
         self._serves: Sequence[str] = ()
         self.renaming: Renaming | None = None

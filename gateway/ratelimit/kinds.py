@@ -205,7 +205,7 @@ class Spending(LimitKind):
     def refusal(self, rule: Limit, limit: int, remaining: int, charge: int, wait: Wait) -> str:
         assert isinstance(rule, BudgetRule)
         ends = rule.calendar.ends(time())
-        again = "" if ends == inf else f", which starts again on {datetime.fromtimestamp(ends, rule.calendar.zone):%F}"
+        again = "" if ends == inf else f"; it starts again on {datetime.fromtimestamp(ends, rule.calendar.zone):%F}"
         per = "in total" if rule.calendar.per == "total" else f"a {rule.calendar.per}"
         left = max(remaining, 0)
         reached = f"the budget '{rule.name}' of {shown(limit)} {rule.currency} {per}"
@@ -213,7 +213,7 @@ class Spending(LimitKind):
             return f"running requests have reserved what is left of {reached}; {wait.text()}"
         if left == 0:
             return f"{reached} is spent{again}"
-        return f"{reached} has {shown(left)} left{again}; this request may cost up to {shown(charge)}"
+        return f"{reached} has {shown(left)} left, and this request may cost up to {shown(charge)}{again}"
 
 
 KINDS: dict[KindOfLimit, LimitKind] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
+from math import ceil
 from time import monotonic
 
 from msgspec.structs import replace
@@ -20,6 +21,8 @@ from gateway.ratelimit.redis.store import RedisStore
 from gateway.ratelimit.redis.timing import MOST
 from gateway.ratelimit.rules import rules
 
+_EXACT_S = 60.0
+"""A time above it is printed in whole seconds."""
 _ASKED = ("key", "team", "address", "end_user")
 _PATIENCE_S = 5.0
 """Seconds. A person at a terminal can wait longer for a distant server than a request can."""
@@ -92,7 +95,8 @@ async def table(
     for (name, whom), state in rows.items():
         name += " (shadow)" if state.rule.shadow else ""
         of = (lambda nano: f"{shown(nano)} {rule.currency}") if isinstance(rule := state.rule, BudgetRule) else str
-        resets = duration(round(state.reset_s * 1000)).decode()
+        resets_s = state.reset_s if state.reset_s < _EXACT_S else ceil(state.reset_s)
+        resets = duration(round(resets_s * 1000)).decode()
         lines.append((name, whom, of(state.used), of(state.remaining), resets))
     return lines, slowest
 

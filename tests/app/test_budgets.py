@@ -35,7 +35,7 @@ def test_a_spent_budget_is_a_429_that_no_client_should_try_again(spent: Stack, n
     assert reply.status_code == 429
     assert not {"retry-after", "retry-after-ms", "x-amz-retry-after"} & set(reply.headers)
     assert reply.headers["x-should-retry"] == "false"
-    assert "the budget 'week' of 0.5 EUR a week is spent, which starts again on" in reply.text
+    assert "the budget 'week' of 0.5 EUR a week is spent; it starts again on" in reply.text
     error = reply.json().get("error")
     if isinstance(error, dict):
         assert DIALECTS[name].errors[Kind.QUOTA][1] == error.get("type", error.get("status"))

@@ -11,7 +11,7 @@ from prometheus_client.core import CounterMetricFamily
 from prometheus_client.samples import Sample
 
 from gateway.config import Breaker, Model
-from gateway.console.state import Histogram, Observed, State, read_state
+from gateway.console.state import Histogram, Observed, State, WorkerState, read_state
 from gateway.console.terminal import state_of
 from gateway.core.failures import Cause
 from gateway.core.ports import RequestRecord
@@ -134,11 +134,19 @@ def test_the_condition_of_a_worker(attributes: dict[str, Any], condition: str) -
 def test_a_worker_has_its_reason_and_its_names() -> None:
     bad = worker()
     bad.trouble, bad.serves = Cause.UNKNOWN_MODEL, ("a", "b")
-    well = worker(ready=True)
-    well.served_as = "own"
-    (model,) = state(Metrics(), fleet("m", bad, well)).models
-    assert [state_of(one) for one in model.workers] == ["down: unknown_model (serves a, b)", "ready (serves own)"]
-    assert [one.reason for one in model.workers] == ["unknown_model", None]
+    well, locked = worker(ready=True), worker(ready=True)
+    well.served_as, locked.trouble = "own", Cause.KEY_REFUSED
+    (model,) = state(Metrics(), fleet("m", bad, well, locked)).models
+    assert [state_of(one) for one in model.workers] == [
+        "down: unknown_model (does not serve the model by the name that it was sent) (serves a, b)",
+        "ready (serves own)",
+        "ready, failed last: key_refused (refuses the gateway's key)",
+    ]
+    assert [one.reason for one in model.workers] == ["unknown_model", None, "key_refused"]
+
+
+def test_a_reason_of_a_newer_gateway_is_shown() -> None:
+    assert state_of(WorkerState("a", "down", 0, None, "new_word")) == "down: new_word (of another version)"
 
 
 def test_a_worker_that_is_left_out() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
+import ssl
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -15,6 +17,7 @@ import pytest
 import yaml
 
 from gateway.core.failures import MEANINGS, Cause
+from gateway.fleet.handshakes import names_in
 from tests.commands import called
 from tests.harness import Stack
 from tests.ports import free_port
@@ -123,6 +126,7 @@ def bad(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Bad]]:
             "plain": Bad(Cause.NOT_TLS, well.replace("http:", "https:")),
             "tls": Bad(Cause.NEEDS_TLS, exits.enter_context(raw(b"\x15\x03\x01\x00\x02\x02\x46"))),
             "nginx": Bad(Cause.NEEDS_TLS, plain(WantsTls)),
+            "wordless": Bad(Cause.NEEDS_TLS, trusted[0].replace("https:", "http:")),
             "junk": Bad(Cause.MALFORMED, exits.enter_context(raw(b"SSH-2.0-OpenSSH_9.6\r\n"))),
             "closing": Bad(Cause.BROKE_OFF, exits.enter_context(raw(b""))),
             "key": Bad(Cause.KEY_REFUSED, plain(KeyRefused)),
@@ -152,7 +156,7 @@ def stack(bad: dict[str, Bad]) -> Iterator[Stack]:
 
 NAMES = [
     *("refused", "nameless", "ca", "host", "expired", "plain", "tls", "nginx"),
-    *("junk", "closing", "key", "key400", "loading", "broken", "others", "based"),
+    *("wordless", "junk", "closing", "key", "key400", "loading", "broken", "others", "based"),
 ]
 
 
@@ -179,8 +183,36 @@ def test_check_probe_has_the_same_words(stack: Stack, bad: dict[str, Bad], tmp_p
             f"worker: {name} {address}: down: {cause.value}: the worker {MEANINGS[cause].text}"
         )
     assert lines["others"].endswith("; it serves first, second, and not others")
+    assert " (127.0.0.2): name it by one of those in `workers`, or mend its certificate" in lines["host"]
+    count = len(bad) + 1
+    assert f"{count} models, 0 keys" in found.stderr.splitlines()[-1]
+    assert f": {count - 1} of {count} workers cannot serve" in found.stderr.splitlines()[-1]
+    assert "hole: " not in found.stderr
     config.write_text(yaml.dump({"models": well, "health": {"interval_s": 10, "timeout_s": 10}}))
-    assert called("check", "--probe", str(config)).returncode == 0
+    good = called("check", "--probe", str(config))
+    assert (good.returncode, ": good" in good.stdout, " worker" in good.stdout) == (0, True, False)
+    well["well"]["backend"] = "openai"
+    config.write_text(yaml.dump({"models": well, "health": {"interval_s": 10, "timeout_s": 10}}))
+    holes = called("check", "--probe", str(config))
+    assert re.search(r"good, but for \d+ holes \(listed without --probe\)$", holes.stdout.strip())
+    assert "hole: " not in holes.stderr
+    assert "hole: " in called("check", "--probe", "--strict", str(config)).stderr
+
+
+def test_the_log_names_the_hosts_of_a_certificate(stack: Stack) -> None:
+    (told,) = [line for line in stack.events("worker down") if line["model"] == "host"]
+    assert told["certificate_for"] == ["127.0.0.2"]
+
+
+@pytest.mark.parametrize("critical", [False, True])
+@pytest.mark.parametrize("names", [("a.example", "*.b.example"), ("x" * 60 + ".example",) * 12])
+def test_the_names_in_a_certificate(tmp_path: Path, names: tuple[str, ...], critical: bool) -> None:
+    found = certificate(tmp_path, *names, critical=critical)[0].read_text()
+    der = ssl.PEM_cert_to_DER_cert(found)
+    assert names_in(der) == ["127.0.0.1", *names][:8]
+    for end in range(0, len(der), 7):  # cut short, or changed: nothing is raised
+        names_in(der[:end])
+        names_in(der[:end] + b"\xff\x82" + der[end + 2 :])
 
 
 def test_a_client_learns_which_names_are_served(stack: Stack) -> None:

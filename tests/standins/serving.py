@@ -62,7 +62,9 @@ def serving(handler: type[BaseHTTPRequestHandler], tls: ssl.SSLContext | None = 
             thread.join()
 
 
-def certificate(folder: Path, *names: str, address: str = "127.0.0.1", days: int = 1) -> tuple[Path, Path]:
+def certificate(
+    folder: Path, *names: str, address: str = "127.0.0.1", days: int = 1, critical: bool = False
+) -> tuple[Path, Path]:
     """cert.pem and key.pem in `folder`: a certificate for `address` and `names`, signed by itself, and its key. days:
     until it expires, or since it has, if below 0."""
     key = ec.generate_private_key(ec.SECP256R1())
@@ -72,7 +74,7 @@ def certificate(folder: Path, *names: str, address: str = "127.0.0.1", days: int
     builder = builder.not_valid_before(now - datetime.timedelta(days=100))
     builder = builder.not_valid_after(now + datetime.timedelta(days=days))
     hosts = [x509.IPAddress(ipaddress.ip_address(address)), *map(x509.DNSName, names)]
-    builder = builder.add_extension(x509.SubjectAlternativeName(hosts), critical=False)
+    builder = builder.add_extension(x509.SubjectAlternativeName(hosts), critical=critical)
     form = serialization.PrivateFormat.TraditionalOpenSSL
     files = folder / "cert.pem", folder / "key.pem"
     files[0].write_bytes(builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))

@@ -80,7 +80,7 @@ async def test_the_refusal_of_a_spent_budget_names_no_time(server: Server, start
     (limiter,) = await gateways(started, server, budget(100), 1)
     await spend(limiter, 100, 100)
     with pytest.raises(
-        Limited, match=r"the budget 'b' of 0.0000001 EUR a month is spent, which starts again on 20"
+        Limited, match=r"the budget 'b' of 0.0000001 EUR a month is spent; it starts again on 20"
     ) as error:
         await spend(limiter, 1, 1)
     assert error.value.kind is Kind.QUOTA
