@@ -223,7 +223,8 @@ class Pool:
 
     def succeeded(self, worker: Worker, generation: int, generated: bool = True) -> None:
         now = self._clock()
-        worker.trouble = None
+        if worker.trouble is not None:
+            worker.trouble = None
         if generated:
             worker.progress.replied_at = now
         if self._resting and self._resting.pop(worker, None) is not None:
@@ -356,8 +357,6 @@ class Pool:
         return any(worker.breaker.allows(now) and worker not in exclude for worker in self._standing.serving)
 
     def _pick(self, exclude: Collection[Worker], now: float, routing: RoutingFacts) -> Worker | None:
-        if not self._standing.serving:
-            return None
         if len(self.workers) == 1:
             routing.why = "only"
             (worker,) = self.workers
@@ -372,7 +371,7 @@ class Pool:
             candidates = self._candidates[excluded] = Candidates(self.workers, excluded)
         looked = candidates.count_pick(now)
         picked = self.policy.pick(candidates, now, routing)
-        if picked is None and not looked:
+        if picked is None and self._standing.serving and not looked:
             candidates.look(now)
             picked = self.policy.pick(candidates, now, routing)
         return picked

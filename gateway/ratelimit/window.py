@@ -203,7 +203,8 @@ class Window:
         """Takes back what `take_at_once` did just now."""
         self.used -= cost
         self.slices[index] -= cost
-        self._release(index, cost)
+        if index in self.held:
+            self.held[index] -= cost
         if not self.slices[index]:
             del self.slices[index]
 
@@ -240,7 +241,8 @@ class Window:
         held: of the slice, by this request."""
         if now >= self.stale:
             self.slide(now, shape)
-        self._release(index, held)
+        if index in self.held:
+            self.held[index] -= held
         if delta > 0:
             fits = min(delta, max(shape.limit - (self.used - self.debt), 0))
             self.charge(now, fits, shape)
@@ -261,12 +263,6 @@ class Window:
             self.used -= back
             if shape.burst:
                 self.paced -= back * (SLICES * shape.width / shape.limit)
-
-    def _release(self, index: int, held: int) -> None:
-        if index in self.held:
-            self.held[index] -= held
-            if not self.held[index]:
-                del self.held[index]
 
     def reset(self, now: int, shape: Shape) -> None:
         """Forgets all. Earlier charges can no longer be refunded, so the next slice is a fresh one."""

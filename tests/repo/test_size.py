@@ -22,7 +22,7 @@ LINES = {
     "gateway/console": 1_375,
     "gateway/core": 3865,
     "gateway/dialects": 10585,
-    "gateway/fleet": 6_196,
+    "gateway/fleet": 6_263,
     "gateway/native": 500,
     "gateway/observe": 2000,
     "gateway/pipeline": 6370,
