@@ -61,6 +61,8 @@ run: .venv/installed ## Start the gateway and a small real model on this machine
 TESTED := install .venv/compiled .venv-friendli/locked $(NODE)/node_modules/installed $(HELM)/node_modules/installed
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 PARALLEL := -n auto --maxprocesses 8 --dist worksteal
+# `make test` runs one case in four of each law, and `make test-long` the others (tests/slices.py).
+SAMPLED := --sample 4
 # SLICE=8: one case in eight of each law of a long proof, and each dialect and backend once (tests/slices.py).
 SLICED := $(if $(SLICE),--slice $(SLICE) --durations 10)
 COMPILED = $(BIN)/python -m compileall -q -x node_modules gateway workers tests
@@ -72,7 +74,7 @@ TESTS := $(wildcard $(shell git ls-files 'tests/*test_*.py'))
 .PHONY: test
 test: $(TESTED) ## Run the tests (four minutes on two cores)
 	$(COMPILED)
-	$(PYTEST) $(PARALLEL) $(ARGS)
+	$(PYTEST) $(PARALLEL) $(SAMPLED) $(ARGS)
 
 .PHONY: check
 check: install ## Lint, and test the rooms that differ from the last commit on main, in a minute
@@ -83,7 +85,7 @@ check: install ## Lint, and test the rooms that differ from the last commit on m
 .PHONY: test-long
 test-long: $(TESTED) ## Run what `make test` samples or leaves out: all cases, more examples, gateways that are killed
 	$(COMPILED)
-	$(PYTEST) $(PARALLEL) $(if $(SLICE),-m long $(SLICED),-m "long or hypothesis" --hypothesis-profile full) $(ARGS)
+	$(PYTEST) $(PARALLEL) $(SAMPLED) $(if $(SLICE),-m long $(SLICED),-m "long or hypothesis" --hypothesis-profile full) $(ARGS)
 
 .PHONY: fuzz
 fuzz: install ## Send hostile streams to both relays (ARGS="--seconds 600 --sanitize": with AddressSanitizer)

@@ -55,7 +55,7 @@ ssl.create_default_context = _shared_context
 def pytest_xdist_auto_num_workers() -> int:
     """One more than there are cores: tests wait for timers and processes of theirs, but each worker collects all tests
     first, for a quarter of a minute. With two cores, three workers took as long as five, and a fifth less of CPU."""
-    return 1 + (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1) + 1
+    return 1 + (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -1,8 +1,12 @@
-"""A part of a long proof, for each run of continuous integration: `pytest --slice 8` (`SLICE=8` of make's targets).
+"""Parts of all cases, drawn the same in each run.
 
-One case in N of each law is drawn, the same in each run, and as many more as it takes to have each dialect and each
-backend that cases of the proof name. Tests with the mark `whole` and cases that were not drawn are left out: `make
-acceptance` runs them.
+`pytest --sample 4` is for `make test` and `make test-long`: of each law (a test with parameters) one case in four is
+drawn, and one more for each dialect and each backend that cases of this law name and none of the drawn ones does. The
+other cases get the mark `long`: `make test-long` runs them.
+
+`pytest --slice 8` (`SLICE=8` of make's targets) is for each run of continuous integration: a part of a long proof. One
+case in eight of each law is drawn, and as many more as it takes to have each dialect and each backend that cases of the
+proof name. Tests with the mark `whole` and cases that were not drawn are left out: `make acceptance` runs them.
 """
 
 from __future__ import annotations
@@ -17,18 +21,35 @@ from gateway.backends import REGISTRY as BACKENDS
 from gateway.dialects import REGISTRY as DIALECTS
 
 _NAMES = frozenset((*DIALECTS, *BACKENDS))
+# Marks of tests that another target than `make test` runs.
+APART = frozenset(("long", "browser", "engine", "agents", "libraries", "prometheus", "pods"))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--slice", type=int, metavar="N", help="of each law one case in N, and each dialect and backend")
+    parser.addoption("--sample", type=int, metavar="N", help="of each law one case in N; all others are `long`")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if one_in := config.getoption("--sample"):
+        plain = [item for item in items if not APART.intersection(mark.name for mark in item.iter_markers())]
+        kept = sample([item.nodeid for item in plain], one_in)
+        for item in plain:
+            if item.nodeid not in kept:
+                item.add_marker("long")
     if not (one_in := config.getoption("--slice")):
         return
     drawn = set(draw([item.nodeid for item in items if not item.get_closest_marker("whole")], one_in))
     config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in drawn])
     items[:] = [item for item in items if item.nodeid in drawn]
+
+
+def sample(cases: list[str], one_in: int) -> set[str]:
+    """One case in so many of each law, and each dialect and backend that cases of this law name."""
+    laws: dict[str, list[str]] = {}
+    for case in cases:
+        laws.setdefault(_law(case), []).append(case)
+    return {case for law in laws.values() for case in draw(law, one_in)}
 
 
 def draw(cases: list[str], one_in: int) -> list[str]:

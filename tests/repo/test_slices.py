@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import PurePosixPath
 
 from gateway.dialects import REGISTRY
 from scripts.changed import proofs_of
-from tests.slices import draw, names
+from tests.repo.tree import ROOT
+from tests.slices import APART, draw, names, sample
 
 
 def test_a_slice_is_one_case_in_so_many_and_the_same_each_time() -> None:
@@ -24,6 +26,26 @@ def test_a_slice_has_each_dialect_that_its_cases_name() -> None:
 
 def test_a_law_of_one_case_is_in_every_slice() -> None:
     assert draw(["tests/test_law.py::test"], 8) == ["tests/test_law.py::test"]
+
+
+def test_a_sample_has_each_law_and_each_dialect_that_a_law_names() -> None:
+    some = [f"tests/test_some.py::test[{number}]" for number in range(40)]
+    named = [f"tests/test_named.py::test[{name}-{way}]" for name in REGISTRY for way in ("whole", "streamed")]
+    kept = sample([*some, *named, "tests/test_one.py::test"], 4)
+    assert len(kept & {*some}) == 10
+    assert names(kept & {*named}) == set(REGISTRY)
+    assert "tests/test_one.py::test" in kept
+
+
+def test_cases_of_other_targets_are_not_sampled() -> None:
+    (left_out,) = re.findall(r"-m '(.*?)'", (ROOT / "pyproject.toml").read_text())
+    assert set(left_out.replace("not ", "").split(" and ")) == APART
+
+
+def test_the_two_targets_that_share_all_cases_sample_the_same() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    run = {target: re.search(rf"^{target}: .*\n(?:\t.*\n)+", makefile, re.MULTILINE) for target in ("test", "test-long")}
+    assert all(found and " $(SAMPLED) " in found[0] for found in run.values())
 
 
 def test_a_changed_room_brings_its_tests_and_the_conformance_of_what_requests_pass() -> None:
