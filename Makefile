@@ -26,7 +26,7 @@ install: .venv/locked .venv/installed ## Build .venv from all locks, for develop
 	@scripts/venv.sh --onto .venv $(DEV_LOCKS)
 
 # Without a C compiler all else is installed: the last line says which it is.
-.venv/installed: .venv/running pyproject.toml setup.py gateway/native/relay.pyx
+.venv/installed: .venv/running pyproject.toml setup.py gateway/native/relay.pyx gateway/wire/_scan.pyx
 	@echo "Installing the command dragoman into .venv ..."
 	@$(EDITABLE) --python $(BIN)/python --editable .
 	@$(BIN)/dragoman --version

@@ -1,4 +1,4 @@
-"""Builds the native relay, which is optional: without Cython or a C compiler all else is built, and a line says so.
+"""Builds what is in C, which is optional: without Cython or a C compiler all else is built, and a line says so.
 
 Everything else about the package is in pyproject.toml.
 """
@@ -13,10 +13,10 @@ from setuptools.command.build_ext import build_ext
 from setuptools.errors import BaseError, CCompilerError
 
 WITHOUT = "dragoman: built without its native relay (docs/deploy.md): "
-RELAY = Extension("gateway.native.relay", ["gateway/native/relay.pyx"], optional=True)
+SOURCES = ("gateway/native/relay.pyx", "gateway/wire/_scan.pyx")
 
 
-class BuildRelay(build_ext):
+class BuildAll(build_ext):
     """Cython's C goes beside the objects, not beside its source."""
 
     def build_extension(self, ext: Extension) -> None:
@@ -25,9 +25,11 @@ class BuildRelay(build_ext):
             super().build_extension(ext)
         except (BaseError, CCompilerError) as error:
             Path(self.get_ext_fullpath(ext.name)).unlink(missing_ok=True)
-            print(f"{WITHOUT}{error}")
+            if ext is self.extensions[0]:  # one line for all of them
+                print(f"{WITHOUT}{error}")
 
 
 if find_spec("Cython") is None:
     print(f"{WITHOUT}Cython is not installed")
-setup(ext_modules=[RELAY] if find_spec("Cython") else [], cmdclass={"build_ext": BuildRelay})
+PARTS = [Extension(source.removesuffix(".pyx").replace("/", "."), [source], optional=True) for source in SOURCES]
+setup(ext_modules=PARTS if find_spec("Cython") else [], cmdclass={"build_ext": BuildAll})

@@ -20,6 +20,7 @@ from gateway.core.fields import ExtrasPolicy, sort_extras
 from gateway.core.http import Request
 from gateway.core.messages import Extra
 from gateway.wire.bulk import refuse_bulk
+from gateway.wire.scan import is_plain
 
 T = TypeVar("T")
 
@@ -69,15 +70,17 @@ def members(request: Request) -> dict[str, Raw]:
     """
     body = request.body
     refuse_bulk(body)
+    plain = is_plain(body)
     try:
-        if not body.isascii():
+        if not plain:
             body.decode()  # msgspec does not check the text of raw members
         top = members_of(body)
         if len(top) > _MOST_MEMBERS:
             raise GatewayError(
                 Kind.BAD_REQUEST, f"the request body has more than {_MOST_MEMBERS} members", code="too_many_values"
             )
-        _refuse_duplicates(body)
+        if not plain:
+            _refuse_duplicates(body)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise _malformed(body, error) from None
     if not _harmless.issuperset(top):

@@ -21,6 +21,7 @@ from gateway.core.usage import Usage
 from gateway.wire import chat_templates, too_long
 from gateway.wire.json import NULL, text_in
 from gateway.wire.json import decoded as read_or_none
+from gateway.wire.scan import is_plain
 
 T = TypeVar("T")
 
@@ -301,6 +302,8 @@ def require_strict(data: bytes | Raw) -> None:
     Typed decoders check the grammar of values that they skip or keep as `Raw`, but not their text or numbers.
     Raises GatewayError(UPSTREAM, upstream_malformed).
     """
+    if is_plain(data):
+        return
     try:
         # MessagePack has no integers above 64 bits, so its encoder raises for them.
         _as_msgpack(_anything.decode(data))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from operator import is_not
 from typing import Any
@@ -17,14 +16,14 @@ from gateway.wire.openai.replies import views as wire
 from gateway.wire.openai.replies.excess import ORDINARY_BYTES, refuse_excess, refuse_longer
 from gateway.wire.openai.replies.tool_calls import Call, is_cut
 from gateway.wire.openai.replies.vectors import as_asked
+from gateway.wire.scan import without_nulls
 
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 _KNOWN_REASONS = frozenset({"stop", "length", "tool_calls", "content_filter", "function_call"})
 _PLAIN_REASONS = _KNOWN_REASONS | {None}
-# Members that OpenAI describes as absent or an object (the fingerprint: a text), and that vLLM writes as null. A quote
-# behind a comma and before a colon is in no text.
-_NULLS = re.compile(
-    rb',"(?:annotations|function_call|system_fingerprint|prompt_tokens_details|completion_tokens_details)":null'
+# Removes members that OpenAI describes as absent or an object (the fingerprint: a text), and that vLLM writes as null.
+_described = without_nulls(
+    b"annotations", b"function_call", b"system_fingerprint", b"prompt_tokens_details", b"completion_tokens_details"
 )
 
 
@@ -64,11 +63,6 @@ def whole(body: bytes, op: Generate | Embed) -> tuple[bytes, Usage | None]:
     for entry, vector in zip(reply.get("data") or (), vectors or (), strict=False):
         entry["embedding"] = vector
     return _described(encode(reply)), usage
-
-
-def _described(body: bytes) -> bytes:
-    """The reply without nulls that OpenAI's description does not have."""
-    return _NULLS.sub(b"", body)
 
 
 def _as_asked(tally: wire.TallyIn, op: Embed) -> tuple[msgspec.Raw, ...] | None:

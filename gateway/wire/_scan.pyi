@@ -1,0 +1,6 @@
+from collections.abc import Callable
+
+from msgspec import Raw
+
+def is_plain(text: bytes | Raw) -> bool: ...
+def without_nulls(*names: bytes) -> Callable[[bytes], bytes]: ...
