@@ -300,8 +300,12 @@ class WorkerConnection(asyncio.BufferedProtocol):
         if exchange is None:
             self.drop()  # idle: these bytes were not requested
             return
-        began = perf_counter() if large else 0.0
         answered = exchange.status
+        first = not (answered or self._spare or large or exchange.bodiless)
+        if first and (known := self.origin.known.read(bytes(data))) is not None:
+            self._take_known(exchange, *known)
+            return
+        began = perf_counter() if large else 0.0
         try:
             if answered:
                 self.since = self.loop.time()
@@ -333,9 +337,20 @@ class WorkerConnection(asyncio.BufferedProtocol):
             if full:
                 self._pause_a_turn(seconds)
         if self._whole is not None:
+            if first and exchange.status == 200 and self._reusable and not self._dirty:
+                self.origin.known.learn(bytes(data), exchange.headers)
             self._release(self._whole)
         elif self._spare > HEAD_BYTES and exchange.status:
             self.fail(GatewayError(Kind.UPSTREAM, "the worker's response body is all framing and no content"))
+
+    def _take_known(self, exchange: Incoming, headers: Headers, body: bytes) -> None:
+        """Takes a whole reply whose head is known: what the calls of the parser come to."""
+        self.head_at = self.loop.time()
+        self.exchange, self._reusable = None, True
+        exchange.status, exchange.headers = 200, headers
+        if body:
+            exchange.store(body)
+        self._release(exchange)
 
     def _deliver(self, exchange: Incoming) -> bool:
         """Hands over the body bytes of the current read as one block, however many chunks they came in. True if the

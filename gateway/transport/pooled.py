@@ -28,6 +28,7 @@ from gateway.light_task import become_task
 from gateway.transport.causes import cause_of_exception
 from gateway.transport.connection import WorkerConnection
 from gateway.transport.incoming import READ_BYTES, Incoming
+from gateway.transport.known_head import KnownHead
 from gateway.transport.large import LargeReads
 from gateway.transport.names import Name
 
@@ -57,7 +58,7 @@ class Origin:
 
     __slots__ = (
         "_base", "_constant", "_host", "_name", "_port", "_ssl", "_tell_at", "buffer", "connections", "idle",
-        "idle_expiry", "large_reads", "max_idle",
+        "idle_expiry", "known", "large_reads", "max_idle",
     )  # fmt: skip
 
     def __init__(self, pooled: Pooled, address: str) -> None:
@@ -77,6 +78,7 @@ class Origin:
         # HTTP recommends Host first. identity: the gateway reads replies, and decompression would allow a zip bomb.
         self._constant = b" HTTP/1.1\r\nhost: " + url.netloc.encode() + b"\r\naccept-encoding: identity"
         self._tell_at = 0.0
+        self.known = KnownHead()
         self.buffer = pooled.buffer
         self.large_reads = pooled.large_reads
         self.idle_expiry = pooled.idle_expiry

@@ -31,7 +31,7 @@ LINES = {
     "gateway/server": 1780,
     "gateway/tools": 505,
     "gateway/translation": 1_716,
-    "gateway/transport": 1210,
+    "gateway/transport": 1_290,
     "gateway/wire": 7_809,
     "workers": 490,
     "workers/embedded": 370,

@@ -1,0 +1,65 @@
+"""The head of a worker's last whole reply, kept so that the same head is not parsed again: see `server.known_head`.
+
+A worker sends the same head with every whole reply, but for the digits of Content-Length and the time in Date. Bytes
+that are equal to those that passed every check pass them again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from gateway.core.http import Headers
+
+_HOLES = re.compile(rb"\r\n(content-length|date): *([!-~][ -~]*)(?=\r\n)", re.IGNORECASE)
+_VALUES = {b"content-length": rb"([0-9]{1,8})", b"date": rb"([!-~][ -~]{27}[!-~])"}
+_FRAMED = ([b"content-length"], [b"content-length", b"date"])
+_LESSONS = 8
+"""The most heads of one worker that are learnt while none comes again: one that differs in each reply, as by an id, is
+left to the parser."""
+
+
+class KnownHead:
+    """The head of one worker's whole replies: of those with status 200 whose connection is kept."""
+
+    __slots__ = ("_headers", "_length", "_lessons", "_match", "_places")
+
+    def __init__(self) -> None:
+        self._lessons = _LESSONS
+        self._match: Callable[[bytes], re.Match[bytes] | None] | None = None
+        self._headers: Headers = []
+        self._length = 0  # which hole is that of Content-Length
+        self._places: list[tuple[int, bytes, int]] = []  # of each hole: its place among the headers, name and number
+
+    def learn(self, data: bytes, headers: Headers) -> None:
+        """Keeps the head of `data`, one whole reply that was parsed as `headers`, if a Content-Length frames it."""
+        lessons, end = self._lessons - 1, data.find(b"\r\n\r\n") + 4
+        holes = list(_HOLES.finditer(data, 0, end))
+        found = [hole[1].lower() for hole in holes]
+        names = [name for name, _ in headers]
+        if lessons < 0 or sorted(found) not in _FRAMED or not set(names).issuperset(found):
+            return
+        pattern, at = b"", 0
+        for name, hole in zip(found, holes, strict=True):
+            pattern += re.escape(data[at : hole.start(2)]) + _VALUES[name]
+            at = hole.end(2)
+        self._places = [(names.index(name), name, number) for number, name in enumerate(found, 1)]
+        self._length = found.index(b"content-length") + 1
+        self._match = re.compile(pattern + re.escape(data[at:end])).match
+        self._headers = headers.copy()
+        if self.read(data) != (headers, data[end:]):  # such as an interim reply before it, which the parser left out
+            self._match = None
+        self._lessons = lessons
+
+    def read(self, data: bytes) -> tuple[Headers, bytes] | None:
+        """The headers and the body of `data` if that is one whole reply with this head; else None."""
+        if self._match is None or (found := self._match(data)) is None:
+            return None
+        body = data[found.end() :]
+        if len(body) != int(found[self._length]):
+            return None
+        self._lessons = _LESSONS
+        headers = self._headers.copy()
+        for place, name, number in self._places:
+            headers[place] = (name, found[number])
+        return headers, body
