@@ -302,7 +302,7 @@ class WorkerConnection(asyncio.BufferedProtocol):
             return
         answered = exchange.status
         first = not (answered or self._spare or large or exchange.bodiless)
-        if first and (known := self.origin.known.read(bytes(data))) is not None:
+        if first and self.origin.known.learnt and (known := self.origin.known.read(bytes(data))) is not None:
             self._take_known(exchange, *known)
             return
         began = perf_counter() if large else 0.0

@@ -14,19 +14,21 @@ from gateway.core.http import Headers
 _HOLES = re.compile(rb"\r\n(content-length|date): *([!-~][ -~]*)(?=\r\n)", re.IGNORECASE)
 _VALUES = {b"content-length": rb"([0-9]{1,8})", b"date": rb"([!-~][ -~]{27}[!-~])"}
 _FRAMED = ([b"content-length"], [b"content-length", b"date"])
+_NOTHING = re.compile(rb"(?!)").match
 _LESSONS = 8
 """The most heads of one worker that are learnt while none comes again: one that differs in each reply, as by an id, is
 left to the parser."""
 
 
 class KnownHead:
-    """The head of one worker's whole replies: of those with status 200 whose connection is kept."""
+    """The head of one worker's whole replies with status 200, whose connection is kept. learnt: there is one."""
 
-    __slots__ = ("_headers", "_length", "_lessons", "_match", "_places")
+    __slots__ = ("_headers", "_length", "_lessons", "_match", "_places", "learnt")
 
     def __init__(self) -> None:
+        self.learnt = False
         self._lessons = _LESSONS
-        self._match: Callable[[bytes], re.Match[bytes] | None] | None = None
+        self._match: Callable[[bytes], re.Match[bytes] | None] = _NOTHING
         self._headers: Headers = []
         self._length = 0  # which hole is that of Content-Length
         self._places: list[tuple[int, bytes, int]] = []  # of each hole: its place among the headers, name and number
@@ -47,13 +49,14 @@ class KnownHead:
         self._length = found.index(b"content-length") + 1
         self._match = re.compile(pattern + re.escape(data[at:end])).match
         self._headers = headers.copy()
-        if self.read(data) != (headers, data[end:]):  # such as an interim reply before it, which the parser left out
-            self._match = None
+        # An interim reply before it, say, is not what the parser reported.
+        self.learnt = self.read(data) == (headers, data[end:])
         self._lessons = lessons
 
     def read(self, data: bytes) -> tuple[Headers, bytes] | None:
-        """The headers and the body of `data` if that is one whole reply with this head; else None."""
-        if self._match is None or (found := self._match(data)) is None:
+        """The headers and the body of `data` if that is one whole reply with the head that was learnt; else None."""
+        found = self._match(data)
+        if found is None:
             return None
         body = data[found.end() :]
         if len(body) != int(found[self._length]):

@@ -34,7 +34,8 @@ objects_of = msgspec.json.Decoder(list[dict[str, Raw]]).decode
 _text = msgspec.json.Decoder(str).decode
 # msgspec reads `Raw | None` as "null only", so an optional raw member is a Raw with this default.
 NULL = Raw(b"null")
-# Member names seen before that are not another spelling of `model`. A lookup is cheaper than a check.
+# Member names seen before that are neither another spelling of `model` nor in `_UNREAD_INTEGERS`. A lookup is cheaper
+# than a check.
 _harmless: set[str] = set()
 _MOST_NAMES = 1000
 # The most top-level members of a body. Each one is checked separately.
@@ -85,11 +86,11 @@ def members(request: Request) -> dict[str, Raw]:
         raise _malformed(body, error) from None
     if not _harmless.issuperset(top):
         refuse_other_models(top)
-    for name in _UNREAD_INTEGERS:
-        raw = top.get(name)
-        if raw is not None and _FRACTION.search(raw):
-            check_depth({name: raw})
-            top[name] = Raw(encode(_whole(_anything.decode(raw))))
+        for name in _UNREAD_INTEGERS:
+            raw = top.get(name)
+            if raw is not None and _FRACTION.search(raw):
+                check_depth({name: raw})
+                top[name] = Raw(encode(_whole(_anything.decode(raw))))
     return {name: raw for name, raw in top.items() if raw != NULL} if NULL in top.values() else top
 
 
@@ -103,7 +104,7 @@ def refuse_other_models(top: Iterable[str]) -> None:
                 param=name,
                 code="ambiguous_model",
             )
-        if len(_harmless) < _MOST_NAMES and len(name) < 64:
+        if len(_harmless) < _MOST_NAMES and len(name) < 64 and name not in _UNREAD_INTEGERS:
             _harmless.add(name)
 
 

@@ -167,6 +167,7 @@ async def test_a_head_that_differs_each_time_is_not_learnt_for_ever() -> None:
     heads = [USUAL.replace(b"uvicorn", b"%d" % number) for number in range(20)]
     for head in heads:
         await worker.answer(head)
+    assert worker.origin.known.learnt
     known = [worker.origin.known.read(head) is not None for head in heads]
     assert known.index(True) == 7
     assert known.count(True) == 1

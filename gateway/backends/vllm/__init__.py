@@ -166,14 +166,19 @@ class Vllm(OpenAIBackend):
             path, body = (RERANK, rerank_body(op, can, NAME)) if alone else (SCORE, pairs_body(op, can))
         else:
             if type(op) is not Embed:
-                _refuse_for_age(op, can.version)
+                if can.version:
+                    _refuse_for_age(op, can.version)
                 if op.raw is None or op.wire != "openai":
                     op = _with_processors(op, can)
             path = PATHS[type(op)]
             body, dropped = outgoing(op, can, _PARAMETERS)
-        dropped += (*_UNREAD.leave_out(body, op), *_adjust(body, op))
-        if not _GUIDED.keys().isdisjoint(body):
-            _rename_guided(body, can.version)
+        if not _LOOKED_AT[type(op)].isdisjoint(body):  # else nothing of it is left out or changed, as of most requests
+            dropped += _UNREAD.leave_out(body, op) + _adjust(body, op)
+            if not _GUIDED.keys().isdisjoint(body):
+                _rename_guided(body, can.version)
+        if op.salt is not None:
+            own = body.get("cache_salt")
+            body["cache_salt"] = op.salt if own is None else _within(op.salt, own)
         return Written(path, body, dropped)
 
     def resume(self, request: Request, partial: Partial) -> Resumption | str:
@@ -216,14 +221,16 @@ def _adjust(body: dict[str, Any], op: Chat | Complete | Embed | Score) -> tuple[
         body.pop("stream_options", None)
     elif type(op) is Chat and op.early_usage:
         body["stream_options"]["continuous_usage_stats"] = True
-    if op.salt is not None:
-        own = body.get("cache_salt")
-        body["cache_salt"] = op.salt if own is None else _within(op.salt, own)
     return ("request_id",) if body.pop("request_id", None) is not None else ()
 
 
 # Members of vLLM before 0.12 -> the members of `structured_outputs`, which replaced them. Later versions ignore them.
 _GUIDED = {"guided_choice": "choice", "guided_grammar": "grammar", "guided_json": "json", "guided_regex": "regex"}
+# Operation -> the members that `_written` may change or leave out.
+_LOOKED_AT = {
+    operation: names | {"tools", "tool_choice", "parallel_tool_calls", "stream_options", "request_id", *_GUIDED}
+    for operation, names in _UNREAD.looked_at.items()
+}
 
 
 def _rename_guided(body: dict[str, Any], version: tuple[int, ...]) -> None:
@@ -273,8 +280,6 @@ def _within(salt: str, own: Raw) -> str:
 
 def _refuse_for_age(op: Chat | Complete, version: tuple[int, ...]) -> None:
     """Raises GatewayError(UNSUPPORTED) for parameters that this version of vLLM silently ignores."""
-    if not version:
-        return
     if op.want_tokens and version < (0, 10, 2):
         raise no_token_ids(f"vllm {_dotted(version)}")
     if op.output is not None and op.output.kind in ("regex", "grammar", "choice") and version < (0, 12):

@@ -21,6 +21,7 @@ from gateway.wire.scan import without_nulls
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 _KNOWN_REASONS = frozenset({"stop", "length", "tool_calls", "content_filter", "function_call"})
 _PLAIN_REASONS = _KNOWN_REASONS | {None}
+_OBJECTS = ("chat.completion", "text_completion")
 # Removes members that OpenAI describes as absent or an object (the fingerprint: a text), and that vLLM writes as null.
 _described = without_nulls(
     b"annotations", b"function_call", b"system_fingerprint", b"prompt_tokens_details", b"completion_tokens_details"
@@ -43,11 +44,10 @@ def whole(body: bytes, op: Generate | Embed) -> tuple[bytes, Usage | None]:
         tally = wire.tally_decoder.decode(body)
         if tally.error is not None:
             raise wire.late_fault(tally.error)
-        if not _answers(tally, op):
-            raise wire.malformed()
-        usage = wire.usage(tally.usage) if tally.usage is not None else None
         vectors = _as_asked(tally, op) if type(op) is Embed else None
-        if _exact(tally, is_named(op)) if type(op) is not Embed else vectors is None:
+        exact = _exact(tally, op) if type(op) is not Embed else vectors is None
+        usage = wire.usage(tally.usage) if tally.usage is not None else None
+        if exact:
             if tally.model == model:
                 return _described(body), usage
             if tally.model is not None and body.count(b'"model"') == 1:
@@ -66,8 +66,11 @@ def whole(body: bytes, op: Generate | Embed) -> tuple[bytes, Usage | None]:
 
 
 def _as_asked(tally: wire.TallyIn, op: Embed) -> tuple[msgspec.Raw, ...] | None:
-    """The vectors that the client asked for; None if they are the worker's. Raises as `as_asked`."""
+    """The vectors that the client asked for; None if they are the worker's. Raises as `as_asked`, and
+    GatewayError(UPSTREAM) if one is missing."""
     given = [one.embedding for one in tally.data or ()]
+    if len(given) != len(op.inputs) or NULL in given:
+        raise wire.malformed()
     vectors = as_asked(given, op)
     return vectors if any(map(is_not, vectors, given)) else None
 
@@ -123,48 +126,37 @@ def _mend_arguments(call: dict[str, Any], cut: bool) -> None:
         function["arguments"] = done.next(text) + done.rest(cut)
 
 
-def _exact(tally: wire.TallyIn, named: bool) -> bool:
-    """True if only the model's name must change for the client."""
-    return (
-        bool(tally.id)
-        and tally.object in ("chat.completion", "text_completion")
-        and type(tally.created) is int
-        and tally.created == wire.created_at(tally.created, 0)
-        and all(_exact_choice(choice, named) for choice in tally.choices or ())
+def _exact(tally: wire.TallyIn, op: Generate) -> bool:
+    """True if only the model's name must change for the client. Raises GatewayError(UPSTREAM) if the reply lacks
+    something that `op` asks for."""
+    choices, chat = tally.choices or (), type(op) is Chat
+    if len(choices) != choices_of(op):
+        raise wire.malformed()
+    exact = bool(tally.id) and tally.object in _OBJECTS and type(tally.created) is int
+    exact = exact and tally.created == wire.created_at(tally.created, 0)
+    for choice in choices:
+        message, why = choice.message, choice.finish_reason
+        if message is None if chat else choice.text is None or why is None:
+            raise wire.malformed()
+        if choice.index is None or why not in _PLAIN_REASONS:
+            exact = False
+        elif message is not None and exact:
+            exact = bool(message.role) and (message.reasoning or message.reasoning_content) is None
+            if message.tool_calls or isinstance(message.content, list):
+                exact = exact and _exact_calls(message, why == "stop" and not is_named(op))
+    return exact
+
+
+def _exact_calls(message: wire.TallyMessageIn, must_name_calls: bool) -> bool:
+    if isinstance(message.content, list) or must_name_calls:
+        return False
+    return all(
+        call.id and call.type == "function" and _has_arguments(call.function) for call in message.tool_calls or ()
     )
-
-
-def _exact_choice(choice: wire.TallyChoiceIn, named: bool) -> bool:
-    message = choice.message
-    if choice.index is None or choice.finish_reason not in _PLAIN_REASONS:
-        return False
-    if message is None:
-        return True
-    if not message.role or (message.reasoning or message.reasoning_content) is not None:
-        return False
-    if isinstance(message.content, list):
-        return False
-    calls = message.tool_calls or ()
-    if calls and choice.finish_reason == "stop" and not named:
-        return False
-    return all(call.id and call.type == "function" and _has_arguments(call.function) for call in calls)
 
 
 def _has_arguments(function: wire.FunctionIn | None) -> bool:
     return function is None or (bytes(function.arguments)[:1] == b'"' and function.text.strip() not in ("", "null"))
-
-
-def _answers(tally: wire.TallyIn, op: Generate | Embed) -> bool:
-    """True if the reply has everything that `op` asks for."""
-    if type(op) is Embed:
-        vectors = tally.data or ()
-        return len(vectors) == len(op.inputs) and all(vector.embedding != NULL for vector in vectors)
-    choices = tally.choices or ()
-    if len(choices) != choices_of(op):
-        return False
-    if isinstance(op, Chat):
-        return all(choice.message is not None for choice in choices)
-    return all(choice.text is not None and choice.finish_reason is not None for choice in choices)
 
 
 def finish_word(word: str, calls: bool = False) -> str:

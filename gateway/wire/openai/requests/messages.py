@@ -39,7 +39,26 @@ _part = msgspec.json.Decoder(PartIn)
 _type = msgspec.json.Decoder(TypeIn)
 
 
-def repair_calls(found: Sequence[MessageIn], raw: Extra) -> None:
+def read_messages(found: Sequence[MessageIn], raw: Extra, part: PartReader, kept: Tree) -> tuple[Message, ...]:
+    """Reads the messages of a chat. kept: the unknown members of its body. Former calls in `raw`, the members of its
+    body, are made good: see `_repair_calls`."""
+    kept = inside(kept, "messages")
+    messages: list[Message] = []
+    called = False
+    for message in found:
+        text = message.content
+        seldom = message.tool_calls or message.reasoning or message.reasoning_content or message.refusal
+        if seldom or kept or type(text) is not str:
+            called = called or bool(message.tool_calls)
+            messages.append(_read_message(message, len(messages), part, kept))
+        else:
+            messages.append(Message(message.role, (Text(text),), message.name, message.tool_call_id))
+    if called:
+        _repair_calls(found, raw)
+    return tuple(messages)
+
+
+def _repair_calls(found: Sequence[MessageIn], raw: Extra) -> None:
     """Rewrites former calls in `raw`, the members of a body, if the arguments of one are not a JSON object: it goes to
     the worker as the client sent it, and the worker would refuse the whole conversation. found: its messages. A `raw`
     without messages is not what the worker gets."""
@@ -69,11 +88,9 @@ def _repaired(found: Sequence[MessageIn], raw: Raw) -> Raw:
     return Raw(encode(messages))
 
 
-def read_message(found: MessageIn, index: int, part: PartReader, kept: Tree) -> Message:
-    """Reads message `index`. `kept` holds the unknown members of all messages."""
+def _read_message(found: MessageIn, index: int, part: PartReader, kept: Tree) -> Message:
+    """Reads message `index` of any form. `kept` holds the unknown members of all messages."""
     thinking = found.reasoning or found.reasoning_content
-    if not (kept or thinking or found.refusal or found.tool_calls) and isinstance(found.content, str):
-        return Message(found.role, (Text(found.content),), found.name, found.tool_call_id)  # nearly every message
     parts: list[Part] = []
     if thinking:
         if found.reasoning_content not in (None, "", thinking):

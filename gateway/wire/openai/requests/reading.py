@@ -18,14 +18,13 @@ from gateway.core.errors import GatewayError, Kind
 from gateway.core.fields import ExtrasPolicy, sort_extras
 from gateway.core.messages import Chat, Complete, Embed, Extra, Logprobs, Output, Sampling
 from gateway.wire.json import bad_value, decoded, encode, members_of, missing, present, text_of, typed
-from gateway.wire.openai.requests.bounds import refuse_out_of_range
+from gateway.wire.openai.requests.bounds import RANGES, refuse_out_of_range
 from gateway.wire.openai.requests.messages import (
     PartReader,
-    read_message,
+    read_messages,
     read_part,
     read_tool_choice,
     read_tools,
-    repair_calls,
     without_tools,
 )
 from gateway.wire.openai.requests.views import FORMS, Bias, Body, ChatBody, EmbedBody, FormatIn, TextBody
@@ -49,6 +48,8 @@ _text = msgspec.json.Decoder(TextBody)
 _embed = msgspec.json.Decoder(EmbedBody)
 # Members that client libraries add to the messages of a reply and send back. No dialect refuses them: LiteLLM.
 _REPLAYED = frozenset({"provider_specific_fields"})
+# Members of a chat that the typed view lacks or that have bounds of their own. Most chats have none.
+_SELDOM = frozenset({"functions", "function_call", "safety_identifier", "prompt_cache_key", *RANGES})
 # Digits only: `int` also reads `1_0`, ` 7` and `-1`, which are not token ids.
 _TOKEN_ID = re.compile(r"[0-9]{1,10}")
 
@@ -145,47 +146,66 @@ def _settled(
 def _chat_op(
     found: ChatBody, raw: Extra, extra: Extra, dropped: tuple[str, ...], part: PartReader, kept: Tree = NOTHING
 ) -> Chat:
-    for name in ("functions", "function_call"):
-        if name in raw:
-            raise GatewayError(
-                Kind.UNSUPPORTED, f"'{name}' is not supported: use 'tools' and 'tool_choice'", param=name
-            )
+    if extra or not _SELDOM.isdisjoint(raw):
+        for name in ("functions", "function_call"):
+            if name in raw:
+                raise GatewayError(
+                    Kind.UNSUPPORTED, f"'{name}' is not supported: use 'tools' and 'tool_choice'", param=name
+                )
+        refuse_out_of_range(raw, extra)
     if found.max_tokens == 0:
         raise bad_value("max_tokens", "'max_tokens' must be at least 1")
     if found.top_logprobs and not found.logprobs:
         raise bad_value("top_logprobs", "'top_logprobs' is only allowed when 'logprobs' is true")
-    refuse_out_of_range(raw, extra)
-    repair_calls(found.messages, raw)
-    limit = found.max_completion_tokens or found.max_tokens
-    of_messages = inside(kept, "messages")
-    choice, parallel = read_tool_choice(found.tool_choice, inside(kept, "tool_choice")), found.parallel_tool_calls
-    if not found.tools and (choice is not None or parallel is not None):
-        dropped = (*dropped, *without_tools(choice, parallel, raw))
-        choice = parallel = None
-    return Chat(
+    op = Chat(
         model=found.model,
-        messages=tuple([read_message(message, i, part, of_messages) for i, message in enumerate(found.messages)]),
+        messages=read_messages(found.messages, raw, part, kept),
         stream=bool(found.stream),
-        include_usage=_include_usage(found),
-        max_output=limit,
+        max_output=found.max_completion_tokens or found.max_tokens,
         sampling=read_sampling(found),
-        stop=read_stop(found),
-        n=found.n or 1,
-        tools=read_tools(found.tools, inside(kept, "tools")) if found.tools else (),
-        tool_choice=choice,
-        parallel_tools=parallel,
-        output=read_output(found.response_format, inside(kept, "response_format")),
-        reasoning=found.reasoning_effort,
-        logprobs=Logprobs(found.top_logprobs or 0) if found.logprobs else None,
-        user=found.user,
-        end_user=text_of(raw, "safety_identifier"),
         extra=extra,
-        unnamed=("max_tokens",) if found.max_tokens not in (None, limit) else (),
         dropped=dropped,
         raw=raw,
         wire="openai",
-        cache_key=text_of(raw, "prompt_cache_key"),
     )
+    if found.max_tokens not in (None, op.max_output):
+        op.unnamed = ("max_tokens",)
+    _read_seldom(op, found, raw, kept)
+    return op
+
+
+def _read_seldom(op: Chat, found: ChatBody, raw: Extra, kept: Tree) -> None:
+    """Sets the members of `op` that few chats have: a struct looks for each member that it is made with among all of
+    its fields."""
+    if found.stream_options is not None:
+        op.include_usage = _include_usage(found)
+    if found.stop is not None:
+        op.stop = read_stop(found)
+    if found.n is not None:
+        op.n = found.n
+    if found.tools:
+        op.tools = read_tools(found.tools, inside(kept, "tools"))
+    if found.tool_choice is not None or found.parallel_tool_calls is not None:
+        _read_choice(op, found, raw, inside(kept, "tool_choice"))
+    if found.response_format is not None:
+        op.output = read_output(found.response_format, inside(kept, "response_format"))
+    if found.reasoning_effort is not None:
+        op.reasoning = found.reasoning_effort
+    if found.logprobs:
+        op.logprobs = Logprobs(found.top_logprobs or 0)
+    if found.user is not None:
+        op.user = found.user
+    if not _SELDOM.isdisjoint(raw):
+        op.end_user, op.cache_key = text_of(raw, "safety_identifier"), text_of(raw, "prompt_cache_key")
+
+
+def _read_choice(op: Chat, found: ChatBody, raw: Extra, kept: Tree) -> None:
+    """The tool that must be called, and whether several may. Without tools both are left out."""
+    choice, parallel = read_tool_choice(found.tool_choice, kept), found.parallel_tool_calls
+    if op.tools:
+        op.tool_choice, op.parallel_tools = choice, parallel
+    else:
+        op.dropped = (*op.dropped, *without_tools(choice, parallel, raw))
 
 
 def _text_op(found: TextBody, raw: Extra, extra: Extra, dropped: tuple[str, ...], kept: Tree = NOTHING) -> Complete:

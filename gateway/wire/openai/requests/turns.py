@@ -25,8 +25,7 @@ _raws = msgspec.json.Decoder(list[Raw])
 
 def messages_of(op: Chat, can: Capabilities) -> Sequence[Message]:
     """The messages of `op` as workers with these capabilities take them; `op.messages` itself if they take those."""
-    merge = can.system == "merge"
-    return _in_turns(op.messages, merge) if _is_out_of_turn(op.messages, merge) else op.messages
+    return _in_turns(op.messages, can.system == "merge") if is_out_of_turn(op, can) else op.messages
 
 
 def left_behind(op: Chat, can: Capabilities) -> tuple[str, ...]:
@@ -47,14 +46,19 @@ def spliced(raw: Raw, given: Sequence[Message], turns: Sequence[Message]) -> lis
     return [own[id(turn)] if id(turn) in own else write_message(turn) for turn in turns]
 
 
-def _is_out_of_turn(messages: Sequence[Message], merge: bool) -> bool:
-    previous = "system"
-    for index, message in enumerate(messages):
+def is_out_of_turn(op: Chat, can: Capabilities) -> bool:
+    """Whether workers with these capabilities do not take the messages of `op` as they are."""
+    merge = can.system == "merge"
+    previous = ""
+    for message in op.messages:
         role = message.role
-        if role == "tool":
+        if role == "user":
+            if merge and previous == "user":
+                return True
+        elif role == "tool":
             if not _is_text(message) and any(isinstance(part, _MEDIA) for part in message.parts):
                 return True
-        elif merge and ((role == "system" and index) or role == "developer" or role == previous == "user"):
+        elif merge and (role == "developer" or (role == "system" and previous)):
             return True
         previous = role
     return False

@@ -55,23 +55,26 @@ class Unread:
 
     changing lists members that ask for another reply, each with the values that ask for nothing. idle lists members
     that no reply shows; those that belong to other operations are added to it, and what constrains an answer
-    (`wire.openai.requests.constraints`) is none of them.
+    (`wire.openai.requests.constraints`) is none of them. looked_at: operation -> all of them.
     """
 
     def __init__(self, changing: Mapping[str, tuple[Any, ...]], idle: frozenset[str], backend: str) -> None:
         self._changing = changing
         self._backend = backend
         self._idle = {operation: idle | elsewhere for operation, elsewhere in _ELSEWHERE.items()}
-        self._looked_at = {operation: names.union(changing) for operation, names in self._idle.items()}
+        # The gateway itself has chosen the worker by `prompt_cache_key`.
+        self.looked_at = {
+            operation: names.union(changing, ("prompt_cache_key",)) for operation, names in self._idle.items()
+        }
 
     def leave_out(self, members: dict[str, Any], op: Op) -> tuple[str, ...]:
         """Removes what the engine would not read from `members`, in place: JSON texts by name, those of a request that
         is made of `op`. Returns the names of the idle ones that had a value. Raises GatewayError(UNSUPPORTED) for the
         first of `changing`, or constraint, with another value."""
-        members.pop("prompt_cache_key", None)  # the gateway itself has chosen the worker by it
         operation, changing = type(op), self._changing
-        if self._looked_at[operation].isdisjoint(members):
+        if self.looked_at[operation].isdisjoint(members):
             return ()  # as most requests
+        members.pop("prompt_cache_key", None)
         idle = self._idle[operation]
         if operation is Embed and "messages" in members:
             idle -= _TEMPLATE

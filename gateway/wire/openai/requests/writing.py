@@ -19,7 +19,7 @@ from gateway.wire.openai.requests.parts import (
     write_tool,
     write_tool_choice,
 )
-from gateway.wire.openai.requests.turns import left_behind, messages_of, spliced
+from gateway.wire.openai.requests.turns import is_out_of_turn, left_behind, messages_of, spliced
 from gateway.wire.openai.requests.unsupported import RISING, no_token_ids, refuse_given, refuse_sampling, unsupported
 
 PATHS = {Chat: "/v1/chat/completions", Complete: "/v1/completions", Embed: "/v1/embeddings"}
@@ -113,17 +113,18 @@ def outgoing(
     Raises GatewayError(UNSUPPORTED), which names the parameter, for what the engine cannot do.
     """
     dropped: tuple[str, ...] = ()
+    moved = type(op) is Chat and is_out_of_turn(op, can)
     if op.raw is not None and op.wire == "openai":
         body: dict[str, Any] = dict(op.raw)
         if op.rewritten:
             body.update(_texts(op, can, parameters))
-        elif type(op) is Chat and (turns := messages_of(op, can)) is not op.messages:
-            body["messages"] = spliced(op.raw["messages"], op.messages, turns)
+        elif type(op) is Chat and moved:
+            body["messages"] = spliced(op.raw["messages"], op.messages, messages_of(op, can))
     else:
         body = compose(op, can, parameters)
         if type(op) is not Embed:
             dropped = top_level(op.unnamed)
-    if type(op) is Chat:
+    if type(op) is Chat and moved:
         dropped += left_behind(op, can)
     body["model"] = can.upstream_model
     if op.stream:
