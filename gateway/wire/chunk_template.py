@@ -32,6 +32,14 @@ _DIGITS, _ZERO = 10, ord("0")
 MARK = rb"\u0001template\u0002"
 _TOKEN = 1_000_003
 
+Usual = tuple[bytes, bytes, int, int, list[bytes], int]
+"""An ordinary chunk of a stream that is passed on: the bytes before and after the text, between which index and which
+index its literal stands, the bytes that the client is sent around it, and its choice."""
+# Bytes that are in no JSON text: they stand for text, id and time in what a cache keeps.
+_TEXT, _NAME, _TIME = b"\0", b"\1", b"\2"
+_MOST_STREAMS = 64
+_MOST_KEPT = 4
+
 id_of = msgspec.json.Decoder(int).decode
 """A JSON integer -> a token id. Raises msgspec.DecodeError for anything else."""
 text_of = msgspec.json.Decoder(str).decode
@@ -68,6 +76,37 @@ class ChunkTemplate(Struct, frozen=True):
         if self.middle:
             return self.before + literal + self.after + b"%d" % token + self.middle + b"%d" % token + self.end
         return self.before + literal + self.after + (b"%d" % token + self.end if self.end else b"")
+
+
+class TemplateCache:
+    """Ordinary chunks of streams that have ended, for the next streams of the same model that ask for the same: a
+    server writes the chunks of all of them alike, but for the stream's id and time. `identity`: these two, as JSON."""
+
+    def __init__(self) -> None:
+        self._kept: dict[bytes, list[Usual]] = {}
+
+    def keep(self, asked: bytes, identity: tuple[bytes, bytes], usual: Usual) -> None:
+        """Keeps `usual`, if id and time stand in it once. `asked`: all that decides how a chunk is rewritten."""
+        before, after, start, stop, pieces, index = usual
+        sent = _TEXT.join(pieces)
+        for value, mark in zip(identity, (_NAME, _TIME), strict=True):
+            if before.count(value) != 1 or sent.count(value) != 1:
+                return
+            before, sent = before.replace(value, mark), sent.replace(value, mark)
+        others = [one for one in self._kept.pop(asked, ()) if one[0] != before or one[1] != after]
+        self._kept[asked] = [*others, (before, after, start, stop, [sent], index)][-_MOST_KEPT:]
+        if len(self._kept) > _MOST_STREAMS:
+            del self._kept[next(iter(self._kept))]
+
+    def recall(self, asked: bytes, identity: tuple[bytes, bytes]) -> list[Usual]:
+        """The ordinary chunks of a stream with this identity, as streams before it let expect."""
+        name, time = identity
+        found = []
+        for before, after, _, stop, (sent,), index in self._kept.get(asked, ()):
+            before = before.replace(_NAME, name).replace(_TIME, time)
+            sent = sent.replace(_NAME, name).replace(_TIME, time)
+            found.append((before, after, len(before) - 1, stop, sent.split(_TEXT), index))
+        return found
 
 
 def _is_number(digits: bytes) -> bool:

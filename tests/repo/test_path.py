@@ -10,7 +10,7 @@ from bench.path import WAYS, Counts, counted
 MOST = {
     "chat": Counts(calls=210, files=54, moves=153, deepest=17, bytecodes=5_910),
     "chat with limits": Counts(calls=249, files=65, moves=177, deepest=17, bytecodes=8_040),
-    "stream with limits and prefix": Counts(calls=630, files=80, moves=370, deepest=23, bytecodes=19_200),
+    "stream with limits and prefix": Counts(calls=585, files=80, moves=357, deepest=23, bytecodes=17_600),
     "anthropic stream to llama.cpp": Counts(calls=656, files=73, moves=433, deepest=24, bytecodes=18_100),
     "embedding": Counts(calls=214, files=52, moves=155, deepest=19, bytecodes=5_735),
 }

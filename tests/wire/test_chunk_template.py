@@ -10,11 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Raw
+from msgspec.structs import replace
 
+from gateway.core.byte_budget import ByteBudget, Held
+from gateway.core.continuation import SeenText
 from gateway.core.events import Event, Failed
 from gateway.core.messages import Chat, Complete, Message, Text
 from gateway.wire import sse
-from gateway.wire.chunk_template import MARK, cut
+from gateway.wire.chunk_template import MARK, TemplateCache, cut
 from gateway.wire.json import encode
 from gateway.wire.openai.replies.reading import ChatReader, TextReader
 from gateway.wire.openai.streams.passthrough import Asked, Passthrough, PassthroughLane
@@ -22,7 +25,8 @@ from tests.sampled import examples
 
 CHAT = Chat(model="m", messages=(Message("user", (Text("hi"),)),))
 TEXT = Complete(model="m", prompts=("hi",))
-HEAD = {"id": "c-1", "object": "chat.completion.chunk", "created": 1, "model": "up"}
+HEAD = {"id": "c-1", "object": "chat.completion.chunk", "created": 1763720000, "model": "up"}
+ASKED = Asked(Raw(b'"mine"'), True, 1, False)
 DELTA: tuple[str | int, ...] = ("choices", 0, "delta")
 
 
@@ -224,6 +228,135 @@ def test_the_bytes_lane_sends_the_same_with_and_without(datas: list[bytes], cuts
         assert sent == expected
         assert (quick.done, quick.produced) == (slow.done, slow.produced)
         assert str(quick.error) == str(slow.error)
+
+
+def _stream(
+    lane: PassthroughLane, datas: Sequence[bytes], number: int, cuts: Sequence[int] = (300,) * 20
+) -> list[object]:
+    """What a lane makes of the stream with this number, which has an id and a time of its own."""
+    seen: list[object] = []
+    for block in _blocks([_numbered(data, number) for data in datas], cuts):
+        if lane.done or lane.error is not None:
+            break
+        seen.append((lane.feed(block), lane.produced, dict(lane.finishes), lane.done, str(lane.error), lane.partial()))
+    return seen
+
+
+def _numbered(data: bytes, number: int) -> bytes:
+    return data.replace(b'"c-1"', b'"c-%d"' % number).replace(b"1763720000", b"%d" % (1763720000 + number))
+
+
+def _role(**more: Any) -> bytes:
+    return chunk("", **more).replace(b'"content"', b'"role":"assistant","content"')
+
+
+def _seen() -> SeenText:
+    return SeenText(Held(ByteBudget(), ""))
+
+
+_STOP = chunk("", finish_reason="stop")
+_STREAM = st.lists(_CHUNKS, max_size=10).map(lambda datas: [_role(), chunk("a"), *datas, _STOP, b"[DONE]"])
+
+
+@settings(max_examples=examples(600))
+@given(
+    st.lists(_STREAM, min_size=1, max_size=4),
+    st.lists(_CHUNKS, max_size=12) | _STREAM,
+    st.lists(st.integers(0, 300), min_size=14, max_size=14),
+)
+def test_streams_before_change_nothing(before: list[list[bytes]], datas: list[bytes], cuts: list[int]) -> None:
+    owner = Passthrough(lambda error: error.message.encode())
+    for number, one in enumerate(before, 2):
+        _stream(PassthroughLane(ASKED, owner, _seen()), one, number)
+    quick = PassthroughLane(ASKED, owner, _seen())
+    slow = PassthroughLane(ASKED, Passthrough(owner.refuse), _seen())
+    slow._tries = 0
+    assert _stream(quick, datas, 1, cuts) == _stream(slow, datas, 1, cuts)
+
+
+def _known() -> Passthrough:
+    """It has seen an ordinary stream."""
+    owner = Passthrough(lambda error: error.message.encode())
+    _stream(PassthroughLane(ASKED, owner), [_role(), chunk("a"), chunk("b"), _STOP, b"[DONE]"], 2)
+    return owner
+
+
+def test_the_next_stream_knows_its_ordinary_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    lane = PassthroughLane(ASKED, _known())
+    lane.feed(sse.frame(_numbered(_role(), 7)))
+    monkeypatch.setattr(lane, "_read", None)
+    ordinary = sse.frame(_numbered(chunk("c"), 7))
+    assert lane.feed(ordinary) == ordinary.replace(b'"up"', b'"mine"')
+    assert lane.produced == 1
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        _role(finish_reason="stop"),
+        _role(index=1),
+        _role().replace(b'"c-1"', b"null"),
+        _role().replace(b"1763720000", b"1763720000.5"),
+        b'{"choices":[]}',
+    ],
+)
+def test_a_stream_that_begins_otherwise_knows_none(first: bytes) -> None:
+    lane = PassthroughLane(ASKED, _known())
+    lane.feed(sse.frame(_numbered(first, 7)))
+    assert lane.usual == []
+
+
+def test_what_was_asked_for_otherwise_is_not_known() -> None:
+    owner = _known()
+    for asked in (replace(ASKED, include_usage=True), replace(ASKED, model=Raw(b'"m"')), replace(ASKED, choices=2)):
+        lane = PassthroughLane(asked, owner)
+        lane.feed(sse.frame(_numbered(_role(), 7)))
+        assert lane.usual == []
+
+
+def test_thinking_is_not_taken_for_text() -> None:
+    owner = Passthrough(lambda error: error.message.encode())
+    thought = [_role(), chunk("a", name="reasoning"), chunk("b", name="reasoning"), chunk("c"), chunk("d"), _STOP]
+    _stream(PassthroughLane(ASKED, owner, _seen()), thought, 1)
+    for end in range(2, 5):
+        lane = PassthroughLane(ASKED, owner, _seen())
+        _stream(lane, thought[:end], end)
+        assert len(lane.usual) >= 1
+        assert lane.partial() == "thinking"
+
+
+def test_chunks_that_differ_in_each_stream_are_not_kept() -> None:
+    owner = Passthrough(lambda error: error.message.encode())
+    varied = [chunk("a", note=number) for number in range(3)]
+    _stream(PassthroughLane(ASKED, owner), [_role(), *varied, _STOP], 1)
+    lane = PassthroughLane(ASKED, owner)
+    _stream(lane, [_role()], 2)
+    assert lane.usual == []
+
+
+def test_a_second_worker_of_a_stream_is_read_as_new() -> None:
+    lane = PassthroughLane(ASKED, _known(), _seen())
+    _stream(lane, [_role(), chunk("a")], 7)
+    lane.splice("")
+    _stream(lane, [_role()], 8)
+    assert lane.usual == []
+
+
+def test_what_is_known_is_bounded() -> None:
+    cache = TemplateCache()
+    for number in range(200):
+        for after in range(20):
+            usual = b'"x"1763720000"content":"', b'"%d' % after, 1, -1, [b'"x"1763720000', b"end"], 0
+            cache.keep(b"%d" % number, (b'"x"', b"1763720000"), usual)
+    known = [len(cache.recall(b"%d" % number, (b'"y"', b"1"))) for number in range(200)]
+    assert known == [0] * 136 + [4] * 64
+
+
+@pytest.mark.parametrize("before", [b'"x""x"17', b'"x"1717', b"17", b'"x"'])
+def test_what_stands_there_twice_or_not_at_all_is_not_kept(before: bytes) -> None:
+    cache = TemplateCache()
+    cache.keep(b"", (b'"x"', b"17"), (before, b"", 0, 0, [before, b""], 0))
+    assert cache.recall(b"", (b'"y"', b"18")) == []
 
 
 def test_ordinary_chunks_are_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Raw, Struct, field
 
 from gateway.core.continuation import FOLD_LENGTH, FOLD_MASK, NOT_KEPT, SeenText, joined_usage, without_prefix
 from gateway.core.errors import GatewayError, Kind
@@ -31,7 +31,7 @@ from gateway.core.messages import Chat, Embed, Extra, Generate, Media, choices_o
 from gateway.core.ports import Lane, Partial
 from gateway.core.usage import Usage
 from gateway.wire import clock, sse
-from gateway.wire.chunk_template import MARK, TRIES, cut, text_of
+from gateway.wire.chunk_template import MARK, TRIES, TemplateCache, Usual, cut, text_of
 from gateway.wire.json import NULL, encode, members_of, objects_of
 from gateway.wire.openai.media import replies as media
 from gateway.wire.openai.replies import views as wire
@@ -53,6 +53,8 @@ _HOLE = b'"%b"' % MARK
 _ZERO, _EMPTY, _ASSISTANT, _NONE = Raw(b"0"), Raw(b'""'), Raw(b'"assistant"'), Raw(b"[]")
 _FUNCTION = Raw(b'"function"')
 _SILENT = (NULL, _NONE)
+# So many templates in one stream are of chunks that hardly repeat.
+_VARIED = 3
 _HALF = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
@@ -90,9 +92,14 @@ _ended = msgspec.json.Decoder(_Ended).decode
 
 
 class Passthrough(Struct, frozen=True):
-    """Serves any dialect of this wire. `refuse` writes the dialect's error event. Implements core.ports.Passthrough."""
+    """Serves any dialect of this wire. Implements core.ports.Passthrough.
+
+    refuse  writes the dialect's error event
+    known   ordinary chunks of streams that have ended
+    """
 
     refuse: Callable[[GatewayError], bytes]
+    known: TemplateCache = field(default_factory=TemplateCache)
 
     def lane(self, op: Generate, seen: SeenText = NOT_KEPT) -> PassthroughLane:
         options = bytes(op.raw.get("stream_options", NULL)) if op.raw is not None else b""
@@ -158,8 +165,13 @@ class PassthroughLane:
         self._late_usage: Raw | None = None
         # The chunk that ended the last choice. It is held back: the next chunk may have the fingerprint that it needs.
         self._last: _Chunk | None = None
-        self.usual: list[tuple[bytes, bytes, int, int, list[bytes], int]] = []
+        self.usual: list[Usual] = []
         self._tries = TRIES
+        # Id and time, if the client is sent those of the worker; what was learnt of this stream; whether streams before
+        # it were looked at.
+        self._own: tuple[bytes, bytes] | None = None
+        self._learnt: list[Usual] = []
+        self._recalled = asked.choices > 1
         self.text = text
         # Set while another worker goes on with the reply of the first: see `splice`.
         self._seam: _Seam | None = None
@@ -219,7 +231,9 @@ class PassthroughLane:
         try:
             chunk = _taken_apart_with_halves(data) if _HALF.search(data) else _taken_apart(data)
             ordinary = self._rewrite(chunk)
-            if ordinary is not None and self._tries:
+            if not self._recalled and self._seen:
+                self._recall()
+            elif ordinary is not None and self._tries:
                 self._learn(data, *ordinary)
         except (msgspec.MsgspecError, ValueError, RecursionError):
             raise wire.malformed() from None
@@ -234,8 +248,7 @@ class PassthroughLane:
         return chunk.written()
 
     def _learn(self, data: bytes, name: str, index: int) -> None:
-        """Learns the bytes before and after the text, between which index and which index its literal stands, the bytes
-        that the client is sent around it, and its choice."""
+        """Learns what an ordinary chunk of this stream is, of which `data` is the first."""
         self._tries -= 1
         usual = cut(data, ("choices", 0, "delta") if self._asked.chat else ("choices", 0), name)
         if usual is not None:
@@ -246,10 +259,24 @@ class PassthroughLane:
             self.produced -= 1
             before, after, pieces = usual.before, usual.after, chunk.written().split(_HOLE)
             self.usual.append((before, after, len(before) - 1, 1 - len(after), pieces, index))
+            if name in _PLAIN:  # the first chunk of any other must be parsed: its text cannot be continued
+                self._learnt.append(self.usual[-1])
+
+    def _recall(self) -> None:
+        """Takes what streams before this one had as ordinary chunks, once its only choice has begun."""
+        self._recalled = True
+        if self._own is not None:
+            open_ones = self._seen.difference(self.finishes)
+            known = self._owner.known.recall(encode(self._asked), self._own)
+            self.usual = [usual for usual in known if usual[-1] in open_ones]
 
     def _forget(self, index: int) -> None:
-        """Forgets the templates of a choice that has ended: anything more from it must be parsed."""
+        """Forgets the templates of a choice that has ended: anything more from it must be parsed. The next streams are
+        told, unless nearly every chunk differed."""
         self.usual = [usual for usual in self.usual if usual[-1] != index]
+        if self._own is not None and self._asked.choices == 1 and len(self._learnt) < _VARIED:
+            for usual in self._learnt:
+                self._owner.known.keep(encode(self._asked), self._own, usual)
 
     def _rewrite(self, chunk: _Chunk) -> tuple[str, int] | None:
         """Rewrites the worker's chunk for the client, in place. If the chunk has one choice with content in one member
@@ -280,6 +307,8 @@ class PassthroughLane:
         said_at = _time(top.get("created", NULL))
         at = wire.created_at(said_at, clock.seconds())
         prefix = "chatcmpl-" if self._asked.chat else "cmpl-"
+        if said_id and said_at == at and type(said_at) is int:
+            self._own = bytes(top["id"]), bytes(top["created"])
         return {
             "id": top["id"] if said_id else Raw(encode(clock.new_id(prefix))),
             "object": Raw(b'"chat.completion.chunk"' if self._asked.chat else b'"text_completion"'),
@@ -423,6 +452,7 @@ class PassthroughLane:
         """A second worker's ids, times and roles are corrected as those of an inexact server are."""
         self.error = None
         self.frames, self.usual, self._tries = sse.Reader(), [], TRIES
+        self._recalled = True
         self._seam = _Seam(repeated, self.produced)
 
     def conclude(self, usage: Usage) -> bytes:
