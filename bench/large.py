@@ -1,6 +1,6 @@
 """`python -m bench.large`: large bodies read in a thread while an event loop goes round.
 
-With the hook that makes a step of `gateway.pipeline.offload` wait for the loop between its calls, and without it.
+With the hook that makes a step of `gateway.offload` wait for the loop between its calls, and without it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from unittest.mock import patch
 
 from gateway.core.http import Request
 from gateway.dialects.openai import OpenAI
-from gateway.pipeline.offload import offload
+from gateway.offload import offload
 
 CONNECTIONS = 50
 """Coroutines that are ready in each round of the loop, as those of busy connections are."""

@@ -8,7 +8,7 @@ import json
 import httpx
 import pytest
 
-from gateway.pipeline.run import RequestHandler
+from gateway.kernel.run import RequestHandler
 from tests.harness import Stack
 
 

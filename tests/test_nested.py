@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from gateway.core.fields import ExtrasPolicy
-from gateway.pipeline.reply import dropped_header as header
+from gateway.kernel.reply import dropped_header as header
 from tests.harness import Stack
 from tests.nested import (
     _ASK,

@@ -179,7 +179,7 @@ def test_no_dialect_knows_another(name: str) -> None:
         assert not classes & found, path.name
 
 
-@pytest.mark.parametrize("room", ["pipeline", "server", "core", "fleet", "ratelimit"])
+@pytest.mark.parametrize("room", ["kernel", "server", "core", "fleet", "ratelimit"])
 def test_what_serves_all_names_none(room: str) -> None:
     place = ROOT / "gateway" / room
     named = re.compile(r"\b(" + "|".join(dialects.REGISTRY) + r")\b", re.IGNORECASE)

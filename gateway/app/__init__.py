@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Awaitable
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
@@ -28,13 +29,14 @@ from gateway.core.byte_budget import Held
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Headers, header_list, header_value
 from gateway.core.ports import Backend, CountedConnection, SocketSession
+from gateway.features.sockets import Sockets
+from gateway.kernel import Application, Receive, Scope, Send, request_id, send_whole
 from gateway.observe.exposition import content_type
 from gateway.observe.log import Log
 from gateway.observe.metrics import Metrics
 from gateway.observe.process import LoopLag, ProcessMetrics
 from gateway.observe.process_group import ProcessGroup
 from gateway.observe.tracing import installed
-from gateway.pipeline import Application, Receive, Scope, Send, Sockets, request_id, send_whole
 from gateway.server import HttpError
 
 
@@ -69,9 +71,9 @@ class Gateway:
         self._group = group
         self.metrics = Metrics(config.metrics.genai, config.metrics.top_keys, shared=group is not None)
         self.metrics.alias = config.alias
-        self._sockets = Sockets()
-        self.process = ProcessMetrics(log, self._sockets)
         self._host = host = Host(log, self.metrics, group.count if group is not None else 1)
+        self._sockets = Sockets(host.caps.connected)
+        self.process = ProcessMetrics(log, self._sockets)
         log.mask = lambda text: host.known_keys.masked(text, [])
         self._lag = LoopLag(self.metrics.loop_lag, late=host.shedding.late)
         self.draining = False
@@ -223,16 +225,20 @@ class Gateway:
         for deployment in reversed(self._host.deployments):
             await deployment.close()
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
+    def direct(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        """Serves a request, for the gateway's own server: without a coroutine of its own."""
+        path = scope["path"]
+        endpoint = self._literal.get(path)
+        if endpoint is None and self._path_keys and self._take_key(scope):
             path = scope["path"]
             endpoint = self._literal.get(path)
-            if endpoint is None and self._path_keys and self._take_key(scope):
-                path = scope["path"]
-                endpoint = self._literal.get(path)
-            if endpoint is None and "//" in path and (meant := single_slashes(path)) in self._literal:
-                endpoint, scope["path"] = self._literal[meant], meant
-            await (self._router if endpoint is None else endpoint)(scope, receive, send)
+        if endpoint is None and "//" in path and (meant := single_slashes(path)) in self._literal:
+            endpoint, scope["path"] = self._literal[meant], meant
+        return (self._router if endpoint is None else endpoint)(scope, receive, send)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            await self.direct(scope, receive, send)
         elif scope["type"] == "lifespan":
             await self._lifespan(receive, send)
 

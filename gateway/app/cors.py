@@ -11,7 +11,7 @@ import re
 from gateway.auth import KnownKeys
 from gateway.config import Cors as CorsOptions
 from gateway.core.http import REPLY_HEADERS, Headers, header_list, header_value
-from gateway.pipeline import Application, Receive, Scope, Send, send_whole
+from gateway.kernel import Application, Receive, Scope, Send, send_whole
 
 METHODS = b"GET, HEAD, POST"
 EXPOSED = (

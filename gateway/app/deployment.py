@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from ipaddress import ip_network
 from typing import cast
@@ -13,11 +13,12 @@ from msgspec.structs import replace
 
 from gateway import backends
 from gateway.admin import Admins, InForce
+from gateway.app.features import ALL_DELIVERIES, Features
 from gateway.app.memory import room_for_bodies
 from gateway.app.observer import FleetObserver, Observer
 from gateway.app.prepared import Prepared
 from gateway.app.probing import headers_of
-from gateway.app.routes import line_endpoints, templates
+from gateway.app.routes import line_endpoints
 from gateway.app.services import Host, services_of
 from gateway.auth import Absent, Keyring, Principal
 from gateway.config import Config
@@ -29,29 +30,20 @@ from gateway.core.figures import Silence
 from gateway.core.messages import Op
 from gateway.core.money import Tariff
 from gateway.core.ports import Capabilities, Pool
+from gateway.features.stored import MemoryResponseStore
+from gateway.features.uploads import receive_form
 from gateway.fleet.adapters import AdapterPool
 from gateway.fleet.budget import RetryBudget
 from gateway.fleet.engine import ASK, hear_load
 from gateway.fleet.fleets import Fleets
 from gateway.fleet.pool import Pool as FleetPool
 from gateway.fleet.worker import Worker
-from gateway.pipeline import ActiveRequests, Budgets, Endpoint, Runtime, ServedModel
-from gateway.pipeline.call import Routing, Stage
-from gateway.pipeline.end_users import EndUsers
-from gateway.pipeline.guards import Guards, Service
-from gateway.pipeline.mirror import Mirror
-from gateway.pipeline.models import PrefillWorkers
-from gateway.pipeline.optional import Limits, PromptLog, Storing
-from gateway.pipeline.other_models import UNAVAILABLE, OtherModels
-from gateway.pipeline.pricing import Pricing
-from gateway.pipeline.prompt_tokens import ask_tokens
-from gateway.pipeline.response_store import MemoryResponseStore
-from gateway.pipeline.runtime import Callers, Retries, Stages
-from gateway.pipeline.server_tools import RunsTools
-from gateway.pipeline.tracing import DebugLog, Explain, Spans
-from gateway.pipeline.watch import Watchers
+from gateway.kernel import ActiveRequests, Budgets, Endpoint, Runtime, ServedModel
+from gateway.kernel.other_models import UNAVAILABLE, OtherModels
+from gateway.kernel.runtime import Callers, Retries
+from gateway.kernel.way import Way
 from gateway.ratelimit import estimator
-from gateway.ratelimit.addresses import client_network, comes_from, sole_address
+from gateway.ratelimit.addresses import client_network, sole_address
 from gateway.server import EXTENSION
 from gateway.transport.pooled import Pooled
 
@@ -70,20 +62,23 @@ class Deployment:
         self.services = services = services_of(config, prepared.limits, host)
         self._host = host
         self.transports: dict[str, Pooled] = {}
-        self._to_guards: Pooled | None = None
-        trace = partial(log.event, "debug") if config.log.level == "debug" else None
         observer = FleetObserver(log, metrics)
         self.fleets = Fleets(config, host.roster, observer, self.asking, services.listening, self)
         clock = time.monotonic
-        limits = Limits(services.limiting) if prepared.limits.any and services.limiting is not None else None
         self._proxies = [ip_network(one) for one in config.listen.trusted_proxies]
-        guards = self._guards()
-        watchers = self._watchers(trace, limits, guards)
+        guess = estimator(config)
+
+        def estimate(op: Op) -> int:
+            return guess.cost(op).prompt
+
         self._models: dict[str, ServedModel] = {}
         self._lines: Mapping[str, Endpoint] | None = None
         models = self._models
+        self.features = features = Features(
+            config, services, host, models, estimate, prepared.trust, self._proxies, prepared.limits.any
+        )
         for name, options in config.models.items():
-            served = self._serve_model(name, options, watchers)
+            served = self._serve_model(name, options)
             if served.other_models is not None and UNAVAILABLE in served.other_models.on:
                 self.fleets.models[name].pool.instead = partial(self._answers_instead, served.other_models)
             for known_as in (name, *options.aliases):
@@ -94,12 +89,6 @@ class Deployment:
             config, verifier=services.tokens, known=host.known_keys, table=prepared.keys, address=address
         )
         self.budget = budget = RetryBudget(config.retry.budget, config.retry.min_per_second, clock)
-        guess = estimator(config)
-
-        def estimate(op: Op) -> int:
-            return guess.cost(op).prompt
-
-        self._mirrors = self._mirror(estimate)
         self.runtime = Runtime(
             models=models,
             patterns=config.patterns,
@@ -113,18 +102,12 @@ class Deployment:
             retries=Retries(config.retry.attempts, budget.earn, budget.spend, config.retry.wait_s),
             clock=clock,
             active=ActiveRequests(),
-            shedding=host.shedding,
-            caps=host.caps,
             estimate=estimate,
             network=partial(client_network, trusted=self._proxies),
             known=host.known_keys,
-            watchers=watchers,
-            stages=Stages(
-                large=() if limits is None else (limits.admit_large,),
-                choice=() if guards is None else (guards.choose,),
-                admission=(*self._end_users(), *(() if guards is None else (guards.check,))),
-                limits=None if limits is None else limits.admit,
-            ),
+            way=features.of(),
+            deliveries=ALL_DELIVERIES,
+            receive_form=receive_form,
             response_store=services.response_store,
         )
 
@@ -143,7 +126,7 @@ class Deployment:
         context = self.prepared.trust[self.config.models[model].ca_file]
         return Pooled(ssl_for=lambda address: context, max_idle=0)
 
-    def _serve_model(self, name: str, options: ModelOptions, watchers: Watchers) -> ServedModel:
+    def _serve_model(self, name: str, options: ModelOptions) -> ServedModel:
         self._host.metrics.serves(name)
         backend = backends.create(options.backend)
         context = self.prepared.trust[options.ca_file]
@@ -158,10 +141,6 @@ class Deployment:
             headers.append(ASK)
             hear = partial(hear_load, backend.gauges.in_replies)
         fleet = self.fleets.serve(name, backend, headers)
-        prefill = None
-        if options.prefill is not None:
-            assert backend.handover is not None  # the configuration was checked
-            prefill = PrefillWorkers(cast("Pool", fleet.prefill), backend.handover, options.prefill.min_tokens)
         deadlines = self.config.deadlines_for(name)
         return ServedModel(
             name=name,
@@ -174,22 +153,13 @@ class Deployment:
             total_s=deadlines.total_s,
             created=self._host.created,
             gaps=self._host.metrics.gaps[name],
+            way=self.features.of(name, backend, fleet),
             paths=frozenset(options.paths) if options.paths is not None else None,
             other_models=OtherModels.from_config(self.config, name),
-            hedge_s=options.hedge_s,
             first_byte_per_token=deadlines.first_byte_per_1000_s / 1000,
-            prefill=prefill,
-            watchers=watchers,
-            stages=(*self._holds, *(() if options.kv_events is None else (ask_tokens,))),
             hear=hear,
-            continues=options.continue_streams,
             tariff=self._tariff(options),
         )
-
-    @property
-    def _holds(self) -> tuple[Routing, ...]:
-        quarantine = self.services.quarantine
-        return () if quarantine is None else (quarantine.check,)
 
     def _tariff(self, options: ModelOptions) -> Tariff | None:
         zone = zone_of(self.config.spend.time_zone)
@@ -198,18 +168,6 @@ class Deployment:
 
     def _answers_instead(self, others: OtherModels, word: Word) -> bool:
         return word in others.on and any(self._models[name].pool.may_serve(()) for name in others.fallback)
-
-    def _mirror(self, estimate: Callable[[Op], int]) -> list[Mirror]:
-        """Gives the models their mirrors, and returns all of them. estimate: tokens of a prompt."""
-        found = []
-        for name, options in self.config.models.items():
-            if options.mirror is not None:
-                to = self.config.model_names[options.mirror.model]
-                count = partial(self._mirrored, name, to)
-                mirror = Mirror(to, options.mirror, count, self._models, estimate, self.services.quarantine)
-                self._models[name].watchers = Watchers(*self._models[name].watchers.all, mirror)
-                found.append(mirror)
-        return found
 
     def _callers_changed(self) -> None:
         """A key came, changed or went: no head means the same caller as before without a look, also for requests that
@@ -220,66 +178,6 @@ class Deployment:
         if (priorities := self.prepared.priorities) != self._priorities:
             self._priorities = priorities
             self._host.shedding.configure(self.config.listen.shed_lag_s, priorities)
-
-    def _mirrored(self, name: str, to: str, result: str) -> None:
-        self._host.metrics.mirrored.labels(name, to, result).inc()
-
-    def _guards(self) -> Guards | None:
-        if not self.config.guards:
-            return None
-        context, names = self.prepared.trust[None], self.config.model_names
-        self._to_guards = transport = Pooled(ssl_for=lambda address: context)
-        services = [
-            Service(
-                name,
-                options,
-                None if options.models is None else frozenset(names[model] for model in options.models),
-                [(header.lower().encode(), value.encode()) for header, value in options.headers.items()],
-                transport,
-            )
-            for name, options in self.config.guards.items()
-        ]
-        log = self._host.log
-
-        def failed(guard: str, id: str, why: str) -> None:
-            log.rationed("warning", "guard failed", guard=guard, id=id, reason=why)
-
-        return Guards(services, failed)
-
-    def _watchers(
-        self, debug_log: Callable[..., None] | None, limits: Limits | None, guards: Guards | None
-    ) -> Watchers:
-        """The watchers that are called at the steps of every request."""
-        tracing, explain = self.services.tracing, self.config.routing.explain
-        found = [
-            None if tracing is None else Spans(tracing, templates(self.config)),
-            None if debug_log is None else DebugLog(debug_log),
-            self.services.quarantine,
-            self._pricing(),
-            limits,
-            guards,
-            None if self.services.response_store is None else Storing(self.services.response_store),
-            None if self.services.tools is None else RunsTools(self.services.tools),
-            PromptLog(self._host.log.prompt) if self.config.log.dangerously_log_prompts else None,
-            None if explain == "never" else Explain(explain == "always"),
-        ]
-        return Watchers(*(one for one in found if one is not None))
-
-    def _end_users(self) -> tuple[Stage, ...]:
-        options, salt = self.config.end_users, self.config.cache_salt
-        if options is None:
-            return ()
-        salted = salt is not None and salt.by == "end_user"
-        trusts = partial(comes_from, networks=self._proxies)
-        return (EndUsers(options, salted, trusts, self._host.known_keys).check,)
-
-    def _pricing(self) -> Pricing | None:
-        if not any(options.price for options in self.config.models.values()):
-            return None
-        for budget in self.config.budgets:
-            for at in (*budget.warn_at, 1.0):
-                self._host.metrics.budgets.labels(budget.name, f"{at:g}")
-        return Pricing(estimator(self.config).cost, self.config.spend.header)
 
     async def start(self) -> None:
         """Starts discovery and probes; returns once every worker was probed, so that the first request finds one. If it
@@ -356,10 +254,10 @@ class Deployment:
             host.deployments.remove(self)
             host.roster.remove(self.fleets)
         await self.fleets.rest()
-        for mirror in self._mirrors:
+        for mirror in self.features.mirrors:
             await mirror.close()
         await self.fleets.close()
-        for transport in (*self.transports.values(), self._to_guards):
+        for transport in (*self.transports.values(), self.features.guards_transport):
             if transport is not None:
                 await transport.close()
         await self.services.close([one.services for one in host.deployments])
@@ -373,15 +271,13 @@ class Deployment:
         """Serves an adapter. Keys, limits and metrics take it for its model. Other models do not have it: none answers
         instead, none gets copies."""
         served = self._models[model]
-        prefill = served.prefill
+        features = (one.for_adapter(pools) for one in served.way.features)
         self._models[adapter] = replace(
             served,
             pool=cast("Pool", pools[0]),
-            prefill=None if prefill is None else replace(prefill, pool=cast("Pool", pools[1])),
             adapter=adapter,
             other_models=None,
-            watchers=Watchers(*(one for one in served.watchers.all if not isinstance(one, Mirror))),
-            stages=self._holds,
+            way=Way([one for one in features if one is not None]),
         )
         self._host.log.event("info", "adapter offered", model=model, adapter=adapter)
 
@@ -394,4 +290,4 @@ class Deployment:
         return None if transport is None else transport.silence(worker.address, recent)
 
     def leave(self, worker: Worker, error: GatewayError) -> None:
-        self.runtime.active.leave(worker, error)
+        self.features.leave_worker(self.runtime.active, worker, error)

@@ -1,4 +1,4 @@
-"""From what the pipeline and the fleet report to the log, the metrics and the stream of usage records."""
+"""From what the kernel and the fleet report to the log, the metrics and the stream of usage records."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from gateway.app.base_urls import BaseUrls, single_slashes
 from gateway.config import Config
 from gateway.core.http import HeaderTest, Route, path_parameter
 from gateway.core.ports import Dialect, Settings
-from gateway.pipeline import Application, Endpoint, Receive, Runtime, Scope, Send
+from gateway.kernel import Application, Endpoint, Receive, Runtime, Scope, Send
 
 if TYPE_CHECKING:
     from gateway.batches import Batching

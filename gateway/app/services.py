@@ -18,7 +18,11 @@ from gateway.config.kinds import zone_of
 from gateway.config.money import BudgetWebhook
 from gateway.core.byte_budget import ByteBudget
 from gateway.core.money import shown
-from gateway.core.ports import WorkerHandle
+from gateway.core.ports import ResponseStore, WorkerHandle
+from gateway.features.caps import Caps
+from gateway.features.quarantine import Quarantine
+from gateway.features.shedding import Shedding
+from gateway.features.stored import MemoryResponseStore, RedisResponseStore
 from gateway.fleet.kv_events import Listening
 from gateway.fleet.roster import Roster
 from gateway.fleet.worker import Worker
@@ -28,11 +32,7 @@ from gateway.observe.log import Log
 from gateway.observe.metrics import Metrics
 from gateway.observe.tracing import tracer_of
 from gateway.observe.webhook import Webhook
-from gateway.pipeline.caps import Caps
-from gateway.pipeline.offload import offload
-from gateway.pipeline.quarantine import Quarantine
-from gateway.pipeline.response_store import MemoryResponseStore, RedisResponseStore, ResponseStore
-from gateway.pipeline.shedding import Shedding
+from gateway.offload import offload
 from gateway.ratelimit import BudgetRule, HttpRateLimiter, Limits, Subject
 from gateway.redis import connect
 from gateway.tools import WebTools

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, BinaryIO, TypeVar
 from urllib.parse import parse_qs
 
 import msgspec
 
-from gateway.auth import Principal
 from gateway.batches.state import Full
 from gateway.batches.storage import aside, blocks
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import JSON_TYPE, Headers, Response, Route
 from gateway.core.ports import Dialect
+from gateway.kernel import Endpoint, Runtime
+from gateway.kernel.bodies import Blocks
+from gateway.kernel.call import Call
+from gateway.kernel.reading import check_route, coding_of_body, identify
+from gateway.kernel.way import OWN, Way
 from gateway.light_task import become_task
-from gateway.pipeline import Endpoint, Receive, RequestHandler, Runtime, Scope, Send
-from gateway.pipeline.coded import Blocks
 
 T = TypeVar("T")
 
@@ -34,37 +36,14 @@ _ID = re.compile(r"(file-|batch_|msgbatch_)[0-9a-f]{28}\Z")
 Answer = Callable[["ApiCall"], Awaitable[None]]
 
 
-class ApiCall(RequestHandler):
-    """One call. principal: who calls, once it is answered."""
+class ApiCall:
+    """One call of these APIs. call: the request; principal: who calls."""
 
-    principal: Principal
-
-    def __init__(self, endpoint: ApiEndpoint, scope: Scope, receive: Receive, send: Send) -> None:
-        super().__init__(endpoint, scope, receive, send)
-        self._answers = endpoint.answers
-        self._send = send
-
-    async def _read_request(self) -> None:
-        pending = self._identify()
-        self._check_route()
-        if self.runtime.shedding.pressure:
-            self.runtime.shedding.check(pending.principal.priority)
-        if pending.prove is not None:  # the signature covers a body that is never whole in memory
-            message = "files and batches need an API key: a signed request cannot ask for them"
-            raise GatewayError(Kind.FORBIDDEN, message, code="signature_not_allowed")
-        await become_task()
-        self.principal = self.call.principal = self._authenticate(pending)
-        for stage in self.runtime.stages.large:
-            await stage(self.call)
-        try:
-            await self._answers[self.request.route](self)
-        except Full as full:
-            code, message = _FULL[full.what]
-            raise GatewayError(Kind.LIMITED, message, code=code) from None
-        except OSError as error:
-            message = "the store of files cannot be used now"
-            refusal = GatewayError(Kind.OVERLOADED, message, code="store_unavailable", retry_after=5.0)
-            raise refusal from error
+    def __init__(self, call: Call) -> None:
+        self.call = call
+        self.principal = call.principal
+        self.request = call.request
+        self.runtime = call.runtime
 
     @property
     def token_models(self) -> tuple[str, ...] | None:
@@ -103,15 +82,16 @@ class ApiCall(RequestHandler):
     @property
     def announced(self) -> int:
         """The bytes that the body has by its head, 0 if that does not say so."""
-        return 0 if self._coding() is not None else int(self.request.header(b"content-length") or 0)
+        return 0 if coding_of_body(self.call) is not None else int(self.request.header(b"content-length") or 0)
 
     async def body(self, most: int) -> AsyncIterator[bytes]:
         """The body as it comes, expanded. Raises GatewayError: TOO_LARGE beyond `most` bytes, CLIENT_GONE, and others
         for one that is compressed."""
-        body = Blocks(self.client, self._coding(), most, self._hold_expanded)
+        call = self.call
+        body = Blocks(call.client, coding_of_body(call), most, call.hold_expanded)
         while (block := await body.next()) is not None:
             yield block
-        self.client.watch(self._left)
+        call.client.watch(call.left)
 
     async def json(self, type_: type[T]) -> T:
         """The body. Raises GatewayError for another one than `type_` describes."""
@@ -124,21 +104,21 @@ class ApiCall(RequestHandler):
     # -- what is answered -------------------------------------------------------------------------------------------
 
     async def respond(self, value: Any) -> None:
-        await self.reply.respond(Response(200, [JSON_TYPE], _encode(value)))
+        await self.call.reply.respond(Response(200, [JSON_TYPE], _encode(value)))
 
     async def respond_file(self, file: BinaryIO, size: int, headers: Headers) -> None:
         """Sends what is left of `file`, `size` bytes, as fast as the client reads."""
-        self.client.watch(self._left)
-        self.record.status, self.client.started = 200, True
+        call = self.call
+        call.client.watch(call.left)
+        call.record.status = 200
         length = (b"content-length", b"%d" % size)
-        head = [*headers, length, *self.reply.headers, *self.request.reply]
-        await self._send({"type": "http.response.start", "status": 200, "headers": head})
+        await call.client.start(200, [*headers, length, *call.reply.headers, *self.request.reply])
         reading, more = blocks(file), True
         while more:
             block = await aside(next, reading, b"")
             size -= len(block)
             more = size > 0 and block != b""  # said with the last byte, on which a client may leave
-            await self._send({"type": "http.response.body", "body": block, "more_body": more})
+            await call.client.send_block(block, more)
 
 
 class ApiEndpoint(Endpoint):
@@ -149,6 +129,29 @@ class ApiEndpoint(Endpoint):
     ) -> None:
         super().__init__(runtime, dialect, routes, None)
         self.answers = answers
+        self.way = Way(runtime.way.features, {**OWN, "read": self._read, "receive": _nothing})
 
-    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Coroutine[Any, Any, None]:
-        return ApiCall(self, scope, receive, send).run()
+    async def _read(self, call: Call) -> None:
+        """The innermost `read`."""
+        call.pending = pending = identify(call)
+        check_route(call)
+        if pending.prove is not None:  # the signature covers a body that is never whole in memory
+            message = "files and batches need an API key: a signed request cannot ask for them"
+            raise GatewayError(Kind.FORBIDDEN, message, code="signature_not_allowed")
+        call.principal = pending.principal
+        await become_task()
+        await call.way.receive(call)
+        await call.admit_early()
+        try:
+            await self.answers[call.request.route](ApiCall(call))
+        except Full as full:
+            code, message = _FULL[full.what]
+            raise GatewayError(Kind.LIMITED, message, code=code) from None
+        except OSError as error:
+            message = "the store of files cannot be used now"
+            refusal = GatewayError(Kind.OVERLOADED, message, code="store_unavailable", retry_after=5.0)
+            raise refusal from error
+
+
+async def _nothing(call: Call) -> None:
+    """The innermost `receive`: answers read the body themselves."""

@@ -18,7 +18,7 @@ from gateway.config import Batches
 from gateway.core.byte_budget import ByteBudget, Held
 from gateway.core.errors import Busy, GatewayError
 from gateway.core.http import Route
-from gateway.pipeline import Endpoint
+from gateway.kernel import Endpoint
 
 _AT_ONCE = 4
 """Uploads of one tenant to one process: what is not whole yet counts as no file."""

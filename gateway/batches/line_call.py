@@ -1,4 +1,4 @@
-"""One line of a batch as a request: through the pipeline of the configuration in force, for the caller of the batch."""
+"""One line of a batch as a request: through the kernel of the configuration in force, for the caller of the batch."""
 
 from __future__ import annotations
 
@@ -7,14 +7,18 @@ from typing import Any, Literal, cast
 
 from msgspec.structs import replace
 
-from gateway.auth import PendingAuth, Principal
+from gateway.auth import Principal
 from gateway.core.charged import YIELDED
 from gateway.core.errors import Blame, GatewayError, Kind
 from gateway.core.http import JSON_TYPE
 from gateway.core.ports import Pool
 from gateway.fleet.idle import Idle, IdlePool
-from gateway.pipeline import Endpoint, RequestHandler, ServedModel
-from gateway.pipeline.inner import InnerRequest, scope_of
+from gateway.kernel import Endpoint
+from gateway.kernel.call import Call
+from gateway.kernel.feature import Feature, Step
+from gateway.kernel.inner import InnerRequest, scope_of
+from gateway.kernel.serving import run
+from gateway.kernel.way import Way
 
 PRIORITY = -1000
 """Below that of every key."""
@@ -47,7 +51,7 @@ class _Exchange(InnerRequest):
             self.whole = not message.get("more_body", False)
 
 
-class LineCall(RequestHandler):
+class LineCall(Feature):
     """One try of one line. Implements fleet.idle.Background.
 
     caller   for whom it runs, as keys are now; raises GatewayError
@@ -69,16 +73,17 @@ class LineCall(RequestHandler):
         headroom: float,
     ) -> None:
         self._exchange = exchange = _Exchange(path, body)
-        super().__init__(endpoint, exchange.scope, exchange.receive, exchange.send)
+        self._call = call = endpoint.call(exchange.scope, exchange.receive, exchange.send, self)
+        self.record = call.record
         self.record.batch = batch
-        self._caller = self.call.again = caller
+        call.again = lambda: replace(caller(), priority=PRIORITY, streams=None, connections=None)
         self._place = place
         self._headroom = headroom
 
     async def result(self) -> tuple[Outcome, int, bytes]:
         """Runs it. Returns the status and the body of its reply, too."""
-        await self.run()
-        exchange, error = self._exchange, self._error
+        await run(self._call)
+        exchange, error = self._exchange, self._call.error
         if exchange.whole and error is None:
             return "answered", exchange.status, bytes(exchange.reply)
         if self.yielded or error is None or error.code == YIELDED:
@@ -92,37 +97,42 @@ class LineCall(RequestHandler):
 
     @property
     def retry_after(self) -> float:
-        error = self._error
+        error = self._call.error
         return (error and error.retry_after) or (_GUARD_S if error is not None and error.code == _GUARD_AWAY else 1.0)
 
     def give_back(self) -> None:
         self.yielded = True
         self._exchange.leave()
 
-    def _identify(self) -> PendingAuth:
-        principal = self._caller()
-        self.record.key, self.record.team = principal.key, principal.team
-        return PendingAuth(replace(principal, priority=PRIORITY, streams=None, connections=None))
+    # -- as the outermost feature of its request --------------------------------------------------------------------
 
-    async def _read_request(self) -> ServedModel | None:
-        served = await super()._read_request()
-        if self.record.stream:
-            raise GatewayError(Kind.BAD_REQUEST, "a request of a batch cannot be streamed", param="stream")
-        return served
+    def around_request(self, inner: Step) -> Step:
+        async def request(call: Call) -> None:
+            await inner(call)
+            if call.record.outcome == "cancelled":
+                call.record.code = YIELDED
 
-    async def _ask(self, served: ServedModel) -> None:
-        pool, call = cast("Any", served.pool), self.call
-        idle = Idle.of(pool, self.runtime.clock)
-        idle.headroom = self._headroom
-        await idle.wait(self)
-        try:
-            await self._place()
-            call.began = self.runtime.clock()  # until now nobody waited for it
-            mine = cast("Pool", IdlePool(pool, idle, self))
-            await super()._ask(replace(served, pool=mine, prefill=None, hedge_s=None))
-        finally:
-            idle.left(self)
+        return request
 
-    def _note_leaving(self) -> None:
-        super()._note_leaving()
-        self.record.code = YIELDED
+    def around_answer(self, inner: Step) -> Step:
+        async def answer(call: Call) -> None:
+            if call.record.stream:
+                raise GatewayError(Kind.BAD_REQUEST, "a request of a batch cannot be streamed", param="stream")
+            pool = cast("Any", call.served.pool)
+            idle = Idle.of(pool, call.runtime.clock)
+            idle.headroom = self._headroom
+            await idle.wait(self)
+            try:
+                await self._place()
+                call.confirm()
+                call.began = call.runtime.clock()  # until now nobody waited for it
+                mine = cast("Pool", IdlePool(pool, idle, self))
+                features = (one.in_background() for one in call.way.features)
+                call.way = Way([one for one in features if one is not None])
+                call.served = replace(call.served, pool=mine)
+                call.outgoing.served = call.served
+                await inner(call)
+            finally:
+                idle.left(self)
+
+        return answer

@@ -33,7 +33,7 @@ _AHEAD = 16
 _STALLED_S = 10.0
 """A batch of which no line was at a worker for so long cannot run now: no worker has its model, or a limit is spent."""
 _TRIES = 3
-"""A line that workers fail is tried so often; the pipeline has tried several workers each time."""
+"""A line that workers fail is tried so often; the kernel has tried several workers each time."""
 _LONGEST_PAUSE_S = 30.0
 
 

@@ -22,7 +22,7 @@ from gateway.core.background import keep_running
 from gateway.core.errors import GatewayError
 from gateway.core.http import Route
 from gateway.core.ports import Dialect
-from gateway.pipeline import Runtime
+from gateway.kernel import Runtime
 
 ROUTES: Mapping[str, tuple[Route, ...]] = {
     "openai": (*files.ROUTES, *openai.ROUTES),

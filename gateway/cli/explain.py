@@ -25,7 +25,7 @@ from gateway.core.routing_facts import RoutingFacts
 from gateway.fleet.pick import POLICIES
 from gateway.fleet.pool import Pool
 from gateway.fleet.worker import Worker
-from gateway.pipeline.other_models import OtherModels
+from gateway.kernel.other_models import OtherModels
 from gateway.translation import offline
 
 _WHY = {

@@ -3,7 +3,7 @@
 state.py       the state: models, workers, teams, limits, and the counters behind their rates
 terminal.py    two states -> the lines that `dragoman status` prints
 guard.py       access to the console, and headers for browsers
-playground.py  one request through the gateway's own pipeline, with what both sides sent and got
+playground.py  one request through the gateway's own kernel, with what both sides sent and got
 spend.py       a month of spending for the page
 transcript.py  what a playground's request has shown so far, bounded
 routes.py      the ASGI endpoints on the admin address

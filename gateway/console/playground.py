@@ -1,4 +1,4 @@
-"""One request of an operator, through the gateway's own pipeline, with the wire of both sides shown.
+"""One request of an operator, through the gateway's own kernel, with the wire of both sides shown.
 
 The request runs in this process as if a client had sent it: the same routes, keys, limits, retries, log record and
 metrics. Only the transport to the workers is wrapped, so that what really goes there and comes back can be shown. A
@@ -22,9 +22,9 @@ from gateway.core.errors import GatewayError
 from gateway.core.fields import WORDS
 from gateway.core.http import JSON_TYPE, Headers, Request, header_value
 from gateway.core.ports import BodySink, Deadlines, Dialect, Exchange, Transport
-from gateway.pipeline import Application, Runtime, ServedModel
-from gateway.pipeline.inner import InnerRequest, scope_of
-from gateway.pipeline.runtime import Callers
+from gateway.kernel import Application, Runtime, ServedModel
+from gateway.kernel.inner import InnerRequest, scope_of
+from gateway.kernel.runtime import Callers
 from gateway.translation import offline
 
 MOST_BYTES = 262144
@@ -236,7 +236,7 @@ def _shown(headers: Headers) -> list[tuple[str, str]]:
 
 
 class _WatchedExchange:
-    """Implements core.ports.Exchange, and BodySink between the exchange and the pipeline's own sink."""
+    """Implements core.ports.Exchange, and BodySink between the exchange and the kernel's own sink."""
 
     _sink: BodySink
 

@@ -36,11 +36,11 @@ from gateway.console.state import Observed, State, of_all, read_state
 from gateway.console.transcript import Transcript
 from gateway.core.http import Headers, header_value
 from gateway.core.ports import Dialect
+from gateway.kernel import Application, Receive, Runtime, Scope, Send, send_whole
+from gateway.kernel.inner import InnerRequest
 from gateway.observe.ledger import Ledger, Unavailable
 from gateway.observe.process_group import ProcessGroup
 from gateway.observe.spending import Wrong, make
-from gateway.pipeline import Application, Receive, Runtime, Scope, Send, send_whole
-from gateway.pipeline.inner import InnerRequest
 
 FRESH_S = 0.5
 """A state is made at most this often, however many look at it."""

@@ -91,7 +91,10 @@ class SeenText:
         return self._text.getvalue() + "".join(self._recent)
 
     def keep(self, request: Request) -> bool:
-        """Keeps the body of `request`, unless the budget has no room for it: then nothing more is kept."""
+        """Keeps the body of `request`, while the text is kept. If the budget has no room for it, nothing more is kept.
+        Returns whether the body is kept."""
+        if self.lost is not None:
+            return False
         if not self._held.resize(self._held.size + len(request.body) + _STEP):
             self.stop("memory")
             return False

@@ -78,8 +78,10 @@ class GatewayError(Exception):
     cause        why the worker failed, where that is known by more than `kind`; see `why`
     detail       the worker's own words, for the log alone
     lacks        the feature that the worker's model turned out to lack, whatever the request
+    final        no other model is asked in place of the one that failed
     """
 
+    final: bool = False
     detail: str | None = None
     lacks: str | None = None
 

@@ -66,3 +66,8 @@ def merged_silence(silences: Iterable[Silence | None]) -> Silence | None:
         return None
     bodies = [one.body_at for one in found if one.body_at is not None]
     return Silence(max(bodies, default=None), min(one.since for one in found))
+
+
+def milliseconds(seconds: float) -> float:
+    """Seconds as records have them. The figure is cut to microseconds, which is cheaper than `round`."""
+    return int(seconds * 1_000_000) / 1000

@@ -42,6 +42,7 @@ class HeadCache(Struct):
     caller      who calls, by the room that found it out
     uncoded     the body has no content coding
     json        the content type is JSON
+    names       of its headers
     """
 
     request_id: str | None = None
@@ -49,6 +50,7 @@ class HeadCache(Struct):
     caller: object = None
     uncoded: bool = False
     json: bool = False
+    names: frozenset[bytes] = frozenset()
 
 
 class Request(Struct):

@@ -4,7 +4,7 @@ rules      the section `limits` of the configuration, and the limits of keys, as
 addresses  the client's address, behind proxies too
 kinds      the kinds of limits
 spent      the counter of a budget; calendar: its periods; floors: what was seen of it
-http       called by the pipeline before a request; writes the headers about limits
+http       called by the kernel before a request; writes the headers about limits
 limiter    reserves and settles; chooses the store
 memory     counters in this process
 redis      counters in Redis

@@ -120,7 +120,7 @@ class ClientConnection(asyncio.Protocol):
     ) -> None:
         if not config.loaded:
             config.load()
-        self.app = config.loaded_app
+        self.app = getattr(config.loaded_app, "direct", config.loaded_app)
         self.keep_alive_s: float = config.timeout_keep_alive
         self.loop = _loop or asyncio.get_running_loop()
         self.loop_round = LoopRound.for_loop(self.loop)

@@ -1,7 +1,7 @@
 """The tools of the web that the gateway runs for clients of APIs whose servers have some.
 
 Each is an object with `run(call)`, which gives the call its result and never raises. The tools bound how much they
-bring and what they reach; the pipeline bounds how often they are called.
+bring and what they reach; the kernel bounds how often they are called.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Translates one request and its reply without a gateway or a worker: the output of `dragoman translate`.
 
-The steps are those of the pipeline: a dialect reads, a backend writes; a backend reads, the dialect writes.
+The steps are those of the kernel: a dialect reads, a backend writes; a backend reads, the dialect writes.
 """
 
 from __future__ import annotations

@@ -302,14 +302,14 @@ def test_at_level_debug_every_step_of_a_request_is_told() -> None:
 
 def test_at_level_info_no_step_is_even_put_together() -> None:
     with Stack() as stack:
-        watchers = len(stack.gateway.deployment.runtime.watchers.all)
+        watchers = len(stack.gateway.deployment.runtime.way.features)
         changed = stack.config({"log": {"level": "debug"}})
         stack.run(stack.gateway.reload(changed))
-        assert len(stack.gateway.deployment.runtime.watchers.all) == watchers + 1
+        assert len(stack.gateway.deployment.runtime.way.features) == watchers + 1
         assert httpx.post(stack.url + "/v1/chat/completions", json=CHAT).status_code == 200
         assert [step["event"] for step in steps(stack)] == ["request read", "worker chosen", "worker answered"]
         stack.run(stack.gateway.reload(stack.config()))
-        assert len(stack.gateway.deployment.runtime.watchers.all) == watchers
+        assert len(stack.gateway.deployment.runtime.way.features) == watchers
 
 
 def test_a_configuration_without_a_file() -> None:

@@ -14,8 +14,8 @@ from gateway.auth import Principal
 from gateway.config import load
 from gateway.core.ports import dialect
 from gateway.core.sealing import Sealing
+from gateway.kernel.models import ServedModel
 from gateway.observe.log import Log
-from gateway.pipeline.models import ServedModel
 
 CONFIGURED = """
 keys:

@@ -37,7 +37,7 @@ def telling(start: Callable[..., Engine]) -> Iterator[tuple[Engine, dict[str, in
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """However busy this machine is, the engine's tokens come in time."""
-    monkeypatch.setattr("gateway.pipeline.prompt_tokens._LONGEST_S", 60.0)
+    monkeypatch.setattr("gateway.features.kv_events._LONGEST_S", 60.0)
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from gateway.core.renaming import Renaming
 from gateway.wire.openai.replies.facts import facts_of
 from tests.clients import WAYS, usual
 from tests.harness import Stack
-from tests.pipeline.test_other_models import ask
+from tests.kernel.test_other_models import ask
 
 DIALECTS = sorted({way.dialect for way in WAYS})
 

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gateway.kernel.pump import Pump
 from gateway.native import BUILT
-from gateway.pipeline.pump import Pump
 from tests.golden.test_golden import folder, kind, pieces, streams
 from tests.golden.transcript import files, load
 from tests.native.scripts import (
@@ -201,7 +201,7 @@ async def test_odd_chunks_between_ordinary_ones(stage: Stage, odd: bytes, asked:
 async def test_nothing_is_relayed_while_the_reply_keeps_what_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
     """Between the decision to commit and its end, a keep-alive's task may still write."""
     relayed: list[Any] = []
-    monkeypatch.setattr("gateway.pipeline.pump.relay_natively", lambda *given: relayed.append(given[4]))
+    monkeypatch.setattr("gateway.kernel.pump.relay_natively", lambda *given: relayed.append(given[4]))
     reply = SimpleNamespace(committed=True, write=lambda data: None, client=SimpleNamespace(direct=None))
     served, runtime = SimpleNamespace(gaps=None), SimpleNamespace(relay=SimpleNamespace(native=True))
     call = SimpleNamespace(reply=reply, served=served, runtime=runtime, drop_prompt=lambda: None)

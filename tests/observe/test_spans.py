@@ -24,10 +24,10 @@ from gateway.app import KNOWN
 from gateway.app.routes import route_table, templates
 from gateway.config import ConfigError, load
 from gateway.config import Tracing as TracingConfig
+from gateway.features.tracing import Spans
+from gateway.kernel.way import Way
 from gateway.observe.spans import Spans as Tracer
 from gateway.observe.tracing import tracer_of
-from gateway.pipeline.tracing import Spans
-from gateway.pipeline.watch import Watchers
 from tests.app.asking import GONE
 from tests.clients import WAYS
 from tests.harness import Stack
@@ -49,9 +49,10 @@ def traced(stack: Stack, sample: float = 1.0) -> InMemorySpanExporter:
     settings = TracingConfig(endpoint="http://127.0.0.1:1/v1/traces", sample=sample, service="test")
     tracer = Tracer(memory, settings, SimpleSpanProcessor(memory))
     runtime = stack.gateway.deployment.runtime
-    runtime.watchers = Watchers(*runtime.watchers.all, Spans(tracer, templates(stack.gateway.deployment.config)))
+    watching = Spans(tracer, templates(stack.gateway.deployment.config))
+    runtime.way = Way((watching, *runtime.way.features))
     for served in runtime.models.values():
-        served.watchers = runtime.watchers
+        served.way = Way((watching, *served.way.features))
     return memory
 
 

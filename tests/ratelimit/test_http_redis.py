@@ -225,12 +225,12 @@ def test_a_limit_refuses_before_what_cannot_be_written(shared: bool, tmp_path: P
             config["redis"] = {"addresses": [server.address], "timeout_s": 10}
         gateway = stack.enter_context(Stack(({},), {**DEFAULTS, **config}))
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("gateway.pipeline.outgoing.Outgoing.write", _unwritable)
+            patch.setattr("gateway.kernel.outgoing.Outgoing.write", _unwritable)
             assert ask(gateway).status_code == 400
             assert standing(gateway) == {"rpm": 0}, "no worker has seen it"
             patch.undo()
             assert ask(gateway).status_code == 200
-            patch.setattr("gateway.pipeline.outgoing.Outgoing.write", _unwritable)
+            patch.setattr("gateway.kernel.outgoing.Outgoing.write", _unwritable)
             refused = ask(gateway)
         assert refused.status_code == 429
         assert refused.headers["x-ratelimit-remaining-requests"] == "0"

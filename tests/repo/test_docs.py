@@ -21,7 +21,7 @@ READ_FIRST = (
     "docs/architecture.md",
     "gateway/core/events.py",
     "gateway/core/ports",
-    "gateway/pipeline/run.py",
+    "gateway/kernel/serving.py",
     "gateway/dialects/openai.py",
 )
 

@@ -22,6 +22,7 @@ ARROWS: dict[str, set[str]] = {
     "backends": WIRE | {"translation"},
     "light_task": set(),
     "native": WIRE | {"translation"},
+    "offload": CORE,
     "resolve": set(),
     "fleet": CORE | {"config", "redis", "resolve"},
     "redis": CORE | {"config"},
@@ -31,11 +32,12 @@ ARROWS: dict[str, set[str]] = {
     "auth": CORE | {"config"},
     "server": CORE | {"config", "light_task"},
     "ratelimit": CORE | {"config", "light_task", "redis"},
-    "pipeline": CORE | {"auth", "config", "light_task", "native", "translation", "wire"},
+    "kernel": CORE | {"auth", "config", "light_task", "native", "offload", "translation", "wire"},
+    "features": CORE | {"auth", "config", "kernel", "light_task", "offload", "translation", "wire"},
     "admin": CORE | {"auth", "config"},
-    "batches": WIRE | {"auth", "config", "fleet", "light_task", "pipeline"},
+    "batches": WIRE | {"auth", "config", "fleet", "kernel", "light_task", "offload"},
     "tools": CORE | {"config", "resolve"},
-    "console": CORE | {"config", "fleet", "observe", "pipeline", "ratelimit", "translation"},
+    "console": CORE | {"config", "fleet", "kernel", "observe", "ratelimit", "translation"},
 }
 EVERYTHING = {"app", "cli"}
 
@@ -95,6 +97,12 @@ def room_of(module: str) -> str:
     return module.partition(".")[2].partition(".")[0]
 
 
+def feature_of(module: str) -> str:
+    """The feature that a module belongs to, "" for one outside."""
+    parts = module.split(".")
+    return parts[2] if parts[:2] == ["gateway", "features"] and len(parts) > 2 else ""
+
+
 def exists(root: Path, dotted: str) -> bool:
     """`dotted` is a module or package of the tree."""
     path = root.joinpath(*dotted.split("."))
@@ -121,6 +129,8 @@ def wrong_arrow(root: Path, module: str, target: str) -> str | None:
         return None if room == "cli" else "only the command line starts workers"
     if top == "gateway":
         other = ".".join(target.split(".")[:2])
+        if room == "features" == room_of(target) and len({feature_of(module), feature_of(target)} - {""}) > 1:
+            return "a feature knows no other feature"
         if room in EVERYTHING or room == room_of(target) or not exists(root, other):
             return None
         if room not in ARROWS:
@@ -157,7 +167,7 @@ def violations(root: Path) -> list[str]:
 
 
 def names_of_parts(root: Path) -> set[str]:
-    """Names of the dialects and backends there are: what the pipeline must not know."""
+    """Names of the dialects and backends there are: what the kernel must not know."""
     files = [*root.glob("gateway/dialects/[!_]*"), *root.glob("gateway/backends/[!_]*")]
     return {path.stem for path in files}
 
@@ -174,10 +184,10 @@ def literal_names(tree: ast.Module) -> Iterator[tuple[int, str]]:
 
 
 def partial_to(root: Path) -> list[str]:
-    """Where the pipeline names a dialect or a backend."""
+    """Where the kernel names a dialect or a backend."""
     names = names_of_parts(root)
     found = []
-    for path in sorted(root.glob("gateway/pipeline/**/*.py")):
+    for path in sorted(root.glob("gateway/kernel/**/*.py")):
         for line, name in literal_names(ast.parse(path.read_text())):
             if name.lower() in names:
                 found.append(f"{path.relative_to(root)}:{line}: names {name}")
@@ -188,7 +198,7 @@ def test_arrows_hold() -> None:
     assert violations(ROOT) == []
 
 
-def test_the_pipeline_names_no_dialect_and_no_backend() -> None:
+def test_the_kernel_names_no_dialect_and_no_backend() -> None:
     assert partial_to(ROOT) == []
 
 
@@ -205,8 +215,8 @@ TREE = {
     "gateway/transport/pooled.py": "import asyncio, httptools\n",
     "gateway/config/load.py": "import os, yaml\nfrom pydantic import BaseModel\nx = os.environ\n",
     "gateway/auth/keys.py": "from gateway.core import errors\n",
-    "gateway/pipeline/pump.py": "from gateway.core import errors\n",
-    "gateway/pipeline/run.py": "from gateway import auth\nfrom gateway.pipeline import pump\n",
+    "gateway/kernel/pump.py": "from gateway.core import errors\n",
+    "gateway/kernel/serving.py": "from gateway import auth\nfrom gateway.kernel import pump\n",
     "gateway/app/routes.py": "from gateway.dialects import openai\nimport starlette\n",
     "gateway/app/deployment.py": "from gateway.ratelimit.redis import store\nfrom gateway.app import routes\n",
     "gateway/cli/__init__.py": "def worker():\n    from workers import embedded\n",
@@ -240,9 +250,11 @@ def test_a_good_tree_passes(tmp_path: Path) -> None:
         ("gateway/observe/log.py", "from os import environ"),
         ("gateway/app/deployment.py", "import yaml"),
         ("gateway/app/deployment.py", "from workers import embedded"),
-        ("gateway/auth/keys.py", "from gateway.pipeline import pump"),
-        ("gateway/pipeline/run.py", "from gateway.ratelimit import window"),
+        ("gateway/auth/keys.py", "from gateway.kernel import pump"),
+        ("gateway/kernel/serving.py", "from gateway.ratelimit import window"),
         ("gateway/newroom.py", "from gateway.core import errors"),
+        ("gateway/kernel/serving.py", "from gateway.features.limits import Limits"),
+        ("gateway/features/limits/__init__.py", "from gateway.features import guards"),
         ("gateway/cli/__init__.py", "from tests.repo import tree"),
         ("workers/embedded/__init__.py", "from gateway.core import errors"),
         ("workers/embedded/__init__.py", "import gateway"),
@@ -254,6 +266,6 @@ def test_each_wrong_arrow_is_found(tmp_path: Path, file: str, text: str) -> None
 
 
 @pytest.mark.parametrize("text", ["x = 'openai'", "x.vllm", "OpenAI = 1", "if dialect.name == 'azure': pass"])
-def test_a_name_in_the_pipeline_is_found(tmp_path: Path, text: str) -> None:
-    write(tmp_path, {**TREE, "gateway/pipeline/run.py": text + "\n"})
+def test_a_name_in_the_kernel_is_found(tmp_path: Path, text: str) -> None:
+    write(tmp_path, {**TREE, "gateway/kernel/serving.py": text + "\n"})
     assert len(partial_to(tmp_path)) == 1

@@ -9,7 +9,7 @@ import pytest
 
 from gateway.core.errors import Blame, GatewayError, Kind
 from gateway.dialects.anthropic.errors import message_of
-from gateway.pipeline.other_models import reason_of
+from gateway.kernel.other_models import reason_of
 from gateway.wire import too_long
 from gateway.wire.openai.replies.views import fault
 from gateway.wire.too_long import ROWS, TooLong, read, row, says_so

@@ -1,6 +1,6 @@
 """The interfaces between packages: what a dialect, a backend, a lane, a transport must offer.
 
-The pipeline names only these. Nothing here does I/O.
+The kernel names only these. Nothing here does I/O.
 """
 
 from __future__ import annotations
@@ -21,3 +21,4 @@ from gateway.core.ports.dialect import (
     StreamWriter,
 )
 from gateway.core.ports.fleet import BodySink, Deadlines, Exchange, Moves, Pool, Transport, WorkerHandle, WorkerPool
+from gateway.core.ports.stored import ResponseStore, StoredTexts

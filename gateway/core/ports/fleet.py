@@ -75,7 +75,7 @@ class Transport(Protocol):
 
 
 class WorkerHandle(Protocol):
-    """One worker, as the pipeline sees it.
+    """One worker, as the kernel sees it.
 
     generation  of the worker's breaker. A request notes it at its start and gives it to the pool with its outcome
     half_open   the worker was ejected and is being tried again: call the pool's `answered` when the reply begins
@@ -148,4 +148,4 @@ class WorkerPool(Protocol[W]):
 
 
 Pool = WorkerPool[WorkerHandle]
-"""The pool as the pipeline sees it, which returns to a pool only workers that it got from that pool."""
+"""The pool as the kernel sees it, which returns to a pool only workers that it got from that pool."""

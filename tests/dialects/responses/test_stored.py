@@ -17,8 +17,8 @@ from msgspec.structs import replace
 from gateway.auth import new_key
 from gateway.core.errors import GatewayError
 from gateway.dialects.responses.stored import with_past
-from gateway.pipeline import run
-from gateway.pipeline.response_store import MemoryResponseStore
+from gateway.features.stored import MemoryResponseStore
+from gateway.kernel import asking, reading
 from tests.dialects.responses.asking import body, frames, message, scripted
 from tests.harness import Stack
 from tests.redis.server import Server
@@ -133,7 +133,8 @@ def test_what_is_referred_to_counts_as_the_body_does(monkeypatch: pytest.MonkeyP
             stepped.append(getattr(step, "__name__", "routing"))
             return step(*given)
 
-        monkeypatch.setattr(run, "offload", offload)
+        for module in (asking, reading):
+            monkeypatch.setattr(module, "offload", offload)
         ask(client, body(input=[message("user", "b")] * 10, previous_response_id=long["id"]))
         assert {"read", "write"} <= set(stepped), "a short body may refer to a long history"
         longer = ask(client, body(input=[message("user", "c")] * 250, previous_response_id=long["id"]))
@@ -375,8 +376,8 @@ def test_a_young_key_has_nothing_by_its_name_alone(stack: Stack) -> None:
     now = time.time()
     for since, owners in ((now - 10, 1), (now - store.ttl_s - 10, 2), (0.0, 2)):
         who = replace(stack.gateway.deployment.keyring.identify(bearer("one")).principal, since=since)
-        handler = type("Handler", (), {"call": type("Call", (), {"principal": who}), "runtime": runtime})()
-        assert len(run.RequestHandler._owners(handler)) == owners
+        call = type("Call", (), {"principal": who, "runtime": runtime})()
+        assert len(reading.owners(call)) == owners
 
 
 def bearer(name: str) -> list[tuple[bytes, bytes]]:

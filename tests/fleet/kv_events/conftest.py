@@ -13,7 +13,7 @@ from tests.harness import Stack, until
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """However busy this machine is, a worker's tokens come in time."""
-    monkeypatch.setattr("gateway.pipeline.prompt_tokens._LONGEST_S", 60.0)
+    monkeypatch.setattr("gateway.features.kv_events._LONGEST_S", 60.0)
 
 
 @pytest.fixture

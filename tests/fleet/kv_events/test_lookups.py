@@ -79,5 +79,5 @@ def test_tokens_that_cannot_be_had_are_done_without(stack: Stack, monkeypatch: p
     assert ask(stack, chat("one"))[1] == "prefix;why=home;matched=0.00"
     assert tokenized(stack) == 1
     monkeypatch.undo()
-    monkeypatch.setattr("gateway.pipeline.prompt_tokens._LONGEST_S", 1e-6)
+    monkeypatch.setattr("gateway.features.kv_events._LONGEST_S", 1e-6)
     assert ask(stack, chat("two"))[1].startswith("prefix;")

@@ -1,0 +1,42 @@
+"""Requests for text of sound, for sound and for images, whose replies pass as they came."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from gateway.core.continuation import NOT_KEPT, SeenText
+from gateway.core.http import Response
+from gateway.core.messages import Media
+from gateway.core.ports import Exchange, Lane, Passthrough
+from gateway.kernel.call import Call
+from gateway.kernel.delivery import Delivery, pump
+from gateway.kernel.visit import Visit
+from gateway.wire import sse
+
+
+class MediaDelivery(Delivery):
+    """Whether the reply is streamed is known by its head. No other worker goes on with a stream that broke."""
+
+    async def whole(self, call: Call, visit: Visit, exchange: Exchange) -> None:
+        lane = _passthrough(call).media_lane(cast("Media", call.asked), exchange.headers)
+        if lane is None:
+            await super().whole(call, visit, exchange)
+            return
+        call.lane = lane
+        await pump(call, visit, exchange, lane)
+
+    stream = whole
+
+    def translated(self, call: Call, response: Response) -> Response:
+        translated, call.record.usage = _passthrough(call).media_whole(response, cast("Media", call.asked))
+        return translated
+
+    def lane(self, call: Call, seen: SeenText = NOT_KEPT) -> Lane:
+        """For keep-alives, which only events have."""
+        lane = _passthrough(call).media_lane(cast("Media", call.asked), sse.HEADERS)
+        assert lane is not None
+        return lane
+
+
+def _passthrough(call: Call) -> Passthrough:
+    return call.reply.dialect.passthrough[call.served.backend.reply_wire(call.asked)]

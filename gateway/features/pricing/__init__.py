@@ -1,0 +1,70 @@
+"""The cost of requests, in their records and, as an option, in a header of replies."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from msgspec import UNSET
+
+from gateway.core.charged import NOTHING, outcome_of, produced_at_most, used
+from gateway.core.estimate import Cost
+from gateway.core.http import Headers
+from gateway.core.messages import Op
+from gateway.core.money import Rates, shown
+from gateway.core.usage import Usage
+from gateway.kernel.call import Call
+from gateway.kernel.feature import Feature, Step
+
+HEADER = b"x-dragoman-cost"
+
+
+class Pricing(Feature):
+    """Writes the cost of each request whose model has a price into its record, in nano of the currency. It stands
+    before the limits, which charge what it wrote.
+
+    estimate   what an operation may use, with a model's context
+    in_header  replies whose usage is known before their head name the cost; those of streams do not
+    """
+
+    def __init__(self, estimate: Callable[[Op, int | None], Cost], in_header: bool) -> None:
+        self._estimate = estimate
+        self.headers = self._header if in_header else None
+
+    def around_answer(self, inner: Step) -> Step:
+        def answer(call: Call) -> Awaitable[None]:
+            call.at_end[self] = self._price
+            return inner(call)
+
+        return answer
+
+    def _price(self, call: Call) -> None:
+        record = call.record
+        if record.cost is UNSET and record.model and call.served.tariff is not None:
+            rates = call.served.tariff.now()
+            record.cost = self._cost(call, rates) if rates is not None else UNSET
+
+    def _cost(self, call: Call, rates: Rates) -> int:
+        if outcome_of(call.record) == "unserved" or not call.delivery.takes_place:
+            return 0
+        usage = used(call.record, call.prompt or 0) or self._most(call)
+        return rates.of(usage) if usage is not NOTHING else 0
+
+    def _most(self, call: Call) -> Usage:
+        """The most that a worker can have done for a request of which nobody counted anything."""
+        op, seconds = call.op, call.runtime.clock() - call.began
+        if op is None or call.share is not None:  # an estimate of a large one would hold up the others
+            return Usage(
+                call.prompt or 0, produced_at_most(getattr(op, "n", 1), seconds), images=getattr(op, "images", 0)
+            )
+        cost = self._estimate(op, call.served.can.max_context)
+        made = min(cost.choices * cost.each, produced_at_most(cost.choices, seconds))
+        return Usage(cost.prompt, made, images=cost.images)
+
+    def _header(self, call: Call) -> Headers:
+        usage = call.record.usage
+        if usage is None or call.record.stream or not call.delivery.takes_place:
+            return []
+        rates = call.served.tariff.now() if call.served.tariff is not None else None
+        if rates is None:
+            return []
+        return [(HEADER, shown(rates.of(usage)).encode())]

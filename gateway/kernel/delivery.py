@@ -1,0 +1,181 @@
+"""How the reply of a worker passes to the client, for each kind of operation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Protocol, cast
+
+from gateway.core.continuation import NOT_KEPT, SeenText
+from gateway.core.figures import milliseconds
+from gateway.core.http import Response
+from gateway.core.lifecycle import Embeddings, Reply, Scores
+from gateway.core.messages import Chat, Complete, CountTokens, Detokenize, Embed, Generate, Score, Tokenize
+from gateway.core.ports import Exchange, Lane, StreamReader, StreamWriter
+from gateway.kernel.call import Call
+from gateway.kernel.pump import Pump
+from gateway.kernel.visit import Visit, error_of
+from gateway.offload import offload
+from gateway.translation.lanes import lane_for
+from gateway.translation.whole import read_whole
+from gateway.wire.bulk import is_large
+
+
+class Hold(Protocol):
+    """Holds a reply back from its client, until it is allowed."""
+
+    def lane(self, reader: Callable[[], StreamReader], writer: StreamWriter, most_bytes: int, seen: SeenText) -> Lane:
+        """The lane for a stream of the reply. writer: of the client's dialect."""
+
+    def writer(self, writer: StreamWriter) -> StreamWriter:
+        """`writer` for a stream of the reply whose lane another feature makes."""
+
+    def keep(self, response: Response, reply: Reply) -> None:
+        """`reply` came, and `response` is how the client gets it if it is allowed as it is."""
+
+    async def allow_call(self, words: str, tool: str) -> str:
+        """The words with which a tool of the gateway's is called, as they are allowed. Raises GatewayError."""
+
+    async def finish(self) -> None:
+        """The worker's part in the reply is over: sends the client what is left of it, once that is allowed. Raises
+        GatewayError."""
+
+
+class Delivery:
+    """The ordinary delivery: of what a model generates, embeds or scores. It has no state.
+
+    takes_place  the request takes a place at its worker, and waits for one
+    """
+
+    takes_place = True
+
+    async def run(self, call: Call, visit: Visit) -> None:
+        """Sends the request, and passes the reply on. Raises GatewayError."""
+        exchange = visit.exchange = await visit.send(visit.request or call.outgoing.request, call.outgoing.deadlines)
+        for observer in call.observers:
+            observer.responded(visit.worker.address, exchange.status)
+        if exchange.status != 200:
+            raise await error_of(exchange, call.fault)
+        await (self.stream(call, visit, exchange) if call.record.stream else self.whole(call, visit, exchange))
+
+    # -- whole replies ----------------------------------------------------------------------------------------------
+
+    async def whole(self, call: Call, visit: Visit, exchange: Exchange) -> None:
+        body = await exchange.body(call.runtime.relay.max_reply_bytes)
+        if call.served.hear is not None:
+            call.served.hear(visit.worker, exchange.headers)
+        await self.respond(call, Response(exchange.status, exchange.headers, body))
+
+    async def respond(self, call: Call, response: Response) -> None:
+        """Passes the worker's whole reply on."""
+        call.reply_at = call.runtime.clock()
+        # The vectors of many inputs, or the logprobs of many tokens, come to megabytes.
+        large = is_large(response.body)
+        if call.hold is None:
+            translated = (
+                await offload(self.translated, call, response, share=call.share)
+                if large
+                else self.translated(call, response)
+            )
+            await call.reply.respond(translated)
+        else:
+            written = (
+                await offload(self.written, call, response, share=call.share) if large else self.written(call, response)
+            )
+            call.hold.keep(written[0], cast("Reply", written[1]))
+
+    def translated(self, call: Call, response: Response) -> Response:
+        """The client's reply, from the worker's."""
+        op = call.op
+        assert op is not None
+        passthrough = call.reply.dialect.passthrough.get(call.served.backend.reply_wire(op))
+        if passthrough is None:
+            return self.written(call, response)[0]
+        translated, call.record.usage = passthrough.whole(response, cast("Generate | Embed", op))
+        if call.record.trace is not None:
+            call.finishes = passthrough.finishes(translated)
+        return translated
+
+    def written(self, call: Call, response: Response) -> tuple[Response, Reply | Embeddings | Scores]:
+        """The client's reply, and what it says. A reply that is held has nothing else."""
+        op = cast("Generate | Embed | Score", call.asked)
+        reply = read_whole(call.served.backend, response, op)
+        call.record.usage = reply.usage
+        if type(reply) is Reply:
+            if call.record.trace is not None:
+                call.finishes = [choice.reason for choice in reply.choices]
+            if call.hold is not None and type(op) is Chat:
+                for choice in reply.choices:
+                    choice.extra = None  # the transcript of a sound, annotations
+        return call.reply.dialect.write(reply, op), reply
+
+    # -- streams ----------------------------------------------------------------------------------------------------
+
+    async def stream(self, call: Call, visit: Visit, exchange: Exchange) -> None:
+        lane = call.lane
+        if lane is None or visit.repeated is None:
+            lane = call.lane = self.lane(call, call.seen)
+        else:
+            lane.splice(visit.repeated)
+        await pump(call, visit, exchange, lane)
+
+    def lane(self, call: Call, seen: SeenText = NOT_KEPT) -> Lane:
+        """A lane for a new stream. seen: keeps its text."""
+        op = cast("Generate", call.asked)  # no other operation is streamed
+        dialect, backend, most = call.reply.dialect, call.served.backend, call.runtime.relay.max_reply_bytes
+        if call.hold is None:
+            return lane_for(dialect, backend, op, most, seen)
+        return call.hold.lane(partial(backend.reader, op), dialect.writer(op), most, seen)
+
+
+class QuestionDelivery(Delivery):
+    """For an operation that workers answer without their model (`core.messages.Question`): it takes no place, passes
+    the queue by, and may be answered by any status."""
+
+    takes_place = False
+
+    async def run(self, call: Call, visit: Visit) -> None:
+        most = call.runtime.relay.max_reply_bytes
+        await self.respond(call, await visit.ask(call.outgoing.request, call.outgoing.deadlines, most))
+
+    def translated(self, call: Call, response: Response) -> Response:
+        assert call.outgoing.question is not None
+        return call.reply.dialect.write(call.outgoing.question.read(response), call.asked)
+
+
+_ORDINARY, _QUESTION = Delivery(), QuestionDelivery()
+DELIVERIES: Mapping[type, Delivery] = {
+    Chat: _ORDINARY,
+    Complete: _ORDINARY,
+    Embed: _ORDINARY,
+    Score: _ORDINARY,
+    CountTokens: _QUESTION,
+    Tokenize: _QUESTION,
+    Detokenize: _QUESTION,
+}
+"""The kernel's deliveries, by operation. Features may bring more."""
+
+
+async def pump(call: Call, visit: Visit, exchange: Exchange, lane: Lane) -> None:
+    """Carries a worker's stream through `lane` to the client. Raises GatewayError if the stream failed."""
+    goes_on = call.reply.committed
+    visit.produced_before = lane.produced
+    stream = Pump(exchange, lane, call, visit)
+    try:
+        await stream.run()
+    finally:
+        first_at = stream.first_output_at
+        if first_at is not None and (lane.error is None or lane.produced):
+            visit.first_output_at = first_at
+            if not goes_on or call.record.ttft_ms is None:
+                call.record.ttft_ms = milliseconds(first_at - call.began)
+
+
+async def conclude(call: Call, last: bytes) -> None:
+    """Ends the client's stream by its last bytes, without a worker. Raises GatewayError if they are not allowed."""
+    assert call.lane is not None
+    if call.hold is not None:
+        await call.hold.finish()
+    else:
+        call.settle()
+        await call.reply.conclude(last, call.lane)

@@ -1,0 +1,174 @@
+"""Carries a worker's stream through a lane to the client.
+
+The transport calls the pump for every block, and the pump writes on at once: no task switch and no queue in between.
+Each side is paused while the other cannot follow.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from gateway.core.errors import GatewayError, Kind
+from gateway.core.ports import Exchange, Lane
+from gateway.kernel.call import Call
+from gateway.kernel.visit import Visit
+from gateway.light_task import OneTimeEvent
+from gateway.native import relay_natively
+
+# After the terminal mark only the end of the framing is due. A worker that withholds it costs its connection, not our
+# time.
+_LINGER_S = 1.0
+
+
+class Pump:
+    """One streamed reply under way. Implements core.ports.BodySink for the transport.
+
+    Nothing is sent before the first output, so that an error until then is still an error status, or another worker's
+    turn. The stream of a worker that goes on with another one's is written on at once.
+
+    While the worker is half open, its visit learns that a reply has begun from the first output. The call settles once
+    the reply is known to be complete, before its end can have reached the client, and lets go of the prompt when the
+    client has been committed to and the model has produced a token: no other worker will be sent the whole request.
+
+    written_at       when it last had output, in seconds of the monotonic clock
+    first_output_at  likewise, or None
+    """
+
+    def __init__(self, exchange: Exchange, lane: Lane, call: Call, visit: Visit) -> None:
+        self.lane = lane
+        self.written_at = 0.0
+        self.first_output_at: float | None = None
+        self._call = call
+        self._gaps = call.served.gaps
+        self._half_open = visit if visit.worker.half_open else None
+        self._beginning = True  # no token yet
+        self._exchange = exchange
+        self._reply = call.reply
+        self._write: Callable[[bytes], None] = call.reply.write
+        loop = asyncio.get_running_loop()
+        # There is something to send, or there will be nothing.
+        self._opened = OneTimeEvent()  # no future: what waits for a first token goes on in the round that brought it
+        # The client's stream must end: nothing more of the worker's is passed on.
+        self._over: asyncio.Future[None] = loop.create_future()
+        # The worker's body has ended.
+        self._closed: asyncio.Future[None] = loop.create_future()
+
+    # -- called by the transport, for every block -------------------------------------------------------------------
+
+    def block(self, data: bytes) -> None:
+        if self._over.done():
+            return
+        lane = self.lane
+        try:
+            out = lane.feed(data)
+            if out:
+                now = time.monotonic()  # uvloop's own clock is that of the turn's start
+                if self.first_output_at is None:
+                    self._first(now)
+                else:
+                    self._gaps.add(now - self.written_at)
+                self.written_at = now
+                self._write(out)
+            if lane.error is not None or lane.done:
+                if lane.error is None:
+                    self._call.settle()
+                self.ended()
+            elif out and self._beginning:
+                self._begun()
+        except Exception as error:
+            self.broken(error)
+
+    def finished(self, error: GatewayError | None) -> None:
+        lane = self.lane
+        if not lane.done and lane.error is None:
+            if error is None:
+                try:
+                    out = lane.eof()
+                    if self.lane.done:  # sound has no other end
+                        self._call.settle()
+                except Exception as bug:
+                    self.broken(bug)
+                else:
+                    if out:
+                        self._write(out)
+            else:
+                lane.error = error
+        self.ended()
+        if not self._closed.done():
+            self._closed.set_result(None)
+
+    def broken(self, bug: Exception) -> None:
+        """Ends this reply alone with a bug of ours. If it were raised through the transport, it would count as a
+        fault of the connection, and `run` would never return."""
+        self.lane.error = GatewayError(Kind.INTERNAL, "the worker's answer could not be passed on")
+        self.lane.error.__cause__ = bug
+        self.ended()
+
+    def _first(self, now: float) -> None:
+        self.first_output_at = now
+        if self._half_open is not None:
+            self._half_open.answered()
+
+    def _begun(self) -> None:
+        """Something was sent, or will be."""
+        if not self._reply.committed:
+            self.open()
+        elif self.lane.produced:
+            self._beginning = False
+            self._call.drop_prompt()
+            # Until the commit is over the reply keeps what is written, and nothing may overtake that.
+            if self._write != self._reply.write and self._call.runtime.relay.native:
+                relay_natively(self._exchange, self.lane, self, self._gaps, self._write, self._reply.client.direct)
+
+    def ended(self) -> None:
+        """The lane is done or has failed."""
+        if self.lane.done and self.lane.error is None:
+            self._reply.end()
+        self.open()
+        if not self._over.done():
+            self._over.set_result(None)
+
+    # -- called by the client's reply -------------------------------------------------------------------------------
+
+    @property
+    def over(self) -> bool:
+        return self._over.done()
+
+    def open(self) -> None:
+        self._opened.set()
+
+    def interrupt(self, error: GatewayError) -> None:
+        if not self.lane.done and self.lane.error is None:
+            self.lane.error = error
+            self.ended()
+
+    # -- called by the attempt --------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Carries the whole reply. Raises the lane's GatewayError if the stream failed."""
+        reply, lane, exchange = self._reply, self.lane, self._exchange
+        try:
+            reply.attach(self)
+            exchange.pipe(self)
+            await self._opened
+            if lane.error is not None:
+                raise lane.error
+            if self.first_output_at is None and self._call.hold is not None and not lane.done:
+                return  # all that the worker has sent is held back
+            self._write = await reply.commit(lane, exchange.pause, exchange.resume)
+            if not self._over.done():
+                self._begun()
+                await reply.carry(self._over)
+            if lane.error is not None:
+                raise lane.error
+            if not lane.done:
+                return  # the worker's part in the reply is over, the reply is not
+            await reply.finish()
+            # Once the worker's framing has ended, its connection can be used again.
+            if not self._closed.done():
+                await asyncio.wait([self._closed], timeout=_LINGER_S)
+        finally:
+            reply.detach()
+            exchange.close()

@@ -1,0 +1,18 @@
+"""Gateways with three workers, by each path to their clients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.harness import Stack
+from tests.kernel.asking import plain_asgi
+from tests.kernel.going_on.broken import ROUND
+
+
+@pytest.fixture(scope="module", params=["direct", "asgi"])
+def three(request: pytest.FixtureRequest) -> Iterator[Stack]:
+    wrap = plain_asgi if request.param == "asgi" else lambda app: app
+    with Stack(({"itl_ms": 2}, {"itl_ms": 2}, {"itl_ms": 2}), config=ROUND, wrap=wrap) as stack:
+        yield stack
