@@ -8,7 +8,7 @@ import json
 import httpx
 import pytest
 
-from gateway.kernel.run import RequestHandler
+from gateway.kernel.call import Call
 from tests.harness import Stack
 
 
@@ -34,7 +34,7 @@ def test_no_request_waits_for_the_collector(fault: str, stream: bool, path: str)
     }
 
     async def left() -> int:
-        return sum(isinstance(one, RequestHandler) for one in gc.get_objects())
+        return sum(isinstance(one, Call) for one in gc.get_objects())
 
     config = {
         "deadlines": {"first_byte_s": 0.2, "idle_s": 0.2},

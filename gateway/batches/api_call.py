@@ -88,7 +88,7 @@ class ApiCall:
         """The body as it comes, expanded. Raises GatewayError: TOO_LARGE beyond `most` bytes, CLIENT_GONE, and others
         for one that is compressed."""
         call = self.call
-        body = Blocks(call.client, coding_of_body(call), most, call.hold_expanded)
+        body = Blocks(call.client, call.request.headers, coding_of_body(call), most, call.hold_expanded)
         while (block := await body.next()) is not None:
             yield block
         call.client.watch(call.left)

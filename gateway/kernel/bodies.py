@@ -9,7 +9,9 @@ from __future__ import annotations
 from io import BytesIO
 
 from gateway.core.byte_budget import SMALL
-from gateway.kernel.client import Client, Hold, body_too_large
+from gateway.core.http import Headers
+from gateway.core.ports import Client
+from gateway.kernel.client import Hold, announced, body_too_large, next_block
 from gateway.offload import Share, offload
 from gateway.wire.codings import Decoder
 
@@ -47,9 +49,10 @@ async def expand(body: bytes, coding: str, limit: int, hold: Hold, share: Share)
 class Blocks:
     """A body as it comes, expanded. hold: awaited with the bytes of memory that a decoder needs."""
 
-    def __init__(self, client: Client, coding: str | None, limit: int, hold: Hold) -> None:
+    def __init__(self, client: Client, headers: Headers, coding: str | None, limit: int, hold: Hold) -> None:
         """Raises GatewayError(TOO_LARGE) if the head announces more than `limit` bytes."""
-        self.announced = client.announced(limit)
+        self.announced = announced(headers, limit)
+        self._last = False
         self._client = client
         self._limit = limit
         self._hold = hold
@@ -64,11 +67,12 @@ class Blocks:
             return await offload(decoder.take, _PIECE)
         if decoder is not None and not self._received:
             await self._hold(decoder.memory)
-        block = await self._client.block()
-        if block is None:
+        if self._last:
             if decoder is not None:
                 decoder.end()
             return None
+        block, more = await next_block(self._client)
+        self._last = not more
         self._received += len(block)
         if self._received > self._limit:
             raise body_too_large(self._limit)

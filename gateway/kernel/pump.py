@@ -120,7 +120,9 @@ class Pump:
             self._call.drop_prompt()
             # Until the commit is over the reply keeps what is written, and nothing may overtake that.
             if self._write != self._reply.write and self._call.runtime.relay.native:
-                relay_natively(self._exchange, self.lane, self, self._gaps, self._write, self._reply.client.direct)
+                client = self._reply.client
+                direct = client if client.direct else None
+                relay_natively(self._exchange, self.lane, self, self._gaps, self._write, direct)
 
     def ended(self) -> None:
         """The lane is done or has failed."""

@@ -16,6 +16,7 @@ from gateway.core.http import NeedsStored
 from gateway.core.messages import AnsweredFromStore, ListModels, Op
 from gateway.kernel.bodies import expand, expand_small
 from gateway.kernel.call import Call
+from gateway.kernel.client import body_too_large, read_body
 from gateway.kernel.deadlines import Waits, client_waits
 from gateway.kernel.models import list_models, resolve_model
 from gateway.offload import Share, offload
@@ -80,7 +81,14 @@ async def receive(call: Call) -> None:
         await call.runtime.receive_form(call)
     elif call.request.method == "POST":
         call.coding = coding_of_body(call)
-        call.request.body = await client.body(call.runtime.max_body_bytes, call.hold_body)
+        body, most = client.body(), call.runtime.max_body_bytes
+        if body is None:
+            body = await read_body(client, call.request.headers, most, call.hold_body)
+        elif len(body) > SMALL:
+            if len(body) > most:
+                raise body_too_large(most)
+            await call.hold_body(len(body))
+        call.request.body = body
     if pending.prove is not None:
         prove(call, pending)
         if client.room is not None:

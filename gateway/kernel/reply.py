@@ -14,8 +14,7 @@ from gateway.core.errors import Blame, GatewayError, GuardRefusal, Kind
 from gateway.core.fields import own_names
 from gateway.core.http import Headers, Request, Response
 from gateway.core.messages import Op
-from gateway.core.ports import Dialect, Lane, Observer, RequestRecord
-from gateway.kernel.client import Client
+from gateway.core.ports import Client, Dialect, Lane, Observer, RequestRecord
 
 if TYPE_CHECKING:
     from gateway.kernel.call import Call
@@ -150,7 +149,7 @@ class ClientReply:
     def respond(self, response: Response) -> Awaitable[None]:
         """Sends a whole reply, once it is awaited."""
         self._record.status = response.status
-        return self.client.respond(response, self._head())
+        return self.client.respond(response.status, response.headers + self._head(), response.body)
 
     async def refuse(self, error: GatewayError, op: Op | None) -> None:
         """Sends `error` to the client in the form that the state allows: a response in the client's dialect while

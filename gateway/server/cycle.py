@@ -1,13 +1,14 @@
-"""One request on its connection: plain ASGI's `receive` and `send`, and the direct seam `core.ports.Downstream`."""
+"""One request on its connection: plain ASGI's `receive` and `send`, and the direct seam `core.ports.Client`."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
+from gateway.core.byte_budget import Held
 from gateway.core.http import Headers, header_value
 from gateway.core.ports import CountedConnection
 from gateway.server.head import response_head
@@ -29,8 +30,17 @@ _FAILED = b"Internal Server Error"
 _NAME = itemgetter(0)
 
 
+class _Sent:
+    """Awaited, it returns at once, without a call of Python."""
+
+    __await__ = ().__iter__
+
+
+SENT = cast("Awaitable[None]", _Sent())
+
+
 class RequestCycle:
-    """One request, from its head to the end of its response. Implements `core.ports.Downstream`, see there.
+    """One request, from its head to the end of its response. Implements `core.ports.Client`, see there.
 
     keep_alive   the connection stays open after the response
     awaits_100   the client waits for a 100 Continue before it sends its body
@@ -43,10 +53,11 @@ class RequestCycle:
     The constructor's `body` is the whole body of a request of which nothing is to come.
     """
 
+    direct = True
     __slots__ = (
         "_arrival", "_bodiless", "_body", "_chunked", "_ended", "_left", "_news", "_until_close", "awaits_100",
-        "client", "complete", "gone", "id", "keep_alive", "more_body", "on_gone", "on_pause", "on_resume", "pending",
-        "refused", "scope", "started",
+        "client", "complete", "disk", "gone", "id", "keep_alive", "more_body", "on_gone", "on_pause", "on_resume",
+        "pending", "refused", "room", "scope", "started",
     )  # fmt: skip
 
     def __init__(
@@ -67,6 +78,8 @@ class RequestCycle:
         self.gone = False
         self.id = ""
         self.refused: tuple[int, str] | None = None
+        self.room: Held | None = None
+        self.disk: Held | None = None
         self.on_gone: Callable[[], None] | None = None
         self.on_pause: Callable[[], None] | None = None
         self.on_resume: Callable[[], None] | None = None
@@ -88,7 +101,7 @@ class RequestCycle:
         except Exception:
             _LOG.exception("the application raised an exception")
         finally:
-            self.release()
+            self.close()
             # Not complete: the application failed, was cancelled, or cut the response on purpose. A client
             # notices that a framed body is cut; a body that lasts until the connection ends needs a reset.
             if not self.complete and not self.gone:
@@ -97,7 +110,7 @@ class RequestCycle:
                     if self._until_close:
                         self.client.transport.abort()
                     else:
-                        self.cut()
+                        self.cut_off()
                 else:
                     self.keep_alive = False
                     self.respond(500, [(b"content-type", b"text/plain; charset=utf-8")], _FAILED)
@@ -224,15 +237,22 @@ class RequestCycle:
 
     # -- the response, by the seam ------------------------------------------------------------------------------------
 
-    @property
-    def paused(self) -> bool:
-        return self.client.write_paused
+    def watch(self, on_gone: Callable[[], None]) -> None:
+        if self.gone:
+            on_gone()
+        else:
+            self.on_gone = on_gone
 
-    def respond(self, status: int, headers: Headers, body: bytes) -> None:
+    def flow(self, pause: Callable[[], None], resume: Callable[[], None]) -> None:
+        self.on_pause, self.on_resume = pause, resume
+        if self.client.write_paused:
+            pause()
+
+    def respond(self, status: int, headers: Headers, body: bytes) -> Awaitable[None]:
         """In one write; plain ASGI makes two. At the end of the round, if there is one and the connection stays: before
         a connection is closed all must be written."""
         if self.gone:
-            return
+            return SENT
         head = self._head(status, headers, b"content-length: %d" % len(body))
         self.started = True
         if self.scope["method"] == "HEAD":
@@ -245,6 +265,17 @@ class RequestCycle:
         else:
             self.client.transport.write(head + body)
         self._complete()
+        return SENT
+
+    async def start(self, status: int, headers: Headers) -> None:
+        await self.send({"type": "http.response.start", "status": status, "headers": headers})
+        self.started = True  # also to a client that is gone
+
+    async def carry(self, until: asyncio.Future[None]) -> None:
+        await until
+
+    async def send_block(self, data: bytes, more: bool) -> None:
+        await self.send({"type": "http.response.body", "body": data, "more_body": more})
 
     def write(self, data: bytes) -> None:
         """At the end of the turn, so that all connections' blocks are made first and sent then: neither our code nor
@@ -277,8 +308,11 @@ class RequestCycle:
                 return
         self._complete()
 
-    async def taken(self) -> None:
-        if self._ended:
+    async def finish(self, data: bytes) -> None:
+        if data:
+            self.write(data)
+        self.end()
+        if self._ended:  # a client that reads slowly has not caught up
             await self.client.writable()
 
     def caught_up(self) -> None:
@@ -293,12 +327,18 @@ class RequestCycle:
         if pending and not self.gone and not self.client.transport.is_closing():
             self.client.transport.write(pending)
 
-    def cut(self) -> None:
+    async def cut(self, data: bytes) -> None:
+        if data:
+            self.write(data)
+        self.cut_off()
+
+    def cut_off(self) -> None:
+        """Ends the connection so that the client can tell that the reply is not whole."""
         self.flush()
         self.gone = True
         self.client.cut()
 
-    def release(self) -> None:
+    def close(self) -> None:
         """Parts the request from its scope: garbage in a reference cycle would wait for the collector, and each request
         would be made in cold memory (half of all its CPU time, measured)."""
         self.on_gone = self.on_pause = self.on_resume = None

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gateway.core.errors import GatewayError, Kind
-from gateway.kernel.client import AsgiClient
+from gateway.kernel.client import AsgiClient, read_body
 from tests.harness import Stack, until
 from tests.server.raw import Raw, chat, code_of, post
 
@@ -97,21 +97,21 @@ def asgi(*messages: dict[str, Any], sent: list[Any] | None = None) -> AsgiClient
         if sent is not None:
             sent.append((message["body"], message["more_body"]))
 
-    return AsgiClient({"type": "http", "headers": []}, receive, send)
+    return AsgiClient(receive, send)
 
 
 @pytest.mark.parametrize(
     ("messages", "body"), [((LAST,), b"b"), ((PIECE, LAST), b"ab"), ((PIECE, PIECE, LAST), b"aab")]
 )
 async def test_a_body_is_whole_with_the_message_that_announces_no_more(messages: Any, body: bytes) -> None:
-    assert await asgi(*messages).body(100, refused) == body
+    assert await read_body(asgi(*messages), [], 100, refused) == body
 
 
 @pytest.mark.parametrize("before", [(), (PIECE,)])
 async def test_a_client_may_leave_before_its_body_is_whole(before: Any) -> None:
     client = asgi(*before, {"type": "http.disconnect"})
     with pytest.raises(GatewayError) as raised:
-        await client.body(100, refused)
+        await read_body(client, [], 100, refused)
     assert (raised.value.kind, client.gone) == (Kind.CLIENT_GONE, True)
 
 

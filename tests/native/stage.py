@@ -235,7 +235,7 @@ class Stage:
                 outcome.sent.append(_VARIES.sub(b"", said))
                 sent = len(down.written)
                 outcome.held.append(len(upstream.reads))
-                lane = handler.call.lane
+                lane = handler.lane
                 outcome.lane.append(None if lane is None else (lane.produced, lane.usage, lane.partial()))
                 outcome.ended = down.closing
             elif step in ("pause", "resume"):

@@ -185,7 +185,7 @@ async def test_blocks_of_one_turn_go_out_together_and_before_an_ending() -> None
     await asyncio.sleep(0)
     assert sent == [b"1\r\na\r\n1\r\nc\r\n", b"1\r\nb\r\n"]
     two.write(b"d")
-    two.cut()
+    two.cut_off()
     assert sent[2:] == [b"1\r\nd\r\n", b"cut"]
     await asyncio.sleep(0)
     assert len(sent) == 4

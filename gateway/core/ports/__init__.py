@@ -8,7 +8,7 @@ from __future__ import annotations
 from gateway.core.continuation import Partial
 from gateway.core.ports.account import Charge, Observer, RateLimiter, RequestRecord, RequestTrace, Tracer
 from gateway.core.ports.backend import BEYOND, UNKNOWN, Ask, Backend, Capabilities, Facts, Gauges, Handover, Resumption
-from gateway.core.ports.client import CountedConnection, Downstream, OpensSockets, Socket, SocketSession
+from gateway.core.ports.client import Client, CountedConnection, OpensSockets, Socket, SocketSession
 from gateway.core.ports.dialect import (
     Dialect,
     Lane,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable, MutableMapping
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, MutableMapping
 from typing import Any, Protocol
 
 from gateway.core.byte_budget import Held
@@ -20,59 +21,85 @@ class CountedConnection(Protocol):
     on_lost: Callable[[], None] | None
 
 
-class Downstream(Protocol):
-    """One HTTP/1.1 connection of a client while one request runs on it: calls beyond plain ASGI.
+class Client(Protocol):
+    """A client's connection while one request runs on it.
 
-    The gateway's own server puts it into the request's ASGI scope. A handler that ignores it gets plain ASGI.
+    The gateway's own server puts it into the request's ASGI scope, for HTTP/1.1. A handler that ignores it has plain
+    ASGI; for other servers the kernel makes one of that (`kernel.client.AsgiClient`).
 
-    gone       the client has left, or the server has ended the connection
+    direct     the native relay may write to it
     id         the handler's id of the request, for the server's own refusals; set by the handler
+    gone       the client has left, or the server has ended the connection
+    started    the response head is out
     refused    (status, code) if the server itself answered, because the body was malformed or late; else None
-    on_gone    set by the handler; called at most once, when the client leaves before the response is complete
-    on_pause   set by the handler; called when the client reads more slowly than the handler writes
-    on_resume  set by the handler; called when the client has caught up
+    connection  the same for all requests of one connection; None if the server does not name it
+    room       of the budget of bodies, while the request holds some of it
+    disk       of that of uploads, likewise
     """
 
-    gone: bool
+    direct: bool
     id: str
-    refused: tuple[int, str] | None
-    on_gone: Callable[[], None] | None
-    on_pause: Callable[[], None] | None
-    on_resume: Callable[[], None] | None
+    gone: bool
+    started: bool
+    room: Held | None
+    disk: Held | None
 
     @property
-    def connection(self) -> CountedConnection:
-        """The same for all requests of one connection."""
-
+    def refused(self) -> tuple[int, str] | None: ...
     @property
-    def paused(self) -> bool:
-        """True between `on_pause` and `on_resume`: the client reads too slowly now."""
+    def connection(self) -> CountedConnection | None: ...
+
+    # -- the request
 
     def body(self) -> bytes | None:
-        """The whole request body if all of it has arrived; else None, and the body comes by ASGI. Call it once."""
+        """The whole request body if all of it has arrived; else None, and the body comes by `receive`. Call it once."""
+
+    async def receive(self) -> MutableMapping[str, Any]:
+        """ASGI's."""
+
+    def watch(self, on_gone: Callable[[], None]) -> None:
+        """From now on, `on_gone` is called at most once, when the client leaves before the response is complete. Only
+        after the body was read."""
+
+    # -- a whole response
+
+    def respond(self, status: int, headers: Headers, body: bytes) -> Awaitable[None]:
+        """Sends a whole response, once it is awaited or before. Its content-length is added. Raises ValueError, before
+        anything is sent, when a header holds a line ending."""
+
+    # -- a streamed response
+
+    async def start(self, status: int, headers: Headers) -> None:
+        """Sends the head."""
+
+    def flow(self, pause: Callable[[], None], resume: Callable[[], None]) -> None:
+        """From now on, `pause` is called when the client reads slower than we write, and `resume` when it has caught
+        up."""
 
     def write(self, data: bytes) -> None:
-        """Sends one block of a chunked response at the end of this turn of the event loop. The block is not empty; the
-        head was sent by ASGI."""
+        """Sends a block, which is not empty, after `start`, at the end of this turn of the event loop. The block may be
+        buffered until `carry`, `finish` or `cut`."""
 
     def end(self) -> None:
-        """Ends the chunked response, in one write with the block before. Idempotent. A client that leaves from then on
-        has had its whole response, unless the client is paused: then it has once it has caught up."""
+        """Ends the response with what was written last, in one write. Idempotent; `finish` must still follow. A client
+        that leaves from then on has had its whole response, unless it reads too slowly now: then it has once it has
+        caught up."""
 
-    async def taken(self) -> None:
-        """Returns when a client that was paused at `end` has caught up or left; else at once."""
+    async def carry(self, until: asyncio.Future[None]) -> None:
+        """Carries what is written to the client, until `until` is done."""
 
-    def flush(self) -> None:
-        """Sends what was written now, instead of at the end of the turn."""
+    async def finish(self, data: bytes) -> None:
+        """Sends `data` and ends the response in order, unless it has ended."""
 
-    def respond(self, status: int, headers: Headers, body: bytes) -> None:
-        """Sends a whole response. Its content-length is added. Raises ValueError when a header holds a line ending."""
+    async def send_block(self, data: bytes, more: bool) -> None:
+        """Sends a part of the response, as fast as the client reads; more: others follow. In place of `write` and
+        `finish`."""
 
-    def cut(self) -> None:
-        """Sends what was written, then ends the connection so that the client can tell that the reply is not whole."""
+    async def cut(self, data: bytes) -> None:
+        """Sends `data`, then ends the connection so that the client can tell that the reply is not whole."""
 
-    def release(self) -> None:
-        """Ends the handler's use of the connection. Call it once, at the end."""
+    def close(self) -> None:
+        """Lets go of the connection. Called once, at the end."""
 
 
 class Socket(Protocol):

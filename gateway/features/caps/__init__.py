@@ -26,19 +26,16 @@ class Caps(Feature):
 
     def around_receive(self, inner: Step) -> Step:
         def receive(call: Call) -> Awaitable[None]:
-            if call.proven and call.principal.connections is None and not self._connections:
-                return inner(call)
-            return self._receive(call, inner)
+            if not call.proven:
+                return self._receive_signed(call, inner)
+            self._connected(call)
+            return inner(call)
 
         return receive
 
-    async def _receive(self, call: Call, inner: Step) -> None:
-        if call.proven:
-            self._connected(call)
-            await inner(call)
-        else:  # a signature covers the body
-            await inner(call)
-            self._connected(call)
+    async def _receive_signed(self, call: Call, inner: Step) -> None:
+        await inner(call)
+        self._connected(call)
 
     def _connected(self, call: Call) -> None:
         connection, principal = call.client.connection, call.principal

@@ -123,7 +123,7 @@ async def receive_form(call: Call) -> None:
     runtime, client = call.runtime, call.client
     await call.admit_early()
     client.disk = Held(runtime.budgets.uploads, call.owner)
-    body = Blocks(client, coding_of_body(call), runtime.max_body_bytes, call.hold_expanded)
+    body = Blocks(client, call.request.headers, coding_of_body(call), runtime.max_body_bytes, call.hold_expanded)
     await receive(call.request, body, client.disk)
 
 

@@ -271,8 +271,8 @@ class PassthroughLane:
             self.usual = [usual for usual in known if usual[-1] in open_ones]
 
     def _forget(self, index: int) -> None:
-        """Forgets the templates of a choice that has ended: anything more from it must be parsed. The next streams are
-        told, unless nearly every chunk differed."""
+        """Forgets the templates of a choice that has ended: anything more from it must be parsed. The next streams
+        begin with them, unless nearly every chunk differed."""
         self.usual = [usual for usual in self.usual if usual[-1] != index]
         if self._own is not None and self._asked.choices == 1 and len(self._learnt) < _VARIED:
             for usual in self._learnt:
