@@ -100,7 +100,7 @@ class Case:
         self.record = RequestRecord("id", "openai")
         self.observer = Observer()
         request = Request("POST", "/v1/chat/completions", id="id")
-        client = AsgiClient({"type": "http", "headers": []}, asyncio.Event().wait, self.sent)
+        client = AsgiClient(asyncio.Event().wait, self.sent)
         self.reply = ClientReply(client, DIALECT, request, self.record, self.observer, keepalive_s, KnownKeys())
 
 

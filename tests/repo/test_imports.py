@@ -215,6 +215,7 @@ TREE = {
     "gateway/transport/pooled.py": "import asyncio, httptools\n",
     "gateway/config/load.py": "import os, yaml\nfrom pydantic import BaseModel\nx = os.environ\n",
     "gateway/auth/keys.py": "from gateway.core import errors\n",
+    "gateway/features/guards/__init__.py": "from gateway.core import errors\n",
     "gateway/kernel/pump.py": "from gateway.core import errors\n",
     "gateway/kernel/serving.py": "from gateway import auth\nfrom gateway.kernel import pump\n",
     "gateway/app/routes.py": "from gateway.dialects import openai\nimport starlette\n",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, MutableMapping
 from typing import Any, Protocol
 
@@ -85,8 +84,8 @@ class Client(Protocol):
         that leaves from then on has had its whole response, unless it reads too slowly now: then it has once it has
         caught up."""
 
-    async def carry(self, until: asyncio.Future[None]) -> None:
-        """Carries what is written to the client, until `until` is done."""
+    async def carry(self, until: Any) -> None:
+        """Carries what is written to the client, until `until`, a future, is done."""
 
     async def finish(self, data: bytes) -> None:
         """Sends `data` and ends the response in order, unless it has ended."""

@@ -132,7 +132,7 @@ def test_keep_alives_bridge_the_gap(wrap: Callable[[Any], Any]) -> None:
 
 async def test_a_client_that_reads_slowly_pauses_the_next_worker_at_once() -> None:
     paused: list[str] = []
-    client = AsgiClient({"type": "http", "headers": []}, asyncio.Event().wait, lambda _: None)
+    client = AsgiClient(asyncio.Event().wait, lambda _: None)
     client.flow(lambda: paused.append("first"), lambda: None)
     client.write(b"x" * 100_000)
     client.flow(lambda: paused.append("second"), lambda: None)
