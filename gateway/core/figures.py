@@ -5,7 +5,7 @@ All of them belong to one event loop: no locks, and nothing is formatted before 
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -28,6 +28,17 @@ class Histogram:
     def add(self, value: float) -> None:
         self.counts[bisect_left(self.bounds, value)] += 1
         self.total += value
+
+    def add_all(self, values: list[float]) -> None:
+        """As `add` for each of `values`, which are sorted in place: only the ends of buckets are looked for."""
+        values.sort()
+        self.total += sum(values)
+        start = 0
+        for index, bound in enumerate(self.bounds):
+            end = bisect_right(values, bound, start)
+            self.counts[index] += end - start
+            start = end
+        self.counts[-1] += len(values) - start
 
     def add_traced(self, value: float, trace: str, at: float) -> None:
         """As `add`; `trace` becomes the exemplar of the value's bucket. at: Unix seconds."""

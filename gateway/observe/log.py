@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 import traceback
+from collections import deque
 from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, Protocol
@@ -71,7 +72,7 @@ class Log:
         self._out: Output = (
             out if out is not None else open(sys.stdout.fileno(), "wb", buffering=0, closefd=False)  # noqa: SIM115
         )
-        self._lines: list[RequestRecord | dict[str, Any]] = []
+        self._lines: deque[RequestRecord | dict[str, Any]] = deque()
         self._waiting_bytes = 0
         # The rest of a batch that could be written in part only. It goes out first, so that no line is torn.
         self._unwritten = b""
@@ -141,7 +142,11 @@ class Log:
 
     def _put(self, line: RequestRecord | dict[str, Any], size: int = 0) -> None:
         """Queues a line. The thread encodes many together, at half the CPU that each would take during its request.
-        size: the memory of a text in it that may be large, in bytes."""
+        size: the memory of a text in it that may be large, in bytes. Only such a line, and one that is lost, needs the
+        lock: `flush` takes lines one by one."""
+        if not size and len(self._lines) < _BACKLOG:
+            self._lines.append(line)
+            return
         with self._lock:
             if len(self._lines) < _BACKLOG and self._waiting_bytes + size <= _MOST_WAITING_BYTES:
                 self._lines.append(line)
@@ -155,7 +160,8 @@ class Log:
             return
         with self._lock:
             self._add_suppressed(time.monotonic())
-            lines, self._lines, self._waiting_bytes = self._lines, [], 0
+            lines = [self._lines.popleft() for _ in range(len(self._lines))]
+            self._waiting_bytes = 0
             lost, self._reported = self.lost - self._reported, self.lost
         if lost:
             lines.append(_lost(lost))

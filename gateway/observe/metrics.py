@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import chain, product
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from msgspec import UNSET
@@ -38,12 +39,19 @@ disable_created_metrics()  # type: ignore[no-untyped-call]
 class _Times:
     """The durations of the requests of one dialect and model, in seconds."""
 
-    __slots__ = ("added", "first", "whole")
+    __slots__ = ("added", "first", "recent", "whole")
 
     def __init__(self) -> None:
+        self.recent: tuple[list[float], list[float], list[float]] = ([], [], [])  # not in the histograms yet
         self.whole = exposition.new_histogram("dragoman_request_seconds")
         self.added = exposition.new_histogram("dragoman_added_seconds")
         self.first = exposition.new_histogram("dragoman_first_output_seconds")
+
+    def add_up(self) -> None:
+        for histogram, seconds in zip((self.whole, self.added, self.first), self.recent, strict=True):
+            if seconds:
+                histogram.add_all(seconds)
+                seconds.clear()
 
 
 class _Series:
@@ -68,8 +76,11 @@ class _Key(NamedTuple):
     status: int
     outcome: str
     team: str | None
-    source: str | None
     phase: str | None
+    source: str | None
+
+
+_labels = attrgetter(*_Key._fields[:-1])
 
 
 class Metrics:
@@ -194,34 +205,27 @@ class Metrics:
         pending, self._pending = self._pending, []
         for record in pending:
             self._add(record)
+        for times in self._times.values():
+            times.add_up()
         if self._by_key is not None:
             self._by_key.turn()
 
     def _add(self, record: RequestRecord) -> None:
         usage = record.usage
-        key = (
-            record.dialect,
-            record.operation,
-            record.model,
-            record.status,
-            record.outcome,
-            record.team,
-            usage.source if usage is not None else None,
-            record.phase,
-        )
+        key = (*_labels(record), None if usage is None else usage.source)
         series = self._series.get(key)
         if series is None:
             series = self._new(_Key(*key))
         series.count += 1
-        times = series.times
         if record.trace is None:
-            times.whole.add(record.ms / 1000)
+            whole, added, first = series.times.recent
+            whole.append(record.ms / 1000)
             if record.attempts:
-                times.added.add((record.ms - record.upstream_ms) / 1000)
+                added.append((record.ms - record.upstream_ms) / 1000)
             if record.ttft_ms is not None:
-                times.first.add(record.ttft_ms / 1000)
+                first.append(record.ttft_ms / 1000)
         else:
-            _add_traced(times, record, record.trace)
+            _add_traced(series.times, record, record.trace)
         if usage is not None:
             series.input += usage.input or 0
             series.output += usage.output or 0

@@ -13,15 +13,17 @@ BOUNDS = (0.5, 1.0, 2.0)
 
 @given(st.lists(st.floats(0, 10) | st.sampled_from(BOUNDS)))
 def test_each_value_is_counted_once_in_the_first_bucket_that_holds_it(values: list[float]) -> None:
-    plain, traced = Histogram(BOUNDS), Histogram(BOUNDS)
+    plain, traced, together = Histogram(BOUNDS), Histogram(BOUNDS), Histogram(BOUNDS)
+    together.add_all(values[:3])
+    together.add_all(values[3:])
     for value in values:
         plain.add(value)
         traced.add_traced(value, "trace", 1.0)
     expected = [0] * 4
     for value in values:
         expected[next((index for index, bound in enumerate(BOUNDS) if value <= bound), 3)] += 1
-    assert plain.counts == traced.counts == expected
-    assert plain.total == traced.total == pytest.approx(sum(values))
+    assert plain.counts == traced.counts == together.counts == expected
+    assert plain.total == traced.total == pytest.approx(sum(values)) == together.total
     assert plain.exemplars == {}
     assert sorted(traced.exemplars) == [index for index, count in enumerate(expected) if count]
 
