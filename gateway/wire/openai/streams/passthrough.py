@@ -91,6 +91,21 @@ class _Ended(Struct):
 _ended = msgspec.json.Decoder(_Ended).decode
 
 
+class _Lessons(Struct):
+    """How a stream comes to its templates.
+
+    recalled  those of streams before it were looked for, or are of no use
+    tries     how many more it may learn
+    own       id and time, as JSON, if the client is sent those of the worker
+    learnt    of text, of this stream
+    """
+
+    recalled: bool
+    tries: int = TRIES
+    own: tuple[bytes, bytes] | None = None
+    learnt: list[Usual] = []
+
+
 class Passthrough(Struct, frozen=True):
     """Serves any dialect of this wire. Implements core.ports.Passthrough.
 
@@ -166,12 +181,7 @@ class PassthroughLane:
         # The chunk that ended the last choice. It is held back: the next chunk may have the fingerprint that it needs.
         self._last: _Chunk | None = None
         self.usual: list[Usual] = []
-        self._tries = TRIES
-        # Id and time, if the client is sent those of the worker; what was learnt of this stream; whether streams before
-        # it were looked at.
-        self._own: tuple[bytes, bytes] | None = None
-        self._learnt: list[Usual] = []
-        self._recalled = asked.choices > 1
+        self._lessons = _Lessons(asked.choices > 1)
         self.text = text
         # Set while another worker goes on with the reply of the first: see `splice`.
         self._seam: _Seam | None = None
@@ -231,9 +241,9 @@ class PassthroughLane:
         try:
             chunk = _taken_apart_with_halves(data) if _HALF.search(data) else _taken_apart(data)
             ordinary = self._rewrite(chunk)
-            if not self._recalled and self._seen:
+            if not self._lessons.recalled and self._seen:
                 self._recall()
-            elif ordinary is not None and self._tries:
+            elif ordinary is not None and self._lessons.tries:
                 self._learn(data, *ordinary)
         except (msgspec.MsgspecError, ValueError, RecursionError):
             raise wire.malformed() from None
@@ -249,7 +259,7 @@ class PassthroughLane:
 
     def _learn(self, data: bytes, name: str, index: int) -> None:
         """Learns what an ordinary chunk of this stream is, of which `data` is the first."""
-        self._tries -= 1
+        self._lessons.tries -= 1
         usual = cut(data, ("choices", 0, "delta") if self._asked.chat else ("choices", 0), name)
         if usual is not None:
             chunk = _taken_apart(usual.filled(MARK, 0)[6:])
@@ -260,23 +270,24 @@ class PassthroughLane:
             before, after, pieces = usual.before, usual.after, chunk.written().split(_HOLE)
             self.usual.append((before, after, len(before) - 1, 1 - len(after), pieces, index))
             if name in _PLAIN:  # the first chunk of any other must be parsed: its text cannot be continued
-                self._learnt.append(self.usual[-1])
+                self._lessons.learnt.append(self.usual[-1])
 
     def _recall(self) -> None:
         """Takes what streams before this one had as ordinary chunks, once its only choice has begun."""
-        self._recalled = True
-        if self._own is not None:
+        self._lessons.recalled, own = True, self._lessons.own
+        if own is not None:
             open_ones = self._seen.difference(self.finishes)
-            known = self._owner.known.recall(encode(self._asked), self._own)
+            known = self._owner.known.recall(encode(self._asked), own)
             self.usual = [usual for usual in known if usual[-1] in open_ones]
 
     def _forget(self, index: int) -> None:
-        """Forgets the templates of a choice that has ended: anything more from it must be parsed. The next streams
-        begin with them, unless nearly every chunk differed."""
+        """Forgets the templates of a choice that has ended: anything more from it must be parsed. They are kept for the
+        next streams, unless nearly every chunk differed."""
         self.usual = [usual for usual in self.usual if usual[-1] != index]
-        if self._own is not None and self._asked.choices == 1 and len(self._learnt) < _VARIED:
-            for usual in self._learnt:
-                self._owner.known.keep(encode(self._asked), self._own, usual)
+        own, learnt = self._lessons.own, self._lessons.learnt
+        if own is not None and self._asked.choices == 1 and len(learnt) < _VARIED:
+            for usual in learnt:
+                self._owner.known.keep(encode(self._asked), own, usual)
 
     def _rewrite(self, chunk: _Chunk) -> tuple[str, int] | None:
         """Rewrites the worker's chunk for the client, in place. If the chunk has one choice with content in one member
@@ -308,7 +319,7 @@ class PassthroughLane:
         at = wire.created_at(said_at, clock.seconds())
         prefix = "chatcmpl-" if self._asked.chat else "cmpl-"
         if said_id and said_at == at and type(said_at) is int:
-            self._own = bytes(top["id"]), bytes(top["created"])
+            self._lessons.own = bytes(top["id"]), bytes(top["created"])
         return {
             "id": top["id"] if said_id else Raw(encode(clock.new_id(prefix))),
             "object": Raw(b'"chat.completion.chunk"' if self._asked.chat else b'"text_completion"'),
@@ -451,8 +462,8 @@ class PassthroughLane:
     def splice(self, repeated: str) -> None:
         """A second worker's ids, times and roles are corrected as those of an inexact server are."""
         self.error = None
-        self.frames, self.usual, self._tries = sse.Reader(), [], TRIES
-        self._recalled = True
+        self.frames, self.usual = sse.Reader(), []
+        self._lessons.recalled, self._lessons.tries = True, TRIES
         self._seam = _Seam(repeated, self.produced)
 
     def conclude(self, usage: Usage) -> bytes:
