@@ -38,7 +38,10 @@ def used(record: RequestRecord, prompt: int) -> Usage | None:
     this way. A stream is relayed as it is produced, so one that its client left before the first token is charged its
     prompt. Any other failure without output costs nothing.
     """
-    usage, outcome = record.usage, outcome_of(record)
+    usage = record.usage
+    if usage is not None and usage.output:
+        return usage  # nearly every one
+    outcome = outcome_of(record)
     if outcome == "failed" and (usage is None or not (usage.output or usage.images)):
         return None if record.code in _UNSEEN else NOTHING
     if usage is None or (usage.input is None and usage.output is None):

@@ -295,8 +295,7 @@ class Estimator(Struct, frozen=True):
         if given is not None:
             unknown = sum([_size(value) for name, value in given.items() if name not in _KNOWN])
             size += unknown * (found.frames if isinstance(op, Score) else 1)
-        for text in texts:
-            size += len(text) if text.isascii() else _bytes(text)
+        size += sum(map(len, texts)) if all(map(str.isascii, texts)) else sum(map(_bytes, texts))
         prompt += ceil(size / each)
         if given is not None and "chat_template" in given and context is not None:
             return max(prompt, context)  # a template may write anything, as often as it likes

@@ -43,9 +43,6 @@ class Habit:
             self.deviation += share * (abs(away) - self.deviation)
 
 
-_UNKNOWN = Habit()
-
-
 class Expectations:
     """The habits that this process has learnt."""
 
@@ -61,10 +58,14 @@ class Expectations:
             return cost
         size, known = cost.each.bit_length(), 0
         total = float(cost.each)
-        for habit in (self._habits.get((key, model, size), _UNKNOWN), self._habits.get((model, size), _UNKNOWN)):
-            taken = min(habit.seen, KNOWN - known)
-            total += taken * (habit.mean + habit.deviation)
-            known += taken
+        for whose in ((key, model, size), (model, size)):
+            habit = self._habits.get(whose)
+            if habit is not None:
+                taken = min(habit.seen, KNOWN - known)
+                total += taken * (habit.mean + habit.deviation)
+                known += taken
+            if known == KNOWN:
+                break
         each = min(ceil(total / (known + 1)), cost.each)
         return cost if each == cost.each else cost.with_outputs_of(each)
 
