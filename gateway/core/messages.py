@@ -198,7 +198,7 @@ class Output(Struct, frozen=True):
     extra: Nested | None = None
 
 
-class Sampling(Struct, frozen=True):
+class Sampling(Struct, frozen=True, omit_defaults=True):
     """How the next token is drawn. Penalties in [-2, 2] except repetition (> 0, 1 is off); top_k 0 is off."""
 
     temperature: float | None = None

@@ -27,9 +27,11 @@ def unsupported(param: str, backend: str, why: str = "") -> GatewayError:
 def refuse_sampling(sampling: Sampling, neutral: Mapping[str, tuple[Any, ...]], backend: str) -> None:
     """Raises GatewayError(UNSUPPORTED) for the first of the parameters in `neutral` that is given, with another value
     than those listed, which change nothing."""
+    given = msgspec.to_builtins(sampling)  # what is set
+    if neutral.keys().isdisjoint(given):
+        return
     for name, values in neutral.items():
-        value = getattr(sampling, name)
-        if value not in (None, (), {}) and value not in values:
+        if given.get(name) not in (None, {}, *values):
             raise unsupported(name, backend)
 
 

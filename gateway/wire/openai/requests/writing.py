@@ -71,7 +71,8 @@ class ParameterWriter:
 
     def sampling(self, body: dict[str, Any], sampling: Sampling) -> None:
         refuse_sampling(sampling, self.neutral, self.name)
-        put(body, **{name: getattr(sampling, name) for name in self.passed})
+        given = msgspec.to_builtins(sampling)  # what is set
+        body.update({name: given[name] for name in self.passed if name in given})
         if sampling.logit_bias:
             body["logit_bias"] = {str(token): bias for token, bias in sampling.logit_bias.items()}
 
