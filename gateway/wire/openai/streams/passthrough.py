@@ -392,7 +392,7 @@ class PassthroughLane:
         """(the text members with content, whether there are tool calls)."""
         if not self._asked.chat:
             return (["text"] if _speaks(holder.get("text", NULL)) else []), False
-        names = [name for name in _TEXTS if _speaks(holder.get(name, NULL))]
+        names = [name for name in _TEXTS if name in holder and _speaks(holder[name])]
         return names, holder.get("tool_calls", _NONE) not in _SILENT
 
     def _keep(self, holder: Extra, names: list[str], calls: bool) -> None:
