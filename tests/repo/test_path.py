@@ -10,7 +10,7 @@ from bench.path import WAYS, Counts, counted
 MOST = {
     "chat": Counts(calls=210, files=54, moves=153, deepest=17, bytecodes=5_887),
     "chat with limits": Counts(calls=248, files=65, moves=177, deepest=17, bytecodes=7_995),
-    "stream with limits and prefix": Counts(calls=587, files=80, moves=358, deepest=23, bytecodes=17_900),
+    "stream with limits and prefix": Counts(calls=580, files=80, moves=358, deepest=23, bytecodes=17_850),
     "anthropic stream to llama.cpp": Counts(calls=655, files=73, moves=432, deepest=24, bytecodes=17_791),
     "embedding": Counts(calls=214, files=52, moves=155, deepest=19, bytecodes=5_708),
 }
