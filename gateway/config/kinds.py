@@ -248,6 +248,10 @@ def _redis_url(value: str) -> str:
 
 def _network(value: str) -> str:
     """IPv4-mapped IPv6 becomes IPv4, as the addresses of clients do."""
+    if "%" in value:
+        raise ValueError(
+            "must have no zone (%...): addresses are compared without one, so it would match at each interface"
+        )
     try:
         found = ip_network(value)
     except ValueError:

@@ -254,11 +254,12 @@ class Pool:
                 self.events.left_alone(worker, since)
 
     def failed(self, worker: Worker, generation: int, error: GatewayError) -> None:
-        """Learns from a failure, as its meaning says (`core.failures`).
+        """Learns from a failure, as its meaning says (`core.failures`), and masks workers' addresses in its message.
 
         A worker that rests does so for its Retry-After (1 s without one, 30 s at most) or until one of its requests
         succeeds, and then is tried by one request. A worker that should be ejected but cannot be spared rests for 1 s.
         """
+        error.message = self._standing.masked(error.message)
         breaker, cause = worker.breaker, error.why
         if cause is None:
             breaker.abandon(generation)

@@ -3,13 +3,17 @@ each request: an outage of a large fleet must not make refusals dear."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from urllib.parse import urlsplit
 
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.failures import MEANINGS, Cause
 from gateway.fleet.worker import Worker
 
 _MOST_NAMED = 8
+_PLACE = re.compile(r"(\[[0-9a-f:.]+\]|[0-9a-z](?:[\w.-]*\w)?)(:[0-9]{1,5})?", re.IGNORECASE | re.ASCII)
+_MASK = "***"
 _MOST_CAUSES = 3
 
 
@@ -21,12 +25,23 @@ class Standing:
         self._seen: object = None
         self._serving: Sequence[Worker] = ()
         self._absence: tuple[str, Cause | None] | None = None
+        self._places: set[str] | None = None
 
     @property
     def serving(self) -> Sequence[Worker]:
         """Those that are ready and do not drain."""
         self._look()
         return self._serving
+
+    def masked(self, text: str) -> str:
+        """`text`, which a worker wrote, without the workers' places: clients do not learn where they are."""
+        if self._places is None:
+            self._places = {place for worker in self._workers for place in _places(worker.address)}
+        return _PLACE.sub(self._mask, text)
+
+    def _mask(self, found: re.Match[str]) -> str:
+        whole, host, _ = (one and one.lower() for one in found.group(0, 1, 2))
+        return _MASK if self._places is not None and not {whole, host}.isdisjoint(self._places) else found[0]
 
     def _look(self) -> None:
         if self._seen is not Worker.changed:
@@ -42,6 +57,14 @@ class Standing:
             self._absence = _absence(self._workers)
         message, cause = self._absence
         return GatewayError(Kind.NO_WORKER, message, retry_after=retry_after, cause=cause)
+
+
+def _places(address: str) -> set[str]:
+    """The spellings of an address: with the port, and the host alone if it cannot be a word of a language."""
+    url = urlsplit(address)
+    host = f"[{url.hostname}]" if ":" in (url.hostname or "") else url.hostname or ""
+    found = {url.netloc.lower(), f"{host}:{url.port or (443 if url.scheme == 'https' else 80)}"}
+    return found | ({host} if not host.isalpha() else set())
 
 
 def _absence(workers: Sequence[Worker]) -> tuple[str, Cause | None]:

@@ -39,9 +39,10 @@ def client_network(scope: Scope, trusted: Networks) -> str | None:
 
 def sole_address(scope: Scope, trusted: Networks) -> str | None:
     """As `client_address`; None where anybody but trusted proxies has forwarded the request, or where that is the
-    address of a trusted proxy: the client behind is unknown."""
+    address of a trusted proxy: the client behind is unknown. `Forwarded` (RFC 7239) is not read: a request that has it
+    was forwarded by somebody whom no entry of X-Forwarded-For may name."""
     client = scope.get("client")
-    if client is None:
+    if client is None or any(name == b"forwarded" for name, _ in scope["headers"]):
         return None
     address, others = _vouched(canonical(client[0]), scope, trusted)
     return None if others or address is None or _within(address, trusted) else address

@@ -277,3 +277,14 @@ def test_a_path_for_a_key_says_why_there_is_none(pathless: dict[bool, Stack], on
 def pathless() -> Iterator[dict[bool, Stack]]:
     with stack_of(KEYS, **IN_PATH) as on, stack_of(KEYS) as off:
         yield {True: on, False: off}
+
+
+@pytest.mark.parametrize("trusted", [True, False])
+def test_a_request_with_forwarded_has_no_network(trusted: bool) -> None:
+    """Whoever wrote it may be a proxy that X-Forwarded-For does not name."""
+    with stack_of({**KEYS, **NEAR}, listen=PROXIES if trusted else {}) as stack:
+        beside = {"x-forwarded-for": "10.2.3.4"} if trusted else {}
+        assert ask(stack, usual("openai"), **beside).status_code == 200
+        for value in ("for=192.0.2.7", "for=10.2.3.4", "for=unknown", ""):
+            assert ask(stack, usual("openai"), **beside, forwarded=value).status_code == 401, value
+        assert ask(stack, usual("openai"), forwarded="for=192.0.2.7", **{"api-key": OWN}).status_code == 200
