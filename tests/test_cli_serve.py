@@ -22,7 +22,7 @@ import yaml
 from gateway.app import KNOWN
 from gateway.auth import new_key
 from gateway.cli.serve import _Serving
-from gateway.config import Config, load
+from gateway.config import Config, ConfigError, load
 from gateway.observe.log import Log
 from tests.commands import Serving, called
 from tests.harness import Stack
@@ -423,3 +423,35 @@ async def test_what_cannot_be_put_to_use_is_refused_and_said(tmp_path: Path, mon
     lines = [json.loads(line) for line in said.getvalue().splitlines()]
     (line,) = [line for line in lines if line["event"] == "reload refused, the old configuration stays"]
     assert line["faults"] == ["gateway.yaml: (file): could not be put to use: FileNotFoundError"]
+
+
+@pytest.mark.parametrize("how", ["done", "refused", "failed"])
+async def test_the_thread_that_reads_hands_over_the_interpreter_often(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """Python hands it over every 5 ms by default, and each system call of a request waits for that."""
+    path = tmp_path / "gateway.yaml"
+    path.write_text("models: {m: {backend: vllm, workers: ['http://127.0.0.1:9']}}")
+    usual, seen = sys.getswitchinterval(), list[float]()
+    with socket.socket() as listener:
+        config = load(path, KNOWN, {})
+        serving = _Serving(config, str(path), [listener], Log("info", True, io.BytesIO(), "json"))
+        serving._server.listening.set()
+
+        def read() -> Any:
+            seen.append(sys.getswitchinterval())
+            if how == "refused":
+                raise ConfigError(())
+            return config
+
+        async def put_to_use(config: Any) -> None:
+            seen.append(sys.getswitchinterval())
+            if how == "failed":
+                raise OSError
+
+        monkeypatch.setattr(serving, "_load", read)
+        monkeypatch.setattr(serving._gateway, "reload", put_to_use)
+        await serving._reload()
+        await serving._gateway.close()
+    assert len(seen) == (1 if how == "refused" else 2)
+    assert max(seen) <= 0.001 < usual == sys.getswitchinterval()
