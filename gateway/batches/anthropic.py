@@ -6,6 +6,7 @@ Source: Anthropic's reference of `/v1/messages/batches`; anthropic-python 2.12 a
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from gateway.batches.api_call import ApiCall
@@ -14,7 +15,7 @@ from gateway.batches.files import page
 from gateway.batches.lines import FORMS, one_line
 from gateway.batches.splitting import Splitter
 from gateway.batches.state import ENDED, Fault, Full, Seen, State, new_id
-from gateway.batches.storage import Sink, aside
+from gateway.batches.storage import Sink, aside, opened
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Route
 
@@ -49,7 +50,7 @@ class MessageBatches(BatchApi):
         await store.check_batches(self.kind, owner, options)
         id_ = new_id("msgbatch_")
         input_ = f"{id_}.input"
-        file = await aside(storage.begin, input_)
+        file = await opened(partial(storage.begin, input_), partial(storage.drop, input_))
         kept = False
         try:
             total = await self._receive(call, file)

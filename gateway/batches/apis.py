@@ -7,13 +7,14 @@ import contextlib
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 from gateway.auth import Absent, Principal
 from gateway.batches.api_call import Answer, ApiCall
 from gateway.batches.places import Places
 from gateway.batches.state import BatchStore, Full, KindOfBatch, Seen, Spec, State, StoredFile, made
-from gateway.batches.storage import Storage, aside
+from gateway.batches.storage import Storage, aside, opened
 from gateway.config import Batches
 from gateway.core.byte_budget import ByteBudget, Held
 from gateway.core.errors import Busy, GatewayError
@@ -102,7 +103,7 @@ class Api:
         if found is None:
             raise call.missing()
         try:
-            file = await aside(self._storage.open, found.id)
+            file = await opened(partial(self._storage.open, found.id))
         except FileNotFoundError:
             raise call.missing() from None
         with file:

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from gateway.batches.api_call import ApiCall
 from gateway.batches.apis import Api
 from gateway.batches.state import Full, StoredFile, made, new_id
-from gateway.batches.storage import Sink, aside
+from gateway.batches.storage import Sink, aside, opened
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Route
 from gateway.core.upload import File
@@ -50,7 +51,7 @@ class Files(Api):
 
     async def _upload(self, call: ApiCall) -> None:
         id_, storage, options = new_id("file-"), self._storage, self._options
-        file = await aside(storage.begin, id_)
+        file = await opened(partial(storage.begin, id_), partial(storage.drop, id_))
         kept = stored = False
         try:
             fields, files = await _receive(call, file, options.max_file_bytes)

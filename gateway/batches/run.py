@@ -13,6 +13,7 @@ import contextlib
 import time
 from collections import Counter, deque
 from collections.abc import Mapping
+from functools import partial
 from typing import BinaryIO
 
 from gateway.auth import Principal
@@ -21,7 +22,7 @@ from gateway.batches.line_call import LineCall
 from gateway.batches.lines import FORMS, Asked, Undone
 from gateway.batches.notes import Done, Notes, assemble, checked, read
 from gateway.batches.state import Fault, Held, Lost, StoredFile, new_id
-from gateway.batches.storage import Line, aside, last, lines
+from gateway.batches.storage import Line, aside, last, lines, opened
 from gateway.core.errors import GatewayError
 
 LEASE_S = 10.0
@@ -93,10 +94,13 @@ class BatchRun:
         if state.status in ("in_progress", "finalizing"):
             await self._go_on()
         if state.status == "in_progress" and self._why is None:
-            with await aside(self._shared.storage.open, f"{self.spec.id}.input") as file:
+            with await opened(self._input) as file:
                 await self._work(file)
         if not self._leaves:
             await self._finish()
+
+    def _input(self) -> BinaryIO:
+        return self._shared.storage.open(f"{self.spec.id}.input")
 
     def leave(self) -> None:
         """Begins no line any more; `run` returns when those under way are over. Those that wait for a place go."""
@@ -162,7 +166,7 @@ class BatchRun:
 
     async def _validate(self) -> None:
         options, state, spec = self._shared.options, self._state, self.spec
-        with await aside(self._shared.storage.open, f"{spec.id}.input") as file:
+        with await opened(self._input) as file:
             found = await last(checked(file, self._form, spec.endpoint, options), lambda: self._over)
         if self._broken is not None:
             raise self._broken
@@ -200,7 +204,7 @@ class BatchRun:
 
     async def _work(self, file: BinaryIO) -> None:
         storage, spec = self._shared.storage, self.spec
-        notes = Notes(await aside(storage.append_to, spec.id, self._held.lease))
+        notes = Notes(await opened(partial(storage.append_to, spec.id, self._held.lease)))
         read_ahead: deque[Line] = deque()
         at, ended = 1, False
         self._moved = time.monotonic()

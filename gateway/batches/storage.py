@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from io import BufferedReader
 from typing import BinaryIO, NamedTuple, ParamSpec, Protocol, TypeVar, cast
 
@@ -18,6 +19,13 @@ T = TypeVar("T")
 _BLOCK = 1 << 18
 # A store that hangs holds these, and none of the threads in which names of workers are looked up.
 _THREADS = ThreadPoolExecutor(16, "batches")
+
+
+class _Closed(Protocol):
+    def close(self) -> object: ...
+
+
+F = TypeVar("F", bound=_Closed)
 
 
 class Line(NamedTuple):
@@ -85,6 +93,22 @@ class Storage(Protocol):
 async def aside(function: Callable[P, T], *args: P.args, **more: P.kwargs) -> T:
     """Calls it in a thread of this room."""
     return await asyncio.get_running_loop().run_in_executor(_THREADS, lambda: function(*args, **more))
+
+
+async def opened(open_: Callable[[], F], undo: Callable[[F], object] = lambda file: file.close()) -> F:
+    """Opens a file by `open_`, in a thread of this room. If this is cancelled meanwhile, `undo` is called with the file
+    there, once it is open: nobody else knows of it."""
+    made = _THREADS.submit(open_)
+    try:
+        return await asyncio.wrap_future(made)
+    except asyncio.CancelledError:
+        made.add_done_callback(partial(_undo, undo))
+        raise
+
+
+def _undo(undo: Callable[[F], object], made: Future[F]) -> None:
+    if not made.cancelled() and made.exception() is None:
+        _THREADS.submit(undo, made.result())
 
 
 async def last(steps: Generator[T, None, None], over: Callable[[], bool]) -> T | None:
