@@ -25,6 +25,7 @@ from tests.repo.tree import ROOT
 CONFIG = ROOT / "gateway.yaml"
 
 
+@pytest.mark.long
 def test_a_reader_that_has_had_enough_ends_a_command_without_a_traceback() -> None:
     """As in `dragoman routes | head -3`."""
     reading, writing = os.pipe()
@@ -96,6 +97,7 @@ def test_routes_lists_method_path_and_dialect(tmp_path: Path, capsys: pytest.Cap
     assert not {"/v1/chat/completions", "/metrics"} & set(paths)
 
 
+@pytest.mark.long
 def test_a_name_beyond_the_terminals_characters_is_shown_as_yaml_reads_it() -> None:
     made = dragoman("keys", "new", "--name", "clé", PYTHONIOENCODING="ascii")
     assert made.returncode == 0, made.stderr

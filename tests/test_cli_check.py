@@ -6,6 +6,8 @@ import json
 import re
 from pathlib import Path
 
+import pytest
+
 from gateway.dialects import REGISTRY
 from tests.commands import called, dragoman
 
@@ -81,6 +83,7 @@ def test_check_says_everything_at_once_and_never_a_traceback(tmp_path: Path) -> 
     assert len(missing.stderr.splitlines()) == 1
 
 
+@pytest.mark.long
 def test_check_finds_its_file_as_serve_does_and_says_what_is_good(tmp_path: Path) -> None:
     model = "{backend: vllm, workers: ['http://127.0.0.1:1']}"
     (tmp_path / "gateway.yaml").write_text(

@@ -180,6 +180,7 @@ def test_the_same_by_curl(fleet: Fleet) -> None:
         assert one.process.poll() is None
 
 
+@pytest.mark.long
 def test_keys_outlive_a_restart_of_redis_and_of_gateways(fleet: Fleet) -> None:
     lasting, revoked = (fleet.keys("create", name).stdout.strip() for name in ("lasting", "late"))
     until(lambda: fleet.status(lasting) == fleet.status(revoked) == 200)

@@ -67,6 +67,7 @@ def total(page: str, name: str) -> float:
     return sum(float(value) for value in re.findall(rf"^{name}(?:{{.*}})? (\S+)$", page, re.MULTILINE))
 
 
+@pytest.mark.long
 def test_metrics_are_those_of_all_whichever_is_asked(pair: Serving) -> None:
     assert [chat(pair.url).status_code for _ in range(20)] == [200] * 20
     for _ in range(6):

@@ -211,6 +211,7 @@ def test_metrics_may_have_an_address_of_their_own(serve: Serve) -> None:
         assert one.end() == (0, ""), "a scraper that keeps its connection delays nothing"
 
 
+@pytest.mark.long
 def test_a_stream_that_fits_the_grace_is_completed(serve: Serve, workers: Stack) -> None:
     one = serve()
     url = one.listening()
@@ -229,6 +230,7 @@ def test_a_stream_that_fits_the_grace_is_completed(serve: Serve, workers: Stack)
     assert record["outcome"] == "ok"
 
 
+@pytest.mark.long
 def test_a_stream_beyond_the_grace_ends_in_its_own_words(serve: Serve) -> None:
     one = serve(relay={"drain_s": 0.2})
     running = stream(one.listening(), chat(text="a b c", fault="stall@2"))
@@ -275,6 +277,7 @@ def test_a_second_signal_ends_it_at_once(serve: Serve) -> None:
     assert b"[DONE]" not in rest(running)
 
 
+@pytest.mark.long
 def test_a_taken_port_is_one_clear_line(serve: Serve) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -283,6 +286,7 @@ def test_a_taken_port_is_one_clear_line(serve: Serve) -> None:
     assert one.lines == []
 
 
+@pytest.mark.long
 def test_it_opens_no_door_to_other_machines_without_keys(serve: Serve) -> None:
     one = serve(listen={"host": "0.0.0.0", "port": 0})
     status, error = one.end()
@@ -307,6 +311,7 @@ def test_what_uvicorn_and_asyncio_say_goes_to_the_log(serve: Serve) -> None:
     assert "canary-5e" not in json.dumps(one.lines)
 
 
+@pytest.mark.long
 def test_an_error_in_the_application_is_told_without_its_words(tmp_path: Path, workers: Stack) -> None:
     """What nobody caught reaches the server's own logger."""
     script = tmp_path / "broken.py"

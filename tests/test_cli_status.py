@@ -62,6 +62,7 @@ def test_json_is_the_state(stack: Stack) -> None:
     assert json.loads(done.stdout)["models"][0]["workers"][0]["address"] == stack.sim.url
 
 
+@pytest.mark.long
 def test_address_and_key_come_from_the_configuration(keyed: Stack, tmp_path: Path) -> None:
     port = keyed.admin_url.rpartition(":")[2]
     console = {"enabled": True, "key_env": "CONSOLE_KEY"}
@@ -102,6 +103,7 @@ def test_without_a_state_it_fails_with_a_line_that_says_why(stack: Stack, tmp_pa
         assert called("status", "--url", nobody, "--every", every).returncode == 2
 
 
+@pytest.mark.long
 def test_live_in_a_terminal_until_ctrl_c(stack: Stack) -> None:
     ours, theirs = pty.openpty()
     command = [sys.executable, "-m", "gateway.cli", "status", "--url", stack.admin_url, "--every", "0.2"]

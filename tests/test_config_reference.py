@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import cache
 from pathlib import Path
 from typing import Any, get_args
 
@@ -23,6 +24,12 @@ KNOWN = Available(
 )
 
 
+@cache
+def schema_of_known() -> Any:
+    """It takes half a second to make."""
+    return json_schema(KNOWN)
+
+
 def test_the_example_is_valid_and_matches_the_schema() -> None:
     config = load(ROOT / "gateway.yaml", app.KNOWN, {})
     assert (config.listen.host, config.listen.port, config.auth) == ("127.0.0.1", 8080, "open")
@@ -35,7 +42,7 @@ def test_the_example_is_valid_and_matches_the_schema() -> None:
 
 
 def test_schema_is_a_schema_and_describes_every_option() -> None:
-    schema = json_schema(KNOWN)
+    schema = schema_of_known()
     jsonschema.Draft202012Validator.check_schema(schema)
     for section in schema["$defs"].values():
         assert section["additionalProperties"] is False
@@ -46,7 +53,7 @@ def test_schema_is_a_schema_and_describes_every_option() -> None:
 def test_the_schema_has_every_bound_that_is_enforced() -> None:
     """Sections are checked by their own types, so a bound may be missing from the schema, and so from the page."""
     words = {"gt": "exclusiveMinimum", "ge": "minimum", "le": "maximum", "lt": "exclusiveMaximum"}
-    definitions = json_schema(KNOWN)["$defs"]
+    definitions = schema_of_known()["$defs"]
     missing, seen = [], 0
     open_: list[type[BaseModel]] = [Config]
     known = set(open_)
@@ -92,18 +99,13 @@ def test_a_budget_of_nothing_is_refused_as_the_schema_has_it(place: str, tmp_pat
         more: dict[str, Any] = {"keys": key} if place == "keys" else {"budgets": [{"name": "b", "amount": amount}]}
         file = tmp_path / "gateway.yaml"
         file.write_text(json.dumps({**tree, **more}))
-        valid = jsonschema.Draft202012Validator(json_schema(KNOWN)).is_valid({**tree, **more})
+        valid = jsonschema.Draft202012Validator(schema_of_known()).is_valid({**tree, **more})
         assert valid is bool(amount)
         if not amount:
             with pytest.raises(ConfigError, match="must be greater than 0"):
                 load(file, KNOWN, {})
         else:
             load(file, KNOWN, {})
-
-
-@pytest.fixture(scope="module")
-def schema() -> dict[str, Any]:
-    return json_schema(KNOWN)
 
 
 @pytest.mark.parametrize(
@@ -126,8 +128,8 @@ def schema() -> dict[str, Any]:
         ({"keys": {"a": None}}, False),
     ],
 )
-def test_schema_agrees_with_load(schema: dict[str, Any], tmp_path: Path, tree: dict[str, Any], valid: bool) -> None:
-    assert jsonschema.Draft202012Validator(schema).is_valid(tree) is valid
+def test_schema_agrees_with_load(tmp_path: Path, tree: dict[str, Any], valid: bool) -> None:
+    assert jsonschema.Draft202012Validator(schema_of_known()).is_valid(tree) is valid
     text = json.dumps({"models": {"small": {"backend": "openai", "workers": ["http://127.0.0.1:8081"]}}, **tree})
     (tmp_path / "gateway.yaml").write_text(text)
     if valid:
@@ -164,14 +166,14 @@ def test_the_prefixes_of_every_dialect_are_on_the_page() -> None:
 
 def test_every_option_is_in_the_tables() -> None:
     tables = reference_markdown()
-    for section in json_schema()["$defs"].values():
+    for section in schema_of_known()["$defs"].values():
         assert all(f"| `{name}` |" in tables for name in section["properties"])
 
 
 def test_examples_on_the_page_are_valid(tmp_path: Path) -> None:
     examples = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "configuration.md").read_text(), re.DOTALL)
     assert len(examples) >= 4
-    validator = jsonschema.Draft202012Validator(json_schema(KNOWN))
+    validator = jsonschema.Draft202012Validator(schema_of_known())
     for example in examples:
         (tmp_path / "gateway.yaml").write_text(example)
         load(tmp_path / "gateway.yaml", KNOWN, {"UPSTREAM_KEY": "x", "NOTEBOOKS_SECRET": "x"})

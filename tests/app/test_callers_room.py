@@ -152,6 +152,7 @@ def test_what_waits_on_a_socket_takes_no_room() -> None:
         assert stack.posts("honest", json.dumps(CHAT).encode()) == 200
 
 
+@pytest.mark.long
 def test_what_idle_sockets_keep_takes_no_room_of_bodies() -> None:
     """The lanes of a socket are named by its client, one after the other; what no worker is sent is kept, too."""
     junk = {"type": "reasoning", "id": "r", "summary": [], "encrypted_content": "x" * 300_000}

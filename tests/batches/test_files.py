@@ -175,6 +175,7 @@ def test_without_redis_calls_are_refused_in_the_callers_words(server: Server, tm
         assert client(stack).files.retrieve(made.id).id == made.id
 
 
+@pytest.mark.long
 def test_nothing_is_imported_where_batches_are_off() -> None:
     code = "import sys, gateway.app; print('gateway.batches' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -55,6 +55,7 @@ def test_batches_of_one_tenant_keep_none_of_others_from_beginning(
         assert done.status == "completed"
 
 
+@pytest.mark.long
 def test_batches_that_cannot_run_keep_none_of_their_tenant_from_beginning(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -67,6 +68,7 @@ def test_batches_that_cannot_run_keep_none_of_their_tenant_from_beginning(
         assert {ended(stack, one, seconds=60).status for one in lost} == {"completed"}
 
 
+@pytest.mark.long
 def test_tenants_come_to_run_as_many(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "_STALLED_S", 3600)
     with Stack(({},), config(server, tmp_path)) as stack:
@@ -93,6 +95,7 @@ def test_lines_have_their_bound_at_workers(server: Server, tmp_path: Path) -> No
         assert stack.sim.ledger.running == 2
 
 
+@pytest.mark.long
 def test_batches_behind_a_thousand_that_nobody_can_take_begin(server: Server, tmp_path: Path) -> None:
     with Stack(({},), config(server, tmp_path)) as stack:
         others = [word for n in range(MOST_OPEN + 1) for word in ("0", f"batch_{n} {tenant_of('other')}")]

@@ -57,6 +57,7 @@ def test_lines_give_their_places_to_clients(server: Server, tmp_path: Path) -> N
         assert all(one["cost"] > 0 for one in paid)
 
 
+@pytest.mark.long
 def test_lines_fill_what_an_engine_is_seen_to_take(server: Server, tmp_path: Path) -> None:
     server.command("FLUSHALL")
     config = sections(server, tmp_path)

@@ -20,6 +20,7 @@ from typing import Any
 import anthropic.types as claude
 import cohere
 import ollama
+import pytest
 from azure.ai.inference import models as azure
 from google.genai import types as google
 from msgspec import Struct
@@ -256,6 +257,7 @@ def test_replies_are_as_the_vendors_libraries_have_them(record_property: Any) ->
     assert {said.dialect for said in everything()} == SHAPES.keys()
 
 
+@pytest.mark.long
 def test_replies_are_as_openai_declares_them_for_node(tmp_path: Path) -> None:
     """Python's types do not tell what may be null from what may be absent; those for Node do."""
     kinds = {

@@ -64,6 +64,7 @@ def test_the_wheel_holds_the_packages_and_nothing_else(wheel: Path) -> None:
     assert sorted(name.partition(".")[0] for name in built) == parts
 
 
+@pytest.mark.long
 def test_without_what_builds_the_relay_the_wheel_holds_all_else(tmp_path: Path) -> None:
     """A compiler that fails, as where there is none."""
     for path in tracked("gateway", "workers", "pyproject.toml", "setup.py", "README.md", "LICENSE"):

@@ -232,6 +232,7 @@ async def test_what_is_too_large_or_too_much_never_leaves_redis(redis: Server) -
     await client.aclose()
 
 
+@pytest.mark.long
 def test_two_deployments_on_one_redis_do_not_know_each_other(redis: Server) -> None:
     with (
         stack(redis, namespace="blue") as blue,
@@ -245,6 +246,7 @@ def test_two_deployments_on_one_redis_do_not_know_each_other(redis: Server) -> N
         assert {key.split(b"}")[0] for key in redis.command("KEYS", "*")} == {b"{blue-workers", b"{dragoman-workers"}
 
 
+@pytest.mark.long
 def test_a_worker_told_to_stop_under_20_streams_cuts_none_of_them(redis: Server) -> None:
     with Process(redis, "--itl-ms", "20") as one, Process(redis, "--itl-ms", "20") as two, stack(redis) as gateway:
         until(gateway, {one.url: True, two.url: True})

@@ -49,6 +49,7 @@ async def test_the_pick_says_how_much_matched() -> None:
     assert 0.2 < second.share < 0.4, "one message of three was sent before"
 
 
+@pytest.mark.long
 async def test_gateways_that_share_nothing_agree() -> None:
     """Each turn may reach another gateway, and they know only what they sent themselves."""
     stayed = 0

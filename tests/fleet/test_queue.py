@@ -248,6 +248,7 @@ def p99(values: list[float]) -> float:
     return sorted(values)[int(len(values) * 0.99)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(3))
 def test_a_flood_of_twenty_times_a_share_costs_another_team_nothing(seed: int) -> None:
     """Beside a team that takes just its share; its part of the queue is full then."""

@@ -145,6 +145,7 @@ def test_conversations_that_mostly_are_one_system_prompt_have_a_place_in_common(
     assert not asked(system, "y" * (size + 1)).system_texts, "most of it is the question"
 
 
+@pytest.mark.long
 def test_a_place_is_the_same_in_every_process() -> None:
     code = (
         "from gateway.core.routing_facts import RoutingFacts; from gateway.core.messages import Chat, Message, Text\n"

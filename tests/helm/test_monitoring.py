@@ -123,6 +123,7 @@ def test_nothing_of_it_is_rendered_unasked() -> None:
     assert kinds.isdisjoint({"ServiceMonitor", "PodMonitor", "PrometheusRule", "ScaledObject", "Ingress", "HTTPRoute"})
 
 
+@pytest.mark.long
 def test_every_alert_takes_a_threshold_or_says_that_it_has_none(tmp_path: Path) -> None:
     """Nothing but the number changes in its expression."""
     compared = {

@@ -73,6 +73,7 @@ def test_names_fit_and_are_unique(seed: int) -> None:
         assert all(LABEL.fullmatch(value) for value in labels.values()), (where, labels)
 
 
+@pytest.mark.long
 def test_two_releases_with_long_names_share_none() -> None:
     begin = "a-release-with-a-name-as-long-as-helm-allows-it-x"
     one, other = (
@@ -92,6 +93,7 @@ RELEASES = (
 MODELS = ("x", "dragoman", "x-dragoman", "dragoman-x", "Dragoman/x", "m-0", "x" * 18 + "dragoman", "x-metrics")
 
 
+@pytest.mark.long
 def test_no_two_releases_of_one_namespace_share_a_name() -> None:
     """Whatever models are called, and however much a release's name looks like that of another one's object."""
     owners: dict[tuple[str, str], str] = {}

@@ -71,6 +71,7 @@ def test_the_notes_wait_for_the_workers() -> None:
     assert "wait pod" not in notes("gateway-alone")
 
 
+@pytest.mark.long
 def test_the_addresses_of_clients_are_printed() -> None:
     """Those of the Ingress with their scheme; an HTTPRoute does not know its listener's."""
     said = notes("everything")

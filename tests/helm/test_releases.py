@@ -59,6 +59,7 @@ def test_a_job_of_another_scrape_is_named_in_queries_and_alerts() -> None:
     assert 'job="gateways"' in json.dumps(find(among, "PrometheusRule")).replace('\\"', '"')
 
 
+@pytest.mark.long
 def test_no_dashboard_of_one_release_takes_the_place_of_the_others() -> None:
     asked = ("--set", "monitoring.dashboards.enabled=true")
     one, other = (boards(release(name, "minimal", *asked)) for name in ("dragoman", "second"))

@@ -193,6 +193,7 @@ async def test_the_resource_says_which_process_of_which_version_and_what_the_env
         await spans.close()
 
 
+@pytest.mark.long
 def test_each_process_is_an_instance_of_its_own() -> None:
     script = "from gateway.observe import spans; print(spans._INSTANCE)"
     done = [
@@ -325,6 +326,7 @@ def test_a_configuration_that_asks_for_what_is_not_installed_is_refused(tmp_path
     assert config.tracing.sample == 0.1
 
 
+@pytest.mark.long
 def test_without_tracing_nothing_of_it_is_imported() -> None:
     # redis-py imports the SDK for itself where it finds it; what makes and sends spans is ours alone.
     code = "import json, sys, gateway.cli.serve; print(json.dumps(list(sys.modules)))"

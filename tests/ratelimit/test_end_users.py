@@ -101,6 +101,7 @@ async def test_limits_in_redis_do_not_grow_a_gateway(emptied: Server) -> None:
     assert after - before < MOST_MIB
 
 
+@pytest.mark.long
 async def test_sums_keep_so_many_and_add_up(emptied: Server) -> None:
     ledger = Ledger("users", UTC, connect(emptied.settings), end_users=True)
     now = time()

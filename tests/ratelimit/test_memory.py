@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from gateway.config import Limit
 from gateway.ratelimit import Subject, SubjectLimiter
 from gateway.ratelimit.memory import MemoryStore
@@ -25,6 +27,7 @@ def plans(*rules: Limit) -> Plans:
     return Plans(rules, Layout())
 
 
+@pytest.mark.long
 def test_a_million_keys_stay_within_the_cap() -> None:
     store = MemoryStore(max_keys=1000, clock=Clock())
     known = plans(Limit(name="a", kind="requests", limit=5, scope=("address",)))
@@ -35,6 +38,7 @@ def test_a_million_keys_stay_within_the_cap() -> None:
     assert len(store) == 1000
 
 
+@pytest.mark.long
 def test_expired_counters_go_before_the_cap() -> None:
     clock = Clock()
     store = MemoryStore(max_keys=1000, clock=clock)
@@ -126,6 +130,7 @@ def test_what_is_in_flight_is_never_forgotten() -> None:
         store.settle(plan, "x", [Settlement(0, 0, 0)])
 
 
+@pytest.mark.long
 async def test_the_limiter_remembers_a_bounded_number_of_subjects() -> None:
     limiter = SubjectLimiter([Limit(name="a", kind="requests", limit=1, scope=("address",))], MemoryStore(max_keys=100))
     for number in range(40_000):

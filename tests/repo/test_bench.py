@@ -60,6 +60,7 @@ async def test_chunks_are_counted_wherever_blocks_are_cut(size: int) -> None:
     assert not load.failure.done()
 
 
+@pytest.mark.long
 def test_simulated_time_plays_every_conversation_and_tells_policies_apart() -> None:
     conversations = trace(1, 5.0, 4.0)
     found = {
@@ -126,6 +127,7 @@ def test_limits_are_judged() -> None:
     assert len(report.verdict(result(), rows)) == 2
 
 
+@pytest.mark.long
 def test_a_run_reports_and_leaves_nothing_behind(tmp_path: Path) -> None:
     out, run = tmp_path / "out.json", uuid.uuid4().hex
     command = [sys.executable, "-m", "bench", "--subjects", "bare", "--no-nginx", "--rounds", "2", "--json", str(out)]

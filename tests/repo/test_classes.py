@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from tests.repo.test_imports import statements
 from tests.repo.tree import ROOT, tracked
 
 MOST_ATTRIBUTES = 20
@@ -47,9 +48,12 @@ def attributes(found: ast.ClassDef) -> set[str]:
             slots = statement.targets[0].id == "__slots__"
             texts = (part.value for part in ast.walk(statement.value) if isinstance(part, ast.Constant))
             names.update(map(str, texts) if slots else [statement.targets[0].id])
-    for node in ast.walk(found):
-        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and _is_self(node.value):
-            names.add(node.attr)
+    for statement in statements(found):
+        targets = [*getattr(statement, "targets", ()), getattr(statement, "target", None)]
+        targets += [item.optional_vars for item in getattr(statement, "items", ())]
+        for node in (node for target in targets if target for node in ast.walk(target)):
+            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and _is_self(node.value):
+                names.add(node.attr)
     return names
 
 
@@ -63,7 +67,7 @@ def parameters(found: ast.ClassDef) -> int:
 
 def wide(source: str) -> Iterator[tuple[str, int, int]]:
     """(class, attributes, parameters) of the classes of a module that have too many of either."""
-    for node in ast.walk(ast.parse(source)):
+    for node in statements(ast.parse(source)):
         if isinstance(node, ast.ClassDef):
             count, given = len(attributes(node)), parameters(node)
             if count > MOST_ATTRIBUTES or given > MOST_PARAMETERS:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -48,6 +49,7 @@ IMPURE_STDLIB = {"asyncio", "http", "os", "pathlib", "select", "selectors", "sig
 IMPURE_STDLIB |= {"tempfile", "threading", "urllib"}
 # `urllib.parse` is text to text, `http` statuses are a table.
 HARMLESS = {"urllib.parse"}
+ENVIRONMENT = re.compile("environb?|getenv|putenv")
 CLOCKS = {"datetime", "random", "secrets", "time"}
 
 # Outside library -> the only modules that import it.
@@ -75,7 +77,7 @@ def module_name(root: Path, path: Path) -> str:
 
 def imports(tree: ast.Module, module: str, is_package: bool) -> Iterator[tuple[int, str]]:
     """(line, absolute dotted name) of every import, wherever it stands; `from a import b` gives `a.b`."""
-    for node in ast.walk(tree):
+    for node in statements(tree):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -85,6 +87,14 @@ def imports(tree: ast.Module, module: str, is_package: bool) -> Iterator[tuple[i
                 above = parts[: len(parts) - node.level + is_package]
                 base = ".".join([*above, base] if base else above)
             yield from ((node.lineno, f"{base}.{alias.name}") for alias in node.names)
+
+
+def statements(of: ast.AST) -> Iterator[ast.AST]:
+    """All statements below a node, without their expressions: most of a module, in which nothing is imported."""
+    for name in ("body", "orelse", "handlers", "finalbody", "cases"):
+        for node in getattr(of, name, ()):
+            yield node
+            yield from statements(node)
 
 
 def within(name: str, *modules: str) -> bool:
@@ -111,10 +121,10 @@ def exists(root: Path, dotted: str) -> bool:
 
 def reads_environment(node: ast.AST) -> bool:
     """`os.environ` or `os.getenv`, also imported by name."""
-    names = {"environ", "environb", "getenv", "putenv"}
     if isinstance(node, ast.Attribute):
-        return isinstance(node.value, ast.Name) and node.value.id == "os" and node.attr in names
-    return isinstance(node, ast.ImportFrom) and node.module == "os" and any(alias.name in names for alias in node.names)
+        return isinstance(node.value, ast.Name) and node.value.id == "os" and bool(ENVIRONMENT.fullmatch(node.attr))
+    named = node.names if isinstance(node, ast.ImportFrom) and node.module == "os" else ()
+    return any(ENVIRONMENT.fullmatch(alias.name) for alias in named)
 
 
 def wrong_arrow(root: Path, module: str, target: str) -> str | None:
@@ -149,7 +159,8 @@ def violations(root: Path) -> list[str]:
     """Every arrow in gateway/ and workers/ that must not be, as `file:line: target: why`."""
     found = []
     for path in sorted([*root.glob("gateway/**/*.py"), *root.glob("workers/**/*.py")]):
-        module, tree = module_name(root, path), ast.parse(path.read_text(), str(path))
+        module, text = module_name(root, path), path.read_text()
+        tree = ast.parse(text, str(path))
         place = path.relative_to(root)
         looks = within(module, "gateway") and not within(module, "gateway.config")
         # The protocols in core/ports say what others await; they have no body that does.
@@ -158,7 +169,7 @@ def violations(root: Path) -> list[str]:
         for line, target in imports(tree, module, path.name == "__init__.py"):
             if (why := wrong_arrow(root, module, target)) is not None:
                 found.append(f"{place}:{line}: {target}: {why}")
-        for node in ast.walk(tree):
+        for node in ast.walk(tree) if still or ENVIRONMENT.search(text) else ():
             if looks and reads_environment(node):
                 found.append(f"{place}:{getattr(node, 'lineno', 0)}: only gateway.config reads the environment")
             if isinstance(node, still):

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import httpx
+import pytest
 
 from tests.daemon import Daemon
 from tests.ports import free_port
@@ -47,6 +48,7 @@ class Gateway(Daemon):
         return [str(Path(sys.executable).parent / "dragoman"), *map(self.filled, DEFINITION["launch"]["args"])]
 
 
+@pytest.mark.long
 async def test_each_wire_that_the_manifest_declares_is_answered(tmp_path: Path) -> None:
     async with Simulated(models=(MODEL,)) as worker:
         with Gateway(tmp_path, worker.port) as gateway:

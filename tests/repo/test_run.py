@@ -154,6 +154,7 @@ def test_a_busy_admin_address_is_named_and_nothing_starts(run: Started) -> None:
     assert list(run.folder.glob("worker")) == []
 
 
+@pytest.mark.long
 def test_sighup_reaches_the_gateway_and_stops_nothing(run: Started) -> None:
     process = run.start()
     wait_welcome(process)

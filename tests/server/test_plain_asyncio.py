@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import httpx
+import pytest
 import yaml
 
 from tests.harness import until
@@ -17,6 +18,7 @@ from tests.repo.tree import ROOT
 PAGE = (ROOT / "docs" / "debugging.md").read_text()
 
 
+@pytest.mark.long
 def test_the_page_has_a_program_that_serves(tmp_path: Path) -> None:
     (program,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     port = free_port()

@@ -226,6 +226,7 @@ def test_what_a_connection_keeps_has_a_budget() -> None:
 # -- slow readers -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_slow_reader_holds_up_its_worker_and_is_dropped() -> None:
     long = "sim:" + json.dumps({"text": "a " * 300_000})
     with Stack(({"max_model_len": 1_000_000},), listen=Listen(write_idle_s=1.0)) as stack, Client(stack) as client:

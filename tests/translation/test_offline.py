@@ -260,6 +260,7 @@ def steps(session: str) -> list[tuple[str, str]]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("session", SESSIONS)
 def test_what_the_page_shows_is_so(session: str, tmp_path: Path) -> None:
     python = f'dragoman() {{ "{sys.executable}" -m gateway.cli "$@"; }}\n'

@@ -134,6 +134,7 @@ async def test_a_closed_connection_is_freed_without_the_cycle_collector(serve: S
         gc.enable()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("each", [75, pytest.param(400, marks=pytest.mark.long)])
 async def test_thousands_of_cancels(serve: Serve, pooled: MakeClient, each: int) -> None:
     """Scoreboard F10: 20 tasks cancel requests at random moments, then 30 of 30 succeed and nothing is left."""

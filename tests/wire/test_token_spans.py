@@ -54,6 +54,7 @@ def test_ways_to_spell(text: str, pieces: list[str], spans: object) -> None:
     assert spans_of(text, pieces) == spans
 
 
+@pytest.mark.long
 def test_the_work_is_linear() -> None:
     began = time.process_time()
     assert spans_of("ab" * 100_000, ["a", "b"] * 100_000)

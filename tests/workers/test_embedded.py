@@ -138,6 +138,7 @@ def refuses(client: httpx.Client) -> bool:
     return False
 
 
+@pytest.mark.long
 def test_on_sigterm_running_streams_end_and_new_requests_are_refused() -> None:
     process, address = running()
     with httpx.Client(base_url=address, timeout=60) as idle, httpx.Client(base_url=address, timeout=60) as client:
@@ -156,6 +157,7 @@ def test_on_sigterm_running_streams_end_and_new_requests_are_refused() -> None:
     assert ended(process) == (0, "")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("again", [True, False], ids=["a second signal", "the grace"])
 def test_what_takes_longer_than_the_grace_is_cut(again: bool) -> None:
     process, address = running("--context", "4096", "--grace", "60" if again else "1")

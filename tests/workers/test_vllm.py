@@ -136,6 +136,7 @@ def _stream(url: str, tokens: int, speaking: threading.Event, out: list[bytes]) 
             out.append(b"<cut>")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("grace", "tokens", "status"), [("30", 60, 0), ("0.5", 10000, 3)])
 def test_running_requests_get_the_grace(tmp_path: Path, grace: str, tokens: int, status: int) -> None:
     with Worker(tmp_path, "--grace", grace) as worker:
@@ -150,6 +151,7 @@ def test_running_requests_get_the_grace(tmp_path: Path, grace: str, tokens: int,
         assert (b"[DONE]" in b"".join(got)) is (status == 0)
 
 
+@pytest.mark.long
 def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
     with Worker(tmp_path, "--grace", "300") as worker:
         worker.ready()
@@ -165,6 +167,7 @@ def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
         client.join()
 
 
+@pytest.mark.long
 def test_an_engine_that_dies_takes_its_lease_along(tmp_path: Path, redis: Server) -> None:
     with Worker(tmp_path, "--register", f"redis://{redis.address}") as worker:
         worker.ready()
@@ -175,6 +178,7 @@ def test_an_engine_that_dies_takes_its_lease_along(tmp_path: Path, redis: Server
         assert redis.command("KEYS", "*") == []
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's word to a child whose parent died is Linux's")
 def test_a_killed_worker_takes_its_engine_along(tmp_path: Path) -> None:
     with Worker(tmp_path) as worker:
@@ -183,6 +187,7 @@ def test_a_killed_worker_takes_its_engine_along(tmp_path: Path) -> None:
         until(lambda: not alive(worker.noted()["pid"]))
 
 
+@pytest.mark.long
 def test_an_engine_that_does_not_start(tmp_path: Path) -> None:
     with Worker(tmp_path, more="sys.exit(7)") as worker:
         status, errors = worker.end()
@@ -190,6 +195,7 @@ def test_an_engine_that_does_not_start(tmp_path: Path) -> None:
     assert "the engine ended with status 7" in errors
 
 
+@pytest.mark.long
 def test_an_interpreter_without_vllm(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "workers.vllm", "--model", "m"]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)

@@ -432,6 +432,7 @@ def test_both_forms_are_tokenized_as_a_chat_and_nothing_is_the_text_of_no_tokens
     assert client.post("/detokenize", json={"model": "m", "tokens": []}).json() == {"prompt": ""}
 
 
+@pytest.mark.long
 def test_documents_take_a_step_for_each_member_however_many_fields_rank_them() -> None:
     documents = [{"text": "a", "f7": "b"}] * 10_000
 

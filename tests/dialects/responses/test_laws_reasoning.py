@@ -100,6 +100,7 @@ def test_law_13_reasoning_of_ours_comes_back_to_the_model(also: dict[str, Any]) 
             assert told["messages"][1].get("reasoning_content") == heard
 
 
+@pytest.mark.long
 def test_law_13_reasoning_opens_for_its_tenant_on_every_gateway_by_any_header() -> None:
     """Two gateways with one configuration: the issue's callers by `ocp-apim-subscription-key`, and by `api-key` beside
     an Authorization header that is empty or equal."""

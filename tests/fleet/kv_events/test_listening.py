@@ -336,6 +336,7 @@ def test_an_error_of_ours_ends_no_listening(stack: Stack, monkeypatch: pytest.Mo
     assert blocks(stack, 0).whole
 
 
+@pytest.mark.long
 def test_the_gateway_listens_without_libzmq() -> None:
     modules = "sys, gateway.app, gateway.fleet.kv_events, gateway.cli, tests.simulated"
     code = f"import {modules}; sys.exit('zmq' in sys.modules)"

@@ -27,6 +27,7 @@ def far(server: Server, tmp_path: Path) -> Iterator[Far]:
         yield far
 
 
+@pytest.mark.long
 async def test_a_flood_is_held_to_the_limit_and_nobody_is_decided_alone(far: Far) -> None:
     rules = [Limit(name="rpm", kind="requests", limit=LIMIT)]
     settings = Redis(addresses=(far.address,), timeout_s=10)

@@ -6,6 +6,8 @@ import asyncio
 import json
 import sys
 
+import pytest
+
 from tests.ratelimit.oracle import most_in
 from tests.ratelimit.replica import REQUESTS, TOKENS, WINDOW
 from tests.redis.server import Server
@@ -13,6 +15,7 @@ from tests.redis.server import Server
 WINDOWS = 3
 
 
+@pytest.mark.long
 async def test_four_processes_never_exceed_and_nearly_reach_the_limit(server: Server) -> None:
     async def replica(skew: int) -> list[tuple[float, int, int]]:
         words = (sys.executable, "-m", "tests.ratelimit.replica", server.address, str(WINDOWS * WINDOW), str(skew))

@@ -125,6 +125,7 @@ def test_a_choice_has_a_bound_of_calls_however_they_are_cut_into_chunks() -> Non
     assert (code, out.count(b'"f"')) == (CODE, MOST_CALLS)
 
 
+@pytest.mark.long
 def test_three_times_as_many_calls_are_three_times_the_work() -> None:
     """Each id was compared with those of all calls before it."""
 
