@@ -150,6 +150,7 @@ def test_real_token_prompts(gateway: httpx.Client) -> None:
     assert reply["usage"]["total_tokens"] == 10
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("said", [FRANCE, "<|im_start|>user\nHi<|im_end|>\n"])
 def test_real_totals_of_a_text(gateway: httpx.Client, said: str) -> None:
     for reply in (
@@ -161,6 +162,7 @@ def test_real_totals_of_a_text(gateway: httpx.Client, said: str) -> None:
         assert reply["usage"]["total_tokens"] == 16
 
 
+@pytest.mark.long
 def test_real_seeds_reproduce_what_they_drew(gateway: httpx.Client) -> None:
     drawn = ask(gateway, prompt="Once upon a time", max_tokens=12, n=2)["choices"]
     assert drawn[0]["seed"] + 1 == drawn[1]["seed"]
@@ -172,6 +174,7 @@ def test_real_seeds_reproduce_what_they_drew(gateway: httpx.Client) -> None:
     assert [choice["tokens"] for choice in listed[-1]["choices"]] == [choice["tokens"] for choice in drawn]
 
 
+@pytest.mark.long
 def test_real_ends_are_no_tokens(gateway: httpx.Client) -> None:
     said = "<|im_start|>user\nSay yes or no.<|im_end|>\n<|im_start|>assistant\n"
     regex = {"type": "regex", "schema": "(yes|no)"}
@@ -200,6 +203,7 @@ def test_real_schemas(gateway: httpx.Client) -> None:
     assert list(json.loads(reply["choices"][0]["text"])) == ["ok"]
 
 
+@pytest.mark.long
 def test_real_bans_stops_and_logprobs(gateway: httpx.Client) -> None:
     paris = ask(gateway, prompt=FRANCE, max_tokens=1, temperature=0)["choices"][0]["tokens"]
     other = ask(gateway, prompt=FRANCE, max_tokens=1, temperature=0, bad_word_tokens=[{"tokens": paris}])
@@ -226,6 +230,7 @@ def test_real_limits_are_told(gateway: httpx.Client) -> None:
     assert status(prompt="Tell me a story.", timeout_microseconds=1000) == (429, "timeout_microseconds")
 
 
+@pytest.mark.long
 def test_real_generation_goes_to_the_end_of_the_context(gateway: httpx.Client) -> None:
     reply = ask(gateway, prompt="word " * 245, temperature=0)
     assert reply["usage"]["total_tokens"] == 256
