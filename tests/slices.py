@@ -21,6 +21,7 @@ from gateway.backends import REGISTRY as BACKENDS
 from gateway.dialects import REGISTRY as DIALECTS
 
 _NAMES = frozenset((*DIALECTS, *BACKENDS))
+_WORD = re.compile("[a-z_]+")
 # Marks of tests that another target than `make test` runs.
 APART = frozenset(("long", "browser", "engine", "agents", "libraries", "prometheus", "pods"))
 
@@ -32,7 +33,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if one_in := config.getoption("--sample"):
-        plain = [item for item in items if not APART.intersection(mark.name for mark in item.iter_markers())]
+        plain = [item for item in items if not any(mark.name in APART for mark in item.iter_markers())]
         kept = sample([item.nodeid for item in plain], one_in)
         for item in plain:
             if item.nodeid not in kept:
@@ -49,7 +50,7 @@ def sample(cases: list[str], one_in: int) -> set[str]:
     laws: dict[str, list[str]] = {}
     for case in cases:
         laws.setdefault(_law(case), []).append(case)
-    return {case for law in laws.values() for case in draw(law, one_in)}
+    return {case for law in laws.values() for case in (draw(law, one_in) if len(law) > 1 else law)}
 
 
 def draw(cases: list[str], one_in: int) -> list[str]:
@@ -60,9 +61,11 @@ def draw(cases: list[str], one_in: int) -> list[str]:
     drawn = [case for law in laws.values() for case in law[: -(-len(law) // one_in)]]
     lacking = names(cases) - names(drawn)
     for case in (case for law in laws.values() for case in law):
-        if names([case]) & lacking:
+        if not lacking:
+            break
+        if found := names([case]) & lacking:
             drawn.append(case)
-            lacking -= names([case])
+            lacking -= found
     return drawn
 
 
@@ -73,4 +76,4 @@ def _law(case: str) -> str:
 
 def names(cases: Iterable[str]) -> set[str]:
     """The dialects and backends that parameters of these cases name."""
-    return {word for case in cases for word in re.split(r"[^a-z_]+", case.partition("[")[2])} & _NAMES
+    return {word for case in cases for word in _WORD.findall(case.partition("[")[2])} & _NAMES

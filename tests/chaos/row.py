@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -75,6 +76,7 @@ def row(name: str, title: str) -> Callable[[Row], Row]:
     return enter
 
 
+@cache
 def every_row() -> dict[str, tuple[str, Row]]:
     """The table, once all modules beside this one that enter rows are imported."""
     for path in sorted(Path(__file__).parent.glob("*.py")):
