@@ -150,11 +150,11 @@ def test_where_nobody_names_a_file_it_is_looked_for(tmp_path: Path) -> None:
         assert (found.returncode, found.stdout) == (2, "")
         (line,) = found.stderr.splitlines()
         assert line.startswith("dragoman: no configuration file: give --config FILE, set DRAGOMAN_CONFIG, or ")
-    half = dragoman("serve", folder=tmp_path, DRAGOMAN_LISTEN__PORT="http").stderr.splitlines()[1:]
+    half = called("check", folder=tmp_path, DRAGOMAN_LISTEN__PORT="http").stderr.splitlines()[1:]
     assert half == ["environment: DRAGOMAN_LISTEN__PORT: must be a whole number"]
     (tmp_path / "gateway.yaml").write_text("models: 1\n")
     (tmp_path / "other.yaml").write_text("models: 2\n")
-    assert dragoman("serve", folder=tmp_path).stderr.startswith("gateway.yaml:1: models: ")
+    assert called("check", folder=tmp_path).stderr.startswith("gateway.yaml:1: models: ")
     named = dragoman("serve", folder=tmp_path, DRAGOMAN_CONFIG="other.yaml")
     assert named.stderr.startswith("other.yaml:1: models: ")
     assert len(named.stderr.splitlines()) == 1
