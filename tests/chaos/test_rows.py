@@ -1,4 +1,4 @@
-"""A quick row runs with every test run, those of seconds or a minute by `make test-long`; all of them by `make chaos`."""
+"""A quick row runs with every test run, those of a minute by `make test-long`; all of them by `make chaos`."""
 
 from __future__ import annotations
 
