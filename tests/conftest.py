@@ -54,7 +54,7 @@ ssl.create_default_context = _shared_context
 
 
 # `yaml.safe_load` reads with what is written in Python, ten times as long as with libyaml.
-yaml.SafeLoader = yaml.CSafeLoader  # type: ignore[misc]
+yaml.SafeLoader = yaml.CSafeLoader  # type: ignore[assignment, misc]
 
 
 def pytest_xdist_auto_num_workers() -> int:

@@ -48,9 +48,9 @@ def attributes(found: ast.ClassDef) -> set[str]:
             slots = statement.targets[0].id == "__slots__"
             texts = (part.value for part in ast.walk(statement.value) if isinstance(part, ast.Constant))
             names.update(map(str, texts) if slots else [statement.targets[0].id])
-    for statement in statements(found):
-        targets = [*getattr(statement, "targets", ()), getattr(statement, "target", None)]
-        targets += [item.optional_vars for item in getattr(statement, "items", ())]
+    for inner in statements(found):
+        targets = [*getattr(inner, "targets", ()), getattr(inner, "target", None)]
+        targets += [item.optional_vars for item in getattr(inner, "items", ())]
         for node in (node for target in targets if target for node in ast.walk(target)):
             if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and _is_self(node.value):
                 names.add(node.attr)
