@@ -122,6 +122,7 @@ def test_a_wrong_question_is_refused(busy: Stack, query: str, status: int) -> No
     assert httpx.get(f"{busy.admin_url}/spend.json{query}", headers=HEADERS).status_code == status
 
 
+@pytest.mark.long
 def test_sums_that_are_lost_are_rebuilt_from_the_log(
     busy: Stack, config: dict[str, Any], server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -122,6 +122,7 @@ def test_a_wrong_body_is_refused(stack: Stack, asked: Any, status: int, words: s
     assert [one for one in (tmp_path / "files").rglob("*") if one.is_file()] == []
 
 
+@pytest.mark.long
 def test_a_large_body_comes_to_the_disk(stack: Stack) -> None:
     many = [{"custom_id": f"c{n}", "params": params("x" * 2000)} for n in range(3000)]
     batches = anthropic_client(stack).messages.batches

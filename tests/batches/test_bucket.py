@@ -139,6 +139,7 @@ async def hanging(stack: Stack) -> int:
         return answer.status_code
 
 
+@pytest.mark.long
 def test_a_batch_waits_for_its_bucket(server: Server, mine: S3, tmp_path: Path) -> None:
     server.command("FLUSHALL")
     with Stack(({"itl_ms": 10, "output_tokens": 5},), sections(server, tmp_path / "files", mine)) as stack:

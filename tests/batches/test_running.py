@@ -144,6 +144,7 @@ def test_a_batch_expires(server: Server, tmp_path: Path) -> None:
         assert (left["response"], left["error"]["code"]) == (None, "batch_expired")
 
 
+@pytest.mark.long
 def test_a_limit_makes_lines_wait(server: Server, tmp_path: Path) -> None:
     server.command("FLUSHALL")
     config = sections(server, tmp_path)

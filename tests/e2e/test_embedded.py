@@ -11,6 +11,7 @@ from openai import OpenAI
 QUESTION: list[Any] = [{"role": "user", "content": "What is the capital of France?"}]
 
 
+@pytest.mark.long
 def test_a_real_model_streams_an_answer(gateway: str) -> None:
     with OpenAI(base_url=gateway + "/v1", api_key="none") as client:
         chunks = list(
@@ -33,6 +34,7 @@ def test_a_real_model_streams_an_answer(gateway: str) -> None:
     assert {chunk.model for chunk in chunks} == {"smollm2"}
 
 
+@pytest.mark.long
 def test_a_real_model_answers_whole(gateway: str) -> None:
     with OpenAI(base_url=gateway + "/openai/v1", api_key="none") as client:
         chat = client.chat.completions.create(

@@ -46,6 +46,7 @@ def test_pieces_are_small_and_make_one_page(accept: bytes) -> None:
     }
 
 
+@pytest.mark.long
 def test_both_ways_give_the_librarys_own_page() -> None:
     from prometheus_client import generate_latest
     from prometheus_client.openmetrics import exposition as open_exposition
