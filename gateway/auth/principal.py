@@ -6,10 +6,18 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import force_setattr
 
 from gateway.auth.sealing import SealingSecrets
 from gateway.config import Aliases
 from gateway.core.sealing import Sealing
+
+
+def tenant_of(key: str, team: str | None, identity: str) -> str:
+    """See `Principal.tenant`. No name holds a line feed, so no two callers have the same one."""
+    if team is not None:
+        return f"team {team}"
+    return f"key {key}\n{identity}" if identity else f"key {key}"
 
 
 class Principal(Struct, frozen=True):
@@ -27,6 +35,8 @@ class Principal(Struct, frozen=True):
     salt      keeps prefix caches of workers apart from those of other callers; None where all share them
     identity  tells the key from an earlier or later one of its name; empty only where everybody may call
     since     Unix seconds in which the key was made; 0 where that is not known
+    tenant    the unit that owns what is stored, and takes turns with others if requests wait: the team, or the key of a
+              caller without a team: that key alone, and no other one that has or had its name. It follows from the rest
     """
 
     key: str
@@ -41,16 +51,14 @@ class Principal(Struct, frozen=True):
     aliases: Aliases | None = None
     identity: str = ""
     since: float = 0.0
+    tenant: str = ""
+
+    def __post_init__(self) -> None:
+        force_setattr(self, "tenant", tenant_of(self.key, self.team, self.identity))
 
     def __repr__(self) -> str:
         # A caller that knows the salt can find out what is cached.
         return f"Principal({self.key!r}, team={self.team!r})"
-
-    @property
-    def tenant(self) -> str:
-        """The unit that owns what is stored, and takes turns with others if requests wait: the team, or the key of a
-        caller without a team: that key alone, and no other one that has or had its name."""
-        return tenant_of(self.key, self.team, self.identity)
 
     @property
     def former_tenant(self) -> str | None:
@@ -76,13 +84,6 @@ class Principal(Struct, frozen=True):
 
 
 ANONYMOUS = Principal("anonymous")
-
-
-def tenant_of(key: str, team: str | None, identity: str) -> str:
-    """See `Principal.tenant`. No name holds a line feed, so no two callers have the same one."""
-    if team is not None:
-        return f"team {team}"
-    return f"key {key}\n{identity}" if identity else f"key {key}"
 
 
 class Absent(NamedTuple):

@@ -17,7 +17,7 @@ from gateway.core.ports import Dialect
 from gateway.kernel import Endpoint, Runtime
 from gateway.kernel.bodies import Blocks
 from gateway.kernel.call import Call
-from gateway.kernel.reading import check_route, coding_of_body, identify
+from gateway.kernel.reading import coding_of_body, identify, no_route
 from gateway.kernel.way import OWN, Way
 from gateway.light_task import become_task
 
@@ -134,7 +134,9 @@ class ApiEndpoint(Endpoint):
     async def _read(self, call: Call) -> None:
         """The innermost `read`."""
         call.pending = pending = identify(call)
-        check_route(call)
+        if call.route is None:
+            raise no_route(call)
+        call.record.operation = call.route.name
         if pending.prove is not None:  # the signature covers a body that is never whole in memory
             message = "files and batches need an API key: a signed request cannot ask for them"
             raise GatewayError(Kind.FORBIDDEN, message, code="signature_not_allowed")

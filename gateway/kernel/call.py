@@ -16,7 +16,7 @@ from gateway.core.byte_budget import Held
 from gateway.core.continuation import NOT_KEPT, SeenText
 from gateway.core.errors import Blame, GatewayError, Kind
 from gateway.core.figures import milliseconds
-from gateway.core.http import Headers, Response
+from gateway.core.http import Headers, Response, Route
 from gateway.core.messages import Op
 from gateway.core.ports import Lane, RequestRecord, WorkerHandle
 from gateway.core.routing_facts import RoutingFacts
@@ -98,60 +98,11 @@ class Call:
     interrupted  the error that ends the request from outside
     """
 
+    # What most requests never set stands in the class: a slot would be written for each request.
     __slots__ = (
-        "_admitted",
-        "_deadline",
-        "again",
-        "apart_ms",
-        "at_end",
-        "awaits",
-        "began",
-        "chosen",
-        "client",
-        "coding",
-        "confirmed",
-        "context",
-        "counted",
-        "delivery",
-        "endpoint",
-        "error",
-        "failed",
-        "finishes",
-        "hold",
-        "interrupted",
-        "keeps_body",
-        "keeps_op",
-        "lane",
-        "layers",
-        "notes",
-        "observers",
-        "op",
-        "outgoing",
-        "pending",
-        "principal",
-        "prompt",
-        "proven",
-        "record",
-        "reply",
-        "reply_at",
-        "request",
-        "route",
-        "routing",
-        "runtime",
-        "scope",
-        "seen",
-        "served",
-        "share",
-        "stage",
-        "store",
-        "stored_bytes",
-        "task",
-        "tried",
-        "until",
-        "untouched",
-        "visit",
-        "waits",
-        "way",
+        "__dict__", "_admitted", "at_end", "began", "client", "coding", "confirmed", "context", "counted", "delivery",
+        "endpoint", "notes", "op", "outgoing", "pending", "principal", "proven", "record", "reply", "reply_at",
+        "request", "route", "routing", "runtime", "scope", "served", "stage", "task", "tried", "visit", "waits", "way",
     )  # fmt: skip
 
     served: ServedModel
@@ -159,6 +110,30 @@ class Call:
     routing: RoutingFacts
     delivery: Delivery
     pending: PendingAuth
+    principal: Principal
+    way: Way
+
+    layers: tuple[Feature, ...] = ()
+    observers: tuple[CallObserver, ...] = ()
+    again: Callable[[], Principal] | None = None
+    untouched: Op | None = None
+    share: Share | None = None
+    until: float | None = None
+    stored_bytes = 0
+    prompt: int | None = None
+    failed: str | None = None
+    lane: Lane | None = None
+    seen: SeenText = NOT_KEPT
+    hold: Hold | None = None
+    keeps_body = keeps_op = False
+    finishes: Sequence[str] = ()
+    chosen: str | None = None
+    awaits: Awaitable[None] | None = None
+    apart_ms = 0.0
+    error: GatewayError | None = None
+    interrupted: GatewayError | None = None
+    _deadline: TimerHandle | None = None
+    _store: StoredTexts | None = None
 
     def __init__(
         self,
@@ -168,6 +143,7 @@ class Call:
         reply: ClientReply,
         record: RequestRecord,
         context: Headers,
+        route: Route | None,
     ) -> None:
         self.runtime = runtime
         self.endpoint = endpoint
@@ -175,46 +151,33 @@ class Call:
         self.reply = reply
         self.client = reply.client
         self.request = reply.request
-        self.route = endpoint.routes.get(scope["method"])
+        self.route = route
         self.record = record
         self.context = context
         self.began = runtime.clock()
-        self.way: Way = endpoint.way or runtime.way
-        self.layers: tuple[Feature, ...] = ()
-        self.observers: tuple[CallObserver, ...] = ()
+        self.way = endpoint.way or runtime.way
         self.notes: dict[Feature, Any] = {}
         self.at_end: dict[Feature, Callable[[Call], None]] = {}
         self.task: AnyTask | None = None
-        self.principal: Principal = ANONYMOUS
-        self.confirmed: object = None
-        self.again: Callable[[], Principal] | None = None
+        self.principal = ANONYMOUS
         self.proven = self._admitted = False
+        self.confirmed: object = None
         self.coding: str | None = None
         self.op: Op | None = None
-        self.untouched: Op | None = None
-        self.share: Share | None = None
         self.waits: Waits | None = None
-        self.until: float | None = None
-        self._deadline: TimerHandle | None = None
-        self.stored_bytes = 0
-        self.store: StoredTexts | None = runtime.response_store
-        self.prompt: int | None = None
         self.stage: Literal["reading", "queued", "visiting"] = "reading"
         self.visit: Visit | None = None
         self.tried: Sequence[WorkerHandle] = ()
-        self.failed: str | None = None
-        self.lane: Lane | None = None
-        self.seen: SeenText = NOT_KEPT
-        self.hold: Hold | None = None
-        self.keeps_body = self.keeps_op = False
         self.reply_at: float | None = None
         self.counted: float | None = None
-        self.finishes: Sequence[str] = ()
-        self.chosen: str | None = None
-        self.awaits: Awaitable[None] | None = None
-        self.apart_ms = 0.0
-        self.error: GatewayError | None = None
-        self.interrupted: GatewayError | None = None
+
+    @property
+    def store(self) -> StoredTexts | None:
+        return self._store or self.runtime.response_store
+
+    @store.setter
+    def store(self, store: StoredTexts) -> None:
+        self._store = store
 
     def ask(self, served: ServedModel) -> None:
         """From now on `served` is asked, instead of any model before."""
@@ -225,8 +188,10 @@ class Call:
         self.way = served.way.inside(*self.layers) if self.layers else served.way
         self.delivery = self.runtime.deliveries[type(self.op)]
         self.outgoing = Outgoing(served, self.record.id, self.share, self.context)
-        self.lane = self.record.usage = self.prompt = None
-        self.tried = ()
+        if self.tried or self.lane is not None or self.prompt is not None:  # by the model before
+            self.lane = self.prompt = None
+            self.tried = ()
+        self.record.usage = None
 
     def confirm(self) -> None:
         """Looks again, behind a wait, whether the caller may still call. Raises GatewayError if not."""

@@ -62,6 +62,7 @@ class Delivery:
 
     async def whole(self, call: Call, visit: Visit, exchange: Exchange) -> None:
         body = await exchange.body(call.runtime.relay.max_reply_bytes)
+        visit.exchange = None  # its connection went back with its last byte
         if call.served.hear is not None:
             call.served.hear(visit.worker, exchange.headers)
         await self.respond(call, Response(exchange.status, exchange.headers, body))

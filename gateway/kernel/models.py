@@ -101,7 +101,7 @@ def resolve_model(
         raise GatewayError(
             Kind.BAD_REQUEST, "missing required parameter: 'model'", param="model", code="missing_parameter"
         )
-    if served is None or not principal.may_use(served.name):
+    if served is None or (principal.models is not None and not principal.may_use(served.name)):
         raise _unknown_model(name or next(iter(op.model_hints), ""))
     return served
 

@@ -39,10 +39,10 @@ async def read(call: Call) -> None:
     """Reads the request into `call.op`, and finds the model that it means, `call.served`. A request that needs no model
     is answered, and has no `op` then. Raises GatewayError."""
     runtime, endpoint, record, request = call.runtime, call.endpoint, call.record, call.request
-    call.pending = pending = identify(call)
-    check_route(call)
-    if pending.prove is None:
-        call.principal = pending.principal
+    call.pending = identify(call)
+    if call.route is None:
+        raise no_route(call)
+    record.operation = call.route.name
     await call.way.receive(call)
     principal = call.principal
     call.client.watch(call.left)
@@ -80,7 +80,8 @@ async def receive(call: Call) -> None:
     if call.route is not None and call.route.form:
         await call.runtime.receive_form(call)
     elif call.request.method == "POST":
-        call.coding = coding_of_body(call)
+        if not call.request.head.uncoded:
+            call.coding = coding_of_body(call)
         body, most = client.body(), call.runtime.max_body_bytes
         if body is None:
             body = await read_body(client, call.request.headers, most, call.hold_body)
@@ -104,20 +105,21 @@ def identify(call: Call) -> PendingAuth:
     if route is not None and route.open:
         return _NOBODY
     # The head tells the caller. While the head stays the same, so does the caller, unless that depends on a clock.
-    known = request.head.caller
+    known, callers = request.head.caller, runtime.callers
     if call.again is not None:
         pending = PendingAuth(call.again())
-    elif type(known) is _KnownCaller and known.callers is runtime.callers and known.dialect == record.dialect:
-        pending, call.waits = known.pending, known.waits
+    elif type(known) is _KnownCaller and known.callers is callers and known.dialect == record.dialect:
+        _, _, pending, call.waits = known
     else:
-        pending = runtime.callers.identify(request.headers, record.dialect, call.scope)
+        pending = callers.identify(request.headers, record.dialect, call.scope)
         call.waits = client_waits(request.headers)
         if pending.lasting:
-            request.head.caller = _KnownCaller(runtime.callers, record.dialect, pending, call.waits)
+            request.head.caller = _KnownCaller(callers, record.dialect, pending, call.waits)
     if pending.lasting:
-        call.confirmed = runtime.callers
+        call.confirmed = callers
     if pending.prove is None:
-        record.key, record.team = pending.principal.key, pending.principal.team
+        principal = call.principal = pending.principal
+        record.key, record.team = principal.key, principal.team
         call.proven = True
     return pending
 
@@ -132,18 +134,16 @@ def prove(call: Call, pending: PendingAuth) -> None:
     call.proven = True
 
 
-def check_route(call: Call) -> None:
-    """Raises GatewayError(NO_ROUTE, NO_METHOD) for a path or a method that is not served."""
+def no_route(call: Call) -> GatewayError:
+    """The error for a path or a method that is not served."""
     routes, request = call.endpoint.routes, call.request
     method = "GET" if request.method == "HEAD" else request.method  # its answer is as long as that of GET
     if not routes:
         advice = "" if call.endpoint.advice is None else call.endpoint.advice(method, request.path)
         message = f"there is nothing at this path: {method} {request.path[:200]}{advice}"
-        raise GatewayError(Kind.NO_ROUTE, message)
-    if call.route is None:
-        call.reply.headers.append((b"allow", (allowed := ", ".join(sorted(routes))).encode()))
-        raise GatewayError(Kind.NO_METHOD, f"{method} is not allowed here; this path takes {allowed}")
-    call.record.operation = call.route.name
+        return GatewayError(Kind.NO_ROUTE, message)
+    call.reply.headers.append((b"allow", (allowed := ", ".join(sorted(routes))).encode()))
+    return GatewayError(Kind.NO_METHOD, f"{method} is not allowed here; this path takes {allowed}")
 
 
 # -- the body -------------------------------------------------------------------------------------------------------

@@ -31,9 +31,6 @@ class ActiveRequests:
         self.requests: set[Call] = set()
         self._emptied: list[asyncio.Future[None]] = []
 
-    def add(self, request: Call) -> None:
-        self.requests.add(request)
-
     def discard(self, request: Call) -> None:
         self.requests.discard(request)
         if not self.requests:

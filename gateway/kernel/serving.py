@@ -86,7 +86,7 @@ class Endpoint:
             client, dialect, request, record, runtime.observer, runtime.relay.keepalive_s, runtime.known
         )
         reply.headers += scope.get(REPLY_HEADERS, ())
-        call = Call(runtime, self, scope, reply, record, context)
+        call = Call(runtime, self, scope, reply, record, context, route)
         if layers:
             call.layers, call.way = layers, call.way.inside(*layers)
         return call
@@ -96,7 +96,7 @@ async def run(call: Call) -> None:
     """Serves the request, and records what became of it."""
     runtime, record, way = call.runtime, call.record, call.way
     call.task = current_task()
-    runtime.active.add(call)
+    runtime.active.requests.add(call)
     runtime.observer.begun(record.dialect)
     if way.headers:
         call.reply.call, call.reply.more_headers = call, way.headers

@@ -61,26 +61,28 @@ class Visit:
     first_output_at  seconds of the monotonic clock; None without output of a stream
     """
 
+    # What most visits never set stands in the class: a slot would be written for each visit.
     __slots__ = (
+        "__dict__",
         "_began",
         "_call",
         "_generation",
         "_pool",
         "_routing",
         "_transport",
-        "beside",
-        "count",
-        "error",
         "exchange",
-        "first_output_at",
-        "moving",
         "outcome",
-        "produced_before",
-        "repeated",
-        "request",
-        "work",
         "worker",
     )
+
+    work: Callable[[Call, Visit], Awaitable[None]] | None = None
+    request: Request | None = None
+    repeated: str | None = None
+    beside: Visit | None = None
+    produced_before = count = 0
+    first_output_at: float | None = None
+    error: GatewayError | None = None
+    moving: GatewayError | None = None
 
     def __init__(
         self,
@@ -92,12 +94,8 @@ class Visit:
         work: Callable[[Call, Visit], Awaitable[None]] | None = None,
     ) -> None:
         self.worker = worker
-        self.work = work
-        self.request: Request | None = None
-        self.repeated: str | None = None
-        self.beside: Visit | None = None
-        self.produced_before = self.count = 0
-        self.first_output_at: float | None = None
+        if work is not None:
+            self.work = work
         self.outcome: Literal["succeeded", "failed", "abandoned"] | None = None
         self._routing = routing
         self._pool = pool
@@ -105,8 +103,6 @@ class Visit:
         self._call = call
         self._generation = worker.generation
         self.exchange: Exchange | None = None
-        self.error: GatewayError | None = None
-        self.moving: GatewayError | None = None
         if call is not None:
             call.visit = self
             self._began = call.counted = call.runtime.clock()

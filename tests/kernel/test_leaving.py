@@ -143,7 +143,7 @@ def test_a_slow_reader_has_its_reply_once_it_was_handed_over(reads: bool) -> Non
             cycle.write(b"x" * 20_000_000)
             cycle.end()
             cycles.append((cycle, told))
-            await cycle.taken()
+            await cycle.finish(b"")
             told.append("taken")
 
         return run
