@@ -2,7 +2,7 @@
 
 feature.py      the steps of the way, and what a feature may wrap
 way.py          the steps of a configuration, each in the features that wrap it
-serving.py      `Endpoint` is what routes lead to; serves one request, and refuses it where that fails
+serving.py      `Endpoint`, to which routes lead; serves one request, or refuses it
 reading.py      who calls, the body, the operation, and the model that is meant
 bodies.py       compressed bodies
 asking.py       a model answers, or another one in its place (other_models.py); the request is written for its workers
@@ -15,8 +15,8 @@ runtime.py      what the requests of one configuration share, and which are unde
 models.py       the models: which one a request means
 outgoing.py     what a worker is sent
 reply.py        what the client has seen: headers, keep-alives, whether anything went out; respond, refuse
-client.py       the client's connection: plain ASGI (the reference) and direct
-inner.py        requests that the gateway sends itself: messages of sockets, lines of batches
+client.py       the client's connection: the server's own, or by plain ASGI; reads a body
+inner.py        requests that the gateway makes of itself: messages of sockets, lines of batches
 deadlines.py    how long a request may take
 request_ids.py  ids of requests, for clients and for workers
 """

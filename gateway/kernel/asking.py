@@ -16,8 +16,8 @@ from gateway.translation.ability import refuse_beyond
 
 
 async def ask_in_turn(call: Call) -> None:
-    """Has `call.served` answer, or the model that it is split to; where that one cannot, its fallbacks, one after the
-    other. Raises GatewayError: what was wrong with the first."""
+    """Has `call.served` answer, or in its place the model that a feature has chosen or a split names; where that one
+    cannot, its fallbacks, one after the other. Raises GatewayError: what was wrong with the first."""
     served, chosen = call.served, call.chosen
     models, record, reply, principal = call.runtime.models, call.record, call.reply, call.principal
     named, begun, other_models, routed = served.name, reply.mark(), served.other_models or NONE, CHOSEN

@@ -46,9 +46,11 @@ class Call:
     """One request, from its head to its record.
 
     How it came
-    endpoint    that it came to; runtime: what all requests of its configuration share
+    runtime     what all requests of its configuration share
+    endpoint    that it came to; route: what the endpoint has for its method, None for nothing
     scope       of ASGI
-    reply       what the client has seen; it has the request as it came, until `drop_prompt`
+    request     as it came, until `drop_prompt`
+    client      the connection; reply: what the client has seen; record: what the log gets
     context     headers that carry the client's trace to workers
     began       when it began, in seconds of the runtime's clock
     task        runs it
@@ -80,7 +82,7 @@ class Call:
     outgoing    what its workers are sent
     routing     what the pick of a worker goes by
     prompt      estimated tokens of the prompt; None until they are needed
-    stage       how far it is
+    stage       how far it is; not a step of the way: reading, queued (for a worker), or visiting
     visit       the one that is under way
     tried       workers of `served` that failed, and are not asked again
     failed      address of the worker whose visit failed first; None while none has

@@ -1,21 +1,21 @@
 """The seam at which optional features meet the way of a request.
 
-The way has these steps. Each runs within the step above it, `admission` wherever the request is about to take room or
-time that all callers share, and `failure` behind an attempt that failed:
+The way has these steps, each within the one that it is indented below:
 
-request    from the head of the request to its end; behind it the record is complete
-read       the request becomes an operation of a model
-receive    the body of the request comes; who calls is known, unless a signature covers the body
-admission  the request passes what can refuse it before its body is read
-answer     one model answers; again for each model that is asked in place of the first
-workers    the request is written, and one worker after another is asked
-attempt    one worker is asked, and its reply passes to the client
-failure    a worker failed: is another one asked?
+request        from the head of the request to its end; behind it the record is complete
+  read         the request becomes an operation of a model
+    receive    the body of the request comes; who calls is known, unless a signature covers the body
+  answer       one model answers: the request is written for its workers; again for each model in place of the first
+    workers    one worker after another is asked
+      attempt  one worker is asked, and its reply passes to the client
+      failure  behind an attempt that failed: is another worker asked?
+admission      in `read` or `answer`, once, as the request is about to take room or time that all callers share: what
+               counts requests may refuse it. Most small requests take neither, and have no such step
 
 A feature wraps steps. `way.Way` joins the features of a configuration once; a feature that is off is in no chain, and a
-step that no feature wraps is the kernel's own function. The state that a feature has between the begin and the end of a
-step is a local variable of its wrapper. A wrapper holds the `Call`, never an operation or a body: a stream lasts long,
-and the prompt goes at its first token.
+step that no feature wraps is the kernel's own function. A wrapper keeps what it needs from the begin to the end of a
+step in a local variable, and what it needs in another step in `Call.notes`, by its own identity. It holds the `Call`,
+never an operation or a body: a stream lasts long, and the prompt goes at its first token.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Feature:
     """An optional feature. Each method gets a step, and returns what runs in its place: the step itself unless the
     method is overridden. A wrapper that has nothing to do for a request returns what `inner` returns.
 
-    headers  what the feature adds to the head of each reply
+    headers  what the feature adds to the head of each reply; not asked of a feature that only a model's way has
     """
 
     headers: Callable[[Call], Headers] | None = None

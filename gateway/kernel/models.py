@@ -30,7 +30,7 @@ class ServedModel(Struct):
     created  Unix seconds, for lists of models
     paths    the workers' paths that may be used; None for all
     gaps     seconds between two pieces of output of its streams, counted by the pump
-    other_models  to other models; None where there are none
+    other_models  those that may answer in its place; None where there are none
     way      of its requests
     first_byte_per_token  seconds that each token of a prompt adds to the deadlines of the first byte and token
     tariff   its prices; None if it has none

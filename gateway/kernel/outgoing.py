@@ -28,7 +28,7 @@ class Outgoing:
     request     for a worker, once `write` was called, and unless `unmeasured`
     deadlines   of each attempt; the model's, unless they are changed for this request
     unmeasured  a worker must be asked for the prompt's length first: see `measure`
-    question    set if `op` is one that the worker's model does not answer: it reads the answer to `request`
+    question    reads the answer to `request`; None if the worker's model has to answer the operation
     share       of the threads' time, if writing takes milliseconds; else None
     context     headers that carry the client's trace to workers; `carry` exchanges them
     """

@@ -28,9 +28,9 @@ class Pump:
     Nothing is sent before the first output, so that an error until then is still an error status, or another worker's
     turn. The stream of a worker that goes on with another one's is written on at once.
 
-    While the worker is half open, its visit learns that a reply has begun from the first output. The call settles once
-    the reply is known to be complete, before its end can have reached the client, and lets go of the prompt when the
-    client has been committed to and the model has produced a token: no other worker will be sent the whole request.
+    The visit of a half-open worker learns from the first output that a reply has begun. Once the reply is committed and
+    has a token, the call lets go of the prompt: no other worker will be sent the whole request. Once the lane is done,
+    the call settles, before the end of the reply can have reached the client.
 
     written_at       when it last had output, in seconds of the monotonic clock
     first_output_at  likewise, or None
@@ -146,7 +146,7 @@ class Pump:
             self.lane.error = error
             self.ended()
 
-    # -- called by the attempt --------------------------------------------------------------------------------------
+    # -- called by the delivery -------------------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Carries the whole reply. Raises the lane's GatewayError if the stream failed."""

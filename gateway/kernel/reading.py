@@ -104,7 +104,7 @@ def identify(call: Call) -> PendingAuth:
     runtime, route, record, request = call.runtime, call.route, call.record, call.request
     if route is not None and route.open:
         return _NOBODY
-    # The head tells the caller. While the head stays the same, so does the caller, unless that depends on a clock.
+    # The caller depends on the head alone, unless it depends on a clock: the same head is the same caller.
     known, callers = request.head.caller, runtime.callers
     if call.again is not None:
         pending = PendingAuth(call.again())

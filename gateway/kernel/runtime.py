@@ -81,7 +81,7 @@ class Runtime(Struct):
 
     models           by every name that clients may use, aliases included
     patterns         the models of further names, by patterns
-    callers          knows them; another object once keys have changed
+    callers          identifies who calls; another object once keys have changed
     extension        where the server's `Client` is in `scope["extensions"]`
     relay            bounds of replies, and the seconds of silence after which a streaming client gets a keep-alive
     body_budget      for large request bodies

@@ -48,7 +48,7 @@ class Visit:
     worker   as the pool gave it
     routing  given back with the worker; None if the worker was lent for a question, and has no place to give back
     call     the call's record gets the time of the visit; None for a copy, which has no record
-    work     what is done there instead of the request itself: the worker prepares it for another one. None usually
+    work     done in place of the delivery: the worker prepares the request for another one. None usually
     request  that the worker is sent in place of the call's own; None for that one
     repeated  set if the worker goes on with a stream: the end of its text, which the worker may repeat
     count    how many visits the request has made by now, in this round of asking workers

@@ -15,7 +15,7 @@ from gateway.kernel.serving import serve
 
 
 async def admit(call: Call) -> None:
-    """The kernel itself refuses nothing before a body is read."""
+    """The innermost `admission`: the kernel itself refuses nothing here."""
 
 
 OWN: Mapping[str, Any] = {
@@ -32,7 +32,8 @@ OWN: Mapping[str, Any] = {
 
 
 class Way:
-    """The steps of requests, each in the features that wrap it. The first feature is the outermost one.
+    """The steps of requests, each in the features that wrap it. The first feature is the outermost one within a step;
+    across steps the earlier step comes first.
 
     headers  what features add to the heads of replies
     """
