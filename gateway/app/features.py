@@ -45,8 +45,10 @@ ALL_DELIVERIES: Mapping[type, Delivery] = {**DELIVERIES, Media: MediaDelivery()}
 
 
 class Features:
-    """The features of one configuration. mirrors: those that have requests of their own under way.
+    """The features of one configuration. A feature that all models have is one object in all their ways: by it
+    `Call.notes` are found, and only the features of the way without a model are asked for headers.
 
+    mirrors  these have requests of their own under way
     guards_transport  has to be closed at the end; None without guards
     """
 
@@ -85,7 +87,8 @@ class Features:
         self._stored = None if services.response_store is None else Stored(services.response_store)
 
     def of(self, name: str | None = None, backend: Backend | None = None, fleet: ModelFleet | None = None) -> Way:
-        """The way of requests to the model `name`; of all requests, while their model is not known."""
+        """The way of requests to the model `name`; of all requests, while their model is not known. The order holds
+        within a step: guards, which wrap `read`, are asked before all that wraps only `answer`, wherever it stands."""
         options = None if name is None else self._config.models[name]
         resumes = options is not None and options.continue_streams
         found = (

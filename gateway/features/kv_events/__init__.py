@@ -16,7 +16,7 @@ from gateway.kernel.visit import Visit
 from gateway.offload import run_step
 
 _LONGEST_S = 0.5
-"""Until the tokens' head comes, and between two pieces of them. After it the pick goes by what workers were sent."""
+"""Seconds until the head of the worker's reply, and between two pieces of it. Then the pick goes on without tokens."""
 _MAX_BYTES = 16 << 20
 _MEDIA = (Image, Audio, Opaque)
 _READ = ("chat_template_kwargs",)

@@ -26,7 +26,7 @@ _MAX_COUNT_BYTES = 1 << 16
 
 
 class Deaths(Protocol):
-    """The requests that workers died of."""
+    """The requests that workers died of, as features/quarantine knows them."""
 
     @property
     def held(self) -> Mapping[bytes, float]: ...
@@ -40,8 +40,8 @@ class Deaths(Protocol):
 
 
 class Mirror(Feature):
-    """The copies of one model's requests for `model`. They pass no limit, are charged to nobody and have no record.
-    Each takes a free worker or none: it does not wait in the queue, and is not tried again.
+    """Sends copies of one model's requests to another model. Copies pass no limit, are charged to nobody and have no
+    record. Each takes a free worker or none: it does not wait in the queue, and is not tried again.
 
     model     the one that gets copies, not an alias
     count     called with the outcome of each: answered | failed | refused (the model cannot do it) | skipped (too many

@@ -152,7 +152,7 @@ class Quarantine(Feature):
         return failure
 
     async def _judge(self, call: Call, deaths: Sequence[asyncio.Task[None]]) -> None:
-        """Raises GatewayError, as `refuse_held` does, once it is known of all `deaths` whether they were some."""
+        """Raises GatewayError, as `refuse_held` does, once it is known which of `deaths` were some."""
         since = call.runtime.clock()
         await asyncio.wait(deaths)
         call.waited(since)

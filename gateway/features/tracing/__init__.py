@@ -101,7 +101,7 @@ class EventLog(Protocol):
 
 
 class DebugLog(Feature):
-    """Logs each step."""
+    """Logs that a request was read, and each worker that is chosen, answers or fails."""
 
     def __init__(self, log: EventLog) -> None:
         self._log = log

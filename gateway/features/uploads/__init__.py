@@ -1,7 +1,7 @@
 """Uploads on their way in: read in pieces, parsed as they come, their files put into a temporary file.
 
 So the model may be named anywhere in an upload, a slow client holds no worker, and an attempt that fails loses nothing
-(docs/decisions.md). Threads write and read the file, because a disk may be slow.
+(decision 16 of docs/decisions.md). Threads write and read the file, because a disk may be slow.
 """
 
 from __future__ import annotations
