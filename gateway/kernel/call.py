@@ -100,7 +100,7 @@ class Call:
     interrupted  the error that ends the request from outside
     """
 
-    # What most requests never set stands in the class: a slot would be written for each request.
+    # Attributes that most requests never set stand in the class: a slot would be written for each request.
     __slots__ = (
         "__dict__", "_admitted", "at_end", "began", "client", "coding", "confirmed", "context", "counted", "delivery",
         "endpoint", "notes", "op", "outgoing", "pending", "principal", "proven", "record", "reply", "reply_at",

@@ -61,7 +61,7 @@ class Visit:
     first_output_at  seconds of the monotonic clock; None without output of a stream
     """
 
-    # What most visits never set stands in the class: a slot would be written for each visit.
+    # Attributes that most visits never set stand in the class: a slot would be written for each visit.
     __slots__ = (
         "__dict__",
         "_began",
