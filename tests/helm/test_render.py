@@ -172,6 +172,8 @@ def test_the_gateway_reads_its_configuration(name: str, tmp_path: Path, capsys: 
     said = capsys.readouterr().err.splitlines()
     models = yaml.safe_load(written)["models"]
     holes = [match for line in said if (match := HOLE.fullmatch(line))]
+    if holes:
+        assert f"{len(holes)} hole" in said.pop()
     assert len(holes) == len(said), said
     assert {match[2] for match in holes} <= {"tgi", "llamacpp", "openai"}
     assert status == (1 if holes else 0)

@@ -237,6 +237,8 @@ def test_check_names_holes(
     path.write_text(CONFIG.replace("BACKEND", backend))
     assert main(["check", str(path), *arguments]) == status
     lines = capfd.readouterr().err.splitlines()
+    if status:
+        assert lines.pop().endswith(f" {len(lines)} holes")
     assert all(line.startswith("hole: ") for line in lines)
     assert bool(lines) == (backend == "tgi")
     assert not any("sagemaker" in line for line in lines)
