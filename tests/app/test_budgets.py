@@ -95,3 +95,10 @@ def test_a_budget_that_is_raised_by_a_reload_goes_on() -> None:
         assert [ask(), ask(), ask()] == [200, 200, 429]
         stack.run(stack.gateway.reload(stack.config({"budgets": [{**SPENT[0], "amount": 3}]})))
         assert [ask(), ask()] == [200, 429]
+
+
+def test_a_body_that_limits_are_asked_about_before_it_is_read_is_charged() -> None:
+    body = {**CHAT, "messages": [{"role": "user", "content": "word " * 20_000}]}
+    with Stack(({"max_model_len": 1_000_000},), {"models": PRICED, "spend": SPEND, "budgets": SPENT}) as stack:
+        found = [httpx.post(stack.url + "/v1/chat/completions", json=body, timeout=30).status_code for _ in range(2)]
+        assert found == [200, 429]

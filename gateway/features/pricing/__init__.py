@@ -30,6 +30,15 @@ class Pricing(Feature):
         self._estimate = estimate
         self.headers = self._header if in_header else None
 
+    def around_admission(self, inner: Step) -> Step:
+        """Limits may charge the request from here on."""
+
+        def admission(call: Call) -> Awaitable[None]:
+            call.at_end[self] = self._price
+            return inner(call)
+
+        return admission
+
     def around_answer(self, inner: Step) -> Step:
         def answer(call: Call) -> Awaitable[None]:
             call.at_end[self] = self._price
