@@ -76,6 +76,7 @@ class LineCall(Feature):
         self._call = call = endpoint.call(exchange.scope, exchange.receive, exchange.send, self)
         self.record = call.record
         self.record.batch = batch
+        call.at_end[self] = self._note_yielded  # the first: prices and limits go by it
         call.again = lambda: replace(caller(), priority=PRIORITY, streams=None, connections=None)
         self._place = place
         self._headroom = headroom
@@ -106,13 +107,9 @@ class LineCall(Feature):
 
     # -- as the outermost feature of its request --------------------------------------------------------------------
 
-    def around_request(self, inner: Step) -> Step:
-        async def request(call: Call) -> None:
-            await inner(call)
-            if call.record.outcome == "cancelled":
-                call.record.code = YIELDED
-
-        return request
+    def _note_yielded(self, call: Call) -> None:
+        if call.record.outcome == "cancelled":
+            call.record.code = YIELDED
 
     def around_answer(self, inner: Step) -> Step:
         async def answer(call: Call) -> None:

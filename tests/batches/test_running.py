@@ -192,3 +192,21 @@ def test_lines_wait_while_redis_is_away(server: Server, tmp_path: Path) -> None:
 @pytest.mark.parametrize("wrong", ["", "x ok {}\n", "1 ok", "1 begun\n", "1 done {}\n"])
 def test_notes_that_are_none_are_left_out(wrong: str) -> None:
     assert [*read([wrong.encode()], 3)][-1].succeeded == 0
+
+
+def test_a_line_that_gave_its_place_back_is_charged_nothing(server: Server, tmp_path: Path) -> None:
+    server.command("FLUSHALL")
+    config = sections(server, tmp_path)
+    config["spend"] = {"currency": "EUR"}
+    config["models"] = {"m": {"price": {"request": 1}}}
+    config["limits"] = [{"name": "few", "kind": "tokens", "limit": 1000, "per_s": 3600, "scope": ["key"]}]
+    with Stack(({},), config) as stack:
+        stack.sim.fault("stall", path=CHAT)
+        made = begin(stack, lines({"a": chat("a", max_tokens=900)}))
+        until(lambda: stack.sim.ledger.running == 1)
+        openai_client(stack).batches.cancel(made.id)
+        ended(stack, made)
+        stack.sim.fault("")
+        (record,) = [one for one in stack.records() if one.get("batch")]
+        assert (record["code"], record["cost"]) == ("yielded", 0)
+        asyncio.run(asked(stack, 1, max_tokens=900))
