@@ -305,6 +305,18 @@ def test_no_prefill_worker_of_a_fallback_is_the_third() -> None:
         assert [sim.ledger.received for sim in stack.sims] == [1, 1, 0, 0]
 
 
+def test_no_worker_is_the_third_behind_a_prefill_worker() -> None:
+    with Stack(({}, {}, {}), config=CALM) as stack:
+        first, second, compute = (sim.url for sim in stack.sims)
+        apart = {"workers": [second], "prefill": {"workers": [compute]}}
+        reload(stack, m={"workers": [first], "fallback": ["apart"]}, apart=apart)
+        body = chat(scripted(text="a", fault="die@before"), max_tokens=9)
+        reply = httpx.post(stack.url + PATH, json=body, timeout=20)
+        assert reply.json()["error"]["code"] == "request_quarantined"
+        assert [sim.ledger.received for sim in stack.sims] == [1, 0, 1]
+        assert [worker.in_flight for worker in stack.gateway.deployment.workers.values()] == [0, 0, 0]
+
+
 def test_it_can_be_switched_off_and_stays_over_a_reload() -> None:
     with Stack(({}, {}, {}, {}), config={**CALM, "breaker": {"quarantine_s": 0}}) as stack:
         assert stack.gateway.deployment.services.quarantine is None

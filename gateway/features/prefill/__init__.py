@@ -84,7 +84,8 @@ class Prefill(Feature):
 
     async def _compute(self, call: Call) -> bytes | None:
         """The data that the second request has to carry. None if the worker that generates has to compute the prompt
-        itself: the step failed, or this request cannot be taken apart."""
+        itself: the step failed, or this request cannot be taken apart. Raises the GatewayError after which no other
+        worker may be asked."""
         outgoing, runtime, record = call.outgoing, call.runtime, call.record
         if self._min_tokens and (call.prompt or runtime.estimate(call.asked)) < self._min_tokens:
             return None
@@ -129,4 +130,6 @@ class Prefill(Feature):
             record.prefill = worker.address
         if handed is not None or failure is not None:
             runtime.observer.prefilled(record.model, worker.address, failure)
+        if failure is not None and failure.final:
+            raise failure
         return handed

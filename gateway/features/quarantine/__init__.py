@@ -125,7 +125,8 @@ class Quarantine(Feature):
         return workers
 
     def around_attempt(self, inner: Attempt) -> Attempt:
-        """Notes the attempts of which workers may have died, and clears what is answered."""
+        """Notes the attempts of which workers may have died, and clears what is answered. Behind a worker that prepares
+        the request no `failure` is reached: after two deaths this refuses it."""
 
         async def attempt(call: Call, visit: Visit) -> None:
             call.keeps_body = bool(self.noted or self.held)  # a request is known by a hash of its body
@@ -133,6 +134,11 @@ class Quarantine(Feature):
                 await inner(call, visit)
             except GatewayError as error:
                 self._failed(call, visit, error)
+                deaths = call.notes.get(self, ())
+                if visit.work is not None and len(deaths) >= _DEATHS:
+                    visit.failed(error)
+                    await asyncio.wait(deaths)
+                    await self.refuse_held(_known_by(call))
                 raise
             if (self.noted or self.held) and visit.work is None and call.delivery.takes_place:
                 self._clear_soon(_known_by(call))
