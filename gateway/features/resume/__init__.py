@@ -12,7 +12,7 @@ from collections.abc import Awaitable
 from typing import Final
 
 from gateway.core.byte_budget import Held
-from gateway.core.continuation import SeenText
+from gateway.core.continuation import NOT_KEPT, SeenText
 from gateway.core.errors import Blame, GatewayError, Kind
 from gateway.core.http import Request
 from gateway.core.messages import Chat, Complete
@@ -56,6 +56,7 @@ class Resume(Feature):
                 raise
             finally:
                 call.seen.close()
+                call.seen = NOT_KEPT
 
         return workers
 

@@ -235,6 +235,20 @@ def test_a_worker_that_is_full_leaves_the_stream_to_the_next() -> None:
         assert record["workers"] == [sim.url for sim in stack.sims]
 
 
+def test_a_fallback_whose_streams_do_not_go_on_keeps_nothing() -> None:
+    with Stack(({}, {}), config={**ROUND, "retry": {"attempts": 1}}) as stack:
+        first, other = (sim.url for sim in stack.sims)
+        models = {
+            "m": {"workers": [first], "fallback": ["other"]},
+            "other": {"backend": "vllm", "upstream_model": "sim", "workers": [other], "continue_streams": False},
+        }
+        stack.run(stack.gateway.reload(stack.config({"models": models})))
+        stack.sims[0].fault("status:500", path=PATH)
+        posted(stack, PATH, chat(scripted(text=" ".join([TEXT] * 20)), stream=True, max_tokens=1000))
+        assert (stack.record()["model"], stack.record()["outcome"]) == ("other", "ok")
+        assert stack.gateway.deployment.runtime.budgets.kept.reserved == 0
+
+
 def test_one_that_kills_worker_after_worker_is_stopped() -> None:
     """It kills two that go on with it; a third one is not asked."""
     config = {"retry": {"min_per_second": 100, "attempts": 10}}
