@@ -96,6 +96,8 @@ class Visit:
         self.worker = worker
         if work is not None:
             self.work = work
+        if call is not None and call.lane is not None:
+            self.produced_before = call.lane.produced
         self.outcome: Literal["succeeded", "failed", "abandoned"] | None = None
         self._routing = routing
         self._pool = pool

@@ -416,3 +416,15 @@ def test_a_domain_of_a_bound_is_not_longer_than_a_host_needs(stack: Stack, membe
         assert reply.status_code == 400
         message = reply.json()["error"]["message"]
         assert all(word in message for word in ("tools", member, "1024")), message
+
+
+def test_a_round_of_which_workers_die_is_stopped(service: Web) -> None:
+    """Whatever the client has seen of the rounds before."""
+    config = {"models": {"m": {"policy": "round_robin"}}, "retry": {"min_per_second": 100, "attempts": 5}}
+    with Stack(({},) * 4, {**tools(service), **config}) as stack:
+        for sim in stack.sims[1:]:
+            sim.fault("die@before", path="/v1/chat/completions")
+        searching = {"text": "Let me look.", "tool_calls": [call("web_search", query="weather")]}
+        message = post(stack, asked(searching, {"text": "It rains."}), stream=True)
+        assert "two workers died" in message["error"]["message"]
+        assert (stack.record()["attempts"], stack.record()["code"]) == (3, "request_quarantined")

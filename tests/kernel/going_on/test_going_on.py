@@ -235,6 +235,29 @@ def test_a_worker_that_is_full_leaves_the_stream_to_the_next() -> None:
         assert record["workers"] == [sim.url for sim in stack.sims]
 
 
+def test_workers_that_answer_nothing_are_as_many_as_may_be_asked() -> None:
+    """However much the client has seen before: the error is that of the worker which had begun."""
+    with Stack(({},) * 5, config=ROUND) as stack:
+        stack.sims[0].fault("reset@20", 1)
+        for sim in stack.sims[1:]:
+            sim.fault("status:500", path=PATH)
+        posted(stack, PATH, chat(scripted(text=" ".join([TEXT] * 5)), stream=True, max_tokens=1000))
+        record = stack.record()
+        assert (record["attempts"], record["not_continued"]) == (3, "attempts")
+        assert record["code"] == "upstream_truncated"
+
+
+def test_one_that_kills_workers_before_they_add_anything_is_stopped() -> None:
+    config = {**ROUND, "retry": {"min_per_second": 100, "attempts": 10}}
+    with Stack(({},) * 5, config=config) as stack:
+        stack.sims[0].fault("die@20", 1)
+        for sim in stack.sims[1:]:
+            sim.fault("die@before", 1, path=PATH)
+        posted(stack, PATH, chat(scripted(text=" ".join([TEXT] * 5)), stream=True, max_tokens=1000))
+        assert stack.record()["not_continued"] == "quarantined"
+        assert sum(sim.dead.is_set() for sim in stack.sims) == 3
+
+
 def test_a_fallback_whose_streams_do_not_go_on_keeps_nothing() -> None:
     with Stack(({}, {}), config={**ROUND, "retry": {"attempts": 1}}) as stack:
         first, other = (sim.url for sim in stack.sims)
