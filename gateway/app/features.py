@@ -46,7 +46,7 @@ ALL_DELIVERIES: Mapping[type, Delivery] = {**DELIVERIES, Media: MediaDelivery()}
 
 class Features:
     """The features of one configuration. A feature that all models have is one object in all their ways: by it
-    `Call.notes` are found, and only the features of the way without a model are asked for headers.
+    `Call.notes` are found.
 
     mirrors  these have requests of their own under way
     guards_transport  has to be closed at the end; None without guards
@@ -70,21 +70,25 @@ class Features:
         self._estimate = estimate
         self.guards_transport: Pooled | None = None
         self.mirrors: list[Mirror] = []
-        self._guards = self._guards_of(trust)
-        self._pricing = self._pricing_of()
-        self._end_users = self._end_users_of(proxies)
-        self._limits = Limits(services.limiting) if limited and services.limiting is not None else None
-        self._resume = Resume()
-        self._leave_unseen = Leave(_never)
-        self._leave = Leave(self._resume.may_go_on)
         self._tools = ServerSideTools(services.tools)
-        debug = config.log.level == "debug"
-        self._debug_log = DebugLog(partial(host.log.event, "debug")) if debug else None
-        tracing, explain = services.tracing, config.routing.explain
-        self._spans = None if tracing is None else Spans(tracing, templates(config))
-        self._explain = None if explain == "never" else Explain(explain == "always")
-        self._prompt_log = PromptLog(host.log.prompt) if config.log.dangerously_log_prompts else None
-        self._stored = None if services.response_store is None else Stored(services.response_store)
+        self._resume = Resume()
+        self._leave = Leave(self._resume.may_go_on)
+        self._leave_unseen = Leave(_never)
+        debug, tracing, explain = config.log.level == "debug", services.tracing, config.routing.explain
+        self._of_all: tuple[Feature | None, ...] = (
+            None if tracing is None else Spans(tracing, templates(config)),  # sees all that the others do
+            DebugLog(partial(host.log.event, "debug")) if debug else None,
+            host.shedding,  # before anything is spent on the request
+            host.caps,
+            PromptLog(host.log.prompt) if config.log.dangerously_log_prompts else None,
+            None if explain == "never" else Explain(explain == "always"),
+            self._pricing(),  # limits charge what it has written
+            self._end_users(proxies),  # guards and limits go by them
+            self._guards(trust),  # a refused request is charged nothing
+            Limits(services.limiting) if limited and services.limiting is not None else None,
+            None if services.response_store is None else Stored(services.response_store),
+            services.quarantine,  # outside what asks another worker: after two deaths none is asked
+        )
 
     def of(self, name: str | None = None, backend: Backend | None = None, fleet: ModelFleet | None = None) -> Way:
         """The way of requests to the model `name`; of all requests, while their model is not known. The order holds
@@ -92,18 +96,7 @@ class Features:
         options = None if name is None else self._config.models[name]
         resumes = options is not None and options.continue_streams
         found = (
-            self._spans,  # sees all that the others do
-            self._debug_log,
-            self._host.shedding,  # before anything is spent on the request
-            self._host.caps,
-            self._prompt_log,
-            self._explain,
-            self._pricing,  # limits charge what it has written
-            self._end_users,  # guards and limits go by them
-            self._guards,  # a refused request is charged nothing
-            self._limits,
-            self._stored,
-            self.quarantine,  # outside what asks another worker: after two deaths none is asked
+            *self._of_all,
             self._resume if resumes else None,  # a stream that was seen is not tried again as a whole
             self._leave if resumes else self._leave_unseen,
             self._tools,  # each round is a request to workers for all below
@@ -125,10 +118,6 @@ class Features:
             None if options.hedge_s is None else Hedge(options.hedge_s),  # asks a worker itself
         ]
 
-    @property
-    def quarantine(self) -> Feature | None:
-        return self._services.quarantine
-
     def leave_worker(self, active: ActiveRequests, worker: WorkerHandle, error: GatewayError) -> int:
         """As `Leave.leave_worker`."""
         return self._leave.leave_worker(active, worker, error)
@@ -146,7 +135,7 @@ class Features:
         self.mirrors.append(mirror)
         return mirror
 
-    def _guards_of(self, trust: Mapping[Any, Any]) -> Guards | None:
+    def _guards(self, trust: Mapping[Any, Any]) -> Guards | None:
         config, log = self._config, self._host.log
         if not config.guards:
             return None
@@ -168,14 +157,14 @@ class Features:
 
         return Guards(services, failed)
 
-    def _end_users_of(self, proxies: list[Any]) -> EndUsers | None:
+    def _end_users(self, proxies: list[Any]) -> EndUsers | None:
         options, salt = self._config.end_users, self._config.cache_salt
         if options is None:
             return None
         salted = salt is not None and salt.by == "end_user"
         return EndUsers(options, salted, partial(comes_from, networks=proxies), self._host.known_keys)
 
-    def _pricing_of(self) -> Pricing | None:
+    def _pricing(self) -> Pricing | None:
         config = self._config
         if not any(options.price for options in config.models.values()):
             return None

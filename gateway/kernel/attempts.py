@@ -7,6 +7,7 @@ from functools import partial
 
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.ports import WorkerHandle
+from gateway.core.routing_facts import RoutingFacts
 from gateway.kernel.call import Call
 from gateway.kernel.other_models import UNAVAILABLE
 from gateway.kernel.visit import Visit
@@ -101,16 +102,11 @@ def _at_once(call: Call) -> Visit | None:
     """A visit to a worker that is free now; None if the request has to wait for one. Raises GatewayError."""
     if call.confirmed is not call.runtime.callers:
         call.confirm()
-    record, served, routing = call.record, call.served, call.routing
-    tried = _left_out(call) if call.reply.committed else call.tried
-    if call.delivery.takes_place:
-        worker = served.pool.try_acquire(tried, routing)
-        return None if worker is None else _visit(call, worker)
-    worker = served.pool.borrow(tried)
-    record.attempts += 1
-    record.worker = worker.address
-    call.name_worker(worker.address)
-    return Visit(served.pool, worker, None, served.transport, call)
+    pool, tried = call.served.pool, _left_out(call)
+    if not call.delivery.takes_place:
+        return _visit(call, pool.borrow(tried), None)
+    worker = pool.try_acquire(tried, call.routing)
+    return None if worker is None else _visit(call, worker, call.routing)
 
 
 def _left_out(call: Call) -> Sequence[WorkerHandle]:
@@ -125,7 +121,7 @@ async def _wait(call: Call, lost: bool) -> Visit:
         worker = await _acquire(call, lost)
     finally:
         call.waited(since)
-    visit = _visit(call, worker)
+    visit = _visit(call, worker, call.routing)
     try:
         call.confirm()
     except GatewayError:
@@ -161,11 +157,13 @@ def _may_wait(call: Call) -> bool:
     return call.reply.committed or others is None or not others.fallback or UNAVAILABLE not in others.on
 
 
-def _visit(call: Call, worker: WorkerHandle) -> Visit:
-    record, routing, served = call.record, call.routing, call.served
+def _visit(call: Call, worker: WorkerHandle, routing: RoutingFacts | None) -> Visit:
+    """routing: None for a worker that was lent for a question."""
+    record, served = call.record, call.served
     record.attempts += 1
     record.worker = worker.address
     if call.failed is not None:
-        call.name_worker(worker.address)
-    record.picked = routing.picked
+        call.name_worker(call.failed, worker.address)
+    if routing is not None:
+        record.picked = routing.picked
     return Visit(served.pool, worker, routing, served.transport, call)

@@ -187,7 +187,9 @@ class Call:
         self.record.model = served.name
         if served.adapter is not None:
             self.record.adapter = served.adapter
-        self.way = served.way.inside(*self.layers) if self.layers else served.way
+        self.way = way = served.way.inside(*self.layers) if self.layers else served.way
+        if way.headers:
+            self.reply.call, self.reply.more_headers = self, way.headers
         self.delivery = self.runtime.deliveries[type(self.op)]
         self.outgoing = Outgoing(served, self.record.id, self.share, self.context)
         if self.tried or self.lane is not None or self.prompt is not None:  # by the model before
@@ -221,12 +223,11 @@ class Call:
         """Makes the error of a worker's response whose status is not 200."""
         return partial(self.served.backend.fault, op=self.op)
 
-    def name_worker(self, address: str) -> None:
-        """A worker is asked after another one: the record names both."""
+    def name_worker(self, failed: str, address: str) -> None:
+        """A worker is asked after the one that failed first: the record names both."""
         record = self.record
-        if self.failed is not None:
-            before = (self.failed,) if record.workers is UNSET else record.workers
-            record.workers = (*before, address)[:_MOST_WORKERS]
+        before = (failed,) if record.workers is UNSET else record.workers
+        record.workers = (*before, address)[:_MOST_WORKERS]
 
     # -- what it holds ----------------------------------------------------------------------------------------------
 

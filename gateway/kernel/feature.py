@@ -57,7 +57,7 @@ class Feature:
     """An optional feature. Each method gets a step, and returns what runs in its place: the step itself unless the
     method is overridden. A wrapper that has nothing to do for a request returns what `inner` returns.
 
-    headers  what the feature adds to the head of each reply; not asked of a feature that only a model's way has
+    headers  what the feature adds to the head of each reply
     """
 
     headers: Callable[[Call], Headers] | None = None
