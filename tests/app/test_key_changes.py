@@ -18,8 +18,8 @@ import pytest
 from tests.app.asking import CHAT, key
 from tests.clients import DIALECTS, usual
 from tests.dialects.responses.talking import Talk, code_of
+from tests.features.test_web_tools import SEARCH, asked, call, tools
 from tests.harness import Stack, until
-from tests.kernel.test_server_tools import SEARCH, asked, call, tools
 from tests.standins.web import web
 
 BOB, _BOB = key("bob")

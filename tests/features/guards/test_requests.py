@@ -16,10 +16,10 @@ import pytest
 from tests.app.media import answer
 from tests.app.media import scripted as scripted_worker
 from tests.clients import Way
+from tests.features.guards.asking import AFTERS, REFUSED, SECRET, USUAL, config_of, masking, refusing, send
+from tests.features.test_web_tools import FETCH, SEARCH, asked, call, post, tools
 from tests.harness import Stack
 from tests.kernel.asking import PATH, chat, scripted
-from tests.kernel.guards.asking import AFTERS, REFUSED, SECRET, USUAL, config_of, masking, refusing, send
-from tests.kernel.test_server_tools import FETCH, SEARCH, asked, call, post, tools
 from tests.ports import free_port
 from tests.sampled import of_dialect, sampled
 from tests.standins.guard import ALLOW, Guard

@@ -7,9 +7,9 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.features.resume.broken import TEXT, Streaming, posted, text_of
 from tests.harness import Stack, until
 from tests.kernel.asking import PATH, chat, scripted
-from tests.kernel.going_on.broken import TEXT, Streaming, posted, text_of
 
 
 @pytest.mark.parametrize(

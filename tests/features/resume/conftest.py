@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.features.resume.broken import ROUND
 from tests.harness import Stack
 from tests.kernel.asking import plain_asgi
-from tests.kernel.going_on.broken import ROUND
 
 
 @pytest.fixture(scope="module", params=["direct", "asgi"])

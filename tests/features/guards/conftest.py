@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from tests.features.guards.asking import AFTERS
 from tests.harness import Stack
 from tests.kernel.asking import plain_asgi
-from tests.kernel.guards.asking import AFTERS
 from tests.standins.guard import ALLOW, Guard, guard
 
 

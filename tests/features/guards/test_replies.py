@@ -13,10 +13,10 @@ import pytest
 from tests.app.media import Asked, Worker, answer
 from tests.app.media import scripted as scripted_worker
 from tests.clients import DIALECTS, Way
+from tests.features.guards.asking import AFTERS, REFUSED, SECRET, TEXT, USUAL, config_of, masking, refusing, send
+from tests.features.resume.broken import heard, posted
 from tests.harness import Stack
 from tests.kernel.asking import PATH, chat, scripted
-from tests.kernel.going_on.broken import heard, posted
-from tests.kernel.guards.asking import AFTERS, REFUSED, SECRET, TEXT, USUAL, config_of, masking, refusing, send
 from tests.sampled import of_dialect, sampled
 from tests.standins.guard import ALLOW, Guard
 

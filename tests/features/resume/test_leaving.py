@@ -13,9 +13,9 @@ import pytest
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.moves import LEAVING, STALLED
 from gateway.kernel.client import AsgiClient
+from tests.features.resume.broken import TEXT, Streaming, broken_once, posted, text_of
 from tests.harness import Stack, until
 from tests.kernel.asking import PATH, TOOL, chat, scripted
-from tests.kernel.going_on.broken import TEXT, Streaming, broken_once, posted, text_of
 
 CANNOT: dict[str, dict[str, Any]] = {
     "choices": chat(scripted(choices=[{"text": TEXT}, {"text": TEXT}]), n=2),

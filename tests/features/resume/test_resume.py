@@ -16,9 +16,9 @@ from gateway.core.errors import GatewayError, Kind
 from gateway.fleet.health import Health
 from tests.clients import WAYS, Way
 from tests.conformance.clients import Heard
+from tests.features.resume.broken import ROUND, TEXT, Streaming, broken_once, heard, posted, text_of
 from tests.harness import PROBED, Stack, until
 from tests.kernel.asking import PATH, chat, scripted
-from tests.kernel.going_on.broken import ROUND, TEXT, Streaming, broken_once, heard, posted, text_of
 from tests.sampled import of_dialect, sampled
 
 STREAMED = [way for way in WAYS if way.operation in ("chat", "complete") and way.answers(stream=True)]

@@ -12,10 +12,10 @@ import httpx
 import pytest
 
 from gateway.features.guards import _Replace
+from tests.features.guards.asking import AFTERS, SECRET, TEXT, config_of, refusing
+from tests.features.resume.broken import posted, text_of
 from tests.harness import Stack, until
 from tests.kernel.asking import PATH, chat, raw_request, scripted
-from tests.kernel.going_on.broken import posted, text_of
-from tests.kernel.guards.asking import AFTERS, SECRET, TEXT, config_of, refusing
 from tests.ports import free_port
 from tests.sampled import sampled
 from tests.standins.guard import ALLOW, Guard
