@@ -15,7 +15,7 @@ from gateway.offload import Share, offload
 from gateway.translation.ability import refuse_beyond
 
 
-async def ask_in_turn(call: Call) -> None:
+async def ask_models(call: Call) -> None:
     """Has `call.served` answer, or in its place the model that a feature has chosen or a split names; where that one
     cannot, its fallbacks, one after the other. Raises GatewayError: what was wrong with the first."""
     served, chosen = call.served, call.chosen
@@ -30,7 +30,7 @@ async def ask_in_turn(call: Call) -> None:
     if other_models.fallback:
         call.untouched = copy(call.op)
     try:
-        await ask(call, served)
+        await ask_model(call, served)
         return
     except GatewayError as error:
         why = reason_of(error)
@@ -48,7 +48,7 @@ async def ask_in_turn(call: Call) -> None:
         _route_to(call, named, name, why)
         try:
             call.op = copy(call.untouched)
-            await ask(call, fallback)
+            await ask_model(call, fallback)
             return
         except GatewayError as error:
             if not reply.unseen or error.final:
@@ -71,7 +71,7 @@ def _longer(one: ServedModel, other: ServedModel) -> bool:
     return mine is None or its is None or mine > its
 
 
-def ask(call: Call, served: ServedModel) -> Awaitable[None]:
+def ask_model(call: Call, served: ServedModel) -> Awaitable[None]:
     """Has `served` answer the request. Raises GatewayError if it cannot, now or once it is awaited."""
     if call.confirmed is not call.runtime.callers:
         call.confirm()  # its body may have taken long

@@ -239,7 +239,7 @@ class Call:
             await self.way.admission(self)
 
     async def hold_body(self, size: int) -> None:
-        """As `client.Hold`: takes room for so many bytes of the body."""
+        """As `client.TakeRoom`: takes room for so many bytes of the body."""
         client = self.client
         if client.room is None:
             await self.admit_early()

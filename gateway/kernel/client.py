@@ -19,7 +19,7 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Any]
 Send = Callable[[MutableMapping[str, Any]], Any]
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
-Hold = Callable[[int], Awaitable[None]]
+TakeRoom = Callable[[int], Awaitable[None]]
 """Called with the bytes of a body that are here or announced, before so many are held. Raises GatewayError."""
 
 
@@ -52,12 +52,12 @@ def announced(headers: Headers, limit: int) -> int:
     return size
 
 
-async def read_body(client: Client, headers: Headers, limit: int, hold: Hold) -> bytes:
-    """The whole request body as it comes. `hold` is awaited with its size before more than SMALL bytes of it are read,
-    and may raise. Raises GatewayError: TOO_LARGE above `limit` bytes, without reading on; CLIENT_GONE."""
+async def read_body(client: Client, headers: Headers, limit: int, take_room: TakeRoom) -> bytes:
+    """The whole request body as it comes. `take_room` is awaited with its size before more than SMALL bytes of it are
+    read, and may raise. Raises GatewayError: TOO_LARGE above `limit` bytes, without reading on; CLIENT_GONE."""
     size = announced(headers, limit)
     if size > SMALL:
-        await hold(size)
+        await take_room(size)
     parts = BytesIO()  # hands out what it holds without another copy
     more = True
     while more:
@@ -67,7 +67,7 @@ async def read_body(client: Client, headers: Headers, limit: int, hold: Hold) ->
             raise body_too_large(limit)
         if parts.tell() > SMALL and parts.tell() > size:
             size = parts.tell()
-            await hold(size)
+            await take_room(size)
     return parts.getvalue()
 
 

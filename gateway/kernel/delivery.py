@@ -118,7 +118,7 @@ class Delivery:
             lane = call.lane = self.lane(call, call.seen)
         else:
             lane.splice(visit.repeated)
-        await pump(call, visit, exchange, lane)
+        await carry_stream(call, visit, exchange, lane)
 
     def lane(self, call: Call, seen: SeenText = NOT_KEPT) -> Lane:
         """A lane for a new stream. seen: keeps its text."""
@@ -157,7 +157,7 @@ DELIVERIES: Mapping[type, Delivery] = {
 """The kernel's deliveries, by operation. Features may bring more."""
 
 
-async def pump(call: Call, visit: Visit, exchange: Exchange, lane: Lane) -> None:
+async def carry_stream(call: Call, visit: Visit, exchange: Exchange, lane: Lane) -> None:
     """Carries a worker's stream through `lane` to the client. Raises GatewayError if the stream failed."""
     goes_on = call.reply.committed
     visit.produced_before = lane.produced

@@ -10,7 +10,7 @@ from gateway.auth import from_query
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import HEAD_CACHE, REPLY_HEADERS, HeadCache, Request, Route
 from gateway.core.ports import Dialect, RequestRecord
-from gateway.kernel.asking import ask, ask_in_turn
+from gateway.kernel.asking import ask_model, ask_models
 from gateway.kernel.call import Call
 from gateway.kernel.client import Receive, Scope, Send, connect
 from gateway.kernel.feature import Feature
@@ -113,7 +113,7 @@ async def serve(call: Call) -> None:
         await call.way.read(call)
         if call.op is not None:
             alone = call.chosen is None and call.served.other_models is None
-            await (ask(call, call.served) if alone else ask_in_turn(call))
+            await (ask_model(call, call.served) if alone else ask_models(call))
     except GatewayError as error:
         await _refuse(call, error)
     except CancelledError:

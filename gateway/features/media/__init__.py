@@ -9,7 +9,7 @@ from gateway.core.http import Response
 from gateway.core.messages import Media
 from gateway.core.ports import Exchange, Lane, Passthrough
 from gateway.kernel.call import Call
-from gateway.kernel.delivery import Delivery, pump
+from gateway.kernel.delivery import Delivery, carry_stream
 from gateway.kernel.visit import Visit
 from gateway.wire import sse
 
@@ -23,7 +23,7 @@ class MediaDelivery(Delivery):
             await super().whole(call, visit, exchange)
             return
         call.lane = lane
-        await pump(call, visit, exchange, lane)
+        await carry_stream(call, visit, exchange, lane)
 
     stream = whole
 
