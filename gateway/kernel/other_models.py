@@ -90,6 +90,8 @@ NONE = OtherModels()
 
 def reason_of(error: GatewayError) -> str | None:
     """Why another model may do better than the one that failed by `error`; None if it would not, or must not try."""
+    if error.final:
+        return None
     if error.kind is Kind.CONTEXT_LENGTH:
         return CONTEXT_LENGTH
     if error.kind is Kind.OVERLOADED or isinstance(error, Busy):

@@ -103,6 +103,26 @@ def test_a_key_has_no_more_streams_than_it_may(dialect: str) -> None:
         assert not stack.gateway._host.caps._streams
 
 
+def test_no_fallback_is_asked_for_a_stream_that_is_too_much() -> None:
+    secret, entry = key("one", limits={"streams": 1})
+    other = {"backend": "vllm", "upstream_model": "sim", "workers": ["http://127.0.0.1:1"]}
+    models = {"m": {"fallback": ["other"]}, "other": other}
+    with Stack(config={"keys": entry, "models": models}) as stack:
+
+        async def beside_one() -> httpx.Response:
+            async with httpx.AsyncClient(timeout=20, headers={"authorization": f"Bearer {secret}"}) as client:
+                stack.sim.fault("stall@1")
+                held = asyncio.create_task(client.post(stack.url + URL, json={**BODY, "stream": True}))
+                await stack.sim.wait(running=1)
+                answer = await client.post(stack.url + URL, json={**BODY, "stream": True})
+                held.cancel()
+                await asyncio.gather(held, return_exceptions=True)
+                return answer
+
+        assert stack.run(beside_one()).status_code == 429
+        assert shed(stack, "streams") == "1.0"
+
+
 def test_a_key_has_no_more_connections_than_it_may_and_they_are_free_when_lost() -> None:
     secret, entry = key("one")
     own, own_entry = key("own", limits={"connections": 1})

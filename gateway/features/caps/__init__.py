@@ -89,7 +89,9 @@ class Caps(Feature):
         if most is not None and counts[key] >= most:
             self._on_refuse(what)
             message = f"no more than {most} of this API key's {what} may be open at once"
-            raise Busy(message, f"too_many_{what}", _AGAIN_S)
+            refusal = Busy(message, f"too_many_{what}", _AGAIN_S)
+            refusal.final = True  # whatever the model is
+            raise refusal
         counts[key] += 1
 
 
