@@ -57,6 +57,14 @@ def test_nothing_else_is_asked_for_twice() -> None:
         assert stack.record()["attempts"] == 1
 
 
+def test_a_second_worker_whose_answer_cannot_be_read_is_not_asked_again() -> None:
+    config = {"models": {"m": {"policy": "round_robin", "hedge_s": 0.1}}}
+    with Stack(({"fault": "stall:1@before"}, {"fault": "html"}), config=config) as stack:
+        reply = httpx.post(stack.url + "/v1/embeddings", json={"model": "m", "input": "a"}, timeout=20)
+        assert (reply.status_code, stack.record()["attempts"]) == (200, 3)
+        assert [sim.ledger.received for sim in stack.sims] == [2, 1]
+
+
 def test_whoever_leaves_leaves_both() -> None:
     with Stack(({"fault": "stall@before"}, {"fault": "stall@before"}), config=CONFIG) as stack:
         with raw_request(stack, {"model": "m", "input": "a"}, "/v1/embeddings"):

@@ -39,6 +39,8 @@ class Hedge(Feature):
         winner = visit
         try:
             response, winner = await first_answer(visit, send, self._delay_s, partial(_ask_second, call))
+            record.worker = winner.worker.address
+            await call.delivery.respond(call, response)
         except GatewayError:
             if visit.beside is not None:
                 call.tried = [*call.tried, visit.beside.worker]
@@ -46,8 +48,6 @@ class Hedge(Feature):
         finally:
             if visit.beside is not None:
                 runtime.observer.hedged(record.model, winner is not visit)
-        record.worker = winner.worker.address
-        await call.delivery.respond(call, response)
 
     def in_background(self) -> None:
         """Nobody waits for the answer."""
@@ -58,7 +58,7 @@ def _ask_second(call: Call, first: Visit) -> Visit | None:
     if not call.runtime.retries.spend():
         return None
     routing = RoutingFacts()
-    worker = call.served.pool.try_acquire([first.worker], routing)
+    worker = call.served.pool.try_acquire([*call.tried, first.worker], routing)
     if worker is None:
         return None
     call.record.attempts += 1
