@@ -14,10 +14,17 @@ from gateway.offload import offload
 
 
 class _Charges(Struct):
-    """made: what the request is charged, before its body is read and for each model. asked: a model was asked."""
+    """made: what the request is charged, before its body is read and for each model. asked: for a model."""
 
     made: list[Charge] = []
     asked: bool = False
+
+    def withdrawn(self) -> list[Charge]:
+        """`made`, without what was charged for a model before, which has not answered."""
+        if self.asked:
+            for charge in self.made:
+                charge.withdraw()
+        return self.made
 
 
 class Limits(Feature):
@@ -28,7 +35,8 @@ class Limits(Feature):
 
     def around_admission(self, inner: Step) -> Step:
         async def admission(call: Call) -> None:
-            await self._limiter.admit_early(call.record, call.scope, call.reply.headers, self._charges(call).made)
+            charges = self._charges(call).withdrawn()
+            await self._limiter.admit_early(call.record, call.scope, call.reply.headers, charges)
             await inner(call)
 
         return admission
@@ -36,11 +44,7 @@ class Limits(Feature):
     def around_answer(self, inner: Step) -> Step:
         def answer(call: Call) -> Awaitable[None]:
             charged = self._charges(call)
-            charges = charged.made
-            if charged.asked:  # the model before this one has not answered
-                for charge in charges:
-                    charge.withdraw()
-            charged.asked = True
+            charges, charged.asked = charged.withdrawn(), True
             if call.share is not None:
                 return self._answer_large(call, charges, inner)
             cost = self._limiter.cost(call.asked, call.served.can.max_context, _rates(call))

@@ -182,6 +182,25 @@ def test_limits_come_before_guards(service: Guard) -> None:
         assert replies[1].headers["x-ratelimit-remaining-requests"] == "0"
 
 
+def test_a_guarded_fallback_has_the_place_of_the_model_that_failed(service: Guard) -> None:
+    """Under a limit of one request at a time; and a request that its guard refuses counts once."""
+    limits = [
+        {"name": "one", "kind": "concurrency", "limit": 1, "scope": ["key"]},
+        {"name": "all", "kind": "requests", "limit": 2, "scope": ["key"]},
+    ]
+    with Stack(({"fault": "status:500"}, {})) as stack:
+        failing, other = (sim.url for sim in stack.sims)
+        models = {
+            "m": {"workers": [failing], "fallback": ["other"]},
+            "other": {"backend": "vllm", "upstream_model": "sim", "workers": [other]},
+        }
+        guards = config_of(service, models=["other"])
+        stack.run(stack.gateway.reload(stack.config({"models": models, "limits": limits, **guards})))
+        service.decide = refusing("never")
+        found = [httpx.post(stack.url + PATH, json=chat(text)).status_code for text in ("never", "hi", "hi")]
+        assert found == [502, 200, 429]
+
+
 def test_the_texts_of_an_upload_are_shown(service: Guard) -> None:
     """And replaced in the worker's upload, once, after the limits that count it."""
     drawn = b'{"created":1,"data":[{"b64_json":"eA=="}]}'
