@@ -19,12 +19,10 @@ class _Charges(Struct):
     made: list[Charge] = []
     asked: bool = False
 
-    def withdrawn(self) -> list[Charge]:
-        """`made`, without what was charged for a model before, which has not answered."""
-        if self.asked:
-            for charge in self.made:
-                charge.withdraw()
-        return self.made
+    def withdraw(self) -> None:
+        """Another model is asked: the one before has not answered."""
+        for charge in self.made:
+            charge.withdraw()
 
 
 class Limits(Feature):
@@ -35,8 +33,10 @@ class Limits(Feature):
 
     def around_admission(self, inner: Step) -> Step:
         async def admission(call: Call) -> None:
-            charges = self._charges(call).withdrawn()
-            await self._limiter.admit_early(call.record, call.scope, call.reply.headers, charges)
+            charged = self._charges(call)
+            if charged.asked:
+                charged.withdraw()
+            await self._limiter.admit_early(call.record, call.scope, call.reply.headers, charged.made)
             await inner(call)
 
         return admission
@@ -44,7 +44,10 @@ class Limits(Feature):
     def around_answer(self, inner: Step) -> Step:
         def answer(call: Call) -> Awaitable[None]:
             charged = self._charges(call)
-            charges, charged.asked = charged.withdrawn(), True
+            charges = charged.made
+            if charged.asked:
+                charged.withdraw()
+            charged.asked = True
             if call.share is not None:
                 return self._answer_large(call, charges, inner)
             cost = self._limiter.cost(call.asked, call.served.can.max_context, _rates(call))
