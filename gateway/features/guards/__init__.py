@@ -263,8 +263,7 @@ class Guards(Feature):
 def _waited(call: Call, since: float) -> None:
     """The request did nothing but wait for guards since `since`."""
     call.apart_ms += milliseconds(call.runtime.clock() - since)
-    if call.record.guards is not UNSET:
-        call.record.guard_ms = round(call.apart_ms, 3)
+    call.record.guard_ms = round(call.apart_ms, 3)
 
 
 class HeldReply:
