@@ -31,7 +31,7 @@ def post(stack: Stack, headers: dict[str, str] | None = None, **asked: Any) -> h
 def play(stack: Stack, headers: dict[str, str] | None = None, **asked: Any) -> Lines:
     reply = post(stack, headers, **asked)
     assert reply.status_code == 200, reply.text
-    return [json.loads(line) for line in reply.text.splitlines()]
+    return [json.loads(line) for line in reply.content.splitlines()]
 
 
 def text(lines: Lines, side: str) -> str:
@@ -139,7 +139,7 @@ def test_with_keys_on_the_request_needs_a_client_s_key_and_no_secret_is_shown() 
     for lines in (refused, as_client):
         assert some(lines, "client", "head")[0]["status"] == 401
         assert some(lines, "worker", "request") == []
-    lines = [json.loads(line) for line in served.text.splitlines()]
+    lines = [json.loads(line) for line in served.content.splitlines()]
     assert some(lines, "client", "head")[0]["status"] == 200
     assert json.loads(some(lines, "worker", "request")[0]["text"])["cache_salt"] == "..."
     for secret in (SECRET, CONSOLE_KEY, "worker-secret", "inner-secret"):
