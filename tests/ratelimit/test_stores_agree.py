@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import redis
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gateway.config import Limit
@@ -71,8 +71,15 @@ class Script:
         return unpack(self._run(keys, [payload, now]))[1]
 
 
+_ADMIT = ("admit", 0, 0, 0, False, (0, 0), 0)
+_PAST = ("admit", 0, 0, 0, False, (0, 3), 0)
+_LOOK = ("look", 0, 0, 0, False, (0, 0), 0)
+
+
 @settings(max_examples=examples(150))
 @given(rules, actions)
+# A day at which somebody only looked is no day before the next one.
+@example([("requests", 1, None, 0.1, False), ("day", 1, None, 0.1, False)], [_ADMIT, _PAST, _LOOK, _ADMIT])
 @pytest.mark.usefixtures("server")
 def test_the_same_answers(shared_server: Server, given_rules: list[Any], moves: list[Any]) -> None:
     shared_server.command("FLUSHALL")

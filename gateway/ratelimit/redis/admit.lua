@@ -188,7 +188,7 @@ local function sum(before, i, shape)
        passed = 0, keep = shape.keep}
   if not v[3] then
     s.a = owed(before, shape)
-    s.u, s.owing = s.a, s.a > 0
+    s.u, s.owing, s.unborn = s.a, s.a > 0, true
   end
   sums[key] = s
   return s
@@ -440,8 +440,11 @@ local function look(op)
       left, reset = state(w, shape)
       used = w.u
     elseif shape.counter == 2 then
-      used = sum(before, i, shape).u
+      local s = sum(before, i, shape)
+      used = s.u
       left = shape.limit - used
+      -- A look begins no period: the next one owes nothing of what this one only would.
+      if s.unborn and not s.dirty then sums[key] = nil end
     else
       used = held(key)
       left = max(shape.limit - used, 0)
