@@ -53,7 +53,8 @@ def _shared_context(purpose: ssl.Purpose = ssl.Purpose.SERVER_AUTH, **given: Any
 ssl.create_default_context = _shared_context
 
 
-# `yaml.safe_load` reads with what is written in Python, ten times as long as with libyaml.
+# `yaml.safe_load` reads with what is written in Python, ten times as long as with libyaml. Its types
+# do not say that both loaders read the same.
 yaml.SafeLoader = yaml.CSafeLoader  # type: ignore[assignment, misc]
 
 

@@ -78,7 +78,9 @@ def ask_model(call: Call, served: ServedModel) -> Awaitable[None]:
     call.ask(served)
     if call.share is not None:
         return _ask_large(call, call.share)
-    left_out = refuse_beyond(call.op, served.can)  # type: ignore[arg-type]
+    op = call.op
+    assert op is not None  # nothing has dropped it
+    left_out = refuse_beyond(op, served.can)
     if left_out:
         call.reply.name_dropped(left_out)
     return call.way.answer(call)

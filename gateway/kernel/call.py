@@ -60,13 +60,13 @@ class Call:
     notes       what features keep of it between two steps, by feature
     at_end      called once its usage is known, by feature, the outermost first; more than once, see `settle`
 
-    Who calls
+    The caller
     pending     the caller as the head names it; proven: it is known, and no signature has to be checked first
     principal   who calls
     confirmed   `Runtime.callers` as it was when the caller was identified; None if its key may end without a change
     again       identifies a caller that shows no key; None where the headers do
 
-    What is asked
+    The operation
     coding      the content coding of the body as it came, None for none
     op          what is asked of the model; None before it was read, and after `drop_prompt`
     untouched   a copy of `op` for fallbacks, since what a model cannot do is left out of `op`
@@ -76,7 +76,7 @@ class Call:
     stored_bytes  of the stored texts that it refers to
     store       has these texts; None if nothing is stored
 
-    What workers do
+    The part of workers
     served      the model that is asked
     delivery    how replies to the operation pass
     outgoing    what its workers are sent

@@ -119,8 +119,9 @@ class ClientReply:
         head = [*self.headers]
         if self._dropped:
             head.append((b"x-dragoman-dropped", dropped_header(self._dropped)))
-        for more in self.more_headers:
-            head += more(self.call)  # type: ignore[arg-type]
+        if (call := self.call) is not None:
+            for more in self.more_headers:
+                head += more(call)
         if not self.request.reply:
             return head
         # The dialect's may repeat what the client sent.
