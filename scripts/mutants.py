@@ -30,14 +30,18 @@ from coverage import CoverageData
 ROOT = Path(__file__).resolve().parent.parent
 MORE = {
     "backends": [
-        "tests/conformance/test_conformance.py",
-        "tests/conformance/test_failures.py",
-        "tests/conformance/test_constraints.py",
+        "tests/laws/conformance/test_conformance.py",
+        "tests/laws/conformance/test_failures.py",
+        "tests/laws/conformance/test_constraints.py",
     ],
-    "config": ["tests/test_config.py", "tests/test_config_reference.py", "tests/test_cli_check.py"],
-    "core": ["tests/errors", "tests/conformance/test_any_order.py"],
-    "dialects": ["tests/conformance/test_conformance.py", "tests/golden"],
-    "translation": ["tests/conformance/test_continued.py", "tests/conformance/test_constraints.py"],
+    "config": [
+        "tests/unit/config/test_config.py",
+        "tests/unit/config/test_config_reference.py",
+        "tests/unit/cli/test_check.py",
+    ],
+    "core": ["tests/laws/errors", "tests/laws/conformance/test_any_order.py"],
+    "dialects": ["tests/laws/conformance/test_conformance.py", "tests/laws/golden"],
+    "translation": ["tests/laws/conformance/test_continued.py", "tests/laws/conformance/test_constraints.py"],
 }
 """Room -> the tests that cover it beside those of its own folder."""
 PYTEST = ["-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-o", "faulthandler_exit_on_timeout=true"]
@@ -129,7 +133,7 @@ def pytest(tree: Path, arguments: list[str], limit: float | None = None) -> int:
 
 def mutants(tree: Path, room: str, count: int, chosen: random.Random, limit: float) -> list[Mutant]:
     """Draws and tests mutants of `room` in `tree`, and returns those that survive."""
-    tests = [f"tests/{room}", *MORE.get(room, [])]
+    tests = [f"tests/unit/{room}", *MORE.get(room, [])]
     begin = time.monotonic()
     if pytest(tree, [*tests, f"--cov=gateway/{room}", "--cov-context=test", "--cov-report="]):
         sys.exit(f"{(tree / 'output').read_text()[-3000:]}\nThe tests of {room} fail without any change.")

@@ -17,7 +17,7 @@ import yaml
 from httpx._config import DEFAULT_TIMEOUT_CONFIG
 from hypothesis import HealthCheck, settings
 
-pytest_plugins = ["tests.slices"]
+pytest_plugins = ["tests.support.slices"]
 
 # No deadline, and no complaint of slow drawing: a shared machine may take its time over any one example. In CI the
 # examples are the same in every run.
@@ -93,7 +93,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     tests: Counter[str] = Counter()
     cases: Counter[str] = Counter()
     for report in terminalreporter.stats.get("passed", ()):
-        folder = report.nodeid.removeprefix("tests/").split("/")[0]
+        folder = report.nodeid.removeprefix("tests/laws/").split("/")[0]
         tests[folder] += 1
         cases[folder] += sum(count for name, count in report.user_properties if name == "cases")
     told = [

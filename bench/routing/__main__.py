@@ -28,7 +28,7 @@ from bench.replies import MODEL
 from bench.routing.run import KV_BLOCKS, Figures, fleet, play
 from bench.routing.traces import Conversation, trace
 from gateway.fleet.pick import POLICIES
-from tests.simulated.server import Simulated
+from tests.support.simulated.server import Simulated
 
 REPLICAS = 3
 EVENTS = "+events"

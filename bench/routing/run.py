@@ -13,7 +13,7 @@ from msgspec import Struct
 from bench.process import BenchError
 from bench.replies import MODEL
 from bench.routing.traces import Conversation, Turn
-from tests.simulated.server import Simulated
+from tests.support.simulated.server import Simulated
 
 WORKERS = 8
 PREFILL_US = 150.0

@@ -1,8 +1,8 @@
 """Words by which engines report that a model's chat template refuses a request, or that a model cannot read it.
 
 Most engines cannot tell an error of the template from one of their own, and answer 500; mlx-lm answers 404. The rows
-below are the only place that knows their words. Each has an example in `tests/wire/test_chat_templates.py`, with its
-source.
+below are the only place that knows their words. Each has an example in `tests/unit/wire/test_chat_templates.py`, with
+its source.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 No two of them agree, and few have a code of their own. The rows below are the only place that knows their words: a
 client's compaction, the fallback to a longer context and Anthropic's two sentences all depend on it. Each row has its
-source and version, where these are known, and an example in `tests/wire/test_too_long.py`.
+source and version, where these are known, and an example in `tests/unit/wire/test_too_long.py`.
 
 In a pattern `{n}` is the length of the prompt, `{o}` the output that was asked, `{t}` both together, and `{m}` the most
 that fits, all in tokens.

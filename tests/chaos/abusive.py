@@ -14,7 +14,7 @@ from gateway.wire.openai.requests.bounds import RANGES
 from tests.chaos.house import House, chat, house
 from tests.chaos.link import Answer, Link, request
 from tests.chaos.row import FULL, Findings, percentile, row
-from tests.clients import DIALECTS, WAYS, Way
+from tests.support.clients import DIALECTS, WAYS, Way
 
 MOST_MS = 50.0
 DEEP = "[" * 100_000 + "]" * 100_000

@@ -20,8 +20,8 @@ from gateway.core.http import Headers
 from tests.chaos.house import House, house
 from tests.chaos.link import Answer, Link, request
 from tests.chaos.row import FULL, SEED, Findings, percentile, row
-from tests.clients import DIALECTS, WAYS, target
-from tests.harness import load_text
+from tests.support.clients import DIALECTS, WAYS, target
+from tests.support.harness import load_text
 
 # -- S8: a model that is forbidden, and one that does not exist -----------------------------------------------------
 

@@ -33,7 +33,7 @@ ASKED_AGAIN_S = 1.0
 async def revive(at: House, number: int, *flags: str) -> None:
     """Starts a worker that was killed anew, where it was."""
     port = at.workers[number].address.rpartition(":")[2]
-    words = ["tests.simulated", "--port", port, "--ledger", "200000", *flags]
+    words = ["tests.support.simulated", "--port", port, "--ledger", "200000", *flags]
     at.workers[number] = await start(at.folder, f"worker{number}-anew", *words, port=int(port))
 
 

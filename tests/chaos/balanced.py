@@ -20,7 +20,7 @@ from tests.chaos.broken import WAYS, Way, scripted
 from tests.chaos.house import CHAT, House, Process, chat, house, program
 from tests.chaos.link import Link, connected, request, to_the_end
 from tests.chaos.row import FULL, SEED, Findings, row
-from tests.ports import free_port
+from tests.support.ports import free_port
 
 CHECK_S = 0.2
 """haproxy asks /readyz so often."""

@@ -15,10 +15,10 @@ from typing import Any
 
 import httpx
 
-from tests.batches.s3 import S3
 from tests.chaos.house import CHAT, House, Process, chat, house
 from tests.chaos.row import FULL, Findings, row
-from tests.redis.server import Server
+from tests.support.redis_server import Server
+from tests.unit.batches.s3 import S3
 
 LINES = 400 if FULL else 80
 ROUNDS = 3 if FULL else 1

@@ -14,10 +14,10 @@ from typing import Any
 
 from msgspec import Struct
 
-from tests import clients
 from tests.chaos.house import CHAT, House, chat, house
 from tests.chaos.link import Link, connected
 from tests.chaos.row import FULL, Findings, percentile, row
+from tests.support import clients
 
 TIMES = 100
 AT_ONCE = 10

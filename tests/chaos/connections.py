@@ -13,7 +13,7 @@ from typing import Any
 from tests.chaos.house import CHAT, House, chat, house, start
 from tests.chaos.link import connected, links, request
 from tests.chaos.row import FULL, SEED, Findings, row
-from tests.ports import free_port
+from tests.support.ports import free_port
 
 ROUNDS = 50 if FULL else 25
 AT_ONCE = 200

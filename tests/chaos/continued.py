@@ -16,7 +16,7 @@ from tests.chaos.house import House, Process, house
 from tests.chaos.link import connected
 from tests.chaos.paced import events, known, tell, until
 from tests.chaos.row import FULL, Findings, row
-from tests.conformance.clients import CLIENTS
+from tests.laws.conformance.clients import CLIENTS
 
 GENERATING = tuple(way for way in WAYS if way.client.operation in ("chat", "complete"))
 STREAMS = 1000 if FULL else 2 * len(GENERATING)

@@ -13,7 +13,7 @@ from tests.chaos.house import CHAT, House, house
 from tests.chaos.large import config, sink
 from tests.chaos.link import Answer, Link, links, request
 from tests.chaos.row import FULL, Findings, percentile, row
-from tests.ports import free_port
+from tests.support.ports import free_port
 
 MOST_MS, MOST_BYTES = 50.0, 16 << 20
 HONEST = "some words " * 36_000

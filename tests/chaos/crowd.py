@@ -13,8 +13,8 @@ from typing import Any
 from tests.chaos.house import CHAT, House, house, start
 from tests.chaos.link import Link
 from tests.chaos.row import FULL, Findings, row
-from tests.ports import free_port
-from tests.redis.server import Server
+from tests.support.ports import free_port
+from tests.support.redis_server import Server
 
 SOME, MANY = 120_000, 1_000_000 if FULL else 200_000
 """SOME are more than a gateway remembers of anything."""

@@ -8,9 +8,9 @@ from tests.chaos.broken import WAYS, Way, scripted
 from tests.chaos.house import House, house
 from tests.chaos.link import Answer, Link, request
 from tests.chaos.row import FULL, SEED, Findings, row
-from tests.conformance.cases import CASES, Case, run, stopped_clock
-from tests.conformance.clients import CLIENTS
-from tests.wire.test_sse import WPT, by_the_book, read
+from tests.laws.conformance.cases import CASES, Case, run, stopped_clock
+from tests.laws.conformance.clients import CLIENTS
+from tests.unit.wire.test_sse import WPT, by_the_book, read
 
 STREAMS = 50_000 if FULL else 10_000
 FORMS = ("", "crlf", "nospace", "comments", "multi-data", "bom", "drip:1", "drip:7", "crlf,multi-data,drip:3")

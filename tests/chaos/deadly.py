@@ -7,11 +7,11 @@ import json
 import signal
 from typing import Any
 
-from tests import clients
 from tests.chaos.house import CHAT, House, chat, house
 from tests.chaos.link import Link
 from tests.chaos.paced import known, paced
 from tests.chaos.row import FULL, Findings, row
+from tests.support import clients
 
 RATE = 50.0
 BESIDE_S = 10.0 if FULL else 3.0

@@ -14,8 +14,8 @@ from tests.chaos.house import CHAT, House, chat, house
 from tests.chaos.limits import settled
 from tests.chaos.link import repeated, request
 from tests.chaos.row import FULL, Findings, row
-from tests.ports import free_port
-from tests.redis.server import Server
+from tests.support.ports import free_port
+from tests.support.redis_server import Server
 
 GATEWAYS = 4
 CLIENTS = 40

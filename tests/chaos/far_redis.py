@@ -17,8 +17,8 @@ from pathlib import Path
 from tests.chaos.house import CHAT, House, Process, chat, house
 from tests.chaos.link import repeated, request
 from tests.chaos.row import FULL, Findings, row
-from tests.redis.far import Far
-from tests.redis.server import Server
+from tests.support.far import Far
+from tests.support.redis_server import Server
 
 ROUND_TRIP = 0.03
 GATEWAYS, CLIENTS, LIMIT = 2, 40, 60

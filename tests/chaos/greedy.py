@@ -16,7 +16,7 @@ from tests.chaos.house import CHAT, House, Process, house, program, start
 from tests.chaos.link import request
 from tests.chaos.odd import chunked
 from tests.chaos.row import FULL, Findings, percentile, row
-from tests.ports import free_port
+from tests.support.ports import free_port
 
 CLIENTS = 20
 PAUSE_S = 0.05

@@ -11,8 +11,8 @@ from typing import Any
 from tests.chaos.house import House, house
 from tests.chaos.link import Answer, Link
 from tests.chaos.row import FULL, Findings, percentile, row
-from tests.clients import GENERATING, Way, usual
-from tests.ports import free_port
+from tests.support.clients import GENERATING, Way, usual
+from tests.support.ports import free_port
 
 TIMEOUT_S = 0.5
 LATE_S = 1.0

@@ -11,7 +11,7 @@ from gateway import backends
 from tests.chaos.house import House, house
 from tests.chaos.link import Link, lag, request
 from tests.chaos.row import FULL, Findings, percentile, row
-from tests.clients import WAYS, Way
+from tests.support.clients import WAYS, Way
 
 Make = Callable[[int], dict[str, Any]]
 """How many things -> members of a body."""

@@ -16,7 +16,7 @@ import yaml
 
 from gateway.auth import new_key
 from tests.chaos.link import Answer, Link, request
-from tests.ports import free_port
+from tests.support.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 CHAT = "/v1/chat/completions"
@@ -175,7 +175,7 @@ async def house(
         try:
             for number, flags in enumerate(workers):
                 port = free_port()
-                words = ["tests.simulated", "--port", str(port), "--ledger", "200000", *flags]
+                words = ["tests.support.simulated", "--port", str(port), "--ledger", "200000", *flags]
                 found.workers.append(await start(found.folder, f"worker{number}", *words, port=port))
             addresses = await front(found) if front is not None else [one.address for one in found.workers]
             models = dict(config.get("models", {}))

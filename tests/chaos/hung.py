@@ -16,8 +16,8 @@ from tests.chaos.house import CHAT, House, Process, chat, house, program
 from tests.chaos.link import Answer, Link
 from tests.chaos.paced import Load, events, given, known, paced, tell, until
 from tests.chaos.row import FULL, Findings, row
-from tests.ports import free_port
-from tests.redis.server import Server
+from tests.support.ports import free_port
+from tests.support.redis_server import Server
 
 RATE = 50.0 if FULL else 20.0
 STALLED_S = 5.0 if FULL else 2.0

@@ -15,8 +15,8 @@ from gateway.auth import new_key
 from tests.chaos.house import CHAT, House, chat, house, start
 from tests.chaos.link import Answer, Link
 from tests.chaos.row import FULL, Findings, percentile, row
-from tests.ports import free_port
-from tests.redis.server import Server
+from tests.support.ports import free_port
+from tests.support.redis_server import Server
 
 COUNT = 5000 if FULL else 1000
 STEADY, EVERY_S = 9, 0.1

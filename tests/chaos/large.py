@@ -21,7 +21,7 @@ from msgspec import Struct, field
 from tests.chaos.house import CHAT, House, Process, house, program, start
 from tests.chaos.link import connected
 from tests.chaos.row import FULL, SEED, Findings, percentile, row
-from tests.ports import free_port
+from tests.support.ports import free_port
 
 LENGTH = 20_000_000
 SENDERS = 64

@@ -14,8 +14,8 @@ from gateway.ratelimit import HttpRateLimiter, Limits, Subject
 from tests.chaos.house import CHAT, House, chat, house
 from tests.chaos.link import Link
 from tests.chaos.row import FULL, SEED, Findings, row
-from tests.harness import load_text
-from tests.redis.server import Server
+from tests.support.harness import load_text
+from tests.support.redis_server import Server
 
 GATEWAYS, CLIENTS, WINDOWS = 4, 200, 3
 WINDOW = 60.0 if FULL else 6.0

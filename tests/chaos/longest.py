@@ -14,7 +14,7 @@ from tests.chaos.batched import Job, executed, judge, leftovers
 from tests.chaos.house import CHAT, chat, house
 from tests.chaos.link import Answer, repeated, request
 from tests.chaos.row import FULL, Findings, percentile, row
-from tests.redis.server import Server
+from tests.support.redis_server import Server
 
 LINES = 50_000 if FULL else 2_000
 MOST_S = 450.0

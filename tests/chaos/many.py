@@ -13,7 +13,7 @@ from typing import Any
 from tests.chaos.house import CHAT, House, Process, chat, house, start
 from tests.chaos.link import lag, request
 from tests.chaos.row import FULL, Findings, percentile, row
-from tests.ports import free_port
+from tests.support.ports import free_port
 
 STREAMS = 10_000
 EVERY_S = 10.0

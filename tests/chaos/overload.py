@@ -17,7 +17,7 @@ from tests.chaos.house import House, house
 from tests.chaos.link import Answer, Link, request
 from tests.chaos.paced import given, known, tell
 from tests.chaos.row import FULL, SEED, Findings, percentile, row
-from tests.clients import DIALECTS, Way, usual
+from tests.support.clients import DIALECTS, Way, usual
 
 WORKERS, PLACES = 5, 16
 """Of the most requests at once that each worker may have."""

@@ -15,7 +15,7 @@ from msgspec import Struct
 from tests.chaos.house import CHAT, House, chat, house
 from tests.chaos.link import Answer, Link, repeated, request
 from tests.chaos.row import FULL, Findings, percentile, row
-from tests.redis.server import Server
+from tests.support.redis_server import Server
 
 GATEWAYS = 4
 RATE = 100.0

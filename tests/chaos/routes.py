@@ -19,9 +19,9 @@ from gateway.app.routes import route_table
 from gateway.auth import new_key
 from tests.chaos.link import Answer, Link, request
 from tests.chaos.row import Findings, percentile, row
-from tests.clients import QUERY
-from tests.clients import WAYS as CLIENTS
-from tests.harness import Stack
+from tests.support.clients import QUERY
+from tests.support.clients import WAYS as CLIENTS
+from tests.support.harness import Stack
 
 # What everybody may ask, by somebody's decision: whatever else there is needs a key.
 OPEN = {"GET /ping", "GET /sagemaker/ping", "GET /livez", "GET /readyz", "GET /metrics"}

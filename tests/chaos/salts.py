@@ -12,8 +12,8 @@ import yaml
 from gateway.auth import new_key
 from tests.chaos.link import Link, request
 from tests.chaos.row import FULL, SEED, Findings, row
-from tests.clients import DIALECTS, WAYS, Way
-from tests.harness import Stack
+from tests.support.clients import DIALECTS, WAYS, Way
+from tests.support.harness import Stack
 
 PROMPTS = 200 if FULL else 20
 """For each way of asking."""

@@ -14,9 +14,9 @@ from gateway.auth import new_key
 from gateway.config import ConfigError
 from tests.chaos.link import Answer, Link, request
 from tests.chaos.row import Findings, row
-from tests.clients import REQUESTS
-from tests.harness import Stack, load_text
-from tests.redis.server import Server
+from tests.support.clients import REQUESTS
+from tests.support.harness import Stack, load_text
+from tests.support.redis_server import Server
 
 WORKER_KEY, AWS_SECRET, PASSWORD = "canary-worker-Zk3v9", "canary-aws-Wq8x2", "canary-redis-Tn5c7"
 FAULTS = ("", "status:500", "status:401", "reset", "html", "fin")

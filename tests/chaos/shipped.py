@@ -16,15 +16,15 @@ from typing import Any
 
 from packaging.requirements import Requirement
 
+from tests.acceptance.helm.chart import SETS, Object, objects, pods
+from tests.acceptance.helm.property import at
 from tests.chaos.row import FULL, SEED, Findings, row
-from tests.helm.chart import SETS, Object, objects, pods
-from tests.helm.property import at
 from tests.repo.tree import ROOT
 
-BROKEN = ROOT / "tests" / "broken_configs"
+BROKEN = ROOT / "tests" / "unit" / "broken_configs"
 CONFIGS = 200 if FULL else 40
 OF_FEWER_DIALECTS = {"no_dialect_enabled.yaml"}
-"""Wrong only where there are no dialects but the two that tests/config/reading.py knows."""
+"""Wrong only where there are no dialects but the two that tests/unit/config/reading.py knows."""
 LINE = re.compile(r"(?:[\w./]+:[1-9]\d*|environment): \S.*: \S.*")
 TIMEOUT_S = 60.0
 ENVIRON = {"DEFINED_KEY": "canary-key", "SPACED_KEY": "canary key", "PATH": os.environ.get("PATH", "")}

@@ -16,7 +16,7 @@ from msgspec import Struct
 from tests.chaos.house import CHAT, House, Process, chat, house, program
 from tests.chaos.link import Link, connected, request
 from tests.chaos.row import FULL, Findings, row
-from tests.ports import free_port
+from tests.support.ports import free_port
 
 HEAD = f"POST {CHAT} HTTP/1.1\r\nhost: gateway\r\ncontent-type: application/json\r\n"
 INSIDE = request("POST", CHAT, {}, json.dumps(chat(1, text="smuggled")).encode()).decode()

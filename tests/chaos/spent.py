@@ -15,8 +15,8 @@ from tests.chaos.house import CHAT, House, chat, house
 from tests.chaos.limits import settled
 from tests.chaos.link import Link
 from tests.chaos.row import FULL, SEED, Findings, row
-from tests.harness import load_text
-from tests.redis.server import Server
+from tests.support.harness import load_text
+from tests.support.redis_server import Server
 
 GATEWAYS, CLIENTS = 3, 64
 COUNT = 60_000 if FULL else 3_000

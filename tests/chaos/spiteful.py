@@ -16,7 +16,7 @@ from tests.chaos.house import House, Process, house
 from tests.chaos.link import request, to_the_end
 from tests.chaos.odd import CHUNKED, DONE, END, chunked, counted, frame, head, plain, word
 from tests.chaos.row import Findings, row
-from tests.clients import DIALECTS, Way, usual
+from tests.support.clients import DIALECTS, Way, usual
 
 DEADLINE_S = 1.0
 LATE_S = 1.0

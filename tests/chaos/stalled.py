@@ -18,7 +18,7 @@ from tests.chaos.kept import kept_bytes
 from tests.chaos.link import connected
 from tests.chaos.paced import until
 from tests.chaos.row import FULL, Findings, row
-from tests.ports import free_port
+from tests.support.ports import free_port
 
 READERS = 200
 BYTES = 64_000_000

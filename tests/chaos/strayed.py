@@ -17,7 +17,7 @@ from tests.chaos.house import CHAT, House, Process, house
 from tests.chaos.link import Link, request
 from tests.chaos.odd import counted, plain
 from tests.chaos.row import Findings, row
-from tests.clients import WAYS, Way
+from tests.support.clients import WAYS, Way
 
 CPU_MS = 100.0
 PATHS = {b"/health", b"/version", b"/metrics", b"/v1/models", b"/tokenize", b"/detokenize"}

@@ -11,7 +11,7 @@ from pathlib import Path
 from tests.chaos.house import CHAT, House, chat, house
 from tests.chaos.link import Answer, Link
 from tests.chaos.row import FULL, SEED, Findings, percentile, row
-from tests.redis.server import Server
+from tests.support.redis_server import Server
 
 SECONDS = 60.0 if FULL else 12.0
 LIMIT = 20

@@ -6,13 +6,13 @@ import random
 
 import pytest
 
+from tests.acceptance.helm.chart import objects, pods
 from tests.chaos import alike, batched, hung, routes, salts, shipped, spent
 from tests.chaos.__main__ import main
 from tests.chaos.alike import ALIKE, told_apart, welch
 from tests.chaos.arriving import at_once, share
 from tests.chaos.limits import Admit, fullest
 from tests.chaos.row import Findings, every_row, percentile
-from tests.helm.chart import objects, pods
 from tests.repo.tree import ROOT
 
 QUICK = ("S6",)

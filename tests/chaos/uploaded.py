@@ -11,7 +11,7 @@ from functools import partial
 from tests.chaos.house import House, house, program
 from tests.chaos.link import connected
 from tests.chaos.row import Findings, row
-from tests.ports import free_port
+from tests.support.ports import free_port
 from workers.simulated.media import Transcript, Upload
 
 UPLOADS, SIZE = 100, 25 << 20

@@ -30,8 +30,8 @@ from bench.routing.__main__ import mean, parse, row
 from bench.routing.run import KV_BLOCKS, Figures
 from bench.routing.traces import trace
 from bench.rows import BODY_SIZE, REFERENCE, ROWS, Kind, Row
-from tests.harness import soon
 from tests.repo.tree import ROOT
+from tests.support.harness import soon
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="CPU of a process tree is read from /proc")
 

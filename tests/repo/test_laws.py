@@ -11,7 +11,7 @@ from tests.repo.tree import ROOT
 
 SOURCES = {
     path.parent.name: "\n".join(part.read_text() for part in sorted(path.parent.glob("test_laws*.py")))
-    for path in (ROOT / "tests" / "dialects").glob("*/test_laws.py")
+    for path in (ROOT / "tests" / "unit" / "dialects").glob("*/test_laws.py")
 }
 NOTES, LAWS = 6, 89
 """How many notes on clients there are, and how many laws they have together."""

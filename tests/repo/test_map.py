@@ -27,18 +27,23 @@ def rooms(root: Path, top: str, files: Iterable[Path]) -> set[str]:
 
 
 def named(page: str, top: str) -> set[str]:
-    """What the map names below `top`: a line each, and in its own line the folders that mirror the code."""
+    """The names that the map has below `top`: a line each."""
     tree = page.split("## The house", 1)[1].split("```")[1]
     section = re.split(rf"^{top}/", tree, flags=re.MULTILINE)[1]
     section = re.split(r"^\S", section, flags=re.MULTILINE)[0]
-    mirrors = re.findall(r"mirrors the code \(([\w, ]+)\)", section)
-    found = set(re.findall(r"^  ([\w.]+/?) ", section, re.MULTILINE))
-    return found | {f"{name}/" for names in mirrors for name in names.split(", ")}
+    return set(re.findall(r"^  ([\w.]+/?) ", section, re.MULTILINE))
 
 
 @pytest.mark.parametrize("top", ["gateway", "tests"])
 def test_the_map_names_every_room_and_no_other(top: str) -> None:
     assert named(PAGE, top) == rooms(ROOT, top, tracked(f"{top}/*"))
+
+
+def test_unit_tests_mirror_the_rooms() -> None:
+    """A folder of unit tests has the name of a room of the product."""
+    folders = {path.relative_to(ROOT).parts[2] for path in tracked("tests/unit/*/*")}
+    names = {name.rstrip("/") for name in rooms(ROOT, "gateway", tracked("gateway/*"))} | {"workers", "broken_configs"}
+    assert folders <= names
 
 
 def test_every_top_folder_is_there() -> None:
@@ -60,7 +65,7 @@ def test_the_table_of_imports_is_the_one_that_is_checked() -> None:
 
 
 def test_a_room_that_is_missing_is_found() -> None:
-    tree = "gateway/\n  cli.py          x\n  core/           y\ntests/            mirrors the code (core, app)\n"
+    tree = "gateway/\n  cli.py          x\n  core/           y\ntests/\n  unit/           z\n"
     page = f"## The house\n\n```\n{tree}```\n"
     files = [
         Path("/r/gateway/cli.py"),
@@ -69,4 +74,4 @@ def test_a_room_that_is_missing_is_found() -> None:
         Path("/r/tests/x/a.py"),
     ]
     assert rooms(Path("/r"), "gateway", files) - named(page, "gateway") == {"new.py"}
-    assert (named(page, "tests"), rooms(Path("/r"), "tests", files)) == ({"core/", "app/"}, {"x/"})
+    assert (named(page, "tests"), rooms(Path("/r"), "tests", files)) == ({"unit/"}, {"x/"})

@@ -101,7 +101,7 @@ def test_every_option_of_these_sections_is_a_promise() -> None:
         "| a | | sometimes | F3 |",
         "| a | | always | F99 |",
         "| a | | always | `tests/gone.py` |",
-        "| a | | always | `tests/test_cli.py::test_nothing` |",
+        "| a | | always | `tests/unit/cli/test_commands.py::test_nothing` |",
     ],
 )
 def test_what_is_not_there_is_found(line: str) -> None:

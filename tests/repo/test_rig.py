@@ -10,10 +10,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.daemon import Daemon
-from tests.ports import free_port
 from tests.repo.tree import ROOT
-from tests.simulated import Simulated
+from tests.support.daemon import Daemon
+from tests.support.ports import free_port
+from tests.support.simulated import Simulated
 
 RIG = ROOT / "bench" / "rig" / "dragoman"
 DEFINITION = json.loads((RIG / "definition.json").read_text())

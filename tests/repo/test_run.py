@@ -16,8 +16,8 @@ import pytest
 
 from gateway.config import Config
 from scripts.run import readable, sights, welcome
-from tests.ports import free_port
 from tests.repo.tree import ROOT
+from tests.support.ports import free_port
 
 # Serves 200 on every path; FAIL_<ROLE>=N makes that role exit with status 3 after N seconds.
 STAND_IN = """\

@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 from gateway.dialects import REGISTRY
 from scripts.changed import proofs_of
 from tests.repo.tree import ROOT
-from tests.slices import APART, draw, names, sample
+from tests.support.slices import APART, draw, names, sample
 
 
 def test_a_slice_is_one_case_in_so_many_and_the_same_each_time() -> None:
@@ -51,8 +51,8 @@ def test_the_two_targets_that_share_all_cases_sample_the_same() -> None:
 
 def test_a_changed_room_brings_its_tests_and_the_conformance_of_what_requests_pass() -> None:
     assert proofs_of([PurePosixPath("docs/limits.md")]) == ["tests/repo"]
-    assert proofs_of([PurePosixPath("gateway/fleet/pool.py")]) == ["tests/repo", "tests/fleet"]
-    wanted = {"tests/repo", "tests/wire", "tests/conformance"}
+    assert proofs_of([PurePosixPath("gateway/fleet/pool.py")]) == ["tests/repo", "tests/unit/fleet"]
+    wanted = {"tests/repo", "tests/unit/wire", "tests/laws/conformance"}
     assert set(proofs_of([PurePosixPath("gateway/wire/sse.py")])) == wanted
-    assert "tests/workers" in proofs_of([PurePosixPath("workers/registry.py")])
-    assert "tests/test_resolve.py" in proofs_of([PurePosixPath("gateway/resolve.py")])
+    assert "tests/unit/workers" in proofs_of([PurePosixPath("workers/registry.py")])
+    assert "tests/unit/test_resolve.py" in proofs_of([PurePosixPath("gateway/resolve.py")])

@@ -1,7 +1,8 @@
 """What pages say and a program can check: examples in YAML, command lines, options, metrics, events, files.
 
-`tests/helm/test_page.py` renders the values of docs/kubernetes.md, `tests/test_config_reference.py` loads the examples
-of docs/configuration.md and docs/limits.md, `tests/repo/test_docs.py` looks at links and targets of `make`.
+`tests/acceptance/helm/test_page.py` renders the values of docs/kubernetes.md,
+`tests/unit/config/test_config_reference.py` loads the examples of docs/configuration.md and docs/limits.md,
+`tests/repo/test_docs.py` looks at links and targets of `make`.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ from gateway import cli
 from gateway.app import KNOWN
 from gateway.config import ConfigError, load
 from gateway.observe.catalogue import FIGURES
-from tests.helm.chart import CHART
+from tests.acceptance.helm.chart import CHART
 from tests.repo.test_docs import FENCE
+from tests.repo.test_production import events
 from tests.repo.tree import ROOT, tracked
-from tests.test_production import events
 
 PAGES = [path for path in tracked("*.md") if path.name != "CHANGELOG.md"]  # which names what is gone
 EACH = pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))

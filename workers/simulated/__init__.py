@@ -2,7 +2,8 @@
 
 `dragoman worker simulated` runs it. Its modules: `requests` (what is asked), `answers` (what is replied), `engine`
 (slots, cache, clock), `metrics`, `server` (the ASGI application), `options` and `cli`. `Simulated.routes` takes other
-paths, and each part a subclass: tests/simulated extends options, engine and metrics, and answers on raw sockets.
+paths, and each part a subclass: tests/support/simulated extends options, engine and metrics, and answers on raw
+sockets.
 """
 
 from workers.simulated.cli import main

@@ -1,7 +1,7 @@
 """Constraints of OpenAI's and vLLM's wire on an answer. A client of any dialect may send these members, and each
 is obeyed or refused: an answer that ignores it looks like one that obeys it.
 
-Source: vLLM 0.33's protocols of chats, completions, responses, messages and embeddings; `tests/engine` compares them.
+Source: vLLM 0.33's protocols of chats, completions, responses, messages and embeddings (see tests/acceptance/engine).
 """
 
 from __future__ import annotations

@@ -1,0 +1,329 @@
+"""The console in a real Chromium: `make test-browser`."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections import Counter
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from tests.acceptance.browser.chromium import Browser
+from tests.support.clients import DIALECTS
+from tests.support.harness import Stack
+from tests.unit.app.asking import CHAT, GONE, key
+
+pytestmark = pytest.mark.browser
+
+CONSOLE_KEY = "console-key-console-key"
+SECRET, ENTRY = key("team-a", team="blue")
+OPEN = {"metrics": {"listen": "127.0.0.1:9090"}, "console": {"enabled": True}}
+KEYED = {**OPEN, "keys": ENTRY, "console": {"enabled": True, "key_env": "CONSOLE_KEY"}}
+BOTH = {
+    **OPEN,
+    "models": {"away-with-a-long-name-as-models-have-them": GONE},
+    "limits": [{"name": "few", "kind": "requests", "limit": 3, "per_s": "1h", "scope": ["model"]}],
+}
+# Some line of a plot leaves its base line, which is at 142 of 160.
+DRAWN = """[...document.querySelectorAll('#plot-PLOT .series')]
+    .some(line => [...line.getAttribute('d').matchAll(/ ([\\d.]+)/g)].some(([, y]) => parseFloat(y) < 141))"""
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """A browser takes seconds to start."""
+    with Browser(tmp_path_factory.mktemp("browser") / "profile") as one:
+        yield one
+
+
+@pytest.fixture
+def browser(shared: Browser) -> Browser:
+    """With an empty page, in a window of the usual width. Each gateway has a port of its own, so nothing is kept."""
+    shared.open("about:blank")
+    resize(shared, 1280)
+    shared.faults.clear()
+    return shared
+
+
+def finished(browser: Browser) -> None:
+    browser.until("!document.querySelector('#send').disabled && document.querySelector('#outcome').textContent")
+
+
+def test_plots_tables_and_tiles_show_what_goes_on(browser: Browser) -> None:
+    with Stack(workers=({}, {}), config=OPEN) as stack:
+        browser.open(stack.admin_url + "/console")
+        browser.until("document.querySelectorAll('#workers tbody tr').length === 2")
+        assert browser.text("#condition") == "ready"
+        with httpx.Client() as client:
+            for _ in range(20):
+                body = {**CHAT, "stream": True, "max_tokens": 8}
+                assert client.post(stack.url + "/v1/chat/completions", json=body).status_code == 200
+        for plot in ("requests", "tokens", "first"):
+            browser.until(DRAWN.replace("PLOT", plot))
+        browser.until("document.querySelectorAll('#plot-workers .series').length === 2")
+        browser.until("document.querySelector('#tiles div:last-child dd').textContent === '2 of 2'")
+        browser.until("document.querySelector('#teams tbody tr').textContent.startsWith('none20')")
+        stack.run(stack.gateway.drain())
+        browser.until("document.querySelector('#condition').textContent === 'draining'")
+    browser.until("document.querySelector('#condition').textContent.startsWith('no answer')")
+    assert [fault for fault in browser.faults if "ERR_CONNECTION" not in fault] == []
+
+
+# -- what it looks like -----------------------------------------------------------------------------------------------
+
+# The boxes of what a selector finds, without those that are hidden.
+BOXES = """[...document.querySelectorAll(%s)].map(one => one.getBoundingClientRect()).filter(box => box.width)
+    .map(({left, top, right, bottom}) => [left, top, right, bottom].map(Math.round))"""
+# What leaves its window to the right, or is cut by its own box although it holds words that must be whole.
+WIDE = """[...document.querySelectorAll('body *')].filter(one => one.getBoundingClientRect().right > innerWidth + 0.5)
+    .map(one => one.outerHTML.slice(0, 80))"""
+CUT = """[...document.querySelectorAll('th:not(.name), dd, figcaption, caption, button, h1, h2, h3, td.number')]
+    .filter(one => one.getBoundingClientRect().width && one.scrollWidth > one.clientWidth + 1)
+    .map(one => one.outerHTML.slice(0, 80))"""
+# Words over two lines that hold no space: broken ones.
+BROKEN = """[...document.querySelectorAll('th, td, dt, dd, .legend span, label, button, a, .pill')].filter(one => {
+    const range = document.createRange(); range.selectNodeContents(one);
+    const lines = new Set([...range.getClientRects()].map(box => Math.round(box.top)));
+    return one.children.length === 0 && lines.size > 1 && !one.textContent.trim().includes(' '); })
+    .map(one => one.outerHTML.slice(0, 80))"""
+
+
+def resize(browser: Browser, width: int) -> None:
+    browser.call("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=width < 500)
+    browser.until(f"innerWidth === {width}")
+
+
+def boxes(browser: Browser, selector: str) -> list[list[int]]:
+    found: list[list[int]] = browser.run(BOXES % json.dumps(selector))
+    return found
+
+
+def grid(browser: Browser, selector: str) -> list[int]:
+    """How many stand in each row. All of them are equally wide, but for rounding."""
+    found = boxes(browser, selector)
+    widths = [right - left for left, _, right, _ in found]
+    assert max(widths) - min(widths) <= 1, (selector, widths)
+    return list(Counter(top for _, top, _, _ in found).values())
+
+
+def colour(browser: Browser, selector: str, of: str = "color") -> str:
+    """Which of the page's own words for colours an element has: good, warn or bad."""
+    script = """((one, of) => { const probe = document.createElement('i'), shown = getComputedStyle(one)[of];
+        document.body.append(probe);
+        const found = ['good', 'warn', 'bad'].find(name => { probe.className = name;
+            return getComputedStyle(probe).color === shown; });
+        probe.remove(); return found ?? shown; })(document.querySelector(%s), %s)"""
+    found: str = browser.run(script % (json.dumps(selector), json.dumps(of)))
+    return found
+
+
+def some_traffic(stack: Stack) -> None:
+    """Requests that succeed, that a limit refuses, that no worker answers, and that are wrong."""
+    with httpx.Client() as client:
+        for body, times in (
+            ({**CHAT, "stream": True, "max_tokens": 8}, 3),
+            (CHAT, 4),
+            ({**CHAT, "model": "away-with-a-long-name-as-models-have-them"}, 2),
+            ({**CHAT, "max_tokens": "many"}, 1),
+        ):
+            for _ in range(times):
+                client.post(stack.url + "/v1/chat/completions", json=body)
+
+
+def test_it_fits_every_window_and_no_word_is_broken(browser: Browser) -> None:
+    with Stack(workers=({}, {}, {}), config=BOTH) as stack:
+        browser.open(stack.admin_url + "/console")
+        browser.until("document.querySelectorAll('#workers tbody tr').length === 4")
+        some_traffic(stack)
+        browser.until("!!document.querySelector('#limits tbody tr')")
+        browser.choose("#model", "m")
+        browser.click("#send")
+        finished(browser)
+        for width, plots, tiles, panes in (
+            (1440, [4], [6], [2, 2]),
+            (1024, [2, 2], [3, 3], [2, 2]),
+            (760, [2, 2], [3, 3], [2, 2]),
+            (390, [1] * 4, [2] * 3, [1] * 4),
+        ):
+            resize(browser, width)
+            assert browser.run("document.documentElement.scrollWidth") == width
+            for wrong in (WIDE, CUT, BROKEN):
+                assert browser.run(wrong) == [], width
+            assert grid(browser, ".plots figure") == plots, width
+            assert grid(browser, "#tiles > div") == tiles, width
+            assert grid(browser, ".wire > div") == panes, width
+        resize(browser, 1440)
+        client_request, client_reply = (boxes(browser, f"#client-{one}")[0] for one in ("request", "reply"))
+        worker_request, worker_reply = (boxes(browser, f"#worker-{one}")[0] for one in ("request", "reply"))
+        for request, reply in ((client_request, client_reply), (worker_request, worker_reply)):
+            assert (request[1], request[3]) == (reply[1], reply[3]), "a reply faces its request"
+            assert request[2] < reply[0]
+        assert client_request[3] < worker_request[1]
+
+
+def test_colours_mean_something(browser: Browser) -> None:
+    with Stack(config=BOTH) as stack:
+        browser.open(stack.admin_url + "/console")
+        browser.until("document.querySelectorAll('#workers tbody tr').length === 2")
+        name = "away-with-a-long-name-as-models-have-them"
+        browser.until(f"document.querySelector('#condition').textContent === '{name} has no worker'")
+        assert colour(browser, "#condition") == "warn"
+        tile = "#tiles div:last-child dd"
+        assert (browser.text(tile), colour(browser, tile)) == ("1 of 2", "bad")
+        some_traffic(stack)
+        browser.until("!!document.querySelector('#limits tbody tr')")
+        for outcome, name in (("ok", "good"), ("refused", "warn"), ("failed", "bad")):
+            assert colour(browser, f"#plot-requests .{outcome}", "stroke") == name
+        rows = browser.run("[...document.querySelectorAll('#errors tbody tr')].map(row => row.cells[0].textContent)")
+        assert rows == ["400", "429", "503"]
+        assert [colour(browser, f"#errors tr:nth-child({row}) td") for row in (1, 2, 3)] == ["warn", "warn", "bad"]
+        assert browser.text("#limits tbody tr td") == "few"
+        assert int(browser.text("#limits tbody tr td:nth-child(2)")) >= 1
+        assert {one: colour(browser, f"#workers td.{one}") for one in ("good", "bad")} == {"good": "good", "bad": "bad"}
+        assert socket.gethostname() in browser.text("#about")
+        stack.run(stack.sim.stop())
+        httpx.post(stack.url + "/v1/chat/completions", json=CHAT)
+        browser.until("document.querySelector('#condition').textContent === 'no worker is ready'")
+        assert colour(browser, "#condition") == "bad"
+
+
+def test_a_gateway_that_refuses_most_is_not_shown_as_well(browser: Browser) -> None:
+    with Stack(config={**OPEN, "limits": BOTH["limits"]}) as stack:
+        browser.open(stack.admin_url + "/console")
+        browser.until("document.querySelector('#condition').textContent === 'ready'")
+        assert colour(browser, "#condition") == "good"
+        with httpx.Client() as client:
+            for _ in range(12):
+                client.post(stack.url + "/v1/chat/completions", json=CHAT)
+        browser.until("document.querySelector('#condition').textContent === 'most requests are refused'")
+        assert colour(browser, "#condition") == "warn"
+
+
+def test_axes_fit_what_is_drawn(browser: Browser) -> None:
+    """At any height of the data: at least half of the plot is used, no label stands twice, and time has its own."""
+    with Stack(config=OPEN) as stack:
+        browser.open(stack.admin_url + "/console")
+        browser.until("document.querySelector('#condition').textContent === 'ready'")
+        found = browser.run("""(async () => { const { Plot } = await import('/console/plot.js'), found = [];
+            for (const most of [0, 0.004, 0.03, 0.9, 1, 3, 7, 12, 61, 102, 260, 999, 1234, 54321, 7e6])
+            for (const span of [60, 119, 300]) {
+                const at = document.querySelector('#plot-requests'); at.replaceChildren();
+                new Plot(at, '').draw([0, span / 2, span], span, [{ name: 'one', values: [0, most, most / 2] }]);
+                const words = name => [...at.querySelectorAll(name)].map(one => one.textContent);
+                const heights = [...at.querySelector('.series').getAttribute('d').matchAll(/ ([\\d.]+)/g)];
+                const lines = [...at.querySelectorAll('.grid')].map(one => Number(one.getAttribute('y1')));
+                found.push([most, span, words('.y'), words('.x'), Math.min(...heights.map(([, y]) => Number(y))),
+                    Math.min(...lines)]);
+            } return found; })()""")
+        assert len(found) == 45
+        for most, span, up, along, highest, top in found:
+            assert 3 <= len(up) <= 6, (most, up)
+            assert len(set(up)) == len(up), (most, up)
+            assert len(set(along)) == len(along) >= 3, (span, along)
+            assert along[0] == "now"
+            assert top - 0.6 <= highest, "within the plot"
+            assert most == 0 or highest <= (142 + top) / 2 + 0.6, (most, up, "half of it is used")
+
+
+# -- keys -------------------------------------------------------------------------------------------------------------
+
+
+def test_the_key_opens_it_and_stays_in_the_tab(browser: Browser) -> None:
+    with Stack(config=KEYED, environ={"CONSOLE_KEY": CONSOLE_KEY}) as stack:
+        browser.open(stack.admin_url + "/console")
+        browser.until("!document.querySelector('#key-form').hidden")
+        assert browser.run("document.querySelector('#main').hidden")
+        browser.type("#key", "a wrong one")
+        browser.click("#key-form button")
+        browser.until("document.querySelector('#key-wrong').textContent")
+        browser.type("#key", CONSOLE_KEY)
+        browser.click("#key-form button")
+        browser.until("document.querySelectorAll('#workers tbody tr').length === 1")
+        browser.open(stack.admin_url + "/console?again")
+        browser.until("document.querySelectorAll('#workers tbody tr').length === 1")
+        assert browser.run("localStorage.length") == 0
+        assert browser.run("document.cookie") == ""
+        assert CONSOLE_KEY not in browser.run("document.documentElement.outerHTML")
+        browser.click("#forget")
+        browser.until("!document.querySelector('#key-form').hidden")
+        assert browser.run("sessionStorage.length") == 0
+
+
+def test_the_playground_speaks_every_dialect_and_shows_both_sides(browser: Browser) -> None:
+    marker = "Is this <b>red</b>?"
+    with Stack(config=OPEN) as stack:
+        browser.open(stack.admin_url + "/console")
+        browser.until("document.querySelector('#dialect').options.length")
+        names = browser.run("[...document.querySelector('#dialect').options].map(one => one.value)")
+        assert sorted(names) == sorted(DIALECTS)
+        browser.type("#prompt", marker)
+        for name in names:
+            browser.choose("#dialect", name)
+            browser.run("document.querySelector('#outcome').textContent = ''")
+            browser.click("#send")
+            finished(browser)
+            assert browser.text("#outcome").startswith("status 200, whole after"), (name, browser.text("#client-reply"))
+            path = browser.run("document.querySelector('#path').value")
+            assert browser.text("#client-request").startswith(f"POST {path}\n")
+            assert marker in browser.text("#client-request")
+            assert f"to {stack.sim.url}" in browser.text("#worker-request")
+            assert marker in browser.text("#worker-request")
+            assert browser.text("#worker-reply").startswith("200, after")
+            assert len(browser.text("#client-reply").splitlines()) > 2
+        browser.click("#translate")
+        browser.until("document.querySelector('#outcome').textContent === 'translated, not sent'")
+        assert marker in browser.text("#worker-request")
+        assert browser.text("#worker-reply") == ""
+    assert browser.run("document.querySelectorAll('pre *').length") == 0, "what came is text, never markup"
+
+
+def test_replies_are_shown_as_they_stream_and_can_be_stopped(browser: Browser) -> None:
+    with Stack(
+        workers=({"itl_ms": 50, "output_tokens": 2000},), config=KEYED, environ={"CONSOLE_KEY": CONSOLE_KEY}
+    ) as stack:
+        browser.open(stack.admin_url + "/console")
+        browser.until("!document.querySelector('#key-form').hidden")
+        browser.type("#key", CONSOLE_KEY)
+        browser.click("#key-form button")
+        browser.until("document.querySelector('#dialect').options.length")
+        browser.click("#send")
+        finished(browser)
+        assert browser.text("#outcome").startswith("status 401")
+        browser.type("#client-key", SECRET)
+        browser.click("#send")
+        browser.until("document.querySelector('#client-reply').textContent.split('data: ').length > 3")
+        assert SECRET not in browser.text("#client-request")
+        shown = set()
+        for name in DIALECTS:
+            browser.choose("#dialect", name)
+            browser.run("document.querySelector('#stop').click()")
+            finished(browser)
+            browser.click("#translate")
+            finished(browser)
+            shown |= {line for line in browser.text("#client-request").splitlines() if "(your key)" in line}
+        assert shown == {
+            "authorization: Bearer (your key)",
+            "x-api-key: (your key)",
+            "api-key: (your key)",
+            "x-goog-api-key: (your key)",
+        }
+        browser.choose("#dialect", "openai")
+        browser.click("#send")
+        browser.until("document.querySelector('#client-reply').textContent.split('data: ').length > 3")
+        browser.click("#stop")
+        stack.run(stack.sim.ledger.wait(aborted=1))
+        browser.until("document.querySelector('#outcome').textContent.startsWith('stopped')")
+
+
+def test_its_policy_lets_nothing_else_run(browser: Browser) -> None:
+    with Stack(config=OPEN) as stack:
+        browser.open(stack.admin_url + "/console")
+        browser.until("document.querySelector('#condition').textContent === 'ready'")
+        assert browser.faults == []
+        refused = browser.run(
+            "(() => { try { document.body.innerHTML = '<b>x</b>'; } catch (error) { return error.name; } })()"
+        )
+        assert refused == "TypeError"
+        assert browser.run("fetch('https://example.com/').then(() => '', error => error.name)") == "TypeError"

@@ -1,6 +1,0 @@
-"""The gateway of `make run` for agents, and the one whose callers have keys."""
-
-from __future__ import annotations
-
-from tests.e2e.conftest import gateway as gateway
-from tests.libraries.conftest import keyed as keyed

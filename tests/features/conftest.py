@@ -1,5 +1,0 @@
-"""Both paths to a client, as for the kernel."""
-
-from __future__ import annotations
-
-from tests.kernel.conftest import wrap as wrap

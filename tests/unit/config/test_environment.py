@@ -1,0 +1,118 @@
+"""Options of the environment, and secrets that files or the environment hold."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gateway.config import ConfigError, load
+from gateway.config.kinds import OWN_HEADERS
+from tests.unit.config.reading import KNOWN, SMALL, faults, read
+
+
+def test_worker_key_from_a_file_beside_the_configuration(tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("canary-upstream\n")
+    config = read(tmp_path, SMALL + "    api_key_file: key\n    headers: {X-Token: canary-header}\n")
+    assert config.models["small"].api_key == "canary-upstream"
+    assert "canary" not in repr(config)
+    (tmp_path / "key").write_text("canary-other\n")
+    assert read(tmp_path, (tmp_path / "gateway.yaml").read_text()) != config
+
+
+def test_worker_key_from_the_environment(tmp_path: Path) -> None:
+    config = read(tmp_path, SMALL + "    api_key_env: UPSTREAM_KEY\n", UPSTREAM_KEY="canary-upstream")
+    assert config.models["small"].api_key == "canary-upstream"
+    assert "canary" not in repr(config) + config.model_dump_json()
+
+
+def test_worker_key_that_cannot_be_a_header(tmp_path: Path) -> None:
+    wrong = "gateway.yaml:5: models.small.api_key_file: must lead to one line of printable ASCII without spaces"
+    for content in (b"", b"\n", b"a\nb", b"a b", b"k\xc3\xa9y", b"x" * 20000, b"a\x00"):
+        (tmp_path / "key").write_bytes(content)
+        assert faults(tmp_path, SMALL + "    api_key_file: key\n") == [wrong]
+
+
+def test_headers_that_the_transport_writes_are_refused(tmp_path: Path) -> None:
+    assert {"host", "content-length", "transfer-encoding", "connection"} <= OWN_HEADERS
+    for header in OWN_HEADERS:
+        assert faults(tmp_path, SMALL + f"    headers:\n      {header.title()}: x\n")
+
+
+def test_environment_overrides_the_file(tmp_path: Path) -> None:
+    config = read(
+        tmp_path,
+        SMALL + "listen:\n  port: 1\n  host: localhost\n",
+        DRAGOMAN_LISTEN__PORT="9000",
+        DRAGOMAN_DEADLINES__IDLE_S="2m",
+        DRAGOMAN_LOG__REQUESTS="false",
+        DRAGOMAN_DIALECTS__OPENAI__PREFIXES='["/v9"]',
+        OTHER_LISTEN__PORT="1",
+    )
+    assert (config.listen.port, config.listen.host) == (9000, "localhost")
+    assert config.deadlines.idle_s == 120
+    assert not config.log.requests
+    assert config.dialect("openai").prefixes == ("/v9",)
+
+
+def test_environment_alone_is_enough_and_may_name_the_file(tmp_path: Path) -> None:
+    (tmp_path / "other.yaml").write_text(SMALL)
+    assert load(None, KNOWN, {"DRAGOMAN_CONFIG": str(tmp_path / "other.yaml")}).models
+    models = {"small": {"backend": "openai", "workers": ["http://127.0.0.1:8081"]}}
+    config = load(None, KNOWN, {"DRAGOMAN_MODELS": json.dumps(models)})
+    assert list(config.models) == ["small"]
+    with pytest.raises(ConfigError, match="must hold at least one model"):
+        load(None, KNOWN, {})
+
+
+def test_what_the_environment_lacks_has_no_line() -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(None, KNOWN, {"DRAGOMAN_LISTEN__PORT": "0", "DRAGOMAN_AUTH": "keys"})
+    assert str(caught.value).splitlines() == [
+        "environment: DRAGOMAN_AUTH: asks for keys, but there are none in keys or keys_file",
+        "environment: models: must hold at least one model",
+    ]
+
+
+def test_what_a_section_lacks_is_told_at_its_line(tmp_path: Path) -> None:
+    said = faults(tmp_path, SMALL + "redis:\n  db: 1\njwt: {issuer: a, jwks_url: https://i/k}\n")
+    assert said == [
+        "gateway.yaml:5: redis: must say where: addresses or url",
+        "gateway.yaml:7: jwt.audience: is required",
+    ]
+
+
+def test_environment_reaches_names_that_no_variable_could_hold(tmp_path: Path) -> None:
+    text = SMALL.replace("small", "org/GPT-4.1")
+    config = read(tmp_path, text, DRAGOMAN_MODELS__ORG_GPT_4_1__MAX_CONTEXT="4096")
+    assert config.models["org/GPT-4.1"].max_context == 4096
+
+
+def test_environment_joins_mappings_and_replaces_lists(tmp_path: Path) -> None:
+    models = {"small": {"workers": ["http://h:9"]}, "new": {"backend": "vllm", "workers": ["http://h:8"]}}
+    config = read(tmp_path, SMALL, DRAGOMAN_MODELS=json.dumps(models), DRAGOMAN_MODELS__SMALL__MAX_CONTEXT="5")
+    assert config.models["small"].workers == ("http://h:9",)
+    assert config.models["small"].backend == "openai"
+    assert config.models["small"].max_context == 5
+    assert config.models["new"].backend == "vllm"
+
+
+def test_environment_takes_options_back(tmp_path: Path) -> None:
+    text = SMALL + "    max_context: 5\n"
+    assert read(tmp_path, text, DRAGOMAN_MODELS__SMALL__MAX_CONTEXT="null").models["small"].max_context is None
+
+
+def test_a_fault_names_the_variable_that_replaced_the_line(tmp_path: Path) -> None:
+    said = faults(tmp_path, SMALL, DRAGOMAN_MODELS='{"small": {"workers": ["x"], "nothing": 1}}')
+    assert said == [
+        "environment: DRAGOMAN_MODELS: small.nothing is not an option",
+        "environment: DRAGOMAN_MODELS: small.workers.0 must begin with http:// or https://",
+    ]
+
+
+def test_variables_of_kubernetes_services_are_passed_over(tmp_path: Path) -> None:
+    links = {f"DRAGOMAN_{name}": "8080" for name in ("SERVICE_PORT", "SERVICE_PORT_HTTP", "METRICS_SERVICE_HOST")}
+    links |= {f"DRAGOMAN_{name}": "tcp://10.0.0.1:8080" for name in ("PORT", "PORT_8080_TCP", "PORT_8080_TCP_ADDR")}
+    assert read(tmp_path, SMALL, **links) == read(tmp_path, SMALL)
+    assert faults(tmp_path, SMALL, DRAGOMAN_PORT="8080") == ["environment: DRAGOMAN_PORT: sets no option"]

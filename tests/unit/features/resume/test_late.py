@@ -1,0 +1,94 @@
+"""Replies whose first token is late: another worker is asked, if one is there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.support.harness import Stack, until
+from tests.unit.features.resume.broken import TEXT, Streaming, posted, text_of
+from tests.unit.kernel.asking import PATH, chat, scripted
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (PATH, chat(scripted(text=TEXT), stream=True)),
+        (PATH, chat(scripted(text=TEXT))),
+        ("/v1/embeddings", {"model": "m", "input": "hi"}),
+    ],
+    ids=["streamed", "whole", "embeddings"],
+)
+@pytest.mark.parametrize("moment", ["before", "headers"])
+def test_a_late_first_token_is_asked_of_another_worker(path: str, body: dict[str, Any], moment: str) -> None:
+    deadlines = {"first_token_s": 0.2, "unstreamed_s": 0.2}
+    with Stack(({}, {}), config={"models": {"m": {"deadlines": deadlines, "policy": "round_robin"}}}) as stack:
+        stack.sims[0].fault(f"stall@{moment}", 1)
+        for _ in range(4):
+            reply = httpx.post(stack.url + path, json=body, timeout=30)
+            assert reply.status_code == 200
+            if stack.record()["attempts"] == 2:
+                break
+        record = stack.record()
+        if path == "/v1/embeddings" and moment == "headers":
+            return  # that fault is not theirs
+        assert (record["moved"], record["outcome"], record["attempts"]) == (["late"], "ok", 2)
+        assert record["workers"] == [stack.sims[0].url, record["worker"]] == [sim.url for sim in stack.sims]
+        stack.run(stack.sims[0].ledger.wait(aborted=1))
+        page = httpx.get(stack.url + "/metrics").text
+        assert 'dragoman_moved_total{model="m",reason="late"} 1.0' in page
+
+
+@pytest.mark.parametrize(("bound", "stream"), [("first_token_s", False), ("unstreamed_s", True)])
+def test_a_reply_whose_kind_has_no_bound_is_not_late(bound: str, stream: bool) -> None:
+    with Stack(({}, {}), config={"models": {"m": {"deadlines": {bound: 0.05}}}}) as stack:
+        for sim in stack.sims:
+            sim.fault("stall:0.3@before")
+        assert httpx.post(stack.url + PATH, json=chat(scripted(text=TEXT), stream=stream)).status_code == 200
+        assert (stack.record()["attempts"], stack.record()["moved"], stack.events("bug")) == (1, [], [])
+
+
+def test_a_late_first_token_is_waited_for_if_nobody_else_is_there() -> None:
+    with Stack(config={"models": {"m": {"deadlines": {"first_token_s": 0.05}}}}) as stack:
+        stack.sim.fault("stall:0.5@before", 1)
+        assert text_of(posted(stack, PATH, chat(scripted(text=TEXT), stream=True))) == TEXT
+        assert (stack.record()["attempts"], stack.record()["moved"]) == (1, [])
+
+
+def test_a_late_first_token_is_asked_of_a_fallback() -> None:
+    with Stack() as other:
+        models = {
+            "m": {"fallback": ["n"], "deadlines": {"first_token_s": 0.1}},
+            "n": {"backend": "vllm", "upstream_model": "sim", "workers": [other.sim.url]},
+        }
+        with Stack(config={"models": models, "relay": {"keepalive_s": 0.02}}) as stack:
+            stack.sim.fault("stall@before", 1)
+            assert text_of(posted(stack, PATH, chat(scripted(text=TEXT), stream=True))) == TEXT
+            record = stack.record()
+            assert (record["model"], record["routed"], record["moved"]) == ("n", "unavailable", ["late"])
+            assert record["workers"] == [stack.sim.url, other.sim.url]
+
+
+def test_what_has_begun_is_not_late() -> None:
+    with Stack(({}, {}), config={"models": {"m": {"deadlines": {"first_token_s": 0.1}}}}) as stack:
+        for sim in stack.sims:
+            sim.fault("stall:0.4@2")
+        assert text_of(posted(stack, PATH, chat(scripted(text=TEXT), stream=True))) == TEXT
+        assert stack.record()["attempts"] == 1
+
+
+def test_a_continuation_that_is_late_is_asked_of_a_third_worker() -> None:
+    config = {"models": {"m": {"deadlines": {"first_token_s": 0.3}}}}
+    with Stack(({}, {}, {}), config=config) as stack:
+        streaming = Streaming(stack, chat(scripted(text=TEXT), stream=True))
+        for sim in stack.sims:
+            if sim is not streaming.sim:
+                sim.fault("stall@before", 1)
+        assert streaming.leave() == 1
+        until(lambda: any(sim.ledger.running for sim in stack.sims if sim is not streaming.sim))
+        for sim in stack.sims:
+            sim.fault("")
+        assert text_of(streaming.whole()) == TEXT
+        assert stack.record()["continued"] == ["stalled", "late"]

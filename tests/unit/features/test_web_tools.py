@@ -1,0 +1,430 @@
+"""Tools that the gateway runs for a client: rounds of one reply."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+
+from gateway.config import ConfigError, plain_secrets
+from gateway.tools import WebTools
+from tests.support.harness import Stack, load_text
+from tests.support.standins.endless import ENDLESS, writing
+from tests.support.standins.web import Web, web
+from tests.unit.kernel.test_other_models import fleet
+
+SEARCH = {"type": "web_search_20250305", "name": "web_search"}
+FETCH = {"type": "web_fetch_20250910", "name": "web_fetch"}
+OWN = {"name": "mine", "input_schema": {"type": "object"}}
+
+
+@pytest.fixture
+def service() -> Iterator[Web]:
+    with web() as running:
+        yield running
+
+
+@pytest.fixture
+def stack(service: Web) -> Iterator[Stack]:
+    with Stack(config=tools(service)) as running:
+        yield running
+
+
+def tools(service: Web, **also: Any) -> dict[str, Any]:
+    fetch = {"allow_networks": ["127.0.0.0/8"]}
+    return {"tools": {"web_search": {"url": service.url, **also}, "web_fetch": fetch}}
+
+
+def call(name: str, **arguments: Any) -> dict[str, Any]:
+    return {"name": name, "arguments": arguments}
+
+
+def asked(*rounds: dict[str, Any], tools: Any = (SEARCH, FETCH), words: str = "Go.", **also: Any) -> dict[str, Any]:
+    prompt = f"{words} sim:" + json.dumps({"rounds": rounds})
+    messages = [{"role": "user", "content": prompt}]
+    return {"model": "m", "max_tokens": 200, "messages": messages, "tools": list(tools), **also}
+
+
+def post(stack: Stack, body: dict[str, Any], *, stream: bool) -> dict[str, Any]:
+    """The message; of a stream, what its events make, as a client sees them."""
+    reply = httpx.post(stack.url + "/v1/messages", json={**body, "stream": stream}, timeout=30)
+    assert reply.status_code == 200, reply.text
+    if not stream:
+        return dict(reply.json())
+    events = [json.loads(line[6:]) for line in reply.text.splitlines() if line.startswith("data: ")]
+    message: dict[str, Any] = {}
+    for event in events:
+        match event["type"]:
+            case "message_start":
+                assert not message
+                message = event["message"]
+            case "content_block_start":
+                assert event["index"] == len(message["content"])
+                message["content"].append(event["content_block"] | {"json": ""})
+            case "content_block_delta":
+                block, delta = message["content"][event["index"]], event["delta"]
+                block["text"] = block.get("text", "") + delta.get("text", "")
+                block["json"] += delta.get("partial_json", "")
+                if "citation" in delta:
+                    block.setdefault("citations", []).append(delta["citation"])
+            case "message_delta":
+                message |= event["delta"] | {"usage": event["usage"]}
+            case "error":
+                message["error"] = event["error"]
+    for block in message["content"]:
+        text = block.pop("json")
+        if text:
+            block["input"] = json.loads(text)
+        if block["type"] != "text":
+            block.pop("text", None)
+    return message
+
+
+def told(stack: Stack, number: int) -> list[dict[str, Any]]:
+    """The messages of the request for a round."""
+    bodies = [entry.body for entry in stack.sim.ledger.entries if entry.generation]
+    return list(json.loads(bodies[number])["messages"])
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_search_a_page_and_an_answer_that_cites(stack: Stack, service: Web, stream: bool) -> None:
+    page = f"{service.url}/page"
+    message = post(
+        stack,
+        asked(
+            {"reasoning": "Hm.", "text": "Let me look.", "tool_calls": [call("web_search", query="weather")]},
+            {"tool_calls": [call("web_fetch", url=page)]},
+            {"text": f"It rains: [Oslo]({page})."},
+        ),
+        stream=stream,
+    )
+    content = message["content"]
+    kinds = ["server_tool_use", "web_search_tool_result", "server_tool_use", "web_fetch_tool_result", "text"]
+    assert [block["type"] for block in content if block["type"] != "thinking"] == ["text", *kinds]
+    searching, results, fetching, fetched, answer = content[-5:]
+    assert (searching["name"], searching["input"]) == ("web_search", {"query": "weather"})
+    assert results["tool_use_id"] == searching["id"]
+    assert [found["title"] for found in results["content"]] == ["Weather in Oslo", "Two"]
+    assert (fetching["name"], fetching["input"]) == ("web_fetch", {"url": page})
+    assert fetched["content"]["content"]["source"]["data"] == "Weather\nIt rains today."
+    (cited,) = answer["citations"]
+    assert (cited["type"], cited["url"], cited["title"]) == ("web_search_result_location", page, "Oslo & rain")
+    usage, record = message["usage"], stack.records()[-1]
+    assert usage["server_tool_use"] == {"web_search_requests": 1, "web_fetch_requests": 1}
+    assert (usage["input_tokens"], usage["output_tokens"]) == (record["usage"]["input"], record["usage"]["output"])
+    assert message["stop_reason"] == "end_turn"
+    assert (record["outcome"], record["attempts"], record["tools"], record["dropped"]) == (
+        "ok",
+        3,
+        ["search", "fetch"],
+        [],
+    )
+    assert [part["role"] for part in told(stack, 2)] == ["user", "assistant", "tool", "assistant", "tool"]
+    assert "It rains." in told(stack, 1)[-1]["content"]
+    assert "It rains today." in told(stack, 2)[-1]["content"]
+    counted = httpx.get(stack.url + "/metrics").text
+    assert 'dragoman_tool_calls_total{result="ok",tool="search"} 1.0' in counted
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_uses_have_a_bound(stack: Stack, service: Web, stream: bool) -> None:
+    """What is beyond it is told to model and client; a model that goes on calling is cut off."""
+    again = {"tool_calls": [call("web_search", query="a"), call("web_search", query="b")]}
+    message = post(stack, asked(again, again, again, again, tools=[{**SEARCH, "max_uses": 1}]), stream=stream)
+    results = [block["content"] for block in message["content"] if block["type"] == "web_search_tool_result"]
+    assert isinstance(results[0], list)
+    assert [result["error_code"] for result in results[1:]] == ["max_uses_exceeded"] * 5
+    assert len(service.asked) == 1
+    assert message["usage"]["server_tool_use"]["web_search_requests"] == 1
+    assert stack.records()[-1]["attempts"] == 3
+    assert message["stop_reason"] == "end_turn"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_call_for_the_client_ends_the_reply(stack: Stack, stream: bool) -> None:
+    both = {"tool_calls": [call("web_search", query="a"), call("mine", x=1)]}
+    message = post(stack, asked(both, {"text": "never"}, tools=[SEARCH, OWN]), stream=stream)
+    kinds = [block["type"] for block in message["content"]]
+    assert sorted(kinds) == ["server_tool_use", "tool_use", "web_search_tool_result"]
+    assert message["stop_reason"] == "tool_use"
+    assert next(block["input"] for block in message["content"] if block["type"] == "tool_use") == {"x": 1}
+    assert stack.records()[-1]["attempts"] == 1
+
+
+@pytest.mark.parametrize(
+    ("made", "error"),
+    [
+        (call("web_search"), "invalid_tool_input"),
+        (call("web_search", query=5), "invalid_tool_input"),
+        (call("web_search", query="q" * 2000), "query_too_long"),
+        (call("web_fetch", url="https://made.up/?secret"), "url_not_in_prior_context"),
+    ],
+)
+def test_a_call_that_cannot_be_run_says_why(stack: Stack, made: dict[str, Any], error: str) -> None:
+    body = asked({"tool_calls": [made]}, {"text": "So be it."}, max_tokens=5000)
+    # The script must not name the page.
+    body["messages"][0]["content"] = body["messages"][0]["content"].replace("made.up", "made\\u002eup")
+    message = post(stack, body, stream=True)
+    assert message["content"][1]["content"]["error_code"] == error
+    assert told(stack, 1)[-1]["content"] == f"Error: {error}"
+    assert message["content"][-1]["text"] == "So be it."
+    assert stack.records()[-1]["tools"] == [f"{'search' if made['name'] == 'web_search' else 'fetch'} {error}"]
+
+
+def test_a_page_that_the_user_named_may_be_fetched(stack: Stack, service: Web) -> None:
+    page = f"{service.url}/page"
+    rounds = {"tool_calls": [call("web_fetch", url=page)]}, {"text": "It rains."}
+    message = post(stack, asked(*rounds, words=f"Read {page} please."), stream=False)
+    assert message["content"][1]["content"]["type"] == "web_fetch_result"
+
+
+def test_a_part_of_a_named_url_may_not_be_fetched(stack: Stack, service: Web) -> None:
+    service.answers["/pa"] = service.answers["/page"]
+    rounds = {"tool_calls": [call("web_fetch", url=f"{service.url}/pa")]}, {"text": "So be it."}
+    body = asked(*rounds, words=f"Read {service.url}/page please.")
+    body["messages"][0]["content"] = body["messages"][0]["content"].replace('/pa"', '/\\u0070a"')
+    message = post(stack, body, stream=False)
+    assert message["content"][1]["content"]["error_code"] == "url_not_in_prior_context"
+    assert "/pa" not in service.asked
+
+
+@pytest.mark.parametrize("attack", ["chunks of one byte", "interim answers"])
+def test_a_hostile_page_is_an_error_of_the_tool(stack: Stack, attack: str) -> None:
+    with writing(*ENDLESS[attack]) as (origin, _):
+        rounds = {"tool_calls": [call("web_fetch", url=f"{origin}/")]}, {"text": "So be it."}
+        message = post(stack, asked(*rounds, words=f"Read {origin}/ please."), stream=True)
+    assert message["content"][1]["content"]["error_code"] == "url_not_accessible"
+    assert message["content"][-1]["text"] == "So be it."
+
+
+def test_a_service_that_fails_is_an_error_of_the_tool(stack: Stack, service: Web) -> None:
+    service.answers["/search"] = (500, "text/plain", b"")
+    rounds = {"tool_calls": [call("web_search", query="a")]}, {"text": "I could not search."}
+    for stream in (False, True):
+        message = post(stack, asked(*rounds), stream=stream)
+        assert message["content"][1]["content"]["error_code"] == "unavailable"
+        assert message["content"][-1]["text"] == "I could not search."
+
+
+def test_another_worker_answers_a_round_that_fails_unseen(service: Web) -> None:
+    rounds = {"text": "Look.", "tool_calls": [call("web_search", query="a")]}, {"text": "It rains."}
+    for fault in ("status:500", "eof@headers"):
+        with Stack(({}, {}), tools(service)) as stack:
+            stack.sim.fault(fault, count=1, skip=1, path="/v1/chat/completions")
+            message = post(stack, asked(*rounds), stream=True)
+            assert [block.get("text") for block in message["content"]][0::3] == ["Look.", "It rains."]
+            assert stack.records()[-1]["outcome"] == "ok"
+
+
+@pytest.mark.parametrize("fault", ["reset@3", "eof@3"])
+def test_a_round_that_breaks_off_is_never_a_success(service: Web, fault: str) -> None:
+    rounds = {"text": "Look.", "tool_calls": [call("web_search", query="a")]}, {"text": "It rains all day long here."}
+    with Stack(config={**tools(service), "retry": {"attempts": 1}}) as stack:
+        stack.sim.fault(fault, count=1, skip=1, path="/v1/chat/completions")
+        message = post(stack, asked(*rounds), stream=True)
+        assert message["error"]["type"] == "api_error"
+        assert message["stop_reason"] is None
+        assert stack.records()[-1]["outcome"] == "failed"
+
+
+def test_a_fallback_does_not_begin_anew_what_was_seen(service: Web) -> None:
+    """A streaming client has the first round already; one that waits for the whole gets another model's reply."""
+    with fleet({**tools(service), "retry": {"attempts": 1}}, flaky={"fallback": ["m"]}) as stack:
+        rounds = {"text": "Look.", "tool_calls": [call("web_search", query="a")]}, {"text": "It rains."}
+        for stream in (True, False):
+            stack.sims[1].fault("status:500", count=1, skip=1, path="/v1/chat/completions")
+            message = post(stack, asked(*rounds, model="flaky"), stream=stream)
+            assert ("error" in message) == stream
+            assert stack.records()[-1]["outcome"] == ("failed" if stream else "ok")
+            assert [block.get("text") for block in message["content"]].count("Look.") == 1
+
+
+def test_a_client_that_leaves_ends_the_search(service: Web) -> None:
+    service.held.clear()
+    with Stack(config={**tools(service), "relay": {"keepalive_s": 0.1}}) as stack:
+        body = asked({"tool_calls": [call("web_search", query="a")]}, {"text": "never"}, stream=True)
+        with httpx.stream("POST", stack.url + "/v1/messages", json=body) as reply:
+            lines = iter(reply.iter_lines())
+            # Keep-alives go out while the search runs, behind the call that the client has seen begin.
+            assert next(line for line in lines if "server_tool_use" in line)
+            assert next(line for line in lines if line == "event: ping")
+        deadline = time.monotonic() + 10
+        while not stack.records() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        record = stack.records()[-1]
+        assert (record["outcome"], record["attempts"]) == ("cancelled", 1)
+
+
+def test_a_deadline_holds_for_all_rounds(service: Web) -> None:
+    service.held.clear()
+    with Stack(config={**tools(service), "deadlines": {"total_s": 0.5}}) as stack:
+        message = post(stack, asked({"tool_calls": [call("web_search", query="a")]}, {"text": "never"}), stream=True)
+        assert message["error"]["type"] == "timeout_error"
+
+
+def test_tokens_of_all_rounds_count_on_the_clients_bound(stack: Stack) -> None:
+    rounds = {"text": "a b c d e f g h", "tool_calls": [call("web_search", query="a")]}, {"text": "word " * 100}
+    message = post(stack, asked(*rounds, max_tokens=40), stream=True)
+    assert message["stop_reason"] == "max_tokens"
+    assert message["usage"]["output_tokens"] <= 40
+
+
+@pytest.mark.parametrize("backend", ["openai", "vllm"])
+@pytest.mark.parametrize("most", [300, 100_000])
+@pytest.mark.parametrize("stream", [False, True])
+def test_results_and_answer_share_what_the_context_leaves(service: Web, backend: str, most: int, stream: bool) -> None:
+    """Also of a worker that cannot count tokens and refuses what does not fit: the client's prompt did."""
+    service.answers["/page"] = (200, "text/plain", b"word " * 8000)
+    worker = {"max_model_len": 4000, "strict_context": True}
+    model = {"m": {"backend": backend, "max_context": 4000}}
+    body = asked({"tool_calls": [call("web_fetch", url=f"{service.url}/page")]}, {"text": "It is so."})
+    body["messages"][0]["content"] = f"See {service.url}/page {body['messages'][0]['content']}"
+    with Stack((worker,), {**tools(service), "models": model}) as stack:
+        if backend == "vllm":
+            stack.sim.fault("status:404", path="/tokenize")
+        message = post(stack, {**body, "max_tokens": most}, stream=stream)
+        bodies = [json.loads(entry.body) for entry in stack.sim.ledger.entries if entry.generation]
+        records = stack.records()
+    assert message["content"][-1]["text"] == "It is so."
+    assert message["stop_reason"] == "end_turn"
+    result = bodies[1]["messages"][-1]["content"]
+    assert 2000 < len(result) < 16_000, "shortened, but not to nothing"
+    assert "Name the URL" in result
+    assert bodies[1]["max_tokens"] >= min(most - 100, 1000)
+    assert [record["outcome"] for record in records] == ["ok"]
+
+
+def test_a_forced_choice_holds_for_the_first_round(stack: Stack) -> None:
+    body = asked(
+        {"tool_calls": [call("web_search", query="a")]},
+        {"text": "Done."},
+        tool_choice={"type": "tool", "name": "web_search"},
+    )
+    assert post(stack, body, stream=True)["content"][-1]["text"] == "Done."
+    choices = [json.loads(entry.body)["tool_choice"] for entry in stack.sim.ledger.entries if entry.generation]
+    assert [choice if isinstance(choice, str) else choice["type"] for choice in choices] == ["function", "auto"]
+
+
+def test_a_history_with_results_reaches_the_model(stack: Stack, service: Web) -> None:
+    page = f"{service.url}/page"
+    rounds = {"tool_calls": [call("web_search", query="a"), call("web_fetch", url=page)]}, {"text": "It rains."}
+    first = post(stack, asked(*rounds, words=f"{page}."), stream=False)
+    turns = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": first["content"]}]
+    post(stack, {**asked(tools=[SEARCH]), "messages": [*turns, {"role": "user", "content": "And now?"}]}, stream=False)
+    history = json.dumps(told(stack, 2)[1])
+    assert "Weather in Oslo" in history
+    assert "It rains today." in history
+    assert "dgp1." not in history
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_many_at_once_do_not_mix(stack: Stack, stream: bool) -> None:
+    found: dict[int, dict[str, Any]] = {}
+
+    def one(number: int) -> None:
+        rounds = {"tool_calls": [call("web_search", query=f"q{number}")]}, {"text": f"Answer {number}."}
+        found[number] = post(stack, asked(*rounds), stream=stream)
+
+    threads = [threading.Thread(target=one, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for number, message in found.items():
+        assert message["content"][0]["input"] == {"query": f"q{number}"}
+        assert message["content"][-1]["text"] == f"Answer {number}."
+    assert len(found) == 8
+
+
+def test_a_server_of_another_make_sees_the_same(service: Web) -> None:
+    """By plain ASGI: what is said between rounds is carried, too."""
+
+    def plain(app: Any) -> Any:
+        async def served(scope: Any, receive: Any, send: Any) -> None:
+            await app({**scope, "extensions": {}}, receive, send)
+
+        return served
+
+    rounds = {"text": "Look.", "tool_calls": [call("web_search", query="a")]}, {"text": "It rains."}
+    with Stack(config=tools(service), wrap=plain) as stack:
+        message = post(stack, asked(*rounds), stream=True)
+    kinds = [block["type"] for block in message["content"]]
+    assert kinds == ["text", "server_tool_use", "web_search_tool_result", "text"]
+    assert message["stop_reason"] == "end_turn"
+
+
+def test_a_reload_keeps_the_tools_or_takes_new_ones(stack: Stack, service: Web) -> None:
+    def current() -> WebTools | None:
+        return stack.gateway.deployment.services.tools
+
+    before = current()
+    assert before is not None
+    stack.run(stack.gateway.reload(stack.config({"relay": {"keepalive_s": 9}})))
+    assert current() is before
+    stack.run(stack.gateway.reload(stack.config({"tools": {"web_search": {"url": service.url, "max_uses": 1}}})))
+    assert current() is not before
+    stack.run(stack.gateway.reload(stack.config({"tools": None})))
+    assert current() is None
+    reply = httpx.post(stack.url + "/v1/messages", json=asked({"text": "No."}, tools=[SEARCH, OWN]))
+    assert "tools.web_search" in reply.headers["x-dragoman-dropped"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "fault"),
+    [
+        ({"url": "ftp://x"}, "tools.web_search.url"),
+        ({"url": "http://x", "path": "/search"}, "tools.web_search.path"),
+        ({"url": "http://x", "headers": {"host": "y"}}, "tools.web_search.headers.host"),
+        ({"url": "http://x", "results": "a b"}, "tools.web_search.results"),
+        ({}, "tools.web_search.url"),
+    ],
+)
+def test_wrong_options_are_faults(wrong: dict[str, Any], fault: str) -> None:
+    with pytest.raises(ConfigError, match=fault):
+        load_text(yaml.safe_dump({"tools": {"web_search": wrong}}))
+
+
+def test_the_services_key_is_a_secret() -> None:
+    search = {"url": "http://x", "headers": {"X-Subscription-Token": "canary-key"}}
+    models = {"m": {"backend": "vllm", "workers": ["http://w"]}}
+    config = load_text(yaml.safe_dump({"models": models, "tools": {"web_search": search}}))
+    assert "canary-key" in plain_secrets(config)
+    assert "canary-key" not in repr(config)
+
+
+@pytest.mark.parametrize("member", ["allowed_domains", "blocked_domains"])
+def test_a_domain_of_a_bound_is_not_longer_than_a_host_needs(stack: Stack, member: str) -> None:
+    """Each result of each search is compared with each of them."""
+
+    def send(domain: str) -> Iterator[httpx.Response]:
+        body = asked({"text": "No."}, tools=[{**SEARCH, member: ["a.example", domain]}, OWN])
+        yield httpx.post(stack.url + "/v1/messages", json=body, timeout=30)
+        if member == "allowed_domains":
+            tool = {"type": "web_search", "filters": {member: ["a.example", domain]}}
+            body = {"model": "m", "input": "Go.", "tools": [tool]}
+            yield httpx.post(stack.url + "/v1/responses", json=body, timeout=30)
+
+    longest = "x" * 1024
+    assert {reply.status_code for reply in send(longest)} == {200}
+    for reply in send(longest + "x"):
+        assert reply.status_code == 400
+        message = reply.json()["error"]["message"]
+        assert all(word in message for word in ("tools", member, "1024")), message
+
+
+def test_a_round_of_which_workers_die_is_stopped(service: Web) -> None:
+    """Whatever the client has seen of the rounds before."""
+    config = {"models": {"m": {"policy": "round_robin"}}, "retry": {"min_per_second": 100, "attempts": 5}}
+    with Stack(({},) * 4, {**tools(service), **config}) as stack:
+        for sim in stack.sims[1:]:
+            sim.fault("die@before", path="/v1/chat/completions")
+        searching = {"text": "Let me look.", "tool_calls": [call("web_search", query="weather")]}
+        message = post(stack, asked(searching, {"text": "It rains."}), stream=True)
+        assert "two workers died" in message["error"]["message"]
+        assert (stack.record()["attempts"], stack.record()["code"]) == (3, "request_quarantined")

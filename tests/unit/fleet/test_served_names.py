@@ -1,0 +1,125 @@
+"""A worker's own name for the model: taken where it serves one model, and reported where it serves several."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+
+from gateway.core.http import Request
+from gateway.core.renaming import Renaming
+from gateway.wire.openai.replies.facts import facts_of
+from tests.support.clients import WAYS, usual
+from tests.support.harness import Stack
+from tests.unit.kernel.test_other_models import ask
+
+DIALECTS = sorted({way.dialect for way in WAYS})
+
+
+@contextmanager
+def named(*names: str, **options: Any) -> Iterator[Stack]:
+    """A gateway whose model `m` has no `upstream_model`, and a worker for each of `names`, which serves that alone."""
+    models = {"m": {"upstream_model": None, "policy": "round_robin", **options}}
+    with Stack(tuple({"models": (name,)} for name in names), {"models": models}) as stack:
+        yield stack
+
+
+@pytest.fixture(scope="module")
+def one() -> Iterator[Stack]:
+    with named("meta-llama/Llama") as stack:
+        yield stack
+
+
+@pytest.fixture(scope="module")
+def mixed() -> Iterator[Stack]:
+    with named("m", "first", "second") as stack:
+        yield stack
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_the_one_name_is_sent(one: Stack, dialect: str, stream: bool) -> None:
+    way = usual(dialect)
+    if not way.answers(stream=stream):
+        pytest.skip("not a form of this dialect")
+    reply = ask(one, way, "m", stream)
+    assert reply.status_code == 200, reply.text
+    assert "meta-llama" not in reply.text, "the client sees the name that it sent"
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_each_worker_gets_its_own(mixed: Stack, dialect: str) -> None:
+    way = usual(dialect)
+    for _ in range(6):
+        reply = ask(mixed, way, "m", not way.answers(stream=False))
+        assert reply.status_code == 200, reply.text
+    assert all(any(entry.method == "POST" for entry in sim.ledger.entries) for sim in mixed.sims)
+
+
+def test_it_is_logged_once_and_shown(one: Stack) -> None:
+    (told,) = one.events("worker serves another name")
+    assert (told["worker"], told["served"]) == (one.sim.url, "meta-llama/Llama")
+    assert one.events("worker down") == []
+
+
+def test_a_name_that_is_configured_is_sent_whatever_is_listed() -> None:
+    with named("other", upstream_model="mine") as stack:
+        ask(stack, usual("openai"), "m")
+        (entry,) = [entry for entry in stack.sim.ledger.entries if entry.method == "POST"]
+        assert json.loads(entry.body)["model"] == "mine"
+
+
+@pytest.mark.parametrize(
+    ("listed", "others"),
+    [
+        ([{"id": "m"}, {"id": "b"}], ()),
+        ([{"id": "a"}], ("a",)),
+        ([{"id": "a"}, {"id": "b"}], ("a", "b")),
+        ([{"id": "a", "root": "/models/x"}, {"id": "b", "root": "/models/x"}], ("a",)),
+        ([{"id": "a"}, {"id": "lora", "parent": "a"}], ("a",)),
+        ([{"id": "a", "parent": None}, {"id": "m", "parent": "a"}], ()),
+        ([], ()),
+        ([{"id": ""}, {"id": "x" * 300}, {"name": "no id"}], ()),
+    ],
+)
+def test_the_names_of_a_list(listed: list[dict[str, Any]], others: tuple[str, ...]) -> None:
+    assert facts_of(json.dumps({"data": listed}).encode(), "m").others == others
+
+
+RENAMING = Renaming(frozenset({"m", "a"}), "a")
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ({"model": "m", "n": 1}, {"model": "a", "n": 1}),
+        ({"n": 1, "model": "m"}, {"n": 1, "model": "a"}),
+        ({"model": "lora"}, {"model": "lora"}),
+        ({"tools": [{"model": "m"}], "model": "m"}, {"tools": [{"model": "m"}], "model": "a"}),
+        ({"x": '"model":"m"'}, {"x": '"model":"m"'}),
+        ({"model": None}, {"model": None}),
+    ],
+)
+def test_a_name_is_replaced_where_it_is_the_models(body: dict[str, Any], expected: dict[str, Any]) -> None:
+    request = Request("POST", "/", [], json.dumps(body).encode())
+    before = request.body
+    assert json.loads(RENAMING.apply(request).body) == expected
+    assert request.body is before
+
+
+def test_a_body_with_the_right_name_is_not_copied() -> None:
+    request = Request("POST", "/", [], msgspec.json.encode({"model": "a", "prompt": "x" * 1000}))
+    assert RENAMING.apply(request) is request
+
+
+def test_an_upload_is_renamed() -> None:
+    with named("whisper-x", features=["transcription"]) as stack:
+        audio = {"file": ("a.wav", b"RIFF" + b"x" * 200, "audio/wav")}
+        httpx.post(stack.url + "/v1/audio/transcriptions", data={"model": "m"}, files=audio)
+        (entry,) = [entry for entry in stack.sim.ledger.entries if entry.method == "POST"]
+        assert b"whisper-x" in entry.body

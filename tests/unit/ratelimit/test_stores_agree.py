@@ -1,0 +1,175 @@
+"""The memory store and the script decide alike, number for number, when they see the same clock."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import redis
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from gateway.config import Limit
+from gateway.config.money import Budget, Period, Spend
+from gateway.ratelimit.memory import MemoryStore
+from gateway.ratelimit.model import ADMITTED, Plan, Settlement, Subject, Verdict
+from gateway.ratelimit.plan import Layout, Plans
+from gateway.ratelimit.redis.codec import ADMIT, LOOK, RENEW, RESET, SETTLE, Operation, Result, pack, unpack
+from gateway.ratelimit.redis.store import SCRIPT
+from gateway.ratelimit.rules import rule_of
+from tests.support.redis_server import Server
+from tests.support.sampled import examples
+
+TTL = 2.0
+START = 1_700_000_000 * 1_000_000
+CLOCK = "local clock = call('TIME')\nlocal now = clock[1] * 1000000 + clock[2]\n"
+TEXT = SCRIPT.decode()
+assert CLOCK in TEXT
+# The server expires keys by its own clock, which in these tests stands still: keep what the script stores for longer.
+FAKED = TEXT.replace(CLOCK, "local now = tonumber(ARGV[2])\n").replace("'PEXPIRE', key, w.keep", "'PERSIST', key")
+FAKED = FAKED.replace("call('PEXPIRE', KEYS[k], floor(ttl / 1000) + 1000)", "")
+
+rules = st.lists(
+    st.builds(
+        lambda kind, limit, burst, per, shadow: (kind, limit, burst, per, shadow),
+        st.sampled_from(["requests", "tokens", "concurrency", "cost", "day"]),
+        st.integers(1, 30),
+        st.one_of(st.none(), st.integers(1, 30)),
+        st.sampled_from([0.1, 0.7, 1.0, 3.0]),
+        st.booleans(),
+    ),
+    min_size=1,
+    max_size=4,
+)
+actions = st.lists(
+    st.tuples(
+        st.sampled_from(["admit", "admit", "admit", "admit", "settle", "settle", "renew", "look", "reset"]),
+        st.one_of(*(st.integers(0, most) for most in (300, 100_000, 2_000_000, 30_000_000))),  # microseconds later
+        st.one_of(st.integers(0, 40), st.integers(0, 400)),  # tokens
+        st.integers(0, 5),  # which lease
+        st.booleans(),  # ends a batch
+        st.tuples(st.sampled_from([0, 1, 2]), st.integers(0, 40)),  # a floor
+        st.integers(0, 3),  # 0: the next day begins
+    ),
+    max_size=60,
+)
+
+
+class Script:
+    """The script under a clock of ours, in batches."""
+
+    def __init__(self, server: Server) -> None:
+        self._run: Any = redis.Redis(port=server.port).register_script(FAKED)
+        self._items: list[Operation] = []
+
+    def add(self, code: int, plan: Plan, what: Any, lease: str = "") -> None:
+        self._items.append(Operation(code, lease, plan, what))
+
+    def run(self, now: int) -> list[Result]:
+        keys, payload = pack(self._items, 1 << 52, round(TTL * 1e6))
+        self._items = []
+        return unpack(self._run(keys, [payload, now]))[1]
+
+
+_ADMIT = ("admit", 0, 0, 0, False, (0, 0), 0)
+_PAST = ("admit", 0, 0, 0, False, (0, 3), 0)
+_LOOK = ("look", 0, 0, 0, False, (0, 0), 0)
+
+
+@settings(max_examples=examples(150))
+@given(rules, actions)
+# A day at which somebody only looked is no day before the next one.
+@example([("requests", 1, None, 0.1, False), ("day", 1, None, 0.1, False)], [_ADMIT, _PAST, _LOOK, _ADMIT])
+@pytest.mark.usefixtures("server")
+def test_the_same_answers(shared_server: Server, given_rules: list[Any], moves: list[Any]) -> None:
+    shared_server.command("FLUSHALL")
+    now = START
+    script, memory = Script(shared_server), MemoryStore(clock=lambda: now * 1000)
+    memory._ttl = round(TTL * 1e6)
+    chosen = [
+        budget(f"r{index}", limit, shadow, "total" if kind == "cost" else "day")
+        if kind in ("cost", "day")
+        else Limit(
+            name=f"r{index}", kind=kind, limit=limit, per_s=per, burst=burst and min(burst, limit), shadow=shadow
+        )
+        for index, (kind, limit, burst, per, shadow) in enumerate(given_rules)
+    ]
+    plan = on_day(0, chosen)
+    day = 0
+    live: list[tuple[str, list[int], Verdict, Plan]] = []
+    expected: list[Result] = []
+
+    def finish() -> None:
+        for got, want in zip(script.run(now), expected, strict=True):
+            assert got == want
+        expected.clear()
+
+    for number, (action, later, tokens, which, ends, floor, night) in enumerate(moves):
+        if ends:
+            finish()
+            now += later
+        if not night:
+            day += 1
+            plan = on_day(day, chosen)
+        if action == "admit":
+            costs = [min(tokens, rule.limit) if rule.kind in ("tokens", "cost") else 1 for rule in chosen]
+            lease = f"l{number}"
+            floors = [floor for _ in plan.sums]
+            script.add(ADMIT, plan, [*costs, *floors], lease)
+            verdict = memory.admit(plan, [*costs, *floors], lease)
+            expected.append(verdict)
+            if verdict.violated == ADMITTED:
+                live.append((lease, costs, verdict, plan))
+        elif action == "settle" and live:
+            lease, costs, verdict, then = live.pop(which % len(live))
+            changes = [
+                Settlement(index, counted.entry, 0 if index in plan.slots else tokens - costs[index], costs[index])
+                for index, counted in enumerate(verdict.counters)
+                if counted.entry >= 0
+            ]
+            script.add(SETTLE, then, changes, lease)
+            memory.settle(then, lease, changes)
+        elif action == "renew" and live:
+            lease = live[which % len(live)][0]
+            script.add(RENEW, plan, plan.slots, lease)
+            memory.renew([(lease, plan)])
+        elif action == "look":
+            script.add(LOOK, plan, ())
+            expected.append(look(memory, plan))
+        elif action == "reset":
+            script.add(RESET, plan, ())
+            run(memory.reset(plan))
+            expected.append(1)
+    script.add(LOOK, plan, ())
+    expected.append(look(memory, plan))
+    finish()
+
+
+def on_day(day: int, chosen: list[Limit]) -> Plan:
+    """The plan of one day. A budget by day has a counter for each, which begins with the debt of the one before."""
+    plan = Plans(chosen, Layout()).of(Subject(key="k"))
+    shapes = plan.shapes
+    keys = [b"%s@%d" % (key, day) if shape.owes else key for key, shape in zip(plan.keys, shapes, strict=True)]
+    before = {
+        now: b"%s@%d" % (key, day - 1) for now, key, shape in zip(keys, plan.keys, shapes, strict=True) if shape.owes
+    }
+    return Plan.of(plan.rules, keys, shapes, plan.tag, before)
+
+
+def budget(name: str, amount: int, shadow: bool, per: Period) -> Limit:
+    """A budget of so many nano that warns at the half and at four fifths."""
+    entry = Budget(name=name, amount=1, shadow=shadow, warn_at=(0.5, 0.8), scope=("key",), per=per, reserve="expected")
+    return rule_of(entry.model_copy(update={"amount": amount}), Spend(currency="EUR"))
+
+
+def look(memory: MemoryStore, plan: Plan) -> Verdict:
+    return run(memory.look(plan))  # type: ignore[no-any-return]
+
+
+def run(coroutine: Any) -> Any:
+    """The result of a coroutine that never waits."""
+    try:
+        coroutine.send(None)
+    except StopIteration as stop:
+        return stop.value
+    raise AssertionError("it waited")
