@@ -215,6 +215,10 @@ docs: install ## Write the parts of docs/ that are made from the code
 	$(BIN)/python -m tests.acceptance.libraries docs
 	$(BIN)/python -m scripts.chart
 
+.PHONY: kernel
+kernel: install ## Print the reference of the kernel, made from its docstrings
+	@$(BIN)/python -m scripts.kernel
+
 .PHONY: bench
 bench: install ## Measure CPU per request and per streamed chunk beside nginx
 	$(BIN)/python -m bench $(ARGS)

@@ -5,7 +5,8 @@ way.py          the steps of a configuration, each in the features that wrap it
 serving.py      `Endpoint`, to which routes lead; serves one request, or refuses it
 reading.py      who calls, the body, the operation, and the model that is meant
 bodies.py       compressed bodies
-asking.py       a model answers, or another one in its place (other_models.py); the request is written for its workers
+asking.py       a model answers, or another one in its place; the request is written for its workers
+other_models.py  which other models may answer: fallbacks, and splits of the traffic
 attempts.py     one worker after another is asked
 visit.py        one worker's part in a request: the only place from which a pool learns outcomes
 delivery.py     how the reply passes to the client, by operation

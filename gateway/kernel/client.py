@@ -81,6 +81,7 @@ async def next_block(client: Client) -> tuple[bytes, bool]:
 
 
 def body_too_large(limit: int) -> GatewayError:
+    """The refusal of a body above `limit` bytes."""
     return GatewayError(Kind.TOO_LARGE, f"the request body is larger than {limit} bytes")
 
 

@@ -1,4 +1,4 @@
-"""The import arrows of docs/architecture.md: who may import whom, and which room alone may touch an outside library."""
+"""The import arrows: which room may import which, and which room alone may touch an outside library."""
 
 from __future__ import annotations
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.repo.test_imports import ARROWS, EVERYTHING
 from tests.repo.tree import ROOT, tracked
 
 PAGE = (ROOT / "docs" / "architecture.md").read_text()
@@ -54,14 +53,8 @@ def test_every_top_folder_is_there() -> None:
     assert set(re.findall(r"^(\w+)/", tree, re.MULTILINE)) == held
 
 
-def test_the_table_of_imports_is_the_one_that_is_checked() -> None:
-    table = PAGE.split("| room | imports of the gateway |", 1)[1].split("\n\n")[0]
-    told: dict[str, set[str]] = {}
-    for line in table.splitlines()[2:]:
-        rooms, seen = (set(re.findall(r"`(\w+)`", cell)) for cell in line.strip("| ").split(" | "))
-        told.update(dict.fromkeys(rooms, seen))
-    assert {room for room in EVERYTHING if told.pop(room) == set()} == EVERYTHING
-    assert told == ARROWS
+def test_the_page_is_short() -> None:
+    assert len(PAGE.split()) <= 1_000
 
 
 def test_a_room_that_is_missing_is_found() -> None:

@@ -1,4 +1,4 @@
-"""What one more dialect, backend or pick policy touches is what docs/architecture.md says: no other file has a table of
+"""What one more dialect, backend or pick policy touches is what docs/extending.md says: no other file has a table of
 them, and what has one names all of them."""
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gateway.config.routing import Policy
 from gateway.fleet.pick import POLICIES
 from tests.repo.tree import ROOT
 
-SECTION = (ROOT / "docs" / "architecture.md").read_text().split("## Adding a dialect", 1)[1].split("\n## ", 1)[0]
+PAGE = (ROOT / "docs" / "extending.md").read_text()
 SOURCES = [
     path
     for top in ("gateway", "workers", "tests", "bench", "scripts")
@@ -70,24 +70,24 @@ def told(path: Path) -> bool:
     """Whether the page names the file, or the folder that it is in."""
     parts = path.relative_to(ROOT).parts
     places = ["/".join(parts), *("/".join(parts[:count]) + "/" for count in range(1, len(parts)))]
-    return any(f"`{place}`" in SECTION for place in places)
+    return any(f"`{place}`" in PAGE for place in places)
 
 
 @pytest.mark.parametrize("names", [set(dialects.REGISTRY), set(backends.REGISTRY)], ids=["dialects", "backends"])
 def test_no_other_file_lists_them(names: set[str]) -> None:
     found = {f"{path.relative_to(ROOT)}:{line}" for path in having(names, FEW) for line in tables(parsed(path), names)}
-    assert not found, "use the registry or the examples of dialects, or say it in docs/architecture.md"
+    assert not found, "use the registry or the examples of dialects, or say it in docs/extending.md"
 
 
 def test_no_other_file_names_most_dialects() -> None:
     names = set(dialects.REGISTRY)
     most = len(names) * 2 // 3
     found = {str(path.relative_to(ROOT)) for path in having(names, most) if len(spelled(parsed(path), names)) > most}
-    assert not found, "use the registry or the examples of dialects, or say it in docs/architecture.md"
+    assert not found, "use the registry or the examples of dialects, or say it in docs/extending.md"
 
 
 def test_the_places_exist() -> None:
-    places = re.findall(r"`([\w.]+(?:/[\w.]+)*/?)`", re.sub(r"`[^`]*/x[./][^`]*`", "", SECTION))
+    places = re.findall(r"`([\w.]+(?:/[\w.]+)*/?)`", re.sub(r"`[^`]*/x[./][^`]*`", "", PAGE))
     paths = [place for place in places if "/" in place or place.endswith(".md")]
     assert len(paths) > 20
     assert [path for path in paths if not (ROOT / path).exists()] == []
@@ -122,7 +122,7 @@ def objects(found: object) -> Iterator[dict[str, Any]]:
 
 def test_a_dialect_touches_few_files() -> None:
     """Counted as files and folders, those of the dialect itself included: a longer list means a rule in two places."""
-    numbered = re.findall(r"^\d+\. (?:.+\n(?:   .+\n)*)", SECTION, re.MULTILINE)
+    numbered = re.findall(r"^\d+\. (?:.+\n(?:   .+\n)*)", PAGE, re.MULTILINE)
     places = {place for item in numbered for place in re.findall(r"`([\w.]+(?:/[\w.]+)*/?)`", item)}
     touched = {place for place in places if "/" in place or place.endswith(".md")}
     files = {place for place in touched if "/_shared/" not in place}  # read, not changed
