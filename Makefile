@@ -65,9 +65,9 @@ PARALLEL := -n auto --maxprocesses 8 --dist worksteal
 SAMPLED := --sample 6
 # SLICE=8: one case in eight of each law of a long proof, and each dialect and backend once (tests/support/slices.py).
 SLICED := $(if $(SLICE),--slice $(SLICE) --durations 10)
-COMPILED = $(BIN)/python -m compileall -q -x node_modules gateway workers tests
+COMPILED = $(BIN)/python -m compileall -q -x node_modules gateway workers tests bench
 # pytest rewrites each test file that has changed, and every worker of a run would do that for itself.
-TESTS := $(wildcard $(shell git ls-files 'tests/*test_*.py'))
+TESTS := $(wildcard $(shell git ls-files 'tests/*test_*.py' 'bench/tests/*.py'))
 .venv/compiled: $(TESTS) | .venv/locked .venv/installed
 	@printf '%s\n' $? | xargs -n 230 -P 2 env PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --collect-only -q -m '' >.venv/collected 2>&1 || true
 	@touch $@

@@ -26,7 +26,7 @@ def proofs_of(paths: list[PurePosixPath]) -> list[str]:
     """What pytest is given for changes of these files: the laws of the repository in any case."""
     rooms = {path.parts[1].removesuffix(".py") for path in paths if path.parts[0] == "gateway" and len(path.parts) > 1}
     rooms |= {"workers"} if any(path.parts[0] == "workers" for path in paths) else set()
-    mended = [path for path in paths if path.parts[0] == "tests" and path.name.startswith("test_")]
+    mended = [path for path in paths if path.parts[0] in ("tests", "bench") and path.name.startswith("test_")]
     found = [ROOT / path for path in mended if (ROOT / path).exists()]
     for room in sorted(rooms):
         found += [UNIT / room] if (UNIT / room).is_dir() else []
