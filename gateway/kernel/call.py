@@ -100,11 +100,13 @@ class Call:
     interrupted  the error that ends the request from outside
     """
 
-    # Attributes that most requests never set stand in the class: a slot would be written for each request.
+    # Attributes that most requests never set stand in the class: a slot would be written for each request. An ordinary
+    # stream sets none of these: it would have a dictionary then, of 300 bytes for as long as it lasts.
     __slots__ = (
-        "__dict__", "_admitted", "at_end", "began", "client", "coding", "confirmed", "context", "counted", "delivery",
-        "endpoint", "notes", "op", "outgoing", "pending", "principal", "proven", "record", "reply", "reply_at",
-        "request", "route", "routing", "runtime", "scope", "served", "stage", "task", "tried", "visit", "waits", "way",
+        "__dict__", "_admitted", "at_end", "began", "client", "confirmed", "context", "counted", "delivery", "endpoint",
+        "lane", "notes", "op", "outgoing", "pending", "principal", "prompt", "proven", "record", "reply", "reply_at",
+        "request", "route", "routing", "runtime", "scope", "seen", "served", "stage", "task", "tried", "visit", "waits",
+        "way",
     )  # fmt: skip
 
     served: ServedModel
@@ -113,6 +115,7 @@ class Call:
     delivery: Delivery
     pending: PendingAuth
     principal: Principal
+    waits: Waits | None
     way: Way
 
     layers: tuple[Feature, ...] = ()
@@ -122,10 +125,8 @@ class Call:
     share: Share | None = None
     until: float | None = None
     stored_bytes = 0
-    prompt: int | None = None
+    coding: str | None = None
     failed: str | None = None
-    lane: Lane | None = None
-    seen: SeenText = NOT_KEPT
     hold: Hold | None = None
     keeps_body = keeps_op = False
     finishes: Sequence[str] = ()
@@ -164,11 +165,12 @@ class Call:
         self.principal = ANONYMOUS
         self.proven = self._admitted = False
         self.confirmed: object = None
-        self.coding: str | None = None
         self.op: Op | None = None
-        self.waits: Waits | None = None
         self.stage: Literal["reading", "queued", "visiting"] = "reading"
         self.visit: Visit | None = None
+        self.lane: Lane | None = None
+        self.prompt: int | None = None
+        self.seen: SeenText = NOT_KEPT
         self.tried: Sequence[WorkerHandle] = ()
         self.reply_at: float | None = None
         self.counted: float | None = None
@@ -334,7 +336,8 @@ class Call:
         assert op is not None
         if self.prompt is None:
             self.prompt = runtime.estimate(op)
-        self.untouched = None
+        if self.untouched is not None:
+            self.untouched = None
         if not self.seen.keep(self.outgoing.request):
             self.outgoing.forget()
         self.request.body = b""

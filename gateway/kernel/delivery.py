@@ -160,7 +160,8 @@ DELIVERIES: Mapping[type, Delivery] = {
 async def carry_stream(call: Call, visit: Visit, exchange: Exchange, lane: Lane) -> None:
     """Carries a worker's stream through `lane` to the client. Raises GatewayError if the stream failed."""
     goes_on = call.reply.committed
-    visit.produced_before = lane.produced
+    if visit.produced_before != lane.produced:
+        visit.produced_before = lane.produced
     stream = Pump(exchange, lane, call, visit)
     try:
         await stream.run()

@@ -80,8 +80,8 @@ async def receive(call: Call) -> None:
     if call.route is not None and call.route.form:
         await call.runtime.receive_form(call)
     elif call.request.method == "POST":
-        if not call.request.head.uncoded:
-            call.coding = coding_of_body(call)
+        if not call.request.head.uncoded and (coding := coding_of_body(call)) is not None:
+            call.coding = coding
         body, most = client.body(), call.runtime.max_body_bytes
         if body is None:
             body = await read_body(client, call.request.headers, most, call.hold_body)
@@ -107,7 +107,7 @@ def identify(call: Call) -> PendingAuth:
     # The caller depends on the head alone, unless it depends on a clock: the same head is the same caller.
     known, callers = request.head.caller, runtime.callers
     if call.again is not None:
-        pending = PendingAuth(call.again())
+        pending, call.waits = PendingAuth(call.again()), None
     elif type(known) is _KnownCaller and known.callers is callers and known.dialect == record.dialect:
         _, _, pending, call.waits = known
     else:

@@ -96,7 +96,7 @@ class Visit:
         self.worker = worker
         if work is not None:
             self.work = work
-        if call is not None and call.lane is not None:
+        if call is not None and call.lane is not None and call.lane.produced:
             self.produced_before = call.lane.produced
         self.outcome: Literal["succeeded", "failed", "abandoned"] | None = None
         self._routing = routing

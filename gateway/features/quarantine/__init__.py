@@ -129,7 +129,8 @@ class Quarantine(Feature):
         the request no `failure` is reached: after two deaths this refuses it."""
 
         async def attempt(call: Call, visit: Visit) -> None:
-            call.keeps_body = bool(self.noted or self.held)  # a request is known by a hash of its body
+            if self.noted or self.held or call.keeps_body:
+                call.keeps_body = bool(self.noted or self.held)  # a request is known by a hash of its body
             try:
                 await inner(call, visit)
             except GatewayError as error:
