@@ -1,7 +1,4 @@
-"""`python -m bench.large`: large bodies read in a thread while an event loop goes round.
-
-With the hook that makes a step of `gateway.offload` wait for the loop between its calls, and without it.
-"""
+"""`python -m bench.large`: large bodies read in a thread while an event loop goes round."""
 
 from __future__ import annotations
 
@@ -11,8 +8,6 @@ import json
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import nullcontext
-from unittest.mock import patch
 
 from gateway.core.http import Request
 from gateway.dialects.openai import OpenAI
@@ -58,13 +53,11 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--seconds", type=float, default=3.0)
     options = parser.parse_args(arguments)
     for size, messages in ((600_000, 15_000), (400_000, 2)):
-        for hook in (True, False):
-            with nullcontext() if hook else patch.object(sys, "setprofile"):
-                rounds, longest, fastest = asyncio.run(read(body(size, messages), options.seconds))
-            print(
-                f"{size // 1000} KB of {messages:,} messages {'with' if hook else 'without'} the hook: read in "
-                f"{fastest:.0f} ms at least, {rounds:,} rounds in {options.seconds:g} s, the longest {longest:.0f} ms"
-            )
+        rounds, longest, fastest = asyncio.run(read(body(size, messages), options.seconds))
+        print(
+            f"{size // 1000} KB of {messages:,} messages: read in {fastest:.0f} ms at least, {rounds:,} rounds in "
+            f"{options.seconds:g} s, the longest {longest:.0f} ms"
+        )
     return 0
 
 

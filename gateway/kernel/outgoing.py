@@ -29,7 +29,7 @@ class Outgoing:
     deadlines   of each attempt; the model's, unless they are changed for this request
     unmeasured  a worker must be asked for the prompt's length first: see `measure`
     question    reads the answer to `request`; None if the worker's model has to answer the operation
-    share       of the threads' time, if writing takes milliseconds; else None
+    share       of the thread's time, if writing takes milliseconds; else None
     context     headers that carry the client's trace to workers; `carry` exchanges them
     """
 

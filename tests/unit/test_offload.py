@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -23,10 +22,9 @@ from gateway.dialects.anthropic import Anthropic
 from gateway.dialects.openai import OpenAI
 from gateway.fleet.pool import Pool
 from gateway.kernel import asking
-from gateway.offload import SLICE_S, Share, offload
+from gateway.offload import Share, offload
 from gateway.wire.openai.streams.passthrough import Passthrough
 from tests.support.harness import Stack, until
-from tests.support.steps import rounds
 from tests.unit.server.raw import Raw, chat, post, scripted
 
 
@@ -36,35 +34,13 @@ def spin(seconds: float) -> None:
         pass
 
 
-async def test_the_loop_goes_round_between_long_calls() -> None:
-    seen: list[int] = []
-
-    def step(times: int) -> str:
-        # All that keeps it from having the interpreter to itself for minutes is what is tested here.
-        before = sys.getswitchinterval()
-        sys.setswitchinterval(60)
-        try:
-            for _ in range(times):
-                spin(0.003)
-                seen.append(turned[0])
-        finally:
-            sys.setswitchinterval(before)
-        return threading.current_thread().name
-
-    with rounds() as turned:
-        name = await offload(step, 5)
-    assert name != threading.current_thread().name
-    assert len(set(seen)) == 5, "the loop stood still between two of them"
-
-
 async def test_what_a_step_raises_is_raised_and_the_next_one_is_none_the_worse() -> None:
     def step() -> None:
         raise LookupError("this one")
 
     with pytest.raises(LookupError, match="this one"):
         await offload(step)
-    assert await offload(sys.getprofile) is not None
-    assert sys.getprofile() is None
+    assert await offload(int, "7") == 7
 
 
 @pytest.fixture
@@ -95,87 +71,33 @@ async def test_a_queued_step_whose_client_left_never_begins(busy: threading.Even
     assert begun == ["stayed"]
 
 
-async def test_a_running_step_whose_client_left_ends_at_its_next_call() -> None:
+async def test_a_running_step_whose_client_left_holds_up_nobody_but_the_steps_behind_it(busy: threading.Event) -> None:
     begun = threading.Event()
-    swallowed: list[BaseException] = []
-
-    def endless() -> None:
-        begun.set()
-        while True:
-            try:
-                spin(0.001)
-            except Exception as error:  # a step that goes on after each of its own errors
-                swallowed.append(error)
-
-    task = asyncio.ensure_future(offload(endless))
-    await asyncio.to_thread(begun.wait, 10)
-    task.cancel()
-    await asyncio.wait([task])
-    assert task.cancelled()
-    assert await asyncio.wait_for(offload(threading.get_ident), 30), "the thread is free again"
-    assert swallowed == []
-
-
-async def test_the_profile_hook_that_was_there_is_restored(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[str] = []
-
-    def profiler(frame: object, event: str, arg: object) -> None:
-        seen.append(event)
-
-    with ThreadPoolExecutor(1) as one:
-        monkeypatch.setattr(threads._turns, "_threads", one)
-        one.submit(sys.setprofile, profiler)
-        await offload(spin, 0.0)
-        assert one.submit(sys.getprofile).result() is profiler
-    assert seen
-
-
-def slices(name: str, times: int, done: list[str]) -> None:
-    """Takes at least so many turns."""
-    for _ in range(times):
-        spin(SLICE_S * 1.5)
-        done.append(name)
-
-
-async def test_owners_take_turns_and_the_steps_of_one_wait_for_each_other(busy: threading.Event) -> None:
-    done: list[str] = []
-    shares = {owner: Share(owner, 0) for owner in ("greedy", "honest")}
-    names = [f"greedy {number}" for number in range(4)]
-    steps = [offload(slices, name, 20, done, share=shares["greedy"]) for name in names]
-    tasks = [
-        asyncio.ensure_future(step) for step in (*steps, offload(slices, "honest", 4, done, share=shares["honest"]))
-    ]
-    await asyncio.sleep(0)
+    left = asyncio.ensure_future(offload(begun.set))
     busy.set()
-    await asyncio.gather(*tasks)
-    before = done[: len(done) - done[::-1].index("honest")]
-    assert before.count("honest") == 4
-    assert before.count("greedy 0") <= 6, "one turn for each of the other's"
-    assert set(before) == {"greedy 0", "honest"}
-    assert [name for at, name in enumerate(done) if name != "honest" and name not in done[:at]] == names
+    await asyncio.to_thread(begun.wait, 30)
+    left.cancel()
+    assert await asyncio.wait_for(offload(threading.get_ident), 30), "the thread is free again"
 
 
-async def test_more_owners_than_threads_are_served_in_their_order(
-    busy: threading.Event, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(threads, "_THREADS", 2)
+async def test_steps_run_one_at_a_time_in_the_order_in_which_they_came(busy: threading.Event) -> None:
     done: list[int] = []
-    steps = [offload(done.append, number, share=Share(number % 3, 0)) for number in range(9)]
-    tasks = [asyncio.ensure_future(step) for step in steps]
+    tasks = [asyncio.ensure_future(offload(done.append, number, share=Share(number % 3, 0))) for number in range(9)]
     await asyncio.sleep(0)
     busy.set()
     await asyncio.gather(*tasks)
     assert done == [*range(9)]
-    assert not threads._turns._queued
 
 
 async def test_a_request_that_takes_more_than_its_share_is_refused() -> None:
     share = Share("greedy", 0)
     share.left_s = 0.02
-    for _ in range(2):
-        with pytest.raises(GatewayError, match="takes too long") as caught:
-            await offload(slices, "greedy", 1000, [], share=share)
-        assert (caught.value.kind, caught.value.code) == (Kind.TOO_LARGE, "body_too_costly")
+    await offload(spin, 0.0, share=share)
+    with pytest.raises(GatewayError, match="takes too long") as caught:
+        await offload(spin, 0.1, share=share)
+    assert (caught.value.kind, caught.value.code) == (Kind.TOO_LARGE, "body_too_costly")
+    with pytest.raises(GatewayError):
+        await offload(int, share=share)
     assert await offload(threading.get_ident, share=Share("greedy", 0))
 
 
