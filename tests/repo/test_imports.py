@@ -64,7 +64,7 @@ ONLY: dict[str, tuple[str, ...]] = {
     "redis": ("gateway.redis",),
     "websockets": ("gateway.server",),
     "obstore": ("gateway.batches.bucket",),
-    "yaml": ("gateway.config", "gateway.cli.rendered"),  # a manifest is not a configuration
+    "yaml": ("gateway.config", "gateway.cli.clients", "gateway.cli.rendered"),  # the last two read no configuration
     "zmq": (),
 }
 

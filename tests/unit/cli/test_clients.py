@@ -14,7 +14,7 @@ from tests.acceptance.libraries.readme import readme_lines
 
 
 def test_the_page_has_the_same_lines() -> None:
-    assert readme_lines() == dict(CLIENTS.values())
+    assert readme_lines() == {client["title"]: client["line"] for client in CLIENTS.values()}
 
 
 def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
