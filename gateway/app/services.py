@@ -189,8 +189,7 @@ def _limiting(config: Config, before: HttpRateLimiter | None, limits: Limits, ho
     if before is not None and before.fits(config):
         return before
     changed, alone = partial(_limits_changed, host.log), partial(_decided_alone, host.log)
-    passed, kept = partial(_budget_passed, host), partial(_budgets_kept, host.log)
-    return HttpRateLimiter(config, limits, changed, alone, passed, kept) if limits.any else None
+    return HttpRateLimiter(config, limits, changed, alone, partial(_budget_passed, host)) if limits.any else None
 
 
 def kept_keys(config: Config, host: Host) -> KeyMirror | None:
@@ -259,10 +258,6 @@ def _response_store(config: Config, before: ResponseStore | None, log: Log) -> R
 
 def _limits_changed(log: Log, state: str, reason: str) -> None:
     log.event("info" if state == "strict" else "warning", f"limits {state}", **({"reason": reason} if reason else {}))
-
-
-def _budgets_kept(log: Log, why: str) -> None:
-    log.event("warning" if why else "info", "budgets kept in memory alone" if why else "budgets kept", reason=why)
 
 
 def _decided_alone(log: Log, requests: int, seconds: float) -> None:

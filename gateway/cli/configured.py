@@ -5,17 +5,20 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-from collections.abc import Container
+from collections.abc import Awaitable, Callable, Container
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 from gateway.admin import KeyStore, StoreDown, options_of
+from gateway.admin.store import decoded
 from gateway.app import KNOWN
 from gateway.auth import StoredKey
 from gateway.cli import CommandError
 from gateway.config import Config, ConfigError, Key, config_file, load
 from gateway.redis import connect
 
+T = TypeVar("T")
 FILE_HELP = "gateway.yaml (default: $DRAGOMAN_CONFIG, else ./gateway.yaml)"
 _NO_FILE = (
     "dragoman: no configuration file: give --config FILE, set DRAGOMAN_CONFIG, or start in a folder with a gateway.yaml"
@@ -60,23 +63,40 @@ def admin_place(given: str | None, config: Config | None, option: str) -> str:
 
 def with_stored(config: Config, name: str | None) -> Config:
     """`config`, with the key `name` of its store beside its own keys. Raises CommandError if the store is away."""
-    if name is None or name in config.keys or config.keys_store is None or (redis := config.redis) is None:
+    if name is None or name in config.keys:
         return config
+    key = _from_store(config, lambda store: store.find(name))
+    if key is None or key.revoked is not None:
+        return config
+    return config.model_copy(update={"keys": {**config.keys, name: Key(hash=key.hash, **options_of(key))}})
 
-    async def found() -> StoredKey | None:
+
+def stored_keys(config: Config) -> list[StoredKey]:
+    """The keys of the store that are not revoked. Raises CommandError if the store is away."""
+
+    async def keys(store: KeyStore) -> list[StoredKey]:
+        found = [decoded(text) async for page in store.pages() for _, text in page]
+        return [key for key in found if key is not None and key.revoked is None]
+
+    return _from_store(config, keys) or []
+
+
+def _from_store(config: Config, ask: Callable[[KeyStore], Awaitable[T]]) -> T | None:
+    """None without a store of keys."""
+    if config.keys_store is None or (redis := config.redis) is None:
+        return None
+
+    async def asked() -> T:
         store = KeyStore(redis.namespace, config.stored_keys.max_audit, connect(redis), redis.call_s)
         try:
-            return await store.find(name)
+            return await ask(store)
         finally:
             await store.close()
 
     try:
-        key = asyncio.run(found())
+        return asyncio.run(asked())
     except StoreDown as down:
         raise CommandError(f"the store of keys cannot be reached: {down}", 1) from None
-    if key is None or key.revoked is not None:
-        return config
-    return config.model_copy(update={"keys": {**config.keys, name: Key(hash=key.hash, **options_of(key))}})
 
 
 def read(name: str) -> bytes:

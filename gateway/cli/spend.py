@@ -12,14 +12,16 @@ from itertools import chain
 
 import msgspec
 
+from gateway.auth import StoredKey
 from gateway.cli import CommandError, destructive
-from gateway.cli.configured import FILE_HELP, configuration
+from gateway.cli.configured import FILE_HELP, configuration, stored_keys
 from gateway.config import Config
 from gateway.config.kinds import zone_of
 from gateway.console.terminal import columns
 from gateway.core.ports import RequestRecord
 from gateway.observe.ledger import Ledger, Unavailable
 from gateway.observe.spending import DIMENSIONS, Report, Wrong, make
+from gateway.ratelimit import RebuiltBudgets, StoreDown
 from gateway.redis import connect
 
 _PATIENCE_S = 30.0
@@ -31,7 +33,8 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--by", default="team,model", help=f"some of {', '.join(DIMENSIONS)} (default: team,model)")
     parser.add_argument("--month", metavar="YYYY-MM", help="the month (default: this one until today)")
     rebuild = (
-        "print no report, but raise the sums to those of the records in all logs; - is standard input (default: none)"
+        "print no report, but raise sums and budgets to those of the records in all logs; - is standard input "
+        "(default: none)"
     )
     parser.add_argument("--rebuild", metavar="FILE", nargs="+", help=rebuild)
     destructive.option(parser)
@@ -41,13 +44,12 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    config, _ = configuration(options.config, only=("redis",))
+    needed = ("redis",) if options.rebuild is None else ("redis", "end_users", "keys_file")
+    config, _ = configuration(options.config, only=needed)
+    if options.rebuild is not None:
+        return _rebuild(config, options.rebuild, options)
     if not config.spend.daily:
         raise CommandError("no sums are kept: spend.daily is off")
-    if options.rebuild is not None:
-        logs = ", ".join(options.rebuild)
-        destructive.confirm(f"sums of spending are raised to those of {logs}, and cannot be lowered again", options)
-        return _rebuild(config, options.rebuild)
     try:
         report = asyncio.run(_report(config, options.by, options.month))
     except Wrong as wrong:
@@ -73,21 +75,46 @@ def _ledger(config: Config) -> Ledger:
     return Ledger(config.redis.namespace, zone, connect(config.redis), end_users=named)
 
 
-def _rebuild(config: Config, logs: Sequence[str]) -> int:
-    async def rebuild() -> int:
-        await destructive.note(config, "rebuild", ", ".join(logs), None, ())
-        ledger = _ledger(config)
-        try:
-            return await ledger.rebuild(chain.from_iterable(map(_records, logs)))
-        finally:
-            await ledger.close()
-
+def _rebuild(config: Config, logs: Sequence[str], options: argparse.Namespace) -> int:
+    if config.redis is None or (not config.spend.daily and config.limiter.store == "memory"):
+        raise CommandError("Redis has no sums of this configuration: there is no redis, or spend.daily is off")
+    destructive.confirm(
+        f"sums of spending and budgets are raised to those of {', '.join(logs)}, and cannot be lowered again", options
+    )
     try:
-        count = asyncio.run(rebuild())
-    except Unavailable as error:
+        count = asyncio.run(_raise(config, logs, stored_keys(config)))
+    except (Unavailable, StoreDown) as error:
         raise CommandError(error, 1) from None
     print(f"{count} records that a worker was picked for")
     return 0
+
+
+async def _raise(config: Config, logs: Sequence[str], stored: Sequence[StoredKey]) -> int:
+    """Raises the sums and budgets in Redis to those of the records in `logs`. Returns the number of records. Raises
+    `Unavailable`, `StoreDown`."""
+    await destructive.note(config, "rebuild", ", ".join(logs), None, ())
+    budgets = None
+    if config.limiter.store != "memory":
+        budgets = RebuiltBudgets(config, [(key.name, key.limits) for key in stored])
+
+    def records() -> Iterator[RequestRecord]:
+        for record in chain.from_iterable(map(_records, logs)):
+            if record.attempts:
+                if budgets is not None:
+                    budgets.add(record)
+                yield record
+
+    if config.spend.daily:
+        ledger = _ledger(config)
+        try:
+            count = await ledger.rebuild(records())
+        finally:
+            await ledger.close()
+    else:
+        count = sum(1 for _ in records())
+    if budgets is not None:
+        await budgets.send()
+    return count
 
 
 def _records(file: str) -> Iterator[RequestRecord]:

@@ -319,8 +319,6 @@ def _redis(facts: Facts) -> Faults:
 def _limits(facts: Facts) -> Faults:
     limiter = facts.config.limiter
     parts = limiter.partition_by if limiter.partitions > 1 else None
-    if limiter.spent_folder is not None and (not facts.has("redis") or limiter.store == "memory"):
-        yield ("limiter", "spent_folder"), "has no effect where budgets are counted in memory"
     if limiter.partitions > 1 and parts is None:
         yield ("limiter", "partitions"), "needs partition_by beside it"
     for name, key in facts.config.keys.items() if parts not in (None, "key") else ():

@@ -154,9 +154,6 @@ class Limiter(Section):
     """The dimension that chooses the slot; then every limit must have it in its scope."""
     replicas: Whole = Field(default=1, ge=1, le=10000)
     """Gateways to assume until Redis reports their number."""
-    spent_folder: str | None = Field(default=None, pattern=r"^/", max_length=1024)
-    """A folder, by its whole path, for what gateways saw of budgets, should all of them stop and Redis be emptied.
-    Absent: memory alone."""
     reserve: Reserve = "expected"
     """Reservations of token limits and budgets: prompt and `expected` output, whose excess later windows pay, or the
     `maximum` of a request."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from ipaddress import ip_network
-from pathlib import Path
 
 from msgspec import UNSET, Struct
 
@@ -15,7 +14,6 @@ from gateway.core.messages import QUESTIONS, Op
 from gateway.core.money import Rates
 from gateway.core.ports import Charge, RequestRecord
 from gateway.ratelimit.addresses import Scope, client_address
-from gateway.ratelimit.kept import Kept
 from gateway.ratelimit.kinds import KINDS
 from gateway.ratelimit.limiter import FREE, OnBudget, SubjectLimiter
 from gateway.ratelimit.memory import MemoryStore
@@ -51,7 +49,6 @@ class Where(Struct, frozen=True):
     settings: Redis | None
     layout: Layout
     replicas: int
-    kept: str | None
 
     @classmethod
     def of(cls, config: Config) -> Where:
@@ -59,12 +56,12 @@ class Where(Struct, frozen=True):
         shared = config.redis is not None and limiter.store != "memory"
         namespace = config.redis.namespace if config.redis is not None else Layout().namespace
         layout = Layout(namespace, limiter.partitions, limiter.partition_by)
-        return cls(config.redis if shared else None, layout, limiter.replicas, limiter.spent_folder)
+        return cls(config.redis if shared else None, layout, limiter.replicas)
 
 
 class HttpRateLimiter:
     """The limits of requests. Implements core.ports.RateLimiter. on_change, on_alone, on_budget: see
-    `limiter.SubjectLimiter`; on_kept: see `kept.Kept`."""
+    `limiter.SubjectLimiter`."""
 
     def __init__(
         self,
@@ -73,7 +70,6 @@ class HttpRateLimiter:
         on_change: OnChange | None = None,
         on_alone: OnAlone | None = None,
         on_budget: OnBudget | None = None,
-        on_kept: Callable[[str], None] = lambda why: None,
     ) -> None:
         self._where = where = Where.of(config)
         store: MemoryStore | RedisStore = (
@@ -82,8 +78,6 @@ class HttpRateLimiter:
             else RedisStore(where.settings, layout=where.layout, expected=where.replicas)
         )
         self.limiter = SubjectLimiter((), store, on_change=on_change, on_alone=on_alone, on_budget=on_budget)
-        if config.limiter.spent_folder is not None:
-            self.limiter.floors.keep(Kept(Path(config.limiter.spent_folder), on_kept))
         self._running = False
         self._by_address = False
         self.use(config, limits)

@@ -27,7 +27,6 @@ from gateway.core.estimate import Cost
 from gateway.core.usage import Usage
 from gateway.light_task import Promise
 from gateway.ratelimit.expected import Expectations
-from gateway.ratelimit.floors import Floors
 from gateway.ratelimit.kinds import KINDS, BudgetRule, Wait
 from gateway.ratelimit.memory import MemoryStore
 from gateway.ratelimit.model import (
@@ -42,7 +41,7 @@ from gateway.ratelimit.model import (
 )
 from gateway.ratelimit.plan import Plans, Replaced, RuleIndex, scaled
 from gateway.ratelimit.reservation import Reservation
-from gateway.ratelimit.spent import FOREVER, MARK
+from gateway.ratelimit.spent import FOREVER
 from gateway.ratelimit.store import Store, StoreDown
 
 FREE = Cost()
@@ -61,6 +60,8 @@ _HOUR, _AFTER = 3600.0, 0.001
 _GENERATIONS = 8
 """The number of reloads whose replaced rules are remembered."""
 _CROWDS = 10_000
+_BUDGETS = 65_536
+"""Budgets whose sums are remembered, some 200 bytes each."""
 _SLOT_SPREAD = 5.0
 """The most by which the waits for a slot are spread, in seconds."""
 
@@ -78,7 +79,6 @@ class SubjectLimiter:
     store       counts, and says why it is down and how many processes share it
     refused     rule name -> requests that it refused
     shadowed    rule name -> requests that a shadow rule would have refused
-    floors      what it has seen of budgets
     expectations  what requests are likely to use
     alone       requests that this process decided alone, because the store was down or did not answer in time
     """
@@ -104,7 +104,9 @@ class SubjectLimiter:
         self.store = store
         self._local = local or MemoryStore()
         self._index = RuleIndex.of(rules)
-        self.floors = Floors()
+        # Counter of a budget -> what the shared store last said is spent of it: while the store is down, this process
+        # spends its share of the rest.
+        self._spent: dict[bytes, int] = {}
         self.expectations = Expectations()
         self._replaced: list[Replaced] = []
         self._next_end = inf  # when replaced rules end
@@ -206,8 +208,6 @@ class SubjectLimiter:
             self._beating.cancel()
             await asyncio.wait([self._beating])
         await self.store.close()
-        await self.floors.save()
-        self.floors.close()
 
     async def reserve(
         self, subject: Subject, cost: Cost | None = FREE, before: Reservation | None = None, *, early: bool = False
@@ -238,7 +238,7 @@ class SubjectLimiter:
         if not store.up:
             return self._reserve_alone(made, subject)
         try:
-            answer = store.admit(plan, [*costs, *self.floors.of(plan)] if plan.sums else costs, made.id)
+            answer = store.admit(plan, costs, made.id)
         except StoreDown:
             return self._reserve_alone(made, subject)
         if type(answer) is not Verdict:
@@ -280,7 +280,7 @@ class SubjectLimiter:
         made.id = f"{self._prefix}{self._count}"
         made.plan, made.strict, made.shared = plan, True, None
         made.charged = costs = self._costs(plan, made.cost, subject) if plan.measured or plan.sums else plan.costs
-        answer = self.store.admit(plan, [*costs, *self.floors.of(plan)] if plan.sums else costs, made.id)
+        answer = self.store.admit(plan, costs, made.id)
         assert isinstance(answer, Promise)
         return answer
 
@@ -321,10 +321,9 @@ class SubjectLimiter:
         for index in plan.sums:
             if counters[index].entry >= 0:
                 settlements.append(Settlement(index, counters[index].entry, money - charged[index], charged[index]))
-        if made.strict:
-            if plan.sums:
-                self.floors.add(plan, settlements)
-        elif money:
+                if made.strict and (key := plan.keys[index]) in self._spent:
+                    self._spent[key] = max(self._spent[key] + money - charged[index], 0)
+        if money and not made.strict:
             self._post(made, money)
         if not settlements:
             return
@@ -388,8 +387,10 @@ class SubjectLimiter:
             made.charged, made.verdict = (), UNLIMITED
             return
         made.charged = costs = self._costs(plan, made.cost, subject) if plan.measured or plan.sums else plan.costs
-        floors = [(birth, -(-used // replicas)) for birth, used in self.floors.of(plan)]
-        made.verdict = self._local.admit(plan, [*costs, *floors], made.id)
+        if plan.sums:
+            shares = [-(-self._spent.get(plan.keys[index], 0) // replicas) for index in plan.sums]
+            self._local.raise_budgets(plan, shares)
+        made.verdict = self._local.admit(plan, costs, made.id)
 
     def _costs(self, plan: Plan, cost: Cost | None, subject: Subject) -> Sequence[int]:
         """The charge on each limit. A reservation is bounded by the limit: a request that reserves more than all of it
@@ -418,17 +419,26 @@ class SubjectLimiter:
         """Reports the marks that budgets have passed just now."""
         for index in plan.sums:
             counted, rule, shape = verdict.counters[index], plan.rules[index], plan.shapes[index]
-            mark = counted.reset_us % MARK
+            mark = counted.reset_us
             if mark and self._on_budget is not None:
                 assert isinstance(rule, BudgetRule)
                 at = rule.warn_at[mark - 1] if mark <= len(shape.levels) else 1.0
                 self._on_budget(rule, subject, at, shape.limit - counted.remaining)
 
+    def _see(self, plan: Plan, verdict: Verdict) -> None:
+        for index in plan.sums:
+            key = plan.keys[index]
+            self._spent.pop(key, None)  # the last seen is the last to be forgotten
+            self._spent[key] = plan.shapes[index].limit - verdict.counters[index].remaining
+        if len(self._spent) > _BUDGETS:
+            for old in list(self._spent)[: _BUDGETS // 2]:
+                del self._spent[old]
+
     def _decided(self, made: Reservation, subject: Subject) -> Reservation:
         plan, verdict, mode = made.plan, made.verdict, _MODES[made.strict]
         if plan.sums:
             if made.strict:
-                self.floors.see(plan, verdict)
+                self._see(plan, verdict)
             self._warn(plan, verdict, subject)
         if verdict.violated >= 0:
             raise self._refusal(made, plan.rules[verdict.violated], mode)
@@ -535,7 +545,6 @@ class SubjectLimiter:
             await asyncio.sleep(_RENEWED_EVERY)
         await self.store.beat()
         await self._local.beat()
-        await self.floors.save()
         if self.store.up:
             self._tell_alone()
         now = monotonic()

@@ -46,7 +46,8 @@ class MemoryStore:
     def admit(self, plan: Plan, costs: Sequence[Any], lease: str) -> Verdict:
         now, ttl, groups = self._clock() // 1000, self._ttl, self._groups
         if plan.sums:
-            self._restore(plan, costs, now)
+            for index in plan.sums:
+                self._begin(plan, index, now)
             return self._decide(plan, costs, lease, now)
         # Nearly all requests fit at once. If one does not, what was taken for it goes back.
         taken: list[Window | Slots] = []
@@ -69,9 +70,9 @@ class MemoryStore:
         return Verdict(ADMITTED, 0, found)
 
     def _decide(self, plan: Plan, costs: Sequence[Any], lease: str, now: int) -> Verdict:
-        """As `admit`: looks at all counters before it takes from any. Floors come after the costs."""
+        """As `admit`: looks at all counters before it takes from any."""
         touched = [self._touch(key, shape, now) for key, shape in zip(plan.keys, plan.shapes, strict=True)]
-        waits = [one.delay(now, cost, shape) for one, cost, shape in zip(touched, costs, plan.shapes, strict=False)]
+        waits = [one.delay(now, cost, shape) for one, cost, shape in zip(touched, costs, plan.shapes, strict=True)]
         violated, longest, latest = -1, 0, 0
         if any(waits):
             for index, wait in enumerate(waits):
@@ -80,7 +81,7 @@ class MemoryStore:
                 if sooner > longest and not shape.shadow:
                     violated, longest, latest = index, sooner, wait
         counters: list[Counted] = []
-        for counter, shape, cost, wait in zip(touched, plan.shapes, costs, waits, strict=False):
+        for counter, shape, cost, wait in zip(touched, plan.shapes, costs, waits, strict=True):
             if wait or violated >= 0:
                 counters.append(Counted(*counter.state(now, shape), -1))
             else:
@@ -98,7 +99,7 @@ class MemoryStore:
             except KeyError:
                 continue  # nothing can be given back
             if isinstance(counter, Spent):
-                counter.begin(now, self._before(plan, one.index), shape)
+                self._begin(plan, one.index, now)
             counter.settle(now, one.entry, one.delta, shape, lease, one.held)
 
     def renew(self, leases: Sequence[tuple[str, Plan]]) -> None:
@@ -144,12 +145,19 @@ class MemoryStore:
     async def close(self) -> None:
         return None
 
-    def _restore(self, plan: Plan, costs: Sequence[Any], now: int) -> None:
-        for index, floor in zip(plan.sums, costs[len(plan.keys) :], strict=True):
-            counter = self._touch(plan.keys[index], plan.shapes[index], now)
-            assert isinstance(counter, Spent)
-            counter.begin(now, self._before(plan, index), plan.shapes[index])
-            counter.restore(*floor)
+    def raise_budgets(self, plan: Plan, used: Sequence[int]) -> None:
+        """Raises what is spent of each budget of `plan` to `used`, in nano; less changes nothing."""
+        for index, least in zip(plan.sums, used, strict=True):
+            if least:
+                counter = self._begin(plan, index, self._clock() // 1000)
+                counter.used = max(counter.used, least)
+
+    def _begin(self, plan: Plan, index: int, now: int) -> Spent:
+        """The counter of a budget, in which its period has begun."""
+        counter = self._touch(plan.keys[index], plan.shapes[index], now)
+        assert isinstance(counter, Spent)
+        counter.begin(now, self._before(plan, index), plan.shapes[index])
+        return counter
 
     def _before(self, plan: Plan, index: int) -> int:
         """The sum of the period before that of a budget's counter; 0 if its debt is nobody's."""

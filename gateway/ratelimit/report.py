@@ -54,6 +54,20 @@ def _counted(subject: Subject) -> Subject:
     return replace(subject, address=subject.address and canonical(subject.address))
 
 
+def patient_store(config: Config) -> RedisStore:
+    """The counters of `config` for a person who waits. Redis has them."""
+    where = Where.of(config)
+    assert where.settings is not None
+    patient = {"timeout_s": max(where.settings.timeout_s, _PATIENCE_S)}
+    return RedisStore(where.settings.model_copy(update=patient), layout=where.layout, expected=where.replicas)
+
+
+def failure(config: Config, why: object) -> str:
+    """The server's addresses, and why it cannot be reached."""
+    assert config.redis is not None
+    return f"{', '.join(config.redis.server.addresses)}: {why}"
+
+
 async def table(
     config: Config, subjects: Sequence[Subject], only: Container[str] | None = None, *, forget: bool = False
 ) -> tuple[list[tuple[str, ...]], float]:
@@ -61,13 +75,10 @@ async def table(
     terminal, of which two columns are text; or one row that says that there are none. only: the names of those that
     are meant; None for all. `forget` deletes their counters first. Raises GatewayError, which names the server and the
     reason, if Redis cannot be reached."""
-    where = Where.of(config)
-    assert where.settings is not None
+    store = patient_store(config)
     subjects = [_counted(one) for one in subjects]
     meant = [rule for rule in rules(config) if only is None or rule.name in only]
-    patient = {"timeout_s": max(where.settings.timeout_s, _PATIENCE_S)}
-    settings = where.settings.model_copy(update=patient)
-    limiter = SubjectLimiter(meant, RedisStore(settings, layout=where.layout, expected=where.replicas))
+    limiter = SubjectLimiter(meant, store)
     await limiter.start(beats=False)
     slowest = 0.0
     try:
@@ -82,10 +93,7 @@ async def table(
                 whom = ", ".join(f"{one} {getattr(subject, one)}" for one in state.rule.scope) or "all"
                 rows.setdefault((state.rule.name, whom), state)
     except GatewayError as error:
-        addresses = ", ".join(settings.server.addresses)
-        raise GatewayError(
-            error.kind, f"{error.message}: {addresses}: {error.__cause__ or limiter.store.reason}"
-        ) from None
+        raise GatewayError(error.kind, f"{error.message}: {failure(config, error.__cause__ or store.reason)}") from None
     finally:
         await limiter.close()
     if not rows:

@@ -7,11 +7,8 @@ Debt.  The part of the sum above the limit is a debt: if the rule reserves what 
 period begins with it. A counter begins once, when its first request comes. A request that runs over the end of a period
 is settled in its own period alone.
 
-A counter that is lost (an emptied server) is restored from what gateways have seen of it. Each counter has a birth, the
-millisecond in which it was made. With each request a gateway sends the birth and the sum that it saw last, the floor.
-The first floor of another birth becomes the base of the new counter, and a later or larger one replaces it: what was
-charged since is added to either. So of several gateways the one that saw most decides. A refund of a request from
-before is taken if its birth is that of the base. A counter that was reset on purpose takes no floor.
+Each counter has a birth, the millisecond in which it was made: a request that was charged on a counter that was reset
+or lost since gives nothing back to the new one.
 """
 
 from __future__ import annotations
@@ -22,9 +19,6 @@ from gateway.ratelimit.window import RETRY_SLOT, Counted, Shape
 
 FOREVER = 1 << 50
 """Microseconds: no wait helps, and no other limit asks for a longer one."""
-MARK = 8
-"""A verdict's `reset_us` is MARK * birth + the mark that was passed just now, 0 for none. The marks are those of
-`Shape.levels`, from 1, and one more if a request was refused."""
 
 
 class Spent:
@@ -32,16 +26,14 @@ class Spent:
 
     used    spent and reserved, in nano
     held    of it, reserved by running requests
-    level   the highest mark that was passed
+    level   the highest mark that was passed: those of `Shape.levels`, from 1, and one more if a request was refused
     """
 
-    __slots__ = ("base", "birth", "expires", "fixed", "held", "level", "origin", "passed", "used")
+    __slots__ = ("birth", "expires", "held", "level", "passed", "used")
     debt = 0
 
     def __init__(self) -> None:
-        self.used = self.held = self.level = self.passed = self.expires = 0
-        self.birth = self.origin = self.base = 0
-        self.fixed = False
+        self.birth = self.used = self.held = self.level = self.passed = self.expires = 0
 
     @staticmethod
     def shape(limit: int, days: int, levels: tuple[int, ...], shadow: bool, owes: bool = False) -> Shape:
@@ -60,14 +52,7 @@ class Spent:
         sum of that period."""
         if not self.birth:
             self.slide(now, shape)
-            self.used = self.base = max(before - shape.limit, 0)
-
-    def restore(self, birth: int, used: int) -> None:
-        """Takes a floor. Call `slide` before."""
-        if birth == self.birth or self.fixed or (birth, used) <= (self.origin, self.base):
-            return
-        self.used += used - self.base
-        self.origin, self.base = birth, used
+            self.used = max(before - shape.limit, 0)
 
     def delay(self, now: int, cost: int, shape: Shape) -> int:
         self.slide(now, shape)
@@ -90,7 +75,7 @@ class Spent:
     def settle(self, now: int, index: int, delta: int, shape: Shape, lease: str, held: int) -> None:
         self.slide(now, shape)
         self.expires = now + shape.keep * 1000
-        if delta > 0 or index in (self.birth, self.origin):
+        if delta > 0 or index == self.birth:
             self.used = max(self.used + delta, 0)
         if index == self.birth:
             self.held = max(self.held - held, 0)
@@ -98,9 +83,9 @@ class Spent:
     def reset(self, now: int, shape: Shape) -> None:
         expires = now + shape.keep * 1000
         self.__init__()  # type: ignore[misc]  # as new
-        self.birth, self.fixed, self.expires = max(now // 1000, 1), True, expires
+        self.birth, self.expires = max(now // 1000, 1), expires
 
     def state(self, now: int, shape: Shape) -> tuple[int, int]:
-        """(what is left, negative if more was spent; see MARK)."""
+        """(what is left, negative if more was spent; the mark that was passed just now, 0 for none)."""
         passed, self.passed = self.passed, 0
-        return shape.limit - self.used, MARK * self.birth + passed
+        return shape.limit - self.used, passed

@@ -1,4 +1,4 @@
-"""K2: clients race for one budget over three gateways; Redis is slow, and restarts empty. The workers judge."""
+"""K2: clients race for one budget over three gateways; Redis is slow, and restarts. The workers judge."""
 
 from __future__ import annotations
 
@@ -33,8 +33,9 @@ AMOUNT = COUNT * 3 // 10 * (REQUEST + (LEAST + MOST) // 2 * TOKEN)
 SLOW, SLOW_MS, EVERY_S = (0.1, 0.3), 40, 0.1
 """The part of the requests during which Redis stands still for so long, so often."""
 RESTARTED, AWAY, AWAY_S = 0.35, 0.45, 1.5
-"""The parts after which Redis is killed and comes back empty: at once, and then."""
+"""The parts after which Redis is killed and comes back with its data: at once, and then."""
 LAST = 5
+ON_DISK = ("--appendonly", "yes", "--appendfsync", "always")
 
 
 class Race:
@@ -78,9 +79,9 @@ class Race:
         self.harmed = True
 
 
-@row("K2", "64 clients race for budgets over three gateways; Redis is slow, and restarts empty")
+@row("K2", "64 clients race for budgets over three gateways; Redis is slow, and restarts")
 async def spent(findings: Findings) -> None:
-    with tempfile.TemporaryDirectory() as folder, Server(Path(folder)) as server:
+    with tempfile.TemporaryDirectory() as folder, Server(Path(folder), *ON_DISK) as server:
         shared = {"amount": AMOUNT / NANO, "per": "total", "scope": ["team"], "reserve": "maximum"}
         config: dict[str, Any] = {
             "redis": {"addresses": [server.address], "timeout_s": 0.5},

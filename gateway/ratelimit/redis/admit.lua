@@ -8,15 +8,15 @@
 --            forms     lists of shapes; a shape is the fields of window.Shape, in their order
 --            plans     [n, form]: the rules of a subject have the keys n + 1, n + 2, ... and the shapes of this form;
 --                      behind them come the counters before those of its budgets that owe
---            ops       [1, lease, plan, [cost, ..., floor, ...]]         admit by all rules or by none; a floor is the
---                                                                        [birth, used] of each budget in turn
+--            ops       [1, lease, plan, [cost, ...]]                     admit by all rules or by none
 --                      [2, lease, plan, [[rule from 0, entry, delta, held]]]   settle
 --                      [3, lease, plan, [rule from 0, ...]]              renew slots
 --                      [4, replica, k, ttl]                              heartbeat (0: goodbye) -> live replicas
 --                      [5, "", plan]                                     look -> as admit, "used" for the entry
 --                      [6, "", plan]                                     reset
 --                      [7, replica, k, ttl]                              heartbeat, and room for a new counter
--- returns  msgpack [now, result of each op 1, 4, 5, 6, 7 in order]; that of 1 and 5 is a verdict:
+--                      [8, "", plan, [sum, ...]]                         raise what is spent of each budget
+-- returns  msgpack [now, result of each op 1, 4, 5, 6, 7, 8 in order]; that of 1 and 5 is a verdict:
 --            [violated, wait, [[remaining, reset, entry] of each rule], latest], see model.Verdict
 
 local SLICES, CYCLE = 120, 121
@@ -169,8 +169,7 @@ local function take(key, lease)
   taken[key] = true
 end
 
--- A budget's counter is a hash with the fields of spent.Spent: u = used, r = held, b = birth, o = origin, a = base,
--- l = level, f = fixed.
+-- A budget's counter is a hash with the fields of spent.Spent: u = used, r = held, b = birth, l = level.
 local function owed(before, shape)
   if not shape.owes then return 0 end
   local key = KEYS[before + shape.owes]
@@ -182,21 +181,15 @@ local function sum(before, i, shape)
   local key = KEYS[before + i]
   local s = sums[key]
   if s then return s end
-  local v = call('HMGET', key, 'u', 'r', 'b', 'o', 'a', 'l', 'f')
+  local v = call('HMGET', key, 'u', 'r', 'b', 'l')
   s = {u = tonumber(v[1]) or 0, r = tonumber(v[2]) or 0, b = tonumber(v[3]) or floor(now / 1000),
-       o = tonumber(v[4]) or 0, a = tonumber(v[5]) or 0, l = tonumber(v[6]) or 0, f = tonumber(v[7]) or 0,
-       passed = 0, keep = shape.keep}
+       l = tonumber(v[4]) or 0, passed = 0, keep = shape.keep}
   if not v[3] then
-    s.a = owed(before, shape)
-    s.u, s.owing, s.unborn = s.a, s.a > 0, true
+    s.u = owed(before, shape)
+    s.owing, s.unborn = s.u > 0, true
   end
   sums[key] = s
   return s
-end
-
-local function restore(s, birth, used)
-  if birth == s.b or s.f == 1 or birth < s.o or (birth == s.o and used <= s.a) then return end
-  s.u, s.o, s.a, s.dirty = s.u + used - s.a, birth, used, true
 end
 
 local function spend_delay(s, cost, shape)
@@ -215,7 +208,7 @@ end
 local function sum_state(s, shape)
   local passed = s.passed
   s.passed = 0
-  return shape.limit - s.u, 8 * s.b + passed
+  return shape.limit - s.u, passed
 end
 
 -- Live slices in order, read at most once a batch, and only when something must be refused.
@@ -305,7 +298,7 @@ end
 local function admit(op)
   if late then return {-2, 0, {}} end
   local before, form, costs = plans[op[3]][1], forms[plans[op[3]][2]], op[4]
-  local violated, longest, latest, waits, nth = -1, 0, 0, {}, #form
+  local violated, longest, latest, waits = -1, 0, 0, {}
   for i = 1, #form do
     local key, shape = KEYS[before + i], form[i]
     local wait = 0
@@ -313,9 +306,7 @@ local function admit(op)
       wait = delay(window(key, shape), key, costs[i], shape)
     elseif shape.counter == 2 then
       local s = sum(before, i, shape)
-      nth = nth + 1
       s.dirty = s.dirty or s.owing
-      restore(s, costs[nth][1], costs[nth][2])
       wait = spend_delay(s, costs[i], shape)
     elseif held(key) >= shape.limit then
       wait = RETRY_SLOT
@@ -366,7 +357,7 @@ local function settle(op)
       slots[key] = n - call('ZREM', key, op[2])
     elseif shape.counter == 2 then
       local s = sum(before, rule, shape)
-      if delta > 0 or slice == s.b or slice == s.o then s.u = max(s.u + delta, 0) end
+      if delta > 0 or slice == s.b then s.u = max(s.u + delta, 0) end
       if slice == s.b then s.r = max(s.r - one[4], 0) end
       s.dirty = true
     else
@@ -466,10 +457,23 @@ local function reset(op)
       windows[key] = {u = 0, h = first, t = first, p = 0, d = 0, owed = 0, keep = shape.keep, limit = shape.limit,
                       width = shape.width, deltas = {}, stored = {}, holds = {}, dirty = true}
     elseif shape.counter == 2 then
-      sums[key] = {u = 0, r = 0, b = floor(now / 1000), o = 0, a = 0, l = 0, f = 1, passed = 0, keep = shape.keep,
-                   dirty = true}
+      sums[key] = {u = 0, r = 0, b = floor(now / 1000), l = 0, passed = 0, keep = shape.keep, dirty = true}
     else
       slots[key] = nil
+    end
+  end
+  return 1
+end
+
+local function raise(op)
+  local before, form, nth = plans[op[3]][1], forms[plans[op[3]][2]], 0
+  for i, shape in ipairs(form) do
+    if shape.counter == 2 then
+      nth = nth + 1
+      if op[4][nth] > 0 then
+        local s = sum(before, i, shape)
+        s.u, s.dirty = max(s.u, op[4][nth]), true
+      end
     end
   end
   return 1
@@ -489,6 +493,8 @@ for _, op in ipairs(ops) do
     replies[#replies + 1] = probe(op)
   elseif code == 5 then
     replies[#replies + 1] = look(op)
+  elseif code == 8 then
+    replies[#replies + 1] = raise(op)
   else
     replies[#replies + 1] = reset(op)
   end
@@ -511,7 +517,7 @@ end
 
 for key, s in pairs(sums) do
   if s.dirty then
-    call('HSET', key, 'u', s.u, 'r', s.r, 'b', s.b, 'o', s.o, 'a', s.a, 'l', s.l, 'f', s.f)
+    call('HSET', key, 'u', s.u, 'r', s.r, 'b', s.b, 'l', s.l)
     call('PEXPIRE', key, s.keep)
   end
 end

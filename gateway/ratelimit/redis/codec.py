@@ -11,7 +11,7 @@ from gateway.light_task import Promise
 from gateway.ratelimit.model import Plan, Verdict
 from gateway.ratelimit.window import Shape
 
-ADMIT, SETTLE, RENEW, BEAT, LOOK, RESET, PROBE = 1, 2, 3, 4, 5, 6, 7
+ADMIT, SETTLE, RENEW, BEAT, LOOK, RESET, PROBE, RAISE = 1, 2, 3, 4, 5, 6, 7, 8
 
 
 Result = int | Verdict
@@ -19,8 +19,9 @@ Result = int | Verdict
 
 
 class Operation(Struct, eq=False):
-    """One operation on the counters of a plan. what: for ADMIT costs, for SETTLE settlements, for RENEW slots, for BEAT
-    and PROBE (key, ttl in microseconds). waiter: gets the answer; the script answers all but SETTLE and RENEW."""
+    """One operation on the counters of a plan. what: for ADMIT costs, for SETTLE settlements, for RENEW slots, for
+    RAISE sums, for BEAT and PROBE (key, ttl in microseconds). waiter: gets the answer; the script answers all but
+    SETTLE and RENEW."""
 
     code: int
     lease: str

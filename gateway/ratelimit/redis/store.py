@@ -18,7 +18,7 @@ from gateway.light_task import Promise
 from gateway.ratelimit.model import Plan, Settlement, Verdict
 from gateway.ratelimit.plan import Layout
 from gateway.ratelimit.redis.batcher import Batcher, Replica
-from gateway.ratelimit.redis.codec import ADMIT, LOOK, RENEW, RESET, SETTLE
+from gateway.ratelimit.redis.codec import ADMIT, LOOK, RAISE, RENEW, RESET, SETTLE
 from gateway.ratelimit.redis.link import Link
 from gateway.redis import Servers
 
@@ -76,6 +76,10 @@ class RedisStore:
 
     async def reset(self, plan: Plan) -> None:
         await self._batchers[plan.tag].ask(RESET, plan, ())
+
+    async def raise_budgets(self, plan: Plan, used: Sequence[int]) -> None:
+        """As that of `MemoryStore`. Raises `StoreDown`."""
+        await self._batchers[plan.tag].ask(RAISE, plan, used)
 
     async def start(self, lease_ttl: float) -> None:
         self._servers = servers = Servers(self._settings)

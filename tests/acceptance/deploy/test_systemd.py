@@ -66,7 +66,7 @@ def test_the_page_quotes_the_unit() -> None:
 
 @pytest.mark.parametrize(
     ("page", "option"),
-    [("batches", "directory"), ("spend", "limiter.spent_folder"), ("production", "start.known_folder")],
+    [("batches", "directory"), ("production", "start.known_folder")],
 )
 def test_the_folders_of_the_pages_can_be_written_to(service: configparser.SectionProxy, page: str, option: str) -> None:
     found = re.search(rf"\b{option}: (/[^\s`]+)", (ROOT / "docs" / f"{page}.md").read_text())

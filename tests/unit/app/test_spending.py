@@ -36,6 +36,7 @@ def config(server: Server) -> dict[str, Any]:
         "models": {"m": {"price": PRICE}, "away": {**GONE, "price": PRICE, "fallback": ["m"]}},
         "redis": {"addresses": [server.address], "timeout_s": 5},
         "spend": {"currency": "EUR", "daily": True},
+        "budgets": [{"name": "all", "amount": 1000, "scope": []}],
         "metrics": {"listen": f"127.0.0.1:{free_port()}"},
         "console": {"enabled": True, "key_env": "CONSOLE_KEY"},
     }
@@ -129,13 +130,15 @@ def test_sums_that_are_lost_are_rebuilt_from_the_log(
     expected = worth(served := [record for record in busy.records() if record["attempts"]])
     until(lambda: report(busy)["total"] == expected)
     rows = report(busy, "?by=day,key,team,model")["rows"]
+    (budget,) = server.command("KEYS", "*:cmonth*:all:*")
     server.command("FLUSHALL")
     headers = {"authorization": f"Bearer {SECRETS['one']}"}
     httpx.post(busy.url + "/v1/chat/completions", json=CHAT, headers=headers, timeout=30)
     until(lambda: report(busy)["total"]["requests"] == 1)
     models = {"m": {"backend": "vllm", **config["models"]["m"], "workers": ["http://127.0.0.1:9"]}}
     file, log = tmp_path / "gateway.yaml", tmp_path / "log"
-    file.write_text(yaml.safe_dump({"models": models, "redis": config["redis"], "spend": config["spend"]}))
+    shared = {name: config[name] for name in ("redis", "spend", "budgets")}
+    file.write_text(yaml.safe_dump({"models": models, **shared}))
     lines = busy.output.getvalue().splitlines(keepends=True)
     more = tmp_path / "more"
     more.write_bytes(b"".join(lines[::2]))
@@ -146,6 +149,7 @@ def test_sums_that_are_lost_are_rebuilt_from_the_log(
         assert main(["spend", "--yes", "--config", str(file), "--rebuild", str(log), str(more)]) == 0
         assert capsys.readouterr().out == f"{len(served) + 1} records that a worker was picked for\n"
         assert report(busy)["total"] == worth([*served, busy.record()])
+        assert shown(int(server.command("HGET", budget, "u"))) == report(busy)["total"]["cost"]
     assert len(report(busy, "?by=day,key,team,model")["rows"]) == len(rows)
     httpx.post(busy.url + "/v1/chat/completions", json=CHAT, headers=headers, timeout=30)
     until(lambda: report(busy)["total"] == worth([one for one in busy.records() if one["attempts"]]))

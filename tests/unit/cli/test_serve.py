@@ -437,7 +437,8 @@ async def test_the_thread_that_reads_hands_over_the_interpreter_often(
     """Python hands it over every 5 ms by default, and each system call of a request waits for that."""
     path = tmp_path / "gateway.yaml"
     path.write_text("models: {m: {backend: vllm, workers: ['http://127.0.0.1:9']}}")
-    usual, seen = sys.getswitchinterval(), list[float]()
+    before, usual, seen = sys.getswitchinterval(), 0.005, list[float]()  # other tests may have lowered it
+    sys.setswitchinterval(usual)
     with socket.socket() as listener:
         config = load(path, KNOWN, {})
         serving = _Serving(config, str(path), [listener], Log("info", True, io.BytesIO(), "json"))
@@ -460,3 +461,4 @@ async def test_the_thread_that_reads_hands_over_the_interpreter_often(
         await serving._gateway.close()
     assert len(seen) == (1 if how == "refused" else 2)
     assert max(seen) <= 0.001 < usual == sys.getswitchinterval()
+    sys.setswitchinterval(before)

@@ -23,7 +23,7 @@ from gateway.core.estimate import Cost
 from gateway.core.ports import RequestRecord
 from gateway.observe import ledger as module
 from gateway.observe.ledger import Ledger
-from gateway.ratelimit import Subject, SubjectLimiter, floors, plan
+from gateway.ratelimit import Subject, SubjectLimiter, plan
 from gateway.ratelimit import limiter as limiter_module
 from gateway.ratelimit.memory import MemoryStore
 from gateway.ratelimit.redis.store import RedisStore
@@ -78,7 +78,12 @@ async def limited(store: Store, many: int = MANY) -> tuple[float, float]:
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bounds that some thousand end users reach."""
     monkeypatch.setattr(module, "_EVERY_S", 0.01)
-    for where, name in ((plan, "REMEMBERED"), (floors, "MOST"), (limiter_module, "_CROWDS"), (module, "MOST")):
+    for where, name in (
+        (plan, "REMEMBERED"),
+        (limiter_module, "_BUDGETS"),
+        (limiter_module, "_CROWDS"),
+        (module, "MOST"),
+    ):
         if not FULL:
             monkeypatch.setattr(where, name, SMALL)
 

@@ -10,7 +10,7 @@ import pytest
 
 from gateway.config.money import Period
 from gateway.ratelimit.calendar import Calendar
-from gateway.ratelimit.spent import FOREVER, MARK, Spent
+from gateway.ratelimit.spent import FOREVER, Spent
 from gateway.ratelimit.window import RETRY_SLOT
 
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -77,7 +77,7 @@ def test_each_mark_is_passed_once_and_by_what_is_spent() -> None:
     for cost, uses in ((60, 10), (50, 45), (20, 20), (10, 5), (30, 0), (30, 0)):
         wait = counter.delay(5_000, cost, SHAPE)
         entry = -1 if wait else counter.take(5_000, cost, SHAPE, "", 0).entry
-        marks.append(counter.state(5_000, SHAPE)[1] % MARK if wait else 0)
+        marks.append(counter.state(5_000, SHAPE)[1] if wait else 0)
         if not wait:
             counter.settle(5_000, entry, uses - cost, SHAPE, "", cost)
     assert counter.used == 80
@@ -85,32 +85,11 @@ def test_each_mark_is_passed_once_and_by_what_is_spent() -> None:
     assert counter.level == 3
 
 
-def test_a_lost_counter_is_restored_to_the_most_that_was_seen() -> None:
-    old = Spent()
-    first = taken(old, 30, now=5_000_000)
-    seen_by_one = (old.birth, old.used)
-    second = taken(old, 20, now=6_000_000)
-    seen_by_other = (old.birth, old.used)
-    new = Spent()
-    new.slide(9_000_000, SHAPE)
-    new.restore(*seen_by_one)
-    charged = taken(new, 5, now=9_000_000)
-    new.restore(*seen_by_other)
-    assert new.used == 55
-    new.restore(*seen_by_one)
-    assert new.used == 55
-    new.settle(9_000_000, first, -30, SHAPE, "", 30)  # it had reserved before the loss
-    new.settle(9_000_000, second, -1, SHAPE, "", 20)
-    new.settle(9_000_000, charged, -2, SHAPE, "", 5)
-    assert new.used == 22
-
-
-def test_a_reset_counter_takes_no_floor_and_no_older_refund() -> None:
+def test_a_reset_counter_takes_no_older_refund() -> None:
     counter = Spent()
     entry = taken(counter, 30)
     counter.reset(9_000_000, SHAPE)
     counter.slide(9_000_000, SHAPE)
-    counter.restore(entry, 30)
     assert counter.used == 0
     taken(counter, 7, now=9_000_000)
     counter.settle(9_000_000, entry, -30, SHAPE, "", 30)

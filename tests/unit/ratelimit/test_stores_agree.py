@@ -14,7 +14,7 @@ from gateway.config.money import Budget, Period, Spend
 from gateway.ratelimit.memory import MemoryStore
 from gateway.ratelimit.model import ADMITTED, Plan, Settlement, Subject, Verdict
 from gateway.ratelimit.plan import Layout, Plans
-from gateway.ratelimit.redis.codec import ADMIT, LOOK, RENEW, RESET, SETTLE, Operation, Result, pack, unpack
+from gateway.ratelimit.redis.codec import ADMIT, LOOK, RAISE, RENEW, RESET, SETTLE, Operation, Result, pack, unpack
 from gateway.ratelimit.redis.store import SCRIPT
 from gateway.ratelimit.rules import rule_of
 from tests.support.redis_server import Server
@@ -43,12 +43,11 @@ rules = st.lists(
 )
 actions = st.lists(
     st.tuples(
-        st.sampled_from(["admit", "admit", "admit", "admit", "settle", "settle", "renew", "look", "reset"]),
+        st.sampled_from(["admit", "admit", "admit", "admit", "settle", "settle", "renew", "look", "reset", "raise"]),
         st.one_of(*(st.integers(0, most) for most in (300, 100_000, 2_000_000, 30_000_000))),  # microseconds later
         st.one_of(st.integers(0, 40), st.integers(0, 400)),  # tokens
         st.integers(0, 5),  # which lease
         st.booleans(),  # ends a batch
-        st.tuples(st.sampled_from([0, 1, 2]), st.integers(0, 40)),  # a floor
         st.integers(0, 3),  # 0: the next day begins
     ),
     max_size=60,
@@ -71,9 +70,9 @@ class Script:
         return unpack(self._run(keys, [payload, now]))[1]
 
 
-_ADMIT = ("admit", 0, 0, 0, False, (0, 0), 0)
-_PAST = ("admit", 0, 0, 0, False, (0, 3), 0)
-_LOOK = ("look", 0, 0, 0, False, (0, 0), 0)
+_ADMIT = ("admit", 0, 0, 0, False, 0)
+_PAST = ("raise", 0, 3, 0, False, 0)
+_LOOK = ("look", 0, 0, 0, False, 0)
 
 
 @settings(max_examples=examples(150))
@@ -104,7 +103,7 @@ def test_the_same_answers(shared_server: Server, given_rules: list[Any], moves: 
             assert got == want
         expected.clear()
 
-    for number, (action, later, tokens, which, ends, floor, night) in enumerate(moves):
+    for number, (action, later, tokens, which, ends, night) in enumerate(moves):
         if ends:
             finish()
             now += later
@@ -114,9 +113,8 @@ def test_the_same_answers(shared_server: Server, given_rules: list[Any], moves: 
         if action == "admit":
             costs = [min(tokens, rule.limit) if rule.kind in ("tokens", "cost") else 1 for rule in chosen]
             lease = f"l{number}"
-            floors = [floor for _ in plan.sums]
-            script.add(ADMIT, plan, [*costs, *floors], lease)
-            verdict = memory.admit(plan, [*costs, *floors], lease)
+            script.add(ADMIT, plan, costs, lease)
+            verdict = memory.admit(plan, costs, lease)
             expected.append(verdict)
             if verdict.violated == ADMITTED:
                 live.append((lease, costs, verdict, plan))
@@ -136,6 +134,11 @@ def test_the_same_answers(shared_server: Server, given_rules: list[Any], moves: 
         elif action == "look":
             script.add(LOOK, plan, ())
             expected.append(look(memory, plan))
+        elif action == "raise" and plan.sums:
+            least = [tokens for _ in plan.sums]
+            script.add(RAISE, plan, least)
+            memory.raise_budgets(plan, least)
+            expected.append(1)
         elif action == "reset":
             script.add(RESET, plan, ())
             run(memory.reset(plan))

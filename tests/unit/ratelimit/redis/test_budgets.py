@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 from collections.abc import Sequence
-from pathlib import Path
+from time import time
 
-import msgspec
 import pytest
 
-from gateway.config import Limit
+from gateway.auth.stored import OwnLimits
+from gateway.config import Config, Limit
 from gateway.config.money import Budget, Spend
+from gateway.config.sharing import Limiter
 from gateway.core.errors import Kind
 from gateway.core.estimate import Cost
-from gateway.ratelimit import Subject, SubjectLimiter
-from gateway.ratelimit.kept import Kept
+from gateway.core.ports import RequestRecord
+from gateway.ratelimit import RebuiltBudgets, StoreDown, Subject, SubjectLimiter
 from gateway.ratelimit.model import Limited
 from gateway.ratelimit.redis.store import RedisStore
-from gateway.ratelimit.rules import rule_of
+from gateway.ratelimit.rules import key_rules, rule_of
 from tests.support.redis_server import Server
 from tests.unit.ratelimit.conftest import Make, reach
 
 ANN = Subject(key="ann", team="sales", model="m")
+SPEND = Spend(currency="EUR")
+BUDGETS = tuple(
+    Budget.model_validate({"amount": "0.000001", "scope": ["team"], **more})
+    for more in ({"name": "b"}, {"name": "days", "per": "day"})
+)
 
 
 def budget(amount: int, **options: object) -> Limit:
@@ -87,31 +92,61 @@ async def test_the_refusal_of_a_spent_budget_names_no_time(server: Server, start
     assert error.value.retry_after is None
 
 
-async def test_what_was_spent_survives_a_flush(server: Server, started: Make) -> None:
-    three = await gateways(started, server, budget(1_000))
-    for limiter, costs in zip(three, (200, 300, 400), strict=True):
-        await spend(limiter, 400, costs)
-        await limiter.flush()
-    await asyncio.sleep(0.002)  # a counter is known by its birth, in milliseconds
-    server.command("FLUSHALL")
-    with pytest.raises(Limited):  # of all, this gateway saw the most
-        await spend(three[2], 101, 0)
-    await spend(three[0], 50, 50)
-    await spend(three[1], 50, 50)
-    await asyncio.gather(*(limiter.flush() for limiter in three))
-    assert await used(three[1]) == 1_000
-
-
-async def test_what_runs_while_the_server_is_emptied_is_settled(server: Server, started: Make) -> None:
+async def test_a_request_from_before_a_flush_gives_nothing_back_to_the_new_counter(
+    server: Server, started: Make
+) -> None:
     one, other = await gateways(started, server, budget(1_000), 2)
     made = await one.reserve(ANN, Cost(money=600))
-    await spend(other, 100, 100)
     await asyncio.sleep(0.002)  # a counter is known by its birth, in milliseconds
     server.command("FLUSHALL")
     await spend(other, 100, 100)
     one.settle(made, None, money=10)
     await one.flush()
-    assert await used(other) == 210
+    assert await used(other) == 100
+
+
+def cost_of(when: float, cost: int, key: str = "ann", team: str | None = "sales") -> RequestRecord:
+    return RequestRecord("id", "openai", model="m", key=key, team=team, attempts=1, cost=cost, time=when)
+
+
+async def test_records_restore_the_budgets_of_an_emptied_server(server: Server, started: Make) -> None:
+    """What gateways charge meanwhile stays, a second time changes nothing, and what is of another period, of another
+    caller, or unknown does not count."""
+    stored = OwnLimits(budget="0.000002")
+    rules = [*(rule_of(each, Spend(currency="EUR")) for each in BUDGETS), *key_rules("ann", stored, SPEND, "expected")]
+    limiter = await started(rules, RedisStore(server.settings))
+    config = Config.model_construct(
+        redis=server.settings, limiter=Limiter(), limits=(), budgets=BUDGETS, keys={}, keys_store="redis", spend=SPEND
+    )
+    assert {rule.name for rule in rules} == {"b", "days", "budget"}
+    await spend(limiter, 50, 50)
+    await limiter.flush()
+    now = time()
+    for _ in range(2):
+        found = RebuiltBudgets(config, [("ann", stored)])
+        for record in (cost_of(now, 300), cost_of(now, 200, "bob"), cost_of(now, 9, team=None)):
+            found.add(record)
+        found.add(cost_of(now - 40 * 86_400, 5_000))
+        found.add(RequestRecord("id", "openai", model="m", key="ann", team="sales", attempts=1, time=now))
+        await found.send()
+        states = {state.rule.name: state.used for state in await limiter.inspect(ANN)}
+        assert states == {"b": 500, "days": 500, "budget": 309}
+    await spend(limiter, 50, 50)
+    await limiter.flush()
+    with pytest.raises(Limited) as refused:
+        await limiter.reserve(ANN, Cost(money=451))
+    assert refused.value.kind is Kind.QUOTA
+
+
+async def test_a_server_that_is_away_is_named(mortal: Server) -> None:
+    mortal.kill()
+    config = Config.model_construct(
+        redis=mortal.settings, limiter=Limiter(), limits=(), budgets=BUDGETS, keys={}, keys_store=None, spend=SPEND
+    )
+    found = RebuiltBudgets(config)
+    found.add(cost_of(time(), 300))
+    with pytest.raises(StoreDown, match=r"127\.0\.0\.1"):
+        await found.send()
 
 
 async def test_a_reset_is_not_undone_by_what_gateways_remember(server: Server, started: Make) -> None:
@@ -148,8 +183,7 @@ async def test_what_is_spent_without_the_server_is_charged_when_it_is_back(morta
         await spend(limiter, 301, 0)
     mortal.start()
     await reach(limiter)
-    await spend(limiter, 300, 0)  # the server has lost what was spent before, and learns of it from the next request
-    assert await used(limiter) == 700
+    assert await used(limiter) == 400, "the server has lost what was spent before"
 
 
 async def test_the_next_period_has_a_counter_of_its_own(
@@ -177,80 +211,3 @@ async def _refused(limiter: SubjectLimiter) -> bool:
     except Limited:
         return True
     return False
-
-
-def kept(folder: Path, faults: list[str] | None = None) -> Kept:
-    return Kept(folder, (faults if faults is not None else []).append)
-
-
-def written(folder: Path) -> list[Path]:
-    return list(folder.glob("*.spent"))
-
-
-def test_old_files_go_with_their_locks_and_one_that_vanishes_hides_no_other(tmp_path: Path) -> None:
-    sums = {b"a": (1, 5)}
-    for number in range(120):
-        file = tmp_path / f"old-{number}.spent"
-        file.write_bytes(msgspec.msgpack.encode(sums))
-        file.with_suffix(".lock").touch()
-        os.utime(file, (number, number))
-    (tmp_path / "gone.spent").symlink_to(tmp_path / "nothing")
-    reader = kept(tmp_path)
-    assert reader.read() == sums
-    assert not (tmp_path / "old-19.spent").exists()
-    assert len(list(tmp_path.glob("*.lock"))) == 101  # the reader's own is one
-    reader.close()
-
-
-def test_a_folder_that_cannot_be_read_is_reported(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    faults: list[str] = []
-    assert kept(tmp_path / "file" / "sums", faults).read() == {}
-    assert faults == ["NotADirectoryError"]
-
-
-async def test_what_is_kept_in_a_folder_outlives_redis_and_all_gateways(
-    server: Server, started: Make, tmp_path: Path
-) -> None:
-    for _ in range(2):
-        rule = budget(10_000)
-        one, two = await gateways(started, server, rule, 2)
-        for each in (one, two):
-            each.floors.keep(kept(tmp_path / "sums"))
-        await spend(one, 3_000, 2_000)
-        await one.flush()
-        await spend(two, 3_000, 2_500)
-        await one.close()
-        await two.close()
-        server.command("FLUSHALL")
-    (third,) = await gateways(started, server, rule, 1)
-    third.floors.keep(kept(tmp_path / "sums"))
-    await spend(third, 500, 500)
-    assert await used(third) == 2 * 4_500 + 500
-    with pytest.raises(Limited) as refused:
-        await third.reserve(ANN, Cost(money=501))
-    assert refused.value.kind is Kind.QUOTA
-    assert len(written(tmp_path / "sums")) == 2, "the next processes take up the files of those before"
-
-
-async def test_a_file_that_is_broken_or_cannot_be_written_stops_nobody(
-    server: Server, started: Make, tmp_path: Path
-) -> None:
-    (tmp_path / "old.spent").write_bytes(b"not msgpack")
-    faults: list[str] = []
-    (one,) = await gateways(started, server, budget(10_000), 1)
-    one.floors.keep(kept(tmp_path / "old.spent" / "below", faults))
-    for _ in range(2):
-        await spend(one, 3_000, 2_000)
-        await one.floors.save()
-    assert faults == ["NotADirectoryError"]
-    one.floors.keep(kept(tmp_path))
-    await one.floors.save()
-    assert len(written(tmp_path)) == 2
-
-
-def test_files_are_bounded(tmp_path: Path) -> None:
-    for number in range(120):
-        (tmp_path / f"{number}.spent").write_bytes(b"\x80")
-    assert kept(tmp_path).read() == {}
-    assert len(written(tmp_path)) == 100
