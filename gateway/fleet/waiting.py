@@ -15,9 +15,6 @@ from gateway.fleet.queue import Queue, Waiter
 from gateway.fleet.speed import Speed
 from gateway.fleet.worker import OUTPUT_COSTS, Worker
 
-# Kinds of requests whose speed is remembered while none of them waits.
-_SPEEDS = 64
-
 Refusal = Literal["full", "displaced", "slow", "late", "no_worker"]
 """Why a request got no worker: the queue was full; it had to make room for another one; the wait would have been too
 long; it was; no worker could serve it."""
@@ -129,8 +126,7 @@ class WaitQueue:
         self._may_serve = may_serve
         self._hand_over = hand_over
         self._events = events
-        # How fast the requests of a kind are served, beside all others.
-        self._speeds: dict[frozenset[Worker], Speed] = {}
+        self._speed = Speed()
 
     def lets_pass(self, unsuitable: Collection[Worker]) -> bool:
         """Whether a newcomer may have a worker that is free: no request waits that the worker suits."""
@@ -171,11 +167,9 @@ class WaitQueue:
         request.future = loop.create_future()
         longest = options.timeout_s if not cold else patience or options.cold_start_s
         request.timer = loop.call_later(longest, self._expire, request)
-        if not is_retry and unsuitable not in self._speeds:
-            self._new_speed(unsuitable)
         self.queue.add(request)
-        if not cold and unsuitable in self._speeds:
-            self._speeds[unsuitable].run(now)
+        if not cold:
+            self._speed.run(now)
         self._serve_if_changed()
         return request
 
@@ -185,13 +179,12 @@ class WaitQueue:
         if request.queued:
             self.queue.remove(request)
         now = self._clock()
-        if request.unsuitable not in self.queue.kinds and (speed := self._speeds.get(request.unsuitable)) is not None:
-            speed.rest(now)
+        if not self.queue.count:
+            self._speed.rest(now)
         self._events.waited(now - request.since)
 
     def refit(self) -> None:
         """Serves the requests that wait, after the workers that suit them have changed."""
-        now, queue = self._clock(), self.queue
         found: dict[Lacking, frozenset[Worker]] = {}
 
         def kind_of(request: QueuedRequest) -> frozenset[Worker]:
@@ -203,16 +196,7 @@ class WaitQueue:
             request.lacking = found[lacks]
             return request.lacking | request.tried if request.tried else request.lacking
 
-        queue.regroup(kind_of)
-        for kind, speed in self._speeds.items():
-            if kind not in queue.kinds:
-                speed.rest(now)
-        new = [
-            request.unsuitable for request in queue if request.unsuitable not in self._speeds and not request.is_retry
-        ]
-        if new:
-            self._speeds = {known: speed for known, speed in self._speeds.items() if known in queue.kinds}
-            self._speeds |= {kind: Speed() for kind in new}
+        self.queue.regroup(kind_of)
         self.serve()
 
     def serve(self) -> None:
@@ -230,11 +214,10 @@ class WaitQueue:
     def _serve(self, states: WorkerStates) -> None:
         """Takes a step for each kind and each worker that is handed out."""
         now, queue = self._clock(), self.queue
-        for kind, speed in self._speeds.items():
-            if not states.able:
-                speed.rest(now)
-            elif kind in queue.kinds:
-                speed.run(now)
+        if not states.able:
+            self._speed.rest(now)
+        elif queue.count:
+            self._speed.run(now)
         blocked = {kind for kind in queue.kinds if not states.suit(kind)}
         while (first := queue.first(blocked)) is not None:
             if not self._give(first, now):
@@ -261,7 +244,7 @@ class WaitQueue:
             return False
         self.queue.take(request)
         if not request.is_retry:
-            self._speeds[request.unsuitable].served(request.tokens, now)
+            self._speed.served(request.tokens, now)
         request.future.set_result(worker)
         return True
 
@@ -269,14 +252,11 @@ class WaitQueue:
 
     def _check_wait(self, request: QueuedRequest, until: float | None, now: float) -> None:
         """Refuses a request that would wait for longer than `timeout_s`, or than its client does."""
-        speed = self._speeds.get(request.unsuitable)
-        if speed is None:
-            return
         longest = self.options.timeout_s if until is None else min(self.options.timeout_s, until - now)
-        most = speed.wait(self.queue.tokens(request.unsuitable), now)
+        most = self._speed.wait(self.queue.tokens(request.unsuitable), now)
         if most is None or most <= longest:
             return
-        expected = speed.wait(self._ahead(request), now)
+        expected = self._speed.wait(self._ahead(request), now)
         if expected is not None and expected > longest:
             self._events.refused("slow")
             message = f"the wait for a worker would be about {expected:.0f} s, longer than this request may wait"
@@ -319,11 +299,4 @@ class WaitQueue:
         return self.queue.ahead(request.tenant, request.priority, request.tokens, request.lacking)
 
     def _retry_after(self, request: QueuedRequest, now: float) -> float:
-        speed = self._speeds.get(request.lacking) or Speed()
-        return speed.send_back(self._ahead(request), request.tokens, now)
-
-    def _new_speed(self, kind: frozenset[Worker]) -> None:
-        if len(self._speeds) >= _SPEEDS:
-            waiting = self.queue.kinds
-            self._speeds = {known: speed for known, speed in self._speeds.items() if known in waiting}
-        self._speeds[kind] = Speed()
+        return self._speed.send_back(self._ahead(request), request.tokens, now)

@@ -254,13 +254,3 @@ async def test_an_arrival_takes_no_step_for_kinds_that_wait_and_a_freed_worker_f
     assert most[1] <= few[1] * 1.1
     assert (most[2] - many[2]) / 192 < 1.5 * (many[2] - few[2]) / 60  # linear
     assert most[2] < 256 * 60
-
-
-async def test_what_is_remembered_of_kinds_is_bounded() -> None:
-    members = workers(200, max_in_flight=1)
-    one = pool(members)
-    for _ in members:
-        await one.acquire()
-    for worker in members:
-        await dropped(await asking(adapter_of(one, [worker])))
-    assert len(one._waiting._speeds) <= 64
