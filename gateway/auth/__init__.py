@@ -4,7 +4,7 @@ from gateway.auth.headers import find_key, from_path, from_query, refused
 from gateway.auth.jwt import JwtVerifier, read_keys
 from gateway.auth.keyring import Keyring
 from gateway.auth.keys import new_key, new_secret
-from gateway.auth.known import KnownKeys
+from gateway.auth.masking import KnownKeys
 from gateway.auth.principal import ANONYMOUS, Absent, PendingAuth, Principal
 from gateway.auth.stored import MOST_OLD, Moment, OldSecret, OwnLimits, StoredKey
 from gateway.auth.table import KeyTable

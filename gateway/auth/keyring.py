@@ -19,7 +19,7 @@ from gateway.auth import sigv4
 from gateway.auth.headers import SEVERAL, WHERE, find_key, holds_key, refused
 from gateway.auth.jwt import Bearer, JwtVerifier
 from gateway.auth.keys import well_formed
-from gateway.auth.known import KnownKeys
+from gateway.auth.masking import KnownKeys
 from gateway.auth.principal import ANONYMOUS, Absent, PendingAuth, Principal
 from gateway.auth.table import Entry, KeyTable, identity_of
 from gateway.config import Config

@@ -16,7 +16,7 @@ from gateway.fleet.idle import Idle, IdlePool
 from gateway.kernel import Endpoint
 from gateway.kernel.call import Call
 from gateway.kernel.feature import Feature, Step
-from gateway.kernel.inner import InnerRequest, scope_of
+from gateway.kernel.internal_request import InternalRequest, scope_of
 from gateway.kernel.serving import run
 from gateway.kernel.way import Way
 
@@ -33,7 +33,7 @@ _GUARD_S = 5.0
 _LATER = (Kind.OVERLOADED, Kind.NO_WORKER, Kind.DRAINING)
 
 
-class _Exchange(InnerRequest):
+class _Exchange(InternalRequest):
     """Plain ASGI: the body is a line's, the reply is kept."""
 
     def __init__(self, path: str, body: bytes) -> None:

@@ -23,7 +23,7 @@ from gateway.core.fields import WORDS
 from gateway.core.http import JSON_TYPE, Headers, Request, header_value
 from gateway.core.ports import BodySink, Deadlines, Dialect, Exchange, Transport
 from gateway.kernel import Application, Runtime, ServedModel
-from gateway.kernel.inner import InnerRequest, scope_of
+from gateway.kernel.internal_request import InternalRequest, scope_of
 from gateway.kernel.runtime import Callers
 from gateway.translation import offline
 
@@ -141,7 +141,7 @@ async def play(
     application: Callable[[Runtime], Application],
     client: Any,
     transcript: Transcript,
-    request: InnerRequest,
+    request: InternalRequest,
 ) -> None:
     """Runs the request as a client's, telling `transcript`. client: as in the scope of the page's own request. request
     has the body."""

@@ -37,7 +37,7 @@ from gateway.console.transcript import Transcript
 from gateway.core.http import Headers, header_value
 from gateway.core.ports import Dialect
 from gateway.kernel import Application, Receive, Runtime, Scope, Send, send_whole
-from gateway.kernel.inner import InnerRequest
+from gateway.kernel.internal_request import InternalRequest
 from gateway.observe.ledger import Ledger, Unavailable
 from gateway.observe.process_group import ProcessGroup
 from gateway.observe.spending import Wrong, make
@@ -178,7 +178,7 @@ class Console:
             self._playing -= 1
 
     async def _run(self, asked: Asked, scope: Scope, receive: Receive, send: Send) -> None:
-        watched, transcript, inner = self._look(), Transcript(), InnerRequest(asked.body.encode())
+        watched, transcript, inner = self._look(), Transcript(), InternalRequest(asked.body.encode())
         place = at(asked.path, watched.dialects)
         if not asked.send:
             served = watched.runtime.models.get(asked.model)
@@ -216,7 +216,7 @@ def _decoded(group: Iterable[bytes]) -> Iterator[State]:
             yield _decoder.decode(data)
 
 
-async def _departure(receive: Receive, inner: InnerRequest) -> None:
+async def _departure(receive: Receive, inner: InternalRequest) -> None:
     """Ends `inner` when the page goes."""
     while (await receive())["type"] != "http.disconnect":
         pass

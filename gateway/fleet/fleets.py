@@ -17,7 +17,6 @@ from gateway.core.http import Headers
 from gateway.core.messages import Chat, Message, Text
 from gateway.core.ports import UNKNOWN, Backend, Facts, Transport
 from gateway.fleet.adapters import Adapters, Serving
-from gateway.fleet.asked import ask
 from gateway.fleet.clients import Clients
 from gateway.fleet.discovery import Discovery, Dns, Fleet, FoundWorker, Source, able
 from gateway.fleet.engine import Scraper
@@ -32,6 +31,7 @@ from gateway.fleet.report import Report
 from gateway.fleet.roster import Roster
 from gateway.fleet.stalls import StallDetector
 from gateway.fleet.worker import Worker
+from gateway.fleet.worker_facts import ask
 from gateway.redis import connect, split_address
 
 _METRICS = "/metrics"

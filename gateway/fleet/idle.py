@@ -30,25 +30,25 @@ from gateway.fleet.capacity import READINGS
 from gateway.fleet.pool import Pool
 from gateway.fleet.worker import EngineLoad, Worker, is_open
 
-_FIRST = 8
+_INITIAL_PLACES = 8
 """Places in an engine of which nothing is known yet."""
-_UNSEEN = 4
+_UNKNOWN_PLACES = 4
 """Requests of any kind, on a worker that reports no load and has no `max_in_flight`."""
-_GROWTH = 16
+_GROWTH_DIVISOR = 16
 """An engine that was full once is tried with so small a part more."""
-_TAKEN = 0.75
+_GROWS_ABOVE = 0.75
 """The share of an engine's places that must be taken before there are more."""
-_HOLD_S = 30.0
+_GROWTH_PAUSE_S = 30.0
 """After an engine was seen to be full, its places grow no more for so long."""
-_REST_S = 1.0
+_COOLDOWN_S = 1.0
 """No place is given after others had to wait, for so long."""
-_EVERY_S, _SOONEST_S = 0.1, 0.005
+_LOOK_S, _SOONEST_LOOK_S = 0.1, 0.005
 _LONGEST_GAP_S = 0.1
-_GAP = 0.7
+_GAP_SHARE = 0.7
 """Requests may begin somewhat faster than they end, so that lost places are taken again."""
-_RECENT = 0.1
+_EWMA = 0.1
 """Weight of the last request in the average of how long they take."""
-_LATE_S = 0.05
+_LOOP_LATE_S = 0.05
 """While the event loop is later than this, no place is given: the requests would cost it more."""
 
 
@@ -74,7 +74,7 @@ class _Sight(Struct):
     load: EngineLoad | None = None
     full: int = 0
     capacity: float | None = None
-    places: float = _FIRST
+    places: float = _INITIAL_PLACES
     grow_at: float = 0.0
     next_at: float = 0.0
     lasts_s: float | None = None
@@ -143,7 +143,7 @@ class Idle:
             worker.background += 1
             sight = self._look(worker, now)
             lasts_s = _LONGEST_GAP_S if sight.lasts_s is None else sight.lasts_s
-            sight.next_at = now + min(_LONGEST_GAP_S, _GAP * lasts_s / sight.places)
+            sight.next_at = now + min(_LONGEST_GAP_S, _GAP_SHARE * lasts_s / sight.places)
             self._look_soon()
         return worker
 
@@ -156,15 +156,15 @@ class Idle:
             worker.background -= 1
         if place is not None and request not in self._leaving:
             sight, lasts_s = self._look(worker, now := self._clock()), now - began
-            sight.lasts_s = lasts_s if sight.lasts_s is None else sight.lasts_s + _RECENT * (lasts_s - sight.lasts_s)
+            sight.lasts_s = lasts_s if sight.lasts_s is None else sight.lasts_s + _EWMA * (lasts_s - sight.lasts_s)
         self._leaving.discard(request)
         if self._waiting:
             self._serve()
 
     def _look_soon(self) -> None:
         now = self._clock()
-        soonest = min([one.next_at for one in self._sights.values() if one.next_at > now], default=now + _EVERY_S)
-        due = min(max(soonest, now + _SOONEST_S), now + _EVERY_S)
+        soonest = min([one.next_at for one in self._sights.values() if one.next_at > now], default=now + _LOOK_S)
+        due = min(max(soonest, now + _SOONEST_LOOK_S), now + _LOOK_S)
         if self._timer is not None:
             if self._due <= due:
                 return
@@ -175,7 +175,7 @@ class Idle:
     def _look_now(self) -> None:
         """Nothing else notices that an engine has become idle, or busy for others."""
         self._timer = None
-        if self._clock() < self._due + _LATE_S:
+        if self._clock() < self._due + _LOOP_LATE_S:
             self._serve()
         if self._waiting or self._used:
             self._look_soon()
@@ -207,7 +207,7 @@ class Idle:
         """A request waits in the pool's queue."""
         waiting = self._pool.waiting
         if waiting and (self._used or self._granted or self._waiting):
-            self._rests_until = self._clock() + _REST_S
+            self._rests_until = self._clock() + _COOLDOWN_S
             self._give_back(waiting - len(self._leaving))
 
     def _give_back(self, count: int, worker: Worker | None = None) -> None:
@@ -236,7 +236,7 @@ class Idle:
         load, most = worker.reported, worker.max_in_flight
         mine = inf if most is None else most - worker.in_flight - (0 if worker.learns else self._spare(most))
         if load is None:
-            return mine if most is not None else _UNSEEN - self._spare(_UNSEEN) - worker.in_flight
+            return mine if most is not None else _UNKNOWN_PLACES - self._spare(_UNKNOWN_PLACES) - worker.in_flight
         if load.waiting > 0:
             return 0
         return min(mine, sight.places - _total(worker, load))
@@ -268,12 +268,12 @@ class Idle:
             if sight.full >= READINGS:
                 sight.capacity = load.running
                 sight.places = max(1.0, load.running - self._spare(load.running))
-                sight.grow_at = now + _HOLD_S
+                sight.grow_at = now + _GROWTH_PAUSE_S
                 self._give_back(ceil(load.waiting), worker)
         else:
             sight.full = 0
-            if load.running >= _TAKEN * sight.places and now >= sight.grow_at:
-                sight.places += max(1, sight.places // (2 if sight.capacity is None else _GROWTH))
+            if load.running >= _GROWS_ABOVE * sight.places and now >= sight.grow_at:
+                sight.places += max(1, sight.places // (2 if sight.capacity is None else _GROWTH_DIVISOR))
         return sight
 
     def _spare(self, capacity: float) -> int:

@@ -17,7 +17,7 @@ models.py       the models: which one a request means
 outgoing.py     what a worker is sent
 reply.py        what the client has seen: headers, keep-alives, whether anything went out; respond, refuse
 client.py       the client's connection: the server's own, or by plain ASGI; reads a body
-inner.py        requests that the gateway makes of itself: messages of sockets, lines of batches
+internal_request.py  requests that the gateway makes of itself: messages of sockets, lines of batches
 deadlines.py    how long a request may take
 request_ids.py  ids of requests, for clients and for workers
 """

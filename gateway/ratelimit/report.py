@@ -17,8 +17,8 @@ from gateway.ratelimit.kinds import BudgetRule
 from gateway.ratelimit.limiter import SubjectLimiter
 from gateway.ratelimit.model import LimitState, Subject
 from gateway.ratelimit.plan import applies
+from gateway.ratelimit.redis.call_deadlines import MOST
 from gateway.ratelimit.redis.store import RedisStore
-from gateway.ratelimit.redis.timing import MOST
 from gateway.ratelimit.rules import rules
 
 _EXACT_S = 60.0

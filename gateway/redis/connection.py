@@ -17,7 +17,7 @@ from redis.crc import key_slot
 
 from gateway.config import Redis
 from gateway.redis.client import connect_s, node, sentinels
-from gateway.redis.first import First
+from gateway.redis.first_answer import FirstAnswer
 from gateway.redis.settings import context, credentials, split_address
 
 _LONGEST = 1 << 20
@@ -156,8 +156,8 @@ class Servers:
     def __init__(self, settings: Redis) -> None:
         self._settings = settings
         step = _BEGIN_SHARE * connect_s(settings) / len(settings.server.addresses)
-        self._primary = First(settings.server.addresses, self._ask_sentinel, step)
-        self._map = First(settings.server.addresses, self._ask_node, step)
+        self._primary = FirstAnswer(settings.server.addresses, self._ask_sentinel, step)
+        self._map = FirstAnswer(settings.server.addresses, self._ask_node, step)
         self._slots: Slots = ()
         self._slots_read = 0.0
         self._reading = asyncio.Lock()

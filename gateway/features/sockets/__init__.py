@@ -20,7 +20,7 @@ from gateway.core.ports import CountedConnection, Socket, SocketSession, StoredT
 from gateway.kernel.call import Call
 from gateway.kernel.client import Scope
 from gateway.kernel.feature import Feature, Step
-from gateway.kernel.inner import InnerRequest
+from gateway.kernel.internal_request import InternalRequest
 from gateway.kernel.serving import Endpoint, run
 from gateway.offload import offload
 from gateway.wire.bulk import is_heavy
@@ -127,7 +127,7 @@ class _Message(Feature):
             self._kept.forget(self._texts.referred)
 
 
-class _Exchange(InnerRequest):
+class _Exchange(InternalRequest):
     """The plain ASGI of one request: its body is the message, its reply becomes messages."""
 
     def __init__(self, message: bytes, session: _Session, lane: str) -> None:

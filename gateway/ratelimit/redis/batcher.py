@@ -11,8 +11,8 @@ several requests, the next one leaves no sooner than `PACE` after it. Sequential
 delayed. Settlements that are not urgent are sent with the next call, or after `COMPANY`: a gateway with little to do
 would otherwise make two calls for each request.
 
-Deadline.  `Timing` gives the time that a call may take, counted from when it was sent. If a call takes longer, its
-requests fail with `StoreDown`, and the charges that the server grants them later are undone. A call carries its
+Deadline.  `CallDeadlines` gives the time that a call may take, counted from when it was sent. If a call takes longer,
+its requests fail with `StoreDown`, and the charges that the server grants them later are undone. A call carries its
 deadline in the server's clock; the server runs no admission after it.
 
 Breaker.  Closed: calls are sent. It opens when the oldest call has taken twice its time, or when `FAILURES` calls in a
@@ -40,10 +40,10 @@ from msgspec import Struct
 
 from gateway.light_task import LoopRound, Promise
 from gateway.ratelimit.model import ADMITTED, LATE, Plan, Settlement, Verdict
+from gateway.ratelimit.redis.call_deadlines import CallDeadlines
 from gateway.ratelimit.redis.codec import ADMIT, BEAT, PROBE, SETTLE, Operation, Result, only_releases, pack, unpack
 from gateway.ratelimit.redis.link import Link, OnAnswer
 from gateway.ratelimit.redis.reasons import Unsent, describe
-from gateway.ratelimit.redis.timing import Timing
 from gateway.ratelimit.store import StoreDown
 
 FAILURES = 2
@@ -91,14 +91,14 @@ class Batcher:
         self.replicas = 1
         self._link = link
         self._me = me
-        self._timing = Timing(timeout)
+        self._deadlines = CallDeadlines(timeout)
         self._changed = changed
         self._queue: deque[Operation] = deque()
         self._kept: deque[Operation] = deque(maxlen=KEPT)
         self._calls: dict[_Call, None] = {}  # the oldest first
-        self._wanted = False  # the queue holds something urgent
-        self._due = False  # the queue is sent at the end of the round, or by `_timer`
-        self._earliest = 0.0  # no call leaves before; 0: any time
+        self._urgent = False
+        self._flush_scheduled = False  # the queue is sent at the end of the round, or by `_timer`
+        self._not_before = 0.0  # 0: any time
         self._timer: TimerHandle | None = None  # sends the queue: after a pause, or because nothing urgent came
         self._watch: TimerHandle | None = None
         self._drained: Future[None] | None = None
@@ -124,7 +124,7 @@ class Batcher:
             self._queue.append(one)
             if needed or self._drained is not None:
                 self._want()
-            elif not self._due and self._timer is None:
+            elif not self._flush_scheduled and self._timer is None:
                 self._timer = self._loop.call_later(COMPANY, self._send)
         elif code == SETTLE:
             self._kept.append(one)
@@ -135,7 +135,7 @@ class Batcher:
 
     async def start(self) -> None:
         """Probes the server once; if that fails, in the background until it answers."""
-        if await self._probe_once(PROBE_CONNECT, connect=True) and await self._probe_once(self._timing.most):
+        if await self._probe_once(PROBE_CONNECT, connect=True) and await self._probe_once(self._deadlines.most):
             self._recover()
         else:
             self._probe = self._loop.create_task(self._keep_probing())
@@ -168,13 +168,13 @@ class Batcher:
 
     def _want(self, at_once: bool = False) -> None:
         """The queue is urgent: sets the time at which it is sent. at_once: nothing more comes in this round."""
-        self._wanted = True
-        if self._due or len(self._calls) >= MOST_CALLS:  # then an answer sends it
+        self._urgent = True
+        if self._flush_scheduled or len(self._calls) >= MOST_CALLS:  # then an answer sends it
             return
-        self._due = True
+        self._flush_scheduled = True
         self._stop_timer()
         loop = self._loop
-        wait = self._earliest - loop.time() if self._earliest else 0.0
+        wait = self._not_before - loop.time() if self._not_before else 0.0
         if wait > 0:
             self._timer = loop.call_later(wait, self._send)
         elif at_once:
@@ -189,12 +189,12 @@ class Batcher:
 
     def flush(self) -> None:
         """Called at the end of a loop's round: all that its requests asked for and settled leaves in one call."""
-        if self._due and self._timer is None:
+        if self._flush_scheduled and self._timer is None:
             self._send()
 
     def _send(self) -> None:
         """Sends the queue, unless it is empty."""
-        self._due = False
+        self._flush_scheduled = False
         self._stop_timer()
         queue = self._queue
         operations: list[Operation] = []
@@ -207,34 +207,34 @@ class Batcher:
                 elif not one.waiter.done:  # else its client has left
                     operations.append(one)
                     asked.append(one)
-        self._wanted = bool(queue)
+        self._urgent = bool(queue)
         if not operations:
-            self._come_to_rest()
+            self._on_idle()
             return
         loop = self._loop
         now = loop.time()
         call = _Call(operations, asked, now)
         self._calls[call] = None
-        self._earliest = now + PACE
+        self._not_before = now + PACE
         if self._watch is None:
-            self._watch = loop.call_later(self._timing.seconds, self._look_at_watch)
+            self._watch = loop.call_later(self._deadlines.seconds, self._look_at_watch)
         if queue:
             self._want()
-        self._take(call, self._timing.seconds, partial(self._answered, call))
+        self._take(call, self._deadlines.seconds, partial(self._answered, call))
 
     def _take(self, call: _Call, within: float, answered: OnAnswer) -> None:
         call.clock = int(monotonic() * 1_000_000)
-        deadline = self._timing.deadline(call.clock, within)
+        deadline = self._deadlines.deadline(call.clock, within)
         self._link.call(*pack(call.operations, deadline, self._me.slot_ttl), answered)
 
     def _results(self, call: _Call, raw: bytes | Exception, prompt: bool) -> list[Result]:
         if isinstance(raw, Exception):
             raise raw
         now, results = unpack(raw)
-        self._timing.read_clock(now, call.clock, results, prompt)
+        self._deadlines.read_clock(now, call.clock, results, prompt)
         return results
 
-    def _come_to_rest(self) -> None:
+    def _on_idle(self) -> None:
         if self._drained is not None and not self._calls and not self._queue:
             self._drained.set_result(None)
             self._drained = None
@@ -245,30 +245,30 @@ class Batcher:
             return
         now = self._loop.time()
         took = now - call.sent
-        prompt = self._timing.is_prompt(took)
+        prompt = self._deadlines.is_prompt(took)
         try:
             self._resolve(call.asked, self._results(call, raw, prompt), prompt)
         except Exception as error:
             self._failed(error)
             return
         del calls[call]
-        self._timing.took(took, now)
+        self._deadlines.took(took, now)
         self._failures = 0
         if not calls and (len(call.asked) < 2 or self._drained is not None):
-            self._earliest = 0.0
-            if self._wanted:
+            self._not_before = 0.0
+            if self._urgent:
                 self._send()
-        elif self._wanted:
+        elif self._urgent:
             self._want()
         if not calls:
-            self._come_to_rest()
+            self._on_idle()
 
     def _look_at_watch(self, late: bool = False) -> None:
         """Gives up requests whose call takes too long. A timer runs this when the oldest call is due."""
         self._watch = None
         if not self._calls:
             return
-        loop, seconds = self._loop, self._timing.seconds
+        loop, seconds = self._loop, self._deadlines.seconds
         now = loop.time()
         first = next(iter(self._calls))
         ends = [one.sent + seconds for one in self._calls if not one.given_up][:1]
@@ -300,9 +300,9 @@ class Batcher:
             else:
                 waiter.bring(result)
 
-        if self._timing.has_jumped(bool(late), prompt):
+        if self._deadlines.has_jumped(bool(late), prompt):
             self._queue.extend(late)
-            self._wanted = True
+            self._urgent = True
         else:
             _fail(late, "the store's clock jumps")
 
@@ -314,12 +314,12 @@ class Batcher:
                 if counted.entry >= 0
             ]
             self._queue.append(Operation(SETTLE, one.lease, one.plan, charged))
-            self._wanted = True  # the caller sends it
+            self._urgent = True  # the caller sends it
 
     def _failed(self, error: Exception) -> None:
         """A call ended with `error`, so the other calls under way are lost too."""
         self._failures += 1
-        reason = describe(error, self._timing.seconds)
+        reason = describe(error, self._deadlines.seconds)
         self._give_up(reason, ran=not isinstance(error, Unsent))
         if self._failures >= FAILURES and self.up:
             self.up, self.reason = False, reason
@@ -343,9 +343,9 @@ class Batcher:
         if self._watch is not None:
             self._watch.cancel()
             self._watch = None
-        self._wanted = self._due = False
-        self._earliest = 0.0
-        self._come_to_rest()
+        self._urgent = self._flush_scheduled = False
+        self._not_before = 0.0
+        self._on_idle()
 
     def _abandon(self, operations: Sequence[Operation], reason: str, *, ran: bool) -> None:
         _fail(operations, reason)
@@ -359,7 +359,7 @@ class Batcher:
         while prompt < 2:
             await asyncio.sleep(uniform(0.8, 1.2) * PROBE_EVERY if prompt == 0 else 0)
             # The first may have to connect, which nobody waits for; the second must be as prompt as a request needs.
-            within = PROBE_CONNECT if prompt == 0 else self._timing.most
+            within = PROBE_CONNECT if prompt == 0 else self._deadlines.most
             prompt = prompt + 1 if await self._probe_once(within, connect=prompt == 0) else 0
         self._probe = None
         self._recover()
@@ -372,14 +372,14 @@ class Batcher:
             if not answer.done():
                 answer.set_result(raw)
 
-        within = max(within, self._timing.least)
+        within = max(within, self._deadlines.least)
         began = loop.time()
         call = _Call([Operation(PROBE, self._me.name, _NO_PLAN, (self._me.key, self._me.beat_ttl))], (), began)
         try:
             self._take(call, within, answered)
             async with asyncio.timeout(within):
                 raw = await answer
-            (replicas,) = self._results(call, raw, self._timing.is_prompt(loop.time() - began))
+            (replicas,) = self._results(call, raw, self._deadlines.is_prompt(loop.time() - began))
             self._count(replicas)
         except BaseException as error:
             self._link.drop()
@@ -389,7 +389,7 @@ class Batcher:
             return False
         if not connect:
             now = loop.time()
-            self._timing.took(now - began, now)
+            self._deadlines.took(now - began, now)
         return True
 
     def _recover(self) -> None:

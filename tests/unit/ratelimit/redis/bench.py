@@ -14,9 +14,9 @@ from gateway.light_task import Promise
 from gateway.ratelimit.model import ADMITTED, Plan, Settlement, Subject, Verdict
 from gateway.ratelimit.plan import Layout, Plans
 from gateway.ratelimit.redis.batcher import Batcher, Replica
+from gateway.ratelimit.redis.call_deadlines import CallDeadlines
 from gateway.ratelimit.redis.codec import ADMIT, BEAT, PROBE, SETTLE, Result
 from gateway.ratelimit.redis.link import Link, OnAnswer
-from gateway.ratelimit.redis.timing import Timing
 from gateway.ratelimit.window import Counted
 
 PLAN: Plan = Plans([Limit(name="slots", kind="concurrency", limit=1)], Layout()).of(Subject("ann"))
@@ -112,7 +112,7 @@ class Bench:
         await starting
         self.link.calls.clear()
         self.batcher._loop = self.clock
-        self.batcher._timing = Timing(0.05)  # what was measured by the other clock counts no more
+        self.batcher._deadlines = CallDeadlines(0.05)  # what was measured by the other clock counts no more
         return self
 
     def ask(self, lease: str) -> Promise[Result]:

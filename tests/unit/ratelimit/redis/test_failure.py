@@ -15,8 +15,8 @@ from gateway.core.estimate import Cost
 from gateway.core.usage import Usage
 from gateway.ratelimit import Subject, SubjectLimiter
 from gateway.ratelimit.model import Limited
+from gateway.ratelimit.redis.call_deadlines import CallDeadlines
 from gateway.ratelimit.redis.store import RedisStore
-from gateway.ratelimit.redis.timing import Timing
 from gateway.ratelimit.reservation import Reservation
 from tests.support.ports import free_port
 from tests.support.redis_server import Server
@@ -41,8 +41,8 @@ def wait_at_most(limiter: SubjectLimiter, seconds: float) -> None:
     """A call has this long from now on, whatever earlier ones took. It is short only while the server is frozen: a
     machine that stands still makes a server that lives look dead."""
     for batcher in limiter.store._batchers:  # type: ignore[attr-defined]
-        offset, batcher._timing = batcher._timing._offset, Timing(seconds)
-        batcher._timing._offset = offset
+        offset, batcher._deadlines = batcher._deadlines._offset, CallDeadlines(seconds)
+        batcher._deadlines._offset = offset
         if batcher._watch is not None:
             batcher._watch.cancel()
             batcher._look_at_watch()

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.auth import KnownKeys, known
+from gateway.auth import KnownKeys, masking
 from gateway.core.http import Headers
 
 KEY = "aZ3-no.vendors/form+0123=x"
@@ -67,8 +67,8 @@ def test_a_key_that_nobody_has_used_is_found_between_words(words: str, mark: str
 
 
 def test_a_word_of_many_marks_is_searched_in_few_steps() -> None:
-    assert len([*known._pieces("abcdefgh." * 1000)]) < 80
-    assert len([*known._pieces("0f8c2b7a-91d3-4e65-b8a0-7c1d2e3f4a5b")]) == 1
+    assert len([*masking._pieces("abcdefgh." * 1000)]) < 80
+    assert len([*masking._pieces("0f8c2b7a-91d3-4e65-b8a0-7c1d2e3f4a5b")]) == 1
 
 
 @pytest.mark.parametrize("text", ["sk_id", "pk_column", "hf_token", "rk", "eyJ", "parallel_tool_calls", "bearer"])
@@ -82,7 +82,7 @@ def test_vendors_forms_are_masked_in_texts(key: str) -> None:
 
 
 def test_the_number_of_keys_is_bounded_and_the_oldest_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(known, "_MOST", 10)
+    monkeypatch.setattr(masking, "_MOST", 10)
     keys = KnownKeys()
     for number in range(30):
         keys.add(b"key-number-%d" % number)

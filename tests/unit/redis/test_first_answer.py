@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from gateway.redis.first import First
+from gateway.redis.first_answer import FirstAnswer
 
 NEVER = 3600.0
 """A step that no test waits for."""
@@ -46,7 +46,7 @@ async def refuses() -> str:
 
 async def test_many_silent_ones_hide_no_live_one_and_are_not_asked_next_time() -> None:
     machines = Machines(a=silent, b=silent, c=silent, d=silent, e=silent, f=live)
-    first = First("abcdef", machines.ask, 0.001)
+    first = FirstAnswer("abcdef", machines.ask, 0.001)
     async with asyncio.timeout(60):
         assert await first.answer() == "live"
         await first.close()
@@ -62,7 +62,7 @@ async def test_many_silent_ones_hide_no_live_one_and_are_not_asked_next_time() -
 
 async def test_all_silent_ends_with_the_callers_deadline_and_leaves_nothing_open() -> None:
     machines = Machines(a=silent, b=silent)
-    first = First("ab", machines.ask, 0.001)
+    first = FirstAnswer("ab", machines.ask, 0.001)
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.05):
             await first.answer()
@@ -82,7 +82,7 @@ async def test_a_far_one_keeps_its_chance_while_others_are_asked() -> None:
         return await silent()
 
     machines = Machines(a=far, b=dead)
-    first = First("ab", machines.ask, 0.001)
+    first = FirstAnswer("ab", machines.ask, 0.001)
     async with asyncio.timeout(60):
         assert await first.answer() == "far"
         await first.close()
@@ -92,7 +92,7 @@ async def test_a_far_one_keeps_its_chance_while_others_are_asked() -> None:
 
 async def test_an_error_asks_the_next_at_once() -> None:
     machines = Machines(a=refuses, b=refuses, c=live, d=live)
-    first = First("abcd", machines.ask, NEVER)
+    first = FirstAnswer("abcd", machines.ask, NEVER)
     async with asyncio.timeout(60):
         assert await first.answer() == "live"
     assert machines.asked == ["a", "b", "c"]
@@ -101,5 +101,5 @@ async def test_an_error_asks_the_next_at_once() -> None:
 async def test_the_last_error_is_raised_when_all_fail() -> None:
     machines = Machines(a=refuses, b=refuses)
     with pytest.raises(ConnectionRefusedError):
-        await First("ab", machines.ask, NEVER).answer()
+        await FirstAnswer("ab", machines.ask, NEVER).answer()
     assert not machines.open

@@ -25,7 +25,7 @@ def scope_of(path: str, headers: Headers, raw_path: bytes, query: bytes = b"", c
     }
 
 
-class InnerRequest:
+class InternalRequest:
     """The receiving half of plain ASGI, for a body that is here. `leave` ends it as a client that goes away does."""
 
     def __init__(self, body: bytes) -> None:

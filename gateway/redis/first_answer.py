@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 Answer = TypeVar("Answer")
 
 
-class First(Generic[Answer]):
+class FirstAnswer(Generic[Answer]):
     """The first answer of `addresses`. The next one is asked at once when one fails, and after `step` seconds when all
     asked so far are silent; those keep their chance. `ask` must close what it opened also when it is cancelled."""
 

@@ -10,7 +10,7 @@ REMEMBERED_S = 5.0
 MOST = 10.0
 
 
-class Timing:
+class CallDeadlines:
     """The times of calls to one server.
 
     `seconds`, which a call may take, is `least`, or twice the slowest round trip of the last 5 to 10 seconds if that is
