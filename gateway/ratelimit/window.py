@@ -5,35 +5,20 @@ cost c at time t is admitted if and only if the sum of the slices that still cou
 added to the slice of t. Slice b covers [b w, (b+1) w) and counts until (b+1) w + W + g, with a guard
 g = min(w, 100 ms).
 
-Never above N.  Take any interval I of length W, and the last request admitted in it, at time t. Every other request
-of I came at some s with t - W < s <= t. Its slice ends after s, so it counts until after s + W + g > t: all of them
-were in the sum when the last one was admitted, and the sum with it was at most N. The 120 slices need 120 w >= W.
-The guard is for observers that log an admission somewhat later than the store decided it: the property also holds in a
-log whose delays vary by up to g.
-
-At least 0.98 N.  A slice stops counting at most W + w + g after any request in it, so under saturation N is admitted
-in every W + w + g, and W / (W + w + g) is 0.990 for W = 60 s and more than 0.982 for any W.
-
-The rate never doubles at window edges: there are no edges, because the sum always covers at least the last W.
-
-Plain GCRA with burst N admits almost 2 N in an interval of W (N at once, and N more while it drains). It is used here
-only for pacing: a rule with burst < limit also has a theoretical arrival time p, each unit costs W/N, and a request
-must leave p at most burst * W/N ahead. The window is checked too, so pacing only delays. Settling moves p at most W
-ahead; otherwise a reply of many times N would block the counter for as many windows, longer than the counter is kept.
+docs/limits.md (*How it counts*) has the proofs. A rule with burst < limit also paces (GCRA): it has a theoretical
+arrival time p, each unit costs W/N, and a request must leave p at most burst * W/N ahead. Settling moves p at most W
+ahead; otherwise a reply of many times N would block the counter for longer than the counter is kept.
 
 Refunds.  Settling for less than was reserved takes the difference out of the slice that was charged, if it still
 counts; after that there is nothing to refund.
 
 Debt.  Settling for more than was reserved adds the difference to the current slice, as far as the sum of the slices
 stays at N; the rest is a debt. When slice b stops counting, slice b + 121 (the current one then, or one just before it)
-takes as much of the debt as the sum leaves room for. So the sum of any 120 slices is never above N, every token used is
-in one slice at last, and nothing is admitted before the debt is paid: what is used in a time T is at most
-N (T / W + 1), and what requests in flight used beyond their reservations. A refund pays debt first.
+takes as much of the debt as the sum leaves room for. Nothing is admitted before the debt is paid. A refund pays debt
+first.
 
 Holds.  A slice remembers how much of it running requests have reserved. A request that would fit without that may fit
 as soon as one of them ends, and at the latest when slices stop counting.
-
-Memory is bounded: at most 122 slices a counter, empty ones are not stored.
 """
 
 from __future__ import annotations

@@ -49,15 +49,14 @@ class GuardedWriter:
         self._overlap = overlap
         self._ask = ask
         self._parts: dict[tuple[int, int], PartStart] = {}
-        self._silent: set[tuple[int, int]] = set()  # calls without arguments so far, which were not shown
-        self._held: list[_Item] = []
+        self._empty_calls: set[tuple[int, int]] = set()  # calls without arguments so far, which were not shown
+        self._pending: list[_Item] = []
         self._bytes = 0  # that they take
-        self._free: list[_Item] = []
-        self._shown = 0  # of those held, how many are before the guard
-        self._groups: list[
-            tuple[Shown, list[int]]
-        ] = []  # their texts, each with the places of its deltas, or of its end
-        self._new = 0  # characters held that were not yet shown
+        self._releasable: list[_Item] = []
+        self._in_review = 0  # of those held, how many are before the guard
+        # Their texts, each with the places of its deltas, or of its end.
+        self._reviewed_texts: list[tuple[Shown, list[int]]] = []
+        self._unreviewed = 0  # characters held that were not yet shown
         self._changed = False
 
     @property
@@ -68,17 +67,17 @@ class GuardedWriter:
         if type(event) is Failed:
             return self._writer.write(event)
         if type(event) is Delta:
-            self._new += len(event.text)
-            self._silent.discard((event.choice, event.index))
+            self._unreviewed += len(event.text)
+            self._empty_calls.discard((event.choice, event.index))
             if self._window is None and self._lengthened(event):
                 return b""
         elif type(event) is PartStart:
             self._parts[event.choice, event.index] = event
             if event.kind == "tool":
-                self._silent.add((event.choice, event.index))
+                self._empty_calls.add((event.choice, event.index))
         elif type(event) is End:
             self.ended = True
-        self._held.append(event)
+        self._pending.append(event)
         self._bytes += _bytes_of(event)
         self._show()
         return b""
@@ -86,7 +85,7 @@ class GuardedWriter:
     def _lengthened(self, event: Delta) -> bool:
         """Adds a text to the one that is held before it, if both are nothing but text: to write thousands of deltas at
         once would hold up the event loop."""
-        before = self._held[-1] if self._held else None
+        before = self._pending[-1] if self._pending else None
         fits = (
             type(before) is Delta
             and len(before.text) < _LONG
@@ -95,39 +94,39 @@ class GuardedWriter:
             and before.logprobs is event.logprobs is None
         )
         if fits:
-            self._held[-1] = replace(cast("Delta", before), text=cast("Delta", before).text + event.text)
+            self._pending[-1] = replace(cast("Delta", before), text=cast("Delta", before).text + event.text)
             self._bytes += len(event.text)
         return fits
 
     def _show(self) -> None:
         """Shows what is held to the guard, if it is enough and nothing is before it."""
-        if self._shown or not (self.ended or (self._window is not None and self._new >= self._window)):
+        if self._in_review or not (self.ended or (self._window is not None and self._unreviewed >= self._window)):
             return
-        if not self._silent and not any(type(event) is Delta and event.text for event in self._held):
-            self._free += self._held
-            self._held, self._bytes = [], 0
+        if not self._empty_calls and not any(type(event) is Delta and event.text for event in self._pending):
+            self._releasable += self._pending
+            self._pending, self._bytes = [], 0
             return
-        self._shown, self._new = len(self._held), 0
+        self._in_review, self._unreviewed = len(self._pending), 0
         texts: dict[tuple[int, int], tuple[list[str], list[int]]] = {}
-        for place, event in enumerate(self._held):
+        for place, event in enumerate(self._pending):
             if type(event) is Delta:
                 text, places = texts.setdefault((event.choice, event.index), ([], []))
                 text.append(event.text)
                 places.append(place)
-            elif type(event) is PartEnd and (event.choice, event.index) in self._silent:
+            elif type(event) is PartEnd and (event.choice, event.index) in self._empty_calls:
                 texts[event.choice, event.index] = [], [place]
-        self._silent -= texts.keys()
+        self._empty_calls -= texts.keys()
         parts = [(self._parts[key], *found) for key, found in texts.items()]
-        self._groups = [(_shown(part, "".join(text)), places) for part, text, places in parts]
-        self._ask([shown for shown, _ in self._groups], self.ended)
+        self._reviewed_texts = [(_in_review(part, "".join(text)), places) for part, text, places in parts]
+        self._ask([shown for shown, _ in self._reviewed_texts], self.ended)
 
     def allowed(self, texts: Replacements) -> None:
         """The guard allows the window that it was shown, with these texts in place of those that it had."""
-        window: list[list[_Item]] = [[event] for event in self._held[: self._shown]]
-        for (shown, places), new in zip(self._groups, texts, strict=True):
+        window: list[list[_Item]] = [[event] for event in self._pending[: self._in_review]]
+        for (shown, places), new in zip(self._reviewed_texts, texts, strict=True):
             if new is not None and new != shown.text:
                 self._changed = True
-                first, step = cast("Delta | PartEnd", self._held[places[0]]), self._overlap or len(new) or 1
+                first, step = cast("Delta | PartEnd", self._pending[places[0]]), self._overlap or len(new) or 1
                 for place in places:
                     window[place] = []
                 # So short that they can be held back one by one.
@@ -136,10 +135,10 @@ class GuardedWriter:
                 if type(first) is PartEnd:
                     window[places[0]].append(first)
         free, held = self._divided([event for one in window for event in one])
-        self._held = [*held, *self._held[self._shown :]]
-        self._free += free
-        self._shown = 0
-        self._bytes = sum(map(_bytes_of, self._held))
+        self._pending = [*held, *self._pending[self._in_review :]]
+        self._releasable += free
+        self._in_review = 0
+        self._bytes = sum(map(_bytes_of, self._pending))
         self._show()
 
     def _divided(self, events: Sequence[_Item]) -> tuple[list[_Item], list[_Item]]:
@@ -169,7 +168,7 @@ class GuardedWriter:
 
     def take(self) -> bytes:
         """The bytes of events that are free. Raises GatewayError as `StreamWriter.write` does."""
-        free, self._free = self._free, []
+        free, self._releasable = self._releasable, []
         out = []
         for event in free:
             out.append(event() if callable(event) else self._writer.write(event))
@@ -190,10 +189,10 @@ class GuardedWriter:
                 self._tool_writer.cite(index, citations)
             return b""
 
-        self._held.append(cite)
+        self._pending.append(cite)
 
     def _in_place(self, write: Callable[[], bytes]) -> bytes:
-        (self._held if self._held else self._free).append(write)
+        (self._pending if self._pending else self._releasable).append(write)
         return self.take()
 
     @property
@@ -201,7 +200,7 @@ class GuardedWriter:
         return cast("ServerToolWriter", self._writer)  # no other dialect's requests have such tools
 
 
-def _shown(part: PartStart, text: str) -> Shown:
+def _in_review(part: PartStart, text: str) -> Shown:
     if part.kind == "tool":
         return called(part.name, text, choice=part.choice)
     return Shown("assistant", text, part.kind, part.name, part.choice)

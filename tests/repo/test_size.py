@@ -27,7 +27,7 @@ LINES = {
     "gateway/kernel": 3334,
     "gateway/native": 500,
     "gateway/observe": 2_004,
-    "gateway/ratelimit": 3_704,
+    "gateway/ratelimit": 3689,
     "gateway/redis": 460,
     "gateway/server": 1823,
     "gateway/tools": 505,

@@ -5,9 +5,9 @@ sent before. A worker is *too busy* if
 
     load(w) > BOUND * mean load + saved(w)
 
-that is, if waiting behind its work costs more than computing the prompt again at a worker of mean load. If other
-gateways send turns of the same conversations, they look for each one at its place; so the place counts as saving more,
-by what would be computed there again: the share of turns that this gateway did not send. The policy picks the worker
+that is, if waiting behind its work costs more than computing the prompt again at a worker of mean load. Other gateways
+look for a conversation at its place. So leaving the place costs more the larger the share of turns that they send: if
+it is a half, a prompt of 1,000 tokens counts 3,000 more there (`_STAKE_TIMES`). The policy picks the worker
 with the largest saved(w) that is left. Equal workers (none has the prompt, or all have the same system prompt) are
 ranked by the conversation's place (`places`), so that gateways without shared state agree. If none has a prompt that is
 mostly tools and system prompt, these have a place of their own: other conversations may begin with them, at other
@@ -39,14 +39,14 @@ BOUND = 1.25
 with bounded loads, Mirrokni et al. 2016)."""
 LEAST_SHARE = 0.5
 """A match of a smaller part of the prompt does not outweigh the place that all gateways agree on."""
-_STAKE = 6
+_STAKE_TIMES = 6
 """How many times a conversation that leaves its place is computed again, if all its turns reach other gateways: they
 look for it there. Measured by `bench.routing.simulate`."""
-_ELSEWHERE_STEP = 1 / 64
+_ELSEWHERE_WEIGHT = 1 / 64
 """How much one turn counts for the share of those that follow one of another gateway."""
-_ELSEWHERE_LEAST = 1 / 16
+_LEAST_ELSEWHERE = 1 / 16
 """A smaller share is that of a gateway that is alone: what it does not know of began before it did."""
-_MOST = 8
+_MOST_COMPARED = 8
 """Workers that are compared with each other where the ring would be long in coming to one."""
 
 
@@ -168,9 +168,9 @@ class Prefix(PickPolicy):
         """A worker that saves the most tokens of those that are not too busy; at the conversation's place if it can
         be."""
         home, stake, now = None, 0.0, look.candidates.now
-        if self._elsewhere > _ELSEWHERE_LEAST:
+        if self._elsewhere > _LEAST_ELSEWHERE:
             home = self._home(levels, look, routing)
-            stake = _STAKE * self._elsewhere * routing.prompt
+            stake = _STAKE_TIMES * self._elsewhere * routing.prompt
         having = gain = 0
 
         def is_free(worker: Worker) -> bool:
@@ -205,11 +205,11 @@ class Prefix(PickPolicy):
             (worker,) = self.seen.named(bits)
             return worker if fits(worker) else None
         key, count = home_of(routing.first_texts), bits.bit_count()
-        if count > _MOST or count * FEW > len(look.shares.ring.workers):
+        if count > _MOST_COMPARED or count * FEW > len(look.shares.ring.workers):
             place = place_of(key, look.shares, fits)
             if place is not None:
                 return place
-        return best_of(key, look.shares, self.seen.named(bits, key, _MOST), fits)
+        return best_of(key, look.shares, self.seen.named(bits, key, _MOST_COMPARED), fits)
 
     def _home(self, levels: Sequence[Level], look: _Look, routing: RoutingFacts) -> Worker | None:
         """The place at which other gateways look for the conversation, as far as this one knows."""
@@ -252,14 +252,14 @@ class Prefix(PickPolicy):
         if having:
             saved = _raised(saved, having, before)
         if having or (saved and saved[0][1] >= max(head + 1, _end(routing.ends, before))):
-            self._elsewhere -= self._elsewhere * _ELSEWHERE_STEP
+            self._elsewhere -= self._elsewhere * _ELSEWHERE_WEIGHT
             return saved
         if known and any(tokens > head and bits & known for bits, tokens in saved):
             return saved
         # This gateway did not send the turn before: another one did, to the conversation's place.
         home = self._home(levels, look, routing)
         if home is not None and not known & self.seen.bit(home):
-            self._elsewhere += (1 - self._elsewhere) * _ELSEWHERE_STEP
+            self._elsewhere += (1 - self._elsewhere) * _ELSEWHERE_WEIGHT
             saved = _raised(saved, self.seen.bit(home), before)
         return saved
 

@@ -24,7 +24,7 @@ MOST_TOKENS = 4096
 """The most tokens whose logprobs one chunk of a text may have, beside those of an echoed prompt."""
 
 # A token with 20 alternatives is 43 objects and arrays. So 6,000 of them fit into one chunk.
-_TOLD_TIMES = 8
+_LOGPROBS_FACTOR = 8
 # The least bound. An inexact server may send a choice of one chunk in several pieces.
 _FEW = 64
 
@@ -85,7 +85,7 @@ def refuse_bulky(frame: bytes, choices: int, logprobs: bool) -> None:
     `refuse_excess` allows, or holds more values than a client's request may. logprobs: the client asked for them, so
     there may be more values."""
     refuse_excess(frame, choices)
-    if excess_of(frame, _TOLD_TIMES if logprobs else 1) is not None:
+    if excess_of(frame, _LOGPROBS_FACTOR if logprobs else 1) is not None:
         raise wire.malformed()
 
 

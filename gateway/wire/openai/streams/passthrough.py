@@ -195,7 +195,7 @@ class PassthroughLane:
                 if frame.data == b"[DONE]":
                     out.append(self._finish())
                     break
-                # Behind schedule several chunks come in one block: then, of all times, they must not cost more.
+                # A gateway that is late gets several chunks in one block: they must not cost more than one at a time.
                 usual = self._ordinary(b"data: %b\n\n" % frame.data) if self.usual else b""
                 out.append(usual or (b"" if frame.silent else self._read(frame.data)))
         except GatewayError as error:

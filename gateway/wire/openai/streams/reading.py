@@ -112,7 +112,7 @@ class Reader(ABC):
                 if frame.data == b"[DONE]":
                     yield from self.finish()
                     return
-                # Behind schedule several chunks come in one block: then, of all times, they must not cost more.
+                # A gateway that is late gets several chunks in one block: they must not cost more than one at a time.
                 usual = self.usual
                 event = self.ordinary(b"data: %b\n\n" % frame.data, usual) if usual is not None else None
                 if event is not None:
