@@ -302,7 +302,8 @@ class Complete(Operation, kw_only=True):
     """Asks for the text after one or more prompts, each a string or token ids.
 
     max_total, min_total  tokens of prompt and output together
-    seeds                 one for each of the n choices of a prompt, or empty
+    seeds                 one for each of the n choices of a prompt, or empty; a backend writes the first alone, since
+                          the others rise by one from it (`translation.series`)
     want_tokens           asks for the ids of the sampled tokens
     echo                  the reply begins with the prompt
     """

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Protocol, cast
 
 from gateway.core.continuation import NOT_KEPT, SeenText
+from gateway.core.errors import reply_too_large
 from gateway.core.figures import milliseconds
 from gateway.core.http import Response
 from gateway.core.lifecycle import Embeddings, Reply, Scores
@@ -15,8 +16,9 @@ from gateway.core.ports import Exchange, Lane, StreamReader, StreamWriter
 from gateway.kernel.call import Call
 from gateway.kernel.pump import Pump
 from gateway.kernel.visit import Visit, error_of
-from gateway.offload import offload
-from gateway.translation.lanes import lane_for
+from gateway.offload import offload, run_step
+from gateway.translation import series
+from gateway.translation.lanes import EventLane, lane_for
 from gateway.translation.whole import read_whole
 from gateway.wire.bulk import is_large
 
@@ -144,10 +146,76 @@ class QuestionDelivery(Delivery):
         return call.reply.dialect.write(call.outgoing.question.read(response), call.asked)
 
 
+class TextDelivery(Delivery):
+    """For text completions: one request or, if it cannot ask for all choices, a series of them."""
+
+    async def run(self, call: Call, visit: Visit) -> None:
+        op = call.op  # None if another worker goes on with a stream
+        requests = (op,) if type(op) is not Complete else series.runs(op)
+        if len(requests) < 2:
+            await super().run(call, visit)
+        else:
+            call.keeps_op = True  # the prompt is needed for the next request
+            await _Series(call, requests).run(call, visit)
+
+
+class _Series(Delivery):
+    """Replies to several requests, which one worker gets one after the other, as one reply: that of one visit."""
+
+    def __init__(self, call: Call, requests: Sequence[Complete]) -> None:
+        self._requests = requests
+        self._lane: Lane | None = None
+        self._replies: list[Reply] = []
+        self._bytes_left = call.runtime.relay.max_reply_bytes
+
+    async def run(self, call: Call, visit: Visit) -> None:
+        await super().run(call, visit)
+        outgoing, visit.request = call.outgoing, None
+        begin = outgoing.request
+        try:
+            for op in self._requests[1:]:
+                await run_step(call.share, outgoing.write_part, op)
+                await super().run(call, visit)
+        finally:
+            outgoing.request = begin  # another worker is asked for all
+
+    async def stream(self, call: Call, visit: Visit, exchange: Exchange) -> None:
+        if self._lane is None:
+            self._lane = call.lane = self.lane(call, call.seen)
+        await carry_stream(call, visit, exchange, self._lane)
+
+    def lane(self, call: Call, seen: SeenText = NOT_KEPT) -> Lane:
+        dialect, backend, most = call.reply.dialect, call.served.backend, call.runtime.relay.max_reply_bytes
+        reader = partial(series.SeriesReader, backend.reader, self._requests)
+        writer = dialect.writer(cast("Complete", call.asked))
+        if call.hold is not None:
+            return call.hold.lane(reader, writer, most, seen)
+        seen.stop("choices")
+        return EventLane(reader, writer, most, seen)
+
+    async def respond(self, call: Call, response: Response) -> None:
+        call.reply_at = call.runtime.clock()
+        self._bytes_left -= len(response.body)
+        if self._bytes_left < 0:
+            raise reply_too_large()
+        backend, op = call.served.backend, self._requests[len(self._replies)]
+        large = is_large(response.body)
+        read = (
+            await offload(read_whole, backend, response, op, share=call.share)
+            if large
+            else read_whole(backend, response, op)
+        )
+        self._replies.append(cast("Reply", read))
+        if len(self._replies) == len(self._requests):
+            reply = series.joined(self._replies)
+            call.record.usage = reply.usage
+            await respond_joined(call, reply)
+
+
 _ORDINARY, _QUESTION = Delivery(), QuestionDelivery()
 DELIVERIES: Mapping[type, Delivery] = {
     Chat: _ORDINARY,
-    Complete: _ORDINARY,
+    Complete: TextDelivery(),
     Embed: _ORDINARY,
     Score: _ORDINARY,
     CountTokens: _QUESTION,
@@ -171,6 +239,17 @@ async def carry_stream(call: Call, visit: Visit, exchange: Exchange, lane: Lane)
             visit.first_output_at = first_at
             if not goes_on or call.record.ttft_ms is None:
                 call.record.ttft_ms = milliseconds(first_at - call.began)
+
+
+async def respond_joined(call: Call, reply: Reply) -> None:
+    """Passes on a whole reply that several of workers' make."""
+    if call.record.trace is not None:
+        call.finishes = [choice.reason for choice in reply.choices]
+    response = call.reply.dialect.write(reply, call.asked)
+    if call.hold is None:
+        await call.reply.respond(response)
+    else:
+        call.hold.keep(response, reply)
 
 
 async def conclude(call: Call, last: bytes) -> None:

@@ -57,7 +57,7 @@ class Outgoing:
             self.request = self.question.request
             self._address(self.request)
         else:
-            self._write(totals.without(op))
+            self.write_part(totals.first_request(op))
         if served.paths is not None:
             self._check_path(self.request)
         if type(op) is Chat and not op.fit_output:
@@ -74,7 +74,7 @@ class Outgoing:
             return ()
         cut = totals.apply_estimate(op, guess, served.can, grown)
         if cut:
-            self._write(op)
+            self.write_part(op)
         return cut
 
     async def measure(self, visit: Visit, op: Op, max_reply_bytes: int) -> tuple[str, ...]:
@@ -96,7 +96,7 @@ class Outgoing:
         else:
             cut = totals.apply_prompt_length(op, length, served.can)
         self.unmeasured = False
-        await run_step(self.share, self._write, op)
+        await run_step(self.share, self.write_part, totals.first_request(op))
         return cut
 
     def _may_call(self, request: Request) -> bool:
@@ -116,7 +116,8 @@ class Outgoing:
         request.headers = [*request.headers[: len(request.headers) - len(self._context)], *context]
         self._context = context
 
-    def _write(self, op: Op) -> None:
+    def write_part(self, op: Op) -> None:
+        """Writes the request for `op`, which asks for one part of the reply or for all of it."""
         self.request = request = write_possible(self.served.backend, op, self.served.can)
         self._address(request)
 

@@ -92,7 +92,7 @@ def _crossing(request: Request, op: Op, backend: Backend, can: Capabilities) -> 
     if isinstance(op, Question):
         question = ask(op, backend, can)
         return Crossing(request, op, question.request, question=question)
-    outgoing, counting = write_possible(backend, totals.without(op), can), totals.length_request(op, backend, can)
+    outgoing, counting = write_possible(backend, totals.first_request(op), can), totals.length_request(op, backend, can)
     return Crossing(request, op, outgoing, counting.request if counting is not None else None)
 
 

@@ -8,7 +8,7 @@ output may not fit.
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from msgspec.structs import replace
 
@@ -16,6 +16,7 @@ from gateway.core.errors import GatewayError, Kind, prompt_too_long
 from gateway.core.lifecycle import TokenCount
 from gateway.core.messages import Chat, Complete, Generate, Op
 from gateway.core.ports import Ask, Backend, Capabilities
+from gateway.translation.series import runs
 
 T = TypeVar("T", bound=Op)
 
@@ -39,11 +40,12 @@ def length_request(op: Op, backend: Backend, can: Capabilities, estimate: int = 
     return None
 
 
-def without(op: T) -> T:
-    """A copy of `op` without limits on prompt and output together."""
-    if type(op) is not Chat and isinstance(op, Complete) and (op.max_total is not None or op.min_total is not None):
-        return replace(op, max_total=None, min_total=None)
-    return op
+def first_request(op: T) -> T:
+    """`op` as a worker is asked first: for one run of seeds, without limits on prompt and output together."""
+    if type(op) is Chat or not isinstance(op, Complete):
+        return op
+    totals = op.max_total is not None or op.min_total is not None
+    return cast("T", runs(replace(op, max_total=None, min_total=None) if totals else op)[0])
 
 
 def apply_prompt_length(op: Generate, prompt: int, can: Capabilities | None = None) -> tuple[str, ...]:

@@ -16,7 +16,6 @@ from gateway.wire.openai.requests.parts import put, write_tool
 from gateway.wire.openai.requests.unsupported import (
     IDLE,
     OPENAI_MEMBERS,
-    RISING,
     UNREAD,
     Unread,
     refuse_given,
@@ -236,10 +235,8 @@ def _no_filters(body: dict[str, Any]) -> None:
 
 
 def _seed_of(op: Complete) -> int:
-    """The one seed of the request: llama.cpp draws choice i with seed + i. Raises GatewayError for other seeds."""
+    """The one seed of the request: llama.cpp draws choice i with seed + i. Raises GatewayError if it cannot."""
     first = op.seeds[0] % _SEEDS
-    if op.seeds != tuple(range(op.seeds[0], op.seeds[0] + len(op.seeds))):
-        raise unsupported("seed", NAME, RISING)
     if first + len(op.seeds) > _SEEDS:
         raise unsupported("seed", NAME, f"its seeds end at {_SEEDS - 1}")
     return first

@@ -23,7 +23,7 @@ from gateway.core.messages import Chat, ServerCall
 from gateway.core.ports import Lane, ServerTools, ServerToolWriter
 from gateway.core.usage import Usage
 from gateway.kernel.call import Call
-from gateway.kernel.delivery import Delivery, conclude
+from gateway.kernel.delivery import Delivery, conclude, respond_joined
 from gateway.kernel.feature import Failure, Feature, Step
 from gateway.kernel.outgoing import Outgoing
 from gateway.kernel.visit import Visit
@@ -223,12 +223,4 @@ class Rounds(Delivery):
             await self._respond_whole(reply)
 
     async def _respond_whole(self, last: Reply) -> None:
-        call = self._call
-        reply = self._rounds.whole(last)
-        if call.record.trace is not None:
-            call.finishes = [choice.reason for choice in reply.choices]
-        response = call.reply.dialect.write(reply, call.asked)
-        if call.hold is None:
-            await call.reply.respond(response)
-        else:
-            call.hold.keep(response, reply)
+        await respond_joined(self._call, self._rounds.whole(last))

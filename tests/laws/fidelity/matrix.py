@@ -184,7 +184,7 @@ def _through(dialect: str, request: Request, backend: str) -> tuple[Op, dict[str
         op = asked
         if isinstance(op, Question):
             return op, _flat(ask(op, BACKENDS[backend], CAN).request), op.dropped
-        outgoing = write_possible(BACKENDS[backend], totals.without(op), CAN)
+        outgoing = write_possible(BACKENDS[backend], totals.first_request(op), CAN)
         if totals.length_request(op, BACKENDS[backend], CAN) is not None:
             assert isinstance(op, Complete)
             totals.apply_prompt_length(op, _PROMPT_TOKENS)

@@ -56,7 +56,7 @@ def handle(way: Way, members: dict[str, Any]) -> None:
         Estimator().cost(op, 4096)
         for name in before:
             try:
-                backends.create(name).write(totals.without(op), Capabilities("m"))
+                backends.create(name).write(totals.first_request(op), Capabilities("m"))
             except GatewayError as error:
                 dialect.refuse(error, request, op)
     except GatewayError as error:

@@ -50,7 +50,9 @@ def sent(name: str, operation: str, field: Field, value: Any) -> Any:
     op = dialect.read(asking(example, with_field(example.body, field, value)))
     assert not isinstance(op, (ListModels, AnsweredFromStore))
     backend, can = backends.create("vllm"), Capabilities("m")
-    outgoing = ask(op, backend, can).request if isinstance(op, Question) else backend.write(totals.without(op), can)
+    outgoing = (
+        ask(op, backend, can).request if isinstance(op, Question) else backend.write(totals.first_request(op), can)
+    )
     body = json.loads(outgoing.body)
     if field.name != "seed":
         body.pop("seed", None)  # drawn anew each time

@@ -62,10 +62,10 @@ def test_what_leaves_no_room_is_refused(asked: Complete, prompt: int, param: str
 def test_a_worker_is_asked_only_for_them() -> None:
     for other in (op(output=3), Chat(model="m", messages=())):
         assert totals.length_request(other, Vllm(), CAN) is None
-        assert totals.without(other) is other
+        assert totals.first_request(other) is other
     asked = op(most=4, least=2)
     assert totals.length_request(asked, Vllm(), CAN) is not None
-    bare = totals.without(asked)
+    bare = totals.first_request(asked)
     assert (bare.max_total, bare.min_total, bare.prompts) == (None, None, asked.prompts)
     with pytest.raises(GatewayError, match="max_total_tokens"):
         totals.length_request(asked, OpenAI(), CAN)

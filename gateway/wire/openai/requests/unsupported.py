@@ -163,9 +163,6 @@ UNREAD: Mapping[str, tuple[Any, ...]] = {**OPENAI_MEMBERS, **VLLM_MEMBERS}
 IDLE = OPENAI_IDLE | VLLM_IDLE | {"user"}
 """Members that no reply shows, and that engines other than vLLM do not read."""
 
-RISING = "a list must rise by one, as in [5, 6, 7]: a worker takes one seed, and draws choice i with that seed plus i"
-"""Why a list of seeds is refused."""
-
 
 def unwritten(op: Chat | Complete) -> Iterator[str]:
     """The names of members that an endpoint with its own output format cannot express."""

@@ -20,7 +20,7 @@ from gateway.wire.openai.requests.parts import (
     write_tool_choice,
 )
 from gateway.wire.openai.requests.turns import is_out_of_turn, left_behind, messages_of, spliced
-from gateway.wire.openai.requests.unsupported import RISING, no_token_ids, refuse_given, refuse_sampling, unsupported
+from gateway.wire.openai.requests.unsupported import no_token_ids, refuse_given, refuse_sampling, unsupported
 
 PATHS = {Chat: "/v1/chat/completions", Complete: "/v1/completions", Embed: "/v1/embeddings"}
 
@@ -65,8 +65,6 @@ class ParameterWriter:
         """The parameters of text completions only: beams, lists of seeds, total lengths."""
         refuse_given(beyond_openai(op), self.name)
         if op.seeds:
-            if op.seeds != tuple(range(op.seeds[0], op.seeds[0] + len(op.seeds))):
-                raise unsupported("seed", self.name, RISING)
             body["seed"] = op.seeds[0]
 
     def sampling(self, body: dict[str, Any], sampling: Sampling) -> None:

@@ -252,7 +252,6 @@ def test_sampling_that_changes_nothing_is_left_out() -> None:
         ({"beams": Beams(2)}, "num_beams"),
         ({"max_total": 9}, "max_total_tokens"),
         ({"min_total": 9}, "min_total_tokens"),
-        ({"seeds": (7, 9), "n": 2}, "seed"),
         ({"want_tokens": True}, "tokens"),
     ],
 )

@@ -167,7 +167,6 @@ def test_what_makes_no_sense_is_a_400(members: dict[str, Any], param: str) -> No
         ({"no_repeat_ngram": 2}, "no_repeat_ngram"),
         ({"encoder_no_repeat_ngram": 2}, "encoder_no_repeat_ngram"),
         ({"encoder_repetition_penalty": 1.5}, "encoder_repetition_penalty"),
-        ({"n": 2, "seed": [1, 9]}, "seed"),
         ({"token_index_to_replace": [0]}, "token_index_to_replace"),
         ({"embedding_to_replace": [0.1]}, "embedding_to_replace"),
         ({"include_output_logits": True}, "include_output_logits"),
