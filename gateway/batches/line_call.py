@@ -17,6 +17,7 @@ from gateway.kernel import Endpoint
 from gateway.kernel.call import Call
 from gateway.kernel.feature import Feature, Step
 from gateway.kernel.internal_request import InternalRequest, scope_of
+from gateway.kernel.other_models import CHOSEN, NONE, SPLIT, reason_of
 from gateway.kernel.serving import run
 from gateway.kernel.way import Way
 
@@ -104,6 +105,15 @@ class LineCall(Feature):
     def give_back(self) -> None:
         self.yielded = True
         self._exchange.leave()
+
+    def leaves(self, absence: GatewayError) -> bool:
+        call = self._call
+        if call.record.routed not in (None, SPLIT, CHOSEN):
+            return True  # it is at a fallback: the next one may answer it, or in another try its own model
+        others, models = call.served.other_models or NONE, call.runtime.models
+        return reason_of(absence) in others.on and any(
+            models[name].pool.may_serve(()) for name in others.fallback if call.principal.may_use(name)
+        )
 
     # -- as the outermost feature of its request --------------------------------------------------------------------
 

@@ -58,6 +58,9 @@ class Background(Protocol):
     def give_back(self) -> None:
         """It ends now, without an outcome: its place is for others. Called once."""
 
+    def leaves(self, absence: GatewayError) -> bool:
+        """Whether it does not wait for a worker, because another model may answer it. absence: none can serve it."""
+
 
 class _Sight(Struct):
     """The requests that one engine was seen to take.
@@ -110,7 +113,10 @@ class Idle:
         return whole.idle
 
     async def wait(self, request: Background) -> None:
-        """Returns once the request may take a place: it then calls `take`, or `left`."""
+        """Returns once the request may take a place: it then calls `take`, or `left`. Raises GatewayError(NO_WORKER) if
+        no worker can serve it and it leaves."""
+        if (absence := self._pool.absence()) is not None and request.leaves(absence):
+            raise absence
         if self._waiting or self._room(self._clock()) < 1:
             future = asyncio.get_running_loop().create_future()
             entry = (request, future)
@@ -186,6 +192,11 @@ class Idle:
         for worker in self._pool.workers if self._used else ():
             # Places may be more than `capacity`, to see whether the engine takes more by now.
             self._give_back(self._over(worker, self._look(worker, now).places), worker)
+        if self._waiting and (absence := self._pool.absence()) is not None:
+            for request, future in [entry for entry in self._waiting if entry[0].leaves(absence)]:
+                self._waiting.remove((request, future))
+                if not future.done():
+                    future.set_exception(self._pool.absence() or absence)
         room = self._room(now) if self._waiting else 0
         while self._waiting and room >= 1:
             request, future = self._waiting.popleft()

@@ -206,6 +206,10 @@ class Pool:
             for worker in self._standing.serving
         )
 
+    def absence(self) -> GatewayError | None:
+        """The error of a request that no worker can serve, even after a wait; None while one can."""
+        return None if self._may_serve((), self._clock()) else self._standing.no_worker()
+
     def release(self, worker: Worker, routing: RoutingFacts | None = None) -> None:
         worker.in_flight -= 1
         if routing is not None:

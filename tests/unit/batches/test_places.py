@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from collections import Counter
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ import pytest
 from gateway.batches import run, service
 from gateway.batches.places import Places
 from gateway.batches.state import MOST_OPEN, tenant_of
+from gateway.fleet.idle import Idle
 from tests.support.harness import Stack, until
 from tests.support.redis_server import Server
 from tests.unit.batches.conftest import ALICE, BOB, batching, sections
@@ -166,3 +168,53 @@ def test_a_place_goes_to_the_tenant_with_the_fewest() -> None:
 
     for seed in range(30):
         asyncio.run(drawn(seed))
+
+
+def fleets(stack: Stack, reason: str, **workers: list[str]) -> dict[str, Any]:
+    """Models on these workers, of which the first has the others as fallbacks."""
+    first, *others = workers
+    made = {name: {"backend": "vllm", "upstream_model": "sim", "workers": urls} for name, urls in workers.items()}
+    made[first] |= {"fallback": others, "fallback_on": [reason]}
+    return {"models": made}
+
+
+def test_a_line_whose_model_has_no_worker_is_its_fallbacks(server: Server, tmp_path: Path) -> None:
+    with Stack(({},), config(server, tmp_path)) as stack:
+        stack.run(stack.gateway.reload(stack.config(fleets(stack, "unavailable", lost=[NOBODY], m=[stack.sim.url]))))
+        made = begin(stack, lines({f"c{n}": chat("a", model="lost") for n in range(3)}))
+        done = ended(stack, made, seconds=60)
+        assert (done.status, done.request_counts.completed) == ("completed", 3)
+        records = [one for one in stack.records() if "batch" in one]
+        assert {(one["model"], one["asked"], one["routed"]) for one in records} == {("m", "lost", "unavailable")}
+
+
+def test_a_line_that_waits_goes_on_once_its_model_has_lost_its_workers(server: Server, tmp_path: Path) -> None:
+    with Stack(({}, {}), config(server, tmp_path)) as stack:
+        workers = {"m": [stack.sim.url], "other": [stack.sims[1].url]}
+        stack.run(stack.gateway.reload(stack.config(fleets(stack, "unavailable", **workers))))
+        pool = stack.gateway.deployment.fleets.models["m"].pool
+        idle = Idle.of(pool, stack.gateway.deployment.runtime.clock)
+        idle._rests_until = math.inf  # as if others needed all places
+        made = begin(stack, lines({"a": chat("a")}))
+        until(lambda: len(idle._waiting) == 1)
+        stack.loop.call_soon_threadsafe(pool.workers[0].breaker.hold)
+        assert ended(stack, made, seconds=60).request_counts.completed == 1
+
+
+@pytest.mark.parametrize("reason", ["context_length", "unavailable"])
+def test_a_line_that_no_model_can_answer_waits(server: Server, tmp_path: Path, reason: str) -> None:
+    """Neither a fallback for another reason nor one without a worker is a reason to try again and again."""
+    with Stack(({},), config(server, tmp_path)) as stack:
+        urls = [NOBODY] if reason == "unavailable" else [stack.sim.url]
+        stack.run(stack.gateway.reload(stack.config(fleets(stack, reason, lost=[NOBODY], other=urls))))
+        begin(stack, lines({"a": chat("a", model="lost")}))
+        idle = Idle.of(stack.gateway.deployment.fleets.models["lost"].pool, stack.gateway.deployment.runtime.clock)
+        until(lambda: len(idle._waiting) == 1)
+        before = [*idle._waiting]
+        stack.run(_look(idle))
+        assert [*idle._waiting] == before
+
+
+async def _look(idle: Idle) -> None:
+    """Looks whether requests that wait have a place, or leave."""
+    idle._serve()

@@ -39,6 +39,9 @@ class Line:
     def give_back(self) -> None:
         self.asked += 1
 
+    def leaves(self, absence: GatewayError) -> bool:
+        return False
+
     def end(self) -> None:
         assert self.worker is not None
         self.idle._pool.release(self.worker)
