@@ -128,7 +128,11 @@ class LineCall(Feature):
             pool = cast("Any", call.served.pool)
             idle = Idle.of(pool, call.runtime.clock)
             idle.headroom = self._headroom
-            await idle.wait(self)
+            try:
+                await idle.wait(self)
+            except GatewayError as absence:
+                call.name_reasons(*absence.absent)
+                raise
             try:
                 await self._place()
                 call.confirm()

@@ -20,6 +20,7 @@ from gateway.cli import CommandError
 from gateway.cli.configured import FILE_HELP, configuration, read, request_options, with_stored
 from gateway.config import Aliases, Breaker, Config, Key, Queue
 from gateway.config.routing import WorkerOptions
+from gateway.core.failures import MEANINGS, Cause
 from gateway.core.ports import Settings
 from gateway.core.routing_facts import RoutingFacts
 from gateway.fleet.pick import POLICIES
@@ -106,6 +107,9 @@ def _print_record(log: bytes) -> int:
     if record is None:
         raise CommandError(ValueError("there is no record of a request in it"))
     print(f"request: {record['id']}, {record['outcome']}" + (f" ({record['code']})" if record["code"] else ""))
+    if "reasons" in record:
+        what = "workers failed, in order" if record["attempts"] else "workers are not ready"
+        print(f"{what}: {', '.join(_failed(word) for word in record['reasons'])}")
     if not record["attempts"]:
         print("worker: none was asked")
         return 0
@@ -121,6 +125,13 @@ def _print_record(log: bytes) -> int:
     if record["not_continued"]:
         print(f"did not go on: {record['not_continued']} (docs/reliability.md has the reasons)")
     return 0
+
+
+def _failed(word: str) -> str:
+    """A reason, and what it says of the worker; the word alone if another version of the gateway wrote it."""
+    with contextlib.suppress(ValueError):
+        return f"{word} (it {MEANINGS[Cause(word)].text})"
+    return word
 
 
 def _reasons(codes: list[str]) -> str:

@@ -77,6 +77,7 @@ class GatewayError(Exception):
     retryable    False if no other worker may be tried although the blame is the worker's
     cause        why the worker failed, where that is known by more than `kind`; see `why`
     detail       the worker's own words, for the log alone
+    absent       why the workers of a model of which none is ready are not, each cause once
     lacks        the feature that the worker's model turned out to lack, whatever the request
     final        no other model is asked in place of the one that failed
     """
@@ -84,6 +85,7 @@ class GatewayError(Exception):
     final: bool = False
     detail: str | None = None
     lacks: str | None = None
+    absent: tuple[Cause, ...] = ()
 
     def __init__(
         self,

@@ -24,7 +24,7 @@ class Standing:
         self._workers = workers
         self._seen: object = None
         self._serving: Sequence[Worker] = ()
-        self._absence: tuple[str, Cause | None] | None = None
+        self._absence: tuple[str, Cause | None, tuple[Cause, ...]] | None = None
         self._places: set[str] | None = None
 
     @property
@@ -55,8 +55,10 @@ class Standing:
         self._look()
         if self._absence is None:
             self._absence = _absence(self._workers)
-        message, cause = self._absence
-        return GatewayError(Kind.NO_WORKER, message, retry_after=retry_after, cause=cause)
+        message, cause, causes = self._absence
+        error = GatewayError(Kind.NO_WORKER, message, retry_after=retry_after, cause=cause)
+        error.absent = causes
+        return error
 
 
 def _places(address: str) -> set[str]:
@@ -67,13 +69,14 @@ def _places(address: str) -> set[str]:
     return found | ({host} if not host.isalpha() else set())
 
 
-def _absence(workers: Sequence[Worker]) -> tuple[str, Cause | None]:
-    """The message, and the cause."""
+def _absence(workers: Sequence[Worker]) -> tuple[str, Cause | None, tuple[Cause, ...]]:
+    """The message, the cause if it is that of all, and each cause once."""
     served = list(dict.fromkeys(name for worker in workers if not worker.ready for name in worker.serves))
     message = "no worker of this model is available"
     causes = [None if worker.ready else worker.trouble for worker in workers]
+    each = tuple([one for one in dict.fromkeys(causes) if one is not None])
     # Clients learn nothing about the operator's account.
-    told = [MEANINGS[one].text for one in dict.fromkeys(causes) if one is not None and MEANINGS[one].word != "account"]
+    told = [MEANINGS[one].text for one in each if MEANINGS[one].word != "account"]
     if served:
         named = ", ".join(f"'{name[:64]}'" for name in served[:_MOST_NAMED])
         more = "" if len(served) <= _MOST_NAMED else f" and {len(served) - _MOST_NAMED} more"
@@ -81,4 +84,4 @@ def _absence(workers: Sequence[Worker]) -> tuple[str, Cause | None]:
     elif told:
         message += ": " + "; ".join(f"a worker {text}" for text in told[:_MOST_CAUSES])
     refused = all(cause is not None and MEANINGS[cause].word == "account" for cause in causes)
-    return message, causes[0] if causes and refused else None
+    return message, causes[0] if causes and refused else None, each

@@ -35,6 +35,7 @@ async def ask_workers(call: Call) -> None:
         try:
             visit = _at_once(call) or await _wait(call, lost)
         except GatewayError as error:
+            call.name_reasons(*error.absent)
             if error.kind in _REFUSED or failure is None:
                 raise
             raise failure from None

@@ -15,6 +15,7 @@ from gateway.auth import ANONYMOUS, PendingAuth, Principal
 from gateway.core.byte_budget import Held
 from gateway.core.continuation import NOT_KEPT, SeenText
 from gateway.core.errors import Blame, GatewayError, Kind
+from gateway.core.failures import Cause
 from gateway.core.figures import milliseconds
 from gateway.core.http import Headers, Response, Route
 from gateway.core.messages import Op
@@ -230,6 +231,12 @@ class Call:
         record = self.record
         before = (failed,) if record.workers is UNSET else record.workers
         record.workers = (*before, address)[:_MOST_WORKERS]
+
+    def name_reasons(self, *causes: Cause) -> None:
+        """Workers failed the request by these causes, or are not there: the record names them."""
+        if causes:
+            before = () if self.record.reasons is UNSET else self.record.reasons
+            self.record.reasons = (*before, *[cause.value for cause in causes])[:_MOST_WORKERS]
 
     # -- what it holds ----------------------------------------------------------------------------------------------
 

@@ -163,6 +163,8 @@ class Visit:
             self.abandoned()  # the worker is not at fault
         elif self.outcome is None:
             self.outcome = "failed"
+            if self._call is not None and error.why is not None:
+                self._call.name_reasons(error.why)
             self._pool.failed(self.worker, self._generation, error)
 
     def abandoned(self) -> None:

@@ -18,7 +18,7 @@ from gateway.core.usage import Usage
 
 
 def runs(op: Complete) -> Sequence[Complete]:
-    """What each request asks for, in the order of the choices; `op` alone if one request can ask for all."""
+    """The requests for the choices of `op`, in order; `op` alone if it can ask for all."""
     seeds = op.seeds
     begins = [place for place, seed in enumerate(seeds) if not place or seed != seeds[place - 1] + 1]
     if len(begins) < 2:

@@ -41,6 +41,8 @@ class RequestRecord(Struct):
     not_continued  why none did, although the worker was at fault; see docs/reliability.md
     recomputed  tokens that those workers computed again: the prompt, and the reply so far
     workers   those that it was sent to, in order, the first of them if they are many; absent if there was one at most
+    reasons   why workers failed it, one for each visit that failed, or why those of a model without a ready worker are
+              not, each once: `core.failures.Cause`, the first of them if they are many; absent if there is none
     tools     calls of the tools that the gateway ran, `search` or `fetch`, with why it failed if it did; absent if
               there were none
     batch     the id of the batch that it is a line of; absent for all others
@@ -84,6 +86,7 @@ class RequestRecord(Struct):
     not_continued: str | None = None
     recomputed: int | None = None
     workers: tuple[str, ...] | UnsetType = UNSET
+    reasons: tuple[str, ...] | UnsetType = UNSET
     tools: tuple[str, ...] | UnsetType = UNSET
     batch: str | UnsetType = UNSET
     guards: tuple[str, ...] | UnsetType = UNSET

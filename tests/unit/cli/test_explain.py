@@ -138,7 +138,7 @@ def test_what_became_of_a_request(tmp_path: Path, capsys: pytest.CaptureFixture[
         "event": "request", "id": "4f1d", "outcome": "failed", "code": "upstream_truncated", "model": "m",
         "worker": "http://b:1", "attempts": 4, "picked": "prefix;why=load;matched=0.00", "moved": ["late"],
         "continued": ["died", "stalled"], "recomputed": 178, "not_continued": "no_worker",
-        "workers": ["http://a:1", "http://c:1", "http://a:1", "http://b:1"],
+        "workers": ["http://a:1", "http://c:1", "http://a:1", "http://b:1"], "reasons": ["refused", "other"],
     }  # fmt: skip
     log = tmp_path / "log"
     log.write_text(
@@ -147,6 +147,7 @@ def test_what_became_of_a_request(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert main(["explain", "--record", str(log)]) == 0
     assert capsys.readouterr().out.splitlines() == [
         "request: 4f1d, failed (upstream_truncated)",
+        "workers failed, in order: refused (it refuses connections: nothing listens at its port), other",
         "model: m",
         "worker: http://b:1, the last of 4 attempts",
         "workers, in order: http://a:1, http://c:1, http://a:1, http://b:1",
@@ -155,10 +156,11 @@ def test_what_became_of_a_request(tmp_path: Path, capsys: pytest.CaptureFixture[
         "went on in mid-stream: its worker died, its worker stalled; 178 tokens computed again",
         "did not go on: no_worker (docs/reliability.md has the reasons)",
     ]
-    log.write_text(json.dumps({**record, "outcome": "refused", "code": "model_not_found", "attempts": 0}))
+    log.write_text(json.dumps({**record, "code": "no_worker_available", "attempts": 0, "reasons": ["ca_unknown"]}))
     assert main(["explain", "--record", str(log)]) == 0
     assert capsys.readouterr().out.splitlines() == [
-        "request: 4f1d, refused (model_not_found)",
+        "request: 4f1d, failed (no_worker_available)",
+        "workers are not ready: ca_unknown (it has a certificate of an authority that is not trusted here (`ca_file`))",
         "worker: none was asked",
     ]
     log.write_text("")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from gateway.core.failures import MEANINGS, TRANSIENT, Cause, cause_of
@@ -136,6 +138,39 @@ def test_the_last_worker_is_left_out_where_a_fallback_can_answer(fault: str) -> 
                 reply = ask(stack, usual("openai"), model)
                 assert (reply.status_code == 200) is (model == "one")
             assert len([entry for entry in bad.ledger.entries if entry.method == "POST"]) == asked
+
+
+def test_the_record_has_the_reason_of_each_failed_attempt(siblings: dict[int, Stack], falling: Stack) -> None:
+    for status in (401, 403, 500):
+        stack, cause = pool_of_two(siblings, status), cause_of(status, None)
+        assert cause is not None
+        for _ in range(4):
+            ask(stack, usual("openai"), "m")
+            record = stack.record()
+            assert record.get("reasons", []) == [cause.value] * (record["attempts"] - 1)
+        assert any("reasons" in one for one in stack.records())
+    ask(falling, usual("openai"), "s402")
+    assert (falling.record()["outcome"], falling.record()["reasons"]) == ("ok", ["no_credit"])
+    ask(falling, usual("openai"), "alone402")
+    assert (falling.record()["outcome"], falling.record()["reasons"]) == ("failed", ["no_credit"])
+
+
+def test_the_record_of_a_stream_that_broke_has_the_reason() -> None:
+    with Stack(({"fault": "fin@2"},)) as stack:
+        for stream in (True, False):
+            with contextlib.suppress(httpx.RemoteProtocolError):
+                ask(stack, usual("openai"), "m", stream)
+            assert stack.record()["reasons"][0] == "broke_off"
+
+
+def test_the_record_has_the_reasons_for_which_no_worker_is_ready() -> None:
+    with fleet(gone={"worker": "away"}, lost={"worker": "away", "fallback": ["m"]}) as stack:
+        assert ask(stack, usual("openai"), "gone").status_code == 503
+        assert (stack.record()["attempts"], stack.record()["reasons"]) == (0, ["refused"])
+        assert ask(stack, usual("openai"), "lost").status_code == 200
+        assert (stack.record()["routed"], stack.record()["reasons"]) == ("unavailable", ["refused"])
+        assert ask(stack, usual("openai"), "m").status_code == 200
+        assert "reasons" not in stack.record()
 
 
 BODIES: Sequence[tuple[int, Any, Cause]] = [
