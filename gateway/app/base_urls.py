@@ -1,4 +1,4 @@
-"""The base URL that a client should have, where its requests come to a path that has nothing.
+"""The base URL that a client should have, where its requests come to a path that has nothing for their method.
 
 Clients append the path of their API to a base URL, and documentation differs on whether that ends in `/v1`. So the
 version is missing, or is there twice; some users give the URL of an endpoint.
@@ -38,8 +38,8 @@ class BaseUrls:
         }
 
     def advice(self, method: str, path: str) -> str:
-        """The rest of the sentence that says that there is nothing at `path`: the base URL that leads to what was
-        meant, or ""."""
+        """The rest of the sentence that says that there is nothing at `path` for `method`: the base URL that leads to
+        what was meant, or ""."""
         meant = single_slashes(path).rstrip("/")
         if len(meant) > _MOST_BYTES or meant.count("/") > _MOST_SEGMENTS:
             return ""
@@ -48,7 +48,7 @@ class BaseUrls:
         below = next(
             (one for one in reversed(self._places) if one and method in self._served(one + (meant or "/"))), None
         )
-        for prefix, bases in self._places.items():
+        for prefix, bases in () if self._served(path) else self._places.items():
             if not meant.startswith(prefix + "/"):
                 continue
             rest = meant[len(prefix) :]

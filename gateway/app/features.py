@@ -77,7 +77,6 @@ class Features:
         debug, tracing, explain = config.log.level == "debug", services.tracing, config.routing.explain
         self._of_all: tuple[Feature | None, ...] = (
             None if tracing is None else Spans(tracing, templates(config)),  # sees all that the others do
-            DebugLog(partial(host.log.event, "debug")) if debug else None,
             host.shedding,  # before anything is spent on the request
             host.caps,
             PromptLog(host.log.prompt) if config.log.dangerously_log_prompts else None,
@@ -85,6 +84,8 @@ class Features:
             self._pricing(),  # limits charge what it has written
             self._end_users(proxies),  # guards and limits go by them
             self._guards(trust),  # a refused request is charged nothing
+            host.caps.streams,  # before guards are asked: these ask once those below have read the request
+            DebugLog(partial(host.log.event, "debug")) if debug else None,
             Limits(services.limiting) if limited and services.limiting is not None else None,
             None if services.response_store is None else Stored(services.response_store),
             services.quarantine,  # outside what asks another worker: after two deaths none is asked

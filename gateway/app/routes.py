@@ -148,6 +148,10 @@ def router(config: Config, runtime: Runtime, batching: Batching | None = None) -
     fallbacks: dict[str, list[_Candidate]] = {}
     places: dict[str, list[str]] = {}
     active = active_dialects(config)
+
+    def advice(method: str, path: str) -> str:
+        return urls.advice(method, path)
+
     elsewhere = next(filter(None, map(_list_path, active)), None)
     for dialect in active:
         default = _default_model(config, dialect)
@@ -155,12 +159,12 @@ def router(config: Config, runtime: Runtime, batching: Batching | None = None) -
         for path, methods in paths(dialect).items():
             if "GET" in methods:
                 methods = {**methods, "HEAD": methods["GET"]}
-            placed.setdefault(path, []).append(Endpoint(runtime, dialect, methods, default, listed))
+            placed.setdefault(path, []).append(Endpoint(runtime, dialect, methods, default, listed, advice))
         if batching is not None:
             for path, methods in _batch_paths(config, dialect).items():
                 placed.setdefault(path, []).append(batching.endpoint(runtime, dialect, methods))
         test = next((route.when for route in dialect.routes if route.when is not None), None)
-        nothing = Endpoint(runtime, dialect, {}, default, advice=lambda method, path: urls.advice(method, path))
+        nothing = Endpoint(runtime, dialect, {}, default, advice=advice)
         for place in sorted(_places(dialect)):
             fallbacks.setdefault(place, []).append((test, nothing))
         for prefix in dialect.prefixes:
@@ -296,9 +300,9 @@ class _SharedPath:
             if test is None:
                 plain[endpoint.dialect.name] = endpoint.dialect
             else:
-                yield test, Endpoint(endpoint.runtime, endpoint.dialect, self.routes, None)
+                yield test, Endpoint(endpoint.runtime, endpoint.dialect, self.routes, None, None, endpoint.advice)
         dialect = next(iter(plain.values())) if len(plain) == 1 else dialects.create(_NEUTRAL, Settings())
-        yield None, Endpoint(endpoints[0].runtime, dialect, self.routes, None)
+        yield None, Endpoint(endpoints[0].runtime, dialect, self.routes, None, None, endpoints[0].advice)
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         candidates = self._by_method.get(scope["method"], self._no_method)

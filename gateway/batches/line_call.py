@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from typing import Any, Literal, cast
 
+from msgspec import MsgspecError, Struct
+from msgspec.json import Decoder
 from msgspec.structs import replace
 
 from gateway.auth import Principal
@@ -32,6 +35,13 @@ _GUARD_AWAY = "guard_unavailable"
 _GUARD_S = 5.0
 """A guard of the reply is asked after the worker: its line costs each time."""
 _LATER = (Kind.OVERLOADED, Kind.NO_WORKER, Kind.DRAINING)
+
+
+class _StreamIn(Struct):
+    stream: Any = None
+
+
+_streams = Decoder(_StreamIn).decode
 
 
 class _Exchange(InternalRequest):
@@ -121,10 +131,19 @@ class LineCall(Feature):
         if call.record.outcome == "cancelled":
             call.record.code = YIELDED
 
+    def around_receive(self, inner: Step) -> Step:
+        """Refuses a stream before it costs anything, such as a guard's call."""
+
+        async def receive(call: Call) -> None:
+            await inner(call)
+            with suppress(MsgspecError, ValueError, RecursionError):  # the dialect says what is wrong with such a body
+                if _streams(call.request.body).stream is True:
+                    raise GatewayError(Kind.BAD_REQUEST, "a request of a batch cannot be streamed", param="stream")
+
+        return receive
+
     def around_answer(self, inner: Step) -> Step:
         async def answer(call: Call) -> None:
-            if call.record.stream:
-                raise GatewayError(Kind.BAD_REQUEST, "a request of a batch cannot be streamed", param="stream")
             pool = cast("Any", call.served.pool)
             idle = Idle.of(pool, call.runtime.clock)
             idle.headroom = self._headroom

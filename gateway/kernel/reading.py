@@ -138,12 +138,12 @@ def no_route(call: Call) -> GatewayError:
     """The error for a path or a method that is not served."""
     routes, request = call.endpoint.routes, call.request
     method = "GET" if request.method == "HEAD" else request.method  # its answer is as long as that of GET
+    advice = "" if call.endpoint.advice is None else call.endpoint.advice(method, request.path)
     if not routes:
-        advice = "" if call.endpoint.advice is None else call.endpoint.advice(method, request.path)
-        message = f"there is nothing at this path: {method} {request.path[:200]}{advice}"
-        return GatewayError(Kind.NO_ROUTE, message)
+        return GatewayError(Kind.NO_ROUTE, f"there is nothing at this path: {method} {request.path[:200]}{advice}")
     call.reply.headers.append((b"allow", (allowed := ", ".join(sorted(routes))).encode()))
-    return GatewayError(Kind.NO_METHOD, f"{method} is not allowed here; this path takes {allowed}")
+    message = f"{method} is not allowed here; this path takes {allowed}{advice.replace('it', method, 1)}"
+    return GatewayError(Kind.NO_METHOD, message)
 
 
 # -- the body -------------------------------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ class Endpoint:
     default_model  the model of requests that name none, or None
     listed         the path of the list of models, for clients that name an unknown one; or None
     way            of the requests until their model is known; None for that of the configuration
-    advice         (method, path) of a request for which there is nothing -> the rest of the sentence that says so
+    advice         (method, path) that nothing serves -> the rest of the sentence that says so
     """
 
     way: Way | None = None

@@ -16,12 +16,14 @@ _AGAIN_S = 1.0
 
 
 class Caps(Feature):
-    """Streams and connections that keys hold now, and their bounds. on_refuse: called with "streams" or
-    "connections"."""
+    """Connections that keys hold now, and their bounds. on_refuse: called with "streams" or "connections".
+
+    streams  the same for streams, a feature of its own: it refuses as soon as a request is read
+    """
 
     def __init__(self, on_refuse: Callable[[str], None]) -> None:
         self._on_refuse = on_refuse
-        self._streams: Counter[str] = Counter()
+        self.streams = Streams(self)
         self._connections: Counter[str] = Counter()
 
     def around_receive(self, inner: Step) -> Step:
@@ -50,26 +52,6 @@ class Caps(Feature):
                 call.reply.headers.append((b"connection", b"close"))
                 raise
 
-    def around_answer(self, inner: Step) -> Step:
-        def answer(call: Call) -> Awaitable[None]:
-            return inner(call) if call.principal.streams is None or not call.record.stream else counted(call)
-
-        async def counted(call: Call) -> None:
-            self.open_stream(call.principal)
-            try:
-                await inner(call)
-            finally:
-                self.close_stream(call.principal.key)
-
-        return answer
-
-    def open_stream(self, principal: Principal) -> None:
-        """Counts a stream of a key with a cap, until `close_stream`. Raises `Busy`."""
-        self._add(self._streams, principal.key, principal.streams, "streams")
-
-    def close_stream(self, key: str) -> None:
-        _drop(self._streams, key)
-
     def connected(self, principal: Principal, connection: CountedConnection) -> None:
         """The key has sent a request by `connection`, which counts as its until it ends or another key sends one.
         Raises `Busy`."""
@@ -81,11 +63,12 @@ class Caps(Feature):
             connection.owner, connection.on_lost = "", None
         if principal.connections is None:
             return
-        self._add(self._connections, key, principal.connections, "connections")
+        self.add(self._connections, key, principal.connections, "connections")
         connection.owner = key
         connection.on_lost = lambda: _drop(self._connections, key)
 
-    def _add(self, counts: Counter[str], key: str, most: int | None, what: str) -> None:
+    def add(self, counts: Counter[str], key: str, most: int | None, what: str) -> None:
+        """Counts one more. Raises `Busy` if it is one too many."""
         if most is not None and counts[key] >= most:
             self._on_refuse(what)
             message = f"no more than {most} of this API key's {what} may be open at once"
@@ -93,6 +76,29 @@ class Caps(Feature):
             refusal.final = True  # whatever the model is
             raise refusal
         counts[key] += 1
+
+
+class Streams(Feature):
+    """Streams of keys with a cap, each until its last byte is written. A call's notes have its key."""
+
+    def __init__(self, caps: Caps) -> None:
+        self._caps = caps
+        self.open: Counter[str] = Counter()
+
+    def around_read(self, inner: Step) -> Step:
+        async def read(call: Call) -> None:
+            await inner(call)
+            if call.record.stream and call.principal.streams is not None:
+                principal = call.principal
+                self._caps.add(self.open, principal.key, principal.streams, "streams")
+                call.notes[self], call.at_end[self] = principal.key, self._close
+
+        return read
+
+    def _close(self, call: Call) -> None:
+        key = call.notes.pop(self, None)
+        if key is not None:
+            _drop(self.open, key)
 
 
 def _drop(counts: Counter[str], key: str) -> None:

@@ -113,14 +113,15 @@ class DebugLog(Feature):
 
         return request
 
-    def around_answer(self, inner: Step) -> Step:
-        def answer(call: Call) -> Awaitable[None]:
-            record = call.record
-            about: dict[str, Any] = {"operation": record.operation, "model": record.model, "stream": record.stream}
-            self._log("request read", id=record.id, **about)
-            return inner(call)
+    def around_read(self, inner: Step) -> Step:
+        async def read(call: Call) -> None:
+            await inner(call)
+            if call.op is not None:
+                record, model = call.record, call.served.name
+                about: dict[str, Any] = {"operation": record.operation, "model": model, "stream": record.stream}
+                self._log("request read", id=record.id, **about)
 
-        return answer
+        return read
 
     def around_attempt(self, inner: Attempt) -> Attempt:
         def attempt(call: Call, visit: Visit) -> Awaitable[None]:

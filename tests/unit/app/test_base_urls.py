@@ -144,6 +144,29 @@ def test_the_advice(stack: Stack, method: str, path: str, advice: str | None) ->
         assert advice in reply.text.replace('\\"', '"')
 
 
+def test_the_root_path_of_an_api_below_a_prefix_is_told(stack: Stack) -> None:
+    """TGI's own clients post to the path `/` behind their base URL."""
+    reply = httpx.post(stack.url, json={"inputs": "hi"})
+    assert reply.status_code == 405
+    advice = 'POST is at /tgi/: the base URL of this client must end in "/tgi"'
+    assert advice in reply.text.replace('\\"', '"')
+    assert httpx.post(stack.url + "/tgi/", json={"inputs": "hi"}).status_code == 200
+    with Stack(config={"dialects": {"tgi": {"enabled": False}}}) as without:
+        assert "is at" not in httpx.post(without.url, json={}).text
+
+
+def test_no_path_is_told_its_own_place(stack: Stack) -> None:
+    """A wrong method at a right path has no other base URL, unless something is there by that method."""
+    for way in WAYS:
+        path, query = place(way)
+        for method in ("GET", "PUT", "DELETE"):
+            reply = httpx.request(method, stack.url + path + query)
+            if reply.status_code != 405:
+                continue
+            found = re.search(rf"{method} is at (/[^\s,:;\"\\]*)", reply.text)
+            assert found is None or httpx.request(method, stack.url + found[1]).status_code not in (404, 405)
+
+
 def test_nothing_is_told_of_what_is_off() -> None:
     off = {name: {"enabled": False} for name in DIALECTS if name not in ("anthropic", "azure_openai")}
     with Stack(config={"dialects": off}) as stack:

@@ -100,7 +100,7 @@ def test_a_key_has_no_more_streams_than_it_may(dialect: str) -> None:
         assert shed(stack, "streams") == "1.0"
         assert stack.run(ask(one)).status_code == 200, "its place is free again"
         stack.records()
-        assert not stack.gateway._host.caps._streams
+        assert not stack.gateway._host.caps.streams.open
 
 
 def test_no_fallback_is_asked_for_a_stream_that_is_too_much() -> None:

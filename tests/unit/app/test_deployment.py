@@ -263,6 +263,15 @@ def steps(stack: Stack) -> list[dict[str, Any]]:
     return [{name: value for name, value in line.items() if name not in ("time", "level", "ms")} for line in lines]
 
 
+def test_at_level_debug_a_request_beyond_its_model_was_read_too() -> None:
+    with Stack(({"max_model_len": 16},), {"log": {"level": "debug"}, "health": {"interval_s": 60}}) as stack:
+        body = {"model": "m", "prompt": list(range(20))}
+        reply = httpx.post(stack.url + "/v1/completions", json=body, headers={"x-request-id": "one"})
+        assert (reply.status_code, stack.sim.ledger.received) == (400, 0)
+        read = {"event": "request read", "id": "one", "model": "m", "operation": "complete", "stream": False}
+        assert steps(stack) == [read]
+
+
 def test_at_level_debug_every_step_of_a_request_is_told() -> None:
     config = {"log": {"level": "debug"}, "models": {"m": {"policy": "round_robin"}}, "health": {"interval_s": 60}}
     with Stack(({}, {}), config) as stack:

@@ -86,7 +86,10 @@ def test_a_method_that_no_dialect_has_is_refused_in_the_form_of_none(stack: Stac
                 assert reply.json() == {"error": {**reply.json()["error"], "code": "method_not_allowed"}}
     reply = httpx.post(stack.url + "/", json={})
     assert list(reply.json()) == ["error"]
-    assert reply.json()["error"]["message"] == f"POST is not allowed here; this path takes {reply.headers['allow']}"
+    told = (
+        f"POST is not allowed here; this path takes {reply.headers['allow']}; POST is at /tgi/: the base URL of this "
+    )
+    assert reply.json()["error"]["message"] == told + 'client must end in "/tgi"'
 
 
 def test_every_dialect_is_listed() -> None:

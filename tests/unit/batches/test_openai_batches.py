@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
 
 from tests.support.harness import Stack, until
-from tests.unit.batches.conftest import ALICE, BOB, openai_client
+from tests.support.redis_server import Server
+from tests.support.standins.guard import guard
+from tests.unit.batches.conftest import ALICE, BOB, openai_client, sections
+from tests.unit.features.guards.asking import config_of
 
 CHAT = "/v1/chat/completions"
 
@@ -179,3 +183,11 @@ def test_a_batch_is_cancelled(stack: Stack) -> None:
     stack.run(stack.sim.ledger.wait(running=0))
     left = [one for one in stack.records() if one.get("batch") and one["outcome"] == "cancelled"]
     assert {one["code"] for one in left} <= {"yielded"}
+
+
+def test_a_streamed_line_is_refused_before_a_guard_is_asked(server: Server, tmp_path: Path) -> None:
+    server.command("FLUSHALL")
+    with guard() as service, Stack(({},), {**sections(server, tmp_path), **config_of(service)}) as stack:
+        made = begin(stack, lines({"stream": chat("a", stream=True), "whole": chat("b")}))
+        assert ended(stack, made, seconds=60).request_counts.failed == 1
+        assert len(service.asked) == 1
