@@ -10,8 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.harness import Stack
-from tests.standins.guard import ALLOW, guard
+from tests.support.harness import Stack
+from tests.support.standins.guard import ALLOW, guard
 
 PATHS = ("/friendli/v1/completions", "/friendli/dedicated/v1/completions")
 SEEDS = [5, 6, 900, 3]  # three runs

@@ -13,9 +13,9 @@ from gateway.core.messages import Complete
 from gateway.core.ports import Capabilities
 from gateway.core.usage import Usage
 from gateway.translation import series
-from tests.conformance.cases import reply_wire
-from tests.conformance.scenarios import Scenario
-from tests.conformance.workers import WORKERS
+from tests.laws.conformance.cases import reply_wire
+from tests.laws.conformance.scenarios import Scenario
+from tests.laws.conformance.workers import WORKERS
 
 CAN = Capabilities("w", max_context=2048)
 

@@ -8,11 +8,11 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.app.asking import key
-from tests.clients import DIALECTS, usual
-from tests.features.guards.asking import config_of
-from tests.harness import Stack
-from tests.standins.guard import guard
+from tests.support.clients import DIALECTS, usual
+from tests.support.harness import Stack
+from tests.support.standins.guard import guard
+from tests.unit.app.asking import key
+from tests.unit.features.guards.asking import config_of
 
 LARGE = "word " * 40_000
 
