@@ -122,18 +122,13 @@ class Deployment:
         return self.keyring.absent(who, dialect)
 
     def asking(self, model: str) -> Pooled:
-        """The transport for what a model's workers are asked beside requests. It keeps no connection."""
-        context = self.prepared.trust[self.config.models[model].ca_file]
-        return Pooled(ssl_for=lambda address: context, max_idle=0)
+        """The transport for what a model's workers are asked beside requests."""
+        return self.prepared.transport(model, self.config.models[model], asking=True)
 
     def _serve_model(self, name: str, options: ModelOptions) -> ServedModel:
         self._host.metrics.serves(name)
         backend = backends.create(options.backend)
-        context = self.prepared.trust[options.ca_file]
-        transport = Pooled(
-            ssl_for=None if options.ca_file is None else lambda address: context,
-            counts=self._host.metrics.connections[name],
-        )
+        transport = self.prepared.transport(name, options, counts=self._host.metrics.connections[name])
         self.transports[name] = transport
         headers = headers_of(options)
         hear = None

@@ -8,9 +8,12 @@ from collections.abc import Sequence
 import httpx
 
 from gateway.auth import KeyTable, StoredKey
-from gateway.config import Config, ConfigError, Fault, plain_secrets
+from gateway.config import Config, ConfigError, Fault, Model, plain_secrets
 from gateway.config.faults import Position
+from gateway.core.figures import ConnectionCounts
 from gateway.ratelimit import Limits
+from gateway.transport.by_httpx import ByHttpx
+from gateway.transport.pooled import Pooled
 
 
 class Prepared:
@@ -35,9 +38,26 @@ class Prepared:
         # Reading those of the web takes some 30 ms.
         self.trust: dict[str | None, ssl.SSLContext] = {None: httpx.create_ssl_context(trust_env=False)}
         self.trust |= {file: ssl.create_default_context(cafile=file) for file in files}
+        # httpx writes into a context what it offers by ALPN: these are of one model each.
+        self._of_httpx = {
+            name: ssl.create_default_context(cafile=options.ca_file)
+            for name, options in config.models.items()
+            if options.has_proxy or options.http2
+        }
         self.secrets = tuple(plain_secrets(config))
         keyless = {0} if config.auth == "open" or config.jwt is not None else set[int]()
         self._keyless = keyless
+
+    def transport(
+        self, model: str, options: Model, *, asking: bool = False, counts: ConnectionCounts | None = None
+    ) -> Pooled:
+        """A transport to the workers of `model`. asking: for what they are asked beside requests; it keeps no
+        connection."""
+        max_idle = 0 if asking else 256
+        if (own := self._of_httpx.get(model)) is not None:
+            return ByHttpx(own, options.proxy_for, options.http2, max_idle=max_idle, counts=counts)
+        context = self.trust[options.ca_file] if asking or options.ca_file is not None else None
+        return Pooled(ssl_for=lambda address: context, max_idle=max_idle, counts=counts)
 
     def forget(self, config: Config) -> None:
         """Frees the keys of `config`, of which this was made and which nothing uses any more, in a thread: a collection

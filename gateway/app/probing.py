@@ -30,11 +30,10 @@ def headers_of(options: Model) -> Headers:
 
 async def probe(config: Config) -> Fleets:
     """The workers of all models, looked up and probed as at a gateway's start."""
-    trust = Prepared(config).trust
+    prepared = Prepared(config)
 
     def asking(model: str) -> Pooled:
-        context = trust[config.models[model].ca_file]
-        return Pooled(ssl_for=lambda address: context, max_idle=0)
+        return prepared.transport(model, config.models[model], asking=True)
 
     nobody = _Nobody()
     fleets = Fleets(config, Roster(), nobody, asking, None, nobody)

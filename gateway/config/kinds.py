@@ -18,6 +18,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, GetJsonSchemaHandle
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
+from gateway.config.proxies import proxy_url
 from gateway.core.addresses import base_address
 from gateway.core.money import MOST, NANO, shown
 
@@ -157,6 +158,12 @@ def _url(value: str) -> str:
     if not _URL_PATH.match(parts.path) or {".", ".."} & set(parts.path.split("/")) or "//" in parts.path:
         raise ValueError("has a base path with characters or segments that are not allowed")
     return value.rstrip("/")
+
+
+def _proxy(value: str) -> str:
+    if "@" in value:
+        raise ValueError("must not hold a user name or password; use proxy_file or proxy_env")
+    return value if value == "environment" else proxy_url(_url(value))
 
 
 def all_of_openai(workers: Sequence[str]) -> bool:
@@ -354,6 +361,9 @@ Prefix = Annotated[str, AfterValidator(_prefix)]
 
 WorkerUrl = Annotated[str, AfterValidator(_worker)]
 """scheme://host[:port][/base] of a worker, without a slash at its end. A `/v1` at its end is left out."""
+
+ProxyUrl = Annotated[str, AfterValidator(_proxy)]
+"""scheme://host[:port] of a forward proxy, or `environment`."""
 
 ServiceUrl = Annotated[str, AfterValidator(_url)]
 SearchPath = Annotated[str, AfterValidator(_search_path)]

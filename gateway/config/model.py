@@ -25,6 +25,7 @@ from gateway.config.kinds import (
     Hash,
     Name,
     Prefix,
+    ProxyUrl,
     Seconds,
     Share,
     UrlPath,
@@ -35,6 +36,7 @@ from gateway.config.kinds import (
     is_pattern,
 )
 from gateway.config.money import Budget, BudgetWebhook, Prices, Spend
+from gateway.config.proxies import VARIABLES, proxy_of
 from gateway.config.routing import KvEvents, Mirror, Policy, Prefill, Queue, Reason, Routing, SplitRule, WorkerOptions
 from gateway.config.section import Section
 from gateway.config.serving import Console, Cors, Listen, Log, Metrics, Start, Tracing
@@ -147,7 +149,7 @@ class Discover(Section):
 class Model(Section):
     """One model as clients name it, and the workers that serve it."""
 
-    SECRETS = ("api_key",)
+    SECRETS = ("api_key", "proxy")
     ANY_OF = ("workers", "discover")
 
     backend: Name
@@ -178,6 +180,16 @@ class Model(Section):
     """Extra headers to its workers."""
     ca_file: str | None = Field(default=None, min_length=1)
     """PEM bundle that its https workers' certificates must chain to."""
+    proxy: ProxyUrl | None = None
+    """Forward proxy to its workers, `http://proxy:3128`, or `environment`: that of HTTPS_PROXY, HTTP_PROXY, ALL_PROXY
+    and NO_PROXY. Absent: none, whatever the environment says; see docs/workers.md."""
+    proxy_file: str | None = Field(default=None, min_length=1)
+    """File with the URL of a proxy that asks for a user and a password; relative to this file's folder."""
+    proxy_env: Variable | None = None
+    """Environment variable with that URL."""
+    http2: Flag = False
+    """Speak HTTP/2 to its workers: https workers that do not know it get HTTP/1.1, http workers must know it. Slower
+    than HTTP/1.1; see docs/workers.md."""
     paths: tuple[UrlPath, ...] | None = Field(default=None, min_length=1)
     """The only paths that are called on its workers, such as `/v1/chat/completions`; a request that needs another is
     refused. Absent: those that its backend knows."""
@@ -228,6 +240,16 @@ class Model(Section):
     def api_key(self) -> str | None:
         """The workers' key, read by `load` from `api_key_file` or `api_key_env`."""
         return self.held("api_key")
+
+    @property
+    def has_proxy(self) -> bool:
+        return self.proxy is not None or self.proxy_file is not None or self.proxy_env is not None
+
+    def proxy_for(self, address: str) -> str | None:
+        """The URL of the proxy to the worker at `address`, once `load` has read it; None for none."""
+        if self.proxy == "environment":
+            return proxy_of(address, {name: self.held(name) or "" for name in VARIABLES})
+        return self.proxy or self.held("proxy")
 
 
 class DialectOptions(Section):

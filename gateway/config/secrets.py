@@ -10,12 +10,14 @@ import ssl
 from collections.abc import Container, Iterator, Mapping
 from hashlib import sha256
 from typing import Any
+from urllib.parse import urlsplit
 
 from gateway.config.available import Available
 from gateway.config.faults import Message, Path
 from gateway.config.files import read_file, why
 from gateway.config.kinds import redis_server
-from gateway.config.model import Config
+from gateway.config.model import Config, Model
+from gateway.config.proxies import VARIABLES, proxy_url, variables
 from gateway.config.section import Section
 from gateway.config.sharing import Redis
 
@@ -58,6 +60,7 @@ def read_secrets(
         reading.key_set(config.jwt.jwks_file, known)
     bundles: dict[str, str | None] = {}  # trying one takes some milliseconds, and many models may name it
     for model_name, model in config.models.items() if wanted("models") else ():
+        reading.proxy(("models", model_name), model)
         if model.ca_file is not None:
             if model.ca_file not in bundles:
                 bundles[model.ca_file] = _bundle_fault(model.ca_file)
@@ -90,6 +93,9 @@ def plain_secrets(config: Config) -> Iterator[str]:
     # That of a search service or of a guard, too.
     senders = (config.tracing, config.tools.web_search, *config.guards.values())
     headers = [value for sender in senders if sender is not None for value in sender.headers.values()]
+    for model in config.models.values():
+        urls = (model.held(name) for name in ("proxy", *VARIABLES))
+        headers += [urlsplit(url).password or "" for url in urls if url is not None and "@" in url]
     yield from (one for one in (*held, redis, *(value.split()[-1] for value in headers if value.strip())) if one)
 
 
@@ -141,6 +147,22 @@ class _Reading:
             self.fault(option, f"must lead to {least} characters or more, such as `{command}` makes")
         else:
             self.secrets.setdefault(at, {})[name] = secret
+
+    def proxy(self, at: Path, model: Model) -> None:
+        """The faults of the proxy's URL that was read, and what the environment says of proxies."""
+        held = self.secrets.get(at, {})
+        if model.proxy is not None and (other := model.proxy_file or model.proxy_env):
+            option = "proxy_file" if other == model.proxy_file else "proxy_env"
+            self.fault((*at, option), "and proxy exclude each other")
+        if model.proxy == "environment":
+            self.secrets[at] = held = held | variables(self._environ)
+        for name, url in held.items():
+            if name in ("proxy", *VARIABLES) and name != "no_proxy":
+                option = "proxy" if name != "proxy" else "proxy_file" if model.proxy_file is not None else "proxy_env"
+                try:
+                    proxy_url(url)
+                except ValueError as error:
+                    self.fault((*at, option), f"leads to a text that {error}")
 
     def console(self, config: Config) -> None:
         """The console's key must be nobody else's."""

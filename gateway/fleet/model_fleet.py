@@ -20,7 +20,7 @@ from gateway.fleet.worker import Worker
 _ORDINARY = WorkerOptions()
 _ADDRESSED = (
     *("backend", "upstream_model", "api_key", "headers", "ca_file", "paths", "features", "max_context"),
-    "system",
+    *("system", "proxy", "http2"),
 )
 """Options of a model that decide what its workers are sent, and which workers they are."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import ssl
 
+from gateway.core.errors import GatewayError, Kind
 from gateway.core.failures import Cause
 
 # OpenSSL's X509_V_ERR_...: not yet valid and expired; no issuer that is trusted; another host or address.
@@ -37,3 +38,23 @@ def cause_of_exception(error: BaseException) -> Cause:
             return Cause.BROKE_OFF
         case _:
             return Cause.UNREACHABLE
+
+
+def not_connected(error: BaseException) -> GatewayError:
+    """The error of a request for which no connection came about, for the reason `error`."""
+    if isinstance(error, TimeoutError):
+        late = "the worker did not accept a connection in time"
+        return GatewayError(Kind.TIMEOUT, late, code="connect_timeout", cause=Cause.CONNECT_TIMEOUT)
+    why = next((text for kind, text in _WHY.items() if isinstance(error, kind)), "the worker could not be reached")
+    return GatewayError(Kind.UPSTREAM, why, cause=cause_of_exception(error))
+
+
+_WHY = {
+    ConnectionRefusedError: "the worker refused the connection",
+    socket.gaierror: "the worker's name could not be resolved",
+    UnicodeError: "the worker's name could not be resolved",
+    ssl.SSLCertVerificationError: "the worker's certificate could not be verified",
+    ssl.SSLError: "the worker and the gateway could not agree on TLS",
+    ConnectionError: "the worker closed the connection while it was being set up",
+}
+"""The message for an error on the way to a connection. The first class that it belongs to counts."""

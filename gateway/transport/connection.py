@@ -400,9 +400,11 @@ class WorkerConnection(asyncio.BufferedProtocol):
         if 100 <= status < 200 and status != 101:
             exchange.headers = []  # interim (100, 102, 103): the final head is still to come
             return
-        if problem := self._judge(status, exchange.headers):
+        names = list(map(_NAME, exchange.headers))
+        if problem := fault_of_head(status, exchange.headers, names):
             self.fail(GatewayError(Kind.UPSTREAM, problem))
             return
+        self._framed = b"content-length" in names or b"transfer-encoding" in names
         self._spare = 0
         self.head_at = self.since = self.loop.time()
         self.limit = self.idle_limit
@@ -423,25 +425,6 @@ class WorkerConnection(asyncio.BufferedProtocol):
         if exchange is not None and exchange.status:
             self.exchange, self._whole = None, exchange
             self._reusable = self.parser.should_keep_alive()
-
-    def _judge(self, status: int, headers: Headers) -> str | None:
-        """The fault of a response head beyond its syntax, or None. Also notes whether the body is framed."""
-        if not 200 <= status < 600:
-            return "the worker switched protocols" if status == 101 else "the worker's response status is not valid"
-        if len(headers) > HEAD_FIELDS:
-            return "the worker's response head is too large"
-        names = list(map(_NAME, headers))
-        self._framed = b"content-length" in names
-        if b"transfer-encoding" in names:
-            # Anything but one plain "chunked" is compression, or ambiguous: two parsers may read it differently.
-            if [value.strip().lower() for name, value in headers if name == b"transfer-encoding"] != [b"chunked"]:
-                return "the worker's transfer encoding is not supported"
-            self._framed = True
-        if b"content-encoding" in names:
-            codings = {value.strip().lower() for name, value in headers if name == b"content-encoding"}
-            if not codings <= {b"", b"identity"}:
-                return "the worker compressed its answer although asked not to"
-        return None
 
     def _release(self, exchange: Incoming) -> None:
         """Returns the connection of a complete response to the pool if its state is known, then ends the exchange."""
@@ -518,3 +501,21 @@ class WorkerConnection(asyncio.BufferedProtocol):
         else:
             # Not retryable: another worker would take as long for the same answer.
             self.fail(GatewayError(Kind.TIMEOUT, "the worker did not begin to answer in time", retryable=False))
+
+
+def fault_of_head(status: int, headers: Headers, names: list[bytes]) -> str | None:
+    """The fault of a response head beyond its syntax, or None. names: those of `headers`."""
+    if not 200 <= status < 600:
+        return "the worker switched protocols" if status == 101 else "the worker's response status is not valid"
+    if len(headers) > HEAD_FIELDS:
+        return "the worker's response head is too large"
+    # Anything but one plain "chunked" is compression, or ambiguous: two parsers may read it differently.
+    if b"transfer-encoding" in names and _values(headers, b"transfer-encoding") != [b"chunked"]:
+        return "the worker's transfer encoding is not supported"
+    if b"content-encoding" in names and not {b"", b"identity"}.issuperset(_values(headers, b"content-encoding")):
+        return "the worker compressed its answer although asked not to"
+    return None
+
+
+def _values(headers: Headers, wanted: bytes) -> list[bytes]:
+    return [value.strip().lower() for name, value in headers if name == wanted]

@@ -48,8 +48,12 @@ class Feed:
         if not connection.feeds(self):
             return  # the exchange is over
         if data is None:
-            message = "the upload could not be read from its temporary file"
-            connection.fail(GatewayError(Kind.INTERNAL, message, code="upload_lost"))
+            connection.fail(lost())
             return
         connection.send_more(data)
         self.go_on()
+
+
+def lost() -> GatewayError:
+    """The error of a request whose upload is gone."""
+    return GatewayError(Kind.INTERNAL, "the upload could not be read from its temporary file", code="upload_lost")

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from gateway.core.errors import GatewayError, Kind, reply_too_large
 from gateway.core.http import Headers
 from gateway.core.ports import BodySink
 from gateway.light_task import OneTimeEvent
 
-if TYPE_CHECKING:
-    from gateway.transport.connection import WorkerConnection
-
 READ_BYTES: Final = 64 * 1024
 """The most bytes read from a socket in one turn of the event loop, and the number of buffered bytes at which the socket
 is paused. So one stalled reader holds at most twice this."""
+
+
+class Source(Protocol):
+    """The connection that a response comes from. None of the methods raises."""
+
+    def pause_reading(self) -> None: ...
+    def resume_reading(self) -> None: ...
+    def drop(self) -> None:
+        """Closes the connection at once."""
 
 
 class Incoming:
@@ -31,7 +37,7 @@ class Incoming:
         "status", "waiter",
     )  # fmt: skip
 
-    def __init__(self, source: WorkerConnection | None, bodiless: bool = False) -> None:
+    def __init__(self, source: Source | None, bodiless: bool = False) -> None:
         self.status = 0
         self.headers: Headers = []
         self.source = source

@@ -1,4 +1,5 @@
-"""The HTTP/1.1 client for workers: pooled connections over httptools, with no task and no future per block.
+"""The HTTP/1.1 client for workers: pooled connections over httptools, with no task and no future per block. Workers
+behind a proxy, and those that speak HTTP/2, have `by_httpx` in its place.
 
     Pooled ──< Origin (one worker address) ──< WorkerConnection (one socket, one parser) ── Incoming (one response)
 
@@ -11,23 +12,23 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-import socket
 import ssl
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from math import inf
 from operator import itemgetter
+from typing import Protocol
 from urllib.parse import quote, urlsplit
 
 from gateway.core.errors import GatewayError, Kind, out_of_descriptors
-from gateway.core.failures import Cause
 from gateway.core.figures import ConnectionCounts, Silence
 from gateway.core.http import Request
 from gateway.core.ports import Deadlines
+from gateway.core.upload import Body
 from gateway.light_task import become_task
-from gateway.transport.causes import cause_of_exception
+from gateway.transport.causes import not_connected
 from gateway.transport.connection import WorkerConnection
-from gateway.transport.incoming import READ_BYTES, Incoming
+from gateway.transport.incoming import READ_BYTES, Incoming, Source
 from gateway.transport.known_head import KnownHead
 from gateway.transport.large import LargeReads
 from gateway.transport.names import Name
@@ -47,6 +48,30 @@ _OURS = frozenset(
     b"host content-length transfer-encoding accept-encoding connection keep-alive proxy-connection te trailer upgrade "
     b"expect".split()
 )
+
+
+class Connection(Source, Protocol):
+    """One connection to a worker, as its `Origin` and `Pooled` use it: `WorkerConnection` and `by_httpx.Line`.
+
+    exchange    the response that is under way, if any
+    began_at    when the newest request was sent, and head_at when the newest head came; seconds of the loop's clock
+    since       when the worker was heard last
+    """
+
+    exchange: Incoming | None
+    reading_paused: bool
+    began_at: float
+    head_at: float
+    since: float
+
+    def begin(self, head: bytes, body: bytes | Body, bodiless: bool, deadlines: Deadlines) -> Incoming:
+        """Sends a request. The exchange's waiter is set when it has a status or an error."""
+
+    def fit(self) -> bool:
+        """True if an idle connection may carry another request."""
+
+    def fail(self, error: GatewayError | None) -> None:
+        """Ends the exchange with `error` and closes the connection."""
 
 
 class Origin:
@@ -83,8 +108,8 @@ class Origin:
         self.large_reads = pooled.large_reads
         self.idle_expiry = pooled.idle_expiry
         self.max_idle = pooled.max_idle
-        self.connections: set[WorkerConnection] = set()
-        self.idle: dict[WorkerConnection, None] = {}
+        self.connections: set[Connection] = set()
+        self.idle: dict[Connection, None] = {}
 
     def head(self, request: Request) -> bytes:
         """The request head. Raises GatewayError(INTERNAL) if a value could inject a header line."""
@@ -110,7 +135,7 @@ class Origin:
             raise GatewayError(Kind.INTERNAL, "a header for the worker holds a control character")
         return head
 
-    def take(self) -> WorkerConnection | None:
+    def take(self) -> Connection | None:
         """The most recently used idle connection that is still usable, or None."""
         while self.idle:
             connection, _ = self.idle.popitem()
@@ -119,7 +144,7 @@ class Origin:
             connection.drop()
         return None
 
-    def keep(self, connection: WorkerConnection) -> bool:
+    def keep(self, connection: Connection) -> bool:
         if len(self.idle) >= self.max_idle:
             return False
         self.idle[connection] = None
@@ -143,7 +168,7 @@ class Origin:
             since = min(since, silent)
         return None if since == inf else Silence(body_at or None, since)
 
-    async def connect(self, seconds: float) -> WorkerConnection:
+    async def connect(self, seconds: float) -> Connection:
         """A new connection, with the TLS handshake done. Raises GatewayError: UPSTREAM, TIMEOUT after `seconds`, or
         OVERLOADED if this process has no file descriptor left."""
         connection = WorkerConnection(self)
@@ -151,25 +176,22 @@ class Origin:
             await become_task()  # for the timeout
             async with asyncio.timeout(seconds):
                 await self._open(connection, await self._name.addresses(seconds))
-        except TimeoutError as error:
-            connection.drop()
-            late, cause = "the worker did not accept a connection in time", Cause.CONNECT_TIMEOUT
-            raise GatewayError(Kind.TIMEOUT, late, code="connect_timeout", cause=cause) from error
         except (OSError, UnicodeError) as error:
             connection.drop()
-            if out_of_descriptors(error):
-                if (now := connection.loop.time()) >= self._tell_at:
-                    self._tell_at = now + _TELL_S
-                    _LOG.warning("no file descriptor is left: raise the limit on open files or lower max_connections")
-                raise GatewayError(Kind.OVERLOADED, "the gateway has no file descriptor left", retry_after=1) from error
-            why = next(
-                (text for kind, text in _WHY.items() if isinstance(error, kind)), "the worker could not be reached"
-            )
-            raise GatewayError(Kind.UPSTREAM, why, cause=cause_of_exception(error)) from error
+            raise self.not_connected(error) from error
         except BaseException:
             connection.drop()
             raise
         return connection
+
+    def not_connected(self, error: BaseException) -> GatewayError:
+        """The error of a request for which no connection came about, for the reason `error`."""
+        if not out_of_descriptors(error):
+            return not_connected(error)
+        if (now := asyncio.get_running_loop().time()) >= self._tell_at:
+            self._tell_at = now + _TELL_S
+            _LOG.warning("no file descriptor is left: raise the limit on open files or lower max_connections")
+        return GatewayError(Kind.OVERLOADED, "the gateway has no file descriptor left", retry_after=1)
 
     async def _open(self, connection: WorkerConnection, addresses: Sequence[str]) -> None:
         """Connects to the first of `addresses` that takes a connection. Raises the last one's error."""
@@ -245,7 +267,7 @@ class Pooled:
         """
         origin = self.origins.get(address)
         if origin is None:
-            origin = self.origins[address] = Origin(self, address)
+            origin = self.origins[address] = self._origin(address)
         head = origin.head(request)
         self._check_open()
         connection, sent = origin.take(), False
@@ -274,6 +296,9 @@ class Pooled:
             # The worker closed an idle connection just as it was used. Send once more, on a new connection.
             connection, sent = None, True
 
+    def _origin(self, address: str) -> Origin:
+        return Origin(self, address)
+
     async def close(self) -> None:
         """Closes every connection. Running exchanges and later sends fail with DRAINING."""
         self._closed = True
@@ -282,7 +307,7 @@ class Pooled:
                 connection.fail(GatewayError(Kind.DRAINING, "the gateway is shutting down"))
         await asyncio.sleep(0)  # the loop closes the sockets on its next turn
 
-    def _check_open(self, connection: WorkerConnection | None = None) -> None:
+    def _check_open(self, connection: Connection | None = None) -> None:
         if self._closed:
             if connection is not None:
                 connection.drop()
@@ -314,14 +339,3 @@ def _is_sent(name: bytes) -> bool:
     if not _TOKEN.fullmatch(name):
         raise GatewayError(Kind.INTERNAL, "a header for the worker has no valid name")
     return name not in _OURS
-
-
-_WHY = {
-    ConnectionRefusedError: "the worker refused the connection",
-    socket.gaierror: "the worker's name could not be resolved",
-    UnicodeError: "the worker's name could not be resolved",
-    ssl.SSLCertVerificationError: "the worker's certificate could not be verified",
-    ssl.SSLError: "the worker and the gateway could not agree on TLS",
-    ConnectionError: "the worker closed the connection while it was being set up",
-}
-"""The message for an error on the way to a connection. The first class that it belongs to counts."""

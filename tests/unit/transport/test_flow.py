@@ -11,7 +11,7 @@ import pytest
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Request
 from gateway.core.ports import Deadlines, Exchange, Transport
-from gateway.transport.connection import JOINED_BYTES
+from gateway.transport.connection import JOINED_BYTES, WorkerConnection
 from gateway.transport.incoming import READ_BYTES, Incoming
 from gateway.transport.pooled import Pooled
 from tests.unit.transport.conftest import once
@@ -320,5 +320,6 @@ async def test_a_large_request_waits_for_the_worker(serve: Serve, pooled: MakeCl
 
 def queued(client: Pooled) -> int:
     """Bytes of requests that wait in the transports of a client."""
-    connections = [each for origin in client.origins.values() for each in origin.connections]
+    every = [each for origin in client.origins.values() for each in origin.connections]
+    connections = [each for each in every if isinstance(each, WorkerConnection)]
     return sum(each.transport.get_write_buffer_size() for each in connections if each.transport is not None)

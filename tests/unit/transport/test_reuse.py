@@ -11,6 +11,7 @@ import pytest
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Request
 from gateway.core.ports import Deadlines
+from gateway.transport.connection import WorkerConnection
 from gateway.transport.incoming import Incoming
 from gateway.transport.pooled import Pooled
 from tests.support.harness import in_one_of, soon
@@ -145,6 +146,7 @@ async def test_stray_bytes_that_were_read_and_not_taken_in(serve: Serve, pooled:
     await ask(client, worker.address)
     (idle,) = client.origins[worker.address].idle
     stray = b"HTTP/1.1 408 Timeout\r\ncontent-length: 0\r\n\r\n"
+    assert isinstance(idle, WorkerConnection)
     idle.get_buffer(0)[: len(stray)] = stray
     idle.buffer_updated(len(stray))
     assert (await client.send(ASK, worker.address, SOON)).status == 200

@@ -1,0 +1,100 @@
+"""httpx as the transport to workers: the tests of `Pooled` that hold for any transport, over HTTP/1.1."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from gateway.transport.by_httpx import ByHttpx
+from tests.unit.transport import test_framing as framing
+from tests.unit.transport.conftest import PATIENCE, MakeClient, Serve
+from tests.unit.transport.test_cancel import (  # noqa: F401
+    test_before_the_head,
+    test_close_tells_the_worker_at_once_and_is_idempotent,
+    test_while_connecting,
+    test_while_reading,
+    test_while_writing,
+)
+from tests.unit.transport.test_deadlines import (  # noqa: F401
+    test_connect,
+    test_connect_includes_tls,
+    test_first_byte,
+    test_idle_between_blocks,
+    test_idle_does_not_run_while_we_are_the_ones_who_pause,
+    test_later_deadlines_do_not_linger,
+    test_silence_after_a_pause_is_silence_again,
+)
+from tests.unit.transport.test_flow import (  # noqa: F401
+    test_a_reader_who_does_not_read_stops_the_worker,
+    test_a_sink_that_raises,
+    test_push,
+    test_push_of_a_broken_body,
+    test_resume_from_within_a_block,
+)
+from tests.unit.transport.test_framing import test_body_over_the_limit  # noqa: F401
+from tests.unit.transport.test_requests import (  # noqa: F401
+    test_a_worker_that_refuses,
+    test_a_worker_without_an_address,
+    test_addresses_that_are_none,
+    test_no_worker_is_blamed_when_no_descriptor_is_left,
+    test_nothing_is_sent_of_what_could_forge_a_line,
+)
+from tests.unit.transport.test_reuse import (  # noqa: F401
+    test_addresses_do_not_share,
+    test_closed_by_the_worker_while_idle,
+    test_fresh_connection_is_not_retried,
+    test_idle_connection_expires,
+    test_no_more_idle_connections_than_allowed,
+    test_no_retry_after_a_timeout,
+    test_one_connection_for_many_requests,
+    test_stale_connection_is_retried_on_a_fresh_one,
+    test_stray_bytes_while_idle,
+)
+from tests.unit.transport.test_silence import (  # noqa: F401
+    test_a_head_is_not_progress_and_a_piece_of_the_body_is,
+    test_what_a_worker_does_not_owe,
+)
+
+
+@pytest_asyncio.fixture
+async def pooled() -> AsyncIterator[MakeClient]:
+    """As that of `Pooled`."""
+    made: list[ByHttpx] = []
+
+    def make(**arguments: Any) -> ByHttpx:
+        made.append(ByHttpx(ssl.create_default_context(), **arguments))
+        return made[-1]
+
+    yield make
+    for client in made:
+        await asyncio.wait_for(client.close(), PATIENCE)
+        assert client.open == client.idle == 0
+
+
+# httpx has another parser of HTTP/1.1, h11: what it refuses is its own matter, how it is reported is ours.
+@pytest.mark.parametrize(
+    "case",
+    ["two lengths", "chunked twice", "compressed content", "switching", "status 600", "too many fields",
+     "head too large", "NUL in a header"],
+)  # fmt: skip
+async def test_a_head_is_refused(case: str, serve: Serve, pooled: MakeClient) -> None:
+    await framing.test_refused_before_the_head(case, serve, pooled)
+
+
+@pytest.mark.parametrize(
+    "case",
+    ["short of its length", "reset short of its length", "between chunks", "in a chunk", "no chunk size",
+     "endless chunk extension"],
+)  # fmt: skip
+async def test_a_body_is_broken(case: str, serve: Serve, pooled: MakeClient) -> None:
+    await framing.test_broken_body(case, serve, pooled)
+
+
+@pytest.mark.parametrize("case", [case for case, (*_, kept) in framing.WHOLE.items() if kept and "1.0" not in case])
+async def test_a_reply_is_whole(case: str, serve: Serve, pooled: MakeClient) -> None:
+    await framing.test_whole(case, serve, pooled)
