@@ -136,7 +136,7 @@ class LineCall(Feature):
 
         async def receive(call: Call) -> None:
             await inner(call)
-            with suppress(MsgspecError, ValueError, RecursionError):  # the dialect says what is wrong with such a body
+            with suppress(MsgspecError, ValueError, RecursionError):  # the dialect reports what is wrong with it
                 if _streams(call.request.body).stream is True:
                     raise GatewayError(Kind.BAD_REQUEST, "a request of a batch cannot be streamed", param="stream")
 
