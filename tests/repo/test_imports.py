@@ -40,7 +40,7 @@ ARROWS: dict[str, set[str]] = {
     "tools": CORE | {"config", "resolve"},
     "console": CORE | {"config", "fleet", "kernel", "observe", "ratelimit", "translation"},
 }
-EVERYTHING = {"app", "cli"}
+EVERYTHING = {"app", "asgi", "cli"}
 
 # These translate bytes and values: no I/O, no framework.
 PURE = {"core", "wire", "translation", "dialects", "backends"}
@@ -58,6 +58,7 @@ ONLY: dict[str, tuple[str, ...]] = {
     "opentelemetry": ("gateway.observe.spans",),
     "httptools": ("gateway.transport", "gateway.server", "gateway.tools"),
     "pydantic": ("gateway.config",),
+    "pydantic_settings": ("gateway.config",),
     "backports": ("gateway.wire.codings",),
     "brotli": ("gateway.wire.codings",),
     "python_multipart": ("gateway.wire.multipart",),

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 import ipaddress
 import ssl
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+
+T = TypeVar("T")
 
 
 class Answering(BaseHTTPRequestHandler):
@@ -60,6 +63,32 @@ def serving(handler: type[BaseHTTPRequestHandler], tls: ssl.SSLContext | None = 
         finally:
             server.shutdown()
             thread.join()
+
+
+@contextmanager
+def elsewhere(serving: Callable[[], AbstractAsyncContextManager[T]]) -> Iterator[T]:
+    """Runs a server in a loop and a thread of its own."""
+    there: list[T] = []
+    up = threading.Event()
+    ends: list[Callable[[], object]] = []
+
+    async def run() -> None:
+        over = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        ends.append(lambda: loop.call_soon_threadsafe(over.set))
+        async with serving() as found:
+            there.append(found)
+            up.set()
+            await over.wait()
+
+    thread = threading.Thread(target=lambda: asyncio.run(run()))
+    thread.start()
+    up.wait(30)
+    try:
+        yield there[0]
+    finally:
+        ends[0]()
+        thread.join()
 
 
 def certificate(

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import threading
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
-from typing import TypeVar
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import httpx
 import pytest
@@ -15,35 +12,9 @@ import pytest
 from tests.support.harness import Stack, until
 from tests.support.standins.forward import ForwardProxy
 from tests.support.standins.http2 import Http2Server, serving_http2
+from tests.support.standins.serving import elsewhere
 
-T = TypeVar("T")
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 5}
-
-
-@contextmanager
-def elsewhere(serving: Callable[[], AbstractAsyncContextManager[T]]) -> Iterator[T]:
-    """Runs a server in a loop and a thread of its own."""
-    there: list[T] = []
-    up = threading.Event()
-    ends: list[Callable[[], object]] = []
-
-    async def run() -> None:
-        over = asyncio.Event()
-        loop = asyncio.get_running_loop()
-        ends.append(lambda: loop.call_soon_threadsafe(over.set))
-        async with serving() as found:
-            there.append(found)
-            up.set()
-            await over.wait()
-
-    thread = threading.Thread(target=lambda: asyncio.run(run()))
-    thread.start()
-    up.wait(30)
-    try:
-        yield there[0]
-    finally:
-        ends[0]()
-        thread.join()
 
 
 def test_a_model_behind_a_proxy() -> None:
