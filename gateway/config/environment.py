@@ -12,6 +12,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from pydantic.fields import FieldInfo
+from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
+
 from gateway.config.faults import ENVIRONMENT, Fault, Path, Position, Positions, Unknown
 from gateway.config.kinds import EnvironmentText
 from gateway.config.model import PREFIX, Config
@@ -25,39 +28,79 @@ _OPTIONS = tuple(name.upper() for name in Config.model_fields)
 _SERVICE_LINK = re.compile(r"_(SERVICE_(HOST|PORT(_\w+)?)|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)\Z")
 
 
-def read_environment(
-    environ: Mapping[str, str], base: Mapping[str, Any]
-) -> tuple[dict[str, Any], Positions, list[Fault]]:
-    """The values that `environ` sets, the variable behind each, and what is wrong. base is what the file holds."""
-    values: dict[str, Any] = {}
-    positions: Positions = {}
-    faults: list[Fault] = []
-    spelled: dict[int, dict[str, str]] = {}
-    for variable in sorted(environ):
-        if not variable.startswith(PREFIX) or variable == FILE_VARIABLE:
-            continue
-        if _is_service_link(variable, environ[variable]):
-            continue
+class Settings(BaseSettings):
+    """All options as they were written, not checked yet. Nothing but the given sources is read, no .env file either."""
+
+    model_config = SettingsConfigDict(extra="allow", arbitrary_types_allowed=True)
+
+    @classmethod
+    def settings_customise_sources(
+        cls, settings_cls: type[BaseSettings], init_settings: PydanticBaseSettingsSource, *_: Any, **__: Any
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        sources: tuple[PydanticBaseSettingsSource, ...] = init_settings()["sources"]
+        return sources
+
+    @classmethod
+    def of(cls, *sources: PydanticBaseSettingsSource) -> dict[str, Any]:
+        """The options by name. The first of `sources` that sets one counts; mappings are joined, everything else (lists
+        too) is replaced."""
+        given: dict[str, Any] = {"sources": sources}
+        return cls(**given).model_extra or {}
+
+
+class FileSource(InitSettingsSource):
+    """The options of the file. One without a value is none."""
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        super().__init__(Settings, {name: value for name, value in values.items() if value is not None})
+
+
+class EnvironmentSource(PydanticBaseSettingsSource):
+    """The values that `environ` sets, in place of pydantic-settings' own source: that one knows neither the names of
+    models as the file has them nor the variable behind a fault, and passes over a misspelt one.
+
+    base       the options of the file
+    positions  the variable behind each value
+    faults     what is wrong
+    """
+
+    def __init__(self, environ: Mapping[str, str], base: Mapping[str, Any]) -> None:
+        super().__init__(Settings)
+        self.values: dict[str, Any] = {}
+        self.positions: Positions = {}
+        self.faults: list[Fault] = []
+        spelled: dict[int, dict[str, str]] = {}
+        for variable in sorted(environ):
+            own = variable.startswith(PREFIX) and variable != FILE_VARIABLE
+            if own and not _is_service_link(variable, environ[variable]):
+                self._take(variable, environ[variable], base, spelled)
+
+    def __call__(self) -> dict[str, Any]:
+        return self.values
+
+    def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
+        return self.values.get(field_name), field_name, False
+
+    def _take(self, variable: str, text: str, base: Mapping[str, Any], spelled: dict[int, dict[str, str]]) -> None:
         where = Position(ENVIRONMENT, variable=variable)
         segments = variable[len(PREFIX) :].split("__")
         path = _path(segments, base, spelled)
         if path[0] not in Config.model_fields:
             form = "__".join([PREFIX + "{}", *(part.replace("{", "{{").replace("}", "}}") for part in segments[1:])])
-            faults.append(Fault(where, Unknown("sets no option", path[0].upper(), _OPTIONS, form)))
-            continue
+            self.faults.append(Fault(where, Unknown("sets no option", path[0].upper(), _OPTIONS, form)))
+            return
         try:
-            value = _decoded(environ[variable])
+            value = _decoded(text)
         except (ValueError, RecursionError):
-            faults.append(Fault(where, "looks like JSON but is not valid JSON"))
-            continue
+            self.faults.append(Fault(where, "looks like JSON but is not valid JSON"))
+            return
         tree = value
         for part in reversed(path):
             tree = {part: tree}
-        if not _join(values, tree):
-            faults.append(Fault(where, "and another variable set the same option"))
-            continue
-        _place(positions, path, value, where)
-    return values, positions, faults
+        if not _join(self.values, tree):
+            self.faults.append(Fault(where, "and another variable set the same option"))
+            return
+        _place(self.positions, path, value, where)
 
 
 def _is_service_link(variable: str, value: str) -> bool:
@@ -112,13 +155,3 @@ def _place(positions: Positions, path: Path, value: Any, where: Position) -> Non
     children = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for part, child in children:
         _place(positions, (*path, part), child, where._replace(path=(*where.path, part)))
-
-
-def merged(under: Any, over: Any) -> Any:
-    """`over` on top of `under`: mappings are joined, everything else (lists too) is replaced."""
-    if not (isinstance(under, dict) and isinstance(over, dict)):
-        return over
-    joined = dict(under)
-    for name, value in over.items():
-        joined[name] = merged(under[name], value) if name in under else value
-    return joined

@@ -12,7 +12,7 @@ from pydantic_core import ErrorDetails
 
 from gateway.config.available import Available
 from gateway.config.checks import check
-from gateway.config.environment import FILE_VARIABLE, merged, read_environment
+from gateway.config.environment import FILE_VARIABLE, EnvironmentSource, FileSource, Settings
 from gateway.config.faults import (
     ConfigError,
     Fault,
@@ -149,9 +149,10 @@ class Written:
                 self.values = self._read(FilePath(path), os.fspath(path), ())
             except Unreadable as stop:
                 raise config_error([*self.faults, stop.fault], self.files) from None
-        values, positions, faults = read_environment(environ, self.values)
-        self._overlay(values, positions)
-        self.faults += faults
+        environment = EnvironmentSource(environ, self.values)
+        self._overlay(environment.values, environment.positions)
+        self.values = Settings.of(environment, FileSource(self.values))
+        self.faults += environment.faults
         for section in ("keys", "admins"):
             if only is None or f"{section}_file" in only:
                 self._add_entries(section)
@@ -176,7 +177,7 @@ class Written:
         return values or {}
 
     def _overlay(self, values: dict[str, Any], positions: Positions) -> None:
-        """Puts the environment's `values` on top: mappings are joined, all else is replaced."""
+        """Puts the places of the environment's `values` on top of the file's."""
         leaves = {path for path in positions if not isinstance(_at(values, path), dict)}
         kept = {
             path: place
@@ -184,7 +185,6 @@ class Written:
             if not any(path[:length] in leaves for length in range(1, len(path) + 1))
         }
         self.positions = {**positions, **kept} if leaves else {**positions, **self.positions}
-        self.values = merged({name: value for name, value in self.values.items() if value is not None}, values)
 
     def _add_entries(self, section: str) -> None:
         """Adds the entries of the section's own file."""

@@ -6,8 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
+from pydantic_settings import PydanticBaseSettingsSource
 
 from gateway.config import ConfigError, load
+from gateway.config.environment import EnvironmentSource, FileSource, Settings
 from gateway.config.kinds import OWN_HEADERS
 from tests.unit.config.reading import KNOWN, SMALL, faults, read
 
@@ -116,3 +118,16 @@ def test_variables_of_kubernetes_services_are_passed_over(tmp_path: Path) -> Non
     links |= {f"DRAGOMAN_{name}": "tcp://10.0.0.1:8080" for name in ("PORT", "PORT_8080_TCP", "PORT_8080_TCP_ADDR")}
     assert read(tmp_path, SMALL, **links) == read(tmp_path, SMALL)
     assert faults(tmp_path, SMALL, DRAGOMAN_PORT="8080") == ["environment: DRAGOMAN_PORT: sets no option"]
+
+
+def test_the_sources_are_those_of_pydantic_settings_and_the_first_one_counts() -> None:
+    """The gateway's own variables alone: neither bare names nor a .env file set an option."""
+    file = FileSource({"auth": "open", "log": {"level": "info", "requests": True}, "limits": [1, 2], "redis": None})
+    environment = EnvironmentSource({"DRAGOMAN_LOG__LEVEL": "debug", "DRAGOMAN_LIMITS": "[3]", "AUTH": "keys"}, {})
+    assert isinstance(environment, PydanticBaseSettingsSource)
+    assert Settings.of(environment, file) == {
+        "auth": "open",
+        "log": {"level": "debug", "requests": True},
+        "limits": [3],
+    }
+    assert Settings.of(file, environment)["limits"] == [1, 2]
