@@ -10,7 +10,7 @@ does not prove that new requests would.
 from __future__ import annotations
 
 from math import inf
-from typing import Literal
+from typing import ClassVar, Literal
 
 from gateway.config import Breaker as BreakerOptions
 
@@ -21,6 +21,7 @@ _LEAST_SHARE = 0.01
 class Breaker:
     """One worker's state. `options` may be replaced at any time.
 
+    changed     of all breakers: another object after each change but that of `begin`, which only closes one
     generation  ejections so far
     ejections   ejections in a row
 
@@ -29,6 +30,8 @@ class Breaker:
     """
 
     __slots__ = ("ejections", "failures", "generation", "open_until", "options", "returned_at", "trial_until")
+
+    changed: ClassVar[object] = object()
 
     def __init__(self, options: BreakerOptions) -> None:
         self.options = options
@@ -42,6 +45,11 @@ class Breaker:
     def allows(self, now: float) -> bool:
         """Whether a request may go to the worker."""
         return self.open_until == 0.0 or (now >= self.open_until and now >= self.trial_until)
+
+    @property
+    def allows_from(self) -> float:
+        """When a request may go to the worker; 0 while it is not ejected."""
+        return self.open_until and max(self.open_until, self.trial_until)
 
     @property
     def ejected(self) -> bool:
@@ -60,8 +68,8 @@ class Breaker:
 
     def abandon(self, generation: int) -> None:
         """The request's outcome does not judge the worker: its client left, or it was malformed."""
-        if generation == self.generation:
-            self.trial_until = 0.0
+        if generation == self.generation and self.trial_until:
+            self.trial_until, Breaker.changed = 0.0, object()
 
     def answer(self, now: float, generation: int) -> bool:
         """A reply has begun; True when this ends the trial. A stream may take minutes, so the trial does not wait for
@@ -79,6 +87,7 @@ class Breaker:
         if not self.open_until:
             return False
         self.open_until = self.trial_until = 0.0
+        Breaker.changed = object()
         self.come_back(now)
         return True
 
@@ -100,6 +109,7 @@ class Breaker:
 
     def _eject(self) -> None:
         self.generation += 1
+        Breaker.changed = object()
         self.ejections = min(self.ejections + 1, _LONGEST)
         self.trial_until = 0.0
 
@@ -116,7 +126,7 @@ class Breaker:
     def try_again(self, now: float) -> None:
         """Ends `hold`: one request goes through as a trial."""
         if self.open_until == inf:
-            self.open_until = now
+            self.open_until, Breaker.changed = now, object()
 
     def share(self, now: float) -> float:
         """0.01 to 1: the part of its fair share that a returned worker takes during its slow start.

@@ -187,7 +187,7 @@ class Pool:
         """A worker for a question that generates nothing, however busy it is. Raises GatewayError(NO_WORKER)."""
         now = self._clock()
         workers = self._standing.serving
-        for _ in workers:
+        for _ in () if self._standing.out(now) else workers:
             self._turn += 1  # each in turn, whatever the policy
             worker = workers[self._turn % len(workers)]
             if worker.breaker.allows(now) and worker not in exclude:
@@ -198,7 +198,7 @@ class Pool:
     def may_serve(self, exclude: Collection[Worker]) -> bool:
         """Whether a sound worker that is not in `exclude` serves requests, perhaps after a wait. One that is stalled or
         suspected, or must still prove itself, is not worth giving up another one for."""
-        return any(
+        return not self._standing.out(self._clock()) and any(
             not worker.suspected
             and not worker.breaker.ejected
             and not worker.progress.stalled
@@ -359,7 +359,10 @@ class Pool:
 
     def _may_serve(self, exclude: Collection[Worker], now: float) -> bool:
         """Whether waiting helps: some worker is only full."""
-        return any(worker.breaker.allows(now) and worker not in exclude for worker in self._standing.serving)
+        standing = self._standing
+        return not standing.out(now) and any(
+            worker.breaker.allows(now) and worker not in exclude for worker in standing.serving
+        )
 
     def _pick(self, exclude: Collection[Worker], now: float, routing: RoutingFacts) -> Worker | None:
         if len(self.workers) == 1:
@@ -376,7 +379,7 @@ class Pool:
             candidates = self._candidates[excluded] = Candidates(self.workers, excluded)
         looked = candidates.count_pick(now)
         picked = self.policy.pick(candidates, now, routing)
-        if picked is None and self._standing.serving and not looked:
+        if picked is None and not looked and not self._standing.out(now):
             candidates.look(now)
             picked = self.policy.pick(candidates, now, routing)
         return picked

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from math import inf
 from urllib.parse import urlsplit
 
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.failures import MEANINGS, Cause
+from gateway.fleet.breaker import Breaker
 from gateway.fleet.worker import Worker
 
 _MOST_NAMED = 8
@@ -23,6 +25,8 @@ class Standing:
     def __init__(self, workers: Sequence[Worker]) -> None:
         self._workers = workers
         self._seen: object = None
+        self._breakers: object = None
+        self._out_until = 0.0
         self._serving: Sequence[Worker] = ()
         self._absence: tuple[str, Cause | None, tuple[Cause, ...]] | None = None
         self._places: set[str] | None = None
@@ -32,6 +36,17 @@ class Standing:
         """Those that are ready and do not drain."""
         self._look()
         return self._serving
+
+    def out(self, now: float) -> bool:
+        """Whether each worker that serves is ejected, or none serves."""
+        self._look()
+        if self._breakers is not Breaker.changed or now >= self._out_until:
+            self._breakers, self._out_until = Breaker.changed, inf
+            for worker in self._serving:
+                self._out_until = min(self._out_until, worker.breaker.allows_from)
+                if self._out_until <= now:
+                    break
+        return now < self._out_until
 
     def masked(self, text: str) -> str:
         """`text`, which a worker wrote, without the workers' places: clients do not learn where they are."""
@@ -45,7 +60,7 @@ class Standing:
 
     def _look(self) -> None:
         if self._seen is not Worker.changed:
-            self._seen, self._absence = Worker.changed, None
+            self._seen, self._absence, self._breakers = Worker.changed, None, None
             self._serving = [worker for worker in self._workers if worker.serving]
 
     def no_worker(self, retry_after: float = 1.0) -> GatewayError:

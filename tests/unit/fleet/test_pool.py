@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections import Counter, deque
 from collections.abc import Sequence
 from contextlib import suppress
@@ -188,3 +189,61 @@ async def test_a_refusal_of_a_large_fleet_takes_no_more_steps_than_of_a_small_on
         return steps(ask, within="gateway/fleet")
 
     assert of(400) == of(16) > 0
+
+
+@pytest.mark.parametrize("tried", [0, 1], ids=["first", "again"])
+@pytest.mark.parametrize("way", ["acquire", "try_acquire", "borrow", "may_serve", "absence"])
+async def test_a_request_at_a_fleet_that_is_ejected_costs_what_it_does_at_a_small_one(way: str, tried: int) -> None:
+    def of(count: int) -> float:
+        members = workers(count)
+        for member in members:
+            member.breaker.hold()
+        one = pool(members)
+
+        def ask() -> None:
+            for _ in range(100):
+                with suppress(GatewayError):
+                    match way:
+                        case "acquire":
+                            next(one.acquire(members[:tried]).__await__(), None)
+                        case "borrow":
+                            one.borrow(members[:tried])
+                        case "may_serve":
+                            assert not one.may_serve(members[:tried])
+                        case "absence":
+                            assert one.absence() is not None
+                        case _:
+                            assert one.try_acquire(members[:tried], RoutingFacts()) is None
+
+        ask()
+        return steps(ask, within="gateway/fleet") / 100
+
+    # A look at all workers comes once for each eighth of the fleet.
+    assert of(400) <= 1.35 * of(16)
+
+
+def test_it_is_known_whether_a_whole_fleet_is_ejected() -> None:
+    """Whatever becomes of its workers, what is remembered is what a look at each would say."""
+    rng, now = random.Random(4), 0.0
+    members = workers(4)
+    one = pool(members)
+    for _ in range(4000):
+        worker, now = rng.choice(members), now + rng.choice((0.0, 0.5, 30.0))
+        breaker = worker.breaker
+        match rng.randrange(8):
+            case 0 | 1:
+                breaker.fail(now, breaker.generation, may_eject=True)
+            case 2:
+                breaker.begin(now)
+            case 3:
+                breaker.abandon(breaker.generation)
+            case 4:
+                breaker.succeed(now, breaker.generation)
+            case 5:
+                breaker.hold()
+            case 6:
+                breaker.try_again(now)
+            case _:
+                worker.ready = not worker.ready
+        allowed = any(other.serving and other.breaker.allows(now) for other in members)
+        assert one._standing.out(now) is not allowed
