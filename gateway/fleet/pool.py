@@ -379,7 +379,7 @@ class Pool:
             candidates = self._candidates[excluded] = Candidates(self.workers, excluded)
         looked = candidates.count_pick(now)
         picked = self.policy.pick(candidates, now, routing)
-        if picked is None and not looked and not self._standing.out(now):
+        if picked is None and not self._standing.out(now) and not looked:
             candidates.look(now)
             picked = self.policy.pick(candidates, now, routing)
         return picked
