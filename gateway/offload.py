@@ -27,9 +27,9 @@ MOST_CPU_S, MOST_CPU_S_PER_MIB = 1.0, 0.1
 """CPU seconds that the steps of one request may take. The worst body that the bounds on values allow took 0.4 s a MiB
 before the whole request was written, and text 0.01 s a MiB (`make chaos ROWS=L9`)."""
 _SWITCH_S = 0.0005
-"""The interpreter's switch interval from the first such step on: the time after which the thread lets go of the lock that
-the event loop asks for again and again. The default is 5 ms. `make chaos ROWS=L6` measures small streams beside large
-bodies."""
+"""The interpreter's switch interval from the first such step on: the time after which the thread lets go of the lock
+that the event loop asks for again and again. The default is 5 ms. `make chaos ROWS=L6` measures small streams beside
+large bodies."""
 _thread = ThreadPoolExecutor(1, "large-bodies", sys.setswitchinterval, (_SWITCH_S,))
 
 
