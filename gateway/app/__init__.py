@@ -29,7 +29,6 @@ from gateway.core.byte_budget import Held
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Headers, header_list, header_value
 from gateway.core.ports import Backend, CountedConnection, SocketSession
-from gateway.features.sockets import Sockets
 from gateway.kernel import Application, Receive, Scope, Send, request_id, send_whole
 from gateway.observe.exposition import content_type
 from gateway.observe.log import Log
@@ -72,10 +71,9 @@ class Gateway:
         self.metrics = Metrics(config.metrics.genai, config.metrics.top_keys, shared=group is not None)
         self.metrics.alias = config.alias
         self._host = host = Host(log, self.metrics, group.count if group is not None else 1)
-        self._sockets = Sockets(host.caps.connected)
-        self.process = ProcessMetrics(log, self._sockets)
+        self.process = ProcessMetrics(log, lambda: len(self._sockets or ()))
         log.mask = lambda text: host.known_keys.masked(text, [])
-        self._lag = LoopLag(self.metrics.loop_lag, late=host.shedding.late)
+        self._lag = LoopLag(self.metrics.loop_lag, late=lambda seconds: self.deployment.offers.late(seconds))
         self.draining = False
         # A reload cannot move a listener, and must not show /metrics to clients that could not see it before.
         self._apart = config.metrics.listen is not None
@@ -106,8 +104,9 @@ class Gateway:
         self._literal: dict[str, Application] = {
             path: self._cors.wrap(endpoint) for path, endpoint in paths.literal.items()
         }
-        self._sockets.endpoints = sockets(config, deployment.runtime)
-        self._sockets.configure(config.listen)
+        self._sockets = deployment.offers.sockets
+        if self._sockets is not None:
+            self._sockets.endpoints = sockets(config, deployment.runtime)
         self._path_keys = config.path_keys
         own = {"/livez": _live, "/readyz": self._readyz}
         # Model names are shown only to operators: a client that may ask for one could find out the others.
@@ -131,7 +130,7 @@ class Gateway:
         return AdminApi(admins, changes, self.log.rationed, overview)
 
     def _watched(self) -> Watched:
-        state, limiting = self.deployment, self.deployment.services.limiting
+        state, limiting = self.deployment, self.deployment.offers.limiter
         return Watched(
             version=_VERSION,
             draining=self.draining,
@@ -186,13 +185,15 @@ class Gateway:
         self.metrics.draining.set(1)
         for state in self._host.deployments:
             state.runtime.active.draining = True
-        self._sockets.drain()
+        if self._sockets is not None:
+            self._sockets.drain()
         if (batching := self.deployment.services.batching) is not None:
             batching.drain()
         relay = self.deployment.config.relay
         await asyncio.sleep(relay.notice_s)
         await self._idle(relay.drain_s - relay.notice_s)
-        self._sockets.over = _ended()
+        if self._sockets is not None:
+            self._sockets.over = _ended()
         for state in self._host.deployments:
             for run in list(state.runtime.active.requests):
                 run.interrupt(_ended())
@@ -255,6 +256,8 @@ class Gateway:
     def opens_socket(self, scope: Scope, connection: CountedConnection) -> tuple[SocketSession, Held] | None:
         """As `core.ports.OpensSockets`. Browsers let any page open web sockets, and read what comes: only those that
         may read replies can."""
+        if self._sockets is None:
+            return None
         found = dict(scope)  # a request that opens none loses its key as requests do
         if self._path_keys:
             self._take_key(found)

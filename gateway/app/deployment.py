@@ -13,13 +13,13 @@ from msgspec.structs import replace
 
 from gateway import backends
 from gateway.admin import Admins, InForce
-from gateway.app.features import ALL_DELIVERIES, Features
+from gateway.app.features import Features
 from gateway.app.memory import room_for_bodies
 from gateway.app.observer import FleetObserver, Observer
 from gateway.app.prepared import Prepared
 from gateway.app.probing import headers_of
-from gateway.app.routes import line_endpoints
-from gateway.app.services import Host, services_of
+from gateway.app.routes import line_endpoints, templates
+from gateway.app.services import Host, close_unshared, services_of
 from gateway.auth import Absent, Keyring, Principal
 from gateway.config import Config
 from gateway.config import Model as ModelOptions
@@ -30,8 +30,7 @@ from gateway.core.figures import Silence
 from gateway.core.messages import Op
 from gateway.core.money import Tariff
 from gateway.core.ports import Capabilities, Pool
-from gateway.features.stored import MemoryResponseStore
-from gateway.features.uploads import receive_form
+from gateway.features import Deliveries, Parts
 from gateway.fleet.adapters import AdapterPool
 from gateway.fleet.budget import RetryBudget
 from gateway.fleet.engine import ASK, hear_load
@@ -39,6 +38,7 @@ from gateway.fleet.fleets import Fleets
 from gateway.fleet.pool import Pool as FleetPool
 from gateway.fleet.worker import Worker
 from gateway.kernel import ActiveRequests, Budgets, Endpoint, Runtime, ServedModel
+from gateway.kernel.delivery import DELIVERIES
 from gateway.kernel.other_models import UNAVAILABLE, OtherModels
 from gateway.kernel.runtime import Callers, Retries
 from gateway.kernel.way import Way
@@ -59,11 +59,9 @@ class Deployment:
         self.config = config
         self.prepared = prepared
         self._priorities = prepared.priorities
-        self.services = services = services_of(config, prepared.limits, host)
+        self.services = services = services_of(config, host)
         self._host = host
         self.transports: dict[str, Pooled] = {}
-        observer = FleetObserver(log, metrics)
-        self.fleets = Fleets(config, host.roster, observer, self.asking, services.listening, self)
         clock = time.monotonic
         self._proxies = [ip_network(one) for one in config.listen.trusted_proxies]
         guess = estimator(config)
@@ -74,9 +72,25 @@ class Deployment:
         self._models: dict[str, ServedModel] = {}
         self._lines: Mapping[str, Endpoint] | None = None
         models = self._models
-        self.features = features = Features(
-            config, services, host, models, estimate, prepared.trust, self._proxies, prepared.limits.any
+        self.features: Features = Features(
+            Parts(
+                config=config,
+                log=log,
+                metrics=metrics,
+                known_keys=host.known_keys,
+                limits=prepared.limits,
+                trust=prepared.trust,
+                proxies=self._proxies,
+                estimate=estimate,
+                models=models,
+                routes=partial(templates, config),
+                death_of=host.death_of,
+                send_event=host.send_event,
+                before=host.deployments[-1].features.services if host.deployments else {},
+            )
         )
+        self.offers = offers = self.features.offers
+        self.fleets = Fleets(config, host.roster, FleetObserver(log, metrics), self.asking, offers.listening, self)
         for name, options in config.models.items():
             served = self._serve_model(name, options)
             if served.other_models is not None and UNAVAILABLE in served.other_models.on:
@@ -105,10 +119,10 @@ class Deployment:
             estimate=estimate,
             network=partial(client_network, trusted=self._proxies),
             known=host.known_keys,
-            way=features.of(),
-            deliveries=ALL_DELIVERIES,
-            receive_form=receive_form,
-            response_store=services.response_store,
+            way=self.features.of(),
+            deliveries=Deliveries({**DELIVERIES, **offers.deliveries}),
+            receive_form=offers.receive_form,
+            response_store=offers.response_store,
         )
 
     def endpoint(self, path: str) -> Endpoint | None:
@@ -172,12 +186,13 @@ class Deployment:
             one.runtime.callers = callers
         if (priorities := self.prepared.priorities) != self._priorities:
             self._priorities = priorities
-            self._host.shedding.configure(self.config.listen.shed_lag_s, priorities)
+            self.offers.prioritized(priorities)
 
     async def start(self) -> None:
         """Starts discovery and probes; returns once every worker was probed, so that the first request finds one. If it
         raises, nothing has changed for the configuration in force: close this one."""
         await self.services.start()
+        await self.features.start()
         await self.fleets.start()
         if self.services.keys is not None:
             await self.services.keys.catch_up(InForce(self.prepared.keys, self.prepared.limits.own))
@@ -198,7 +213,7 @@ class Deployment:
         host.known_keys.configured, host.known_keys.admins = self.keyring.sums, Admins(self.config, None).sums
         for secret in self.prepared.secrets:
             host.known_keys.add(secret.encode())
-        host.shedding.configure(listen.shed_lag_s, self._priorities)
+        self.offers.prioritized(self._priorities)
         room, kept = room_for_bodies() // host.processes, self.config.relay.continue_bytes
         host.body_budget.limit = listen.max_bodies_bytes or max(room, listen.max_body_bytes)
         host.upload_budget.limit = listen.max_uploads_bytes // host.processes
@@ -206,21 +221,15 @@ class Deployment:
         host.session_budget.limit = host.body_budget.limit // 2
         for room_of in host.budgets:
             room_of.share = listen.caller_share
-        if services.limiting is not None:
-            services.limiting.use(self.config, self.prepared.limits)
+        self.features.take_effect()
         for budget, share in self.prepared.limits.marks:
             host.metrics.budget_passed(budget, share, times=0)
         if services.keys is not None:
-            limiting = services.limiting
-            assert limiting is not None  # a store of keys may bring limits
-            services.keys.use(InForce(self.prepared.keys, limiting.own))
+            limiter = self.offers.limiter
+            assert limiter is not None  # a store of keys may bring limits
+            services.keys.use(InForce(self.prepared.keys, limiter.own))
         self.prepared.keys.changed = self._callers_changed
         self._callers_changed()
-        if services.quarantine is not None:
-            services.quarantine.hold_s = self.config.breaker.quarantine_s
-        if isinstance(services.response_store, MemoryResponseStore):
-            store = self.config.store
-            services.response_store.ttl_s, services.response_store.max_bytes = store.ttl_s, store.max_bytes
 
     async def retire(self) -> None:
         """Gives its workers to the configuration in force, and closes when its last request has ended."""
@@ -249,12 +258,11 @@ class Deployment:
             host.deployments.remove(self)
             host.roster.remove(self.fleets)
         await self.fleets.rest()
-        for mirror in self.features.mirrors:
-            await mirror.close()
+        await self.features.close()
         await self.fleets.close()
-        for transport in (*self.transports.values(), self.features.guards_transport):
-            if transport is not None:
-                await transport.close()
+        for transport in self.transports.values():
+            await transport.close()
+        await close_unshared(self.features.services, [one.features.services for one in host.deployments])
         await self.services.close([one.services for one in host.deployments])
 
     # -- fleet.adapters.Serving -------------------------------------------------------------------------------------
@@ -285,4 +293,4 @@ class Deployment:
         return None if transport is None else transport.silence(worker.address, recent)
 
     def leave(self, worker: Worker, error: GatewayError) -> None:
-        self.features.leave_worker(self.runtime.active, worker, error)
+        self.offers.leave_worker(self.runtime.active, worker, error)

@@ -13,7 +13,6 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from gateway.app.deployment import Deployment
-from gateway.app.services import Services
 from gateway.fleet.pick.prefix import Prefix
 from gateway.observe.exposition import family
 
@@ -43,7 +42,7 @@ class DeploymentMetrics(Collector):
         yield family("dragoman_retry_budget", [((), self._deployments[-1].budget.left)])
         yield from _workers(self._deployments[-1])
         yield from _caches(self._deployments[-1])
-        yield from _limits(self._deployments[-1].services)
+        yield from _limits(self._deployments[-1])
         if (keys := self._deployments[-1].services.keys) is not None:
             yield family("dragoman_stored_keys", [((), self._deployments[-1].prepared.keys.stored)])
             yield family("dragoman_stored_keys_missing", [((), keys.missing)])
@@ -89,9 +88,9 @@ def _caches(deployment: Deployment) -> Iterator[Metric]:
     )
 
 
-def _limits(services: Services) -> Iterator[Metric]:
-    if services.limiting is not None:
-        limiter = services.limiting.limiter
+def _limits(deployment: Deployment) -> Iterator[Metric]:
+    if deployment.offers.limiter is not None:
+        limiter = deployment.offers.limiter.limiter
         yield family("dragoman_limits_strict", [((), limiter.state == "strict")])
         yield family("dragoman_limits_replicas", [((), limiter.store.replicas)])
         yield family("dragoman_limits_in_flight", [((), limiter.in_flight)])
@@ -99,6 +98,6 @@ def _limits(services: Services) -> Iterator[Metric]:
         yield family("dragoman_limit_decisions_total", limiter.decisions.items())
         yield family("dragoman_limits_refused_total", (((name,), count) for name, count in limiter.refused.items()))
         yield family("dragoman_limits_shadowed_total", (((name,), count) for name, count in limiter.shadowed.items()))
-    if (stream := services.stream) is not None:
+    if (stream := deployment.services.stream) is not None:
         counts = [(("written",), stream.written), (("lost",), stream.lost)]
         yield family("dragoman_accounting_records_total", counts)

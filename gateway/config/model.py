@@ -111,6 +111,8 @@ class Key(Section):
 class Deadlines(Section):
     """How long a worker may take."""
 
+    FEATURES = {"first_token_s": "leave", "unstreamed_s": "leave"}
+
     connect_s: Seconds = Field(default=2.0, gt=0, le=60)
     """To accept a connection."""
     first_byte_s: Seconds = Field(default=600.0, gt=0, le=_DAY)
@@ -151,6 +153,14 @@ class Model(Section):
 
     SECRETS = ("api_key", "proxy")
     ANY_OF = ("workers", "discover")
+    FEATURES = {
+        "price": "pricing",
+        "prefill": "prefill",
+        "kv_events": "kv_events",
+        "continue_streams": "resume",
+        "mirror": "mirror",
+        "hedge_s": "hedge",
+    }
 
     backend: Name
     """The API of its workers: vllm, openai, tgi or llamacpp."""
@@ -276,6 +286,8 @@ class DialectOptions(Section):
 class Relay(Section):
     """Carrying replies."""
 
+    FEATURES = {"continue_bytes": "resume"}
+
     keepalive_s: Seconds = Field(default=15.0, ge=0, le=3600)
     """Longest silence towards a streaming client; then the gateway sends a keep-alive, also before any worker has
     answered. 0: off."""
@@ -323,6 +335,8 @@ class Health(Section):
 class Breaker(Section):
     """Leaving out workers that fail."""
 
+    FEATURES = {"quarantine_s": "quarantine"}
+
     failures: Whole = Field(default=5, ge=1, le=10000)
     """Failures in a row that eject a worker."""
     eject_s: Seconds = Field(default=30.0, gt=0, le=_DAY)
@@ -349,6 +363,17 @@ class Config(Section):
     """
 
     model_config = ConfigDict(title="gateway.yaml")
+    FEATURES = {
+        "keys_store": "limits",  # its keys may have some
+        "limits": "limits",
+        "budgets": "limits",
+        "budget_webhook": "limits",
+        "end_users": "end_users",
+        "store": "stored",
+        "tools": "web_tools",
+        "guards": "guards",
+        "tracing": "tracing",
+    }
 
     listen: Listen = Listen()
     start: Start = Start()

@@ -68,6 +68,8 @@ Prices = Annotated[
 class Spend(Section):
     """Money: the currency of prices and budgets, and what is shown of costs."""
 
+    FEATURES = {"header": "pricing"}
+
     currency: str | None = Field(default=None, pattern=r"^[A-Z]{3}$")
     """Its code, such as EUR. Required if there are prices."""
     time_zone: Zone = "UTC"

@@ -65,6 +65,8 @@ class Queue(Section):
 class Routing(Section):
     """How workers are chosen; see docs/routing.md."""
 
+    FEATURES = {"explain": "tracing"}
+
     session_headers: tuple[HeaderName, ...] = Field(
         default=("x-session-id", "x-claude-code-session-id", "session-id", "x-amzn-sagemaker-prefix-aware-id"),
         max_length=20,

@@ -27,7 +27,8 @@ class _Described(GenerateJsonSchema):
         found = super().model_schema(schema)
         cls = schema["cls"]
         for name, text in _texts(cls).items():
-            found["properties"][cls.model_fields[name].alias or name]["description"] = text
+            if name in cls.model_fields:
+                found["properties"][cls.model_fields[name].alias or name]["description"] = text
         if issubclass(cls, Section) and cls.ANY_OF:
             found["anyOf"] = [{"required": [name]} for name in cls.ANY_OF]
         return found
@@ -56,7 +57,8 @@ def json_schema(known: Available | None = None) -> Json:
     _tidy(schema)
     del schema["properties"]["auth"]["default"]  # it depends on whether there are keys
     for name in ("limits", "budgets"):
-        schema["properties"][name]["type"] = ["array", "null"]
+        if name in schema["properties"]:
+            schema["properties"][name]["type"] = ["array", "null"]
     if known is not None:
         if known.dialects:
             schema["properties"]["dialects"]["propertyNames"] = {"enum": sorted(known.dialects)}

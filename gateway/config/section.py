@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, ConfigDict, PrivateAttr, SecretStr, model_validator
 
 S = TypeVar("S", bound="Section")
+_FEATURES = Path(__file__).parent.parent / "features"
+
+
+def has_feature(name: str) -> bool:
+    """Whether `gateway/features` has the folder `name`."""
+    return (_FEATURES / name / "__init__.py").is_file()
 
 
 class Section(BaseModel):
@@ -15,13 +22,24 @@ class Section(BaseModel):
 
     SECRETS  names of secrets: the options NAME_file and NAME_env lead to each, and `load` reads it
     ANY_OF   options of which one at least is needed, for the JSON Schema
+    FEATURES options that a folder of `gateway/features` reads, each with the folder's name. Without the folder the
+             option is unknown, and readers of the section get its default
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, allow_inf_nan=False)
     SECRETS: ClassVar[tuple[str, ...]] = ()
     ANY_OF: ClassVar[tuple[str, ...]] = ()
+    FEATURES: ClassVar[Mapping[str, str]] = {}
 
     _held: dict[str, SecretStr] = PrivateAttr(default_factory=dict)
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        absent = [option for option, feature in cls.FEATURES.items() if not has_feature(feature)]
+        for option in absent:
+            setattr(cls, option, cls.__pydantic_fields__.pop(option).get_default(call_default_factory=True))
+        if absent:
+            cls.model_rebuild(force=True)
 
     @model_validator(mode="before")
     @classmethod

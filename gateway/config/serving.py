@@ -38,6 +38,15 @@ def is_loopback(host: str) -> bool:
 class Listen(Section):
     """Addresses to listen on, and bounds on what a client may send or hold open."""
 
+    FEATURES = {
+        "max_uploads_bytes": "uploads",
+        "max_connections_per_key": "caps",
+        "max_streams_per_key": "caps",
+        "max_sockets": "sockets",
+        "socket_idle_s": "sockets",
+        "shed_lag_s": "shedding",
+    }
+
     host: Host = "127.0.0.1"
     """Address to listen on. Anything but loopback needs keys or `auth: open`."""
     port: Whole = Field(default=8080, ge=0, le=65535)
@@ -126,6 +135,8 @@ class Cors(Section):
 
 class Log(Section):
     """The log on standard output."""
+
+    FEATURES = {"dangerously_log_prompts": "prompt_log"}
 
     requests: Flag = True
     """One record a request."""

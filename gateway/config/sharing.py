@@ -122,6 +122,15 @@ class KeyLimits(Section):
     """Limits of one key. The first three, a minute, are the same as limits of these names that match it alone; the
     last two hold for each gateway process by itself."""
 
+    FEATURES = {
+        "requests": "limits",
+        "tokens": "limits",
+        "concurrency": "limits",
+        "budget": "limits",
+        "streams": "caps",
+        "connections": "caps",
+    }
+
     requests: Whole | None = Field(default=None, ge=1, le=_MOST)
     """Requests a minute."""
     tokens: Whole | None = Field(default=None, ge=1, le=_MOST)

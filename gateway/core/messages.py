@@ -27,7 +27,7 @@ workers have no such option leave it out (`ports.Backend.salts`).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal, TypeVar, final
+from typing import ClassVar, Literal, TypeVar, final
 
 from msgspec import Raw, Struct
 
@@ -234,9 +234,10 @@ class Beams(Struct, frozen=True):
 
 
 class Operation(Struct, kw_only=True):
-    """The fields that all operations have. timeout is the client's own deadline in seconds. The module's docstring
-    describes the others."""
+    """The fields that all operations have. timeout is the client's own deadline in seconds; generates: a model writes
+    the reply, token by token. The module's docstring describes the others."""
 
+    generates: ClassVar[bool] = False
     model: str | None
     stream: bool = False
     user: str | None = None
@@ -276,6 +277,8 @@ class Chat(Operation, kw_only=True):
                    ("reasoning_effort") -> the client's name, which is then reported as dropped
     """
 
+    generates = True
+
     messages: tuple[Message, ...]
     include_usage: bool = False
     max_output: int | None = None
@@ -307,6 +310,8 @@ class Complete(Operation, kw_only=True):
     want_tokens           asks for the ids of the sampled tokens
     echo                  the reply begins with the prompt
     """
+
+    generates = True
 
     prompts: tuple[str | tuple[int, ...], ...]
     include_usage: bool = False

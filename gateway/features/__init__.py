@@ -1,0 +1,184 @@
+"""Optional features, a folder each. `gateway/app/features.py` has their names in their order, and builds those that are
+there: a folder can be deleted, and its options are unknown options then (`Section.FEATURES` in `gateway/config`).
+
+The `__init__` of a folder has `build(parts) -> Built | None`, which builds the feature for one configuration, or
+returns None if it is off. No feature imports another one; what they have from each other goes through `Offers`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from gateway.core.errors import GatewayError, Kind
+from gateway.core.http import Request
+from gateway.core.messages import Op
+from gateway.core.ports import Backend, CountedConnection, Pool, ResponseStore, SocketSession, WorkerHandle
+
+if TYPE_CHECKING:
+    from ssl import SSLContext
+
+    from gateway.auth import KnownKeys, Principal
+    from gateway.config import Config
+    from gateway.config import Model as ModelOptions
+    from gateway.core.byte_budget import Held
+    from gateway.fleet.kv_events import Listening
+    from gateway.kernel import ActiveRequests, Endpoint, ServedModel
+    from gateway.kernel.call import Call
+    from gateway.kernel.client import Scope
+    from gateway.kernel.delivery import Delivery
+    from gateway.kernel.feature import Feature
+    from gateway.kernel.visit import Visit
+    from gateway.observe.log import Log
+    from gateway.observe.metrics import Metrics
+    from gateway.ratelimit import HttpRateLimiter, Limits
+    from gateway.ratelimit.addresses import Networks
+
+
+class Deaths(Protocol):
+    """The requests that workers died of."""
+
+    @property
+    def held(self) -> Mapping[bytes, float]: ...
+    @property
+    def noted(self) -> Mapping[bytes, object]: ...
+
+    def looks_deadly(self, error: GatewayError) -> bool: ...
+    def suspect(self, model: str, worker: WorkerHandle, request: Request) -> object: ...
+    async def refuse_held(self, request: Request) -> None: ...
+    async def clear(self, request: Request) -> None: ...
+
+
+class WebSockets(Protocol):
+    """The web sockets of a process, which are `len`.
+
+    endpoints  the POST that reads the messages, by path
+    over       what each message gets that is not under way yet, once the gateway waits for none any more
+    """
+
+    endpoints: Mapping[str, Endpoint]
+    over: GatewayError | None
+
+    def __len__(self) -> int: ...
+    def opens(self, scope: Scope, connection: CountedConnection) -> tuple[SocketSession, Held] | None:
+        """As `core.ports.OpensSockets`."""
+
+    def drain(self) -> None:
+        """From now on each closes when no response of its is under way."""
+
+
+SendEvent = Callable[[str, dict[str, object]], None]
+
+
+class Deliveries(dict[type, "Delivery"]):
+    """How replies pass, by the class of the operation. Looking for one that is not there refuses the request."""
+
+    def __missing__(self, operation: type) -> Delivery:
+        raise GatewayError(Kind.UNSUPPORTED, "this gateway does not carry such replies")
+
+
+async def _refuse_form(call: Call) -> None:
+    raise GatewayError(Kind.MEDIA_TYPE, "this gateway takes no uploads")
+
+
+@dataclass
+class Offers:
+    """Values that the features of one configuration have for the kernel, the application, and features behind them.
+    Each has the value that is right without the feature.
+
+    deliveries      how replies pass, for operations beside the kernel's own
+    receive_form    reads the body of an upload
+    response_store  what clients may refer to later
+    limiter         the limits of requests
+    resumable       whether another worker can go on now with the stream of a visit
+    leave_worker    has the requests at a worker leave it; returns how many do
+    deaths          the requests that workers died of
+    connected       counts a connection for who uses it; raises GatewayError if that caller may have no more
+    late            takes one of ten readings a second: the event loop came so many seconds late to a timer
+    prioritized     takes the priorities that requests may have
+    listening       follows what engines cache
+    sockets         the web sockets of this process
+    """
+
+    deliveries: Deliveries = field(default_factory=Deliveries)
+    receive_form: Callable[[Call], Awaitable[None]] = _refuse_form
+    response_store: ResponseStore | None = None
+    limiter: HttpRateLimiter | None = None
+    resumable: Callable[[Call, Visit], bool] = lambda call, visit: False
+    leave_worker: Callable[[ActiveRequests, WorkerHandle, GatewayError], int] = lambda active, worker, error: 0
+    deaths: Deaths | None = None
+    connected: Callable[[Principal, CountedConnection], None] = lambda principal, connection: None
+    late: Callable[[float], None] = lambda seconds: None
+    prioritized: Callable[[Iterable[int]], None] = lambda priorities: None
+    listening: Listening | None = None
+    sockets: WebSockets | None = None
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The objects that features are built with.
+
+    limits     the rules of the configuration
+    trust      the authorities that workers are trusted by, by the `ca_file` of their model; those of the web by None
+    proxies    the networks whose headers are believed
+    estimate   tokens of a prompt
+    models     by every name that clients may use; filled later
+    routes     returns what finds the template of a path, "" for one that is not served
+    death_of   probes a worker of a model now, and returns what names its death, None if it lives
+    send_event has the webhook of budgets send an event, by name, with its facts
+    before     the service of a feature in the configuration in force, by the feature's name. A service keeps nothing
+               of the `Parts` that belongs to one configuration
+    """
+
+    config: Config
+    log: Log
+    metrics: Metrics
+    known_keys: KnownKeys
+    limits: Limits
+    trust: Mapping[str | None, SSLContext]
+    proxies: Networks
+    estimate: Callable[[Op], int]
+    models: Mapping[str, ServedModel]
+    routes: Callable[[], Callable[[str], str]]
+    death_of: Callable[[str, WorkerHandle], Awaitable[object | None]]
+    send_event: SendEvent
+    before: Mapping[str, Any]
+    offers: Offers = field(default_factory=Offers)
+
+
+@dataclass(frozen=True)
+class OneModel:
+    """The model that a feature is built for. prefill: of the workers that compute prompts for it, if there are some."""
+
+    name: str
+    options: ModelOptions
+    backend: Backend
+    prefill: Pool | None
+
+
+async def _nothing() -> None:
+    pass
+
+
+@dataclass(frozen=True)
+class Built:
+    """A feature of one configuration.
+
+    layers       around the requests of all models, the outermost first: by these objects `Call.notes` are found
+    further      layers with places of their own, by the names that they have there
+    of_model     the layer around the requests of one model, None if that model goes without
+    service      what outlives the configuration: `Parts.before` has it for the next one. It is closed, if it has a
+                 `close`, when no configuration has it any more
+    start        of the service
+    take_effect  the configuration is in force from now on
+    close        of what belongs to this configuration alone
+    """
+
+    layers: tuple[Feature, ...] = ()
+    further: Mapping[str, Feature] = field(default_factory=dict)
+    of_model: Callable[[OneModel], Feature | None] = lambda model: None
+    service: Any = None
+    start: Callable[[], Awaitable[None]] = _nothing
+    take_effect: Callable[[], None] = lambda: None
+    close: Callable[[], Awaitable[None]] = _nothing

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import platform
 import time
-from collections.abc import Callable, Iterator, Sized
+from collections.abc import Callable, Iterator
 from importlib.metadata import version
 
 from prometheus_client.core import Metric
@@ -19,10 +19,10 @@ _EVERY_S = 0.1
 
 
 class ProcessMetrics(Collector):
-    """connections returns the number of open client connections; None before the server has started. sockets are those
-    of them that are web sockets."""
+    """connections returns the number of open client connections; None before the server has started. sockets returns
+    how many of them are web sockets."""
 
-    def __init__(self, log: Log, sockets: Sized) -> None:
+    def __init__(self, log: Log, sockets: Callable[[], int]) -> None:
         self._log = log
         self._sockets = sockets
         self.connections: Callable[[], int] | None = None
@@ -33,7 +33,7 @@ class ProcessMetrics(Collector):
         yield family("dragoman_log_lines_lost_total", [((), self._log.lost)])
         if self.connections is not None:
             yield family("dragoman_connections", [((), self.connections())])
-            yield family("dragoman_sockets", [((), len(self._sockets))])
+            yield family("dragoman_sockets", [((), self._sockets())])
 
 
 class LoopLag:

@@ -18,6 +18,7 @@ _HOT = (
 WIDE = {
     "gateway.config.model.Config": _SCHEMA,
     "gateway.config.model.Model": _SCHEMA,
+    "gateway.config.serving.Listen": _SCHEMA,
     "gateway.core.ports.account.RequestRecord": _SCHEMA,
     "gateway.dialects.friendli.requests._CompleteIn": _SCHEMA,
     "gateway.core.errors.GatewayError": "its parameters are optional facts about one error, given by name",

@@ -34,7 +34,10 @@ ARROWS: dict[str, set[str]] = {
     "server": CORE | {"config", "light_task"},
     "ratelimit": CORE | {"config", "light_task", "redis"},
     "kernel": CORE | {"auth", "config", "light_task", "native", "offload", "translation", "wire"},
-    "features": CORE | {"auth", "config", "kernel", "light_task", "offload", "translation", "wire"},
+    # A feature builds itself, of what it needs.
+    "features": WIRE
+    | {"auth", "config", "fleet", "kernel", "light_task", "observe", "offload", "ratelimit", "redis", "tools"}
+    | {"translation", "transport"},
     "admin": CORE | {"auth", "config"},
     "batches": WIRE | {"auth", "config", "fleet", "kernel", "light_task", "offload"},
     "tools": CORE | {"config", "resolve"},
@@ -140,8 +143,10 @@ def wrong_arrow(root: Path, module: str, target: str) -> str | None:
         return None if room == "cli" else "only the command line starts workers"
     if top == "gateway":
         other = ".".join(target.split(".")[:2])
-        if room == "features" == room_of(target) and len({feature_of(module), feature_of(target)} - {""}) > 1:
-            return "a feature knows no other feature"
+        if room == "features" == room_of(target) and (mine := feature_of(module)):
+            asked = feature_of(target)
+            if asked not in ("", mine) and exists(root, f"gateway.features.{asked}"):
+                return "a feature knows no other feature"
         if room in EVERYTHING or room == room_of(target) or not exists(root, other):
             return None
         if room not in ARROWS:

@@ -25,7 +25,7 @@ import uvloop
 import yaml
 
 from gateway.app import KNOWN, Gateway
-from gateway.config import Config, Listen, load
+from gateway.config import Config, Listen, has_feature, load
 from gateway.observe.log import Log
 from gateway.server import OperationsListener, Server
 from tests.support.simulated import Simulated
@@ -117,6 +117,10 @@ class Stack:
         self.loop.call_soon_threadsafe(self._stop.set)
         self._thread.join()
 
+    def service(self, feature: str) -> Any:
+        """The service of a feature, by the name of its folder; None without one."""
+        return self.gateway.deployment.features.services.get(feature)
+
     def run(self, job: Coroutine[Any, Any, T] | Awaitable[T], timeout: float = 30.0) -> T:
         """Awaits `job` on the stack's own loop and returns its result here."""
 
@@ -144,7 +148,8 @@ class Stack:
 
     def config(self, sections: Mapping[str, Any] | None = None) -> Config:
         """A configuration as from a file, `sections` merged over this stack's own."""
-        merged: dict[str, Any] = {"listen": {"port": 0, "shed_lag_s": 0}, "health": HEALTH}
+        shedding = {"shed_lag_s": 0} if has_feature("shedding") else {}
+        merged: dict[str, Any] = {"listen": {"port": 0, **shedding}, "health": HEALTH}
         merged["relay"] = {"native": self.native}
         merged["models"] = {"m": {"backend": "vllm", "upstream_model": "sim", "aliases": ["alias"]}}
         if self.sims:

@@ -18,6 +18,7 @@ from random import Random
 import pytest
 
 from gateway.backends import REGISTRY as BACKENDS
+from gateway.config import has_feature
 from gateway.dialects import REGISTRY as DIALECTS
 
 _NAMES = frozenset((*DIALECTS, *BACKENDS))
@@ -32,6 +33,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    items[:] = [item for item in items if all(has_feature(mark.args[0]) for mark in item.iter_markers("feature"))]
     if one_in := config.getoption("--sample"):
         plain = [item for item in items if not any(mark.name in APART for mark in item.iter_markers())]
         kept = sample([item.nodeid for item in plain], one_in)

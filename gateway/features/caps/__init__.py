@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from gateway.auth import Principal
 from gateway.core.errors import Busy
 from gateway.core.ports import CountedConnection
+from gateway.features import Built, Parts
 from gateway.kernel.call import Call
 from gateway.kernel.feature import Feature, Step
 
@@ -106,3 +107,10 @@ def _drop(counts: Counter[str], key: str) -> None:
     counts[key] -= 1
     if counts[key] <= 0:
         del counts[key]
+
+
+def build(parts: Parts) -> Built:
+    shed = parts.metrics.shed
+    caps: Caps = parts.before.get("caps") or Caps(lambda what: shed.labels(what).inc())
+    parts.offers.connected = caps.connected
+    return Built((caps,), {"streams": caps.streams}, service=caps)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hmac
 from base64 import urlsafe_b64encode
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 from gateway.auth import KnownKeys
 from gateway.config.sharing import EndUsers as Options
@@ -12,9 +13,11 @@ from gateway.core.end_users import digest_of, end_user
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import header_value
 from gateway.core.messages import QUESTIONS
+from gateway.features import Built, Parts
 from gateway.kernel.call import Call
 from gateway.kernel.client import Scope
 from gateway.kernel.feature import Feature, Step
+from gateway.ratelimit.addresses import comes_from
 
 
 class EndUsers(Feature):
@@ -69,3 +72,11 @@ class EndUsers(Feature):
         if self._header is None or not self._trusts(call.scope):
             return ""
         return (header_value(call.scope["headers"], self._header) or b"").decode("utf-8", "replace")
+
+
+def build(parts: Parts) -> Built | None:
+    options, salt = parts.config.end_users, parts.config.cache_salt
+    if options is None:
+        return None
+    salted = salt is not None and salt.by == "end_user"
+    return Built((EndUsers(options, salted, partial(comes_from, networks=parts.proxies), parts.known_keys),))

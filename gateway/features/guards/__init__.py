@@ -22,6 +22,7 @@ from gateway.core.http import JSON_TYPE, Headers, Request, Response
 from gateway.core.lifecycle import Reply
 from gateway.core.messages import Generate, choices_of
 from gateway.core.ports import Deadlines, Lane, StreamReader, StreamWriter, Transport
+from gateway.features import Built, Parts
 from gateway.kernel.call import Call
 from gateway.kernel.feature import Feature, Step
 from gateway.light_task import become_task
@@ -38,6 +39,7 @@ from gateway.translation.texts import (
     texts_of_reply,
     unshown,
 )
+from gateway.transport.pooled import Pooled
 from gateway.wire.json import encode
 
 _LONGEST_REASON = 500
@@ -385,3 +387,23 @@ class HeldReply:
     def close(self) -> None:
         for task in self._checks.values():
             task.cancel()
+
+
+def build(parts: Parts) -> Built | None:
+    context, names = parts.trust[None], parts.config.model_names
+    transport = Pooled(ssl_for=lambda address: context)
+    services = [
+        Service(
+            name,
+            options,
+            None if options.models is None else frozenset(names[model] for model in options.models),
+            [(header.lower().encode(), value.encode()) for header, value in options.headers.items()],
+            transport,
+        )
+        for name, options in parts.config.guards.items()
+    ]
+
+    def failed(guard: str, id: str, why: str) -> None:
+        parts.log.rationed("warning", "guard failed", guard=guard, id=id, reason=why)
+
+    return Built((Guards(services, failed),), close=transport.close) if services else None

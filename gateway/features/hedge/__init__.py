@@ -11,6 +11,7 @@ from gateway.core.errors import GatewayError
 from gateway.core.http import Response
 from gateway.core.messages import Embed
 from gateway.core.routing_facts import RoutingFacts
+from gateway.features import Built, OneModel, Parts
 from gateway.kernel.call import Call
 from gateway.kernel.feature import Attempt, Feature
 from gateway.kernel.visit import Visit
@@ -118,3 +119,12 @@ async def _end(task: asyncio.Task[Response]) -> None:
     await asyncio.wait([task])
     if not task.cancelled():
         task.exception()  # asked for, so that asyncio does not log it
+
+
+def build(parts: Parts) -> Built:
+    return Built(of_model=_of_model)
+
+
+def _of_model(model: OneModel) -> Hedge | None:
+    delay_s = model.options.hedge_s
+    return None if delay_s is None else Hedge(delay_s)

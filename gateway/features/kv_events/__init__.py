@@ -9,6 +9,9 @@ from gateway.core.errors import GatewayError
 from gateway.core.lifecycle import Detokenized, Tokens
 from gateway.core.messages import Audio, Chat, Complete, Image, Opaque, Tokenize
 from gateway.core.ports import Ask, Deadlines
+from gateway.features import Built, OneModel, Parts
+from gateway.fleet.kv_events import Listening
+from gateway.fleet.worker import Worker
 from gateway.kernel.call import Call
 from gateway.kernel.feature import Feature, Step
 from gateway.kernel.models import ServedModel
@@ -88,3 +91,25 @@ def _question(op: Chat | Complete, prompt: Chat | str, served: ServedModel) -> A
 def _salted(op: Chat | Complete) -> bool:
     """Its client has a salt of its own."""
     return "cache_salt" in op.extra or (op.raw is not None and "cache_salt" in op.raw)
+
+
+def build(parts: Parts) -> Built | None:
+    if all(options.kv_events is None for options in parts.config.models.values()):
+        return None
+
+    log = parts.log
+
+    def changed(model: str, worker: Worker, live: bool) -> None:
+        if live:
+            whole = worker.blocks is not None and worker.blocks.whole
+            log.event("info", "cache of worker known", model=model, worker=worker.address, whole=whole)
+        else:
+            log.event("warning", "cache of worker unknown", model=model, worker=worker.address)
+
+    listening: Listening = parts.before.get("kv_events") or Listening(changed)
+    parts.offers.listening = listening
+    return Built(of_model=_of_model, service=listening)
+
+
+def _of_model(model: OneModel) -> CacheEvents | None:
+    return None if model.options.kv_events is None else CacheEvents()

@@ -10,9 +10,9 @@ from asyncio import TimerHandle, get_running_loop
 from collections.abc import Awaitable, Callable
 
 from gateway.core.errors import GatewayError, Kind
-from gateway.core.messages import Chat, Complete
 from gateway.core.moves import LATE, LEAVING, reason_of
 from gateway.core.ports import Moves, WorkerHandle
+from gateway.features import Built, Parts
 from gateway.kernel.call import Call
 from gateway.kernel.feature import Attempt, Failure, Feature
 from gateway.kernel.other_models import UNAVAILABLE
@@ -37,7 +37,7 @@ class Leave(Feature):
             return watched(call, visit, moves)
 
         async def watched(call: Call, visit: Visit, moves: Moves) -> None:
-            generates = type(call.op) is Chat or type(call.op) is Complete
+            generates = call.op is not None and call.op.generates
             seconds = moves.unstreamed if generates and not call.record.stream else moves.first_token
             late = None if seconds is None else _Late(self, call, visit, seconds)
             try:
@@ -132,3 +132,9 @@ def _may_move(call: Call, visit: Visit, error: GatewayError) -> bool:
         and UNAVAILABLE in others.on
         and any(call.runtime.models[name].pool.ready for name in others.fallback)
     )
+
+
+def build(parts: Parts) -> Built:
+    leave = Leave(parts.offers.resumable)
+    parts.offers.leave_worker = leave.leave_worker
+    return Built((leave,))

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable
+from functools import partial
 
 from msgspec import Struct
 
-from gateway.core.money import Rates
+from gateway.core.money import Rates, shown
 from gateway.core.ports import Charge, RateLimiter
+from gateway.features import Built, Parts, SendEvent
 from gateway.kernel.call import Call
 from gateway.kernel.feature import Feature, Step
+from gateway.observe.log import Log
+from gateway.observe.metrics import Metrics
 from gateway.offload import offload
+from gateway.ratelimit import BudgetRule, HttpRateLimiter, Subject
 
 
 class _Charges(Struct):
@@ -79,3 +85,47 @@ class Limits(Feature):
 def _rates(call: Call) -> Rates | None:
     tariff = call.served.tariff
     return None if tariff is None else tariff.now()
+
+
+def build(parts: Parts) -> Built | None:
+    """A limiter whose counters stay where they are outlives a reload, also one to a configuration without limits."""
+    config, log = parts.config, parts.log
+    limiter: HttpRateLimiter | None = parts.before.get("limits")
+    if limiter is None or not limiter.fits(config):
+        if not parts.limits.any:
+            return None
+        changed, alone = partial(_changed, log), partial(_alone, log)
+        passed = partial(_passed, log, parts.metrics, parts.send_event)
+        limiter = HttpRateLimiter(config, parts.limits, changed, alone, passed)
+    parts.offers.limiter = limiter
+
+    def use() -> None:
+        limiter.use(config, parts.limits)
+
+    return Built((Limits(limiter),) if parts.limits.any else (), service=limiter, start=limiter.start, take_effect=use)
+
+
+def _changed(log: Log, state: str, reason: str) -> None:
+    log.event("info" if state == "strict" else "warning", f"limits {state}", **({"reason": reason} if reason else {}))
+
+
+def _alone(log: Log, requests: int, seconds: float) -> None:
+    log.event("warning", "decided without redis", requests=requests, per_s=round(requests / max(seconds, 0.001), 1))
+
+
+def _passed(
+    log: Log, metrics: Metrics, send: SendEvent, rule: BudgetRule, subject: Subject, share: float, used: int
+) -> None:
+    metrics.budget_passed(rule.name, share)
+    facts = {
+        "budget": rule.name,
+        "of": {one: getattr(subject, one) for one in rule.scope},
+        "at": share,
+        "used": shown(used),
+        "amount": shown(rule.limit),
+        "currency": rule.currency,
+        "period": rule.calendar.label(time.time()),
+    }
+    what = "passed" if share < 1 else "spent"
+    log.rationed("warning", f"budget {what}", **facts)  # a client may name any number of end users
+    send(f"budget.{what}", facts)

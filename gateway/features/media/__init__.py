@@ -8,6 +8,7 @@ from gateway.core.continuation import NOT_KEPT, SeenText
 from gateway.core.http import Response
 from gateway.core.messages import Media
 from gateway.core.ports import Exchange, Lane, Passthrough
+from gateway.features import Built, Parts
 from gateway.kernel.call import Call
 from gateway.kernel.delivery import Delivery, carry_stream
 from gateway.kernel.visit import Visit
@@ -40,3 +41,8 @@ class MediaDelivery(Delivery):
 
 def _passthrough(call: Call) -> Passthrough:
     return call.reply.dialect.passthrough[call.served.backend.reply_wire(call.asked)]
+
+
+def build(parts: Parts) -> Built:
+    parts.offers.deliveries[Media] = MediaDelivery()
+    return Built()

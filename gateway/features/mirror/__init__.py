@@ -7,13 +7,13 @@ import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from copy import copy
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from gateway.config import Mirror as Options
 from gateway.core.errors import GatewayError
 from gateway.core.http import Request
 from gateway.core.messages import Op
-from gateway.core.ports import WorkerHandle
+from gateway.features import Built, Deaths, OneModel, Parts
 from gateway.kernel.call import Call
 from gateway.kernel.feature import Attempt, Feature
 from gateway.kernel.models import ServedModel
@@ -23,20 +23,6 @@ from gateway.translation.ability import refuse_beyond
 
 _LONGEST_S = 3600.0
 _MAX_COUNT_BYTES = 1 << 16
-
-
-class Deaths(Protocol):
-    """The requests that workers died of, as features/quarantine knows them."""
-
-    @property
-    def held(self) -> Mapping[bytes, float]: ...
-    @property
-    def noted(self) -> Mapping[bytes, object]: ...
-
-    def looks_deadly(self, error: GatewayError) -> bool: ...
-    def suspect(self, model: str, worker: WorkerHandle, request: Request) -> object: ...
-    async def refuse_held(self, request: Request) -> None: ...
-    async def clear(self, request: Request) -> None: ...
 
 
 class Mirror(Feature):
@@ -168,3 +154,25 @@ async def _drop_reply(outgoing: Outgoing, op: Op, visit: Visit) -> None:
         if not begun:
             raise
         visit.failed(error)
+
+
+def build(parts: Parts) -> Built:
+    mirrors: list[Mirror] = []
+
+    def of_model(model: OneModel) -> Mirror | None:
+        options = model.options.mirror
+        if options is None:
+            return None
+        to = parts.config.model_names[options.model]
+
+        def count(result: str) -> None:
+            parts.metrics.mirrored.labels(model.name, to, result).inc()
+
+        mirrors.append(Mirror(to, options, count, parts.models, parts.estimate, parts.offers.deaths))
+        return mirrors[-1]
+
+    async def close() -> None:
+        for mirror in mirrors:
+            await mirror.close()
+
+    return Built(of_model=of_model, close=close)

@@ -8,8 +8,8 @@ from typing import Any
 
 from gateway.core.errors import Blame, GatewayError
 from gateway.core.http import Request
-from gateway.core.messages import Chat, Complete
 from gateway.core.ports import Handover, Pool
+from gateway.features import Built, OneModel, Parts
 from gateway.kernel.attempts import measure
 from gateway.kernel.call import Call
 from gateway.kernel.feature import Attempt, Feature, Step
@@ -42,7 +42,7 @@ class Prefill(Feature):
 
     def around_workers(self, inner: Step) -> Step:
         def workers(call: Call) -> Awaitable[None]:
-            generates = type(call.op) is Chat or type(call.op) is Complete
+            generates = call.op is not None and call.op.generates
             return in_two_steps(call) if generates else inner(call)
 
         async def in_two_steps(call: Call) -> None:
@@ -133,3 +133,15 @@ class Prefill(Feature):
         if failure is not None and failure.final:
             raise failure
         return handed
+
+
+def build(parts: Parts) -> Built:
+    return Built(of_model=_of_model)
+
+
+def _of_model(model: OneModel) -> Prefill | None:
+    options = model.options.prefill
+    if options is None or model.prefill is None:
+        return None
+    assert model.backend.handover is not None  # the configuration was checked
+    return Prefill(model.prefill, model.backend.handover, options.min_tokens)

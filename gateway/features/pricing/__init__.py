@@ -12,8 +12,10 @@ from gateway.core.http import Headers
 from gateway.core.messages import Op
 from gateway.core.money import Rates, shown
 from gateway.core.usage import Usage
+from gateway.features import Built, Parts
 from gateway.kernel.call import Call
 from gateway.kernel.feature import Feature, Step
+from gateway.ratelimit import estimator
 
 HEADER = b"x-dragoman-cost"
 
@@ -77,3 +79,13 @@ class Pricing(Feature):
         if rates is None:
             return []
         return [(HEADER, shown(rates.of(usage)).encode())]
+
+
+def build(parts: Parts) -> Built | None:
+    config = parts.config
+    if not any(options.price for options in config.models.values()):
+        return None
+    for budget in config.budgets:
+        for at in (*budget.warn_at, 1.0):
+            parts.metrics.budgets.labels(budget.name, f"{at:g}")
+    return Built((Pricing(estimator(config).cost, config.spend.header),))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from gateway.features import Built, Parts
 from gateway.kernel.call import Call
 from gateway.kernel.feature import Feature, Step
 
@@ -20,3 +21,7 @@ class PromptLog(Feature):
             self._log(call.record.id, call.request.body)
 
         return receive
+
+
+def build(parts: Parts) -> Built | None:
+    return Built((PromptLog(parts.log.prompt),)) if parts.config.log.dangerously_log_prompts else None

@@ -14,6 +14,7 @@ same prompt, some are under way whatever a worker dies of.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from hashlib import blake2b
 from math import ceil
@@ -22,6 +23,7 @@ from typing import Any, TypeVar
 from gateway.core.errors import Blame, GatewayError, Kind
 from gateway.core.http import Request
 from gateway.core.ports import WorkerHandle
+from gateway.features import Built, Parts
 from gateway.kernel.call import Call
 from gateway.kernel.feature import Attempt, Failure, Feature, Step
 from gateway.kernel.visit import FEW, Visit
@@ -259,3 +261,22 @@ async def _digest(request: Request) -> bytes:
 
 def _hash(body: bytes, key: bytes) -> bytes:
     return blake2b(body, digest_size=16, key=key).digest()
+
+
+def build(parts: Parts) -> Built | None:
+    hold_s, log, counts = parts.config.breaker.quarantine_s, parts.log, parts.metrics.quarantined
+    if not hold_s:
+        return None
+
+    def held(model: str, digest: str) -> None:
+        counts.labels(model).inc()
+        log.event("warning", "request quarantined", model=model, digest=digest)
+
+    before: Quarantine | None = parts.before.get("quarantine")
+    quarantine = before or Quarantine(hold_s, parts.death_of, held, time.monotonic)
+    parts.offers.deaths = quarantine
+
+    def take_effect() -> None:
+        quarantine.hold_s = hold_s
+
+    return Built((quarantine,), service=quarantine, take_effect=take_effect)

@@ -15,10 +15,10 @@ from gateway.core.byte_budget import Held
 from gateway.core.continuation import NOT_KEPT, SeenText
 from gateway.core.errors import Blame, GatewayError, Kind
 from gateway.core.http import Request
-from gateway.core.messages import Chat, Complete
 from gateway.core.moves import reason_of
 from gateway.core.ports import Lane, Partial, Resumption
 from gateway.core.usage import Usage
+from gateway.features import Built, Parts
 from gateway.kernel.call import Call
 from gateway.kernel.delivery import conclude
 from gateway.kernel.feature import Attempt, Failure, Feature, Step
@@ -35,7 +35,7 @@ class Resume(Feature):
 
     def around_workers(self, inner: Step) -> Step:
         def workers(call: Call) -> Awaitable[None]:
-            streams = call.record.stream and (type(call.op) is Chat or type(call.op) is Complete)
+            streams = call.record.stream and call.op is not None and call.op.generates
             return resumable(call) if streams else inner(call)
 
         async def resumable(call: Call) -> None:
@@ -67,7 +67,7 @@ class Resume(Feature):
             history = self.history(call)
             if history is not None and history.resumption is not None:
                 history.begin(call, visit)
-            elif type(call.op) is Chat or type(call.op) is Complete:
+            elif call.op is not None and call.op.generates:
                 call.seen.close()
                 call.seen = SeenText(Held(call.runtime.budgets.kept, call.owner))
             return inner(call, visit)
@@ -229,3 +229,9 @@ async def resumed(call: Call, lane: Lane) -> Resumption | Partial | str:
         return partial
     found = await run_step(call.share, call.served.backend.resume, call.outgoing.request, partial)
     return partial if found == "length" else found
+
+
+def build(parts: Parts) -> Built:
+    resume = Resume()
+    parts.offers.resumable = resume.may_go_on
+    return Built(of_model=lambda model: resume if model.options.continue_streams else None)

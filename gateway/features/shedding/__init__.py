@@ -5,8 +5,10 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 
 from gateway.core.errors import GatewayError, Kind
+from gateway.features import Built, Parts
 from gateway.kernel.call import Call
 from gateway.kernel.feature import Feature, Step
 
@@ -85,3 +87,15 @@ class Shedding(Feature):
         self._on_refuse()
         again_s = min(_LONGEST_S, max(1.0, share / (_DOWN * _READINGS_PER_S)))
         raise GatewayError(Kind.OVERLOADED, "the gateway is overloaded", code="gateway_overloaded", retry_after=again_s)
+
+
+def build(parts: Parts) -> Built:
+    log = parts.log
+
+    def changed(begins: bool) -> None:
+        log.event("warning" if begins else "info", "shedding" if begins else "shedding over")
+
+    shedding: Shedding = parts.before.get("shedding") or Shedding(changed, parts.metrics.shed.labels("lag").inc)
+    parts.offers.late = shedding.late
+    parts.offers.prioritized = partial(shedding.configure, parts.config.listen.shed_lag_s)
+    return Built((shedding,), service=shedding)

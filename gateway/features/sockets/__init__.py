@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from gateway.auth import Principal
@@ -17,6 +18,7 @@ from gateway.core.errors import Busy, GatewayError, Kind
 from gateway.core.http import Headers
 from gateway.core.messages import Op
 from gateway.core.ports import CountedConnection, Socket, SocketSession, StoredTexts
+from gateway.features import Built, Parts
 from gateway.kernel.call import Call
 from gateway.kernel.client import Scope
 from gateway.kernel.feature import Feature, Step
@@ -339,3 +341,11 @@ class Sockets:
         self.draining = True
         for session in list(self._open):
             session.drain()
+
+
+def build(parts: Parts) -> Built:
+    sockets: Sockets | None = parts.before.get("sockets")
+    if sockets is None:
+        sockets = Sockets(parts.offers.connected)
+    parts.offers.sockets = sockets
+    return Built(service=sockets, take_effect=partial(sockets.configure, parts.config.listen))

@@ -17,8 +17,10 @@ from typing import Any
 
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.ports import ResponseStore
+from gateway.features import Built, Parts
 from gateway.kernel.call import Call
 from gateway.kernel.feature import Feature, Step
+from gateway.redis import connect
 
 # Bytes that Python keeps for an entry beside its text.
 _ENTRY = 512
@@ -215,3 +217,31 @@ class RedisResponseStore:
         """Names come from clients: a digest has a fixed length, and no owner can spell another one's."""
         parts = (sha256(text.encode()).hexdigest()[:32] for text in (owner, name))
         return ":".join((self._namespace, "stored", *parts))
+
+
+def build(parts: Parts) -> Built | None:
+    """Responses in memory stay over a reload."""
+    options, redis, log = parts.config.store, parts.config.redis, parts.log
+    if options.where == "nowhere":
+        return None
+    store: MemoryResponseStore | RedisResponseStore | None
+    if options.where == "redis":
+        assert redis is not None  # the configuration was checked
+        store = RedisResponseStore(
+            options.ttl_s,
+            connect(redis),
+            lambda why: log.event("warning", "responses not stored", reason=why),
+            redis.namespace,
+            redis.call_s,
+        )
+    else:
+        before = parts.before.get("stored")
+        store = before if isinstance(before, MemoryResponseStore) else None
+        store = store or MemoryResponseStore(options.ttl_s, options.max_bytes)
+
+    def take_effect() -> None:
+        if isinstance(store, MemoryResponseStore):
+            store.ttl_s, store.max_bytes = options.ttl_s, options.max_bytes
+
+    parts.offers.response_store = store
+    return Built((Stored(store),), service=store, take_effect=take_effect)

@@ -4,15 +4,18 @@ worker."""
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, Protocol
 
 from gateway.core.errors import GatewayError
 from gateway.core.http import Headers
 from gateway.core.moves import reason_of
 from gateway.core.ports import RequestTrace, Tracer
+from gateway.features import Built, Parts
 from gateway.kernel.call import Call
 from gateway.kernel.feature import Attempt, CallObserver, Failure, Feature, Step
 from gateway.kernel.visit import Visit
+from gateway.observe.tracing import tracer_of
 
 EXPLAIN = b"x-dragoman-explain"
 """Header by which a client asks how its request came to its worker, whatever its value."""
@@ -186,3 +189,14 @@ class Explain(Feature):
 
     def _explain(self, call: Call) -> Headers:
         return call.explain() if self._always or EXPLAIN in call.request.head.names else []
+
+
+def build(parts: Parts) -> Built:
+    config = parts.config
+    tracer = tracer_of(config.tracing, parts.before.get("tracing"))
+    layers: list[Feature] = [] if tracer is None else [Spans(tracer, parts.routes())]
+    if config.routing.explain != "never":
+        layers.append(Explain(config.routing.explain == "always"))
+    debug = config.log.level == "debug"
+    steps = {"steps": DebugLog(partial(parts.log.event, "debug"))} if debug else {}
+    return Built(tuple(layers), steps, service=tracer)

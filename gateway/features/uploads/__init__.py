@@ -18,6 +18,7 @@ from gateway.core.byte_budget import SMALL, Held
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Request
 from gateway.core.upload import Fetched
+from gateway.features import Built, Parts
 from gateway.kernel.bodies import Blocks
 from gateway.kernel.call import Call
 from gateway.kernel.reading import coding_of_body
@@ -152,3 +153,8 @@ async def receive(request: Request, body: Blocks, room: Held) -> None:
         spool.close()
         raise
     request.form = form
+
+
+def build(parts: Parts) -> Built:
+    parts.offers.receive_form = receive_form
+    return Built()

@@ -22,6 +22,7 @@ from gateway.core.lifecycle import Reply, ReplyChoice
 from gateway.core.messages import Chat, ServerCall
 from gateway.core.ports import Lane, ServerTools, ServerToolWriter
 from gateway.core.usage import Usage
+from gateway.features import Built, Parts
 from gateway.kernel.call import Call
 from gateway.kernel.delivery import Delivery, conclude, respond_joined
 from gateway.kernel.feature import Failure, Feature, Step
@@ -29,6 +30,7 @@ from gateway.kernel.outgoing import Outgoing
 from gateway.kernel.visit import Visit
 from gateway.light_task import become_task
 from gateway.offload import offload, run_step
+from gateway.tools import WebTools
 from gateway.translation.guarded import event_lane
 from gateway.translation.lanes import EventLane
 from gateway.translation.rounds import RoundReader
@@ -224,3 +226,10 @@ class Rounds(Delivery):
 
     async def _respond_whole(self, last: Reply) -> None:
         await respond_joined(self._call, self._rounds.whole(last))
+
+
+def build(parts: Parts) -> Built:
+    options, tools = parts.config.tools, parts.before.get("web_tools")
+    if tools is None or tools.options != options:
+        tools = WebTools(options, offload) if options.runs else None
+    return Built((ServerSideTools(tools),), service=tools)

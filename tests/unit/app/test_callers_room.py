@@ -193,7 +193,7 @@ def test_sockets_of_one_caller_leave_places_to_others() -> None:
     with Two() as stack, contextlib.ExitStack() as stop:
         for _ in range(2):
             stop.enter_context(stack.socket("greedy"))
-        until(lambda: len(stack.gateway._sockets) == 2)
+        until(lambda: len(stack.service("sockets")) == 2)
         with pytest.raises(InvalidStatus) as refused:
             stack.socket("greedy")
         assert refused.value.response.status_code == 426

@@ -49,7 +49,7 @@ def test_a_late_gateway_refuses_the_lowest_priority_in_every_dialect() -> None:
 
 
 async def _press(stack: Stack, pressure: float) -> None:
-    stack.gateway._host.shedding._press(pressure)
+    stack.service("shedding")._press(pressure)
 
 
 def test_the_loops_own_lateness_is_what_it_goes_by() -> None:
@@ -57,7 +57,7 @@ def test_the_loops_own_lateness_is_what_it_goes_by() -> None:
 
         async def stand_still() -> None:
             """The loop is kept from its work for longer than the bound, again and again."""
-            while not stack.gateway._host.shedding.pressure:
+            while not stack.service("shedding").pressure:
                 time.sleep(0.25)  # noqa: ASYNC251 (that is the point)
                 await asyncio.sleep(0)
 
@@ -100,7 +100,7 @@ def test_a_key_has_no_more_streams_than_it_may(dialect: str) -> None:
         assert shed(stack, "streams") == "1.0"
         assert stack.run(ask(one)).status_code == 200, "its place is free again"
         stack.records()
-        assert not stack.gateway._host.caps.streams.open
+        assert not stack.service("caps").streams.open
 
 
 def test_no_fallback_is_asked_for_a_stream_that_is_too_much() -> None:
@@ -128,7 +128,7 @@ def test_a_key_has_no_more_connections_than_it_may_and_they_are_free_when_lost()
     own, own_entry = key("own", limits={"connections": 1})
     config = {"keys": entry | own_entry, "listen": {"max_connections_per_key": 2}}
     with Stack(config=config) as stack:
-        caps, url = stack.gateway._host.caps, stack.url + URL
+        caps, url = stack.service("caps"), stack.url + URL
 
         def ask(client: httpx.Client, secret: str = secret) -> httpx.Response:
             return client.post(url, json=BODY, headers={"api-key": secret})
@@ -148,7 +148,7 @@ def test_a_key_has_no_more_connections_than_it_may_and_they_are_free_when_lost()
 
 
 async def _held(stack: Stack) -> dict[str, int]:
-    return dict(stack.gateway._host.caps._connections)
+    return dict(stack.service("caps")._connections)
 
 
 def test_counts_outlive_a_reload() -> None:

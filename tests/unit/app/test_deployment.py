@@ -263,6 +263,7 @@ def steps(stack: Stack) -> list[dict[str, Any]]:
     return [{name: value for name, value in line.items() if name not in ("time", "level", "ms")} for line in lines]
 
 
+@pytest.mark.feature("tracing")
 def test_at_level_debug_a_request_beyond_its_model_was_read_too() -> None:
     with Stack(({"max_model_len": 16},), {"log": {"level": "debug"}, "health": {"interval_s": 60}}) as stack:
         body = {"model": "m", "prompt": list(range(20))}
@@ -272,6 +273,7 @@ def test_at_level_debug_a_request_beyond_its_model_was_read_too() -> None:
         assert steps(stack) == [read]
 
 
+@pytest.mark.feature("tracing")
 def test_at_level_debug_every_step_of_a_request_is_told() -> None:
     config = {"log": {"level": "debug"}, "models": {"m": {"policy": "round_robin"}}, "health": {"interval_s": 60}}
     with Stack(({}, {}), config) as stack:
@@ -309,6 +311,7 @@ def test_at_level_debug_every_step_of_a_request_is_told() -> None:
         assert SECRET not in stack.output.getvalue().decode()
 
 
+@pytest.mark.feature("tracing")
 def test_at_level_info_no_step_is_even_put_together() -> None:
     with Stack() as stack:
         watchers = len(stack.gateway.deployment.runtime.way.features)
@@ -330,6 +333,7 @@ def test_a_configuration_without_a_file() -> None:
 # -- reloads --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.feature("limits")
 def test_a_reload_with_many_keys_does_their_work_beside_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     """The lines that the loop runs of what knows keys and limits; each key has limits of its own."""
     reading: list[str] = []

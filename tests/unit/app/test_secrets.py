@@ -60,7 +60,7 @@ async def test_nothing_that_holds_a_secret_shows_it(tmp_path: Path) -> None:
     log = Log("info", True, io.BytesIO(), "json")
     gateway = Gateway(config, log)
     state = gateway.deployment
-    assert state.services.tracing is not None
+    assert state.features.services["tracing"] is not None
     assert config.redis is not None
     assert config.tracing is not None
     model = state.runtime.models["m"]

@@ -41,19 +41,16 @@ def status(stack: Stack, path: str, secret: str) -> int:
 def settings(stack: Stack) -> list[Any]:
     """The limits, and other settings of services, of workers and of the whole process."""
     state = stack.gateway.deployment
-    services, (worker,) = state.services, state.workers.values()
-    assert services.limiting is not None
-    assert services.quarantine is not None
-    response_store: Any = services.response_store
+    services, (worker,) = state.features.services, state.workers.values()
     return [
-        [rule.limit for rule in services.limiting.limiter._index.rules],
-        response_store.ttl_s,
-        services.quarantine.hold_s,
+        [rule.limit for rule in services["limits"].limiter._index.rules],
+        services["stored"].ttl_s,
+        services["quarantine"].hold_s,
         state.runtime.body_budget.limit,
         worker.max_in_flight,
         worker.breaker.options.failures,
         len(worker.on_free),
-        stack.gateway._host.shedding._limit_s,
+        services["shedding"]._limit_s,
     ]
 
 
@@ -89,15 +86,12 @@ def test_a_reload_that_fails_halfway_changes_nothing(halfway: str, monkeypatch: 
 
 def test_a_reload_goes_on_with_the_services_and_changes_their_settings() -> None:
     with Stack(config=SECTIONS) as stack:
-        before = stack.gateway.deployment.services
+        before = stack.gateway.deployment.features.services
         stack.run(stack.gateway.reload(stack.config(OTHER)))
-        after = stack.gateway.deployment.services
+        after = stack.gateway.deployment.features.services
         assert after is not before
-        assert (after.limiting, after.response_store, after.quarantine) == (
-            before.limiting,
-            before.response_store,
-            before.quarantine,
-        )
+        for name in ("limits", "stored", "quarantine", "caps", "shedding", "sockets"):
+            assert after[name] is before[name] is not None
         assert settings(stack)[:4] == [[5], 5, 5, 48 << 20]
 
 
@@ -111,8 +105,8 @@ def test_the_deployment_in_force_looks_for_the_deaths_of_workers(monkeypatch: py
     worker: Any = object()
     with Stack(config=SECTIONS) as stack:
         for _ in range(2):
-            (quarantine, deployment) = stack.gateway.deployment.services.quarantine, stack.gateway.deployment
-            assert quarantine is not None
+            deployment = stack.gateway.deployment
+            quarantine = deployment.features.services["quarantine"]
             assert stack.run(quarantine._death_of("m", worker)) == (deployment.fleets, "m", worker)
             stack.run(stack.gateway.reload(stack.config(OTHER)))
 
@@ -126,7 +120,7 @@ class Service:
 
 async def test_only_what_nobody_else_has_is_closed() -> None:
     shared, own = Service(), Service()
-    one, other = Services(limiting=cast(Any, shared), stream=cast(Any, own)), Services(limiting=cast(Any, shared))
+    one, other = Services(ledger=cast(Any, shared), stream=cast(Any, own)), Services(ledger=cast(Any, shared))
     await one.close([other])
     assert (own.closed, shared.closed) == (1, 0)
     await other.close([])

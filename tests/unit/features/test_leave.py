@@ -52,7 +52,7 @@ class Asked:
         async def leaving() -> int:
             deployment = self._stack.gateway.deployment
             (worker,) = [one for one in deployment.pools["m"].workers if one.address == self.sim.url]
-            return deployment.features.leave_worker(
+            return deployment.offers.leave_worker(
                 deployment.runtime.active, worker, GatewayError(Kind.UPSTREAM, "the worker is gone", code=code)
             )
 
@@ -151,7 +151,7 @@ def left(stack: Stack) -> Any:
     deployment = stack.gateway.deployment
     (request,) = deployment.runtime.active.requests
     assert request.visit is not None
-    leave = deployment.features.leave_worker
+    leave = deployment.offers.leave_worker
     assert (
         leave(deployment.runtime.active, request.visit.worker, GatewayError(Kind.UPSTREAM, "gone", code=STALLED)) == 1
     )

@@ -8,6 +8,7 @@ from typing import Any, Self
 import httpx
 import pytest
 
+from gateway.features.mirror import Mirror
 from tests.support.clients import WAYS, Way
 from tests.support.harness import Stack
 from tests.support.sampled import of_dialect, sampled
@@ -15,6 +16,12 @@ from tests.unit.kernel.asking import chat
 
 GENERATING = [way for way in WAYS if way.operation in ("chat", "complete", "embed", "score")]
 PATH = "/v1/chat/completions"
+
+
+def copies(stack: Stack) -> Mirror:
+    """Those of model `m`."""
+    (found,) = [one for one in stack.gateway.deployment.runtime.models["m"].way.features if isinstance(one, Mirror)]
+    return found
 
 
 class Mirrored(Stack):
@@ -84,7 +91,7 @@ def test_a_copy_that_fails_is_nobodys_failure(fault: str, result: str | None) ->
     with Mirrored({"fault": fault}) as stack:
         for stream in (False, True):
             assert httpx.post(stack.url + PATH, json=chat(stream=stream)).status_code == 200
-        stack.run(stack.gateway.deployment.features.mirrors[0].idle())
+        stack.run(copies(stack).idle())
         assert sum(results(stack).values()) == 2
         if result is not None:
             assert results(stack) == {result: 2}
@@ -95,7 +102,7 @@ def test_a_share_is_drawn_and_what_cannot_be_sent_is_counted() -> None:
     with Mirrored({}, share=0.5) as stack:
         for _ in range(40):
             assert httpx.post(stack.url + PATH, json=chat(max_tokens=1)).status_code == 200
-        stack.run(stack.gateway.deployment.features.mirrors[0].idle())
+        stack.run(copies(stack).idle())
         assert 5 <= results(stack)["answered"] <= 35
     with Mirrored({}) as stack:
         heavy = chat("word " * 80_000, max_tokens=1)
@@ -124,7 +131,7 @@ def test_what_no_worker_is_sent_is_not_copied(way: Way) -> None:
     with Mirrored({}, {"queue": {"max_waiting": 0}}, {"max_in_flight": 1}) as stack:
         stack.sim.fault("stall@before")
         assert stack.run(ask(stack), 60) == [429, 200]
-        stack.run(stack.gateway.deployment.features.mirrors[0].idle())
+        stack.run(copies(stack).idle())
         assert results(stack) == {"answered": 1}
         assert sent(stack.sims[1]) == 1
 

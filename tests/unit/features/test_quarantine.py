@@ -15,6 +15,7 @@ from gateway.features import quarantine
 from gateway.features.quarantine import MOST, Quarantine
 from tests.support.clients import REQUESTS, WAYS, Way, usual
 from tests.support.harness import Stack, soon
+from tests.unit.features.test_mirror import copies
 from tests.unit.kernel.asking import chat, scripted
 
 PATH = "/v1/chat/completions"
@@ -68,8 +69,7 @@ def test_clients_that_try_again_kill_two_workers_in_all() -> None:
 
 
 async def settled(stack: Stack) -> None:
-    quarantine = stack.gateway.deployment.services.quarantine
-    assert quarantine is not None
+    quarantine = stack.service("quarantine")
     while quarantine._notes:
         await asyncio.wait(quarantine._notes)
 
@@ -215,7 +215,7 @@ def test_a_copy_of_which_two_workers_die_is_sent_no_more_and_its_client_is_serve
             sim.fault("die@before", path=PATH)
         for _ in range(4):
             assert httpx.post(stack.url + PATH, json=chat(), timeout=60).status_code == 200
-            stack.run(stack.gateway.deployment.features.mirrors[0].idle(), 60)
+            stack.run(copies(stack).idle(), 60)
             stack.run(settled(stack), 60)
         page = httpx.get(stack.url + "/metrics").text
         for result in ("failed", "skipped"):
@@ -228,22 +228,20 @@ def test_a_copy_that_breaks_after_output_is_no_death_and_an_answer_clears_it() -
     with Stack(({}, {}, {}, {}), config=CALM) as stack:
         first, *others = [sim.url for sim in stack.sims]
         reload(stack, m={"workers": [first], "mirror": {"model": "copy"}}, copy={"workers": others})
-        ward = stack.gateway.deployment.services.quarantine
-        assert ward is not None
+        ward = stack.service("quarantine")
         for fault, noted in (("die@2", 0), ("die@before", 1), ("", 0)):
             for sim in stack.sims[1:]:
                 sim.fault(fault, path=PATH)
             body = chat(scripted(text="a b c d"), stream=True)
             assert httpx.post(stack.url + PATH, json=body, timeout=60).status_code == 200
-            stack.run(stack.gateway.deployment.features.mirrors[0].idle(), 60)
+            stack.run(copies(stack).idle(), 60)
             stack.run(settled(stack), 60)
             assert len(ward.noted) == noted, fault
 
 
 def delay_probes(stack: Stack, seconds: float) -> None:
     """What tells whether a worker died is told so much later."""
-    ward = stack.gateway.deployment.services.quarantine
-    assert ward is not None
+    ward: Quarantine = stack.service("quarantine")
     probe = ward._death_of
 
     async def late(model: str, worker: Any) -> object | None:
@@ -319,7 +317,7 @@ def test_no_worker_is_the_third_behind_a_prefill_worker() -> None:
 
 def test_it_can_be_switched_off_and_stays_over_a_reload() -> None:
     with Stack(({}, {}, {}, {}), config={**CALM, "breaker": {"quarantine_s": 0}}) as stack:
-        assert stack.gateway.deployment.services.quarantine is None
+        assert stack.service("quarantine") is None
         stack.run(stack.gateway.reload(stack.config({"breaker": {"quarantine_s": 60}})))
         body = chat(scripted(text="a", fault="die@before"))
         assert httpx.post(stack.url + PATH, json=body, timeout=20).status_code == 502

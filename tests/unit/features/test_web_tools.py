@@ -13,7 +13,6 @@ import pytest
 import yaml
 
 from gateway.config import ConfigError, plain_secrets
-from gateway.tools import WebTools
 from tests.support.harness import Stack, load_text
 from tests.support.standins.endless import ENDLESS, writing
 from tests.support.standins.web import Web, web
@@ -360,17 +359,14 @@ def test_a_server_of_another_make_sees_the_same(service: Web) -> None:
 
 
 def test_a_reload_keeps_the_tools_or_takes_new_ones(stack: Stack, service: Web) -> None:
-    def current() -> WebTools | None:
-        return stack.gateway.deployment.services.tools
-
-    before = current()
+    before = stack.service("web_tools")
     assert before is not None
     stack.run(stack.gateway.reload(stack.config({"relay": {"keepalive_s": 9}})))
-    assert current() is before
+    assert stack.service("web_tools") is before
     stack.run(stack.gateway.reload(stack.config({"tools": {"web_search": {"url": service.url, "max_uses": 1}}})))
-    assert current() is not before
+    assert stack.service("web_tools") is not before
     stack.run(stack.gateway.reload(stack.config({"tools": None})))
-    assert current() is None
+    assert stack.service("web_tools") is None
     reply = httpx.post(stack.url + "/v1/messages", json=asked({"text": "No."}, tools=[SEARCH, OWN]))
     assert "tools.web_search" in reply.headers["x-dragoman-dropped"]
 

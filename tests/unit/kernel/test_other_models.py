@@ -143,6 +143,7 @@ def test_a_reply_keeps_the_name_that_its_client_sent(falling: Stack, dialect: st
         assert '"sim"' not in fallen
 
 
+@pytest.mark.feature("tracing")
 @pytest.mark.parametrize("model", ["broken-before-broken-too", "broken-before-unavailable"])
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_where_no_fallback_answers_the_worker_that_is_told_is_the_models_own(
@@ -242,6 +243,7 @@ def hashes(**more: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+@pytest.mark.feature("limits")
 def test_the_model_that_answers_is_charged_and_the_request_once() -> None:
     config = {"keys": hashes(), "limits": LIMITS}
     with fleet(config, full={"worker": "status:429", "fallback": ["m"]}) as stack:

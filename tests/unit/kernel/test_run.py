@@ -199,6 +199,7 @@ def until_gone(stack: Stack, client: socket.socket) -> dict[str, Any]:
     return stack.record()
 
 
+@pytest.mark.feature("limits")
 @pytest.mark.parametrize("when", ["before", "headers"])
 def test_a_stream_whose_client_left_before_its_first_token_used_its_prompt(
     wrap: Callable[[Any], Any], when: str
@@ -218,6 +219,7 @@ def test_a_stream_whose_client_left_before_its_first_token_used_its_prompt(
         assert again.status_code == 200, again.text
 
 
+@pytest.mark.feature("limits")
 def test_nobody_knows_what_a_plain_reply_used_whose_client_left(wrap: Callable[[Any], Any]) -> None:
     limits = [{"name": "tokens", "kind": "tokens", "limit": 1000}]
     with Stack(wrap=wrap, config={"limits": limits}) as stack:
@@ -227,6 +229,7 @@ def test_nobody_knows_what_a_plain_reply_used_whose_client_left(wrap: Callable[[
         assert httpx.post(stack.url + PATHS["openai"], json=chat(max_tokens=800)).status_code == 429
 
 
+@pytest.mark.feature("limits")
 @pytest.mark.parametrize("fault", ["", "eof@2", "reset@2", "status:500", "stall:0.05@before"])
 @pytest.mark.parametrize(("dialect", "stream"), sampled(product(PATHS, [True, False]), 4, lambda case: case[0]))
 def test_usage_is_told_once_the_same_to_limits_and_record(

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import httpx
+import pytest
 
 from gateway.core.http import Headers
 from gateway.kernel.call import Call
@@ -33,6 +34,7 @@ def test_a_feature_of_one_model_adds_headers() -> None:
         assert "x-named" not in httpx.get(stack.url + "/v1/models").headers
 
 
+@pytest.mark.feature("prefill")
 def test_the_prompt_of_each_round_of_tools_is_computed_by_a_prefill_worker() -> None:
     role: dict[str, Any] = {"kv_transfer": True}
     with web() as service, Stack((role, role)) as stack:

@@ -14,7 +14,7 @@ from tests.support.harness import soon
 
 def test_the_build_is_told_and_connections_where_somebody_serves() -> None:
     log = Log("info", True, io.BytesIO())
-    process = ProcessMetrics(log, range(2))
+    process = ProcessMetrics(log, lambda: 2)
     build, lost = process.collect()
     assert lost.samples[0].value == 0
     (sample,) = build.samples

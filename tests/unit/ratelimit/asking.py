@@ -32,7 +32,7 @@ def ask(stack: Stack, key: str = "", dialect: str = "openai", **body: Any) -> ht
 
 
 def limiter_of(stack: Stack) -> SubjectLimiter:
-    limiting = stack.gateway.deployment.services.limiting
+    limiting = stack.gateway.deployment.offers.limiter
     assert limiting is not None
     return limiting.limiter
 

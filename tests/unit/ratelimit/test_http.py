@@ -190,9 +190,9 @@ def test_reload_keeps_what_was_counted() -> None:
     limit = {"name": "rpm", "kind": "requests", "limit": 2, "scope": []}
     with Stack(({},), {"limits": [limit]}) as stack:
         assert ask(stack).status_code == 200
-        before = stack.gateway.deployment.services.limiting
+        before = stack.gateway.deployment.offers.limiter
         stack.run(stack.gateway.reload(stack.config({"limits": [{**limit, "limit": 1}]})))
-        assert stack.gateway.deployment.services.limiting is before
+        assert stack.gateway.deployment.offers.limiter is before
         assert ask(stack).status_code == 429
         stack.run(stack.gateway.reload(stack.config({"limits": None})))
         features = stack.gateway.deployment.runtime.way.features

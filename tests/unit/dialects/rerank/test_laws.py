@@ -371,7 +371,7 @@ def test_law_10_documents_by_both_of_their_names(client: httpx.Client) -> None:
 
 @pytest.mark.parametrize("operation", ["rerank", "score"])
 def test_law_11_what_the_worker_read_is_charged(stack: Stack, operation: str) -> None:
-    limiting = stack.gateway.deployment.services.limiting
+    limiting = stack.gateway.deployment.offers.limiter
     assert limiting is not None
     left = []
     for path in ASKS[operation][0]:

@@ -47,4 +47,4 @@ def test_a_stream_too_many_is_refused_before_a_guard_is_asked(dialect: str, text
             assert stack.run(beside_one()) == 429
             assert len(service.asked) == 1
             stack.records()
-            assert not stack.gateway._host.caps.streams.open
+            assert not stack.service("caps").streams.open

@@ -91,7 +91,7 @@ class Streaming:
         async def leaving() -> int:
             deployment = self._stack.gateway.deployment
             (worker,) = [one for one in deployment.pools["m"].workers if one.address == self.sim.url]
-            return deployment.features.leave_worker(
+            return deployment.offers.leave_worker(
                 deployment.runtime.active, worker, GatewayError(Kind.UPSTREAM, "it stalls", code=code)
             )
 
