@@ -96,8 +96,6 @@ class Visit:
         self.worker = worker
         if work is not None:
             self.work = work
-        if call is not None and call.lane is not None and call.lane.produced:
-            self.produced_before = call.lane.produced
         self.outcome: Literal["succeeded", "failed", "abandoned"] | None = None
         self._routing = routing
         self._pool = pool
@@ -107,6 +105,8 @@ class Visit:
         self.exchange: Exchange | None = None
         if call is not None:
             call.visit = self
+            if call.lane is not None and call.lane.produced:
+                self.produced_before = call.lane.produced
             self._began = call.counted = call.runtime.clock()
 
     # -- what the worker is asked -----------------------------------------------------------------------------------
