@@ -42,10 +42,11 @@ def length_request(op: Op, backend: Backend, can: Capabilities, estimate: int = 
 
 def first_request(op: T) -> T:
     """`op` as a worker is asked first: for one run of seeds, without limits on prompt and output together."""
-    if type(op) is Chat or not isinstance(op, Complete):
+    if type(op) is not Complete:
         return op
-    totals = op.max_total is not None or op.min_total is not None
-    return cast("T", runs(replace(op, max_total=None, min_total=None) if totals else op)[0])
+    text = cast("Complete", op)
+    totals = text.max_total is not None or text.min_total is not None
+    return cast("T", runs(replace(text, max_total=None, min_total=None) if totals else text)[0])
 
 
 def apply_prompt_length(op: Generate, prompt: int, can: Capabilities | None = None) -> tuple[str, ...]:
