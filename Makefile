@@ -61,8 +61,8 @@ run: .venv/installed ## Start the gateway and a small real model on this machine
 TESTED := install .venv/compiled .venv-friendli/locked $(NODE)/node_modules/installed $(HELM)/node_modules/installed
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 PARALLEL := -n auto --maxprocesses 8 --dist worksteal
-# `make test` runs one case in six of each law, and `make test-long` the others (tests/support/slices.py).
-SAMPLED := --sample 6
+# `make test` runs one case in eight of each law, and `make test-long` the others (tests/support/slices.py).
+SAMPLED := --sample 8
 # SLICE=8: one case in eight of each law of a long proof, and each dialect and backend once (tests/support/slices.py).
 SLICED := $(if $(SLICE),--slice $(SLICE) --durations 10)
 COMPILED = $(BIN)/python -m compileall -q -x node_modules gateway workers tests bench

@@ -1,6 +1,6 @@
 """Parts of all cases, drawn the same in each run.
 
-`pytest --sample 6` is for `make test` and `make test-long`: of each law (a test with parameters) one case in six is
+`pytest --sample 8` is for `make test` and `make test-long`: of each law (a test with parameters) one case in eight is
 drawn, and one more for each dialect and each backend that cases of this law name and none of the drawn ones does. The
 other cases get the mark `long`: `make test-long` runs them.
 
