@@ -99,6 +99,7 @@ def test_a_stream_has_what_the_whole_reply_has(path: str, stack: Stack) -> None:
         assert last["usage"] == used
 
 
+@pytest.mark.feature("limits")
 def test_limits_reserve_the_output_of_all_choices(stack: Stack) -> None:
     limit = {"name": "t", "kind": "tokens", "limit": 30, "per_s": 3600, "reserve": "maximum"}
     with Stack(config={"limits": [limit]}) as limited:
@@ -148,6 +149,7 @@ def test_totals_are_counted_once(stream: bool, stack: Stack) -> None:
     assert len(set(bounds)) == 1
 
 
+@pytest.mark.feature("guards")
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 @pytest.mark.parametrize("window", [None, 20])
 def test_guards_see_all_choices(window: int | None, stream: bool, stack: Stack) -> None:
