@@ -1,8 +1,8 @@
 """Long steps of heavy requests (`wire.bulk.is_heavy`), run in one thread while others are served.
 
 One step runs at a time, in the order in which they came. A step ends by itself: the bounds on values hold its time in
-proportion to the body's size (`wire.bulk`), and its client may have left meanwhile. The requests of one owner are read
-and written one after the other, so that an owner waits for one step of each other owner at most, whatever they sent. A
+proportion to the body's size (`wire.bulk`), and its client may have left meanwhile. The requests and large replies of
+one owner are read and written one after the other, so that an owner waits for one step of each other owner at most. A
 request whose steps took more CPU than its size allows is refused.
 
 The event loop asks for the interpreter's lock again for every connection that is ready, and waits for it each time for
@@ -79,6 +79,12 @@ async def offload(step: Callable[..., T], *given: Any, share: Share | None = Non
     Cancelling drops the step: one that is queued never begins, and nobody gets what a running one returns.
     """
     return await asyncio.get_running_loop().run_in_executor(_thread, _run, step, given, share)
+
+
+async def offload_in_turn(owner: Hashable, step: Callable[..., T], *given: Any, share: Share | None = None) -> T:
+    """As `offload`, once the owner's earlier requests and replies have been read and written."""
+    async with _owners.setdefault(owner, asyncio.Lock()):
+        return await offload(step, *given, share=share)
 
 
 async def run_step(share: Share | None, step: Callable[..., T], *given: Any) -> T:

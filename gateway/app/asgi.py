@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, MutableMapping
 from contextlib import asynccontextmanager
 from typing import Any
+from urllib.parse import quote
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -63,7 +64,10 @@ class _Served:
     gateway: Gateway
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        own = dict(scope, path=_path(scope), root_path="")
+        path = _path(scope)
+        raw = scope.get("raw_path") or quote(path).encode()
+        raw = raw.removeprefix(quote(scope.get("root_path", "")).encode())
+        own = dict(scope, path=path, raw_path=raw, root_path="", query_string=scope.get("query_string", b""))
         if scope["type"] == "http":
             await self.gateway.direct(own, receive, send)
         else:

@@ -6,7 +6,9 @@ import argparse
 import asyncio
 import contextlib
 import json
+import os
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from itertools import chain
 
@@ -25,6 +27,9 @@ from gateway.ratelimit import RebuiltBudgets, StoreDown
 from gateway.redis import connect
 
 _PATIENCE_S = 30.0
+_DAY_S = 86_400
+_MOST = 1 << 53
+"""Tokens and billionths of a currency of one record: sums of a log hold in the 64 bits of Redis' integers."""
 _record = msgspec.json.Decoder(RequestRecord).decode
 
 
@@ -76,6 +81,8 @@ def _ledger(config: Config) -> Ledger:
 
 
 def _rebuild(config: Config, logs: Sequence[str], options: argparse.Namespace) -> int:
+    if len({os.path.realpath(log) for log in logs}) < len(logs):
+        raise CommandError("a log is named twice: its records would count twice")
     if config.redis is None or (not config.spend.daily and config.limiter.store == "memory"):
         raise CommandError("Redis has no sums of this configuration: there is no redis, or spend.daily is off")
     destructive.confirm(
@@ -124,10 +131,17 @@ def _records(file: str) -> Iterator[RequestRecord]:
             for line in lines:
                 with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
                     record = _record(line)
-                    if record.event == "request" and record.time:
+                    if record.event == "request" and _may_be(record):
                         yield record
     except OSError as error:
         raise CommandError(error) from None
+
+
+def _may_be(record: RequestRecord) -> bool:
+    """Whether a gateway may have written such figures: a line may have been changed on its way."""
+    usage = record.usage
+    figures = [record.cost or 0, *((usage.input or 0, usage.output or 0, usage.cached or 0) if usage else ())]
+    return 0 < record.time < time.time() + _DAY_S and all(0 <= figure < _MOST for figure in figures)
 
 
 async def _report(config: Config, by: str, month: str | None) -> Report:

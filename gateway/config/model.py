@@ -36,7 +36,7 @@ from gateway.config.kinds import (
     is_pattern,
 )
 from gateway.config.money import Budget, BudgetWebhook, Prices, Spend
-from gateway.config.proxies import VARIABLES, proxy_of
+from gateway.config.proxies import VARIABLES, proxy_of, proxy_url
 from gateway.config.routing import KvEvents, Mirror, Policy, Prefill, Queue, Reason, Routing, SplitRule, WorkerOptions
 from gateway.config.section import Section
 from gateway.config.serving import Console, Cors, Listen, Log, Metrics, Start, Tracing
@@ -259,7 +259,8 @@ class Model(Section):
         """The URL of the proxy to the worker at `address`, once `load` has read it; None for none."""
         if self.proxy == "environment":
             return proxy_of(address, {name: self.held(name) or "" for name in VARIABLES})
-        return self.proxy or self.held("proxy")
+        held = self.held("proxy")
+        return self.proxy or (held and proxy_url(held))
 
 
 class DialectOptions(Section):

@@ -95,7 +95,7 @@ def plain_secrets(config: Config) -> Iterator[str]:
     headers = [value for sender in senders if sender is not None for value in sender.headers.values()]
     for model in config.models.values():
         urls = (model.held(name) for name in ("proxy", *VARIABLES))
-        headers += [urlsplit(url).password or "" for url in urls if url is not None and "@" in url]
+        headers += [urlsplit(proxy_url(url)).password or "" for url in urls if url is not None and "@" in url]
     yield from (one for one in (*held, redis, *(value.split()[-1] for value in headers if value.strip())) if one)
 
 

@@ -77,7 +77,7 @@ async def next_block(client: Client) -> tuple[bytes, bool]:
     if message["type"] != "http.request":
         client.gone = True
         raise GatewayError(Kind.CLIENT_GONE, "the client left while sending its request")
-    return message["body"], bool(message.get("more_body"))
+    return message.get("body", b""), bool(message.get("more_body"))
 
 
 def body_too_large(limit: int) -> GatewayError:

@@ -16,7 +16,7 @@ from gateway.core.ports import Exchange, Lane, StreamReader, StreamWriter
 from gateway.kernel.call import Call
 from gateway.kernel.pump import Pump
 from gateway.kernel.visit import Visit, error_of
-from gateway.offload import offload, run_step
+from gateway.offload import offload_in_turn, run_step
 from gateway.translation import series
 from gateway.translation.lanes import EventLane, lane_for
 from gateway.translation.whole import read_whole
@@ -76,14 +76,16 @@ class Delivery:
         large = is_large(response.body)
         if call.hold is None:
             translated = (
-                await offload(self.translated, call, response, share=call.share)
+                await offload_in_turn(call.owner, self.translated, call, response, share=call.share)
                 if large
                 else self.translated(call, response)
             )
             await call.reply.respond(translated)
         else:
             written = (
-                await offload(self.written, call, response, share=call.share) if large else self.written(call, response)
+                await offload_in_turn(call.owner, self.written, call, response, share=call.share)
+                if large
+                else self.written(call, response)
             )
             call.hold.keep(written[0], cast("Reply", written[1]))
 
@@ -201,7 +203,7 @@ class _Series(Delivery):
         backend, op = call.served.backend, self._requests[len(self._replies)]
         large = is_large(response.body)
         read = (
-            await offload(read_whole, backend, response, op, share=call.share)
+            await offload_in_turn(call.owner, read_whole, backend, response, op, share=call.share)
             if large
             else read_whole(backend, response, op)
         )

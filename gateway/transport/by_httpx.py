@@ -32,6 +32,9 @@ from gateway.transport.pooled import Origin, Pooled
 
 _SENDS = frozenset({"http11.send_request_headers.started", "http2.send_request_headers.started"})
 _CONNECTED = "connection.connect_tcp.complete"
+_TURN_S = 0.001
+"""Seconds for which blocks are taken before other requests have their turn: httpcore returns all chunks of a read of
+64 KiB without a wait."""
 _PARSERS = frozenset({"h11", "h2", "hpack", "hyperframe"})
 
 
@@ -217,9 +220,12 @@ class Line:
         exchange.wake()
 
     async def _take_body(self, exchange: Incoming, response: httpx.Response) -> None:
-        blocks, block = response.aiter_raw(), b"-"
+        blocks, block, began = response.aiter_raw(), b"-", self._loop.time()
         while block:
             await self._flowing.wait()
+            if self._loop.time() - began > _TURN_S:
+                await asyncio.sleep(0)
+                began = self._loop.time()
             async with asyncio.timeout_at(self.since + self._deadlines.idle) as self._clock:
                 block = await anext(blocks, b"")  # the end; frames without content do not come here
             self._clock = None

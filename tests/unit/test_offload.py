@@ -22,7 +22,7 @@ from gateway.dialects.anthropic import Anthropic
 from gateway.dialects.openai import OpenAI
 from gateway.fleet.pool import Pool
 from gateway.kernel import asking
-from gateway.offload import Share, offload
+from gateway.offload import Share, offload, offload_in_turn
 from gateway.wire.openai.streams.passthrough import Passthrough
 from tests.support.harness import Stack, until
 from tests.unit.server.raw import Raw, chat, post, scripted
@@ -87,6 +87,17 @@ async def test_steps_run_one_at_a_time_in_the_order_in_which_they_came(busy: thr
     busy.set()
     await asyncio.gather(*tasks)
     assert done == [*range(9)]
+
+
+async def test_an_owner_waits_for_one_large_reply_of_another(busy: threading.Event) -> None:
+    done: list[object] = []
+    tasks = [asyncio.ensure_future(offload_in_turn("greedy", done.append, number)) for number in range(9)]
+    await asyncio.sleep(0)
+    tasks.append(asyncio.ensure_future(offload_in_turn("other", done.append, "other")))
+    await asyncio.sleep(0)
+    busy.set()
+    await asyncio.gather(*tasks)
+    assert done.index("other") <= 1
 
 
 async def test_a_request_that_takes_more_than_its_share_is_refused() -> None:

@@ -94,6 +94,9 @@
 {{- if and $config.keys_store (eq $v.redis.mode "valkey") (not $v.redis.valkey.persistence.enabled) -}}
   {{- fail "redis.valkey.persistence.enabled: without it a restart of Valkey loses the keys of gateway.config.keys_store" -}}
 {{- end -}}
+{{- if and $config.budgets (eq $v.redis.mode "valkey") (not $v.redis.valkey.persistence.enabled) -}}
+  {{- fail "redis.valkey.persistence.enabled: without it a restart of Valkey forgets what was spent of gateway.config.budgets" -}}
+{{- end -}}
 {{- if and $config.keys_store (eq $v.redis.mode "none") -}}{{- fail "gateway.config.keys_store: needs Redis; set redis.mode" -}}{{- end -}}
 {{- if and $v.redis.valkey.persistence.enabled (ne $v.redis.mode "valkey") -}}{{- fail "redis.valkey.persistence.enabled: has no effect without redis.mode: valkey" -}}{{- end -}}
 

@@ -14,7 +14,11 @@ from gateway.cli import main
 from tests.acceptance.helm.chart import SETS, Object, find, objects, parsed, template, text
 from tests.support.sampled import sampled
 
-MODEL = {"auth": {"existingSecret": "keys"}, "redis": {"existingSecret": "redis"}, "models": {"m": {"model": "a/b"}}}
+MODEL = {
+    "auth": {"existingSecret": "keys"},
+    "redis": {"existingSecret": "redis", "valkey": {"persistence": {"enabled": True}}},
+    "models": {"m": {"model": "a/b"}},
+}
 ALONE = {**MODEL, "redis": {"mode": "none"}, "models": {"m": {"model": "a/b", "discovery": "dns"}}}
 BUDGET = {"name": "month", "amount": 5, "per": "month", "scope": ["key"]}
 PRICED = {"m": {"model": "a/b", "discovery": "dns", "gateway": {"price": {"input": 1, "output": 1}}}}

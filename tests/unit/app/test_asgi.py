@@ -162,3 +162,23 @@ def test_a_middleware_and_a_mount_of_starlette_s() -> None:
         listed = client.get("/llm/v1/models")
         assert (listed.json()["data"][0]["id"], listed.headers["x-counted"]) == ("m", "yes")
         assert client.get("/llm/v1/models/m%2Fn").status_code == 404
+
+
+@pytest.mark.parametrize("raw", [None, f"/llm/k/{KEY}/v1/models".encode()])
+async def test_what_the_specification_lets_a_server_leave_out(raw: bytes | None) -> None:
+    keys = f"path_keys: true\nkeys: {{a: {{hash: 'sha256:{sha256(KEY.encode()).hexdigest()}'}}}}"
+    app = application(lambda: load_text(f"models: {{m: {{backend: vllm, workers: ['http://127.0.0.1:9']}}}}\n{keys}"))
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        return {"type": "http.request"}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "method": "GET", "headers": [], "path": f"/llm/k/{KEY}/v1/models", "root_path": "/llm"}
+    async with app.router.lifespan_context(app):
+        await app({**scope, "raw_path": raw, "scheme": "http", "query_string": b""}, receive, send)
+        post = {"method": "POST", "path": f"/llm/k/{KEY}/v1/chat/completions", "raw_path": None}
+        await app({**scope, **post, "scheme": "http", "query_string": b""}, receive, send)
+    assert [message["status"] for message in sent if "status" in message] == [200, 400]

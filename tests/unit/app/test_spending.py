@@ -142,7 +142,9 @@ def test_sums_that_are_lost_are_rebuilt_from_the_log(
     lines = busy.output.getvalue().splitlines(keepends=True)
     more = tmp_path / "more"
     more.write_bytes(b"".join(lines[::2]))
-    log.write_bytes(b"".join(lines[1::2]) + b'not JSON\n{"event": "request", "id": 5}\n{"time": 1')
+    odd = ('"time": 1e300', '"time": 1795000000000', '"time": 1, "cost": 9e18', '"time": 1, "usage": {"input": -1}')
+    wrong = "".join(f'{{"event": "request", "id": "a", "dialect": "openai", "attempts": 1, {one}}}\n' for one in odd)
+    log.write_bytes(b"".join(lines[1::2]) + wrong.encode() + b'not JSON\n{"event": "request", "id": 5}\n{"time": 1')
     for _ in range(2):  # a second time changes nothing
         assert main(["spend", "--config", str(file), "--rebuild", str(log)]) == 2, "it asks first"
         assert "give --yes" in capsys.readouterr().err
@@ -154,6 +156,8 @@ def test_sums_that_are_lost_are_rebuilt_from_the_log(
     httpx.post(busy.url + "/v1/chat/completions", json=CHAT, headers=headers, timeout=30)
     until(lambda: report(busy)["total"] == worth([one for one in busy.records() if one["attempts"]]))
     assert main(["spend", "--yes", "--config", str(file), "--rebuild", str(tmp_path / "none")]) == 2
+    assert main(["spend", "--yes", "--config", str(file), "--rebuild", str(log), str(log)]) == 2
+    assert "named twice" in capsys.readouterr().err
 
 
 def test_nobody_reads_it_without_the_key_or_where_clients_call(busy: Stack) -> None:

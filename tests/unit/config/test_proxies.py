@@ -9,7 +9,13 @@ import pytest
 from gateway.config import ConfigError, load, plain_secrets
 from gateway.config.proxies import proxy_of, variables
 
-ENVIRON = {"HTTPS_PROXY": "http://me:a%20secret@p:1", "http_proxy": "q:2", "HTTP_PROXY": "http://other", "NO_PROXY": ""}
+ENVIRON = {
+    "HTTPS_PROXY": "http://me:a%20secret@p:1",
+    "http_proxy": "q:2",
+    "HTTP_PROXY": "http://other",
+    "NO_PROXY": "",
+    "BARE": "me:a%20secret@p:1",
+}
 
 
 @pytest.mark.parametrize(
@@ -52,7 +58,7 @@ def read(folder: Path, option: str, environ: dict[str, str]) -> str | None:
     config = load(folder / "gateway.yaml", environ=environ)
     assert "secret" not in repr(config)
     proxy = config.models["m"].proxy_for("https://w")
-    assert ("a%20secret" in "".join(plain_secrets(config))) == ("secret" in (proxy or ""))
+    assert ("a%20secret" in [*plain_secrets(config)]) == ("secret" in (proxy or ""))
     return proxy
 
 
@@ -62,6 +68,7 @@ def read(folder: Path, option: str, environ: dict[str, str]) -> str | None:
         ("", None),
         (", proxy: environment", ENVIRON["HTTPS_PROXY"]),
         (", proxy_env: HTTPS_PROXY", ENVIRON["HTTPS_PROXY"]),
+        (", proxy_env: BARE", "http://me:a%20secret@p:1"),
         (", proxy: 'http://p:9'", "http://p:9"),
     ],
 )

@@ -16,6 +16,7 @@ from gateway.core.http import Request
 from gateway.core.ports import Deadlines
 from gateway.core.upload import Body, InMemory
 from gateway.transport.by_httpx import ByHttpx
+from gateway.transport.incoming import Incoming
 from tests.support.harness import soon
 from tests.support.standins.forward import ForwardProxy
 from tests.support.standins.http2 import Http2Server, serving_http2
@@ -288,3 +289,36 @@ async def test_failures_of_http2(answer: object, kind: Kind, cause: Cause) -> No
         assert (caught.value.kind, caught.value.why) == (kind, cause)
         await client.close()
         assert client.open == 0
+
+
+async def test_tiny_chunks_of_one_read_leave_the_loop_to_others(
+    serve: Serve, files: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """httpcore returns the ten thousand chunks of a read without a wait."""
+    arrived = before = most = 0
+    arrive = Incoming.arrive
+
+    def counted(exchange: Incoming, block: bytes) -> None:
+        nonlocal arrived
+        arrived += 1
+        arrive(exchange, block)
+
+    def turn() -> None:
+        nonlocal before, most, again
+        before, most = arrived, max(most, arrived - before)
+        again = asyncio.get_running_loop().call_soon(turn)
+
+    async def tiny(peer: Peer) -> None:
+        await peer.request()
+        peer.send(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n" + b"1\r\nx\r\n" * 30_000 + b"0\r\n\r\n")
+
+    monkeypatch.setattr(Incoming, "arrive", counted)
+    worker = await serve(tiny)
+    client = ByHttpx(trusting(files))
+    again = asyncio.get_running_loop().call_soon(turn)
+    exchange = await client.send(ASK, worker.address, SOON)
+    assert len(await exchange.body(1 << 20)) == 30_000
+    again.cancel()
+    await client.close()
+    assert arrived >= 30_000
+    assert most < 5_000
