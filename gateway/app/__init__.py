@@ -73,7 +73,7 @@ class Gateway:
         self._host = host = Host(log, self.metrics, group.count if group is not None else 1)
         self.process = ProcessMetrics(log, lambda: len(self._sockets or ()))
         log.mask = lambda text: host.known_keys.masked(text, [])
-        self._lag = LoopLag(self.metrics.loop_lag, late=lambda seconds: self.deployment.offers.late(seconds))
+        self._lag = LoopLag(self.metrics.loop_lag, late=lambda seconds: self.deployment.offers.loop_lag(seconds))
         self.draining = False
         # A reload cannot move a listener, and must not show /metrics to clients that could not see it before.
         self._apart = config.metrics.listen is not None

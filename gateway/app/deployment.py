@@ -86,7 +86,7 @@ class Deployment:
                 routes=partial(templates, config),
                 death_of=host.death_of,
                 send_event=host.send_event,
-                before=host.deployments[-1].features.services if host.deployments else {},
+                earlier_services=host.deployments[-1].features.services if host.deployments else {},
             )
         )
         self.offers = offers = self.features.offers

@@ -15,24 +15,24 @@ from gateway.kernel.way import Way
 ORDER = (
     "tracing",  # sees all that the others do
     "shedding",  # before anything is spent on the request
-    "caps",
-    "prompt_log",
+    "caps",  # by the caller's connections, which cost least to count
+    "prompt_log",  # also what guards and limits refuse
     "pricing",  # limits charge what it has written
     "end_users",  # guards and limits go by them
     "guards",  # a refused request is charged nothing
     "caps.streams",  # before guards are asked: these ask once those below have read the request
-    "tracing.steps",
-    "limits",
-    "stored",
+    "tracing.steps",  # logs what was read before guards are asked, too
+    "limits",  # charges what all above have let pass
+    "stored",  # a reply that limits refuse leaves nothing to store
     "quarantine",  # outside what asks another worker: after two deaths none is asked
     "resume",  # a stream that was seen is not tried again as a whole
-    "leave",
+    "leave",  # a request leaves its worker within the attempts that resume looks at
     "web_tools",  # each round is a request to workers for all below
     "kv_events",  # the prefill worker is picked by the tokens, too
-    "prefill",
+    "prefill",  # before a worker is asked for the text
     "mirror",  # copies what a worker is sent
     "hedge",  # asks a worker itself
-    "media",  # these have no layer
+    "media",  # this and the next two have no layer
     "uploads",
     "sockets",
 )
@@ -66,11 +66,11 @@ class Features:
             model = OneModel(name, self._config.models[name], backend, cast("Pool | None", fleet.prefill))
         found: list[Feature | None] = []
         for place in ORDER:
-            name, _, further = place.partition(".")
-            if (one := self._built.get(name)) is None:
+            folder, _, further = place.partition(".")
+            if (one := self._built.get(folder)) is None:
                 continue
             if further:
-                found.append(one.further.get(further))
+                found.append(one.further_layers.get(further))
                 continue
             found += one.layers
             found.append(None if model is None else one.of_model(model))

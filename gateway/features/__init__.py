@@ -72,7 +72,7 @@ SendEvent = Callable[[str, dict[str, object]], None]
 
 
 class Deliveries(dict[type, "Delivery"]):
-    """How replies pass, by the class of the operation. Looking for one that is not there refuses the request."""
+    """How replies pass, by the class of the operation. An operation that is missing is refused."""
 
     def __missing__(self, operation: type) -> Delivery:
         raise GatewayError(Kind.UNSUPPORTED, "this gateway does not carry such replies")
@@ -95,7 +95,7 @@ class Offers:
     leave_worker    has the requests at a worker leave it; returns how many do
     deaths          the requests that workers died of
     connected       counts a connection for who uses it; raises GatewayError if that caller may have no more
-    late            takes one of ten readings a second: the event loop came so many seconds late to a timer
+    loop_lag        called ten times a second with the lag of the event loop, in seconds
     prioritized     takes the priorities that requests may have
     listening       follows what engines cache
     sockets         the web sockets of this process
@@ -109,7 +109,7 @@ class Offers:
     leave_worker: Callable[[ActiveRequests, WorkerHandle, GatewayError], int] = lambda active, worker, error: 0
     deaths: Deaths | None = None
     connected: Callable[[Principal, CountedConnection], None] = lambda principal, connection: None
-    late: Callable[[float], None] = lambda seconds: None
+    loop_lag: Callable[[float], None] = lambda seconds: None
     prioritized: Callable[[Iterable[int]], None] = lambda priorities: None
     listening: Listening | None = None
     sockets: WebSockets | None = None
@@ -127,8 +127,8 @@ class Parts:
     routes     returns what finds the template of a path, "" for one that is not served
     death_of   probes a worker of a model now, and returns what names its death, None if it lives
     send_event has the webhook of budgets send an event, by name, with its facts
-    before     the service of a feature in the configuration in force, by the feature's name. A service keeps nothing
-               of the `Parts` that belongs to one configuration
+    earlier_services  of the configuration in force, by the feature's name. A service keeps nothing of the `Parts` that
+               belongs to one configuration
     """
 
     config: Config
@@ -143,7 +143,7 @@ class Parts:
     routes: Callable[[], Callable[[str], str]]
     death_of: Callable[[str, WorkerHandle], Awaitable[object | None]]
     send_event: SendEvent
-    before: Mapping[str, Any]
+    earlier_services: Mapping[str, Any]
     offers: Offers = field(default_factory=Offers)
 
 
@@ -166,17 +166,17 @@ class Built:
     """A feature of one configuration.
 
     layers       around the requests of all models, the outermost first: by these objects `Call.notes` are found
-    further      layers with places of their own, by the names that they have there
+    further_layers  layers with places of their own, by the names that they have there
     of_model     the layer around the requests of one model, None if that model goes without
-    service      what outlives the configuration: `Parts.before` has it for the next one. It is closed, if it has a
-                 `close`, when no configuration has it any more
+    service      what outlives the configuration: the next one has it in `Parts.earlier_services`. It is closed, if it
+                 has a `close`, when no configuration has it any more
     start        of the service
     take_effect  the configuration is in force from now on
     close        of what belongs to this configuration alone
     """
 
     layers: tuple[Feature, ...] = ()
-    further: Mapping[str, Feature] = field(default_factory=dict)
+    further_layers: Mapping[str, Feature] = field(default_factory=dict)
     of_model: Callable[[OneModel], Feature | None] = lambda model: None
     service: Any = None
     start: Callable[[], Awaitable[None]] = _nothing

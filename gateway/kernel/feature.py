@@ -57,7 +57,7 @@ class Feature:
     """An optional feature. Each method gets a step, and returns what runs in its place: the step itself unless the
     method is overridden. A wrapper that has nothing to do for a request returns what `inner` returns.
 
-    headers  what the feature adds to the head of each reply
+    headers  called with the request when the head of its reply is sent: the headers that the feature adds
     """
 
     headers: Callable[[Call], Headers] | None = None

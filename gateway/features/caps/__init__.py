@@ -111,6 +111,6 @@ def _drop(counts: Counter[str], key: str) -> None:
 
 def build(parts: Parts) -> Built:
     shed = parts.metrics.shed
-    caps: Caps = parts.before.get("caps") or Caps(lambda what: shed.labels(what).inc())
+    caps: Caps = parts.earlier_services.get("caps") or Caps(lambda what: shed.labels(what).inc())
     parts.offers.connected = caps.connected
     return Built((caps,), {"streams": caps.streams}, service=caps)

@@ -106,7 +106,7 @@ def build(parts: Parts) -> Built | None:
         else:
             log.event("warning", "cache of worker unknown", model=model, worker=worker.address)
 
-    listening: Listening = parts.before.get("kv_events") or Listening(changed)
+    listening: Listening = parts.earlier_services.get("kv_events") or Listening(changed)
     parts.offers.listening = listening
     return Built(of_model=_of_model, service=listening)
 

@@ -90,7 +90,7 @@ def _rates(call: Call) -> Rates | None:
 def build(parts: Parts) -> Built | None:
     """A limiter whose counters stay where they are outlives a reload, also one to a configuration without limits."""
     config, log = parts.config, parts.log
-    limiter: HttpRateLimiter | None = parts.before.get("limits")
+    limiter: HttpRateLimiter | None = parts.earlier_services.get("limits")
     if limiter is None or not limiter.fits(config):
         if not parts.limits.any:
             return None

@@ -1,4 +1,4 @@
-"""The log of prompts, for operators who accept what that means."""
+"""Logs the body of each request, prompts included, for operators who accept that."""
 
 from __future__ import annotations
 

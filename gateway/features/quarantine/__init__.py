@@ -272,7 +272,7 @@ def build(parts: Parts) -> Built | None:
         counts.labels(model).inc()
         log.event("warning", "request quarantined", model=model, digest=digest)
 
-    before: Quarantine | None = parts.before.get("quarantine")
+    before: Quarantine | None = parts.earlier_services.get("quarantine")
     quarantine = before or Quarantine(hold_s, parts.death_of, held, time.monotonic)
     parts.offers.deaths = quarantine
 

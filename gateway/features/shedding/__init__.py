@@ -95,7 +95,9 @@ def build(parts: Parts) -> Built:
     def changed(begins: bool) -> None:
         log.event("warning" if begins else "info", "shedding" if begins else "shedding over")
 
-    shedding: Shedding = parts.before.get("shedding") or Shedding(changed, parts.metrics.shed.labels("lag").inc)
-    parts.offers.late = shedding.late
+    shedding: Shedding = parts.earlier_services.get("shedding") or Shedding(
+        changed, parts.metrics.shed.labels("lag").inc
+    )
+    parts.offers.loop_lag = shedding.late
     parts.offers.prioritized = partial(shedding.configure, parts.config.listen.shed_lag_s)
     return Built((shedding,), service=shedding)

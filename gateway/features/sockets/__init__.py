@@ -344,7 +344,7 @@ class Sockets:
 
 
 def build(parts: Parts) -> Built:
-    sockets: Sockets | None = parts.before.get("sockets")
+    sockets: Sockets | None = parts.earlier_services.get("sockets")
     if sockets is None:
         sockets = Sockets(parts.offers.connected)
     parts.offers.sockets = sockets

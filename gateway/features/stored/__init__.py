@@ -235,7 +235,7 @@ def build(parts: Parts) -> Built | None:
             redis.call_s,
         )
     else:
-        before = parts.before.get("stored")
+        before = parts.earlier_services.get("stored")
         store = before if isinstance(before, MemoryResponseStore) else None
         store = store or MemoryResponseStore(options.ttl_s, options.max_bytes)
 

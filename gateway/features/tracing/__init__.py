@@ -193,7 +193,7 @@ class Explain(Feature):
 
 def build(parts: Parts) -> Built:
     config = parts.config
-    tracer = tracer_of(config.tracing, parts.before.get("tracing"))
+    tracer = tracer_of(config.tracing, parts.earlier_services.get("tracing"))
     layers: list[Feature] = [] if tracer is None else [Spans(tracer, parts.routes())]
     if config.routing.explain != "never":
         layers.append(Explain(config.routing.explain == "always"))

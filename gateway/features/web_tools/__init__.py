@@ -229,7 +229,7 @@ class Rounds(Delivery):
 
 
 def build(parts: Parts) -> Built:
-    options, tools = parts.config.tools, parts.before.get("web_tools")
+    options, tools = parts.config.tools, parts.earlier_services.get("web_tools")
     if tools is None or tools.options != options:
         tools = WebTools(options, offload) if options.runs else None
     return Built((ServerSideTools(tools),), service=tools)
