@@ -26,7 +26,7 @@ from gateway.core.errors import GatewayError, Kind
 from gateway.core.estimate import Cost
 from gateway.core.usage import Usage
 from gateway.light_task import Promise
-from gateway.ratelimit.expected import Expectations
+from gateway.ratelimit.expected import Expectations, reserved_for_sure
 from gateway.ratelimit.kinds import KINDS, BudgetRule, Wait
 from gateway.ratelimit.memory import MemoryStore
 from gateway.ratelimit.model import (
@@ -41,7 +41,7 @@ from gateway.ratelimit.model import (
 )
 from gateway.ratelimit.plan import Plans, Replaced, RuleIndex, scaled
 from gateway.ratelimit.reservation import Reservation
-from gateway.ratelimit.spent import FOREVER
+from gateway.ratelimit.spent import FOREVER, Asked
 from gateway.ratelimit.store import Store, StoreDown
 
 FREE = Cost()
@@ -270,6 +270,7 @@ class SubjectLimiter:
             # resumption.
             if made.strict and answer.value is not None and answer.value.violated == ADMITTED:
                 made.verdict = answer.value
+                made.charged = made.plan.charged(made.charged, made.verdict.counters)
                 self.settle(made, None, "unserved")
             raise
         return self._decided(made, subject)
@@ -392,10 +393,10 @@ class SubjectLimiter:
             self._local.raise_budgets(plan, shares)
         made.verdict = self._local.admit(plan, costs, made.id)
 
-    def _costs(self, plan: Plan, cost: Cost | None, subject: Subject) -> Sequence[int]:
-        """The charge on each limit. A reservation is bounded by the limit: a request that reserves more than all of it
-        is admitted while nothing of it is used, and its use beyond the reservation becomes a debt."""
-        costs = list(plan.costs)
+    def _costs(self, plan: Plan, cost: Cost | None, subject: Subject) -> Sequence[Any]:
+        """The charge on each limit, `Asked` of budgets. A reservation is bounded by the limit: a request that reserves
+        more than all of it is admitted while nothing of it is used, and what it uses beyond is a debt."""
+        costs: list[Any] = list(plan.costs)
         cost = cost or FREE
         likely = self.expectations.of(cost, subject.key, subject.model) if plan.expects else cost
         for index, kind in plan.measured:
@@ -410,9 +411,13 @@ class SubjectLimiter:
             if wrong is not None:
                 self._refuse(rule, _MODES[self.store.up])
                 raise Limited(rule, wrong[0], param=wrong[1])
+        least = cost.money
+        if plan.sums and plan.expects and cost.each:
+            least = cost.with_outputs_of(reserved_for_sure(cost.each)).money
         for index in plan.sums:
-            reserved = likely.money if plan.rules[index].reserve == "expected" else cost.money
-            costs[index] = min(reserved, plan.shapes[index].limit)
+            limit, expects = plan.shapes[index].limit, plan.rules[index].reserve == "expected"
+            most, fewest = (likely.money, least) if expects else (cost.money, cost.money)
+            costs[index] = Asked(min(most, limit), min(fewest, limit))
         return costs
 
     def _warn(self, plan: Plan, verdict: Verdict, subject: Subject) -> None:
@@ -437,6 +442,7 @@ class SubjectLimiter:
     def _decided(self, made: Reservation, subject: Subject) -> Reservation:
         plan, verdict, mode = made.plan, made.verdict, _MODES[made.strict]
         if plan.sums:
+            made.charged = plan.charged(made.charged, verdict.counters)
             if made.strict:
                 self._see(plan, verdict)
             self._warn(plan, verdict, subject)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from math import inf
 from time import time
-from typing import get_args
+from typing import Any, get_args
 
 from msgspec import Struct
 
@@ -188,6 +188,13 @@ class Plan(Struct, eq=False):
                 if shape.counter == 2
             ),
         )
+
+    def charged(self, costs: Sequence[Any], counters: Sequence[Counted]) -> list[int]:
+        """What each limit was charged by a request that asked for `costs`; the least of it where it was refused."""
+        found = list(costs)
+        for index in self.sums:
+            found[index] = counters[index].charged if counters[index].entry >= 0 else costs[index].least
+        return found
 
     def states(self, verdict: Verdict) -> tuple[LimitState, ...]:
         return tuple(

@@ -23,7 +23,7 @@ class Reservation(Struct, eq=False, weakref=True):
     no longer renewed, so its slots expire.
 
     cost      what it may use; None: it uses no tokens
-    charged   what each limit of the plan was charged
+    charged   what each limit of the plan was charged; until that is decided, what it is asked for
     strict    False if this process decided alone
     admitted  at which second
     early     it was admitted before its body was read, and stays counted: reading took the time that the limit bounds

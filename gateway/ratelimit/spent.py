@@ -1,7 +1,9 @@
 """The money that was spent of a budget in one period of its calendar.
 
 The period is part of the counter's name: nothing slides here, and what is charged stays. A request is admitted if what
-was spent, what running requests have reserved, and its own reservation are at most the budget together.
+was spent, what running requests have reserved, and its own reservation are at most the budget together. It reserves
+what is expected, or all that is left where that is less: an expectation may be wrong, and a refused request teaches
+nothing.
 
 Debt.  The part of the sum above the limit is a debt: if the rule reserves what is expected, the counter of the next
 period begins with it. A counter begins once, when its first request comes. A request that runs over the end of a period
@@ -14,11 +16,20 @@ or lost since gives nothing back to the new one.
 from __future__ import annotations
 
 from bisect import bisect_right
+from typing import NamedTuple
 
 from gateway.ratelimit.window import RETRY_SLOT, Counted, Shape
 
 FOREVER = 1 << 50
 """Microseconds: no wait helps, and no other limit asks for a longer one."""
+
+
+class Asked(NamedTuple):
+    """What a request would have a budget reserve, in nano: `expected`, or what is left if that is less, but never less
+    than `least`."""
+
+    expected: int
+    least: int
 
 
 class Spent:
@@ -54,23 +65,24 @@ class Spent:
             self.slide(now, shape)
             self.used = max(before - shape.limit, 0)
 
-    def delay(self, now: int, cost: int, shape: Shape) -> int:
+    def delay(self, now: int, cost: Asked, shape: Shape) -> int:
         self.slide(now, shape)
         spent = self.used - self.held
         wait, level = 0, bisect_right(shape.levels, spent)
-        if cost and self.used + cost > shape.limit:
+        if cost.expected and self.used + cost.least > shape.limit:
             wait = RETRY_SLOT
-            if spent + cost > shape.limit:
+            if spent + cost.least > shape.limit:
                 wait, level = FOREVER, len(shape.levels) + 1
         if level > self.level:
             self.level = self.passed = level
         return wait
 
-    def take(self, now: int, cost: int, shape: Shape, lease: str, ttl: int) -> Counted:
-        self.used += cost
-        self.held += cost
+    def take(self, now: int, cost: Asked, shape: Shape, lease: str, ttl: int) -> Counted:
+        charged = max(min(cost.expected, shape.limit - self.used), cost.least)
+        self.used += charged
+        self.held += charged
         self.expires = now + shape.keep * 1000
-        return Counted(*self.state(now, shape), self.birth)
+        return Counted(*self.state(now, shape), self.birth, charged)
 
     def settle(self, now: int, index: int, delta: int, shape: Shape, lease: str, held: int) -> None:
         self.slide(now, shape)

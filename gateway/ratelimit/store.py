@@ -31,8 +31,8 @@ class Store(Protocol):
     changed: Callable[[bool, str], None] | None
 
     def admit(self, plan: Plan, costs: Sequence[Any], lease: str) -> Verdict | Promise[Verdict]:
-        """Decides and charges. costs: of each limit of the plan. The answer may raise `StoreDown`; if its waiter is
-        cancelled, the charge is undone."""
+        """Decides and charges. costs: of each limit of the plan, `spent.Asked` of a budget. The answer may raise
+        `StoreDown`; if its waiter is cancelled, the charge is undone."""
 
     def settle(
         self, plan: Plan, lease: str, settlements: Sequence[Settlement], admitted: Verdict | None = None

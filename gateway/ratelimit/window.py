@@ -66,11 +66,13 @@ class Counted(Struct, array_like=True, gc=False):
     reset_us   microseconds until all of the limit is free if nothing more is admitted; 0 for requests in flight
     entry      the slice that was charged; -1 if none was (refused, or a shadow limit would have refused). After `look`
                what the counter holds
+    charged    of a budget: what the request has reserved
     """
 
     remaining: int
     reset_us: int
     entry: int
+    charged: int = 0
 
 
 class Window:

@@ -8,7 +8,8 @@
 --            forms     lists of shapes; a shape is the fields of window.Shape, in their order
 --            plans     [n, form]: the rules of a subject have the keys n + 1, n + 2, ... and the shapes of this form;
 --                      behind them come the counters before those of its budgets that owe
---            ops       [1, lease, plan, [cost, ...]]                     admit by all rules or by none
+--            ops       [1, lease, plan, [cost, ...]]                     admit by all rules or by none; the cost for a
+--                                                                        budget is the fields of spent.Asked
 --                      [2, lease, plan, [[rule from 0, entry, delta, held]]]   settle
 --                      [3, lease, plan, [rule from 0, ...]]              renew slots
 --                      [4, replica, k, ttl]                              heartbeat (0: goodbye) -> live replicas
@@ -17,7 +18,7 @@
 --                      [7, replica, k, ttl]                              heartbeat, and room for a new counter
 --                      [8, "", plan, [sum, ...]]                         raise what is spent of each budget
 -- returns  msgpack [now, result of each op 1, 4, 5, 6, 7, 8 in order]; that of 1 and 5 is a verdict:
---            [violated, wait, [[remaining, reset, entry] of each rule], latest], see model.Verdict
+--            [violated, wait, [[remaining, reset, entry, charged] of each rule], latest], see model.Verdict
 
 local SLICES, CYCLE = 120, 121
 local RETRY_SLOT = 1000000
@@ -192,14 +193,14 @@ local function sum(before, i, shape)
   return s
 end
 
-local function spend_delay(s, cost, shape)
+local function spend_delay(s, expected, least, shape)
   local spent, wait, level = s.u - s.r, 0, 0
   for i, at in ipairs(shape.levels) do
     if at <= spent then level = i end
   end
-  if cost > 0 and s.u + cost > shape.limit then
+  if expected > 0 and s.u + least > shape.limit then
     wait = RETRY_SLOT
-    if spent + cost > shape.limit then wait, level = FOREVER, #shape.levels + 1 end
+    if spent + least > shape.limit then wait, level = FOREVER, #shape.levels + 1 end
   end
   if level > s.l then s.l, s.passed, s.dirty = level, level, true end
   return wait
@@ -307,7 +308,7 @@ local function admit(op)
     elseif shape.counter == 2 then
       local s = sum(before, i, shape)
       s.dirty = s.dirty or s.owing
-      wait = spend_delay(s, costs[i], shape)
+      wait = spend_delay(s, costs[i][1], costs[i][2], shape)
     elseif held(key) >= shape.limit then
       wait = RETRY_SLOT
     end
@@ -322,7 +323,7 @@ local function admit(op)
   for i = 1, #form do
     local key, shape = KEYS[before + i], form[i]
     local fits, entry = violated < 0 and waits[i] == 0, -1
-    local left, reset
+    local left, reset, charged
     if shape.counter == 0 then
       local w = windows[key]
       if fits then
@@ -332,7 +333,10 @@ local function admit(op)
       left, reset = state(w, shape)
     elseif shape.counter == 2 then
       local s = sums[key]
-      if fits then s.u, s.r, s.dirty, entry = s.u + costs[i], s.r + costs[i], true, s.b end
+      if fits then
+        charged = max(min(costs[i][1], shape.limit - s.u), costs[i][2])
+        s.u, s.r, s.dirty, entry = s.u + charged, s.r + charged, true, s.b
+      end
       left, reset = sum_state(s, shape)
     else
       if fits then
@@ -342,7 +346,7 @@ local function admit(op)
       end
       left, reset = max(shape.limit - slots[key], 0), 0
     end
-    counters[i] = {left, reset, entry}
+    counters[i] = {left, reset, entry, charged}
   end
   return {violated, longest, counters, latest}
 end

@@ -308,12 +308,13 @@ class Batcher:
 
     def _undo(self, one: Operation, result: Result) -> None:
         if isinstance(result, Verdict) and one.code == ADMIT and result.violated == ADMITTED:
-            charged = [
-                Settlement(index, counted.entry, -one.what[index], one.what[index])
+            charged = one.plan.charged(one.what, result.counters)
+            back = [
+                Settlement(index, counted.entry, -charged[index], charged[index])
                 for index, counted in enumerate(result.counters)
                 if counted.entry >= 0
             ]
-            self._queue.append(Operation(SETTLE, one.lease, one.plan, charged))
+            self._queue.append(Operation(SETTLE, one.lease, one.plan, back))
             self._urgent = True  # the caller sends it
 
     def _failed(self, error: Exception) -> None:

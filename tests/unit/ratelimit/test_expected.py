@@ -117,6 +117,53 @@ async def test_budgets_reserve_what_is_expected(make: Make) -> None:
     assert refused.value.fits_s is None
 
 
+DEAR = Rates(input=3_000_000_000, output=15_000_000_000)  # 3 and 15 of the currency for a million tokens
+CALL = AGENT.priced(DEAR)
+LEAST = DEAR.cost(PROMPT, reserved_for_sure(CAP))
+
+
+def month(amount: int, reserve: Reserve = "expected") -> Limit:
+    """A budget of so many nano."""
+    budget = Budget(name="month", amount=1, scope=("key",), reserve=reserve)
+    return rule_of(budget.model_copy(update={"amount": amount}), Spend(currency="EUR"))
+
+
+@pytest.mark.parametrize("left", [LEAST, 5 * LEAST, CALL.money - 1, CALL.money])
+@pytest.mark.parametrize("held", [0, 1])
+async def test_a_gateway_that_knows_nothing_yet_spends_what_is_left(make: Make, left: int, held: int) -> None:
+    """After a restart the cap itself is expected, and a refused call would teach nothing: the key would get no answer
+    until the next period. held: a gateway that was killed has left so much reserved, which nobody gives back."""
+    limiter = await make(month(5 * 10**9))
+    limiter.settle(await limiter.reserve(ANN, Cost(1, money=1)), Usage(0, 1), money=5 * 10**9 - left - held)
+    lost = [await limiter.reserve(ANN, Cost(1, money=held)) for _ in range(held)]
+    made = await limiter.reserve(ANN, CALL)
+    assert made.charged == [min(left, CALL.money)]
+    with pytest.raises(Limited) as refused:
+        await limiter.reserve(ANN, CALL)
+    assert refused.value.fits_s == 1.0, "the running call holds what is left"
+    end(made, 300, cost=DEAR.cost(PROMPT, 300))
+    await limiter.flush()
+    (state,) = await limiter.inspect(ANN)
+    assert state.used == 5 * 10**9 - left + DEAR.cost(PROMPT, 300), "it is settled by what it was charged"
+    assert len(lost) == held
+
+
+async def test_less_than_the_least_reservation_is_refused_for_good(make: Make) -> None:
+    limiter = await make(month(10 * LEAST))
+    limiter.settle(await limiter.reserve(ANN, Cost(1, money=1)), Usage(0, 1), money=9 * LEAST + 1)
+    with pytest.raises(Limited) as refused:
+        await limiter.reserve(ANN, CALL)
+    assert refused.value.fits_s is None
+
+
+async def test_a_maximum_is_reserved_whole_or_refused(make: Make) -> None:
+    limiter = await make(month(5 * 10**9, "maximum"))
+    limiter.settle(await limiter.reserve(ANN, Cost(1, money=1)), Usage(0, 1), money=5 * 10**9 - CALL.money + 1)
+    with pytest.raises(Limited) as refused:
+        await limiter.reserve(ANN, CALL)
+    assert refused.value.fits_s is None
+
+
 @pytest.mark.parametrize("reserve", ["expected", "maximum"])
 async def test_a_day_begins_with_the_debt_of_the_day_before(
     make: Make, monkeypatch: pytest.MonkeyPatch, reserve: Reserve

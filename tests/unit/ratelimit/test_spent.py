@@ -10,7 +10,7 @@ import pytest
 
 from gateway.config.money import Period
 from gateway.ratelimit.calendar import Calendar
-from gateway.ratelimit.spent import FOREVER, Spent
+from gateway.ratelimit.spent import FOREVER, Asked, Spent
 from gateway.ratelimit.window import RETRY_SLOT
 
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -51,32 +51,42 @@ def test_a_total_never_ends() -> None:
 
 def taken(counter: Spent, cost: int, now: int = 5_000) -> int:
     """The entry of an admitted request."""
-    assert counter.delay(now, cost, SHAPE) == 0
-    return counter.take(now, cost, SHAPE, "", 0).entry
+    assert counter.delay(now, Asked(cost, cost), SHAPE) == 0
+    return counter.take(now, Asked(cost, cost), SHAPE, "", 0).entry
 
 
 def test_what_running_requests_reserve_is_refused_for_a_while_and_what_is_spent_for_good() -> None:
     counter = Spent()
     entry = taken(counter, 60)
-    assert counter.delay(6_000, 41, SHAPE) == RETRY_SLOT
+    assert counter.delay(6_000, Asked(41, 41), SHAPE) == RETRY_SLOT
     counter.settle(7_000, entry, 0, SHAPE, "", 60)
-    assert counter.delay(8_000, 41, SHAPE) == FOREVER
-    assert counter.delay(8_000, 40, SHAPE) == 0
+    assert counter.delay(8_000, Asked(41, 41), SHAPE) == FOREVER
+    assert counter.delay(8_000, Asked(40, 40), SHAPE) == 0
+
+
+def test_a_request_reserves_what_is_left_where_less_is_left_than_expected() -> None:
+    counter = Spent()
+    taken(counter, 60)
+    assert counter.delay(6_000, Asked(90, 41), SHAPE) == RETRY_SLOT
+    assert counter.delay(6_000, Asked(90, 40), SHAPE) == 0
+    assert counter.take(6_000, Asked(90, 3), SHAPE, "", 0).charged == 40
+    counter.used = counter.held = 100 + 20
+    assert counter.take(6_000, Asked(0, 0), SHAPE, "", 0).charged == 0
 
 
 def test_a_free_request_passes_a_spent_budget() -> None:
     counter = Spent()
     counter.settle(6_000, taken(counter, 10), 500, SHAPE, "", 10)
-    assert counter.delay(8_000, 0, SHAPE) == 0
-    assert counter.delay(8_000, 1, SHAPE) == FOREVER
+    assert counter.delay(8_000, Asked(0, 0), SHAPE) == 0
+    assert counter.delay(8_000, Asked(1, 1), SHAPE) == FOREVER
 
 
 def test_each_mark_is_passed_once_and_by_what_is_spent() -> None:
     counter = Spent()
     marks = []
     for cost, uses in ((60, 10), (50, 45), (20, 20), (10, 5), (30, 0), (30, 0)):
-        wait = counter.delay(5_000, cost, SHAPE)
-        entry = -1 if wait else counter.take(5_000, cost, SHAPE, "", 0).entry
+        wait = counter.delay(5_000, Asked(cost, cost), SHAPE)
+        entry = -1 if wait else counter.take(5_000, Asked(cost, cost), SHAPE, "", 0).entry
         marks.append(counter.state(5_000, SHAPE)[1] if wait else 0)
         if not wait:
             counter.settle(5_000, entry, uses - cost, SHAPE, "", cost)

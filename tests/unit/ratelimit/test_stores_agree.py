@@ -11,12 +11,14 @@ from hypothesis import strategies as st
 
 from gateway.config import Limit
 from gateway.config.money import Budget, Period, Spend
+from gateway.ratelimit.kinds import BudgetRule
 from gateway.ratelimit.memory import MemoryStore
 from gateway.ratelimit.model import ADMITTED, Plan, Settlement, Subject, Verdict
 from gateway.ratelimit.plan import Layout, Plans
 from gateway.ratelimit.redis.codec import ADMIT, LOOK, RAISE, RENEW, RESET, SETTLE, Operation, Result, pack, unpack
 from gateway.ratelimit.redis.store import SCRIPT
 from gateway.ratelimit.rules import rule_of
+from gateway.ratelimit.spent import Asked
 from tests.support.redis_server import Server
 from tests.support.sampled import examples
 
@@ -111,13 +113,13 @@ def test_the_same_answers(shared_server: Server, given_rules: list[Any], moves: 
             day += 1
             plan = on_day(day, chosen)
         if action == "admit":
-            costs = [min(tokens, rule.limit) if rule.kind in ("tokens", "cost") else 1 for rule in chosen]
+            costs: list[Any] = [asked(min(tokens, rule.limit), which, rule) for rule in chosen]
             lease = f"l{number}"
             script.add(ADMIT, plan, costs, lease)
             verdict = memory.admit(plan, costs, lease)
             expected.append(verdict)
             if verdict.violated == ADMITTED:
-                live.append((lease, costs, verdict, plan))
+                live.append((lease, plan.charged(costs, verdict.counters), verdict, plan))
         elif action == "settle" and live:
             lease, costs, verdict, then = live.pop(which % len(live))
             changes = [
@@ -163,6 +165,13 @@ def budget(name: str, amount: int, shadow: bool, per: Period) -> Limit:
     """A budget of so many nano that warns at the half and at four fifths."""
     entry = Budget(name=name, amount=1, shadow=shadow, warn_at=(0.5, 0.8), scope=("key",), per=per, reserve="expected")
     return rule_of(entry.model_copy(update={"amount": amount}), Spend(currency="EUR"))
+
+
+def asked(tokens: int, share: int, rule: Limit) -> int | Asked:
+    """The charge on a rule; of a budget that reserves down to a share of it."""
+    if isinstance(rule, BudgetRule):
+        return Asked(tokens, tokens // (1 + share))
+    return tokens if rule.kind == "tokens" else 1
 
 
 def look(memory: MemoryStore, plan: Plan) -> Verdict:
