@@ -47,7 +47,7 @@ from gateway.ratelimit.store import Store, StoreDown
 FREE = Cost()
 OnBudget = Callable[[BudgetRule, Subject, float, int], None]
 """Called with a budget, whose it is, the share of it that was passed just now (1.0: a request was refused), and what
-was spent and reserved, in nano. One gateway calls it for all, once for each share of a period."""
+was spent, in nano. One gateway calls it for all, once for each share of a period."""
 _RENEWED, _RENEWED_EVERY = 200, 0.01
 """Leases renewed at once, and the pause after them in seconds, so that admissions do not queue behind thousands."""
 _MODES = {True: "strict", False: "local"}
@@ -428,7 +428,7 @@ class SubjectLimiter:
             if mark and self._on_budget is not None:
                 assert isinstance(rule, BudgetRule)
                 at = rule.warn_at[mark - 1] if mark <= len(shape.levels) else 1.0
-                self._on_budget(rule, subject, at, shape.limit - counted.remaining)
+                self._on_budget(rule, subject, at, shape.limit - counted.remaining - counted.held)
 
     def _see(self, plan: Plan, verdict: Verdict) -> None:
         for index in plan.sums:

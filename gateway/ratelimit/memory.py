@@ -86,6 +86,10 @@ class MemoryStore:
                 counters.append(Counted(*counter.state(now, shape), -1))
             else:
                 counters.append(counter.take(now, cost, shape, lease, self._ttl))
+        for index in plan.sums:
+            budget = touched[index]
+            assert isinstance(budget, Spent)
+            counters[index].held = budget.held
         return Verdict(violated, longest, counters, latest)
 
     def settle(

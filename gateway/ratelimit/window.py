@@ -67,12 +67,14 @@ class Counted(Struct, array_like=True, gc=False):
     entry      the slice that was charged; -1 if none was (refused, or a shadow limit would have refused). After `look`
                what the counter holds
     charged    of a budget: what the request has reserved
+    held       of a budget: what running requests have reserved, this one too
     """
 
     remaining: int
     reset_us: int
     entry: int
     charged: int = 0
+    held: int = 0
 
 
 class Window:

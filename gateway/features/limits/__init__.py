@@ -122,6 +122,7 @@ def _passed(
         "of": {one: getattr(subject, one) for one in rule.scope},
         "at": share,
         "used": shown(used),
+        "left": shown(max(rule.limit - used, 0)),
         "amount": shown(rule.limit),
         "currency": rule.currency,
         "period": rule.calendar.label(time.time()),

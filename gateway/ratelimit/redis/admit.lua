@@ -18,7 +18,8 @@
 --                      [7, replica, k, ttl]                              heartbeat, and room for a new counter
 --                      [8, "", plan, [sum, ...]]                         raise what is spent of each budget
 -- returns  msgpack [now, result of each op 1, 4, 5, 6, 7, 8 in order]; that of 1 and 5 is a verdict:
---            [violated, wait, [[remaining, reset, entry, charged] of each rule], latest], see model.Verdict
+--            [violated, wait, [[remaining, reset, entry] of each rule], latest], see model.Verdict;
+--            behind the entry of a budget are what was charged and what is held
 
 local SLICES, CYCLE = 120, 121
 local RETRY_SLOT = 1000000
@@ -323,7 +324,7 @@ local function admit(op)
   for i = 1, #form do
     local key, shape = KEYS[before + i], form[i]
     local fits, entry = violated < 0 and waits[i] == 0, -1
-    local left, reset, charged
+    local left, reset, charged, held_now
     if shape.counter == 0 then
       local w = windows[key]
       if fits then
@@ -333,11 +334,13 @@ local function admit(op)
       left, reset = state(w, shape)
     elseif shape.counter == 2 then
       local s = sums[key]
+      charged = 0
       if fits then
         charged = max(min(costs[i][1], shape.limit - s.u), costs[i][2])
         s.u, s.r, s.dirty, entry = s.u + charged, s.r + charged, true, s.b
       end
       left, reset = sum_state(s, shape)
+      held_now = s.r
     else
       if fits then
         take(key, op[2])
@@ -346,7 +349,7 @@ local function admit(op)
       end
       left, reset = max(shape.limit - slots[key], 0), 0
     end
-    counters[i] = {left, reset, entry, charged}
+    counters[i] = {left, reset, entry, charged, held_now}
   end
   return {violated, longest, counters, latest}
 end

@@ -156,6 +156,21 @@ async def test_less_than_the_least_reservation_is_refused_for_good(make: Make) -
     assert refused.value.fits_s is None
 
 
+async def test_a_mark_states_what_was_spent_without_what_running_requests_hold(make: Make) -> None:
+    marks = []
+    rule = month(100).model_copy(update={"levels": (50, 80), "warn_at": (0.5, 0.8)})
+    limiter = await make(rule, on_budget=lambda rule, subject, share, used: marks.append((share, used)))
+    held = [await limiter.reserve(ANN, Cost(1, money=30))]
+    limiter.settle(await limiter.reserve(ANN, Cost(1, money=20)), Usage(0, 1), money=55)
+    await limiter.flush()
+    held.append(await limiter.reserve(ANN, Cost(1, money=5)))
+    limiter.settle(held.pop(0), Usage(0, 1), money=30)
+    with pytest.raises(Limited):
+        await limiter.reserve(ANN, Cost(1, money=20))
+    assert marks == [(0.5, 55), (1.0, 85)]
+    assert len(held) == 1
+
+
 async def test_a_maximum_is_reserved_whole_or_refused(make: Make) -> None:
     limiter = await make(month(5 * 10**9, "maximum"))
     limiter.settle(await limiter.reserve(ANN, Cost(1, money=1)), Usage(0, 1), money=5 * 10**9 - CALL.money + 1)
