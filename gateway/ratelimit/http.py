@@ -35,10 +35,6 @@ _HEADERS: dict[str, tuple[bytes, bytes, bytes]] = {
 """Kind -> OpenAI's names of its three headers. OpenAI has none for requests in flight."""
 
 
-_HINT = ", or with a smaller cap on its output (such as max_tokens), which reserves less"
-"""Added to a refusal by a token limit where the output is part of what the request reserves."""
-
-
 OnChange = Callable[[str, str], None]
 OnAlone = Callable[[int, float], None]
 
@@ -195,10 +191,9 @@ def _refuse(
     record: RequestRecord, limited: Limited, cost: Cost | None, early: Reservation | None, headers: Headers
 ) -> None:
     _refused(record, limited, () if early is None else early.states, headers)
-    # Without `violated` it can never fit: its prompt alone is too long.
-    rule = limited.violated.rule if limited.violated is not None else None
-    if rule is not None and KINDS[rule.kind].capped and cost is not None and cost.prompt < cost.tokens:
-        limited.message += _HINT
+    state = limited.violated  # without one it can never fit: the message says why
+    if state is not None and cost is not None:
+        limited.message += KINDS[state.rule.kind].advice(cost, state.remaining)
 
 
 def _refused(record: RequestRecord, limited: Limited, before: Sequence[LimitState], headers: Headers) -> None:

@@ -12,6 +12,7 @@ from time import time
 from typing import Literal, NamedTuple
 
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from gateway.config import Limit
 from gateway.config.sharing import KindOfLimit
@@ -57,14 +58,14 @@ class LimitKind:
     measured   the charge depends on what the request holds: it is reserved before, and corrected after the request
     in_flight  a request is counted while it runs, so its end gives back what it held
     adds_up    what a request cost is charged for good, instead of its tokens
-    capped     a smaller cap on the output makes a request reserve less
+    sized      the prompt and the cap on the output decide what a request reserves
     shown      replies have headers about it (OpenAI's names)
     """
 
     measured = False
     in_flight = False
     adds_up = False
-    capped = False
+    sized = False
     shown = True
 
     def shape(self, rule: Limit, most: int) -> Shape:
@@ -93,6 +94,16 @@ class LimitKind:
         much); None if it can."""
         return None
 
+    def advice(self, cost: Cost, left: int) -> str:
+        """The clause for the client: the part of a refused request that is too large for what is left. Empty if no
+        smaller request fits."""
+        if not self.sized or left <= 0:
+            return ""
+        if cost.each > 1 and self.reserves(cost.with_outputs_of(1)) <= left:
+            return "; a smaller cap on its output (such as max_tokens) reserves less"
+        bare = replace(cost, prompt=0, least=0).with_outputs_of(min(cost.each, 1))
+        return "; a shorter prompt reserves less" if cost.prompt and self.reserves(bare) <= left else ""
+
     def refusal(self, rule: Limit, limit: int, remaining: int, charge: int, wait: Wait) -> str:
         reserves = f" and this request reserves {charge}" if self.measured else ""
         if wait.latest_s > wait.fits_s:
@@ -107,7 +118,7 @@ class Tokens(LimitKind):
     """Counts input and output. A request is refused for good if it surely uses more than the limit, or if its choices
     may have more tokens together."""
 
-    measured = capped = True
+    measured = sized = True
 
     def reserves(self, cost: Cost) -> int:
         return cost.tokens if cost.tokens > cost.least else cost.least
@@ -180,8 +191,7 @@ class BudgetRule(Limit):
 class Spending(LimitKind):
     """Counts what requests cost, by the calendar."""
 
-    measured = True
-    adds_up = True
+    measured = sized = adds_up = True
     shown = False
 
     def shape(self, rule: Limit, most: int) -> Shape:
@@ -213,7 +223,8 @@ class Spending(LimitKind):
             return f"running requests have reserved what is left of {reached}; {wait.text()}"
         if left == 0:
             return f"{reached} is spent{again}"
-        return f"{reached} has {shown(left)} left, and this request may cost up to {shown(charge)}{again}"
+        least = "at least " if rule.reserve == "expected" else ""
+        return f"{reached} has {shown(left)} left, and this request reserves {least}{shown(charge)}{again}"
 
 
 KINDS: dict[KindOfLimit, LimitKind] = {

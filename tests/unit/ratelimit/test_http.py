@@ -8,15 +8,19 @@ from typing import Any
 
 import httpx
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gateway.config import Limit
 from gateway.core.errors import Kind
 from gateway.core.estimate import Cost
+from gateway.core.money import Rates
 from gateway.core.usage import Usage
 from gateway.features.limits import Limits as Charging
 from gateway.ratelimit import Limits, Subject, rules
 from gateway.ratelimit.addresses import client_address
 from gateway.ratelimit.http import duration
+from gateway.ratelimit.kinds import KINDS
 from tests.repo.tree import ROOT
 from tests.support.clients import CHAT, DIALECTS, REQUESTS, WAYS, Way
 from tests.support.harness import Stack, load_text
@@ -42,8 +46,59 @@ def test_a_refusal_by_tokens_says_what_is_reserved_and_what_makes_it_less() -> N
         assert refused.status_code == 429
         said = refused.json()["error"]["message"]
         assert " left and this request reserves 1000; try again in " in said
-        assert said.endswith(" s, or with a smaller cap on its output (such as max_tokens), which reserves less")
+        assert said.endswith(" s; a smaller cap on its output (such as max_tokens) reserves less")
         assert ask(stack, max_tokens=5).status_code == 200
+
+
+HINTED: dict[str, dict[str, Any]] = {
+    "tokens": {"limits": [{"name": "tpm", "kind": "tokens", "limit": 1000, "scope": []}]},
+    "cost": {
+        "spend": {"currency": "EUR"},
+        "models": {"m": {"price": {"input": 1000, "output": 1000}}},
+        "budgets": [{"name": "money", "amount": 1, "scope": []}],
+    },
+}
+
+
+@pytest.mark.parametrize("kind", HINTED)
+def test_a_refusal_names_the_part_of_the_request_that_is_too_large(kind: str) -> None:
+    config = {**DEFAULTS, **HINTED[kind], "limiter": {"reserve": "maximum"}}
+    with Stack(({"max_model_len": 100_000},), config) as stack:
+
+        def refused(words: int, cap: int) -> str:
+            messages = [{"role": "user", "content": "word " * words}]
+            reply = ask(stack, messages=messages, max_tokens=cap)
+            assert reply.status_code == 429
+            return str(reply.json()["error"]["message"])
+
+        assert ask(stack, messages=[{"role": "user", "content": "word " * 300}], max_tokens=5).status_code == 200
+        long = refused(600, 16)
+        assert long.endswith("; a shorter prompt reserves less")
+        capped = refused(5, 990)
+        assert capped.endswith("; a smaller cap on its output (such as max_tokens) reserves less")
+        assert "this request reserves " in long
+        assert "this request reserves " in capped
+        assert "may cost" not in long + capped
+
+
+@given(st.integers(0, 2000), st.integers(0, 2000), st.integers(1, 3), st.integers(0, 2000), st.integers(0, 500))
+def test_an_advice_helps(prompt: int, each: int, choices: int, left: int, request: int) -> None:
+    """For tokens, and for money with a price of the request itself."""
+    cost = Cost(prompt + choices * each, prompt=prompt, choices=choices, each=each)
+    rates = Rates(input=2_000_000, output=3_000_000, request=request)
+    for kind, asked in ((KINDS["tokens"], cost), (KINDS["cost"], cost.priced(rates))):
+        one = Cost(prompt + choices, prompt=prompt, choices=choices, each=1)
+        bare = Cost(choices * min(each, 1), choices=choices, each=min(each, 1))
+        helps = [kind.reserves(smaller.priced(rates)) <= left for smaller in (one, bare)]
+        advice = kind.advice(asked, left)
+        if "cap" in advice:
+            assert helps[0]
+            assert each > 1
+        elif "prompt" in advice:
+            assert helps[1]
+            assert prompt
+        elif left and kind.reserves(asked) > left:
+            assert not (helps[0] and each > 1), "nothing helps"
 
 
 @pytest.mark.parametrize("dialect", REQUESTS)
