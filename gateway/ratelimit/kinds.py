@@ -48,7 +48,7 @@ class Wait(NamedTuple):
         added = whole - ceil(self.fits_s)
         why = ["earlier requests used more than they had reserved"] if self.fits_s > per_s * _LONGEST + 1 else []
         if added:
-            why.append(f"{added} s of it spread the clients that wait for this")
+            why.append(f"{added} s of it spread the requests that wait for this")
         return f"try again in {whole} s" + (f" ({'; '.join(why)})" if why else "")
 
 

@@ -481,7 +481,9 @@ class SubjectLimiter:
     def _spread(self, plan: Plan, index: int, cost: int, wait: float, held: bool) -> float:
         """Seconds to add to a wait, so that clients refused by one counter do not all return at the moment when there
         is room for one. Each gets a random moment within the time that the clients refused before it need, at most one
-        window. A client that waits alone gets the exact moment. held: by running requests, as slots are."""
+        window. A request that waits alone gets the exact moment. One client that comes back too early counts as many:
+        it looks like those of one program, which share its key and must not come back together. held: by running
+        requests, as slots are."""
         key, shape = plan.keys[index], plan.shapes[index]
         now = self.clock()
         count, since, until = self._crowds.get(key, (0.0, 0.0, 0.0))

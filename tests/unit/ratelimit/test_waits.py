@@ -79,7 +79,7 @@ def test_text_and_headers_state_one_time(full: tuple[Stack, str], dialect: str) 
 
 def test_the_text_says_why_a_wait_is_longer_than_its_window() -> None:
     assert Wait(60.9).text(60.0) == "try again in 61 s"
-    assert Wait(59.2, 12.0).text(60.0) == "try again in 72 s (12 s of it spread the clients that wait for this)"
+    assert Wait(59.2, 12.0).text(60.0) == "try again in 72 s (12 s of it spread the requests that wait for this)"
     owed = Wait(180.0).text(60.0)
     assert owed == "try again in 180 s (earlier requests used more than they had reserved)"
     assert "; 3 s of it spread" in Wait(180.0, 3.0).text(60.0)
@@ -102,6 +102,26 @@ async def test_clients_that_came_back_do_not_lengthen_the_waits_of_others() -> N
         found.append(refused.value.retry_after - refused.value.fits_s)
         due[due.index(now)] = now + refused.value.retry_after
     assert max(found) < 3 * 3.0, "three places' time"
+
+
+@pytest.mark.parametrize("obeys", [True, False])
+async def test_one_client_lengthens_its_waits_only_by_coming_back_too_early(obeys: bool) -> None:
+    """Such a client looks like many, and many must not come back at one moment."""
+    now, found = 0.0, []
+    limiter = SubjectLimiter([requests(20)], MemoryStore(clock=lambda: 10**12))
+    limiter.clock = lambda: now
+    for _ in range(20):
+        await limiter.reserve(ANN)
+    for _ in range(30):
+        with pytest.raises(Limited) as refused:
+            await limiter.reserve(ANN)
+        assert refused.value.fits_s is not None
+        assert refused.value.retry_after is not None
+        found.append(refused.value.retry_after - refused.value.fits_s)
+        now += refused.value.retry_after if obeys else 2.0
+    assert found[0] == 0
+    assert max(found) <= 60.0, "a window"
+    assert (max(found) == 0) == obeys
 
 
 def test_a_wait_that_is_cut_for_a_client_is_explained() -> None:
