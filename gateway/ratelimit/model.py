@@ -190,7 +190,7 @@ class Plan(Struct, eq=False):
         )
 
     def charged(self, costs: Sequence[Any], counters: Sequence[Counted]) -> list[int]:
-        """What each limit was charged by a request that asked for `costs`; the least of it where it was refused."""
+        """The charge on each limit of a request that asked for `costs`; of budgets that refused it the least."""
         found = list(costs)
         for index in self.sums:
             found[index] = counters[index].charged if counters[index].entry >= 0 else costs[index].least

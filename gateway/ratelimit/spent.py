@@ -25,8 +25,8 @@ FOREVER = 1 << 50
 
 
 class Asked(NamedTuple):
-    """What a request would have a budget reserve, in nano: `expected`, or what is left if that is less, but never less
-    than `least`."""
+    """The reservation that a request asks of a budget, in nano: `expected`, or what is left if that is less, but never
+    less than `least`."""
 
     expected: int
     least: int

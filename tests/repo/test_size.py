@@ -27,7 +27,7 @@ LINES = {
     "gateway/kernel": 3_403,
     "gateway/native": 500,
     "gateway/observe": 2_004,
-    "gateway/ratelimit": 3689,
+    "gateway/ratelimit": 3731,
     "gateway/redis": 460,
     "gateway/server": 1823,
     "gateway/tools": 505,
