@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from datetime import UTC, datetime
 from typing import Any
@@ -146,6 +147,24 @@ async def test_a_gateway_that_knows_nothing_yet_spends_what_is_left(make: Make, 
     (state,) = await limiter.inspect(ANN)
     assert state.used == 5 * 10**9 - left + DEAR.cost(PROMPT, 300), "it is settled by what it was charged"
     assert len(lost) == held
+
+
+@pytest.mark.parametrize("turns", [0, 1, 2, 3, 5])
+async def test_a_client_that_leaves_gives_back_what_it_got_of_a_budget(make: Make, turns: int) -> None:
+    limiter = await make(month(5 * 10**9))
+    spent = 5 * 10**9 - 2 * LEAST
+    limiter.settle(await limiter.reserve(ANN, Cost(1, money=1)), Usage(0, 1), money=spent)
+    waiting = asyncio.create_task(limiter.reserve(ANN, CALL))
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    if waiting.cancel():
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+    else:
+        limiter.settle(await waiting, None, "unserved")
+    await limiter.flush()
+    (state,) = await limiter.inspect(ANN)
+    assert state.used == spent
 
 
 async def test_less_than_the_least_reservation_is_refused_for_good(make: Make) -> None:

@@ -7,6 +7,8 @@ from math import inf
 from zoneinfo import ZoneInfo
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gateway.config.money import Period
 from gateway.ratelimit.calendar import Calendar
@@ -72,6 +74,30 @@ def test_a_request_reserves_what_is_left_where_less_is_left_than_expected() -> N
     assert counter.take(6_000, Asked(90, 3), SHAPE, "", 0).charged == 40
     counter.used = counter.held = 100 + 20
     assert counter.take(6_000, Asked(0, 0), SHAPE, "", 0).charged == 0
+
+
+calls = st.lists(st.tuples(st.integers(0, 150), st.integers(0, 15), st.integers(0, 300), st.booleans()), max_size=40)
+
+
+@given(calls)
+def test_a_reservation_is_never_above_what_is_left_nor_below_its_least(asked: list[tuple[int, int, int, bool]]) -> None:
+    """So a spent budget is exceeded by no more than its running requests use beyond their reservations."""
+    counter, running = Spent(), []
+    for expected, sixteenths, money, ends in asked:
+        cost = Asked(expected, -(-expected * (1 + sixteenths) // 16))
+        used = counter.used
+        if not counter.delay(5_000, cost, SHAPE):
+            got = counter.take(5_000, cost, SHAPE, "", 0)
+            assert cost.least <= got.charged <= cost.expected
+            assert not got.charged or used + got.charged <= SHAPE.limit
+            assert got.charged == cost.expected or counter.used == SHAPE.limit
+            running.append((got, money))
+        elif not running:
+            assert used + cost.least > SHAPE.limit, "nothing is refused that can be paid"
+        if ends and running:
+            got, money = running.pop(0)
+            counter.settle(5_000, got.entry, money - got.charged, SHAPE, "", got.charged)
+    assert counter.held == sum(got.charged for got, _ in running)
 
 
 def test_a_free_request_passes_a_spent_budget() -> None:
