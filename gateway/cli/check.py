@@ -56,12 +56,14 @@ def _report(config: Config, name: str, options: argparse.Namespace) -> int:
     """Prints what there is to say of a good configuration, and returns the exit status."""
     offered = active_dialects(config)
     holes = _holes(config, offered)
-    found = _probed(config) if options.probe else []
+    found, mixed = _probed(config) if options.probe else ([], [])
     listed = options.strict or not options.probe  # hundreds of holes would hide the workers
     for hole in holes if listed else []:
         print(f"hole: {hole}", file=sys.stderr)
     for _, text in found:
         print(f"worker: {text}", file=sys.stderr)
+    for text in mixed:
+        print(f"model: {text}", file=sys.stderr)
     held = ", ".join(
         _counted(len(what), name)
         for what, name in ((config.models, "model"), (config.keys, "key"), (offered, "dialect"))
@@ -69,15 +71,17 @@ def _report(config: Config, name: str, options: argparse.Namespace) -> int:
     down = sum(not serves for serves, _ in found)
     but = [f"{down} of {_counted(len(found), 'worker')} cannot serve"] if down else []
     but += [_counted(len(holes), "hole") + ("" if listed else " (listed without --probe)")] if holes else []
-    if down or (holes and options.strict):
+    but += [f"{_counted(len(mixed), 'model')} whose workers serve different names"] if mixed else []
+    if down or ((holes or mixed) and options.strict):
         print(f"{name}: {held}: {' and '.join(but)}", file=sys.stderr)
         return 1
     print(f"{name}: {held}: good" + (f", but for {' and '.join(but)}" if but else ""))
     return 0
 
 
-def _probed(config: Config) -> list[tuple[bool, str]]:
-    """Whether each worker can serve now, and a sentence about it."""
+def _probed(config: Config) -> tuple[list[tuple[bool, str]], list[str]]:
+    """Whether each worker can serve now, and a sentence about it; and one about each model whose workers serve it by
+    different names: as a rule one of their addresses is another model's."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         fleets = runner.run(probe(config))
     found = []
@@ -89,16 +93,27 @@ def _probed(config: Config) -> list[tuple[bool, str]]:
             text += (
                 f" ({', '.join(worker.named) or 'none'}): name it by one of those in `workers`, or mend its certificate"
             )
-        served = worker.serves if worker.served_as is None else [worker.served_as]
-        if served:
-            text += f"; it serves {', '.join(served)}, and not {wanted}"
+        if worker.served_as is not None:
+            text += f"; it serves {worker.served_as}, and not {wanted}: requests are sent there by that name"
+        elif worker.serves:
+            listed = ", ".join(worker.serves)
+            text += (
+                f"; it lists {listed}, and not {wanted}: requests are sent by the latter"
+                if worker.ready
+                else f"; it serves {listed}, and not {wanted}: set `upstream_model` to one of those"
+            )
         found.append((worker.ready, f"{model} {address}: {text}"))
     found += [
         (False, f"{name}: none is known")
         for name in config.models
         if not any(model == name for model, _ in fleets.workers)
     ]
-    return found
+    named = {model: fleet.names for model, fleet in fleets.models.items() if len(fleet.names) > 1}
+    return found, [
+        f"{model}: its workers serve different names: "
+        + ", ".join(f"{name} ({', '.join(addresses)})" for name, addresses in names.items())
+        for model, names in named.items()
+    ]
 
 
 def _holes(config: Config, offered: list[Dialect]) -> list[str]:

@@ -38,6 +38,7 @@ _METRICS = "/metrics"
 _QUESTION = Chat(model=None, messages=(Message("user", (Text("1"),)),), max_output=1)
 _LEAVING = "the worker is leaving", "worker_leaving"
 _STALLED = "the worker makes no progress", "worker_stalled"
+_MOST_NAMED = 8
 _PREFILL_WAIT_S = 30.0
 """Longest wait for a worker that computes a prompt. Then the worker that generates computes it."""
 
@@ -70,6 +71,7 @@ class Fleets:
         self.adapters = Adapters(config, self.models, self._ask_again, serving)
         self.known: Mapping[str, Fleet] = {}
         self.rested = False
+        self._all_asked = False
         self._config = config
         self._roster = roster
         self._report = report
@@ -230,6 +232,10 @@ class Fleets:
         can = able(fleet.declared, fleet.staying())
         fleet.can = replace(can, lacks=can.lacks.union(*(worker.lacking for worker in fleet.workers)))
         fleet.name_workers()
+        if self._all_asked and len(fleet.names) > 1 and fleet.names.keys() != fleet.reported:
+            fleet.reported = fleet.names.keys()
+            served = {name: found[:_MOST_NAMED] for name, found in fleet.names.items()}
+            self._report.event("warning", "workers of one model serve different names", model=fleet.name, served=served)
         self.serving.narrowed(fleet.name, fleet.can)
         self.adapters.offer(fleet)
 
@@ -275,6 +281,7 @@ class Fleets:
         probed = self._probed if self._debug else None
         self.health = Health(self.workers, config.health, self.clients.probe, self._changed, probed, self._ask)
         await self.health.start()
+        self._all_asked = True
         for fleet in self.models.values():
             self._narrow(fleet)
 

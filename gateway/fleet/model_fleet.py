@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from msgspec.structs import replace
 
@@ -32,6 +32,8 @@ class ModelFleet:
     declared  the workers' capabilities, as the configuration has them
     can       the capabilities of all workers, narrowed by what they report about themselves
     members   the workers that discovery found; before that, those that the configuration lists
+    names     the names by which workers that reported theirs serve the model, each with their addresses
+    reported  those names that the log has, if they differ
     """
 
     pool: Pool
@@ -45,6 +47,8 @@ class ModelFleet:
         self.declared = options.declared(name)
         self.can = able(self.declared, ())
         self.members: Sequence[FoundWorker] = [FoundWorker(address) for address in options.workers]
+        self.names: dict[str, list[str]] = {}
+        self.reported: Collection[str] = ()
 
     @property
     def pools(self) -> list[Pool]:
@@ -73,8 +77,11 @@ class ModelFleet:
         common = wanted if wanted in known or not known else known[0]
         self.can = replace(self.can, upstream_model=common)
         names = frozenset([wanted, *own.values()])
+        self.names = {}
         for worker, name in own.items():
             worker.renaming = None if len(names) == 1 else Renaming(names, name)
+            if worker.facts is not UNKNOWN:
+                self.names.setdefault(name, []).append(worker.address)
 
     def worker_options(self, address: str) -> WorkerOptions:
         return self.options.worker_options.get(address, _ORDINARY)

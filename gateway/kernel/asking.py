@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from copy import copy
 
+from msgspec import UNSET
+
 from gateway.core.errors import GatewayError
 from gateway.core.routing_facts import RoutingFacts
 from gateway.kernel.call import Call
@@ -37,7 +39,7 @@ async def ask_models(call: Call) -> None:
         if why not in other_models.on or not reply.unseen:
             raise
         failure, mark = error, reply.mark()
-        before = record.asked, record.routed, record.worker, record.picked, record.prefill
+        before = record.asked, record.routed, record.worker, record.served, record.picked, record.prefill
     failure.release_frames()
     for name in other_models.fallback:
         fallback = models[name]
@@ -45,6 +47,7 @@ async def ask_models(call: Call) -> None:
             continue
         reply.return_to(begun)
         record.limit = record.worker = record.picked = record.prefill = None
+        record.served = UNSET
         _route_to(call, named, name, why)
         try:
             call.op = copy(call.untouched)
@@ -53,7 +56,7 @@ async def ask_models(call: Call) -> None:
         except GatewayError as error:
             if not reply.unseen or error.final:
                 raise
-    record.asked, record.routed, record.worker, record.picked, record.prefill = before
+    record.asked, record.routed, record.worker, record.served, record.picked, record.prefill = before
     record.model, record.limit = served.name, None
     reply.return_to(mark)
     raise failure

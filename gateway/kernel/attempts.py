@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Sequence
 from functools import partial
 
+from msgspec import UNSET
+
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.ports import WorkerHandle
 from gateway.core.routing_facts import RoutingFacts
@@ -160,11 +162,12 @@ def _may_wait(call: Call) -> bool:
 
 def _visit(call: Call, worker: WorkerHandle, routing: RoutingFacts | None) -> Visit:
     """routing: None for a worker that was lent for a question."""
-    record, served = call.record, call.served
+    record = call.record
     record.attempts += 1
     record.worker = worker.address
+    record.served = worker.served_as or UNSET
     if call.failed is not None:
         call.name_worker(call.failed, worker.address)
     if routing is not None:
         record.picked = routing.picked
-    return Visit(served.pool, worker, routing, served.transport, call)
+    return Visit(call.served.pool, worker, routing, call.served.transport, call)

@@ -178,13 +178,14 @@ class Visit:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         call = self._call
+        routing = self._routing
         moved = None
-        if call is not None:
-            call.visit = None
         if self.exchange is not None:
             self.exchange.close()
-        if call is not None and self._routing is not None and self.work is None:
-            self._waited(call, error, self._routing)
+        if call is not None:
+            call.visit = None
+            if routing is not None and self.work is None:
+                self._waited(call, error, routing)
         if error is None:
             self.succeeded()
         elif isinstance(error, GatewayError):
@@ -193,8 +194,8 @@ class Visit:
             self.failed(moved)
         else:
             self.abandoned()
-        if self._routing is not None:
-            self._pool.release(self.worker, self._routing)
+        if routing is not None:
+            self._pool.release(self.worker, routing)
         if call is not None:
             now = call.runtime.clock()
             call.record.upstream_ms += milliseconds((call.reply_at or now) - self._began)
@@ -207,7 +208,7 @@ class Visit:
         record, now = call.record, call.runtime.clock()
         first = call.began + record.ttft_ms / 1000 if record.ttft_ms is not None else call.reply_at
         left = isinstance(error, CancelledError) and call.reply.client.gone and call.interrupted is None
-        if left or error is None:
+        if error is None or left:
             most = 0 if record.stream else getattr(call.op, "max_output", 0)
             seconds = max(0.0, (now if first is None else first) - self._began)
             like = record.operation, record.stream, inf if most is None else most

@@ -28,6 +28,7 @@ class RequestRecord(Struct):
     attempts  how many times a worker was picked
     picked    why that worker: `core.routing_facts.RoutingFacts.picked`
     prefill   the worker that computed the prompt for it, or None
+    served    the name by which `worker` serves the model, if that is another one than it was taken to; else absent
     adapter   the LoRA adapter of `model` that was meant, or None
     limit     the name of the limit that refused it
     asked     the model that the request named, if another one answered or none has that name
@@ -87,6 +88,7 @@ class RequestRecord(Struct):
     recomputed: int | None = None
     workers: tuple[str, ...] | UnsetType = UNSET
     reasons: tuple[str, ...] | UnsetType = UNSET
+    served: str | UnsetType = UNSET
     tools: tuple[str, ...] | UnsetType = UNSET
     batch: str | UnsetType = UNSET
     guards: tuple[str, ...] | UnsetType = UNSET

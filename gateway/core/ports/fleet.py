@@ -80,11 +80,13 @@ class WorkerHandle(Protocol):
     generation  of the worker's breaker. A request notes it at its start and gives it to the pool with its outcome
     half_open   the worker was ejected and is being tried again: call the pool's `answered` when the reply begins
     renaming    gives requests the name of the model that it serves; None if they have it
+    served_as   the name by which it serves the model, if that is another one than it was taken to; else None
     suspected   a request to it has failed, or a probe, and since then it has not answered a probe; not one that is down
     """
 
     address: str
     renaming: Renaming | None
+    served_as: str | None
     suspected: bool
 
     @property

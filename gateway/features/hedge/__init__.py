@@ -7,6 +7,8 @@ from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import Any
 
+from msgspec import UNSET
+
 from gateway.core.errors import GatewayError
 from gateway.core.http import Response
 from gateway.core.messages import Embed
@@ -41,6 +43,7 @@ class Hedge(Feature):
         try:
             response, winner = await first_answer(visit, send, self._delay_s, partial(_ask_second, call))
             record.worker = winner.worker.address
+            record.served = winner.worker.served_as or UNSET
             await call.delivery.respond(call, response)
         except GatewayError:
             if visit.beside is not None:

@@ -182,7 +182,7 @@ def test_check_probe_has_the_same_words(stack: Stack, bad: dict[str, Bad], tmp_p
         assert lines[name].startswith(
             f"worker: {name} {address}: down: {cause.value}: the worker {MEANINGS[cause].text}"
         )
-    assert lines["others"].endswith("; it serves first, second, and not others")
+    assert lines["others"].endswith("; it serves first, second, and not others: set `upstream_model` to one of those")
     assert " (127.0.0.2): name it by one of those in `workers`, or mend its certificate" in lines["host"]
     count = len(bad) + 1
     assert f"{count} models, 0 keys" in found.stderr.splitlines()[-1]

@@ -5,16 +5,20 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from subprocess import CompletedProcess
 from typing import Any
 
 import httpx
 import msgspec
 import pytest
+import yaml
 
 from gateway.core.http import Request
 from gateway.core.renaming import Renaming
 from gateway.wire.openai.replies.facts import facts_of
 from tests.support.clients import WAYS, usual
+from tests.support.commands import called
 from tests.support.harness import Stack
 from tests.unit.kernel.test_other_models import ask
 
@@ -65,6 +69,68 @@ def test_it_is_logged_once_and_shown(one: Stack) -> None:
     (told,) = one.events("worker serves another name")
     assert (told["worker"], told["served"]) == (one.sim.url, "meta-llama/Llama")
     assert one.events("worker down") == []
+
+
+def test_different_names_in_one_model_are_a_warning(one: Stack, mixed: Stack) -> None:
+    """One address may be mistyped: clients of one model get the replies of several."""
+    (told,) = mixed.events("workers of one model serve different names")
+    served = {name: [sim.url] for name, sim in zip(("m", "first", "second"), mixed.sims, strict=True)}
+    assert (told["level"], told["model"], told["served"]) == ("warning", "m", served)
+    assert one.events("workers of one model serve different names") == []
+
+
+@pytest.mark.parametrize(
+    ("names", "options"), [(("other", "other"), {}), (("m", "m"), {}), (("m", "other"), {"upstream_model": "m"})]
+)
+def test_one_name_in_all_of_a_model_is_none(names: tuple[str, ...], options: dict[str, Any]) -> None:
+    with named(*names, **options) as stack:
+        assert stack.events("workers of one model serve different names") == []
+
+
+def test_the_record_has_the_name_that_the_worker_serves(one: Stack, mixed: Stack) -> None:
+    ask(one, usual("openai"), "m")
+    assert one.record()["served"] == "meta-llama/Llama"
+    names = dict(zip((sim.url for sim in mixed.sims), (None, "first", "second"), strict=True))
+    for _ in range(3):
+        ask(mixed, usual("openai"), "m")
+        record = mixed.record()
+        assert record.get("served") == names[record["worker"]]
+
+
+def test_the_record_has_the_name_of_the_last_worker() -> None:
+    names, options = ("m", "other"), {"policy": "round_robin"}
+    for failing in (0, 1):
+        simulated = tuple(
+            {"models": (name,), "fault": "status:500" if at == failing else ""} for at, name in enumerate(names)
+        )
+        models = {"m": {"upstream_model": None, **options}}
+        with Stack(simulated, {"models": models}) as stack:
+            for _ in range(2):
+                ask(stack, usual("openai"), "m")
+                record = stack.record()
+                assert record["worker"] == stack.sims[1 - failing].url
+                assert record.get("served") == ("other" if failing == 0 else None)
+
+
+def test_check_probe_reports_different_names(mixed: Stack, tmp_path: Path) -> None:
+    config = tmp_path / "gateway.yaml"
+    workers = [sim.url for sim in mixed.sims]
+
+    def checked(*flags: str, **options: Any) -> CompletedProcess[str]:
+        models = {"m": {"backend": "vllm", "workers": workers, **options}}
+        config.write_text(yaml.dump({"models": models, "health": {"interval_s": 10, "timeout_s": 10}}))
+        return called("check", "--probe", *flags, str(config))
+
+    found, strict = checked(), checked("--strict")
+    assert (found.returncode, strict.returncode) == (0, 1)
+    assert f"{workers[1]}: ready; it serves first, and not m: requests are sent there by that name" in found.stderr
+    each = f"m ({workers[0]}), first ({workers[1]}), second ({workers[2]})"
+    assert f"model: m: its workers serve different names: {each}" in found.stderr
+    assert "good, but for 1 model whose workers serve different names" in found.stdout
+    assert "1 model whose workers serve different names" in strict.stderr.splitlines()[-1]
+    sent = checked(upstream_model="m")
+    assert f"{workers[1]}: ready; it lists first, and not m: requests are sent by the latter" in sent.stderr
+    assert "different names" not in sent.stdout + sent.stderr
 
 
 def test_a_name_that_is_configured_is_sent_whatever_is_listed() -> None:
