@@ -14,7 +14,6 @@ from gateway.app.routes import active_dialects
 from gateway.cli import CommandError, rendered
 from gateway.cli.configured import FILE_HELP, configuration, read
 from gateway.config import Config, Model
-from gateway.core.failures import MEANINGS, Cause
 from gateway.core.ports import Dialect
 from gateway.ratelimit import rules
 from gateway.translation import offline
@@ -88,11 +87,7 @@ def _probed(config: Config) -> tuple[list[tuple[bool, str]], list[str]]:
     for (model, address), worker in fleets.workers.items():
         wanted, text = fleets.models[model].declared.upstream_model, "ready"
         if worker.trouble is not None:
-            text = f"down: {worker.trouble.value}: the worker {MEANINGS[worker.trouble].text}"
-        if worker.trouble is Cause.HOST_NOT_IN_CERTIFICATE:
-            text += (
-                f" ({', '.join(worker.named) or 'none'}): name it by one of those in `workers`, or mend its certificate"
-            )
+            text = f"down: {worker.reason}: the worker {worker.meaning}"
         if worker.served_as is not None:
             text += f"; it serves {worker.served_as}, and not {wanted}: requests are sent there by that name"
         elif worker.serves:

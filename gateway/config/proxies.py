@@ -39,6 +39,13 @@ def proxy_of(address: str, found: Mapping[str, str]) -> str | None:
     )
 
 
+def shown(url: str) -> str:
+    """`url` with `***` in place of its user and password."""
+    scheme, _, rest = url.partition("://")
+    _, user, place = rest.rpartition("@")
+    return f"{scheme}://{'***@' if user else ''}{place}"
+
+
 def _is_left_out(host: str, port: int, listed: str) -> bool:
     """Whether `no_proxy` has this host: by its name or that of a domain around it, its address or a network, each with
     a port or without; `*` is all of them."""

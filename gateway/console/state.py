@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Struct
 from prometheus_client.metrics_core import Metric
 
+from gateway.core.failures import Cause
 from gateway.fleet.fleets import Fleets
 from gateway.fleet.model_fleet import ModelFleet
 from gateway.fleet.worker import Worker
@@ -32,6 +33,9 @@ class WorkerState(Struct, frozen=True):
     reason     why it is not ready, or failed last: a value of `core.failures.Cause`; else None
     served_as  the name of the model that it is sent, if it serves another one than it was taken to
     serves     the names that it serves, if the model's is none of them
+    meaning    what `reason` says of it, for operators; it continues "the worker"
+    certificate_for  the hosts of its certificate, if its own is none of them
+    proxy      the URL of the proxy to it, its user and password masked
     """
 
     address: str
@@ -41,6 +45,9 @@ class WorkerState(Struct, frozen=True):
     reason: str | None = None
     served_as: str | None = None
     serves: tuple[str, ...] = ()
+    meaning: str | None = None
+    certificate_for: tuple[str, ...] = ()
+    proxy: str | None = None
 
 
 class Histogram(Struct, frozen=True):
@@ -207,6 +214,9 @@ def _model(model: ModelFleet, waiting: int, counters: _Counters) -> ModelState:
                 worker.reason,
                 worker.served_as,
                 tuple(worker.serves),
+                worker.meaning,
+                tuple(worker.named) if worker.trouble is Cause.HOST_NOT_IN_CERTIFICATE else (),
+                worker.proxy,
             )
             for worker in model.workers
         ),

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 from gateway.console.state import Histogram, ModelState, State, WorkerState
-from gateway.core.failures import MEANINGS
 
 _MOST_ROWS = 40
 _NO_VALUE = "-"
@@ -55,15 +54,11 @@ def state_of(worker: WorkerState) -> str:
     text = worker.condition
     if worker.reason is not None:
         before = "failed last: " if text == "ready" else ""
-        text += f"{', ' if before else ': '}{before}{worker.reason} ({_meaning(worker.reason)})"
+        text += f"{', ' if before else ': '}{before}{worker.reason}"
+        text += f" ({worker.meaning})" if worker.meaning is not None else ""
     if worker.serves:
         return f"{text} (serves {', '.join(worker.serves)})"
     return text + (f" (serves {worker.served_as})" if worker.served_as is not None else "")
-
-
-def _meaning(reason: str) -> str:
-    """The words for a reason. A newer gateway may have others."""
-    return next((meaning.text for cause, meaning in MEANINGS.items() if cause.value == reason), "of another version")
 
 
 def _headline(state: State) -> str:

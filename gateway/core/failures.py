@@ -25,6 +25,7 @@ class Cause(Enum):
     REFUSED = "refused"
     UNREACHABLE = "unreachable"
     CONNECT_TIMEOUT = "connect_timeout"
+    PROXY_UNREACHABLE = "proxy_unreachable"
     CA_UNKNOWN = "ca_unknown"
     HOST_NOT_IN_CERTIFICATE = "host_not_in_certificate"
     CERTIFICATE_EXPIRED = "certificate_expired"
@@ -40,6 +41,8 @@ class Cause(Enum):
     NO_DESCRIPTORS = "no_descriptors"
     # the account, or the configuration
     KEY_REFUSED = "key_refused"
+    PROXY_KEY_REFUSED = "proxy_key_refused"
+    PROXY_REFUSED = "proxy_refused"
     NO_CREDIT = "no_credit"
     FORBIDDEN = "forbidden"
     WRONG_PATH = "wrong_path"
@@ -82,6 +85,7 @@ MEANINGS: dict[Cause, Meaning] = {
     Cause.REFUSED: _broken("refuses connections: nothing listens at its port"),
     Cause.UNREACHABLE: _broken("cannot be reached over the network"),
     Cause.CONNECT_TIMEOUT: _broken("did not accept a connection in time"),
+    Cause.PROXY_UNREACHABLE: _broken("has a proxy that takes no connection"),
     Cause.CA_UNKNOWN: _broken("has a certificate of an authority that is not trusted here (`ca_file`)"),
     Cause.HOST_NOT_IN_CERTIFICATE: _broken("has a certificate for other host names than its address"),
     Cause.CERTIFICATE_EXPIRED: _broken("has a certificate that has expired"),
@@ -97,6 +101,8 @@ MEANINGS: dict[Cause, Meaning] = {
         "overloaded", True, "marks", "was not asked: the gateway has no file descriptor left"
     ),
     Cause.KEY_REFUSED: _account("counts", "refuses the gateway's key"),
+    Cause.PROXY_KEY_REFUSED: _account("counts", "has a proxy that refuses the gateway's user or password"),
+    Cause.PROXY_REFUSED: _account("counts", "has a proxy that refuses to connect to it"),
     Cause.NO_CREDIT: _account("counts", "has no credit or quota left for the gateway's account"),
     Cause.FORBIDDEN: _account("rests", "forbids this to the gateway's key"),
     Cause.WRONG_PATH: _account("marks", "has nothing at the path that was asked"),
@@ -117,7 +123,7 @@ _STATUSES: dict[int, Cause] = {
     403: Cause.FORBIDDEN,
     404: Cause.WRONG_PATH,
     405: Cause.WRONG_PATH,
-    407: Cause.KEY_REFUSED,
+    407: Cause.PROXY_KEY_REFUSED,
     408: Cause.GAVE_UP,
     409: Cause.NOT_NOW,
     410: Cause.UNKNOWN_MODEL,

@@ -10,6 +10,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from gateway.config import Config
+from gateway.config.proxies import shown
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.failures import Cause
 from gateway.core.figures import Silence
@@ -154,6 +155,8 @@ class Fleets:
         worker.learns = learns
         worker.weight = own.weight
         worker.breaker.options = self._config.breaker
+        proxy = fleet.options.proxy_for(worker.address)
+        worker.proxy = None if proxy is None else shown(proxy)
 
     def _sources(self) -> list[Source]:
         """The sources in which workers are looked up."""
@@ -446,7 +449,8 @@ class Fleets:
     def _changed(self, model: str, worker: Worker) -> None:
         self._report.worker(model, worker.address, worker.ready)
         if not worker.ready:
-            more = {"serves": list(worker.serves)} if worker.serves else {}
+            more: dict[str, object] = {"serves": list(worker.serves)} if worker.serves else {}
+            more |= {} if worker.proxy is None else {"proxy": worker.proxy}
             if worker.trouble is Cause.HOST_NOT_IN_CERTIFICATE:
                 more["certificate_for"] = list(worker.named)
             self._log("warning", "worker down", model, worker, reason=worker.reason, **more)

@@ -22,6 +22,7 @@ from gateway.fleet.worker import Worker
 
 _MISSES = 3
 _UNREACHABLE = "unreachable"
+_LOCKED = (Cause.KEY_REFUSED, Cause.PROXY_KEY_REFUSED)
 # Times what a probe may wait for a connection or a byte, for the whole of it.
 _SLOWEST = 3
 # How long a server takes to stop listening once it means to (uvicorn: 0.1 s), with a margin.
@@ -119,8 +120,8 @@ class Health:
         part = random.random()  # of the first pause: those of many workers end one after the other
         while True:
             # An unready worker is probed more often, so that it serves again soon after it is back.
-            # But not one that refuses the gateway's key: it may lock out what keeps trying.
-            often = not worker.ready and worker.trouble is not Cause.KEY_REFUSED
+            # But not one that refuses the gateway's key or password: it may lock out what keeps trying.
+            often = not worker.ready and worker.trouble not in _LOCKED
             pause = part * (min(1.0, self._options.interval_s) if often else self._options.interval_s)
             part = 1.0
             timer = later(pause, wake.set)  # a timeout would cost an exception for each probe

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 from msgspec import Struct
 
 from gateway.config import Breaker as BreakerOptions
-from gateway.core.failures import Cause
+from gateway.core.failures import MEANINGS, Cause
 from gateway.core.ports import UNKNOWN
 from gateway.core.renaming import Renaming
 from gateway.fleet.blocks import Blocks
@@ -99,6 +99,7 @@ class Worker:
     served_as  the one name that it serves, if that is not the one it was taken to serve
     serves     the names that it serves, if there are several and none is the one that it was taken to serve
     named      the hosts that its certificate is for, if its own was not among them when it went down
+    proxy      the URL of the proxy to it, its user and password masked; None without one
     renaming   gives requests the name that it serves; None where all workers of the model serve the same one
     trouble    why it is not ready, or failed last; None once it is ready, and has served a request since
     on_free    callbacks for when it may have become free: its pools, more than one during a reload
@@ -107,7 +108,7 @@ class Worker:
     __slots__ = (
         "_draining", "_ready", "_serves", "_trouble", "address", "background", "blocks", "breaker", "facts",
         "full_readings", "in_flight", "lacking", "learns", "leaving", "lives", "max_in_flight", "missed_probes",
-        "named", "on_free", "others", "peak", "place", "probed", "progress", "recent", "renaming", "reported",
+        "named", "on_free", "others", "peak", "place", "probed", "progress", "proxy", "recent", "renaming", "reported",
         "served_as", "suspected", "tokens", "turn", "weight",
     )  # fmt: skip
     changed: ClassVar[object] = object()
@@ -145,6 +146,7 @@ class Worker:
         self._trouble: Cause | None = None
         self.lacking: frozenset[str] = frozenset()
         self.named: Sequence[str] = ()
+        self.proxy: str | None = None
         self.served_as: str | None = None
         self._serves: Sequence[str] = ()
         self.renaming: Renaming | None = None
@@ -163,6 +165,17 @@ class Worker:
     def reason(self) -> str | None:
         """The word for `trouble`."""
         return None if self.trouble is None else self.trouble.value
+
+    @property
+    def meaning(self) -> str | None:
+        """The sentence for `trouble`, with what mends it; it continues "the worker"."""
+        if self.trouble is None:
+            return None
+        text = MEANINGS[self.trouble].text
+        if self.trouble is Cause.HOST_NOT_IN_CERTIFICATE:
+            hosts = ", ".join(self.named) or "none"
+            text += f" ({hosts}): name it by one of those in `workers`, or mend its certificate"
+        return text if self.proxy is None else f"{text}: proxy {self.proxy}"
 
     @property
     def half_open(self) -> bool:

@@ -50,10 +50,10 @@ async def _lacking(clients: Clients, fleet: ModelFleet, address: str) -> frozens
 
 
 async def _obstacle(clients: Clients, fleet: ModelFleet, address: str, response: Response) -> Cause | None:
-    """The cause, if an answer other than 2xx shows that the key is refused, or that the path in the address is wrong.
-    Many servers have no such list, or show it to some keys only: that is none."""
+    """The cause, if an answer other than 2xx shows that the key or a proxy's password is refused, or that the path in
+    the address is wrong. Many servers have no such list, or show it to some keys only: that is none."""
     cause = fleet.backend.fault(response).cause
-    if cause is Cause.KEY_REFUSED:
+    if cause in (Cause.KEY_REFUSED, Cause.PROXY_KEY_REFUSED):
         return cause
     url = urlsplit(address)
     if cause is Cause.WRONG_PATH and url.path and fleet.facts_path is not None:

@@ -18,10 +18,10 @@ from typing import Any
 import httpcore
 import httpx
 
-from gateway.core.errors import GatewayError, Kind, causes
-from gateway.core.failures import Cause, cause_of
+from gateway.core.errors import GatewayError, Kind, causes, out_of_descriptors
+from gateway.core.failures import Cause
 from gateway.core.figures import ConnectionCounts
-from gateway.core.http import Headers
+from gateway.core.http import Headers, header_value
 from gateway.core.ports import Deadlines
 from gateway.core.upload import Body
 from gateway.light_task import OneTimeEvent
@@ -78,7 +78,7 @@ class ByHttpx(Pooled):
 class _Origin(Origin):
     """One worker address. Its connections connect when their first request is sent."""
 
-    __slots__ = ("_carrier", "base", "closing")
+    __slots__ = ("_carrier", "base", "closing", "proxied")
 
     def __init__(
         self, pooled: ByHttpx, address: str, context: ssl.SSLContext, proxy: str | None, http1: bool, http2: bool
@@ -86,6 +86,7 @@ class _Origin(Origin):
         super().__init__(pooled, address)
         self.base = httpx.URL(address)
         self.closing = pooled.closing
+        self.proxied = proxy is not None
         # Without the environment: `gateway.config` alone reads it. One connection each; see above.
         limits = httpx.Limits(max_connections=1, keepalive_expiry=inf)
 
@@ -120,6 +121,7 @@ class Line:
         self._deadlines = Deadlines()
         self._raw: httpcore.AsyncNetworkStream | None = None  # the socket below TLS and HTTP, as httpcore knows it
         self._used = False  # has carried an exchange before this one
+        self._reached = False  # what it connects to, the proxy or the worker, is being written to, or was
         self._sent = False  # the request is being written, or was
 
     def begin(self, head: bytes, body: bytes | Body, bodiless: bool, deadlines: Deadlines) -> Incoming:
@@ -129,7 +131,7 @@ class Line:
             self._expiry.cancel()
         exchange = Incoming(self, bodiless)
         exchange.waiter = OneTimeEvent()
-        self.exchange, self._deadlines, self._sent = exchange, deadlines, False
+        self.exchange, self._deadlines, self._reached, self._sent = exchange, deadlines, False, False
         self.began_at = self.since = self._loop.time()
         self._task = self._loop.create_task(self._carry(exchange, self._request(head, body)))
         return exchange
@@ -184,7 +186,10 @@ class Line:
         """Called by httpcore with each step. https://www.encode.io/httpcore/extensions/#trace"""
         if event == _CONNECTED:
             self._raw, self._used = info["return_value"], False
-        elif event in _SENDS and info["request"].method != b"CONNECT":
+        elif event in _SENDS:
+            self._reached = True
+            if info["request"].method == b"CONNECT":
+                return
             self._sent = True
             self.began_at = self.since = self._loop.time()
             if self._clock is not None:
@@ -214,6 +219,8 @@ class Line:
             problem = "the worker's response head is too large"
         if problem is not None:
             raise GatewayError(Kind.UPSTREAM, problem)
+        if self._origin.proxied and self._origin.base.scheme == "http" and _is_of_proxy(response.status_code, headers):
+            raise _refused(response.status_code)
         self.head_at = self.since = self._loop.time()
         exchange.headers = headers
         exchange.status = response.status_code
@@ -256,11 +263,12 @@ class Line:
 
     def _no_connection(self, error: Exception) -> GatewayError:
         root = _root(error)
-        if isinstance(error, httpx.ProxyError):
-            refused = str(error).startswith("407")
-            why = "refused the gateway's user or password" if refused else "could not connect to the worker"
-            cause = cause_of(407, None) if refused else Cause.UNREACHABLE
-            return GatewayError(Kind.UPSTREAM, f"the proxy {why}", cause=cause)
+        if isinstance(error, httpx.ProxyError) and (status := str(error)[:3]).isdigit():
+            return _refused(int(status))
+        if self._origin.proxied and not self._reached and not out_of_descriptors(root):
+            late = isinstance(error, TimeoutError)
+            kind, code = (Kind.TIMEOUT, "connect_timeout") if late else (Kind.UPSTREAM, None)
+            return GatewayError(kind, "the proxy could not be reached", code=code, cause=Cause.PROXY_UNREACHABLE)
         return self._origin.not_connected(root if isinstance(root, (OSError, UnicodeError)) else ConnectionResetError())
 
     def _release(self, exchange: Incoming) -> None:
@@ -311,6 +319,25 @@ class _Upload(httpx.AsyncByteStream):
         if (data := await fetched) is None:
             raise lost()
         return data
+
+
+def _is_of_proxy(status: int, headers: Headers) -> bool:
+    """Whether the answer to an http worker's request is the proxy's own: by its status, which no engine has, by
+    `Proxy-Status` (RFC 9209, 2.1.1: `error` stands in answers that the proxy made), or by Squid's own header."""
+    if status in (407, 502, 504):
+        return True
+    marked = b"error=" in (header_value(headers, b"proxy-status") or b"")
+    return status >= 400 and (marked or header_value(headers, b"x-squid-error") is not None)
+
+
+def _refused(status: int) -> GatewayError:
+    """The error of a request that the proxy did not pass on."""
+    why, cause = "refused to connect to the worker", Cause.PROXY_REFUSED
+    if status == 407:
+        why, cause = "refused the gateway's user or password", Cause.PROXY_KEY_REFUSED
+    elif status >= 500:
+        why, cause = "could not connect to the worker", Cause.UNREACHABLE
+    return GatewayError(Kind.UPSTREAM, f"the proxy {why}", cause=cause)
 
 
 def _broke(error: Exception) -> bool:

@@ -161,6 +161,8 @@ DOTTED = re.compile(r"(?:[a-z][A-Za-z0-9_]*|\*|[A-Z]+)(?:\[\])?(?:\.(?:[a-z][A-Z
 ELSEWHERE = {
     "models[].workers[].reason": "a member of /status.json",
     "models[].workers[].served_as": "a member of /status.json",
+    "models[].workers[].meaning": "a member of /status.json",
+    "models[].workers[].proxy": "a member of /status.json",
     "gateway.deployment.runtime.active.requests": "an attribute, in a debugger",
     "tools[].function.x": "a field of a request",
     "models.x.y": "stands for any value",

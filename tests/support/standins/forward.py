@@ -47,7 +47,11 @@ class ForwardProxy:
             writer.write(b"HTTP/1.1 %d No\r\ncontent-length: 0\r\n\r\n" % self._tunnels)
             return
         url = urlsplit(target if method != "CONNECT" else f"//{target}")
-        there, to = await asyncio.open_connection(url.hostname, url.port)
+        try:
+            there, to = await asyncio.open_connection(url.hostname, url.port)
+        except OSError:
+            writer.write(b"HTTP/1.1 502 Unreachable\r\ncontent-length: 0\r\n\r\n")
+            return
         back = asyncio.ensure_future(_copy(there, writer))
         if method == "CONNECT":
             writer.write(b"HTTP/1.1 200 Go on\r\n\r\n")

@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import httpx
 import pytest
+import yaml
 
+from tests.support.commands import called
 from tests.support.harness import Stack, until
+from tests.support.ports import free_port
 from tests.support.standins.forward import ForwardProxy
 from tests.support.standins.http2 import Http2Server, serving_http2
 from tests.support.standins.serving import elsewhere
@@ -35,6 +39,36 @@ def test_a_model_behind_a_proxy() -> None:
             assert b"canary" not in stack.output.getvalue()
         assert f"POST {stack.sim.url}/v1/chat/completions HTTP/1.1" in proxy.asked
         assert any(line.startswith(f"GET {stack.sim.url}/health ") for line in proxy.asked)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"), [("nothing listens", "proxy_unreachable"), ("wrong password", "proxy_key_refused")]
+)
+def test_a_fault_of_the_proxy_is_reported_as_that(name: str, reason: str, tmp_path: Path) -> None:
+    with elsewhere(ForwardProxy("me:other").serving) as proxy:
+        place = proxy.url if name == "wrong password" else f"http://127.0.0.1:{free_port()}"
+        environ = {"HTTP_PROXY": place.replace("://", "://me:a-long-canary@")}
+        admin = {"metrics": {"listen": f"127.0.0.1:{free_port()}"}}
+        shown = place.replace("://", "://***@")
+        with Stack(config={"models": {"m": {"proxy": "environment"}}, **admin}, environ=environ) as stack:
+            (told,) = stack.events("worker down")
+            assert (told["reason"], told["proxy"]) == (reason, shown)
+            (model,) = httpx.get(stack.admin_url + "/status.json").json()["models"]
+            (worker,) = model["workers"]
+            assert (worker["reason"], worker["proxy"]) == (reason, shown)
+            assert f"proxy {shown}" in called("status", "--once", "--url", stack.admin_url).stdout
+            config = tmp_path / "gateway.yaml"
+            named = {"backend": "vllm", "workers": [stack.sim.url], "proxy": "environment"}
+            config.write_text(yaml.dump({"models": {"m": named}}))
+            found = called("check", "--probe", str(config), HTTP_PROXY=environ["HTTP_PROXY"])
+            assert f"down: {reason}: the worker has a proxy that" in found.stderr
+            assert f"proxy {shown}" in found.stderr
+            refused = httpx.post(stack.url + "/v1/chat/completions", json=CHAT, timeout=30)
+            assert refused.status_code == 503
+            stack.gateway.log.flush()
+            seen = stack.output.getvalue().decode() + found.stderr + refused.text + json.dumps(model)
+            assert "canary" not in seen
+            assert proxy.url[7:] not in refused.text
 
 
 def answer(connection: Http2Server, stream: int, head: dict[str, str], body: bytes) -> None:

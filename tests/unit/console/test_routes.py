@@ -176,6 +176,7 @@ def test_the_state_tells_what_happened_and_no_secret(keyed: Stack, monkeypatch: 
     assert (model["name"], model["aliases"], model["backend"], model["waiting"]) == ("m", ["alias"], "vllm", 0)
     worker = {"address": keyed.sim.url, "condition": "ready", "in_flight": 0, "max_in_flight": None}
     worker |= {"reason": None, "served_as": None, "serves": []}
+    worker |= {"meaning": None, "certificate_for": [], "proxy": None}
     assert model["workers"] == [worker]
     assert model["requests"]["ok"] >= 1
     assert model["output_tokens"] >= 5

@@ -145,8 +145,8 @@ def test_a_worker_has_its_reason_and_its_names() -> None:
     assert [one.reason for one in model.workers] == ["unknown_model", None, "key_refused"]
 
 
-def test_a_reason_of_a_newer_gateway_is_shown() -> None:
-    assert state_of(WorkerState("a", "down", 0, None, "new_word")) == "down: new_word (of another version)"
+def test_a_reason_of_another_version_is_shown() -> None:
+    assert state_of(WorkerState("a", "down", 0, None, "new_word")) == "down: new_word"
 
 
 def test_a_worker_that_is_left_out() -> None:

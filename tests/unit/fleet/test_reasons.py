@@ -204,6 +204,17 @@ def test_the_log_names_the_hosts_of_a_certificate(stack: Stack) -> None:
     assert told["certificate_for"] == ["127.0.0.2"]
 
 
+def test_the_state_has_the_sentence_too(stack: Stack, bad: dict[str, Bad]) -> None:
+    """As `check --probe`, with the hosts of a certificate for others."""
+    for model in httpx.get(stack.admin_url + "/status.json").json()["models"]:
+        (worker,), name = model["workers"], model["name"]
+        if name in bad:
+            assert worker["meaning"].startswith(MEANINGS[bad[name].cause].text)
+            assert worker["certificate_for"] == (["127.0.0.2"] if name == "host" else [])
+            assert ("(127.0.0.2): name it by one of those" in worker["meaning"]) == (name == "host")
+    assert "(127.0.0.2): name it" in called("status", "--once", "--url", stack.admin_url).stdout
+
+
 @pytest.mark.parametrize("critical", [False, True])
 @pytest.mark.parametrize("names", [("a.example", "*.b.example"), ("x" * 60 + ".example",) * 12])
 def test_the_names_in_a_certificate(tmp_path: Path, names: tuple[str, ...], critical: bool) -> None:

@@ -98,27 +98,81 @@ async def test_who_leaves_takes_the_way_through_the_proxy_along(
 
 
 @pytest.mark.parametrize(
-    ("proxy", "cause", "says"),
+    ("proxy", "address", "cause", "says"),
     [
-        (ForwardProxy("me:other"), Cause.KEY_REFUSED, "the proxy refused the gateway's user or password"),
-        (ForwardProxy(tunnels=502), Cause.UNREACHABLE, "the proxy could not connect to the worker"),
+        (
+            ForwardProxy("me:other"),
+            "https://127.0.0.1:9",
+            Cause.PROXY_KEY_REFUSED,
+            "refused the gateway's user or password",
+        ),
+        (
+            ForwardProxy("me:other"),
+            "http://127.0.0.1:9",
+            Cause.PROXY_KEY_REFUSED,
+            "refused the gateway's user or password",
+        ),
+        (ForwardProxy(tunnels=403), "https://127.0.0.1:9", Cause.PROXY_REFUSED, "refused to connect to the worker"),
+        (ForwardProxy(tunnels=502), "https://127.0.0.1:9", Cause.UNREACHABLE, "could not connect to the worker"),
+        (ForwardProxy(), "https://127.0.0.1:9", Cause.UNREACHABLE, "could not connect to the worker"),
+        (ForwardProxy(), "http://127.0.0.1:9", Cause.UNREACHABLE, "could not connect to the worker"),
     ],
 )
-async def test_a_proxy_that_refuses_a_tunnel(
-    proxy: ForwardProxy, cause: Cause, says: str, files: tuple[Path, Path]
+async def test_a_proxy_that_refuses_or_reaches_no_worker(
+    proxy: ForwardProxy, address: str, cause: Cause, says: str, files: tuple[Path, Path]
 ) -> None:
     async with proxy.serving():
         async for client in through(proxy, files, "me:word"):
             with pytest.raises(GatewayError) as caught:
-                await client.send(ASK, "https://127.0.0.1:9", SOON)
-            assert (caught.value.kind, caught.value.why, caught.value.message) == (Kind.UPSTREAM, cause, says)
+                await client.send(ASK, address, SOON)
+            error = caught.value
+            assert (error.kind, error.why, error.message) == (Kind.UPSTREAM, cause, f"the proxy {says}")
 
 
-async def test_no_proxy_there(files: tuple[Path, Path], unused_tcp_port: int) -> None:
-    client = ByHttpx(trusting(files), lambda address: f"http://me:word@127.0.0.1:{unused_tcp_port}")
+@pytest.mark.parametrize(
+    ("head", "cause"),
+    [
+        (b"403 No\r\nx-squid-error: ERR_ACCESS_DENIED 0", Cause.PROXY_REFUSED),
+        (b"503 No\r\nx-squid-error: ERR_CONNECT_FAIL 111", Cause.UNREACHABLE),
+        (b"503 No\r\nproxy-status: p; error=connection_refused", Cause.UNREACHABLE),
+        (b"503 No\r\nproxy-status: p; received-status=503", None),
+        (b"503 No", None),
+        (b"403 No", None),
+        (b"200 Yes\r\nx-squid-error: none", None),
+    ],
+)
+async def test_an_answer_to_plain_http_is_the_proxys_own_where_its_head_says_so(
+    head: bytes, cause: Cause | None, serve: Serve, files: tuple[Path, Path]
+) -> None:
+    proxy = await serve(once(b"HTTP/1.1 " + head + b"\r\ncontent-length: 0\r\n\r\n"))
+    client = ByHttpx(trusting(files), lambda address: proxy.address)
+    found = None
+    try:
+        status = (await client.send(ASK, "http://worker.example", SOON)).status
+        assert status == int(head[:3])
+    except GatewayError as error:
+        found = error.why
+    assert found is cause
+    await client.close()
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+@pytest.mark.parametrize("kind", ["nothing listens", "unknown name", "certificate"])
+async def test_a_proxy_that_cannot_be_reached(
+    kind: str, scheme: str, serve: Serve, files: tuple[Path, Path], unused_tcp_port: int
+) -> None:
+    """The fault is the proxy's, not the worker's."""
+    place = f"http://me:word@127.0.0.1:{unused_tcp_port}"
+    if kind == "unknown name":
+        place = f"http://me:word@{'a' * 64}.invalid:3128"
+    elif kind == "certificate":
+        untrusted = await serve(polite, tls=server_tls(files))
+        place = untrusted.address.replace("://", "://me:word@")
+    client = ByHttpx(trusting(files), lambda address: place)
     with pytest.raises(GatewayError) as caught:
-        await client.send(ASK, "https://worker.example", SOON)
-    assert caught.value.why is Cause.REFUSED
+        await client.send(ASK, f"{scheme}://worker.example", SOON)
+    assert caught.value.why is Cause.PROXY_UNREACHABLE
+    assert caught.value.message == "the proxy could not be reached"
     assert "word" not in str(caught.value)
     await client.close()
 
