@@ -23,6 +23,7 @@ class FleetObserver:
     def __init__(self, log: Log, metrics: Metrics) -> None:
         self._metrics = metrics
         self.event = log.event
+        self.masked = log.masked
         self.worker, self.worker_left = metrics.worker, metrics.worker_left
 
     def waits(self, model: str) -> Callable[[float], None]:
@@ -66,7 +67,6 @@ class Observer:
         self._log.event("warning", "retry", model=model, worker=worker, code=code, reason=reason and reason.value)
 
     def answered_with(self, record: RequestRecord, worker: str, error: GatewayError) -> None:
-        words, mask = error.detail, self._log.mask
         self._log.rationed(
             "warning",
             "worker answered with an error",
@@ -75,7 +75,7 @@ class Observer:
             worker=worker,
             status=error.upstream,
             reason=None if error.why is None else error.why.value,
-            text=None if words is None or mask is None else mask(words),
+            text=None if error.detail is None else self._log.masked(error.detail),
         )
 
     def moved(self, model: str, reason: str) -> None:

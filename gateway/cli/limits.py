@@ -82,7 +82,10 @@ async def _reset(
 def _check(config: Config, options: argparse.Namespace) -> None:
     """Raises CommandError if there is nothing to show."""
     if config.redis is None or config.limiter.store == "memory":
-        raise CommandError("without redis every gateway counts in its own memory; see its /metrics")
+        raise CommandError(
+            "without redis every gateway counts in its own memory; "
+            "see its /metrics, where `metrics.top_keys` adds figures by key"
+        )
     # A token's subject is known to its issuer only: any name may be right.
     token = config.jwt is not None and (options.key or "").startswith("jwt:")
     known = config.keys if config.auth == "keys" else (ANONYMOUS.key,)

@@ -256,6 +256,7 @@ class _Serving:
                 "warning",
                 "fewer connections than listen.max_connections, the limit on open files is too low",
                 max_connections=connections,
+                remedy="raise `ulimit -n` (systemd: LimitNOFILE), or lower listen.max_connections",
             )
         return listen.model_copy(update={"max_connections": connections})
 

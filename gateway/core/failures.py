@@ -106,7 +106,7 @@ MEANINGS: dict[Cause, Meaning] = {
     Cause.NO_CREDIT: _account("counts", "has no credit or quota left for the gateway's account"),
     Cause.FORBIDDEN: _account("rests", "forbids this to the gateway's key"),
     Cause.WRONG_PATH: _account("marks", "has nothing at the path that was asked"),
-    Cause.UNKNOWN_MODEL: _account("rests", "does not serve the model by the name that it was sent"),
+    Cause.UNKNOWN_MODEL: _account("rests", "does not serve the model by the name that it was sent (`upstream_model`)"),
     Cause.REDIRECTED: _account("rests", "redirects to another address"),
     Cause.REJECTED: _account("rests", "rejects the gateway's requests"),
     Cause.OVERLOADED: Meaning("overloaded", True, "rests", "is overloaded, or still loads its model"),

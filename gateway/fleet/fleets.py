@@ -155,6 +155,7 @@ class Fleets:
         worker.learns = learns
         worker.weight = own.weight
         worker.breaker.options = self._config.breaker
+        worker.http2 = fleet.options.http2 and worker.address.startswith("http:")
         proxy = fleet.options.proxy_for(worker.address)
         worker.proxy = None if proxy is None else shown(proxy)
 
@@ -451,6 +452,8 @@ class Fleets:
         if not worker.ready:
             more: dict[str, object] = {"serves": list(worker.serves)} if worker.serves else {}
             more |= {} if worker.proxy is None else {"proxy": worker.proxy}
+            if worker.words is not None and worker.trouble is Cause.KEY_REFUSED:
+                more["text"] = self._report.masked(worker.words)
             if worker.trouble is Cause.HOST_NOT_IN_CERTIFICATE:
                 more["certificate_for"] = list(worker.named)
             self._log("warning", "worker down", model, worker, reason=worker.reason, **more)

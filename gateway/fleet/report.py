@@ -14,6 +14,9 @@ class Report(Protocol):
     def event(self, level: str, message: str, **fields: Any) -> None:
         """Logs an event."""
 
+    def masked(self, text: str) -> str:
+        """`text`, which a worker wrote, with keys masked."""
+
     def worker(self, model: str, address: str, ready: bool) -> None:
         """Shows whether a worker is ready."""
 

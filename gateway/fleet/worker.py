@@ -100,16 +100,18 @@ class Worker:
     serves     the names that it serves, if there are several and none is the one that it was taken to serve
     named      the hosts that its certificate is for, if its own was not among them when it went down
     proxy      the URL of the proxy to it, its user and password masked; None without one
+    http2      it must speak HTTP/2 from the first byte
     renaming   gives requests the name that it serves; None where all workers of the model serve the same one
+    words      by which it refused the gateway's key when it was asked about itself, keys not masked; else None
     trouble    why it is not ready, or failed last; None once it is ready, and has served a request since
     on_free    callbacks for when it may have become free: its pools, more than one during a reload
     """
 
     __slots__ = (
         "_draining", "_ready", "_serves", "_trouble", "address", "background", "blocks", "breaker", "facts",
-        "full_readings", "in_flight", "lacking", "learns", "leaving", "lives", "max_in_flight", "missed_probes",
-        "named", "on_free", "others", "peak", "place", "probed", "progress", "proxy", "recent", "renaming", "reported",
-        "served_as", "suspected", "tokens", "turn", "weight",
+        "full_readings", "http2", "in_flight", "lacking", "learns", "leaving", "lives", "max_in_flight",
+        "missed_probes", "named", "on_free", "others", "peak", "place", "probed", "progress", "proxy", "recent",
+        "renaming", "reported", "served_as", "suspected", "tokens", "turn", "weight", "words",
     )  # fmt: skip
     changed: ClassVar[object] = object()
     ready: _Attribute[bool] = _noticed("ready")
@@ -147,6 +149,8 @@ class Worker:
         self.lacking: frozenset[str] = frozenset()
         self.named: Sequence[str] = ()
         self.proxy: str | None = None
+        self.http2 = False
+        self.words: str | None = None
         self.served_as: str | None = None
         self._serves: Sequence[str] = ()
         self.renaming: Renaming | None = None
@@ -175,6 +179,8 @@ class Worker:
         if self.trouble is Cause.HOST_NOT_IN_CERTIFICATE:
             hosts = ", ".join(self.named) or "none"
             text += f" ({hosts}): name it by one of those in `workers`, or mend its certificate"
+        if self.http2 and self.trouble in (Cause.BROKE_OFF, Cause.MALFORMED):
+            text += ": does it speak HTTP/2 (`http2`)?"
         return text if self.proxy is None else f"{text}: proxy {self.proxy}"
 
     @property

@@ -20,13 +20,13 @@ async def ask(clients: Clients, fleet: ModelFleet, worker: Worker) -> Facts | Ca
     if there are several and none fits, that is the cause.
     """
     path, backend = fleet.facts_path, fleet.backend
-    worker.lacking = frozenset()
+    worker.lacking, worker.words = frozenset(), None
     if path is None:
         return None
     try:
         status, body = await clients.answer(fleet.name, worker.address, path, fleet.headers)
         if status // 100 != 2:
-            return await _obstacle(clients, fleet, worker.address, Response(status, [], body))
+            return await _obstacle(clients, fleet, worker, Response(status, [], body))
         wanted = fleet.declared.upstream_model
         facts = backend.facts(body, wanted)
         worker.lacking = await _lacking(clients, fleet, worker.address)
@@ -49,13 +49,15 @@ async def _lacking(clients: Clients, fleet: ModelFleet, address: str) -> frozens
     return frozenset(task for task, status in found.items() if status == 404 and 405 in found.values())
 
 
-async def _obstacle(clients: Clients, fleet: ModelFleet, address: str, response: Response) -> Cause | None:
+async def _obstacle(clients: Clients, fleet: ModelFleet, worker: Worker, response: Response) -> Cause | None:
     """The cause, if an answer other than 2xx shows that the key or a proxy's password is refused, or that the path in
     the address is wrong. Many servers have no such list, or show it to some keys only: that is none."""
-    cause = fleet.backend.fault(response).cause
+    error = fleet.backend.fault(response)
+    cause = error.cause
     if cause in (Cause.KEY_REFUSED, Cause.PROXY_KEY_REFUSED):
+        worker.words = error.detail
         return cause
-    url = urlsplit(address)
+    url = urlsplit(worker.address)
     if cause is Cause.WRONG_PATH and url.path and fleet.facts_path is not None:
         root = f"{url.scheme}://{url.netloc}"
         status, body = await clients.answer(fleet.name, root, fleet.facts_path, fleet.headers)

@@ -89,6 +89,10 @@ class Log:
         console = form == "console" or (form == "auto" and self._terminal)
         self._encode = _readable if console else _encode_lines
 
+    def masked(self, text: str) -> str:
+        """`text`, which a worker wrote, with keys masked; nothing of it before anything knows which texts are keys."""
+        return "" if self.mask is None else self.mask(text)
+
     def request(self, record: RequestRecord) -> None:
         if self.requests and self._level <= 20:
             record.time = time.time()

@@ -190,7 +190,9 @@ class Origin:
             return not_connected(error)
         if (now := asyncio.get_running_loop().time()) >= self._tell_at:
             self._tell_at = now + _TELL_S
-            _LOG.warning("no file descriptor is left: raise the limit on open files or lower max_connections")
+            _LOG.warning(
+                "no file descriptor is left: raise `ulimit -n` (systemd: LimitNOFILE) or lower listen.max_connections"
+            )
         return GatewayError(Kind.OVERLOADED, "the gateway has no file descriptor left", retry_after=1)
 
     async def _open(self, connection: WorkerConnection, addresses: Sequence[str]) -> None:

@@ -94,6 +94,17 @@ def test_a_model_by_http2() -> None:
             assert reply.json()["choices"][0]["message"]["content"] == "by HTTP/2"
 
 
+def test_a_worker_without_http2_has_the_option_named(tmp_path: Path) -> None:
+    admin = {"metrics": {"listen": f"127.0.0.1:{free_port()}"}}
+    with Stack(config={"models": {"m": {"http2": True}}, **admin}) as stack:
+        (model,) = httpx.get(stack.admin_url + "/status.json").json()["models"]
+        assert model["workers"][0]["meaning"].endswith(": does it speak HTTP/2 (`http2`)?")
+        config = tmp_path / "gateway.yaml"
+        named = {"backend": "vllm", "workers": [stack.sim.url], "http2": True}
+        config.write_text(yaml.dump({"models": {"m": named}}))
+        assert "does it speak HTTP/2 (`http2`)?" in called("check", "--probe", str(config)).stderr
+
+
 @pytest.mark.parametrize("option", ["http2: true", "proxy: 'http://127.0.0.1:9'"])
 def test_a_model_without_these_options_goes_the_ordinary_way(option: str) -> None:
     from gateway.app.prepared import Prepared

@@ -150,6 +150,10 @@ def test_where_nobody_names_a_file_it_is_looked_for(tmp_path: Path) -> None:
         assert (found.returncode, found.stdout) == (2, "")
         (line,) = found.stderr.splitlines()
         assert line.startswith("dragoman: no configuration file: give --config FILE, set DRAGOMAN_CONFIG, or ")
+    (tmp_path / "gateway.yaml").write_text("models: {m: {backend: vllm, workers: ['http://127.0.0.1:1']}}")
+    alone = called("limits", "show", folder=tmp_path)
+    assert "see its /metrics, where `metrics.top_keys` adds figures by key" in alone.stderr
+    (tmp_path / "gateway.yaml").unlink()
     half = called("check", folder=tmp_path, DRAGOMAN_LISTEN__PORT="http").stderr.splitlines()[1:]
     assert half == ["environment: DRAGOMAN_LISTEN__PORT: must be a whole number"]
     (tmp_path / "gateway.yaml").write_text("models: 1\n")

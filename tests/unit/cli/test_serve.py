@@ -13,7 +13,8 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import httpx
 import pytest
@@ -22,7 +23,7 @@ import yaml
 from gateway.app import KNOWN
 from gateway.auth import new_key
 from gateway.cli.serve import _Serving
-from gateway.config import Config, ConfigError, load
+from gateway.config import Config, ConfigError, Listen, load
 from gateway.observe.log import Log
 from tests.support.commands import Serving, called
 from tests.support.harness import Stack
@@ -462,3 +463,13 @@ async def test_the_thread_that_reads_hands_over_the_interpreter_often(
     assert len(seen) == (1 if how == "refused" else 2)
     assert max(seen) <= 0.001 < usual == sys.getswitchinterval()
     sys.setswitchinterval(before)
+
+
+def test_too_few_open_files_are_reported_with_what_to_raise(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[dict[str, Any]] = []
+    log = SimpleNamespace(event=lambda level, event, **fields: told.append(fields))
+    monkeypatch.setattr("gateway.cli.serve.fitting_connections", lambda most: 7)
+    listen = _Serving._fitting(cast(Any, SimpleNamespace(_log=log)), Listen(max_connections=10))
+    assert listen.max_connections == 7
+    remedy = "raise `ulimit -n` (systemd: LimitNOFILE), or lower listen.max_connections"
+    assert told == [{"max_connections": 7, "remedy": remedy}]

@@ -138,7 +138,7 @@ def test_a_worker_has_its_reason_and_its_names() -> None:
     well.served_as, locked.trouble = "own", Cause.KEY_REFUSED
     (model,) = state(Metrics(), fleet("m", bad, well, locked)).models
     assert [state_of(one) for one in model.workers] == [
-        "down: unknown_model (does not serve the model by the name that it was sent) (serves a, b)",
+        "down: unknown_model (does not serve the model by the name that it was sent (`upstream_model`)) (serves a, b)",
         "ready (serves own)",
         "ready, failed last: key_refused (refuses the gateway's key)",
     ]

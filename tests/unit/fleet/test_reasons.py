@@ -204,6 +204,13 @@ def test_the_log_names_the_hosts_of_a_certificate(stack: Stack) -> None:
     assert told["certificate_for"] == ["127.0.0.2"]
 
 
+def test_the_log_has_the_words_that_refuse_a_key(stack: Stack) -> None:
+    words = {line["model"]: line.get("text") for line in stack.events("worker down")}
+    assert words["key"] == "Incorrect API key provided"
+    assert words["key400"] == "API key not valid. Please pass a valid API key."
+    assert {name for name, text in words.items() if text is not None} == {"key", "key400"}
+
+
 def test_the_state_has_the_sentence_too(stack: Stack, bad: dict[str, Bad]) -> None:
     """As `check --probe`, with the hosts of a certificate for others."""
     for model in httpx.get(stack.admin_url + "/status.json").json()["models"]:
