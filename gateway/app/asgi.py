@@ -7,6 +7,7 @@ All paths are one mount: `app/routes.py` finds them without Starlette's router, 
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, MutableMapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -51,7 +52,19 @@ def application(read: Callable[[], Config]) -> Starlette:
             await gateway.close()
             log.close()
 
-    return Starlette(lifespan=lifespan, routes=[Mount("/", served)], exception_handlers={Exception: _failed})
+    return _Application(lifespan=lifespan, routes=[Mount("/", served)], exception_handlers={Exception: _failed})
+
+
+class _Application(Starlette):
+    """Names the faults of its configuration to the server, which would get a traceback from Starlette."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def answer(message: MutableMapping[str, Any]) -> None:
+            if message["type"] == "lifespan.startup.failed" and isinstance(error := sys.exception(), ConfigError):
+                message["message"] = f"the configuration has faults:\n{error}"
+            await send(message)
+
+        await super().__call__(scope, receive, answer if scope["type"] == "lifespan" else send)
 
 
 async def _failed(request: Request, error: Exception) -> Response:

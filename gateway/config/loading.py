@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Container, Mapping
+from contextlib import suppress
 from pathlib import Path as FilePath
 from typing import Any, get_args, get_origin
 
@@ -80,10 +81,9 @@ def load(
     """
     environ = os.environ if environ is None else environ
     path = path if path is not None else environ.get(FILE_VARIABLE) or None
-    try:
+    with suppress(ConfigError):
         return _read(Written(path, environ, only, placed=False), known, environ, only)
-    except ConfigError:  # the places of values are noted only for faults
-        return _read(Written(path, environ, only), known, environ, only)
+    return _read(Written(path, environ, only), known, environ, only)  # the places of values are noted only for faults
 
 
 def _read(written: Written, known: Available | None, environ: Mapping[str, str], only: Container[str] | None) -> Config:

@@ -8,7 +8,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, MutableMapping
 from contextlib import asynccontextmanager
 from hashlib import sha256
 from typing import Any
@@ -138,6 +138,39 @@ async def test_a_configuration_for_the_own_server_alone_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"metrics\.listen: needs `dragoman serve`"):
         async with app.router.lifespan_context(app):
             pass
+
+
+@pytest.mark.parametrize(
+    ("text", "faults"),
+    [
+        (
+            "listen: {prot: 1}\nmodels: {m: {backend: vlm, workers: ['http://w:1']}}\n",
+            ["listen.prot", "models.m.backend"],
+        ),
+        ("models: {m: {backend: vllm, workers: ['http://w:1'], api_key_env: NOT_SET}}\n", ["models.m.api_key_env"]),
+        (
+            "metrics: {listen: '127.0.0.1:9'}\nmodels: {m: {backend: vllm, workers: ['http://w:1']}}\n",
+            ["metrics.listen"],
+        ),
+    ],
+)
+async def test_the_server_gets_the_faults_and_no_traceback(text: str, faults: list[str]) -> None:
+    app, sent = application(lambda: load_text(text)), []
+
+    async def receive() -> dict[str, str]:
+        return {"type": "lifespan.startup"}
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        sent.append(message)
+
+    with pytest.raises(ConfigError) as caught:
+        await app({"type": "lifespan", "asgi": {"version": "3.0"}, "state": {}}, receive, send)
+    assert caught.value.__context__ is None  # nor does one who catches it see another error before it
+    assert [one["type"] for one in sent] == ["lifespan.startup.failed"]
+    first, *lines = sent[0]["message"].splitlines()
+    assert first == "the configuration has faults:"
+    assert [line.split(": ")[1] for line in lines] == faults
+    assert lines == [str(fault) for fault in caught.value.faults]
 
 
 def test_a_middleware_and_a_mount_of_starlette_s() -> None:
