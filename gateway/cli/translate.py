@@ -9,7 +9,7 @@ import sys
 from gateway import backends, dialects
 from gateway.cli import CommandError
 from gateway.cli.configured import read, request_options
-from gateway.core.http import JSON_TYPE, Response
+from gateway.core.http import JSON_TYPE, Request, Response
 from gateway.core.ports import Capabilities, Settings
 from gateway.translation import offline
 
@@ -33,7 +33,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Prints the worker's request or, with --reply, the client's reply."""
+    """Prints the worker's requests or, with --reply, the client's reply."""
     if options.status is not None and options.reply is None:
         raise CommandError("--status is of a reply: it needs --reply")
     dialect = dialects.create(options.source, Settings())
@@ -53,13 +53,14 @@ def run(options: argparse.Namespace) -> int:
         if dropped:
             print("dropped: " + ", ".join(dropped), file=sys.stderr)
         if options.reply is None:
-            outgoing, first = crossing.outgoing, crossing.first
-            if first is not None:
+            if (first := crossing.first) is not None:
                 line = f"asked first, for the length of the prompt: {first.method} {first.path} {first.body.decode()}"
                 print(line, file=sys.stderr)
-            print(f"{outgoing.method} {outgoing.path}\n")
-            print(json.dumps(json.loads(outgoing.body), indent=2, ensure_ascii=False))
+            print("\n\n".join(map(_shown, (crossing.outgoing, *crossing.more))))
             return 0
+        if crossing.more:
+            words = f"{1 + len(crossing.more)} requests reach the worker: --reply is read as the reply to the first"
+            print(words, file=sys.stderr)
         answer = Response(options.status or 200, [JSON_TYPE], read(options.reply))
         written, status = offline.reply(dialect, backend, crossing, answer), 0
         whole = not crossing.op.stream
@@ -73,3 +74,8 @@ def run(options: argparse.Namespace) -> int:
     sys.stdout.buffer.write(written + b"\n" if whole and not written.endswith(b"\n") else written)
     sys.stdout.buffer.flush()
     return status
+
+
+def _shown(request: Request) -> str:
+    body = json.dumps(json.loads(request.body), indent=2, ensure_ascii=False)
+    return f"{request.method} {request.path}\n\n{body}"

@@ -19,7 +19,7 @@ from gateway.core.lifecycle import Detokenized, TokenCount, Tokens
 from gateway.core.messages import AnsweredFromStore, Chat, Complete, ListModels, Media, Op, Question, Score
 from gateway.core.ports import Ask, Backend, Capabilities, Dialect, Lane
 from gateway.core.upload import Form
-from gateway.translation import totals
+from gateway.translation import series, totals
 from gateway.translation.ability import refuse_beyond, write_possible
 from gateway.translation.lanes import lane_for
 from gateway.translation.whole import ask, read_whole
@@ -38,6 +38,7 @@ class Crossing(Struct):
     request   as the client sent it
     op        in canonical form
     outgoing  as the worker gets it
+    more      those that follow, for the further runs of a list of seeds
     first     the request that asks the worker for the prompt's length before; None if the length is not needed
     question  reads the worker's answer if the client asked what its model does not answer
     """
@@ -45,6 +46,7 @@ class Crossing(Struct):
     request: Request
     op: Op
     outgoing: Request
+    more: Sequence[Request] = ()
     first: Request | None = None
     question: Ask[TokenCount | Tokens | Detokenized] | None = None
 
@@ -92,8 +94,10 @@ def _crossing(request: Request, op: Op, backend: Backend, can: Capabilities) -> 
     if isinstance(op, Question):
         question = ask(op, backend, can)
         return Crossing(request, op, question.request, question=question)
-    outgoing, counting = write_possible(backend, totals.first_request(op), can), totals.length_request(op, backend, can)
-    return Crossing(request, op, outgoing, counting.request if counting is not None else None)
+    parts = series.runs(op) if isinstance(op, Complete) else (op,)
+    outgoing, *more = [write_possible(backend, totals.first_request(part), can) for part in parts]
+    counting = totals.length_request(op, backend, can)
+    return Crossing(request, op, outgoing, more, counting.request if counting is not None else None)
 
 
 def _requests(

@@ -47,7 +47,7 @@ FIELDS: Tables = {
         *mapped("top_p", note="1 is sent when absent"),
         *mapped("stop", note="400 with num_beams"),
         renamed("stop_tokens", "stop_token_ids", [{"tokens": [7]}], _ENDS),
-        Field("seed", "mapped", 42, "drawn when absent; a list must rise by one, else 422"),
+        Field("seed", "mapped", 42, "drawn when absent; each run of a list that rises by one is a request"),
         *rows("refused", "unless empty", token_index_to_replace=[0], embedding_to_replace=[0.5]),
         Field("beam_search_type", "consumed", "DETERMINISTIC", _SEARCH, beside=_BEAMS, probe="STOCHASTIC"),
         Field("bad_words", "mapped", ["x"]),

@@ -140,6 +140,19 @@ def test_what_is_asked_first_is_said(run: Any) -> None:
     assert "/tokenize" not in run(*common, "vllm", body=b'{"prompt":"hi","max_tokens":9}').err
 
 
+@pytest.mark.parametrize("target", [name for name in backends.REGISTRY if name != "openai"])
+def test_every_request_of_a_list_of_seeds_is_shown(run: Any, tmp_path: Path, target: str) -> None:
+    body = tmp_path / "body.json"
+    body.write_text('{"prompt":"hi","max_tokens":9,"n":2,"seed":[5,9]}')
+    common = ("--from", "friendli", "--to", target, "--body", str(body))
+    shown = run(*common).out
+    seeds = re.findall(r'"seed": (\d+)', shown)
+    assert (shown.count("POST /"), seeds) == (2, ["5", "9"])
+    assert "\n}\n\nPOST /" in shown
+    ran = run(*common, "--reply", "-", body=WHOLE)
+    assert "2 requests reach the worker: --reply is read as the reply to the first" in ran.err
+
+
 @pytest.mark.parametrize("dialect", [way.dialect for way in map(usual, dialects.REGISTRY) if way.operation == "chat"])
 def test_replies(run: Any, tmp_path: Path, dialect: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gateway.wire.clock.nanoseconds", lambda: 1)
