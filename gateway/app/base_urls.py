@@ -17,6 +17,19 @@ _VERSION = re.compile(r"v\d\w*|api")
 _OLLAMA = "/api"
 """Behind it other servers' clients find paths of the same names."""
 _SLASHES = re.compile("//+")
+# A chat of each API, as it follows a base URL that is called alone.
+_CHATS = (
+    "/v1/chat/completions",
+    "/v1/messages",
+    "/api/chat",
+    "/v2/chat",
+    "/v1beta/models/MODEL:generateContent",
+    "/chat/completions",
+    "/messages",
+    "/chat",
+    "/models/MODEL:generateContent",
+    "/endpoints/MODEL/invocations",
+)
 # Longer paths are none of a client's with a wrong base URL.
 _MOST_BYTES, _MOST_SEGMENTS = 200, 12
 
@@ -33,9 +46,10 @@ class BaseUrls:
     def __init__(self, served: Served, places: Mapping[str, Iterable[str]]) -> None:
         self._served = served
         self._places = {
-            prefix: ["", *(f"/{one}" for one in places[prefix] if _VERSION.fullmatch(one))]
+            prefix: ["", *(f"/{one}" for one in dict.fromkeys(places[prefix]) if _VERSION.fullmatch(one))]
             for prefix in sorted(places, key=len, reverse=True)
         }
+        self._begins = {prefix + base for prefix, bases in self._places.items() for base in bases}
 
     def advice(self, method: str, path: str) -> str:
         """The rest of the sentence that says that there is nothing at `path` for `method`: the base URL that leads to
@@ -44,20 +58,28 @@ class BaseUrls:
         if len(meant) > _MOST_BYTES or meant.count("/") > _MOST_SEGMENTS:
             return ""
         other = ""
+        behind = [meant + chat for chat in _CHATS if meant in self._begins and method in self._served(meant + chat)]
         # Clients of an API that has a prefix here and none elsewhere, such as TGI's, append the whole path.
         below = next(
             (one for one in reversed(self._places) if one and method in self._served(one + (meant or "/"))), None
         )
+        if behind:
+            listed = f"{', '.join(behind[:-1])} or {behind[-1]}" if behind[1:] else behind[0]
+            follow = f"; the path of an API must follow, such as {listed} (README.md lists the base URL of each client)"
+            return follow if below is None else f"{follow}; for another API{_below(below, meant).replace(';', ',', 1)}"
         for prefix, bases in () if self._served(path) else self._places.items():
             if not meant.startswith(prefix + "/"):
                 continue
             rest = meant[len(prefix) :]
             at = 0
             while at >= 0:
-                for base in bases:
+                for index, base in enumerate(bases):
                     methods = self._served(prefix + base + rest[at:])
                     if method in methods:
                         found = _sentence(prefix, rest[:at], base, rest[at:])
+                        for more in bases[index + 1 :]:
+                            if not more.startswith(base) and method in self._served(place := prefix + more + rest[at:]):
+                                found += f"; there is also {place}"
                         if below is not None and base == _OLLAMA and not at:
                             return f"{_below(below, meant)}; for another API{found.replace(';', ',', 1)}"
                         whole = at and prefix and method in self._served(rest)

@@ -142,7 +142,7 @@ def no_route(call: Call) -> GatewayError:
     if not routes:
         return GatewayError(Kind.NO_ROUTE, f"there is nothing at this path: {method} {request.path[:200]}{advice}")
     call.reply.headers.append((b"allow", (allowed := ", ".join(sorted(routes))).encode()))
-    message = f"{method} is not allowed here; this path takes {allowed}{advice.replace('it', method, 1)}"
+    message = f"{method} is not allowed here; this path takes {allowed}{advice.replace('it is', f'{method} is', 1)}"
     return GatewayError(Kind.NO_METHOD, message)
 
 

@@ -104,6 +104,8 @@ _BRIEF = frozenset({401, 404, 429})
 # The specification allows any number here, and promises a 422 if the model accepts only a smaller range.
 _RANGED = frozenset({"temperature", "top_p", "frequency_penalty", "presence_penalty"})
 _LONGEST_VALUE = 1024
+_IMAGES = "/images/embeddings"
+"""The path of the specification's operation that no model here has."""
 
 
 def error_event(error: GatewayError) -> bytes:
@@ -114,7 +116,7 @@ def error_event(error: GatewayError) -> bytes:
 
 def refuse(error: GatewayError, request: Request | None, op: Op | None) -> tuple[Response, str]:
     kind, message = _kind(error, request, op), error.message
-    if kind is Kind.NO_ROUTE:
+    if kind is Kind.NO_ROUTE and (error.kind is not kind or (request is not None and request.path.endswith(_IMAGES))):
         why = "it makes no embeddings" if isinstance(op, Embed) and error.kind is not kind else message
         message = f"Modality not supported by the model: {why}"
     status, phrase, code = ERRORS[kind]

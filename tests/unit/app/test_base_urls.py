@@ -8,8 +8,10 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
+from gateway import dialects
 from gateway.app.base_urls import BaseUrls
 from gateway.auth import new_key
+from gateway.core.ports import Settings
 from tests.laws.conformance.cases import DIALECTS
 from tests.support.clients import MEDIA, WAYS, Way, usual
 from tests.support.harness import Stack
@@ -172,6 +174,63 @@ def test_nothing_is_told_of_what_is_off() -> None:
     with Stack(config={"dialects": off}) as stack:
         assert "/v1/messages" in httpx.post(stack.url + "/messages", json={}).text
         assert "it is at" not in httpx.post(stack.url + "/rerank/x", json={}).text
+
+
+@pytest.mark.parametrize(
+    ("path", "named"),
+    [
+        (
+            "/",
+            ["/v1/chat/completions", "/v1/messages", "/api/chat", "/v2/chat", "/v1beta/models/MODEL:generateContent"],
+        ),
+        ("/v1", ["/v1/chat/completions", "/v1/messages", "/v1/models/MODEL:generateContent"]),
+        ("/v1/", ["/v1/chat/completions", "/v1/messages", "/v1/models/MODEL:generateContent"]),
+        ("/v2", ["/v2/chat"]),
+        ("/api", ["/api/chat"]),
+        ("/openai", ["/openai/v1/chat/completions", "/openai/chat/completions"]),
+        ("/openai/v1", ["/openai/v1/chat/completions"]),
+        ("/anthropic", ["/anthropic/v1/messages"]),
+        ("/azure", ["/azure/chat/completions"]),
+        ("/friendli", ["/friendli/v1/chat/completions"]),
+        ("/ollama", ["/ollama/api/chat", "/ollama/chat/completions"]),
+        ("/gemini/v1beta", ["/gemini/v1beta/models/MODEL:generateContent"]),
+        ("/sagemaker", ["/sagemaker/endpoints/MODEL/invocations"]),
+    ],
+)
+@pytest.mark.parametrize("headers", [{}, {"anthropic-version": "2023-06-01"}], ids=["plain", "anthropic"])
+def test_a_base_url_alone_gets_the_paths_behind_it(
+    stack: Stack, path: str, named: list[str], headers: dict[str, str]
+) -> None:
+    reply = httpx.post(stack.url + path, json={"model": "m", "messages": []}, headers=headers)
+    assert reply.status_code in (404, 405)
+    found = re.search(r"the path of an API must follow, such as ([^;\"]*)", reply.text.replace(" (", ";"))
+    assert found is not None, reply.text
+    assert re.split(", | or ", found[1].rstrip("\\")) == named
+    for one in named:
+        assert httpx.post(stack.url + one.replace("MODEL", "m"), json={}).status_code not in (404, 405)
+
+
+def test_every_prefix_of_a_chat_has_such_a_path(stack: Stack) -> None:
+    """One more dialect with a prefix of its own is named, too."""
+    prefixes = {prefix.rstrip("/") for name in DIALECTS for prefix in dialects.create(name, Settings()).prefixes}
+    for prefix in sorted(prefixes - {"/tgi", "/vllm"}):  # TGI's is a path itself; vLLM's dialect has no chats
+        reply = httpx.post(stack.url + prefix, json={})
+        assert (reply.status_code in (404, 405), "must follow, such as /" in reply.text) == (True, True), prefix
+
+
+def test_every_place_of_a_path_is_named(stack: Stack) -> None:
+    text = httpx.post(stack.url + "/v1/chat", json={}).text.replace('\\"', '"')
+    assert 'it is at /api/chat: the base URL of this client must end in "/api" instead of "/v1"' in text
+    assert text.count("there is also /v2/chat") == 1
+    text = httpx.post(stack.url + "/models/m:generateContent", json={}).text
+    assert "/v1beta" not in text, "a version beside its own beta is the same API"
+
+
+def test_a_wrong_path_is_no_modality(stack: Stack) -> None:
+    text = httpx.post(stack.url + "/azure/v1/chat/completions", json={}).json()["message"]
+    assert text.startswith("there is nothing at this path")
+    text = httpx.post(stack.url + "/azure/images/embeddings", json={}).json()["message"]
+    assert text.startswith("Modality not supported by the model: there is nothing at this path")
 
 
 def test_the_work_for_one_path_is_bounded() -> None:
