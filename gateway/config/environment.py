@@ -9,20 +9,34 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any, get_origin
 
+from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
-from gateway.config.faults import ENVIRONMENT, Fault, Path, Position, Positions, Unknown
+from gateway.config.faults import ENVIRONMENT, Fault, Message, Path, Position, Positions, Unknown, shown
 from gateway.config.kinds import EnvironmentText
 from gateway.config.model import PREFIX, Config
+from gateway.config.rules import ENTRIES
+from gateway.config.section import section_in
 
 FILE_VARIABLE = PREFIX + "CONFIG"
 """Names the file to load where the caller names none."""
 
-_OPTIONS = tuple(name.upper() for name in Config.model_fields)
+
+def _variables(section: type[BaseModel], begin: str = "") -> Iterator[str]:
+    """Our variables without the prefix: all options, but those in lists and mappings."""
+    for name, field in section.model_fields.items():
+        yield (variable := begin + name.upper())
+        if get_origin(field.annotation) not in (dict, tuple) and (inner := section_in(field.annotation)) is not None:
+            yield from _variables(inner, f"{variable}__")
+
+
+_OPTIONS = ("CONFIG", *_variables(Config))
+_JOINED = f"; `__` joins a section and its option: {PREFIX}LISTEN__PORT"
 
 # A Kubernetes Service called "dragoman" (or "dragoman-metrics") puts such variables into every pod of its namespace.
 _SERVICE_LINK = re.compile(r"_(SERVICE_(HOST|PORT(_\w+)?)|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)\Z")
@@ -86,8 +100,8 @@ class EnvironmentSource(PydanticBaseSettingsSource):
         segments = variable[len(PREFIX) :].split("__")
         path = _path(segments, base, spelled)
         if path[0] not in Config.model_fields:
-            form = "__".join([PREFIX + "{}", *(part.replace("{", "{{").replace("}", "}}") for part in segments[1:])])
-            self.faults.append(Fault(where, Unknown("sets no option", path[0].upper(), _OPTIONS, form)))
+            form = _form(segments, 0)
+            self.faults.append(Fault(where, Unknown("sets no option", path[0].upper(), _OPTIONS, form, _JOINED)))
             return
         try:
             value = _decoded(text)
@@ -100,7 +114,26 @@ class EnvironmentSource(PydanticBaseSettingsSource):
         if not _join(self.values, tree):
             self.faults.append(Fault(where, "and another variable set the same option"))
             return
+        if path[0] in ENTRIES and len(path) > 2:
+            self.positions.setdefault(path[:2], where)  # that of an entry which no file has
         _place(self.positions, path, value, where)
+
+
+def in_variable(place: Position, path: Path, message: Message) -> Message:
+    """`message` about the value at `path`, in terms of the variable at `place`."""
+    parts = (place.variable or "")[len(PREFIX) :].split("__")
+    at = len(path) - 1
+    if message == "is required" and at == 2 and path[0] in ENTRIES:
+        return f"is required, as no file has {shown(path[:2])}"
+    if not isinstance(message, Unknown) or place.path or parts[at : at + 1] != [message.name.upper()]:
+        return message
+    return replace(message, name=parts[at], names=[name.upper() for name in message.names], form=_form(parts, at))
+
+
+def _form(segments: list[str], at: int) -> str:
+    """The variable of these segments, with "{}" for the one at index `at`."""
+    segments = [part.replace("{", "{{").replace("}", "}}") for part in segments]
+    return PREFIX + "__".join([*segments[:at], "{}", *segments[at + 1 :]])
 
 
 def _is_service_link(variable: str, value: str) -> bool:

@@ -71,7 +71,8 @@ class Unknown:
 
 
 Message = str | Unknown
-"""A fault of a value. The message never holds the value itself, which may be a secret in the wrong place."""
+"""A fault of a value. The message never holds the value itself, which may be a secret in the wrong place: at most the
+name of a variable in capitals."""
 
 Faults = Iterator[tuple[Path, Message]]
 """Paths of values, each with a message."""

@@ -163,7 +163,11 @@ def _url(value: str) -> str:
 def _proxy(value: str) -> str:
     if "@" in value:
         raise ValueError("must not hold a user name or password; use proxy_file or proxy_env")
-    return value if value == "environment" else proxy_url(_url(value))
+    if value == "environment":
+        return value
+    if not value.startswith(("http://", "https://")):
+        raise ValueError("must begin with http:// or https://, or be the word environment")
+    return proxy_url(_url(value))
 
 
 def all_of_openai(workers: Sequence[str]) -> bool:

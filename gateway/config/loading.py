@@ -6,14 +6,14 @@ import os
 from collections.abc import Container, Mapping
 from contextlib import suppress
 from pathlib import Path as FilePath
-from typing import Any, get_args, get_origin
+from typing import Any, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from gateway.config.available import Available
 from gateway.config.checks import check
-from gateway.config.environment import FILE_VARIABLE, EnvironmentSource, FileSource, Settings
+from gateway.config.environment import FILE_VARIABLE, EnvironmentSource, FileSource, Settings, in_variable
 from gateway.config.faults import (
     ConfigError,
     Fault,
@@ -30,6 +30,7 @@ from gateway.config.faults import (
 from gateway.config.model import Config, Key, resolved_auth
 from gateway.config.rules import ENTRIES, facts_of
 from gateway.config.secrets import read_secrets, with_secrets
+from gateway.config.section import section_in
 from gateway.config.source import MOST_BYTES, MOST_ENTRIES_BYTES, NOT_READ, Unreadable, read_yaml
 
 # pydantic's error type, or its begin -> our words, with values of the error's context. They never hold the value.
@@ -102,7 +103,10 @@ def _checked(
     faults += [*check(facts_of(config, written.values, known, wrong, written.unread)), *unread]
     if not written.placed and (written.faults or faults):
         raise ConfigError(())
-    placed = [*written.faults, *(Fault(locate(written.positions, at), message) for at, message in faults)]
+    placed = list(written.faults)
+    for at, message in faults:
+        place = locate(written.positions, at)
+        placed.append(Fault(place, message if place.variable is None else in_variable(place, at, message)))
     if placed:
         raise config_error(placed, written.files)
     return with_secrets(config, secrets)
@@ -148,7 +152,10 @@ class Written:
             try:
                 self.values = self._read(FilePath(path), os.fspath(path), ())
             except Unreadable as stop:
-                raise config_error([*self.faults, stop.fault], self.files) from None
+                place, message = stop.fault
+                if str(stop).startswith(NOT_READ) and os.fspath(path) == environ.get(FILE_VARIABLE):
+                    message = f"{message}; {FILE_VARIABLE} names it"
+                raise config_error([*self.faults, Fault(place, message)], self.files) from None
         environment = EnvironmentSource(environ, self.values)
         self._overlay(environment.values, environment.positions)
         self.values = Settings.of(environment, FileSource(self.values))
@@ -274,14 +281,7 @@ def _options_of(path: Path) -> tuple[str, ...]:
     parts = iter(path)
     for part in parts:
         field = section.model_fields.get(str(part)) if section is not None else None
-        section = _section_in(field.annotation) if field is not None else None
+        section = section_in(field.annotation) if field is not None else None
         if field is not None and get_origin(field.annotation) in (dict, tuple):
             next(parts, None)  # a name or an index
     return tuple(section.model_fields) if section is not None else ()
-
-
-def _section_in(kind: Any) -> type[BaseModel] | None:
-    """The section that an option of this type holds, if any."""
-    if isinstance(kind, type) and issubclass(kind, BaseModel):
-        return kind
-    return next((found for one in get_args(kind) if (found := _section_in(one)) is not None), None)

@@ -33,6 +33,8 @@ _LENGTHS = {
     "console": (16, "openssl rand -hex 16"),
 }
 
+# In capitals with an underscore; a secret in the place of the name looks otherwise.
+_VARIABLE = re.compile(r"[A-Z][A-Z0-9]*(_[A-Z0-9]+)+\Z")
 _BUCKET: Path = ("batches", "bucket")
 
 Secrets = dict[Path, dict[str, str]]
@@ -134,7 +136,8 @@ class _Reading:
                 self.fault(option, f"and {name}_file exclude each other")
             text = self._environ.get(variable)
             if text is None:
-                self.fault(option, "names a variable that is not set")
+                named = f": {variable}" if _VARIABLE.match(variable) else ""
+                self.fault(option, f"names a variable that is not set{named}")
         elif file_name is not None:
             text = self._file(option, file_name, MOST_SECRET_BYTES + 1)
         if text is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, PrivateAttr, SecretStr, model_validator
 
@@ -60,3 +60,10 @@ class Section(BaseModel):
         """The secret `name`, once `load` has read it."""
         found = self._held.get(name)
         return found.get_secret_value() if found is not None else None
+
+
+def section_in(kind: Any) -> type[BaseModel] | None:
+    """The section that an option of this type holds, if any."""
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        return kind
+    return next((found for one in get_args(kind) if (found := section_in(one)) is not None), None)

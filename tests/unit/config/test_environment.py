@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pydantic_settings import PydanticBaseSettingsSource
 
-from gateway.config import ConfigError, load
+from gateway.config import Config, ConfigError, load
 from gateway.config.environment import EnvironmentSource, FileSource, Settings
 from gateway.config.kinds import OWN_HEADERS
 from tests.unit.config.reading import KNOWN, SMALL, faults, read
@@ -113,11 +113,61 @@ def test_a_fault_names_the_variable_that_replaced_the_line(tmp_path: Path) -> No
     ]
 
 
+@pytest.mark.parametrize(
+    ("variable", "fault"),
+    [
+        ("LISTEN_PORT", "sets no option; did you mean DRAGOMAN_LISTEN__PORT?"),
+        ("METRICS_LISTEN", "sets no option; did you mean DRAGOMAN_METRICS__LISTEN?"),
+        ("RELAY_DRAIN_S", "sets no option; did you mean DRAGOMAN_RELAY__DRAIN_S?"),
+        ("TOOLS_WEB_SEARCH__URL", "sets no option; did you mean DRAGOMAN_TOOLS__WEB_SEARCH__URL?"),
+        ("CONFG", "sets no option; did you mean DRAGOMAN_CONFIG?"),
+        ("LISTEN__PROT", "is not an option; did you mean DRAGOMAN_LISTEN__PORT?"),
+        ("MODELS__SMALL__WORKRS", "is not an option; did you mean DRAGOMAN_MODELS__SMALL__WORKERS?"),
+        ("MODELS__SMALL__DEADLINES__IDLE", "is not an option; did you mean DRAGOMAN_MODELS__SMALL__DEADLINES__IDLE_S?"),
+        ("MODELS__SMAL__MAX_CONTEXT", "backend is required, as no file has models.smal"),
+        ("KEYS__TEAM__PRIORITY", "hash is required, unless there is aws_access_key_id or match"),
+        ("DIALECTS__OPENIA__ENABLED", "is not a dialect; did you mean DRAGOMAN_DIALECTS__OPENAI__ENABLED?"),
+    ],
+)
+def test_a_fault_of_a_variable_names_whole_variables(tmp_path: Path, variable: str, fault: str) -> None:
+    said = faults(tmp_path, SMALL, **{f"DRAGOMAN_{variable}": "true" if variable.endswith("ENABLED") else "5"})
+    assert f"environment: DRAGOMAN_{variable}: {fault}" in said
+    assert not [one for one in said if one.startswith("gateway.yaml:")], "the file is right"
+
+
+def test_every_option_of_a_section_is_named_where_underscores_are_missing(tmp_path: Path) -> None:
+    """An underscore too few is no other option."""
+    for section, field in Config.model_fields.items():
+        options = getattr(field.annotation, "model_fields", {})
+        for option in options:
+            found = faults(tmp_path, SMALL, **{f"DRAGOMAN_{section}_{option}".upper(): "x"})
+            assert found[0].endswith(f"did you mean DRAGOMAN_{section.upper()}__{option.upper()}?"), found
+
+
+def test_a_file_that_is_not_there_names_the_variable_that_gave_it(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(None, KNOWN, {"DRAGOMAN_CONFIG": "x"})
+    assert str(caught.value) == "x: (file): cannot be read: No such file or directory; DRAGOMAN_CONFIG names it"
+    with pytest.raises(ConfigError) as caught:
+        load("y", KNOWN, {"DRAGOMAN_CONFIG": "x"})
+    assert str(caught.value) == "y: (file): cannot be read: No such file or directory"
+
+
+def test_a_variable_that_is_not_set_is_named_unless_it_may_be_a_secret(tmp_path: Path) -> None:
+    said = faults(tmp_path, f"{SMALL}    api_key_env: WORKER_KEY\n")
+    assert said == ["gateway.yaml:5: models.small.api_key_env: names a variable that is not set: WORKER_KEY"]
+    for secret in ("a9f8e7d6c5b4", "ABCDEF0123456789", "hf_abcdefghijklmnop", "my_secret"):
+        said = faults(tmp_path, f"{SMALL}    api_key_env: {secret}\n")
+        assert said == ["gateway.yaml:5: models.small.api_key_env: names a variable that is not set"]
+
+
 def test_variables_of_kubernetes_services_are_passed_over(tmp_path: Path) -> None:
     links = {f"DRAGOMAN_{name}": "8080" for name in ("SERVICE_PORT", "SERVICE_PORT_HTTP", "METRICS_SERVICE_HOST")}
     links |= {f"DRAGOMAN_{name}": "tcp://10.0.0.1:8080" for name in ("PORT", "PORT_8080_TCP", "PORT_8080_TCP_ADDR")}
     assert read(tmp_path, SMALL, **links) == read(tmp_path, SMALL)
-    assert faults(tmp_path, SMALL, DRAGOMAN_PORT="8080") == ["environment: DRAGOMAN_PORT: sets no option"]
+    assert faults(tmp_path, SMALL, DRAGOMAN_PORT="8080") == [
+        "environment: DRAGOMAN_PORT: sets no option; `__` joins a section and its option: DRAGOMAN_LISTEN__PORT"
+    ]
 
 
 def test_the_sources_are_those_of_pydantic_settings_and_the_first_one_counts() -> None:
