@@ -87,6 +87,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ConfigError as error:
         for fault in error.faults:
             print(fault, file=sys.stderr)
+        if error.partial:
+            print("dragoman: rules between options wait for these values: mend them, then check again", file=sys.stderr)
         status = 2
     return status
 

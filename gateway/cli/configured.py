@@ -41,7 +41,8 @@ def configuration(
             raise
         print(_NO_FILE, file=sys.stderr)
         # Without a file there are no models, of course: that fault would only repeat the line above.
-        raise ConfigError(fault for fault in error.faults if fault.position.path != ("models",)) from None
+        faults = [fault for fault in error.faults if fault.position.path != ("models",)]
+        raise ConfigError(faults, error.partial) from None
 
 
 def admin_place(given: str | None, config: Config | None, option: str) -> str:

@@ -34,14 +34,15 @@ def configurations(manifests: bytes) -> list[tuple[str, Config]]:
         raise CommandError(
             f"--rendered: not the manifests that `helm template` prints: {type(error).__name__}"
         ) from None
-    found, faults = [], []
+    found, faults, partial = [], [], False
     for name, text in _files(objects):
         try:
             found.append((f"ConfigMap {name}", _loaded(name, text, objects)))
         except ConfigError as error:
             faults += error.faults
+            partial = partial or error.partial
     if faults:
-        raise ConfigError(faults)
+        raise ConfigError(faults, partial)
     if not found:
         raise CommandError(f"--rendered: no ConfigMap holds a {FILE}")
     return found
@@ -66,12 +67,13 @@ def _loaded(name: str, text: str, objects: list[dict[str, Any]]) -> Config:
             return load(path, known, environ, only=())
         except ConfigError as error:  # the file is known to the reader by its ConfigMap
             file = f"ConfigMap {name}, {FILE}"
-            raise ConfigError(
+            faults = [
                 fault._replace(position=fault.position._replace(file=file))
                 if fault.position.file == os.fspath(path)
                 else fault
                 for fault in error.faults
-            ) from None
+            ]
+            raise ConfigError(faults, error.partial) from None
 
 
 def _pod(workload: dict[str, Any]) -> dict[str, Any]:

@@ -117,14 +117,15 @@ class Fault(NamedTuple):
 
 class ConfigError(Exception):
     """A configuration that cannot be used. `faults` holds the first `MOST_FAULTS` in the order of the files' lines,
-    and one more that counts the rest."""
+    and one more that counts the rest. partial: rules between options were left out where a value is wrong."""
 
-    def __init__(self, faults: Iterable[Fault]) -> None:
+    def __init__(self, faults: Iterable[Fault], partial: bool = False) -> None:
         self.faults = list(faults)
+        self.partial = partial
         super().__init__("\n".join(map(str, self.faults)))
 
 
-def config_error(faults: Iterable[Fault], files: Sequence[str]) -> ConfigError:
+def config_error(faults: Iterable[Fault], files: Sequence[str], partial: bool = False) -> ConfigError:
     """The error for all `faults`, in the order of `files` and then the environment, within a file by line.
 
     Only the first fault of a place is reported, because one wrong value often causes several.
@@ -145,7 +146,7 @@ def config_error(faults: Iterable[Fault], files: Sequence[str]) -> ConfigError:
         next_one = found[MOST_FAULTS].position
         more = f"and {len(found) - MOST_FAULTS} more faults from here on"
         reported.append(Fault(Position(next_one.file, next_one.line), more))
-    return ConfigError(reported)
+    return ConfigError(reported, partial)
 
 
 def _text(message: Message) -> str:

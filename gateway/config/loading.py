@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path as FilePath
 from typing import Any, get_origin
@@ -78,7 +78,8 @@ def load(
              A command needs no file or variable of which it makes no use
 
     Also reads the secrets that the configuration refers to. Raises `ConfigError` with all faults: if a section or an
-    entry holds a wrong value, its rules across options are checked once that value is right.
+    entry holds a wrong value, its rules across options are checked once that value is right, except for names of what
+    there is not.
     """
     environ = os.environ if environ is None else environ
     path = path if path is not None else environ.get(FILE_VARIABLE) or None
@@ -100,7 +101,10 @@ def _checked(
 ) -> Config:
     config, faults, wrong = _validated(written.values)
     secrets, unread = read_secrets(config, environ, known, only)
-    faults += [*check(facts_of(config, written.values, known, wrong, written.unread)), *unread]
+    facts = facts_of(config, written.values, known, wrong, written.unread)
+    named = check(facts._replace(config=_halves(config, written.values, faults))) if wrong else ()
+    unknown = (one for one in named if one[0][:2] in wrong and isinstance(one[1], Unknown))
+    faults += [*check(facts), *unknown, *unread]
     if not written.placed and (written.faults or faults):
         raise ConfigError(())
     placed = list(written.faults)
@@ -108,7 +112,7 @@ def _checked(
         place = locate(written.positions, at)
         placed.append(Fault(place, message if place.variable is None else in_variable(place, at, message)))
     if placed:
-        raise config_error(placed, written.files)
+        raise config_error(placed, written.files, partial=bool(wrong))
     return with_secrets(config, secrets)
 
 
@@ -254,6 +258,20 @@ def _validated(values: Mapping[str, Any]) -> tuple[Config, list[tuple[Path, Mess
         else:
             sound.setdefault(name, value)
     return Config(**sound), faults, wrong
+
+
+def _halves(config: Config, values: Mapping[str, Any], faults: Iterable[tuple[Path, Message]]) -> Config:
+    """`config`, and of its wrong entries the options that are right: a name of something that there is not is a fault
+    whatever stands beside it. An entry without an option that it needs is left out."""
+    wrong = {path[:3] for path, _ in faults}
+    halves: dict[str, dict[str | int, Any]] = {}
+    for section, name in {path[:2] for path in wrong if path[0] in ENTRIES and len(path) == 3} - wrong:
+        entries, kind = values[str(section)], section_in(Config.model_fields[str(section)].annotation)
+        if kind is not None and isinstance(entries, dict) and isinstance(options := entries[name], dict):
+            half = {option: value for option, value in options.items() if (section, name, option) not in wrong}
+            with suppress(ValidationError):
+                halves.setdefault(str(section), {})[name] = kind(**half)
+    return config.model_copy(update={section: {**getattr(config, section), **half} for section, half in halves.items()})
 
 
 def _details(error: ValidationError) -> list[ErrorDetails]:

@@ -26,6 +26,21 @@ def test_check_names_fallbacks_whose_context_is_no_longer(tmp_path: Path) -> Non
     assert said == ["hole: fallback_on context_length, model a: no fallback has a longer context"]
 
 
+def test_a_last_line_says_that_rules_wait_for_values_that_are_wrong(tmp_path: Path) -> None:
+    path, wait = tmp_path / "gateway.yaml", "dragoman: rules between options wait for these values"
+    good = "{backend: vllm, workers: ['http://127.0.0.1:1'], price: {input: 1, output: 2}}"
+    path.write_text(f"models:\n  a: {good}\n  b: {good.replace('input: 1', 'input: -1')}\n")
+    said = called("check", str(path)).stderr.splitlines()
+    assert [line.split(": ")[1] for line in said[:-1]] == ["spend.currency", "models.b.price.0.input"]
+    assert said[-1].startswith(wait)
+    manifest = {"kind": "ConfigMap", "metadata": {"name": "c"}, "data": {"gateway.yaml": path.read_text()}}
+    (tmp_path / "all.yaml").write_text(json.dumps(manifest))
+    assert called("check", "--rendered", str(tmp_path / "all.yaml")).stderr.splitlines()[-1].startswith(wait)
+    path.write_text(f"models:\n  a: {good}\n")
+    said = called("check", str(path)).stderr.splitlines()
+    assert [line.split(": ")[1] for line in said] == ["spend.currency"]
+
+
 def test_check_names_token_limits_that_one_request_uses_up(tmp_path: Path) -> None:
     path = tmp_path / "gateway.yaml"
     path.write_text(
@@ -75,8 +90,8 @@ def test_check_says_everything_at_once_and_never_a_traceback(tmp_path: Path) -> 
     )
     found = called("check", str(bad))
     assert (found.returncode, found.stdout) == (2, "")
-    lines = found.stderr.splitlines()
-    assert len(lines) == 3
+    *lines, last = found.stderr.splitlines()
+    assert (len(lines), last.partition(":")[0]) == (3, "dragoman")
     assert all(re.match(rf"{re.escape(str(bad))}:\d+: [\w.]+: ", line) for line in lines), lines
     missing = called("check", str(tmp_path / "none.yaml"))
     assert missing.returncode == 2
