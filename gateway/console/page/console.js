@@ -207,9 +207,9 @@ function draw(state) {
   const conditions = {
     ready: "good", draining: "warn", leaving: "warn", ejected: "bad", stalled: "bad", down: "bad",
   };
-  const said = ({ condition, reason, meaning, served_as: name, serves }) => {
+  const said = ({ condition, reason, served_as: name, serves }) => {
     const served = serves.length ? serves.join(", ") : name;
-    return `${condition}${reason ? `${condition === "ready" ? ", failed last: " : ": "}${reason}${meaning ? ` (${meaning})` : ""}` : ""}${served ? ` (serves ${served})` : ""}`;
+    return `${condition}${reason ? `${condition === "ready" ? ", failed last: " : ": "}${reason}` : ""}${served ? ` (serves ${served})` : ""}`;
   };
   rows("workers", state.models.flatMap((model) => model.workers.map((one) => [model.name, bare(one.address), [said(one), one.reason && one.condition === "ready" ? "warn" : conditions[one.condition]], one.in_flight, one.max_in_flight ?? "–"])));
   rows("lost", state.models.flatMap((model) => Object.entries(model.lost_worker).flatMap(([what, counts]) =>
