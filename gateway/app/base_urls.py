@@ -17,19 +17,6 @@ _VERSION = re.compile(r"v\d\w*|api")
 _OLLAMA = "/api"
 """Behind it other servers' clients find paths of the same names."""
 _SLASHES = re.compile("//+")
-# A chat of each API, as it follows a base URL that is called alone.
-_CHATS = (
-    "/v1/chat/completions",
-    "/v1/messages",
-    "/api/chat",
-    "/v2/chat",
-    "/v1beta/models/MODEL:generateContent",
-    "/chat/completions",
-    "/messages",
-    "/chat",
-    "/models/MODEL:generateContent",
-    "/endpoints/MODEL/invocations",
-)
 # Longer paths are none of a client's with a wrong base URL.
 _MOST_BYTES, _MOST_SEGMENTS = 200, 12
 
@@ -41,15 +28,19 @@ def single_slashes(path: str) -> str:
 
 class BaseUrls:
     """Finds what a request at an unknown path may have meant. places: prefix -> the first segments of the paths behind
-    it."""
+    it; mains: prefix -> the main path of each API behind it."""
 
-    def __init__(self, served: Served, places: Mapping[str, Iterable[str]]) -> None:
+    def __init__(self, served: Served, places: Mapping[str, Iterable[str]], mains: Mapping[str, Iterable[str]]) -> None:
         self._served = served
         self._places = {
             prefix: ["", *(f"/{one}" for one in dict.fromkeys(places[prefix]) if _VERSION.fullmatch(one))]
             for prefix in sorted(places, key=len, reverse=True)
         }
-        self._begins = {prefix + base for prefix, bases in self._places.items() for base in bases}
+        self._behind = {
+            prefix + base: [prefix + path for path in mains[prefix] if path.startswith(f"{base}/")]
+            for prefix, bases in self._places.items()
+            for base in bases
+        }
 
     def advice(self, method: str, path: str) -> str:
         """The rest of the sentence that says that there is nothing at `path` for `method`: the base URL that leads to
@@ -58,7 +49,7 @@ class BaseUrls:
         if len(meant) > _MOST_BYTES or meant.count("/") > _MOST_SEGMENTS:
             return ""
         other = ""
-        behind = [meant + chat for chat in _CHATS if meant in self._begins and method in self._served(meant + chat)]
+        behind = [path for path in self._behind.get(meant, ()) if method in self._served(path)]
         # Clients of an API that has a prefix here and none elsewhere, such as TGI's, append the whole path.
         below = next(
             (one for one in reversed(self._places) if one and method in self._served(one + (meant or "/"))), None

@@ -147,6 +147,7 @@ def router(config: Config, runtime: Runtime, batching: Batching | None = None) -
     placed: dict[str, list[Endpoint]] = {}
     fallbacks: dict[str, list[_Candidate]] = {}
     places: dict[str, list[str]] = {}
+    mains: dict[str, list[str]] = {}
     active = active_dialects(config)
 
     def advice(method: str, path: str) -> str:
@@ -167,11 +168,14 @@ def router(config: Config, runtime: Runtime, batching: Batching | None = None) -
         nothing = Endpoint(runtime, dialect, {}, default, advice=advice)
         for place in sorted(_places(dialect)):
             fallbacks.setdefault(place, []).append((test, nothing))
+        posts = [route for route in dialect.routes if route.method == "POST" and not route.absolute]
+        main = min(posts, key=lambda route: route.name != "chat").path
         for prefix in dialect.prefixes:
             places.setdefault(prefix.rstrip("/"), []).extend(_segments(dialect))
+            mains.setdefault(prefix.rstrip("/"), []).append(_PARAMETER.sub("MODEL", main))
     endpoints = {path: found[0] if len(found) == 1 else _SharedPath(found) for path, found in placed.items()}
     served = Paths(endpoints, _Fallback(fallbacks))
-    urls = BaseUrls(served.methods, places)
+    urls = BaseUrls(served.methods, places, mains)
     return served
 
 

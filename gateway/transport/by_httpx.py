@@ -202,7 +202,7 @@ class Line:
             self._clock = None
             self._take_head(exchange, response)
             await self._take_body(exchange, response)
-        except Exception as error:
+        except Exception as error:  # httpx passes on those of its parsers and of anyio as they are
             self._clock = None
             if self.exchange is exchange:
                 exchange.stale = not exchange.status and self._used and self._sent and _broke(error)

@@ -390,6 +390,8 @@ class HeldReply:
 
 
 def build(parts: Parts) -> Built | None:
+    if not parts.config.guards:
+        return None
     context, names = parts.trust[None], parts.config.model_names
     transport = Pooled(ssl_for=lambda address: context)
     services = [
@@ -406,4 +408,4 @@ def build(parts: Parts) -> Built | None:
     def failed(guard: str, id: str, why: str) -> None:
         parts.log.rationed("warning", "guard failed", guard=guard, id=id, reason=why)
 
-    return Built((Guards(services, failed),), close=transport.close) if services else None
+    return Built((Guards(services, failed),), close=transport.close)

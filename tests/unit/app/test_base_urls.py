@@ -181,20 +181,23 @@ def test_nothing_is_told_of_what_is_off() -> None:
     [
         (
             "/",
-            ["/v1/chat/completions", "/v1/messages", "/api/chat", "/v2/chat", "/v1beta/models/MODEL:generateContent"],
+            [
+                *("/v1/chat/completions", "/v1/messages", "/v1/responses", "/api/chat", "/rerank"),
+                *("/v1beta/models/MODEL:generateContent", "/v2/chat"),
+            ],
         ),
-        ("/v1", ["/v1/chat/completions", "/v1/messages", "/v1/models/MODEL:generateContent"]),
-        ("/v1/", ["/v1/chat/completions", "/v1/messages", "/v1/models/MODEL:generateContent"]),
+        ("/v1", ["/v1/chat/completions", "/v1/messages", "/v1/responses"]),
+        ("/v1/", ["/v1/chat/completions", "/v1/messages", "/v1/responses"]),
         ("/v2", ["/v2/chat"]),
         ("/api", ["/api/chat"]),
-        ("/openai", ["/openai/v1/chat/completions", "/openai/chat/completions"]),
-        ("/openai/v1", ["/openai/v1/chat/completions"]),
+        ("/openai", ["/openai/v1/chat/completions", "/openai/v1/responses", "/openai/chat/completions"]),
+        ("/openai/v1", ["/openai/v1/chat/completions", "/openai/v1/responses"]),
         ("/anthropic", ["/anthropic/v1/messages"]),
         ("/azure", ["/azure/chat/completions"]),
         ("/friendli", ["/friendli/v1/chat/completions"]),
-        ("/ollama", ["/ollama/api/chat", "/ollama/chat/completions"]),
+        ("/ollama", ["/ollama/chat/completions", "/ollama/api/chat"]),
         ("/gemini/v1beta", ["/gemini/v1beta/models/MODEL:generateContent"]),
-        ("/sagemaker", ["/sagemaker/endpoints/MODEL/invocations"]),
+        ("/sagemaker", ["/sagemaker/invocations"]),
     ],
 )
 @pytest.mark.parametrize("headers", [{}, {"anthropic-version": "2023-06-01"}], ids=["plain", "anthropic"])
@@ -240,7 +243,7 @@ def test_the_work_for_one_path_is_bounded() -> None:
         looked.append(path)
         return ()
 
-    urls = BaseUrls(served, {"": ["v1", "v1beta", "v2", "api"], "/openai": ["v1"]})
+    urls = BaseUrls(served, {"": ["v1", "v1beta", "v2", "api"], "/openai": ["v1"]}, {"": [], "/openai": []})
     assert urls.advice("GET", "/openai" + "/a" * 11) == ""
     assert 0 < len(looked) < 100
     looked.clear()

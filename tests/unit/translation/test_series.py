@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -20,8 +21,8 @@ from tests.laws.conformance.workers import WORKERS
 CAN = Capabilities("w", max_context=2048)
 
 
-def asks(*seeds: int, **members: object) -> Complete:
-    return Complete(model="m", prompts=("hi",), n=len(seeds) or 1, seeds=seeds, **members)  # type: ignore[arg-type]
+def asks(*seeds: int, **members: Any) -> Complete:
+    return Complete(model="m", prompts=("hi",), n=len(seeds) or 1, seeds=seeds, **members)
 
 
 def words(*texts: str) -> Scenario:
