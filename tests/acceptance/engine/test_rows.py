@@ -70,7 +70,7 @@ FRIENDLI_ROWS: list[Row] = [
     ("stop_tokens", [{"tokens": [30]}], {}, 200),
     ("seed", 5, {}, 200),
     ("seed", [5, 6], {"n": 2}, 200),
-    ("seed", [5, 9], {"n": 2}, 422),
+    ("seed", [5, 9], {"n": 2}, 200),
     ("seed", [5], {"n": 2}, 400),
     ("token_index_to_replace", [], {}, 200),
     ("token_index_to_replace", [0], {}, 422),
