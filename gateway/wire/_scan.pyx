@@ -21,6 +21,8 @@ for _byte in range(256):
 
 ctypedef const unsigned char *Place
 
+cdef unsigned long long HIGHEST = 0x8080808080808080ULL  # the highest bit of each of eight bytes
+
 
 cdef inline Place _blank(Place at, Place end) noexcept nogil:
     """Where no white space is."""
@@ -48,11 +50,25 @@ cdef int _unit(Place at, Place end) noexcept nogil:
     return found
 
 
-cdef Place _string(Place at, Place end, bint *escaped, unsigned char *wide) noexcept nogil:
+cdef inline unsigned long long _zeros(unsigned long long eight) noexcept nogil:
+    """Not 0 if one of these eight bytes is 0: its highest bit is set then."""
+    return (eight - 0x0101010101010101ULL) & ~eight
+
+
+cdef Place _string(Place at, Place end, bint *escaped, unsigned long long *joined) noexcept nogil:
     """Where the string ends whose opening quote is before `at`, behind its closing quote; NULL if it is no good."""
-    cdef unsigned char byte = 0, seen = 0
+    cdef unsigned long long eight, seen = 0, stops
+    cdef unsigned char byte = 0
     cdef int unit
     while True:
+        while end - at >= 8:  # a fifth of the instructions of a byte at a time
+            memcpy(&eight, at, 8)
+            stops = (eight - 0x2020202020202020ULL) & ~eight  # a byte below 32
+            stops |= _zeros(eight ^ 0x2222222222222222ULL) | _zeros(eight ^ 0x5C5C5C5C5C5C5C5CULL)
+            if stops & HIGHEST:
+                break
+            seen |= eight
+            at += 8
         while at < end:
             byte = at[0]
             if _stops[byte]:
@@ -62,7 +78,7 @@ cdef Place _string(Place at, Place end, bint *escaped, unsigned char *wide) noex
         if at == end:
             return NULL
         if byte == 34:
-            wide[0] |= seen
+            joined[0] |= seen
             return at + 1
         if byte == 92:
             escaped[0] = True
@@ -115,8 +131,8 @@ cdef Place _number(Place at, Place end) noexcept nogil:
     return at
 
 
-cdef bint _plain(Place at, Place end, unsigned char *wide) noexcept nogil:
-    """`is_plain`, but for the encoding of characters; `wide` becomes greater than 127 if some take more than a byte."""
+cdef bint _plain(Place at, Place end, unsigned long long *joined) noexcept nogil:
+    """`is_plain`, but for the encoding of characters. joined: all that strings have, joined by `or`, eight in a row."""
     cdef Place names[MOST_NAMES]
     cdef Py_ssize_t sizes[MOST_NAMES]
     cdef int firsts[MOST_DEPTH]  # where the names of each open object begin; -1 for an array
@@ -137,7 +153,7 @@ cdef bint _plain(Place at, Place end, unsigned char *wide) noexcept nogil:
                 start, escaped = at + 1, False
                 if at[0] != 34:
                     return False
-                at = _string(start, end, &escaped, wide)
+                at = _string(start, end, &escaped, joined)
                 if at == NULL or escaped:
                     return False
                 size = at - 1 - start
@@ -166,7 +182,7 @@ cdef bint _plain(Place at, Place end, unsigned char *wide) noexcept nogil:
                 at += 1
                 continue
             if at[0] == 34:
-                at = _string(at + 1, end, &escaped, wide)
+                at = _string(at + 1, end, &escaped, joined)
                 if at == NULL:
                     return False
             elif at[0] == 45 or 48 <= at[0] <= 57:
@@ -199,12 +215,12 @@ cdef bint _plain(Place at, Place end, unsigned char *wide) noexcept nogil:
 
 def is_plain(text not None):
     cdef Py_buffer view
-    cdef unsigned char wide = 0
+    cdef unsigned long long joined = 0
     cdef bint plain
     PyObject_GetBuffer(text, &view, PyBUF_SIMPLE)
     try:
-        plain = _plain(<Place>view.buf, <Place>view.buf + view.len, &wide)
-        if plain and wide > 127:
+        plain = _plain(<Place>view.buf, <Place>view.buf + view.len, &joined)
+        if plain and joined & HIGHEST:
             try:
                 PyUnicode_DecodeUTF8(<const char *>view.buf, view.len, NULL)
             except UnicodeDecodeError:

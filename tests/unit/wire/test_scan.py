@@ -21,7 +21,7 @@ from gateway.wire.scan import is_plain, without_nulls
 BUILT = is_plain(b"0")
 needs_c = pytest.mark.skipif(not BUILT, reason="needs the scan in C")
 
-WORDS = st.text(max_size=8) | st.sampled_from(["model", "a", "\U0001f600", "\u2028", "é", '"', "\\", "\x7f"])
+WORDS = st.text(max_size=20) | st.sampled_from(["model", "a", "\U0001f600", "\u2028", "é", '"', "\\", "\x7f"])
 NUMBERS = (
     st.integers(-(10**18) + 1, 10**18 - 1)
     | st.floats(-(2.0**99), 2.0**99, width=32)
@@ -111,6 +111,20 @@ def test_a_plain_text_passes_every_check(value: Any, ascii: bool, changes: list[
 def test_any_bytes(text: bytes) -> None:
     if is_plain(text):
         check(text)
+
+
+@needs_c
+def test_any_byte_at_any_place_of_a_string() -> None:
+    """The scan reads eight bytes at once."""
+    for place in range(18):
+        for byte in range(256):
+            text = b'"%b%c%b"' % (b"a" * place, byte, b"b" * (17 - place))
+            try:
+                check(text)
+            except (ValueError, msgspec.DecodeError):
+                assert not is_plain(text)
+            else:
+                assert is_plain(text)
 
 
 CLOSER = [
