@@ -24,11 +24,11 @@ from gateway.app.routes import postable, router, served_at, sockets
 from gateway.app.services import Host, kept_keys
 from gateway.auth import from_path, read_keys
 from gateway.config import Available, Config, is_loopback
-from gateway.console import Console, Watched
 from gateway.core.byte_budget import Held
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Headers, header_list, header_value
 from gateway.core.ports import Backend, CountedConnection, SocketSession
+from gateway.features.console import Console, Watched
 from gateway.kernel import Application, Receive, Scope, Send, request_id, send_whole
 from gateway.observe.exposition import content_type
 from gateway.observe.log import Log

@@ -18,7 +18,7 @@ import httpx
 from gateway.auth import new_key, new_secret
 from gateway.cli import COMMANDS, CommandError, destructive, subcommand
 from gateway.cli.configured import FILE_HELP, admin_place, configuration, key_in, read
-from gateway.console.terminal import columns
+from gateway.cli.terminal import columns
 
 _TIMEOUT_S = 30.0
 _TRIES = 5

@@ -11,8 +11,8 @@ from ipaddress import ip_address
 from gateway.auth import ANONYMOUS
 from gateway.cli import CommandError, destructive, subcommand
 from gateway.cli.configured import FILE_HELP, configuration, with_stored
+from gateway.cli.terminal import columns
 from gateway.config import Config
-from gateway.console.terminal import columns
 from gateway.core.end_users import end_user
 from gateway.core.errors import GatewayError
 from gateway.ratelimit import Subject, limit_names, table, too_late, unseen

@@ -17,9 +17,9 @@ import msgspec
 from gateway.auth import StoredKey
 from gateway.cli import CommandError, destructive
 from gateway.cli.configured import FILE_HELP, configuration, stored_keys
+from gateway.cli.terminal import columns
 from gateway.config import Config
 from gateway.config.kinds import zone_of
-from gateway.console.terminal import columns
 from gateway.core.ports import RequestRecord
 from gateway.observe.ledger import Ledger, Unavailable
 from gateway.observe.spending import DIMENSIONS, Report, Wrong, make

@@ -14,8 +14,8 @@ import msgspec
 
 from gateway.cli import CommandError
 from gateway.cli.configured import FILE_HELP, admin_place, configuration, key_in
-from gateway.console.state import State
-from gateway.console.terminal import view
+from gateway.cli.terminal import view
+from gateway.features.console.state import State
 
 _TIMEOUT_S = 5.0
 _ONCE_S = 1.0

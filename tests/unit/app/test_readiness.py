@@ -23,7 +23,7 @@ from tests.support.harness import Stack, until
 from tests.support.redis_server import Server
 from tests.unit.admin.keys import put, stored
 from tests.unit.auth.test_jwt import AUDIENCE, ISSUER, RSA, keys
-from tests.unit.console.opened import LOCAL
+from tests.unit.features.console.opened import LOCAL
 from workers import registry as writer
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from gateway.console.state import Histogram, LimitsState, ModelState, State, TeamState, WorkerState
-from gateway.console.terminal import duration, quantile, view
+from gateway.cli.terminal import duration, quantile, view
+from gateway.features.console.state import Histogram, LimitsState, ModelState, State, TeamState, WorkerState
 
 WORKER = WorkerState("http://gpu-1:8000", "ready", 3, 8)
 MODEL = ModelState("llama", ("gpt",), "vllm", 2, (WORKER,), {"ok": 10, "failed": 1}, 100, 200, None)

@@ -12,15 +12,15 @@ import httpx
 import pytest
 
 from gateway.config.money import Spend
-from gateway.console import spend as module
-from gateway.console.spend import Overview
 from gateway.core.ports import RequestRecord
+from gateway.features.console import spend as module
+from gateway.features.console.spend import Overview
 from gateway.observe.ledger import Ledger
 from gateway.redis import connect
 from tests.support.harness import Stack, until
 from tests.support.redis_server import Server
 from tests.unit.app.asking import CHAT, key
-from tests.unit.console.opened import ENVIRON, SHOWN
+from tests.unit.features.console.opened import ENVIRON, SHOWN
 
 SPEND = Spend(currency="EUR", daily=True)
 

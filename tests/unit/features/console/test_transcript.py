@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from gateway.console.transcript import Transcript
+from gateway.features.console.transcript import Transcript
 
 
 def test_two_workers_under_way_at_once() -> None:

@@ -10,4 +10,4 @@ routes.py      the ASGI endpoints on the admin address
 page/          the page: HTML, CSS and JavaScript, served as they are
 """
 
-from gateway.console.routes import Console, Watched
+from gateway.features.console.routes import Console, Watched

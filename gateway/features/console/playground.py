@@ -16,12 +16,12 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gateway.console.guard import Denied
-from gateway.console.transcript import Transcript
 from gateway.core.errors import GatewayError
 from gateway.core.fields import WORDS
 from gateway.core.http import JSON_TYPE, Headers, Request, header_value
 from gateway.core.ports import BodySink, Deadlines, Dialect, Exchange, Transport
+from gateway.features.console.guard import Denied
+from gateway.features.console.transcript import Transcript
 from gateway.kernel import Application, Runtime, ServedModel
 from gateway.kernel.internal_request import InternalRequest, scope_of
 from gateway.kernel.runtime import Callers

@@ -13,10 +13,10 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from gateway.config import Console as Options
-from gateway.console.routes import Console
+from gateway.features.console.routes import Console
 from tests.support.harness import Stack
 from tests.unit.app.asking import CHAT
-from tests.unit.console.opened import CONSOLE_KEY, ENTRY, ENVIRON, KEYED, LOCAL, SECRET, SHOWN
+from tests.unit.features.console.opened import CONSOLE_KEY, ENTRY, ENVIRON, KEYED, LOCAL, SECRET, SHOWN
 
 PAGES = ("/console", "/console/console.css", "/console/console.js", "/console/plot.js", "/console/playground.js")
 DATA = (("GET", "/status.json"), ("GET", "/console/ways"), ("POST", "/console/playground"))
@@ -166,7 +166,7 @@ def test_the_state_tells_what_happened_and_no_secret(keyed: Stack, monkeypatch: 
         assert reply.status_code == 200
         reply.read()
     keyed.records()
-    monkeypatch.setattr("gateway.console.routes.FRESH_S", 0.0)
+    monkeypatch.setattr("gateway.features.console.routes.FRESH_S", 0.0)
     text = ask(keyed, "GET", "/status.json", SHOWN).text
     for secret in (marker, SECRET, CONSOLE_KEY, ENTRY["team-a"]["hash"]):
         assert secret not in text
@@ -196,7 +196,7 @@ def test_looking_often_costs_no_more(local: Stack, monkeypatch: pytest.MonkeyPat
         return real()
 
     monkeypatch.setattr(local.gateway._console, "state", counted)
-    monkeypatch.setattr("gateway.console.routes.FRESH_S", 3600.0)
+    monkeypatch.setattr("gateway.features.console.routes.FRESH_S", 3600.0)
     local.gateway._console._state = None
     with httpx.Client() as client:
         for _ in range(20):

@@ -29,13 +29,13 @@ from prometheus_client.metrics_core import Metric
 from gateway.config import Config
 from gateway.config import Console as Options
 from gateway.config.kinds import zone_of
-from gateway.console.guard import SECURITY_HEADERS, Denied, Guard
-from gateway.console.playground import LONGEST_S, MOST_BYTES, Asked, asked_for, at, play, translated, ways
-from gateway.console.spend import Overview
-from gateway.console.state import Observed, State, of_all, read_state
-from gateway.console.transcript import Transcript
 from gateway.core.http import Headers, header_value
 from gateway.core.ports import Dialect
+from gateway.features.console.guard import SECURITY_HEADERS, Denied, Guard
+from gateway.features.console.playground import LONGEST_S, MOST_BYTES, Asked, asked_for, at, play, translated, ways
+from gateway.features.console.spend import Overview
+from gateway.features.console.state import Observed, State, of_all, read_state
+from gateway.features.console.transcript import Transcript
 from gateway.kernel import Application, Receive, Runtime, Scope, Send, send_whole
 from gateway.kernel.internal_request import InternalRequest
 from gateway.observe.ledger import Ledger, Unavailable

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
-from gateway.console.state import Histogram, ModelState, State, WorkerState
+from gateway.features.console.state import Histogram, ModelState, State, WorkerState
 
 _MOST_ROWS = 40
 _NO_VALUE = "-"

@@ -10,12 +10,12 @@ import pytest
 from prometheus_client.core import CounterMetricFamily
 from prometheus_client.samples import Sample
 
+from gateway.cli.terminal import state_of
 from gateway.config import Breaker, Model
-from gateway.console.state import Histogram, Observed, State, WorkerState, read_state
-from gateway.console.terminal import state_of
 from gateway.core.failures import Cause
 from gateway.core.ports import RequestRecord
 from gateway.core.usage import Usage
+from gateway.features.console.state import Histogram, Observed, State, WorkerState, read_state
 from gateway.fleet.worker import Worker
 from gateway.observe.metrics import Metrics
 

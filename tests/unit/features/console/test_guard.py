@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.console.guard import Denied, Guard
+from gateway.features.console.guard import Denied, Guard
 
 TRUE = ["localhost", "127.0.0.1", "[::1]", "127.8.9.1", "LOCALHOST", "[0:0:0:0:0:0:0:1]"]
 PORTS = ["", ":1", ":9090", ":65535"]

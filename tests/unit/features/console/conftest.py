@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.harness import Stack
-from tests.unit.console.opened import OPEN
+from tests.unit.features.console.opened import OPEN
 
 
 @pytest.fixture(scope="module")

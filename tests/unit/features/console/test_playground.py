@@ -9,14 +9,14 @@ import httpx
 import pytest
 
 from gateway.auth import find_key
-from gateway.console.playground import MOST_BYTES
-from gateway.console.routes import MOST_PLAYING
-from gateway.console.transcript import SHOWN_BYTES
 from gateway.core.http import Headers
+from gateway.features.console.playground import MOST_BYTES
+from gateway.features.console.routes import MOST_PLAYING
+from gateway.features.console.transcript import SHOWN_BYTES
 from tests.support.clients import DIALECTS, WAYS, Way
 from tests.support.harness import Stack, until
 from tests.unit.app.asking import CHAT
-from tests.unit.console.opened import CONSOLE_KEY, ENVIRON, KEYED, OPEN, SECRET, SHOWN
+from tests.unit.features.console.opened import CONSOLE_KEY, ENVIRON, KEYED, OPEN, SECRET, SHOWN
 
 CHATS = "/v1/chat/completions"
 
