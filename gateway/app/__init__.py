@@ -23,12 +23,12 @@ from gateway.app.readiness import Readiness
 from gateway.app.routes import postable, router, served_at, sockets
 from gateway.app.services import Host, kept_keys
 from gateway.auth import from_path, read_keys
-from gateway.config import Available, Config, is_loopback
+from gateway.config import Available, Config
 from gateway.core.byte_budget import Held
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Headers, header_list, header_value
 from gateway.core.ports import Backend, CountedConnection, SocketSession
-from gateway.features.console import Console, Watched
+from gateway.features import Watched
 from gateway.kernel import Application, Receive, Scope, Send, request_id, send_whole
 from gateway.observe.exposition import content_type
 from gateway.observe.log import Log
@@ -70,7 +70,7 @@ class Gateway:
         self._group = group
         self.metrics = Metrics(config.metrics.genai, config.metrics.top_keys, shared=group is not None)
         self.metrics.alias = config.alias
-        self._host = host = Host(log, self.metrics, group.count if group is not None else 1)
+        self._host = host = Host(log, self.metrics, self._watched, group)
         self.process = ProcessMetrics(log, lambda: len(self._sockets or ()))
         log.mask = lambda text: host.known_keys.masked(text, [])
         self._lag = LoopLag(self.metrics.loop_lag, late=lambda seconds: self.deployment.offers.loop_lag(seconds))
@@ -83,7 +83,6 @@ class Gateway:
         self._reloading = asyncio.Lock()
         self._known = Known(lambda: self.deployment, log.event)
         self._readiness = Readiness(lambda: self.deployment, log.event, time.monotonic)
-        self._console = Console(self._watched, self.metrics.registry, group)
         self._install(Deployment(config, Prepared(config), host))
 
     @property
@@ -114,9 +113,7 @@ class Gateway:
         if config.metrics.enabled:
             self._operations["/metrics"] = self._metrics
         self._literal.update(own if self._apart else self._operations)
-        if (place := config.metrics.listen) is not None:
-            local = is_loopback(place.rpartition(":")[0].strip("[]"))
-            self._operations.update(self._console.endpoints(config.console, local))
+        self._operations.update(deployment.features.operations)
         self._admin = self._admin_api(deployment)
 
     def _admin_api(self, deployment: Deployment) -> Application:
@@ -134,14 +131,14 @@ class Gateway:
         return Watched(
             version=_VERSION,
             draining=self.draining,
-            fleets=state.fleets,
-            limiter=limiting.limiter if limiting is not None else None,
             starting=not self._readiness.known,
             unread=state.unread,
             config=state.config,
+            fleets=state.fleets,
+            runtime=state.runtime,
+            limiter=limiting.limiter if limiting is not None else None,
             ledger=state.services.ledger,
             admin=self._admin is not _nothing,
-            runtime=state.runtime,
             dialects=postable(state.config),
             application=partial(router, state.config),
         )
@@ -153,7 +150,7 @@ class Gateway:
         self._readiness.begin()
         self._lag.start()
         if self._group is not None:
-            await self._group.start(self.metrics.registry, self._console.encoded)
+            await self._group.start(self.metrics.registry, lambda: self.deployment.offers.process_state())
 
     async def reload(self, config: Config) -> None:
         """New requests use `config`, running ones finish with the old one. Workers in both keep their state. If it

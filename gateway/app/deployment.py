@@ -86,6 +86,8 @@ class Deployment:
                 routes=partial(templates, config),
                 death_of=host.death_of,
                 send_event=host.send_event,
+                watched=host.watched,
+                group=host.group,
                 earlier_services=host.deployments[-1].features.services if host.deployments else {},
             )
         )

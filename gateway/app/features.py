@@ -9,6 +9,7 @@ from gateway.config import Config, has_feature
 from gateway.core.ports import Backend, Pool
 from gateway.features import Built, OneModel, Parts
 from gateway.fleet.model_fleet import ModelFleet
+from gateway.kernel import Application
 from gateway.kernel.feature import Feature
 from gateway.kernel.way import Way
 
@@ -32,9 +33,10 @@ ORDER = (
     "prefill",  # before a worker is asked for the text
     "mirror",  # copies what a worker is sent
     "hedge",  # asks a worker itself
-    "media",  # this and the next two have no layer
+    "media",  # this and the next have no layer
     "uploads",
     "sockets",
+    "console",
 )
 """The folders of `gateway/features`; one that is not there is left out. The order holds within a step of the way:
 guards, which wrap `read`, are asked before all that wraps only `answer`, wherever it stands. The name behind a dot is
@@ -75,6 +77,11 @@ class Features:
             found += one.layers
             found.append(None if model is None else one.of_model(model))
         return Way([one for one in found if one is not None])
+
+    @property
+    def operations(self) -> dict[str, Application]:
+        """The endpoints of the admin address, by path."""
+        return {path: endpoint for one in self._built.values() for path, endpoint in one.operations.items()}
 
     async def start(self) -> None:
         for one in self._built.values():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -18,11 +18,13 @@ from gateway.config.kinds import zone_of
 from gateway.config.money import BudgetWebhook
 from gateway.core.byte_budget import ByteBudget
 from gateway.core.ports import WorkerHandle
+from gateway.features import Watched
 from gateway.fleet.roster import Roster
 from gateway.observe.accounting import AccountingStream
 from gateway.observe.ledger import Ledger
 from gateway.observe.log import Log
 from gateway.observe.metrics import Metrics
+from gateway.observe.process_group import ProcessGroup
 from gateway.observe.webhook import Webhook
 from gateway.redis import connect
 from gateway.tools.bounded import read
@@ -56,16 +58,22 @@ class Host:
     """The objects that a gateway has for its whole life, whatever its configuration.
 
     created      Unix seconds, for lists of models
+    watched      returns the gateway as it is now
+    group        the processes that share this one's address; None if it is alone
     processes    as many share this machine's memory for bodies
     deployments  those that requests run with, the oldest first; the last is in force
     in_force     that one, also while the process ends and there is none any more
     """
 
-    def __init__(self, log: Log, metrics: Metrics, processes: int = 1) -> None:
+    def __init__(
+        self, log: Log, metrics: Metrics, watched: Callable[[], Watched], group: ProcessGroup | None = None
+    ) -> None:
         self.log = log
         self.metrics = metrics
+        self.watched = watched
+        self.group = group
         self.created = int(time.time())
-        self.processes = processes
+        self.processes = group.count if group is not None else 1
         self.body_budget = ByteBudget()
         self.upload_budget = ByteBudget()
         self.kept = ByteBudget()

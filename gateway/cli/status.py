@@ -8,6 +8,8 @@ import shutil
 import sys
 import time
 from contextlib import suppress
+from functools import cache
+from typing import TYPE_CHECKING
 
 import httpx
 import msgspec
@@ -15,12 +17,14 @@ import msgspec
 from gateway.cli import CommandError
 from gateway.cli.configured import FILE_HELP, admin_place, configuration, key_in
 from gateway.cli.terminal import view
-from gateway.features.console.state import State
+from gateway.config import has_feature
+
+if TYPE_CHECKING:
+    from gateway.features.console.state import State
 
 _TIMEOUT_S = 5.0
 _ONCE_S = 1.0
 """Between the two states of a single view: rates need two."""
-_DECODER = msgspec.json.Decoder(State)
 # ANSI: the alternate screen without a cursor, and back; the top left corner; the rest of the line, of the screen.
 _ENTER, _LEAVE, _HOME, _REST, _BELOW = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l", "\x1b[H", "\x1b[K", "\x1b[J"
 
@@ -40,6 +44,8 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Prints one view, or shows views until Ctrl-C."""
+    if not has_feature("console"):
+        raise CommandError("this installation lacks gateway/features/console, which has the state", 1)
     url, key = _place(options)
     with httpx.Client(timeout=_TIMEOUT_S, trust_env=False) as client:
         gateway = _Gateway(client, url, key)
@@ -48,14 +54,21 @@ def run(options: argparse.Namespace) -> int:
             if options.json:
                 print(first.decode())
             elif options.once or not sys.stdout.isatty():
-                before = _DECODER.decode(first)
+                before = _decoder().decode(first)
                 time.sleep(_ONCE_S)
                 print("\n".join(view(before, gateway.state())))
             else:
-                _live(gateway, _DECODER.decode(first), options.every)
+                _live(gateway, _decoder().decode(first), options.every)
         except KeyboardInterrupt:
             pass
     return 0
+
+
+@cache
+def _decoder() -> msgspec.json.Decoder[State]:
+    from gateway.features.console.state import State  # the folder may have been deleted
+
+    return msgspec.json.Decoder(State)
 
 
 class _Gateway:
@@ -79,13 +92,13 @@ class _Gateway:
             what = f"{self._url} answers {answer.status_code}: is this the address of metrics.listen?"
             raise CommandError(what, 1)
         try:
-            _DECODER.decode(answer.content)
+            _decoder().decode(answer.content)
         except msgspec.MsgspecError:
             raise CommandError(f"{self._url} answers something else than a gateway's state", 1) from None
         return answer.content
 
     def state(self) -> State:
-        return _DECODER.decode(self.text())
+        return _decoder().decode(self.text())
 
 
 def _live(gateway: _Gateway, before: State, every_s: float) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
-from gateway.features.console.state import Histogram, ModelState, State, WorkerState
+if TYPE_CHECKING:
+    from gateway.features.console.state import Histogram, ModelState, State, WorkerState
 
 _MOST_ROWS = 40
 _NO_VALUE = "-"

@@ -7,14 +7,14 @@ returns None if it is off. No feature imports another one; what they have from e
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Request
 from gateway.core.messages import Op
-from gateway.core.ports import Backend, CountedConnection, Pool, ResponseStore, SocketSession, WorkerHandle
+from gateway.core.ports import Backend, CountedConnection, Dialect, Pool, ResponseStore, SocketSession, WorkerHandle
 
 if TYPE_CHECKING:
     from ssl import SSLContext
@@ -23,16 +23,19 @@ if TYPE_CHECKING:
     from gateway.config import Config
     from gateway.config import Model as ModelOptions
     from gateway.core.byte_budget import Held
+    from gateway.fleet.fleets import Fleets
     from gateway.fleet.kv_events import Listening
-    from gateway.kernel import ActiveRequests, Endpoint, ServedModel
+    from gateway.kernel import ActiveRequests, Application, Endpoint, Runtime, ServedModel
     from gateway.kernel.call import Call
     from gateway.kernel.client import Scope
     from gateway.kernel.delivery import Delivery
     from gateway.kernel.feature import Feature
     from gateway.kernel.visit import Visit
+    from gateway.observe.ledger import Ledger
     from gateway.observe.log import Log
     from gateway.observe.metrics import Metrics
-    from gateway.ratelimit import HttpRateLimiter, Limits
+    from gateway.observe.process_group import ProcessGroup
+    from gateway.ratelimit import HttpRateLimiter, Limits, SubjectLimiter
     from gateway.ratelimit.addresses import Networks
 
 
@@ -99,6 +102,7 @@ class Offers:
     prioritized     takes the priorities that requests may have
     listening       follows what engines cache
     sockets         the web sockets of this process
+    process_state   the state of this process, for the others that share its address
     """
 
     deliveries: Deliveries = field(default_factory=Deliveries)
@@ -113,6 +117,35 @@ class Offers:
     prioritized: Callable[[Iterable[int]], None] = lambda priorities: None
     listening: Listening | None = None
     sockets: WebSockets | None = None
+    process_state: Callable[[], bytes] = lambda: b""
+
+
+@dataclass(frozen=True)
+class Watched:
+    """The gateway as it is now, for its operators.
+
+    starting     it is not ready yet
+    unread       the sources that it has not read since it started
+    limiter      None without limits
+    ledger       the sums of spending; None if none are kept
+    admin        the admin API is there
+    dialects     by the path, in Starlette's syntax, of each of their routes with a body: the dialect there, and the
+                 route's name
+    application  makes the gateway's own ASGI application on another runtime
+    """
+
+    version: str
+    draining: bool
+    starting: bool
+    unread: Sequence[str]
+    config: Config
+    fleets: Fleets
+    runtime: Runtime
+    limiter: SubjectLimiter | None
+    ledger: Ledger | None
+    admin: bool
+    dialects: Mapping[str, tuple[Dialect, str]]
+    application: Callable[[Runtime], Application]
 
 
 @dataclass(frozen=True)
@@ -127,6 +160,8 @@ class Parts:
     routes     returns what finds the template of a path, "" for one that is not served
     death_of   probes a worker of a model now, and returns what names its death, None if it lives
     send_event has the webhook of budgets send an event, by name, with its facts
+    watched    returns the gateway as it is now
+    group      the processes that share this one's address; None if it is alone
     earlier_services  of the configuration in force, by the feature's name. A service keeps nothing of the `Parts` that
                belongs to one configuration
     """
@@ -143,6 +178,8 @@ class Parts:
     routes: Callable[[], Callable[[str], str]]
     death_of: Callable[[str, WorkerHandle], Awaitable[object | None]]
     send_event: SendEvent
+    watched: Callable[[], Watched]
+    group: ProcessGroup | None
     earlier_services: Mapping[str, Any]
     offers: Offers = field(default_factory=Offers)
 
@@ -168,6 +205,7 @@ class Built:
     layers       around the requests of all models, the outermost first: by these objects `Call.notes` are found
     further_layers  layers with places of their own, by the names that they have there
     of_model     the layer around the requests of one model, None if that model goes without
+    operations   endpoints of the admin address, by path
     service      what outlives the configuration: the next one has it in `Parts.earlier_services`. It is closed, if it
                  has a `close`, when no configuration has it any more
     start        of the service
@@ -178,6 +216,7 @@ class Built:
     layers: tuple[Feature, ...] = ()
     further_layers: Mapping[str, Feature] = field(default_factory=dict)
     of_model: Callable[[OneModel], Feature | None] = lambda model: None
+    operations: Mapping[str, Application] = field(default_factory=dict)
     service: Any = None
     start: Callable[[], Awaitable[None]] = _nothing
     take_effect: Callable[[], None] = lambda: None

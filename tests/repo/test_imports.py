@@ -41,7 +41,6 @@ ARROWS: dict[str, set[str]] = {
     "admin": CORE | {"auth", "config"},
     "batches": WIRE | {"auth", "config", "fleet", "kernel", "light_task", "offload"},
     "tools": CORE | {"config", "resolve"},
-    "console": CORE | {"config", "fleet", "kernel", "observe", "ratelimit", "translation"},
 }
 EVERYTHING = {"app", "asgi", "cli"}
 

@@ -1,7 +1,6 @@
 """The operators' view: the gateway's state as one JSON document, a page that draws it, and a playground.
 
 state.py       the state: models, workers, teams, limits, and the counters behind their rates
-terminal.py    two states -> the lines that `dragoman status` prints
 guard.py       access to the console, and headers for browsers
 playground.py  one request through the gateway's own kernel, with what both sides sent and got
 spend.py       a month of spending for the page
@@ -10,4 +9,18 @@ routes.py      the ASGI endpoints on the admin address
 page/          the page: HTML, CSS and JavaScript, served as they are
 """
 
-from gateway.features.console.routes import Console, Watched
+from __future__ import annotations
+
+from gateway.config import is_loopback
+from gateway.features import Built, Parts
+from gateway.features.console.routes import Console
+
+
+def build(parts: Parts) -> Built | None:
+    if (place := parts.config.metrics.listen) is None:
+        return None
+    before: Console | None = parts.earlier_services.get("console")
+    console = before or Console(parts.watched, parts.metrics.registry, parts.group)
+    parts.offers.process_state = console.encoded
+    local = is_loopback(place.rpartition(":")[0].strip("[]"))
+    return Built(service=console, operations=console.endpoints(parts.config.console, local))

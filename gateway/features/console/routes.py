@@ -26,17 +26,16 @@ import msgspec
 from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import Metric
 
-from gateway.config import Config
 from gateway.config import Console as Options
 from gateway.config.kinds import zone_of
 from gateway.core.http import Headers, header_value
-from gateway.core.ports import Dialect
+from gateway.features import Watched
 from gateway.features.console.guard import SECURITY_HEADERS, Denied, Guard
 from gateway.features.console.playground import LONGEST_S, MOST_BYTES, Asked, asked_for, at, play, translated, ways
 from gateway.features.console.spend import Overview
-from gateway.features.console.state import Observed, State, of_all, read_state
+from gateway.features.console.state import State, of_all, read_state
 from gateway.features.console.transcript import Transcript
-from gateway.kernel import Application, Receive, Runtime, Scope, Send, send_whole
+from gateway.kernel import Application, Receive, Scope, Send, send_whole
 from gateway.kernel.internal_request import InternalRequest
 from gateway.observe.ledger import Ledger, Unavailable
 from gateway.observe.process_group import ProcessGroup
@@ -56,24 +55,6 @@ _LINES = b"application/x-ndjson"
 Read = Callable[[str], Awaitable[object]]
 _encode = msgspec.json.Encoder().encode
 _decoder = msgspec.json.Decoder(State)
-
-
-class Watched(Observed, kw_only=True):
-    """The gateway as the console sees it now.
-
-    dialects     by the path, in Starlette's syntax, of each of their routes with a body: the dialect there, and the
-                 route's name
-    application  makes the gateway's own ASGI application on another runtime
-    ledger       the sums of spending; None if none are kept
-    admin        the admin API is there
-    """
-
-    config: Config
-    runtime: Runtime
-    dialects: Mapping[str, tuple[Dialect, str]]
-    application: Callable[[Runtime], Application]
-    ledger: Ledger | None
-    admin: bool
 
 
 class Console:

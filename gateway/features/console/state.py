@@ -17,10 +17,9 @@ from msgspec import Struct
 from prometheus_client.metrics_core import Metric
 
 from gateway.core.failures import Cause
-from gateway.fleet.fleets import Fleets
+from gateway.features import Watched
 from gateway.fleet.model_fleet import ModelFleet
 from gateway.fleet.worker import Worker
-from gateway.ratelimit import SubjectLimiter
 
 # The Pod's name on Kubernetes, a container's id elsewhere.
 _HOST = socket.gethostname()
@@ -121,17 +120,6 @@ class State(Struct, frozen=True):
     unread: tuple[str, ...] = ()
 
 
-class Observed(Struct):
-    """A gateway as it is now, besides its counters. limiter is None without limits."""
-
-    version: str
-    draining: bool
-    fleets: Fleets
-    limiter: SubjectLimiter | None
-    starting: bool = False
-    unread: Sequence[str] = ()
-
-
 class _Counters:
     """The samples of `/metrics`, to be summed by labels.
 
@@ -167,7 +155,7 @@ class _Counters:
         return Histogram(tuple(bounds[:-1]), counts)
 
 
-def read_state(families: Iterable[Metric], gateway: Observed, uptime_s: float) -> State:
+def read_state(families: Iterable[Metric], gateway: Watched, uptime_s: float) -> State:
     """The state of `gateway`, with the counters in `families`, which are those of `/metrics`."""
     counters = _Counters(families)
     waiting = counters.by("dragoman_queue_length", "model")

@@ -23,9 +23,9 @@ from tests.support.harness import Stack, until
 from tests.support.redis_server import Server
 from tests.unit.admin.keys import put, stored
 from tests.unit.auth.test_jwt import AUDIENCE, ISSUER, RSA, keys
-from tests.unit.features.console.opened import LOCAL
 from workers import registry as writer
 
+LOCAL = {"metrics": {"listen": "127.0.0.1:9090"}}
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 
 

@@ -127,3 +127,10 @@ def test_live_in_a_terminal_until_ctrl_c(stack: Stack) -> None:
         os.close(ours)
         if process.stderr is not None:
             process.stderr.close()
+
+
+def test_without_the_feature_that_has_the_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.cli.status.has_feature", lambda name: name != "console")
+    done = called("status", "--url", "http://127.0.0.1:9")
+    said = "dragoman: this installation lacks gateway/features/console, which has the state\n"
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", said)

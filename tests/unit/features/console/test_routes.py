@@ -188,16 +188,17 @@ def test_the_state_tells_what_happened_and_no_secret(keyed: Stack, monkeypatch: 
 
 def test_looking_often_costs_no_more(local: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
     made = 0
-    real = local.gateway._console.state
+    console = local.gateway.deployment.features.services["console"]
+    real = console.state
 
     def counted() -> Any:
         nonlocal made
         made += 1
         return real()
 
-    monkeypatch.setattr(local.gateway._console, "state", counted)
+    monkeypatch.setattr(console, "state", counted)
     monkeypatch.setattr("gateway.features.console.routes.FRESH_S", 3600.0)
-    local.gateway._console._state = None
+    console._state = None
     with httpx.Client() as client:
         for _ in range(20):
             assert client.get(local.admin_url + "/status.json").status_code == 200
@@ -219,7 +220,7 @@ async def test_one_state_is_made_for_all_who_look_at_once(local: Stack) -> None:
             return registry
 
     others: Any = Others()
-    console = Console(local.gateway._console._look, CollectorRegistry(), others)
+    console = Console(local.gateway._watched, CollectorRegistry(), others)
     told: list[dict[str, Any]] = []
 
     async def send(message: Any) -> None:

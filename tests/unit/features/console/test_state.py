@@ -15,7 +15,7 @@ from gateway.config import Breaker, Model
 from gateway.core.failures import Cause
 from gateway.core.ports import RequestRecord
 from gateway.core.usage import Usage
-from gateway.features.console.state import Histogram, Observed, State, WorkerState, read_state
+from gateway.features.console.state import Histogram, State, WorkerState, read_state
 from gateway.fleet.worker import Worker
 from gateway.observe.metrics import Metrics
 
@@ -31,9 +31,9 @@ def fleet(name: str, *workers: Worker, aliases: tuple[str, ...] = ()) -> Any:
     return SimpleNamespace(name=name, options=Model(backend="vllm", aliases=aliases), workers=workers)
 
 
-def observed(*models: Any) -> Observed:
-    fleets: Any = SimpleNamespace(ready=True, models={one.name: one for one in models})
-    return Observed("1", False, fleets, None, True, ["registry"])
+def observed(*models: Any) -> Any:
+    fleets = SimpleNamespace(ready=True, models={one.name: one for one in models})
+    return SimpleNamespace(version="1", draining=False, fleets=fleets, limiter=None, starting=True, unread=["registry"])
 
 
 def state(metrics: Metrics, *models: Any) -> State:
