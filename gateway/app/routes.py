@@ -23,7 +23,7 @@ from gateway.core.ports import Dialect, Settings
 from gateway.kernel import Application, Endpoint, Receive, Runtime, Scope, Send
 
 if TYPE_CHECKING:
-    from gateway.batches import Batching
+    from gateway.features.batches import Batching
 
 
 _PARAMETER = re.compile(r"\{\w+(:path)?\}")
@@ -64,14 +64,14 @@ def _batch_paths(config: Config, dialect: Dialect) -> dict[str, dict[str, Route]
     """As `paths`, for files and batches."""
     if config.batches is None:
         return {}
-    from gateway.batches import ROUTES  # not imported where they are off
+    from gateway.features.batches import ROUTES  # not imported where they are off
 
     return paths(dialect, ROUTES.get(dialect.name, ()))
 
 
 def line_endpoints(config: Config, runtime: Runtime) -> dict[str, Endpoint]:
     """The endpoints that lines of batches may call, by their paths without a prefix."""
-    from gateway.batches import CALLED  # not imported where they are off
+    from gateway.features.batches import CALLED  # not imported where they are off
 
     return {
         route.path: Endpoint(runtime, dialect, {"POST": route}, _default_model(config, dialect))

@@ -31,7 +31,7 @@ from gateway.tools.bounded import read
 
 if TYPE_CHECKING:
     from gateway.app.deployment import Deployment
-    from gateway.batches import Batching
+    from gateway.features.batches import Batching
 
 _FETCH_S = 5.0
 _MOST_BYTES = 1 << 20
@@ -184,7 +184,7 @@ def _batching(config: Config, host: Host) -> Batching | None:
     options, redis = config.batches, config.redis
     if options is None or redis is None:
         return None
-    from gateway.batches import Batching, BatchStore  # not imported where they are off
+    from gateway.features.batches import Batching, BatchStore  # not imported where they are off
 
     before = host.deployments[-1] if host.deployments else None
     if before is not None and (before.config.batches, before.config.redis) == (options, redis):

@@ -18,7 +18,7 @@ import httpx
 from tests.chaos.house import CHAT, House, Process, chat, house
 from tests.chaos.row import FULL, Findings, row
 from tests.support.redis_server import Server
-from tests.unit.batches.s3 import S3
+from tests.unit.features.batches.s3 import S3
 
 LINES = 400 if FULL else 80
 ROUNDS = 3 if FULL else 1

@@ -66,7 +66,7 @@ ONLY: dict[str, tuple[str, ...]] = {
     "python_multipart": ("gateway.wire.multipart",),
     "redis": ("gateway.redis",),
     "websockets": ("gateway.server",),
-    "obstore": ("gateway.batches.bucket",),
+    "obstore": ("gateway.features.batches.bucket",),
     "yaml": ("gateway.config", "gateway.cli.clients", "gateway.cli.rendered"),  # the last two read no configuration
     "zmq": (),
 }

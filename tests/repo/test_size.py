@@ -16,7 +16,7 @@ LINES = {
     "gateway/app": 2_306,
     "gateway/auth": 1428,
     "gateway/backends": 1890,
-    "gateway/batches": 3_220,
+    "gateway/features/batches": 3_220,
     "gateway/cli": 2_323,
     "gateway/config": 4_289,
     "gateway/core": 3_985,

@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from gateway.batches import run, service
-from gateway.batches.places import Places
-from gateway.batches.state import MOST_OPEN, tenant_of
+from gateway.features.batches import run, service
+from gateway.features.batches.places import Places
+from gateway.features.batches.state import MOST_OPEN, tenant_of
 from gateway.fleet.idle import Idle
 from tests.support.harness import Stack, until
 from tests.support.redis_server import Server
-from tests.unit.batches.conftest import ALICE, BOB, batching, sections
-from tests.unit.batches.test_openai_batches import CHAT, begin, chat, ended, lines
+from tests.unit.features.batches.conftest import ALICE, BOB, batching, sections
+from tests.unit.features.batches.test_openai_batches import CHAT, begin, chat, ended, lines
 
 NOBODY = "http://127.0.0.1:9"
 MOST = service._MOST_RUNS

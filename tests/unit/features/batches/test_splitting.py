@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from gateway.batches.splitting import Splitter
-from gateway.batches.storage import lines
 from gateway.core.errors import GatewayError
+from gateway.features.batches.splitting import Splitter
+from gateway.features.batches.storage import lines
 from tests.support.sampled import sampled
 
 

@@ -9,15 +9,15 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-from gateway.batches.api_call import ApiCall
-from gateway.batches.apis import BatchApi
-from gateway.batches.files import page
-from gateway.batches.lines import FORMS, one_line
-from gateway.batches.splitting import Splitter
-from gateway.batches.state import ENDED, Fault, Full, Seen, State, new_id
-from gateway.batches.storage import Sink, aside, opened
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Route
+from gateway.features.batches.api_call import ApiCall
+from gateway.features.batches.apis import BatchApi
+from gateway.features.batches.files import page
+from gateway.features.batches.lines import FORMS, one_line
+from gateway.features.batches.splitting import Splitter
+from gateway.features.batches.state import ENDED, Fault, Full, Seen, State, new_id
+from gateway.features.batches.storage import Sink, aside, opened
 
 ROUTES = (
     Route("POST", "/v1/messages/batches", "create_batch"),

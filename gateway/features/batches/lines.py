@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol
 import msgspec
 from msgspec import Raw, Struct
 
-from gateway.batches.state import Fault, KindOfBatch
+from gateway.features.batches.state import Fault, KindOfBatch
 
 Undone = Literal["expired", "cancelled"]
 

@@ -17,13 +17,13 @@ from functools import partial
 from typing import BinaryIO
 
 from gateway.auth import Principal
-from gateway.batches.apis import Shared
-from gateway.batches.line_call import LineCall
-from gateway.batches.lines import FORMS, Asked, Undone
-from gateway.batches.notes import Done, Notes, assemble, checked, read
-from gateway.batches.state import Fault, Held, Lost, StoredFile, new_id
-from gateway.batches.storage import Line, aside, last, lines, opened
 from gateway.core.errors import GatewayError
+from gateway.features.batches.apis import Shared
+from gateway.features.batches.line_call import LineCall
+from gateway.features.batches.lines import FORMS, Asked, Undone
+from gateway.features.batches.notes import Done, Notes, assemble, checked, read
+from gateway.features.batches.state import Fault, Held, Lost, StoredFile, new_id
+from gateway.features.batches.storage import Line, aside, last, lines, opened
 
 LEASE_S = 10.0
 _RENEW_S = 1.0

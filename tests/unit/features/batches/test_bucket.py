@@ -18,18 +18,18 @@ import obstore
 import openai
 import pytest
 
-from gateway.batches.bucket import _RETRIES, _WAITS, Bucket
 from gateway.config import Available, ConfigError, load
 from gateway.config import Bucket as Options
+from gateway.features.batches.bucket import _RETRIES, _WAITS, Bucket
 from tests.support.harness import Stack, until
 from tests.support.redis_server import Server
 from tests.support.standins.lender import lender
 from tests.unit.app.asking import key
-from tests.unit.batches.conftest import ALICE, anthropic_client, batching, openai_client, sections
-from tests.unit.batches.s3 import KEY, KEY_ID, S3
-from tests.unit.batches.test_files import upload
-from tests.unit.batches.test_keeping import ID, ONE, aged, sweep
-from tests.unit.batches.test_openai_batches import CHAT, begin, chat, ended, lines, results
+from tests.unit.features.batches.conftest import ALICE, anthropic_client, batching, openai_client, sections
+from tests.unit.features.batches.s3 import KEY, KEY_ID, S3
+from tests.unit.features.batches.test_files import upload
+from tests.unit.features.batches.test_keeping import ID, ONE, aged, sweep
+from tests.unit.features.batches.test_openai_batches import CHAT, begin, chat, ended, lines, results
 
 
 @pytest.fixture
@@ -285,7 +285,7 @@ def test_a_write_that_failed_and_comes_late_changes_nothing(
         raise OSError
 
     with monkeypatch.context() as patched:
-        patched.setattr("gateway.batches.bucket.obstore.put", fail)
+        patched.setattr("gateway.features.batches.bucket.obstore.put", fail)
         with pytest.raises(OSError, match="the bucket cannot be used"):
             book.write(b"2 begun\n")
     book.write(b"1 ok {}\n")

@@ -13,7 +13,7 @@ import pytest
 from tests.support.harness import Stack
 from tests.support.redis_server import Server
 from tests.unit.app.asking import key
-from tests.unit.batches.s3 import S3
+from tests.unit.features.batches.s3 import S3
 
 ALICE, _ALICE = key("alice", team="blue")
 BOB, _BOB = key("bob")

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-import gateway.batches
-from gateway.batches import storage
-from gateway.batches.storage import Storage, opened
+import gateway.features.batches
+from gateway.features.batches import storage
+from gateway.features.batches.storage import Storage, opened
 
 OPENING = {
     name
@@ -97,7 +97,7 @@ async def test_a_file_that_cannot_be_opened_raises() -> None:
 def test_every_file_of_the_room_is_opened_so() -> None:
     assert {"open", "begin", "append_to"} == OPENING
     found = []
-    for path in Path(gateway.batches.__file__).parent.glob("*.py"):
+    for path in Path(gateway.features.batches.__file__).parent.glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "aside":
                 called = node.args[0]

@@ -12,10 +12,10 @@ from collections.abc import Generator, Iterable, Iterator
 from hashlib import blake2b
 from typing import BinaryIO
 
-from gateway.batches.lines import FORMS, Form, Undone
-from gateway.batches.state import Fault, Spec
-from gateway.batches.storage import Sink, Storage, aside, lines
 from gateway.config import Batches
+from gateway.features.batches.lines import FORMS, Form, Undone
+from gateway.features.batches.state import Fault, Spec
+from gateway.features.batches.storage import Sink, Storage, aside, lines
 
 _MOST_FAULTS = 100
 _SLICE = 1 << 18

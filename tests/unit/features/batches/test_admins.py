@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.harness import Stack, until
 from tests.support.redis_server import Server
-from tests.unit.batches.conftest import ALICE, BOB, anthropic_client, openai_client, sections
+from tests.unit.features.batches.conftest import ALICE, BOB, anthropic_client, openai_client, sections
 
 
 def hash_of(secret: str) -> str:

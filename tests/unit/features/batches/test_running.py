@@ -11,12 +11,12 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.batches.notes import read
+from gateway.features.batches.notes import read
 from tests.support.harness import Stack, until
 from tests.support.redis_server import Server
-from tests.unit.batches.conftest import ALICE, MATE, openai_client, sections
-from tests.unit.batches.s3 import S3
-from tests.unit.batches.test_openai_batches import CHAT, begin, chat, ended, lines, results
+from tests.unit.features.batches.conftest import ALICE, MATE, openai_client, sections
+from tests.unit.features.batches.s3 import S3
+from tests.unit.features.batches.test_openai_batches import CHAT, begin, chat, ended, lines, results
 
 
 def counted(stack: Stack) -> dict[str, float]:

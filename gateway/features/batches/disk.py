@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from gateway.batches.storage import Sink
+from gateway.features.batches.storage import Sink
 
 _PART, _LINES, _PROBE = ".part", ".lines", ".probe-"
 # A part that nobody has written to for so long belongs to an upload that has ended.

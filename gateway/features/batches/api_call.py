@@ -9,11 +9,11 @@ from urllib.parse import parse_qs
 
 import msgspec
 
-from gateway.batches.state import Full
-from gateway.batches.storage import aside, blocks
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import JSON_TYPE, Headers, Response, Route
 from gateway.core.ports import Dialect
+from gateway.features.batches.state import Full
+from gateway.features.batches.storage import aside, blocks
 from gateway.kernel import Endpoint, Runtime
 from gateway.kernel.bodies import Blocks
 from gateway.kernel.call import Call

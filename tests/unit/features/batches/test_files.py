@@ -14,9 +14,9 @@ import pytest
 
 from tests.support.harness import Stack, until
 from tests.support.redis_server import Server
-from tests.unit.batches.conftest import ALICE, BOB, batching, sections
-from tests.unit.batches.conftest import openai_client as client
-from tests.unit.batches.s3 import S3
+from tests.unit.features.batches.conftest import ALICE, BOB, batching, sections
+from tests.unit.features.batches.conftest import openai_client as client
+from tests.unit.features.batches.s3 import S3
 
 LINES = b'{"custom_id": "a"}\n{"custom_id": "b"}\n'
 
@@ -177,6 +177,6 @@ def test_without_redis_calls_are_refused_in_the_callers_words(server: Server, tm
 
 @pytest.mark.long
 def test_nothing_is_imported_where_batches_are_off() -> None:
-    code = "import sys, gateway.app; print('gateway.batches' in sys.modules)"
+    code = "import sys, gateway.app; print('gateway.features.batches' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

@@ -9,19 +9,19 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from heapq import heapify, heappop, heappush
 
-from gateway.batches import anthropic, files, openai
-from gateway.batches.api_call import Answer, ApiEndpoint
-from gateway.batches.apis import Deployed, Shared, Uploads
-from gateway.batches.overview import Overview
-from gateway.batches.places import Places
-from gateway.batches.run import LEASE_S, BatchRun
-from gateway.batches.state import BatchStore, Lost, tenant_of
-from gateway.batches.storage import Storage, aside
 from gateway.config import Batches
 from gateway.core.background import keep_running
 from gateway.core.errors import GatewayError
 from gateway.core.http import Route
 from gateway.core.ports import Dialect
+from gateway.features.batches import anthropic, files, openai
+from gateway.features.batches.api_call import Answer, ApiEndpoint
+from gateway.features.batches.apis import Deployed, Shared, Uploads
+from gateway.features.batches.overview import Overview
+from gateway.features.batches.places import Places
+from gateway.features.batches.run import LEASE_S, BatchRun
+from gateway.features.batches.state import BatchStore, Lost, tenant_of
+from gateway.features.batches.storage import Storage, aside
 from gateway.kernel import Runtime
 
 ROUTES: Mapping[str, tuple[Route, ...]] = {
@@ -249,9 +249,9 @@ class Batching:
 
 def _storage(options: Batches) -> Storage:
     if options.bucket is not None:
-        from gateway.batches.bucket import Bucket  # imports an extra
+        from gateway.features.batches.bucket import Bucket  # imports an extra
 
         return Bucket(options.bucket)
-    from gateway.batches.disk import Directory
+    from gateway.features.batches.disk import Directory
 
     return Directory(options.directory or "")

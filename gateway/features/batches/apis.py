@@ -11,14 +11,14 @@ from functools import partial
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 from gateway.auth import Absent, Principal
-from gateway.batches.api_call import Answer, ApiCall
-from gateway.batches.places import Places
-from gateway.batches.state import BatchStore, Full, KindOfBatch, Seen, Spec, State, StoredFile, made
-from gateway.batches.storage import Storage, aside, opened
 from gateway.config import Batches
 from gateway.core.byte_budget import ByteBudget, Held
 from gateway.core.errors import Busy, GatewayError
 from gateway.core.http import Route
+from gateway.features.batches.api_call import Answer, ApiCall
+from gateway.features.batches.places import Places
+from gateway.features.batches.state import BatchStore, Full, KindOfBatch, Seen, Spec, State, StoredFile, made
+from gateway.features.batches.storage import Storage, aside, opened
 from gateway.kernel import Endpoint
 
 _AT_ONCE = 4

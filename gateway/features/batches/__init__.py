@@ -13,5 +13,5 @@ run.py       a batch under way; notes.py: what was done of it
 line_call.py  one line as a request; lines.py: what clients write of it and read of its result
 """
 
-from gateway.batches.service import CALLED, ROUTES, Batching
-from gateway.batches.state import BatchStore
+from gateway.features.batches.service import CALLED, ROUTES, Batching
+from gateway.features.batches.state import BatchStore

@@ -25,8 +25,8 @@ import obstore
 from obstore.exceptions import BaseError
 from obstore.store import S3Store
 
-from gateway.batches.storage import Sink
 from gateway.config import Bucket as Options
+from gateway.features.batches.storage import Sink
 
 _PROBE = ".probe"
 _READ = 1 << 18

@@ -12,7 +12,7 @@ import pytest
 from tests.support.harness import Stack, until
 from tests.support.redis_server import Server
 from tests.support.standins.guard import guard
-from tests.unit.batches.conftest import ALICE, BOB, openai_client, sections
+from tests.unit.features.batches.conftest import ALICE, BOB, openai_client, sections
 from tests.unit.features.guards.asking import config_of
 
 CHAT = "/v1/chat/completions"

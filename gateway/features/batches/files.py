@@ -10,13 +10,13 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from gateway.batches.api_call import ApiCall
-from gateway.batches.apis import Api
-from gateway.batches.state import Full, StoredFile, made, new_id
-from gateway.batches.storage import Sink, aside, opened
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Route
 from gateway.core.upload import File
+from gateway.features.batches.api_call import ApiCall
+from gateway.features.batches.apis import Api
+from gateway.features.batches.state import Full, StoredFile, made, new_id
+from gateway.features.batches.storage import Sink, aside, opened
 from gateway.wire.multipart import FormReader
 
 ROUTES = (

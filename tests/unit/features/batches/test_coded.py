@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.coding import CODED, post
 from tests.support.harness import Stack, until
-from tests.unit.batches.conftest import ALICE, IN_A_FOLDER
+from tests.unit.features.batches.conftest import ALICE, IN_A_FOLDER
 
 CHAT = "/v1/chat/completions"
 

@@ -11,13 +11,13 @@ from typing import Any
 
 from msgspec import Struct
 
-from gateway.batches.api_call import ApiCall
-from gateway.batches.apis import BatchApi
-from gateway.batches.files import page
-from gateway.batches.state import ENDED, Seen, State, made, new_id
-from gateway.batches.storage import aside
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Route
+from gateway.features.batches.api_call import ApiCall
+from gateway.features.batches.apis import BatchApi
+from gateway.features.batches.files import page
+from gateway.features.batches.state import ENDED, Seen, State, made, new_id
+from gateway.features.batches.storage import aside
 
 ROUTES = (
     Route("POST", "/v1/batches", "create_batch"),

@@ -19,18 +19,18 @@ import httpx
 import openai
 import pytest
 
-from gateway.batches import Batching, BatchStore
-from gateway.batches.state import StoredFile, tenant_of
 from gateway.config import Batches
 from gateway.core.errors import GatewayError, Kind
+from gateway.features.batches import Batching, BatchStore
+from gateway.features.batches.state import StoredFile, tenant_of
 from tests.repo.tree import ROOT
 from tests.support.harness import Stack, until
 from tests.support.redis_server import Server
 from tests.support.standins.guard import ALLOW, guard
-from tests.unit.batches.conftest import ALICE, IN_A_FOLDER, anthropic_client, batching, openai_client, sections
-from tests.unit.batches.test_anthropic_batches import params
-from tests.unit.batches.test_files import on_disk
-from tests.unit.batches.test_openai_batches import CHAT, begin, chat, ended, lines, results, upload
+from tests.unit.features.batches.conftest import ALICE, IN_A_FOLDER, anthropic_client, batching, openai_client, sections
+from tests.unit.features.batches.test_anthropic_batches import params
+from tests.unit.features.batches.test_files import on_disk
+from tests.unit.features.batches.test_openai_batches import CHAT, begin, chat, ended, lines, results, upload
 
 ID = "0" * 26 + "ab"
 ONE = {"requests": [{"custom_id": "a", "params": params("x")}]}
@@ -368,7 +368,7 @@ def test_a_batch_whose_file_is_looked_through_can_be_cancelled(stack: Stack, mon
         while True:
             yield 0, []
 
-    monkeypatch.setattr("gateway.batches.run.checked", endless)
+    monkeypatch.setattr("gateway.features.batches.run.checked", endless)
     made = begin(stack, lines({"a": chat("a")}))
     client = openai_client(stack)
     client.batches.cancel(made.id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gateway.batches.state import ENDED, BatchStore, Seen
+from gateway.features.batches.state import ENDED, BatchStore, Seen
 
 _READ, _MOST_READ = 200, 2_000
 """Batches that are read at once, and for one page: a page that wants few of them may be short."""

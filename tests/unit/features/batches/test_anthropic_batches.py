@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from tests.support.harness import Stack, until
-from tests.unit.batches.conftest import ALICE, BOB, MATE, anthropic_client
+from tests.unit.features.batches.conftest import ALICE, BOB, MATE, anthropic_client
 
 
 def params(words: str, **more: Any) -> dict[str, Any]:

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from gateway.batches.disk import Directory
-from gateway.batches.notes import Done, assemble, read
-from gateway.batches.run import BatchRun
-from gateway.batches.state import Held, Lost, Spec, State
-from gateway.batches.storage import last, lines
 from gateway.config.batches import Batches
+from gateway.features.batches.disk import Directory
+from gateway.features.batches.notes import Done, assemble, read
+from gateway.features.batches.run import BatchRun
+from gateway.features.batches.state import Held, Lost, Spec, State
+from gateway.features.batches.storage import last, lines
 
 SLICE = 1 << 18
 RESULT = b'{"custom_id": "c", "result": "%b"}' % (b"x" * 1000)
