@@ -97,7 +97,7 @@ class Gateway:
         if config.log.dangerously_log_prompts:
             self.log.event("warning", "prompts are logged", option="log.dangerously_log_prompts")
         self._cors = Cors(config.cors, self._host.known_keys)
-        paths = router(config, deployment.runtime, deployment.services.batching)
+        paths = router(config, deployment.runtime, deployment.features.endpoints)
         self._router = self._cors.wrap(paths)
         # Nearly every request has one of a few literal paths.
         self._literal: dict[str, Application] = {
@@ -122,9 +122,7 @@ class Gateway:
             return _nothing
         known = replace(KNOWN, processes=self._group.count if self._group is not None else 1)
         changes = KeyChanges(deployment.config, known, keys, self.log.event)
-        batching = deployment.services.batching
-        overview = batching.overview if batching is not None else None
-        return AdminApi(admins, changes, self.log.rationed, overview)
+        return AdminApi(admins, changes, self.log.rationed, deployment.offers.batches)
 
     def _watched(self) -> Watched:
         state, limiting = self.deployment, self.deployment.offers.limiter
@@ -182,10 +180,7 @@ class Gateway:
         self.metrics.draining.set(1)
         for state in self._host.deployments:
             state.runtime.active.draining = True
-        if self._sockets is not None:
-            self._sockets.drain()
-        if (batching := self.deployment.services.batching) is not None:
-            batching.drain()
+        self.deployment.features.drain()
         relay = self.deployment.config.relay
         await asyncio.sleep(relay.notice_s)
         await self._idle(relay.drain_s - relay.notice_s)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from ipaddress import ip_network
 from typing import cast
@@ -18,7 +18,7 @@ from gateway.app.memory import room_for_bodies
 from gateway.app.observer import FleetObserver, Observer
 from gateway.app.prepared import Prepared
 from gateway.app.probing import headers_of
-from gateway.app.routes import line_endpoints, templates
+from gateway.app.routes import posts, templates
 from gateway.app.services import Host, close_unshared, services_of
 from gateway.auth import Absent, Keyring, Principal
 from gateway.config import Config
@@ -70,7 +70,7 @@ class Deployment:
             return guess.cost(op).prompt
 
         self._models: dict[str, ServedModel] = {}
-        self._lines: Mapping[str, Endpoint] | None = None
+        self._posts: dict[tuple[str, str], Endpoint] | None = None
         models = self._models
         self.features: Features = Features(
             Parts(
@@ -86,6 +86,7 @@ class Deployment:
                 routes=partial(templates, config),
                 death_of=host.death_of,
                 send_event=host.send_event,
+                in_force=lambda: host.in_force,
                 watched=host.watched,
                 group=host.group,
                 earlier_services=host.deployments[-1].features.services if host.deployments else {},
@@ -127,14 +128,14 @@ class Deployment:
             response_store=offers.response_store,
         )
 
-    def endpoint(self, path: str) -> Endpoint | None:
-        """As `batches.apis.Deployed`."""
-        if self._lines is None:
-            self._lines = line_endpoints(self.config, self.runtime)
-        return self._lines.get(path)
+    def endpoint(self, dialect: str, path: str) -> Endpoint | None:
+        """As `features.InForce`."""
+        if self._posts is None:
+            self._posts = posts(self.config, self.runtime)
+        return self._posts.get((dialect, path))
 
     def caller(self, who: Absent, dialect: str) -> Principal:
-        """As `batches.apis.Deployed`."""
+        """As `features.InForce`."""
         return self.keyring.absent(who, dialect)
 
     def asking(self, model: str) -> Pooled:

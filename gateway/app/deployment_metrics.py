@@ -47,8 +47,8 @@ class DeploymentMetrics(Collector):
             yield family("dragoman_stored_keys", [((), self._deployments[-1].prepared.keys.stored)])
             yield family("dragoman_stored_keys_missing", [((), keys.missing)])
             yield family("dragoman_keys_store_up", [((), keys.up is True)])
-        if (batching := self._deployments[-1].services.batching) is not None:
-            yield family("dragoman_batches_running", [((), batching.running)])
+        if (batches := self._deployments[-1].offers.batches) is not None:
+            yield family("dragoman_batches_running", [((), batches.running)])
 
 
 def _workers(deployment: Deployment) -> Iterator[Metric]:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
+from types import ModuleType
 from typing import Any, cast
 
 from gateway.config import Config, has_feature
-from gateway.core.ports import Backend, Pool
-from gateway.features import Built, OneModel, Parts
+from gateway.core.http import Route
+from gateway.core.ports import Backend, Dialect, Pool
+from gateway.features import Built, OneModel, Parts, Routes
 from gateway.fleet.model_fleet import ModelFleet
-from gateway.kernel import Application
+from gateway.kernel import Application, Endpoint, Runtime
 from gateway.kernel.feature import Feature
 from gateway.kernel.way import Way
 
@@ -36,11 +39,22 @@ ORDER = (
     "media",  # this and the next have no layer
     "uploads",
     "sockets",
+    "batches",
     "console",
 )
 """The folders of `gateway/features`; one that is not there is left out. The order holds within a step of the way:
 guards, which wrap `read`, are asked before all that wraps only `answer`, wherever it stands. The name behind a dot is
 that of a further layer of the folder, with a place of its own."""
+
+
+def _folders() -> Iterator[tuple[str, ModuleType]]:
+    for name in filter(has_feature, (place for place in ORDER if "." not in place)):
+        yield name, import_module(f"gateway.features.{name}")
+
+
+def routes_of(config: Config) -> dict[str, Routes]:
+    """The routes that features add to dialects, by the feature's name."""
+    return {name: folder.client_routes(config) for name, folder in _folders() if hasattr(folder, "client_routes")}
 
 
 class Features:
@@ -55,8 +69,8 @@ class Features:
         self._built: dict[str, Built] = {}
         self.services: dict[str, Any] = {}
         self.offers = parts.offers
-        for name in filter(has_feature, (place for place in ORDER if "." not in place)):
-            built: Built | None = import_module(f"gateway.features.{name}").build(parts)
+        for name, folder in _folders():
+            built: Built | None = folder.build(parts)
             if built is not None:
                 self._built[name] = built
                 self.services[name] = built.service
@@ -79,6 +93,11 @@ class Features:
         return Way([one for one in found if one is not None])
 
     @property
+    def endpoints(self) -> dict[str, Callable[[Runtime, Dialect, Mapping[str, Route]], Endpoint]]:
+        """What makes the endpoints of `routes_of`, by the feature's name."""
+        return {name: one.endpoint for name, one in self._built.items() if one.endpoint is not None}
+
+    @property
     def operations(self) -> dict[str, Application]:
         """The endpoints of the admin address, by path."""
         return {path: endpoint for one in self._built.values() for path, endpoint in one.operations.items()}
@@ -91,6 +110,11 @@ class Features:
         """The configuration is in force from now on."""
         for one in self._built.values():
             one.take_effect()
+
+    def drain(self) -> None:
+        """The process ends soon."""
+        for one in self._built.values():
+            one.drain()
 
     async def close(self) -> None:
         """Closes what belongs to this configuration alone."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from types import MappingProxyType
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -17,14 +17,11 @@ from starlette.routing import compile_path
 
 from gateway import dialects
 from gateway.app.base_urls import BaseUrls, single_slashes
+from gateway.app.features import routes_of
 from gateway.config import Config
 from gateway.core.http import HeaderTest, Route, path_parameter
 from gateway.core.ports import Dialect, Settings
 from gateway.kernel import Application, Endpoint, Receive, Runtime, Scope, Send
-
-if TYPE_CHECKING:
-    from gateway.features.batches import Batching
-
 
 _PARAMETER = re.compile(r"\{\w+(:path)?\}")
 _NEUTRAL = "openai"
@@ -60,24 +57,13 @@ def paths(dialect: Dialect, routes: Sequence[Route] | None = None) -> dict[str, 
     return found
 
 
-def _batch_paths(config: Config, dialect: Dialect) -> dict[str, dict[str, Route]]:
-    """As `paths`, for files and batches."""
-    if config.batches is None:
-        return {}
-    from gateway.features.batches import ROUTES  # not imported where they are off
-
-    return paths(dialect, ROUTES.get(dialect.name, ()))
-
-
-def line_endpoints(config: Config, runtime: Runtime) -> dict[str, Endpoint]:
-    """The endpoints that lines of batches may call, by their paths without a prefix."""
-    from gateway.features.batches import CALLED  # not imported where they are off
-
+def posts(config: Config, runtime: Runtime) -> dict[tuple[str, str], Endpoint]:
+    """The endpoints of all POSTs, by the names of their dialects and their paths without a prefix."""
     return {
-        route.path: Endpoint(runtime, dialect, {"POST": route}, _default_model(config, dialect))
+        (dialect.name, route.path): Endpoint(runtime, dialect, {"POST": route}, _default_model(config, dialect))
         for dialect in active_dialects(config)
         for route in dialect.routes
-        if route.method == "POST" and CALLED.get(route.path) == dialect.name
+        if route.method == "POST"
     }
 
 
@@ -123,11 +109,12 @@ def postable(config: Config) -> dict[str, tuple[Dialect, str]]:
 
 def route_table(config: Config) -> list[Line]:
     """Every path that `config` serves, the gateway's own included. A HEAD beside a GET is a GET's."""
+    added = routes_of(config).values()
     found = [
         (path, dialect, routes)
         for dialect in active_dialects(config)
-        for served in (paths(dialect), _batch_paths(config, dialect))
-        for path, routes in served.items()
+        for served in (None, *(one.get(dialect.name, ()) for one in added))
+        for path, routes in paths(dialect, served).items()
     ]
     places = [(path, method) for path, _, routes in found for method in routes]
     lines = [
@@ -142,13 +129,19 @@ def route_table(config: Config) -> list[Line]:
     return lines + [Line("GET", path, "-", path[1:]) for path in own]
 
 
-def router(config: Config, runtime: Runtime, batching: Batching | None = None) -> Paths:
-    """The endpoints that `config` serves: raw ASGI, without middleware or a request object on the way."""
+def router(
+    config: Config,
+    runtime: Runtime,
+    of_features: Mapping[str, Callable[[Runtime, Dialect, Mapping[str, Route]], Endpoint]] = MappingProxyType({}),
+) -> Paths:
+    """The endpoints that `config` serves: raw ASGI, without middleware or a request object on the way. of_features:
+    what makes the endpoints of `routes_of`, by the feature's name; all others are left out."""
     placed: dict[str, list[Endpoint]] = {}
     fallbacks: dict[str, list[_Candidate]] = {}
     places: dict[str, list[str]] = {}
     mains: dict[str, list[str]] = {}
     active = active_dialects(config)
+    added = routes_of(config)
 
     def advice(method: str, path: str) -> str:
         return urls.advice(method, path)
@@ -161,9 +154,9 @@ def router(config: Config, runtime: Runtime, batching: Batching | None = None) -
             if "GET" in methods:
                 methods = {**methods, "HEAD": methods["GET"]}
             placed.setdefault(path, []).append(Endpoint(runtime, dialect, methods, default, listed, advice))
-        if batching is not None:
-            for path, methods in _batch_paths(config, dialect).items():
-                placed.setdefault(path, []).append(batching.endpoint(runtime, dialect, methods))
+        for name, endpoint in of_features.items():
+            for path, methods in paths(dialect, added[name].get(dialect.name, ())).items():
+                placed.setdefault(path, []).append(endpoint(runtime, dialect, methods))
         test = next((route.when for route in dialect.routes if route.when is not None), None)
         nothing = Endpoint(runtime, dialect, {}, default, advice=advice)
         for place in sorted(_places(dialect)):
@@ -196,8 +189,12 @@ def sockets(config: Config, runtime: Runtime) -> dict[str, Endpoint]:
 
 def templates(config: Config) -> Callable[[str], str]:
     """Finds the line of the route table that serves a path: "" for a path that is not served."""
+    added = routes_of(config).values()
     served = {
-        path: path for dialect in active_dialects(config) for path in (*paths(dialect), *_batch_paths(config, dialect))
+        path: path
+        for dialect in active_dialects(config)
+        for routes in (None, *(one.get(dialect.name, ()) for one in added))
+        for path in paths(dialect, routes)
     }
     patterns = [(compile_path(path)[0], path) for path in _with_parameters(served)]
 

@@ -31,7 +31,6 @@ from gateway.tools.bounded import read
 
 if TYPE_CHECKING:
     from gateway.app.deployment import Deployment
-    from gateway.features.batches import Batching
 
 _FETCH_S = 5.0
 _MOST_BYTES = 1 << 20
@@ -103,7 +102,6 @@ class Services:
     ledger: Ledger | None = None
     tokens: JwtVerifier | None = None
     keys: KeyMirror | None = None
-    batching: Batching | None = None
     webhook: Webhook | None = None
 
     async def start(self) -> None:
@@ -111,8 +109,6 @@ class Services:
             await self.keys.start()
         if self.tokens is not None:
             await self.tokens.start(fetch_keys)
-        if self.batching is not None:
-            await self.batching.start()
 
     async def close(self, others: Collection[Services]) -> None:
         """Closes what none of `others` has."""
@@ -154,7 +150,6 @@ def services_of(config: Config, host: Host) -> Services:
         stream=stream,
         ledger=ledger,
         keys=_keys(config, host),
-        batching=_batching(config, host),
         webhook=_webhook(config.budget_webhook, before.webhook, log),
     )
 
@@ -178,25 +173,6 @@ def _keys(config: Config, host: Host) -> KeyMirror | None:
         return None
     store = KeyStore(redis.namespace, config.stored_keys.max_audit, connect(redis), redis.call_s)
     return kept_keys(config, host) or KeyMirror(store, config.stored_keys, host.log.event)
-
-
-def _batching(config: Config, host: Host) -> Batching | None:
-    options, redis = config.batches, config.redis
-    if options is None or redis is None:
-        return None
-    from gateway.features.batches import Batching, BatchStore  # not imported where they are off
-
-    before = host.deployments[-1] if host.deployments else None
-    if before is not None and (before.config.batches, before.config.redis) == (options, redis):
-        return before.services.batching
-
-    def count(api: str, result: str, lines: int) -> None:
-        host.metrics.batch_lines.labels(api, result).inc(lines)
-
-    for api in ("openai", "anthropic"):  # an alert needs to see it begin
-        host.metrics.batch_lines.labels(api, "expired")
-    store = BatchStore(redis.namespace, connect(redis), redis.call_s)
-    return Batching(options, store, lambda: host.in_force, count, host.log.event)
 
 
 def _webhook_changed(log: Log, state: str, why: str) -> None:

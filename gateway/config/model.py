@@ -370,6 +370,7 @@ class Config(Section):
         "budgets": "limits",
         "budget_webhook": "limits",
         "end_users": "end_users",
+        "batches": "batches",
         "console": "console",
         "store": "stored",
         "tools": "web_tools",

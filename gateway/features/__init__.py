@@ -2,7 +2,9 @@
 there: a folder can be deleted, and its options are unknown options then (`Section.FEATURES` in `gateway/config`).
 
 The `__init__` of a folder has `build(parts) -> Built | None`, which builds the feature for one configuration, or
-returns None if it is off. No feature imports another one; what they have from each other goes through `Offers`.
+returns None if it is off. A folder that serves clients at paths of its own also has `client_routes(config) -> Routes`,
+which names them without building anything. No feature imports another one; what they have from each other goes through
+`Offers`.
 """
 
 from __future__ import annotations
@@ -12,14 +14,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from gateway.core.errors import GatewayError, Kind
-from gateway.core.http import Request
+from gateway.core.http import Request, Route
 from gateway.core.messages import Op
 from gateway.core.ports import Backend, CountedConnection, Dialect, Pool, ResponseStore, SocketSession, WorkerHandle
 
 if TYPE_CHECKING:
     from ssl import SSLContext
 
-    from gateway.auth import KnownKeys, Principal
+    from gateway.auth import Absent, KnownKeys, Principal
     from gateway.config import Config
     from gateway.config import Model as ModelOptions
     from gateway.core.byte_budget import Held
@@ -67,11 +69,25 @@ class WebSockets(Protocol):
     def opens(self, scope: Scope, connection: CountedConnection) -> tuple[SocketSession, Held] | None:
         """As `core.ports.OpensSockets`."""
 
-    def drain(self) -> None:
-        """From now on each closes when no response of its is under way."""
+
+class AllBatches(Protocol):
+    """The batches of all tenants. Each method raises GatewayError if Redis does not answer. wanted: whether those of
+    this team are. A batch is its members by name, with times in Unix seconds."""
+
+    @property
+    def running(self) -> int:
+        """How many this process runs."""
+
+    async def page(
+        self, wanted: Callable[[str | None], bool], status: str | None, most: int, after: str | None
+    ) -> tuple[list[dict[str, Any]], str | None]: ...
+    async def batch(self, id_: str, wanted: Callable[[str | None], bool]) -> dict[str, Any] | None: ...
+    async def cancel(self, id_: str, by: str) -> None: ...
 
 
 SendEvent = Callable[[str, dict[str, object]], None]
+Routes = Mapping[str, Sequence[Route]]
+"""By the name of their dialect."""
 
 
 class Deliveries(dict[type, "Delivery"]):
@@ -102,6 +118,7 @@ class Offers:
     prioritized     takes the priorities that requests may have
     listening       follows what engines cache
     sockets         the web sockets of this process
+    batches         the batches of all tenants
     process_state   the state of this process, for the others that share its address
     """
 
@@ -117,7 +134,18 @@ class Offers:
     prioritized: Callable[[Iterable[int]], None] = lambda priorities: None
     listening: Listening | None = None
     sockets: WebSockets | None = None
+    batches: AllBatches | None = None
     process_state: Callable[[], bytes] = lambda: b""
+
+
+class InForce(Protocol):
+    """The configuration in force, for services that call the gateway themselves."""
+
+    def endpoint(self, dialect: str, path: str) -> Endpoint | None:
+        """The endpoint of a POST to `path`, which has no prefix; None if the dialect is off or has none there."""
+
+    def caller(self, who: Absent, dialect: str) -> Principal:
+        """A caller who is known from before, as keys are now. Raises GatewayError if it may not call any more."""
 
 
 @dataclass(frozen=True)
@@ -160,6 +188,7 @@ class Parts:
     routes     returns what finds the template of a path, "" for one that is not served
     death_of   probes a worker of a model now, and returns what names its death, None if it lives
     send_event has the webhook of budgets send an event, by name, with its facts
+    in_force   returns the configuration in force
     watched    returns the gateway as it is now
     group      the processes that share this one's address; None if it is alone
     earlier_services  of the configuration in force, by the feature's name. A service keeps nothing of the `Parts` that
@@ -178,6 +207,7 @@ class Parts:
     routes: Callable[[], Callable[[str], str]]
     death_of: Callable[[str, WorkerHandle], Awaitable[object | None]]
     send_event: SendEvent
+    in_force: Callable[[], InForce]
     watched: Callable[[], Watched]
     group: ProcessGroup | None
     earlier_services: Mapping[str, Any]
@@ -205,19 +235,23 @@ class Built:
     layers       around the requests of all models, the outermost first: by these objects `Call.notes` are found
     further_layers  layers with places of their own, by the names that they have there
     of_model     the layer around the requests of one model, None if that model goes without
+    endpoint     makes the endpoint of the paths of a dialect that `client_routes` names
     operations   endpoints of the admin address, by path
     service      what outlives the configuration: the next one has it in `Parts.earlier_services`. It is closed, if it
                  has a `close`, when no configuration has it any more
     start        of the service
     take_effect  the configuration is in force from now on
+    drain        the process ends soon: nothing new is begun
     close        of what belongs to this configuration alone
     """
 
     layers: tuple[Feature, ...] = ()
     further_layers: Mapping[str, Feature] = field(default_factory=dict)
     of_model: Callable[[OneModel], Feature | None] = lambda model: None
+    endpoint: Callable[[Runtime, Dialect, Mapping[str, Route]], Endpoint] | None = None
     operations: Mapping[str, Application] = field(default_factory=dict)
     service: Any = None
     start: Callable[[], Awaitable[None]] = _nothing
     take_effect: Callable[[], None] = lambda: None
+    drain: Callable[[], None] = lambda: None
     close: Callable[[], Awaitable[None]] = _nothing

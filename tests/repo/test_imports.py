@@ -39,7 +39,6 @@ ARROWS: dict[str, set[str]] = {
     | {"auth", "config", "fleet", "kernel", "light_task", "observe", "offload", "ratelimit", "redis", "tools"}
     | {"translation", "transport"},
     "admin": CORE | {"auth", "config"},
-    "batches": WIRE | {"auth", "config", "fleet", "kernel", "light_task", "offload"},
     "tools": CORE | {"config", "resolve"},
 }
 EVERYTHING = {"app", "asgi", "cli"}

@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple
 
 from gateway.auth import Absent, Principal
 from gateway.config import Batches
@@ -53,22 +53,14 @@ class Uploads(Counter[str]):
                 del self[owner]
 
 
-class Deployed(Protocol):
-    """The configuration in force, for lines."""
-
-    def endpoint(self, path: str) -> Endpoint | None:
-        """The endpoint that lines call at `path`; None if it is not offered."""
-
-    def caller(self, who: Absent, dialect: str) -> Principal:
-        """The caller of a batch, as keys are now. Raises GatewayError if it may not call any more."""
-
-
 class Shared(NamedTuple):
     """The parts that the batches of one gateway share, and their APIs.
 
     came    set when there is a new batch
     places  of lines at workers, of all batches
     ends    batches whose results may be put together at once: parts of them are in memory
+    called  returns the endpoint that lines call at a path, by the configuration in force; None if it is not offered
+    caller  returns the caller of a batch, as keys are now. Raises GatewayError if it may not call any more
     told    called with the API, what became of lines, and how many
     log     called with a level, an event and facts
     """
@@ -80,7 +72,8 @@ class Shared(NamedTuple):
     came: asyncio.Event
     places: Places
     ends: asyncio.Semaphore
-    deployed: Callable[[], Deployed]
+    called: Callable[[str], Endpoint | None]
+    caller: Callable[[Absent, str], Principal]
     told: Callable[[str, str, int], None]
     log: Callable[..., None]
 

@@ -51,7 +51,7 @@ class OpenAIBatches(BatchApi):
     async def create_batch(self, call: ApiCall) -> None:
         asked = await call.json(_Create)
         window_s = _window(asked.completion_window)
-        if asked.endpoint not in ENDPOINTS or self._shared.deployed().endpoint(asked.endpoint) is None:
+        if asked.endpoint not in ENDPOINTS or self._shared.called(asked.endpoint) is None:
             raise _wrong("endpoint", f"must be one of {', '.join(ENDPOINTS)}")
         _check_metadata(asked.metadata)
         file = await self._store.file(asked.input_file_id[:80])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from typing import Any
 
 from gateway.features.batches.state import ENDED, BatchStore, Seen
@@ -12,11 +12,17 @@ _READ, _MOST_READ = 200, 2_000
 
 
 class Overview:
-    """log: called with a level, an event and facts."""
+    """As `features.AllBatches`. runs: the batches that this process runs. log: called with a level, an event and
+    facts."""
 
-    def __init__(self, store: BatchStore, log: Callable[..., None]) -> None:
+    def __init__(self, store: BatchStore, runs: Sized, log: Callable[..., None]) -> None:
         self._store = store
+        self._runs = runs
         self._log = log
+
+    @property
+    def running(self) -> int:
+        return len(self._runs)
 
     async def page(
         self, wanted: Callable[[str | None], bool], status: str | None, most: int, after: str | None

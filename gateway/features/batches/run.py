@@ -293,8 +293,7 @@ class BatchRun:
 
         try:
             await notes.add(b"%d begun\n" % number)
-            deployed = shared.deployed()
-            endpoint = deployed.endpoint(spec.endpoint)
+            endpoint = shared.called(spec.endpoint)
             if endpoint is None:  # a reload has turned it off, for now
                 self._rest(_LONGEST_PAUSE_S)
                 self._again.append((number, asked))
@@ -303,7 +302,7 @@ class BatchRun:
             dialect = endpoint.dialect.name
 
             def caller() -> Principal:  # by the configuration in force, which another one may be by then
-                return shared.deployed().caller(spec.who, dialect)
+                return shared.caller(spec.who, dialect)
 
             call = LineCall(endpoint, spec.endpoint, asked.body, spec.id, caller, place, shared.options.headroom)
             self._calls.add(call)

@@ -9,20 +9,23 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from heapq import heapify, heappop, heappush
 
-from gateway.config import Batches
+from gateway.auth import Absent, Principal
+from gateway.config import Batches, Redis
 from gateway.core.background import keep_running
 from gateway.core.errors import GatewayError
 from gateway.core.http import Route
 from gateway.core.ports import Dialect
+from gateway.features import InForce
 from gateway.features.batches import anthropic, files, openai
 from gateway.features.batches.api_call import Answer, ApiEndpoint
-from gateway.features.batches.apis import Deployed, Shared, Uploads
+from gateway.features.batches.apis import Shared, Uploads
 from gateway.features.batches.overview import Overview
 from gateway.features.batches.places import Places
 from gateway.features.batches.run import LEASE_S, BatchRun
 from gateway.features.batches.state import BatchStore, Lost, tenant_of
 from gateway.features.batches.storage import Storage, aside
-from gateway.kernel import Runtime
+from gateway.kernel import Endpoint, Runtime
+from gateway.redis import connect
 
 ROUTES: Mapping[str, tuple[Route, ...]] = {
     "openai": (*files.ROUTES, *openai.ROUTES),
@@ -50,7 +53,7 @@ _STALLED_REST_S = 300.0
 class Batching:
     """It stays over reloads while its options do.
 
-    deployed  returns the configuration in force
+    in_force  returns the configuration in force
     count     called with the API, what became of lines, and how many
     log       called with a level, an event and facts
     """
@@ -58,14 +61,17 @@ class Batching:
     def __init__(
         self,
         options: Batches,
-        store: BatchStore,
-        deployed: Callable[[], Deployed],
+        redis: Redis,
+        in_force: Callable[[], InForce],
         count: Callable[[str, str, int], None],
         log: Callable[..., None],
     ) -> None:
         self.options = options
-        self._store = store
-        self.overview = Overview(store, log)
+        self.redis = redis
+        self._in_force = in_force
+        self._store = store = BatchStore(redis.namespace, connect(redis), redis.call_s)
+        self._runs: dict[str, tuple[BatchRun, asyncio.Task[None]]] = {}
+        self.overview = Overview(store, self._runs, log)
         self._storage = storage = _storage(options)
         self._log = log
         self.uploads = Uploads()
@@ -73,24 +79,24 @@ class Batching:
         places = Places(options.max_in_flight)
         ends = asyncio.Semaphore(_MOST_ENDS)
         self._shared = shared = Shared(
-            options, store, storage, self.uploads, self._came, places, ends, deployed, count, log
+            options, store, storage, self.uploads, self._came, places, ends, self._called, self._caller, count, log
         )
         self._answers: Mapping[str, Mapping[str, Answer]] = {
             "openai": {**files.Files(shared).answers, **openai.OpenAIBatches(shared).answers},
             "anthropic": anthropic.MessageBatches(shared).answers,
         }
         self._tasks: list[asyncio.Task[None]] = []
-        self._runs: dict[str, tuple[BatchRun, asyncio.Task[None]]] = {}
         self._rests: dict[str, float] = {}
         self._stalled: dict[str, float] = {}
         self._first = 0  # of the batches that have not ended: where to look on
         self._swept_at: float | None = None
         self._draining = False
 
-    @property
-    def running(self) -> int:
-        """Batches that this process runs."""
-        return len(self._runs)
+    def _called(self, path: str) -> Endpoint | None:
+        return self._in_force().endpoint(CALLED.get(path, ""), path)
+
+    def _caller(self, who: Absent, dialect: str) -> Principal:
+        return self._in_force().caller(who, dialect)
 
     def endpoint(self, runtime: Runtime, dialect: Dialect, routes: Mapping[str, Route]) -> ApiEndpoint:
         return ApiEndpoint(runtime, dialect, routes, self._answers[dialect.name])

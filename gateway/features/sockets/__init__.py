@@ -348,4 +348,4 @@ def build(parts: Parts) -> Built:
     if sockets is None:
         sockets = Sockets(parts.offers.connected)
     parts.offers.sockets = sockets
-    return Built(service=sockets, take_effect=partial(sockets.configure, parts.config.listen))
+    return Built(service=sockets, take_effect=partial(sockets.configure, parts.config.listen), drain=sockets.drain)

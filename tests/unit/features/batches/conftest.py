@@ -91,5 +91,5 @@ def anthropic_client(stack: Stack, key: str = ALICE, prefix: str = "/anthropic")
 
 
 def batching(stack: Stack) -> Any:
-    """The service that the gateway's configuration uses, without its type: where there are no batches it is None."""
-    return stack.gateway.deployment.services.batching
+    """The service that the gateway's configuration uses; None where there are no batches."""
+    return stack.gateway.deployment.features.services.get("batches")

@@ -177,6 +177,9 @@ def test_without_redis_calls_are_refused_in_the_callers_words(server: Server, tm
 
 @pytest.mark.long
 def test_nothing_is_imported_where_batches_are_off() -> None:
-    code = "import sys, gateway.app; print('gateway.features.batches' in sys.modules)"
+    code = (
+        "import sys; from gateway.app.routes import route_table; from gateway.config import Config;"
+        "route_table(Config()); print('gateway.features.batches.service' in sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

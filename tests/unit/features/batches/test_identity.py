@@ -85,7 +85,7 @@ def test_a_new_key_has_nothing_of_the_one_that_had_its_name(server: Server, tmp_
             stack.run(stack.gateway.reload(stack.config()))
         hidden(stack, new, file, mine.id, its.id)
         busy(stack, -1)
-        store = stack.gateway.deployment.services.batching._store  # type: ignore[union-attr]
+        store = stack.gateway.deployment.features.services["batches"]._store
         until(lambda: all(stack.run(store.batch(one)).state.failed == 42 for one in (mine.id, its.id)))
         assert stack.sim.ledger.completed == 0, "nothing ran on the bill of the new one"
         assert {one["team"] for one in stack.records() if one.get("batch")} == {None}
@@ -110,7 +110,7 @@ def test_lines_do_not_follow_their_key_to_another_team(server: Server, tmp_path:
         stack._config["keys"] = {**stack._config["keys"], "alice": moved}
         stack.run(stack.gateway.reload(stack.config()))
         busy(stack, -1)
-        store = stack.gateway.deployment.services.batching._store  # type: ignore[union-attr]
+        store = stack.gateway.deployment.features.services["batches"]._store
         until(lambda: stack.run(store.batch(made.id)).state.failed == 42)
         assert stack.sim.ledger.completed == 0
 
@@ -122,8 +122,7 @@ def test_lines_that_wait_for_a_place_do_not_run_once_their_key_is_revoked(server
         key = stored_key("app", team="blue")
         version = change(stack, key)
         made = begin(stack, lines({f"c{n}": chat("hi") for n in range(160)}), key="secret-of-app")
-        batching = stack.gateway.deployment.services.batching
-        assert batching is not None
+        batching = stack.gateway.deployment.features.services["batches"]
         until(lambda: any(len(run._calls) == 16 for run, _ in batching._runs.values()))
         change(stack, replace(key, revoked=1.0), version)
         busy(stack, -1)
@@ -175,10 +174,9 @@ def test_what_an_earlier_version_kept_is_there_for_the_key_that_had_the_name(ser
     server.command("FLUSHALL")
     with Stack(({},), config(server, tmp_path / "files")) as stack:
         new = upload(stack, DATA, BOB)
-        batching = stack.gateway.deployment.services.batching
-        assert batching is not None
+        batching = stack.gateway.deployment.features.services["batches"]
         now, before = time.time(), new_id("file-")
-        with batching._storage.begin(before) as file:  # type: ignore[attr-defined]
+        with batching._storage.begin(before) as file:
             file.write(DATA)
             batching._storage.keep(before, file)
         stored = StoredFile(before, "key bob", "a", "batch", len(DATA), now, now + 3600)

@@ -19,9 +19,9 @@ import httpx
 import openai
 import pytest
 
-from gateway.config import Batches
+from gateway.config import Batches, Redis
 from gateway.core.errors import GatewayError, Kind
-from gateway.features.batches import Batching, BatchStore
+from gateway.features.batches.service import Batching
 from gateway.features.batches.state import StoredFile, tenant_of
 from tests.repo.tree import ROOT
 from tests.support.harness import Stack, until
@@ -50,7 +50,7 @@ def test_a_folder_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     options = Batches(directory=str(tmp_path / "file" / "folder"))
     service = Batching(
         options,
-        BatchStore("dragoman", None, 2.0),
+        Redis(addresses=("127.0.0.1:1",)),
         lambda: pytest.fail("no line is called"),
         lambda *_: None,
         lambda level, event, **facts: logged.append((level, event, facts["reason"])),
