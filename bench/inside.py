@@ -40,10 +40,9 @@ from bench.process import Process, cores, free_port
 from bench.replies import MODEL
 from bench.rows import ROWS, Row, chat
 from bench.subjects import redis_command
-from gateway.admin import KeyStore
-from gateway.admin.store import Event
 from gateway.app import KNOWN, Gateway
 from gateway.auth import StoredKey
+from gateway.auth.key_store import Event, KeyStore
 from gateway.config import Config, Listen, Redis, load
 from gateway.observe.log import Log
 from gateway.redis import connect

@@ -12,7 +12,6 @@ from importlib.util import find_spec
 from urllib.parse import parse_qs
 
 from gateway import backends, dialects
-from gateway.admin import AdminApi, Admins, KeyChanges
 from gateway.app.base_urls import single_slashes
 from gateway.app.cors import Cors
 from gateway.app.deployment import Deployment
@@ -29,6 +28,9 @@ from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Headers, header_list, header_value
 from gateway.core.ports import Backend, CountedConnection, SocketSession
 from gateway.features import Watched
+from gateway.features.admin.api import AdminApi
+from gateway.features.admin.callers import Admins
+from gateway.features.admin.changes import KeyChanges
 from gateway.kernel import Application, Receive, Scope, Send, request_id, send_whole
 from gateway.observe.exposition import content_type
 from gateway.observe.log import Log

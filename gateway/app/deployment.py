@@ -12,7 +12,6 @@ from typing import cast
 from msgspec.structs import replace
 
 from gateway import backends
-from gateway.admin import Admins, InForce
 from gateway.app.features import Features
 from gateway.app.memory import room_for_bodies
 from gateway.app.observer import FleetObserver, Observer
@@ -21,6 +20,7 @@ from gateway.app.probing import headers_of
 from gateway.app.routes import posts, templates
 from gateway.app.services import Host, close_unshared, services_of
 from gateway.auth import Absent, Keyring, Principal
+from gateway.auth.key_mirror import InForce
 from gateway.config import Config
 from gateway.config import Model as ModelOptions
 from gateway.config.kinds import zone_of
@@ -31,6 +31,7 @@ from gateway.core.messages import Op
 from gateway.core.money import Tariff
 from gateway.core.ports import Capabilities, Pool
 from gateway.features import Deliveries, Parts
+from gateway.features.admin.callers import Admins
 from gateway.fleet.adapters import AdapterPool
 from gateway.fleet.budget import RetryBudget
 from gateway.fleet.engine import ASK, hear_load

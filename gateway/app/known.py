@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gateway.admin.store import decoded, encoded
+from gateway.auth.key_store import decoded, encoded
 from gateway.config import Config
 from gateway.core.background import keep_running
 from gateway.fleet.discovery import Fleet, FoundWorker

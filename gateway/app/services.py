@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 
-from gateway.admin import KeyMirror, KeyStore
 from gateway.auth import JwtVerifier, KnownKeys
+from gateway.auth.key_mirror import KeyMirror
+from gateway.auth.key_store import KeyStore
 from gateway.config import Config
 from gateway.config.kinds import zone_of
 from gateway.config.money import BudgetWebhook

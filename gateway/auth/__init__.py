@@ -6,5 +6,5 @@ from gateway.auth.keyring import Keyring
 from gateway.auth.keys import new_key, new_secret
 from gateway.auth.masking import KnownKeys
 from gateway.auth.principal import ANONYMOUS, Absent, PendingAuth, Principal
-from gateway.auth.stored import MOST_OLD, Moment, OldSecret, OwnLimits, StoredKey
+from gateway.auth.stored import MOST_OLD, OPTIONS, Moment, OldSecret, OwnLimits, StoredKey, options_of
 from gateway.auth.table import KeyTable

@@ -7,9 +7,11 @@ of such a pair would have to be stored itself.
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Any
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, to_builtins
+
+from gateway.config import Key
 
 Hash = Annotated[str, Meta(pattern="^sha256:[0-9a-f]{64}$")]
 _Name = Annotated[str, Meta(min_length=1, max_length=200)]
@@ -73,3 +75,14 @@ class StoredKey(KeyOptions, frozen=True, omit_defaults=True, kw_only=True):
     changed_by: str
     revoked: Moment | None = None
     version: int = 0
+
+
+_IN_FILES = ("hash", "id", "match")
+OPTIONS = tuple(name for name in Key.model_fields if name not in _IN_FILES and not name.startswith("aws_"))
+"""The options that an admin may give a key; as in gateway.yaml."""
+
+
+def options_of(key: StoredKey) -> dict[str, Any]:
+    """The options that it has, as an admin would give them."""
+    found: dict[str, Any] = to_builtins(key)
+    return {name: found[name] for name in OPTIONS if name in found}

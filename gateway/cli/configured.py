@@ -10,10 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from gateway.admin import KeyStore, StoreDown, options_of
-from gateway.admin.store import decoded
 from gateway.app import KNOWN
-from gateway.auth import StoredKey
+from gateway.auth import StoredKey, options_of
+from gateway.auth.key_store import KeyStore, StoreDown, decoded
 from gateway.cli import CommandError
 from gateway.config import Config, ConfigError, Key, config_file, load
 from gateway.redis import connect

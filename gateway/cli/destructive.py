@@ -9,7 +9,7 @@ import sys
 import time
 from contextlib import suppress
 
-from gateway.admin import Event, KeyStore, StoreDown
+from gateway.auth.key_store import Event, KeyStore, StoreDown
 from gateway.cli import CommandError
 from gateway.config import Config
 from gateway.redis import connect

@@ -24,7 +24,7 @@ from msgspec import Struct
 from websockets.asyncio.client import connect as connect_socket
 from websockets.exceptions import WebSocketException
 
-from gateway.admin import KeyStore
+from gateway.auth.key_store import KeyStore
 from gateway.redis import connect
 from tests.acceptance.monitoring.dashboards import FILES, filled, load
 from tests.chaos.house import CHAT, House, Process, chat, house, program, start
@@ -33,7 +33,7 @@ from tests.repo.tree import ROOT
 from tests.support.ports import free_port
 from tests.support.redis_server import Server
 from tests.support.standins.guard import guard
-from tests.unit.admin.keys import put, stored
+from tests.unit.auth.stored_keys import put, stored
 
 SECONDS = 16
 ROUNDS = 15
@@ -83,7 +83,7 @@ RARE = (
     *("dragoman_continued_total", "dragoman_stored_keys_missing"),
 )
 """Metrics of workers that hang or die, which none does under this load: see the chaos rows H1 and G2. And the count of
-keys that Redis lost, which loses none here: see tests/unit/admin/test_api.py."""
+keys that Redis lost, which loses none here: see tests/unit/features/admin/test_api.py."""
 
 Key = tuple[str, int, str]
 """A query: its dashboard, its panel's id, and its letter."""

@@ -21,7 +21,7 @@ from gateway.fleet.discovery import Dns
 from gateway.transport import names
 from tests.support.harness import Stack, until
 from tests.support.redis_server import Server
-from tests.unit.admin.keys import put, stored
+from tests.unit.auth.stored_keys import put, stored
 from tests.unit.auth.test_jwt import AUDIENCE, ISSUER, RSA, keys
 from workers import registry as writer
 

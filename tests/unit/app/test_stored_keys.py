@@ -15,7 +15,7 @@ from gateway.auth.stored import OwnLimits
 from gateway.config import ConfigError
 from tests.support.harness import Stack, until
 from tests.support.redis_server import Server
-from tests.unit.admin.keys import hash_of, put, stored
+from tests.unit.auth.stored_keys import hash_of, put, stored
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 

@@ -34,7 +34,7 @@ from gateway.config.sharing import KeyMatch, Seal
 from gateway.core.errors import Blame, GatewayError, Kind
 from gateway.core.http import Headers
 from gateway.wire import sealed
-from tests.unit.admin.keys import stored
+from tests.unit.auth.stored_keys import stored
 
 
 def fixed_key(id_: str, secret: str) -> str:

@@ -23,7 +23,7 @@ from gateway.core.errors import GatewayError
 from gateway.core.http import Headers
 from gateway.core.sealing import Sealing, secret_name
 from gateway.wire.sealed import Seal as Sealed
-from tests.unit.admin.keys import hash_of, stored
+from tests.unit.auth.stored_keys import hash_of, stored
 from tests.unit.auth.test_jwt import made, token
 
 NAMES = ("a", "b", "alone", "expiring")

@@ -17,8 +17,8 @@ from gateway.cli import destructive
 from tests.support.commands import called
 from tests.support.harness import Stack
 from tests.support.redis_server import Server
-from tests.unit.admin.calling import CHAT, PATH
-from tests.unit.admin.calling import config as stored
+from tests.unit.features.admin.calling import CHAT, PATH
+from tests.unit.features.admin.calling import config as stored
 
 
 class Terminal(io.StringIO):

@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.observe.catalogue import FIGURES, GROUPS
 from tests.support.harness import Stack
-from tests.unit.admin.keys import hash_of
+from tests.unit.auth.stored_keys import hash_of
 
 CHAT = "/v1/chat/completions"
 

@@ -16,7 +16,7 @@ from gateway.core.usage import Usage
 from gateway.observe.by_key import ByKey
 from gateway.observe.metrics import Metrics
 from tests.support.harness import Stack, soon, until
-from tests.unit.admin.keys import hash_of
+from tests.unit.auth.stored_keys import hash_of
 
 CHAT = "/v1/chat/completions"
 PHASES = ("reading", "queued", "first_output", "streaming")

@@ -16,9 +16,9 @@ from msgspec.structs import replace
 from gateway.features.batches.state import Spec, State, StoredFile, new_id
 from tests.support.harness import Stack, until
 from tests.support.redis_server import Server
-from tests.unit.admin.keys import stored as stored_key
 from tests.unit.app.asking import key
 from tests.unit.app.test_stored_keys import change
+from tests.unit.auth.stored_keys import stored as stored_key
 from tests.unit.features.batches.conftest import ALICE, BOB, anthropic_client, openai_client, sections
 from tests.unit.features.batches.test_anthropic_batches import requests
 from tests.unit.features.batches.test_openai_batches import CHAT, begin, chat, ended, lines, results, upload

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from gateway.admin.durable import doubt, judged
+from gateway.auth.durable import doubt, judged
 from tests.support.redis_server import Server
-from tests.unit.admin.keys import followed
+from tests.unit.auth.stored_keys import followed
 
 
 @pytest.mark.parametrize(

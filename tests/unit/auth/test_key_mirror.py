@@ -12,16 +12,16 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from gateway.admin import InForce
-from gateway.admin.store import Change
 from gateway.auth import KeyTable, OldSecret
+from gateway.auth.key_mirror import InForce
+from gateway.auth.key_store import Change
 from gateway.auth.stored import OwnLimits
 from gateway.config import Config, StoredKeys
 from gateway.core.errors import GatewayError
 from tests.support.harness import soon
 from tests.support.redis_server import Server
 from tests.support.steps import rounds
-from tests.unit.admin.keys import Followed, followed, hash_of, put, stored
+from tests.unit.auth.stored_keys import Followed, followed, hash_of, put, stored
 
 MANY, SLICE = 1050, 100
 
@@ -267,7 +267,7 @@ async def test_all_keys_are_looked_at_in_slices(walk: str, server: Server, monke
     one = Followed(server.settings)
     await one.mirror.store.close()
     one.mirror.store = Emptied()  # type: ignore[assignment]
-    monkeypatch.setattr("gateway.admin.mirror.doubt", no_doubt)
+    monkeypatch.setattr("gateway.auth.key_mirror.doubt", no_doubt)
     one.mirror.restore([stored(f"k{number}") for number in range(MANY)], 0.0)
     with rounds() as found:
         if walk == "dropped":

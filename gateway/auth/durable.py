@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gateway.admin.store import KeyStore, StoreDown
+from gateway.auth.key_store import KeyStore, StoreDown
 
 _ASKED = ("appendonly", "save", "maxmemory-policy")
 

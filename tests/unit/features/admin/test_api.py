@@ -16,18 +16,17 @@ import httpx
 import jsonschema
 import pytest
 
-from gateway.admin.changes import OPTIONS
-from gateway.admin.openapi import OPERATIONS
-from gateway.auth import StoredKey
+from gateway.auth import OPTIONS, StoredKey
 from gateway.auth.stored import KeyOptions
 from gateway.config import Key
+from gateway.features.admin.openapi import OPERATIONS
 from tests.repo.tree import ROOT
 from tests.support.harness import Stack, until
 from tests.support.redis_server import Server
-from tests.unit.admin.calling import CHAT, PATH, Caller, code, config, status
-from tests.unit.admin.keys import hash_of
+from tests.unit.auth.stored_keys import hash_of
 from tests.unit.auth.test_jwt import AUDIENCE, ISSUER, RSA, token
 from tests.unit.auth.test_jwt import keys as jwt_keys
+from tests.unit.features.admin.calling import CHAT, PATH, Caller, code, config, status
 
 
 def test_a_key_lives_from_create_to_revoke_on_every_gateway(gateways: tuple[Stack, Stack], root: Caller) -> None:

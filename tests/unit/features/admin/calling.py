@@ -8,7 +8,7 @@ import httpx
 
 from tests.support.harness import Stack
 from tests.support.redis_server import Server
-from tests.unit.admin.keys import hash_of
+from tests.unit.auth.stored_keys import hash_of
 
 PATH = "/admin/v1"
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}

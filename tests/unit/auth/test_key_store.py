@@ -13,8 +13,8 @@ from tests.repo.tree import ROOT
 from tests.support.harness import soon
 from tests.support.ports import free_port
 from tests.support.redis_server import Server
-from tests.unit.admin.keys import Followed, put, stored
-from tests.unit.admin.test_mirror import refusal
+from tests.unit.auth.stored_keys import Followed, put, stored
+from tests.unit.auth.test_key_mirror import refusal
 
 
 async def lives(settings: Redis) -> list[tuple[str, str]]:

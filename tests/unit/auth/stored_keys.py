@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator
 from hashlib import sha256
 from typing import Any
 
-from gateway.admin import InForce, KeyMirror, KeyStore
-from gateway.admin.store import Event
 from gateway.auth import Keyring, KeyTable, Principal, StoredKey
+from gateway.auth.key_mirror import InForce, KeyMirror
+from gateway.auth.key_store import Event, KeyStore
 from gateway.config import Config, Key, Redis, StoredKeys
 from gateway.redis import connect
 

@@ -19,10 +19,14 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route, Router
 
-from gateway.admin.batches import Batches, BatchPage, BatchView
-from gateway.admin.callers import Admin, Admins
-from gateway.admin.changes import OPTIONS, KeyChanges, Problem
-from gateway.admin.openapi import (
+from gateway.auth import OPTIONS, StoredKey
+from gateway.auth.key_store import Event, StoreDown
+from gateway.config import Key
+from gateway.core.errors import GatewayError, Kind
+from gateway.features.admin.batches import Batches, BatchPage, BatchView
+from gateway.features.admin.callers import Admin, Admins
+from gateway.features.admin.changes import KeyChanges, Problem
+from gateway.features.admin.openapi import (
     OPERATIONS,
     PREFIX,
     Audit,
@@ -35,10 +39,6 @@ from gateway.admin.openapi import (
     Shown,
     description,
 )
-from gateway.admin.store import Event, StoreDown
-from gateway.auth import StoredKey
-from gateway.config import Key
-from gateway.core.errors import GatewayError, Kind
 
 T = TypeVar("T")
 K = TypeVar("K")

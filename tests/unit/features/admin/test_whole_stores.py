@@ -6,8 +6,8 @@ from typing import Any
 
 from tests.support.harness import Stack
 from tests.support.redis_server import Server
-from tests.unit.admin.calling import Caller, code, config, status
-from tests.unit.admin.keys import hash_of
+from tests.unit.auth.stored_keys import hash_of
+from tests.unit.features.admin.calling import Caller, code, config, status
 
 
 def test_pages_hold_every_key_once(root: Caller) -> None:

@@ -12,9 +12,9 @@ from typing import Annotated, Any, Literal, NamedTuple
 import msgspec
 from msgspec import Meta, Struct
 
-from gateway.admin.batches import BatchPage, BatchView
 from gateway.auth import StoredKey
 from gateway.auth.stored import Hash, KeyOptions
+from gateway.features.admin.batches import BatchPage, BatchView
 
 PREFIX = "/admin/v1"
 

@@ -10,15 +10,12 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec.structs import fields, replace
 
-from gateway.admin.callers import Admin
-from gateway.admin.mirror import KeyMirror
-from gateway.admin.store import MOST_BYTES, Done, Event, Other
-from gateway.auth import MOST_OLD, OldSecret, OwnLimits, StoredKey, new_secret
+from gateway.auth import MOST_OLD, OPTIONS, OldSecret, OwnLimits, StoredKey, new_secret, options_of
+from gateway.auth.key_mirror import KeyMirror
+from gateway.auth.key_store import MOST_BYTES, Done, Event, Other
 from gateway.config import Available, Config, Key, key_of
+from gateway.features.admin.callers import Admin
 
-_IN_FILES = ("hash", "id", "match")
-OPTIONS = tuple(name for name in Key.model_fields if name not in _IN_FILES and not name.startswith("aws_"))
-"""The options that an admin may give a key; as in gateway.yaml."""
 MOST_VALID_S = 31 * 86_400.0
 _TRIES = 4
 
@@ -291,12 +288,6 @@ class KeyChanges:
         self.mirror.learn(key)
         self._log("info", "key of the store changed", key=key.name, what=what, by=admin.name)
         return key
-
-
-def options_of(key: StoredKey) -> dict[str, Any]:
-    """The options that it has, as an admin would give them."""
-    found: dict[str, Any] = msgspec.to_builtins(key)
-    return {name: found[name] for name in OPTIONS if name in found}
 
 
 def _unknown(given: Mapping[str, Any], name: str) -> str | None:

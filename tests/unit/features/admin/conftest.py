@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.harness import Stack
 from tests.support.redis_server import Server
-from tests.unit.admin.calling import Caller, config
+from tests.unit.features.admin.calling import Caller, config
 
 
 @pytest.fixture(scope="module")

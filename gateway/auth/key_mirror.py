@@ -18,9 +18,9 @@ from typing import NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
-from gateway.admin.durable import doubt
-from gateway.admin.store import Change, Event, KeyStore, Other, StoreDown, decoded
 from gateway.auth import KeyTable, StoredKey
+from gateway.auth.durable import doubt
+from gateway.auth.key_store import Change, Event, KeyStore, Other, StoreDown, decoded
 from gateway.config import StoredKeys
 from gateway.core.background import keep_running
 
