@@ -28,9 +28,6 @@ from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Headers, header_list, header_value
 from gateway.core.ports import Backend, CountedConnection, SocketSession
 from gateway.features import Watched
-from gateway.features.admin.api import AdminApi
-from gateway.features.admin.callers import Admins
-from gateway.features.admin.changes import KeyChanges
 from gateway.kernel import Application, Receive, Scope, Send, request_id, send_whole
 from gateway.observe.exposition import content_type
 from gateway.observe.log import Log
@@ -72,7 +69,8 @@ class Gateway:
         self._group = group
         self.metrics = Metrics(config.metrics.genai, config.metrics.top_keys, shared=group is not None)
         self.metrics.alias = config.alias
-        self._host = host = Host(log, self.metrics, self._watched, group)
+        known = replace(KNOWN, processes=group.count if group is not None else 1)
+        self._host = host = Host(log, self.metrics, known, self._watched, group)
         self.process = ProcessMetrics(log, lambda: len(self._sockets or ()))
         log.mask = lambda text: host.known_keys.masked(text, [])
         self._lag = LoopLag(self.metrics.loop_lag, late=lambda seconds: self.deployment.offers.loop_lag(seconds))
@@ -116,15 +114,6 @@ class Gateway:
             self._operations["/metrics"] = self._metrics
         self._literal.update(own if self._apart else self._operations)
         self._operations.update(deployment.features.operations)
-        self._admin = self._admin_api(deployment)
-
-    def _admin_api(self, deployment: Deployment) -> Application:
-        keys, admins = deployment.services.keys, Admins(deployment.config, deployment.services.tokens)
-        if keys is None or not admins:
-            return _nothing
-        known = replace(KNOWN, processes=self._group.count if self._group is not None else 1)
-        changes = KeyChanges(deployment.config, known, keys, self.log.event)
-        return AdminApi(admins, changes, self.log.rationed, deployment.offers.batches)
 
     def _watched(self) -> Watched:
         state, limiting = self.deployment, self.deployment.offers.limiter
@@ -138,7 +127,7 @@ class Gateway:
             runtime=state.runtime,
             limiter=limiting.limiter if limiting is not None else None,
             ledger=state.services.ledger,
-            admin=self._admin is not _nothing,
+            admin=state.offers.admin,
             dialects=postable(state.config),
             application=partial(router, state.config),
         )
@@ -263,7 +252,8 @@ class Gateway:
     async def operations(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The ASGI application of `metrics.listen`: the gateway's own paths, and no dialect's."""
         path = scope["path"] = single_slashes(scope["path"])
-        endpoint = self._operations.get(path) or (self._admin if path.startswith("/admin/") else _nothing)
+        below = path[: path.find("/", 1) + 1]
+        endpoint = self._operations.get(path) or self._operations.get(below, _nothing)
         await endpoint(scope, receive, send)
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:

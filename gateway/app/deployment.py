@@ -19,7 +19,7 @@ from gateway.app.prepared import Prepared
 from gateway.app.probing import headers_of
 from gateway.app.routes import posts, templates
 from gateway.app.services import Host, close_unshared, services_of
-from gateway.auth import Absent, Keyring, Principal
+from gateway.auth import Absent, Keyring, Principal, digest_of
 from gateway.auth.key_mirror import InForce
 from gateway.config import Config
 from gateway.config import Model as ModelOptions
@@ -31,7 +31,6 @@ from gateway.core.messages import Op
 from gateway.core.money import Tariff
 from gateway.core.ports import Capabilities, Pool
 from gateway.features import Deliveries, Parts
-from gateway.features.admin.callers import Admins
 from gateway.fleet.adapters import AdapterPool
 from gateway.fleet.budget import RetryBudget
 from gateway.fleet.engine import ASK, hear_load
@@ -78,7 +77,10 @@ class Deployment:
                 config=config,
                 log=log,
                 metrics=metrics,
+                available=host.available,
                 known_keys=host.known_keys,
+                tokens=services.tokens,
+                keys=services.keys,
                 limits=prepared.limits,
                 trust=prepared.trust,
                 proxies=self._proxies,
@@ -214,7 +216,8 @@ class Deployment:
         host.deployments.append(self)
         host.in_force = self
         host.roster.add(self.fleets)
-        host.known_keys.configured, host.known_keys.admins = self.keyring.sums, Admins(self.config, None).sums
+        host.known_keys.configured = self.keyring.sums
+        host.known_keys.admins = {digest_of(one.hash) for one in self.config.admins.values()}
         for secret in self.prepared.secrets:
             host.known_keys.add(secret.encode())
         self.offers.prioritized(self._priorities)

@@ -40,7 +40,8 @@ ORDER = (
     "uploads",
     "sockets",
     "batches",
-    "console",
+    "admin",  # shows batches
+    "console",  # its page has sections for what the admin API shows
 )
 """The folders of `gateway/features`; one that is not there is left out. The order holds within a step of the way:
 guards, which wrap `read`, are asked before all that wraps only `answer`, wherever it stands. The name behind a dot is

@@ -14,7 +14,7 @@ import httpx
 from gateway.auth import JwtVerifier, KnownKeys
 from gateway.auth.key_mirror import KeyMirror
 from gateway.auth.key_store import KeyStore
-from gateway.config import Config
+from gateway.config import Available, Config
 from gateway.config.kinds import zone_of
 from gateway.config.money import BudgetWebhook
 from gateway.core.byte_budget import ByteBudget
@@ -58,6 +58,7 @@ class Host:
     """The objects that a gateway has for its whole life, whatever its configuration.
 
     created      Unix seconds, for lists of models
+    available    what the gateway can do, for checks of options
     watched      returns the gateway as it is now
     group        the processes that share this one's address; None if it is alone
     processes    as many share this machine's memory for bodies
@@ -66,14 +67,20 @@ class Host:
     """
 
     def __init__(
-        self, log: Log, metrics: Metrics, watched: Callable[[], Watched], group: ProcessGroup | None = None
+        self,
+        log: Log,
+        metrics: Metrics,
+        available: Available,
+        watched: Callable[[], Watched],
+        group: ProcessGroup | None,
     ) -> None:
         self.log = log
         self.metrics = metrics
+        self.available = available
         self.watched = watched
         self.group = group
         self.created = int(time.time())
-        self.processes = group.count if group is not None else 1
+        self.processes = available.processes
         self.body_budget = ByteBudget()
         self.upload_budget = ByteBudget()
         self.kept = ByteBudget()

@@ -59,7 +59,7 @@ class KeyTable:
             if key.aws_access_key_id is not None and key.aws_secret is not None:
                 self.by_access_key[key.aws_access_key_id] = (entry, key.aws_secret)
             if key.hash is not None:
-                self.by_digest[_digest(key.hash)] = entry
+                self.by_digest[digest_of(key.hash)] = entry
             for network in map(ip_network, key.match.address if key.match is not None else ()):
                 self._networks.append((network.version, int(network[0]), int(network[-1]), entry))
         self._networks.sort(key=itemgetter(0, 1))
@@ -82,7 +82,7 @@ class KeyTable:
             digests = self._stored.get(name, ())
             return self.by_digest[digests[0]] if digests else None
         if key.hash is not None:
-            return self.by_digest[_digest(key.hash)]
+            return self.by_digest[digest_of(key.hash)]
         if key.aws_access_key_id is not None:
             return self.by_access_key[key.aws_access_key_id][0]
         return next(entry for *_, entry in self._networks if entry.principal.key == name)
@@ -108,17 +108,17 @@ class KeyTable:
             self.sealing.add(key.name, key.seal)
         fits = key.revoked is not None
         if fits:
-            self.revoked |= {_digest(one): None for one in (key.hash, *(old.hash for old in key.old))}
+            self.revoked |= {digest_of(one): None for one in (key.hash, *(old.hash for old in key.old))}
             while len(self.revoked) > self._config.stored_keys.max_keys:
                 del self.revoked[next(iter(self.revoked))]
-        elif key.name not in self._config.keys and _digest(key.hash) not in self.by_digest:
+        elif key.name not in self._config.keys and digest_of(key.hash) not in self.by_digest:
             fits = True
             expires = key.expires.timestamp() if key.expires else None
             principal = self._principal(key.name, key)
-            found = {_digest(key.hash): Entry(principal, expires, key.disabled)}
+            found = {digest_of(key.hash): Entry(principal, expires, key.disabled)}
             for old in key.old:
                 until = old.until if expires is None else min(old.until, expires)
-                found.setdefault(_digest(old.hash), Entry(principal, until, key.disabled))
+                found.setdefault(digest_of(old.hash), Entry(principal, until, key.disabled))
             found = {digest: entry for digest, entry in found.items() if digest not in self.by_digest}
             self.by_digest |= found
             self._stored[key.name] = tuple(found)
@@ -165,7 +165,8 @@ def _first_of(key: Key) -> str:
     return key.hash or f"aws {key.aws_access_key_id}"
 
 
-def _digest(hash_: str) -> bytes:
+def digest_of(hash_: str) -> bytes:
+    """The bytes of a `hash` in gateway.yaml."""
     return bytes.fromhex(hash_.removeprefix("sha256:"))
 
 

@@ -370,6 +370,8 @@ class Config(Section):
         "budgets": "limits",
         "budget_webhook": "limits",
         "end_users": "end_users",
+        "admins": "admin",
+        "admins_file": "admin",
         "batches": "batches",
         "console": "console",
         "store": "stored",

@@ -177,6 +177,8 @@ class Limiter(Section):
 class Jwt(Section):
     """Tokens of an identity provider, beside or instead of keys."""
 
+    FEATURES = {"roles_claim": "admin"}
+
     issuer: str = Field(min_length=1)
     """The claim `iss` must be this."""
     audience: str = Field(min_length=1)

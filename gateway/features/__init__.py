@@ -21,8 +21,9 @@ from gateway.core.ports import Backend, CountedConnection, Dialect, Pool, Respon
 if TYPE_CHECKING:
     from ssl import SSLContext
 
-    from gateway.auth import Absent, KnownKeys, Principal
-    from gateway.config import Config
+    from gateway.auth import Absent, JwtVerifier, KnownKeys, Principal
+    from gateway.auth.key_mirror import KeyMirror
+    from gateway.config import Available, Config
     from gateway.config import Model as ModelOptions
     from gateway.core.byte_budget import Held
     from gateway.fleet.fleets import Fleets
@@ -119,6 +120,7 @@ class Offers:
     listening       follows what engines cache
     sockets         the web sockets of this process
     batches         the batches of all tenants
+    admin           whether the admin API is served
     process_state   the state of this process, for the others that share its address
     """
 
@@ -135,6 +137,7 @@ class Offers:
     listening: Listening | None = None
     sockets: WebSockets | None = None
     batches: AllBatches | None = None
+    admin: bool = False
     process_state: Callable[[], bytes] = lambda: b""
 
 
@@ -180,6 +183,9 @@ class Watched:
 class Parts:
     """The objects that features are built with.
 
+    available  what the gateway can do, for checks of options
+    tokens     reads those of an identity provider; None without one
+    keys       those of the store; None without one
     limits     the rules of the configuration
     trust      the authorities that workers are trusted by, by the `ca_file` of their model; those of the web by None
     proxies    the networks whose headers are believed
@@ -198,7 +204,10 @@ class Parts:
     config: Config
     log: Log
     metrics: Metrics
+    available: Available
     known_keys: KnownKeys
+    tokens: JwtVerifier | None
+    keys: KeyMirror | None
     limits: Limits
     trust: Mapping[str | None, SSLContext]
     proxies: Networks
@@ -236,7 +245,7 @@ class Built:
     further_layers  layers with places of their own, by the names that they have there
     of_model     the layer around the requests of one model, None if that model goes without
     endpoint     makes the endpoint of the paths of a dialect that `client_routes` names
-    operations   endpoints of the admin address, by path
+    operations   endpoints of the admin address, by path; by one such as `/admin/` that of all paths below it
     service      what outlives the configuration: the next one has it in `Parts.earlier_services`. It is closed, if it
                  has a `close`, when no configuration has it any more
     start        of the service

@@ -38,7 +38,6 @@ ARROWS: dict[str, set[str]] = {
     "features": WIRE
     | {"auth", "config", "fleet", "kernel", "light_task", "observe", "offload", "ratelimit", "redis", "tools"}
     | {"translation", "transport"},
-    "admin": CORE | {"auth", "config"},
     "tools": CORE | {"config", "resolve"},
 }
 EVERYTHING = {"app", "asgi", "cli"}

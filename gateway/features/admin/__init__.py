@@ -4,3 +4,19 @@ callers.py  admins and their roles
 changes.py  the changes that they ask for
 api.py      the admin API; openapi.py: its operations, and their description
 """
+
+from __future__ import annotations
+
+from gateway.features import Built, Parts
+from gateway.features.admin.api import AdminApi
+from gateway.features.admin.callers import Admins
+from gateway.features.admin.changes import KeyChanges
+
+
+def build(parts: Parts) -> Built | None:
+    admins = Admins(parts.config, parts.tokens)
+    if parts.keys is None or not admins:
+        return None
+    changes = KeyChanges(parts.config, parts.available, parts.keys, parts.log.event)
+    parts.offers.admin = True
+    return Built(operations={"/admin/": AdminApi(admins, changes, parts.log.rationed, parts.offers.batches)})

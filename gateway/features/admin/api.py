@@ -23,7 +23,8 @@ from gateway.auth import OPTIONS, StoredKey
 from gateway.auth.key_store import Event, StoreDown
 from gateway.config import Key
 from gateway.core.errors import GatewayError, Kind
-from gateway.features.admin.batches import Batches, BatchPage, BatchView
+from gateway.features import AllBatches
+from gateway.features.admin.batches import BatchPage, BatchView
 from gateway.features.admin.callers import Admin, Admins
 from gateway.features.admin.changes import KeyChanges, Problem
 from gateway.features.admin.openapi import (
@@ -56,7 +57,7 @@ class AdminApi:
     they are off."""
 
     def __init__(
-        self, admins: Admins, changes: KeyChanges, log: Callable[..., None], batches: Batches | None = None
+        self, admins: Admins, changes: KeyChanges, log: Callable[..., None], batches: AllBatches | None
     ) -> None:
         self._admins = admins
         self._changes = changes
@@ -200,7 +201,7 @@ class AdminApi:
         await self._kept().cancel(before.id, admin.name)
         return await self.batch(admin, request)
 
-    def _kept(self) -> Batches:
+    def _kept(self) -> AllBatches:
         if self._batches is None:
             raise Problem(404, "no_batches", "this gateway has no batches: the section batches is absent")
         return self._batches

@@ -1,25 +1,11 @@
-"""Batches as admins see them. The package `batches` keeps them; this one knows of it by `Batches` alone."""
+"""Batches as admins see them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import datetime
-from typing import Any, Literal, Protocol
+from typing import Literal
 
 from msgspec import Struct
-
-
-class Batches(Protocol):
-    """The batches of all tenants. Each method raises GatewayError if Redis does not answer. wanted: whether those of
-    this team are. A batch has the members of `BatchView`, with times in Unix seconds."""
-
-    async def page(
-        self, wanted: Callable[[str | None], bool], status: str | None, most: int, after: str | None
-    ) -> tuple[list[dict[str, Any]], str | None]: ...
-
-    async def batch(self, id_: str, wanted: Callable[[str | None], bool]) -> dict[str, Any] | None: ...
-
-    async def cancel(self, id_: str, by: str) -> None: ...
 
 
 class BatchView(Struct):

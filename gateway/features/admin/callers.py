@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
 from hashlib import sha256
 
 from msgspec import Struct
 
-from gateway.auth import JwtVerifier, find_key, refused
+from gateway.auth import JwtVerifier, digest_of, find_key, refused
 from gateway.config import Config
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Headers
@@ -31,17 +30,10 @@ class Admins:
 
     def __init__(self, config: Config, verifier: JwtVerifier | None) -> None:
         self._by_digest = {
-            bytes.fromhex(one.hash.removeprefix("sha256:")): Admin(
-                name, None if one.teams is None else frozenset(one.teams)
-            )
+            digest_of(one.hash): Admin(name, None if one.teams is None else frozenset(one.teams))
             for name, one in config.admins.items()
         }
         self._verifier = verifier if config.jwt is not None and config.jwt.roles_claim is not None else None
-
-    @property
-    def sums(self) -> Container[bytes]:
-        """The SHA-256 sums of their keys."""
-        return self._by_digest
 
     def __bool__(self) -> bool:
         return bool(self._by_digest) or self._verifier is not None

@@ -54,7 +54,7 @@ class Overview:
 
 
 def _described(seen: Seen) -> dict[str, Any]:
-    """The members of admin.batches.BatchView."""
+    """The members by which an admin sees a batch."""
     spec, state = seen.spec, seen.state
     return {
         "id": spec.id,
