@@ -95,7 +95,7 @@ class Features:
 
     @property
     def endpoints(self) -> dict[str, Callable[[Runtime, Dialect, Mapping[str, Route]], Endpoint]]:
-        """What makes the endpoints of `routes_of`, by the feature's name."""
+        """The makers of the endpoints of `routes_of`, by the feature's name."""
         return {name: one.endpoint for name, one in self._built.items() if one.endpoint is not None}
 
     @property

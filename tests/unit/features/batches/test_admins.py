@@ -15,6 +15,8 @@ from tests.support.harness import Stack, until
 from tests.support.redis_server import Server
 from tests.unit.features.batches.conftest import ALICE, BOB, anthropic_client, openai_client, sections
 
+pytestmark = pytest.mark.feature("admin")
+
 
 def hash_of(secret: str) -> str:
     return "sha256:" + sha256(secret.encode()).hexdigest()

@@ -132,6 +132,8 @@ def test_a_wrong_month_is_refused(server: Server, query: str) -> None:
         assert page(stack, f"?month={past}")["total"]["requests"] == 0
 
 
+@pytest.mark.feature("admin")
+@pytest.mark.feature("batches")
 def test_sections_are_those_that_there_are(server: Server, tmp_path: Path) -> None:
     _, one = key("one")
     _, root = key("root")
