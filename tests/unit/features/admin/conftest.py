@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from gateway.config import has_feature
 from tests.support.harness import Stack
 from tests.support.redis_server import Server
 from tests.unit.features.admin.calling import Caller, config
@@ -19,7 +20,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def gateways(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Stack, Stack]]:
-    sections = config(server, batches={"directory": str(tmp_path_factory.mktemp("batches"))})
+    batches = {"batches": {"directory": str(tmp_path_factory.mktemp("batches"))}} if has_feature("batches") else {}
+    sections = config(server, **batches)
     with Stack(({},), sections) as one, Stack(({},), sections) as other:
         yield one, other
 

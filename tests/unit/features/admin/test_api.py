@@ -411,6 +411,7 @@ def test_a_slow_redis_is_waited_for_and_what_is_known_needs_none(tmp_path_factor
         assert code(root("GET", "/keys/unknown")) == (503, "store_unavailable")
 
 
+@pytest.mark.feature("batches")
 def test_the_description_describes_what_is_answered(stack: Stack, root: Caller) -> None:
     document = httpx.get(stack.admin_url + PATH + "/openapi.json").json()
     assert document["openapi"] == "3.1.0"
