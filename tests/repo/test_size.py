@@ -30,7 +30,7 @@ LINES = {
     "gateway/tools": 505,
     "gateway/translation": 1_831,
     "gateway/transport": 1_710,
-    "gateway/wire": 7_930,
+    "gateway/wire": 7_951,
     "workers": 490,
     "workers/embedded": 370,
     "workers/simulated": 1125,
