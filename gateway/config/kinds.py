@@ -19,7 +19,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from gateway.config.proxies import proxy_url
-from gateway.core.addresses import base_address
+from gateway.core.addresses import base_address, is_host
 from gateway.core.money import MOST, NANO, shown
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)?\Z")
@@ -41,6 +41,7 @@ _AMOUNT = re.compile(r"\d{1,9}(\.\d{1,9})?\Z")
 _ZONE = re.compile(r"[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+)*\Z")
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z")
 _HEADER_VALUE = re.compile(r"[\x20-\x7e]*\Z")
+_NOT_A_HOST = "must have a host name, or a valid address such as 10.0.0.1 or [::1]"
 
 # The transport writes these itself, or they are for one connection only (RFC 9110 §7.6.1).
 _OWN = """accept-encoding connection content-encoding content-length content-type expect host keep-alive
@@ -151,6 +152,8 @@ def _url(value: str) -> str:
         raise ValueError("must name a host, and a port from 1 to 65535 if any")
     if not _AUTHORITY.match(parts.netloc):
         raise ValueError("is not a URL: nothing but a port may follow the brackets of an address")
+    if not is_host(host):
+        raise ValueError(_NOT_A_HOST)
     if "@" in parts.netloc:
         raise ValueError("must not hold a user name or password; use api_key_file or api_key_env")
     if "?" in value or "#" in value:
@@ -210,9 +213,15 @@ def _key_set(value: str) -> str:
 
 
 def _address(value: str) -> str:
-    found = re.match(r"(?:\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})\Z", value)
-    if found is None or not 0 < int(found[1]) < 65536:
+    found = re.match(r"(?:\[([0-9A-Fa-f:.%]+)\]|([A-Za-z0-9._-]+)):([0-9]{1,5})\Z", value)
+    if found is None or not 0 < int(found[3]) < 65536 or not is_host(found[1] or found[2]):
         raise ValueError('must be host:port, such as "redis:6379" or "[::1]:6379"')
+    return value
+
+
+def _host(value: str) -> str:
+    if not re.match(r"[A-Za-z0-9._:%-]+\Z", value) or not is_host(value):
+        raise ValueError('must be an address or host name without a port, such as "127.0.0.1", "::1" or "0.0.0.0"')
     return value
 
 
@@ -279,7 +288,11 @@ def _origin(value: str) -> str:
         'must be an origin without a path, such as "https://chat.example.com" or "http://localhost:3000"'
     )
     found = re.match(r"([a-z][a-z0-9+.-]*)://(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(:[0-9]{1,5})?/?\Z", value.lower())
-    if found is None or (found[3] is not None and not 0 < int(found[3][1:]) < 65536):
+    if (
+        found is None
+        or (found[3] is not None and not 0 < int(found[3][1:]) < 65536)
+        or not is_host(found[2].strip("[]"))
+    ):
         raise wrong
     port = "" if (found[1], found[3]) in (("http", ":80"), ("https", ":443")) else found[3] or ""
     return f"{found[1]}://{found[2]}{port}"
@@ -390,10 +403,7 @@ Origin = Annotated[str, AfterValidator(_origin)]
 """scheme://host[:port] as a browser sends it, or "*" for all, or "null" for pages that have none."""
 
 HeaderName = Annotated[str, _matching(_HEADER_NAME.pattern, "is not a header name")]
-# Any number of colons but one: that would be a port.
-_HOST = r"(?![^:]*:[^:]*\Z)[A-Za-z0-9._:%-]+\Z"
-_HOST_FAULT = 'must be an address or host name without a port, such as "127.0.0.1", "::1" or "0.0.0.0"'
-Host = Annotated[str, _matching(_HOST, _HOST_FAULT)]
+Host = Annotated[str, AfterValidator(_host)]
 UrlPath = Annotated[str, _matching("/" + _URL_PATH.pattern, 'must be a path such as "/health"')]
 Variable = Annotated[
     str, _matching(r"[A-Za-z_][A-Za-z0-9_]*\Z", "must be the name of an environment variable, not its value")

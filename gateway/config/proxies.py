@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from ipaddress import ip_address, ip_network
 from urllib.parse import urlsplit
 
+from gateway.core.addresses import is_host
+
 VARIABLES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
 """The usual variables. Programs read their names in lower case first, and then in upper case."""
 
@@ -15,7 +17,8 @@ def proxy_url(text: str) -> str:
     url = text if "://" in text else f"http://{text}"
     try:
         parts = urlsplit(url)
-        valid = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0 and parts.path in ("", "/")
+        valid = parts.scheme in ("http", "https") and parts.port != 0 and parts.path in ("", "/")
+        valid = valid and bool(parts.hostname) and is_host(parts.hostname or "")
     except ValueError:
         valid = False
     if not valid or set(url) & set("?#\\ ") or not url.isprintable():

@@ -2,7 +2,22 @@
 
 from __future__ import annotations
 
-from ipaddress import ip_network
+import re
+from ipaddress import ip_address, ip_network
+
+_MEANT_AS_ADDRESS = re.compile(r"[0-9.]+\Z|[^%]*:")
+
+
+def is_host(text: str) -> bool:
+    """Whether `text` can be a host: a name, or an IP address without brackets that is valid. Resolvers look up
+    `256.1.1.1` as if it were a name, and `10.1` as 10.0.0.1."""
+    if not _MEANT_AS_ADDRESS.match(text):
+        return True
+    try:
+        ip_address(text)
+    except ValueError:
+        return False
+    return True
 
 
 def base_address(url: str) -> str:
