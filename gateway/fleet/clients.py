@@ -11,7 +11,6 @@ from gateway.core.errors import GatewayError, Kind
 from gateway.core.failures import Cause, needs_tls
 from gateway.core.http import Headers, Request
 from gateway.core.ports import Deadlines, Transport
-from gateway.fleet.handshakes import certificate_of
 
 _MOST_BYTES = 1 << 20
 
@@ -39,15 +38,7 @@ class Clients:
         """The status of the answer to a GET: nothing of a body is read, which may have any length, but the beginning of
         a 400, by which TLS servers answer plain HTTP."""
         request = Request("GET", unquote(path))
-        try:
-            answering = await self._of(model).send(request, address, Deadlines(limit_s, limit_s))
-        except GatewayError as error:
-            # Some servers, uvicorn among them, close a connection that brings plain HTTP to TLS without a word.
-            silent = error.broke and error.why is Cause.BROKE_OFF and address.startswith("http:")
-            if silent and await certificate_of(address, limit_s) is not None:
-                error.cause = Cause.NEEDS_TLS
-            raise
-        with closing(answering) as answer:
+        with closing(await self._of(model).send(request, address, Deadlines(limit_s, limit_s))) as answer:
             if answer.status == 400 and needs_tls(await answer.read()):
                 raise GatewayError(Kind.UPSTREAM, "the worker answers TLS only", cause=Cause.NEEDS_TLS)
             return answer.status

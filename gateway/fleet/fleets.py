@@ -454,7 +454,7 @@ class Fleets:
             more |= {} if worker.proxy is None else {"proxy": worker.proxy}
             if worker.words is not None and worker.trouble is Cause.KEY_REFUSED:
                 more["text"] = self._report.masked(worker.words)
-            if worker.trouble is Cause.HOST_NOT_IN_CERTIFICATE:
+            if worker.trouble is Cause.HOST_NOT_IN_CERTIFICATE and worker.proxy is None:
                 more["certificate_for"] = list(worker.named)
             self._log("warning", "worker down", model, worker, reason=worker.reason, **more)
         else:

@@ -133,10 +133,24 @@ class Health:
             with keep_running("health probe"):
                 await self._probe(model, worker)
 
-    async def _status(self, model: str, address: str) -> int:
-        options = self._options
+    async def _status(self, model: str, worker: Worker) -> int:
+        options, address = self._options, worker.address
         async with asyncio.timeout(_SLOWEST * options.timeout_s):
-            return await self._get(model, address, options.path, options.timeout_s)
+            try:
+                return await self._get(model, address, options.path, options.timeout_s)
+            except GatewayError as error:
+                # Some servers, uvicorn among them, close a connection that brings plain HTTP to TLS without a word.
+                silent = error.broke and error.why is Cause.BROKE_OFF and address.startswith("http:")
+                if silent and await self._certificate(worker):
+                    error.cause = Cause.NEEDS_TLS
+                raise
+
+    async def _certificate(self, worker: Worker) -> bytes:
+        """The worker's certificate, in DER; b"" without one. That of a worker behind a proxy is not read: only requests
+        go through the proxy, and nothing may go past it."""
+        if worker.proxy is not None:
+            return b""
+        return await certificate_of(worker.address, self._options.timeout_s) or b""
 
     def _is_to_be_asked(self, worker: Worker) -> bool:
         now = asyncio.get_running_loop().time()
@@ -149,7 +163,7 @@ class Health:
         """The status, or the kind of failure."""
         unresolved = False
         try:
-            status = await self._status(model, worker.address)
+            status = await self._status(model, worker)
             ready, found = status < 500, str(status)
             trouble = cause_of(status, None) if status >= 500 else None
             if ready and self._ask is not None and self._is_to_be_asked(worker):
@@ -180,7 +194,7 @@ class Health:
         elif changed:
             worker.trouble = None
         if changed and trouble is Cause.HOST_NOT_IN_CERTIFICATE:
-            worker.named = names_in(await certificate_of(worker.address, self._options.timeout_s) or b"")
+            worker.named = names_in(await self._certificate(worker))
         if changed:
             worker.ready = ready
             self._on_change(model, worker)

@@ -177,7 +177,7 @@ class Worker:
             return None
         text = MEANINGS[self.trouble].text
         if self.trouble is Cause.HOST_NOT_IN_CERTIFICATE:
-            hosts = ", ".join(self.named) or "none"
+            hosts = ", ".join(self.named) or ("none" if self.proxy is None else "which are not read through a proxy")
             text += f" ({hosts}): name it by one of those in `workers`, or mend its certificate"
         if self.http2 and self.trouble in (Cause.BROKE_OFF, Cause.MALFORMED):
             text += ": does it speak HTTP/2 (`http2`)?"

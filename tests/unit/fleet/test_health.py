@@ -14,6 +14,8 @@ import pytest
 from gateway.config import Breaker
 from gateway.config import Health as HealthOptions
 from gateway.core.errors import GatewayError, Kind
+from gateway.core.failures import Cause
+from gateway.fleet import health as health_module
 from gateway.fleet.clients import Clients
 from gateway.fleet.health import Health
 from gateway.fleet.worker import Worker
@@ -242,3 +244,36 @@ async def test_a_probe_reads_no_more_than_the_status(said: str) -> None:
     assert sent < 1 << 25
     server.close()
     await server.wait_closed()
+
+
+@pytest.mark.parametrize("proxy", [None, "http://***@proxy:3128"])
+@pytest.mark.parametrize(
+    ("address", "error", "seen"),
+    [
+        ("https://w0", GatewayError(Kind.UPSTREAM, "", cause=Cause.HOST_NOT_IN_CERTIFICATE), "(none)"),
+        ("http://w0", GatewayError(Kind.UPSTREAM, "", cause=Cause.BROKE_OFF, broke=True), "TLS"),
+    ],
+)
+async def test_no_look_at_a_certificate_goes_past_a_proxy(
+    monkeypatch: pytest.MonkeyPatch, address: str, error: GatewayError, seen: str, proxy: str | None
+) -> None:
+    looks: list[str] = []
+
+    async def look(address: str, limit_s: float) -> bytes:
+        looks.append(address)
+        return b"a certificate"
+
+    async def get(model: str, address: str, path: str, limit_s: float) -> int:
+        raise error
+
+    monkeypatch.setattr(health_module, "certificate_of", look)
+    worker = Worker(address, Breaker(), None)
+    worker.ready, worker.proxy = False, proxy
+    error.cause = Cause.BROKE_OFF if error.broke else error.cause
+    health = Health({("m", address): worker}, HealthOptions(interval_s=60, timeout_s=30), get, lambda *_: None)
+    await health.start()
+    await health.close()
+    assert looks == ([] if proxy else [address])
+    assert worker.meaning is not None
+    assert (seen in worker.meaning) == (proxy is None)
+    assert ("not read through a proxy" in worker.meaning) == (address == "https://w0" and proxy is not None)
