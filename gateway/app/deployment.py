@@ -229,8 +229,8 @@ class Deployment:
         for room_of in host.budgets:
             room_of.share = listen.caller_share
         self.features.take_effect()
-        for budget, share in self.prepared.limits.marks:
-            host.metrics.budget_passed(budget, share, times=0)
+        for budget, share, shadow in self.prepared.limits.marks:
+            host.metrics.budget_passed(budget, share, shadow, times=0)
         if services.keys is not None:
             limiter = self.offers.limiter
             assert limiter is not None  # a store of keys may bring limits

@@ -171,9 +171,9 @@ class Metrics:
         self.retries.labels(model)
         self.quarantined.labels(model)
 
-    def budget_passed(self, budget: str, share: float, times: int = 1) -> None:
+    def budget_passed(self, budget: str, share: float, shadow: bool, times: int = 1) -> None:
         """times: 0 shows the series before its first event."""
-        self.budgets.labels(budget, f"{share:g}").inc(times)
+        self.budgets.labels(budget, f"{share:g}", str(shadow).lower()).inc(times)
 
     def worker(self, model: str, address: str, ready: bool) -> None:
         """Shows whether a worker is ready, and how often it was ejected or stalled, once it is known."""

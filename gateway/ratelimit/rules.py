@@ -27,7 +27,7 @@ class Limits:
     any         whether there are some, or keys of the store may bring some
     measured    whether some need to know what a request may use
     by_address  whether some depend on the client's address
-    marks       (a budget's name, a share of it that is counted when it is passed), of all budgets
+    marks       (a budget's name, a share of it that is counted when it is passed, whether it is a shadow), of all budgets
     """
 
     def __init__(self, config: Config, stored: Iterable[tuple[str, object]] = ()) -> None:
@@ -40,7 +40,7 @@ class Limits:
         self.any = bool(found) or config.keys_store is not None
         self.by_address = any("address" in (*rule.scope, *rule.match) for rule in found)
         budgets = [rule for rule in found if isinstance(rule, BudgetRule)]
-        self.marks = {(rule.name, share) for rule in budgets for share in (*rule.warn_at, 1.0)}
+        self.marks = {(rule.name, share, rule.shadow) for rule in budgets for share in (*rule.warn_at, 1.0)}
 
     def own(self, name: str, limits: object) -> list[Limit]:
         """Takes in the limits of a key of the store, None for none. Returns its rules."""

@@ -51,9 +51,14 @@ BOARD = Board(
         ),
         Panel(
             "Budgets that passed a share",
-            "Budgets that passed a share of their amount in the time that is shown; 1 is a refusal.",
+            "Budgets that passed a share of their amount in the time that is shown; 1 is a refusal, but of a shadow.",
             "short",
-            (Query("sum by (budget, at) (increase(dragoman_budget_passed_total{*}[$__range]))", "{{budget}} {{at}}"),),
+            (
+                Query(
+                    "sum by (budget, at, shadow) (increase(dragoman_budget_passed_total{*}[$__range]))",
+                    "{{budget}} {{at}} {{shadow}}",
+                ),
+            ),
         ),
         Panel(
             "Requests that hold slots",

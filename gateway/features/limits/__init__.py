@@ -116,7 +116,7 @@ def _alone(log: Log, requests: int, seconds: float) -> None:
 def _passed(
     log: Log, metrics: Metrics, send: SendEvent, rule: BudgetRule, subject: Subject, share: float, used: int
 ) -> None:
-    metrics.budget_passed(rule.name, share)
+    metrics.budget_passed(rule.name, share, rule.shadow)
     facts = {
         "budget": rule.name,
         "of": {one: getattr(subject, one) for one in rule.scope},
@@ -127,6 +127,6 @@ def _passed(
         "currency": rule.currency,
         "period": rule.calendar.label(time.time()),
     }
-    what = "passed" if share < 1 else "spent"
-    log.rationed("warning", f"budget {what}", **facts)  # a client may name any number of end users
-    send(f"budget.{what}", facts)
+    what, which = "passed" if share < 1 else "spent", "shadow budget" if rule.shadow else "budget"
+    log.rationed("warning", f"{which} {what}", **facts)  # a client may name any number of end users
+    send(f"{which.replace(' ', '_')}.{what}", facts)

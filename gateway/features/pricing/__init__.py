@@ -85,7 +85,4 @@ def build(parts: Parts) -> Built | None:
     config = parts.config
     if not any(options.price for options in config.models.values()):
         return None
-    for budget in config.budgets:
-        for at in (*budget.warn_at, 1.0):
-            parts.metrics.budgets.labels(budget.name, f"{at:g}")
     return Built((Pricing(estimator(config).cost, config.spend.header),))

@@ -78,13 +78,15 @@ def test_a_key_has_a_budget_of_its_own_and_warns_once() -> None:
 
         assert [ask(mine) for _ in range(5)] == [200, 200, 200, 429, 429]
         assert ask(yours) == 200
-        assert [(one["budget"], one["at"]) for one in stack.events("budget passed")] == [("all", 0.03)]
+        assert [(one["budget"], one["at"]) for one in stack.events("shadow budget passed")] == [("all", 0.03)]
+        assert stack.events("budget passed") == []
         (spent,) = stack.events("budget spent")
         assert (spent["budget"], spent["of"]) == ("budget", {"key": "mine"})
         assert (spent["amount"], spent["used"], spent["left"]) == ("3", "3", "0")
         page = httpx.get(stack.url + "/metrics").text
-        assert 'dragoman_budget_passed_total{at="0.03",budget="all"} 1.0' in page
-        assert 'dragoman_budget_passed_total{at="0.5",budget="all"} 0.0' in page
+        assert 'dragoman_budget_passed_total{at="0.03",budget="all",shadow="true"} 1.0' in page
+        assert 'dragoman_budget_passed_total{at="0.5",budget="all",shadow="true"} 0.0' in page
+        assert 'dragoman_budget_passed_total{at="1",budget="budget",shadow="false"} 1.0' in page
 
 
 def test_a_budget_that_is_raised_by_a_reload_goes_on() -> None:

@@ -105,6 +105,26 @@ def test_a_share_and_the_end_of_a_budget_are_told_once_and_signed(hearing: Heari
     )
 
 
+@pytest.mark.parametrize("shadow", [False, True])
+def test_every_word_of_a_budget_s_events_says_whether_it_refuses(hearing: Hearing, shadow: bool) -> None:
+    config = {
+        "models": {"m": {"price": {"request": 1}}},
+        "spend": {"currency": "EUR"},
+        "budgets": [{"name": "b", "amount": 2, "scope": [], "warn_at": [0.5], "shadow": shadow}],
+        "budget_webhook": {"url": hearing.url, "secret_env": "HOOK"},
+    }
+    with Stack(config=config, environ={"HOOK": SECRET}) as stack:
+        answers = [httpx.post(stack.url + "/v1/chat/completions", json=CHAT, timeout=30).status_code for _ in range(4)]
+        until(lambda: len(hearing.heard) == 2)
+        assert answers == [200, 200, *([200] * 2 if shadow else [429] * 2)]
+        other, which = ("budget", "shadow budget") if shadow else ("shadow budget", "budget")
+        for what in ("passed", "spent"):
+            assert len(stack.events(f"{which} {what}")) == 1
+            assert stack.events(f"{other} {what}") == []
+    kinds = [json.loads(body)["type"] for _, body in hearing.heard]
+    assert kinds == [f"{which.replace(' ', '_')}.{what}" for what in ("passed", "spent")]
+
+
 async def test_events_that_wait_are_bounded_and_those_lost_are_told(
     hearing: Hearing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
