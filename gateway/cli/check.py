@@ -12,7 +12,7 @@ from gateway import backends
 from gateway.app.probing import probe
 from gateway.app.routes import active_dialects
 from gateway.cli import CommandError, rendered
-from gateway.cli.configured import FILE_HELP, configuration, read
+from gateway.cli.configured import config_option, configuration, read
 from gateway.config import Config, Model
 from gateway.core.ports import Dialect
 from gateway.ratelimit import rules
@@ -22,10 +22,7 @@ _WITHOUT_OUTPUT = frozenset(["embeddings", "scores"])
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    named = parser.add_mutually_exclusive_group()
-    named.add_argument("file", nargs="?", metavar="FILE", help=FILE_HELP)
-    named.add_argument("--config", metavar="FILE", help="the same")
-    named.add_argument(
+    config_option(parser).add_argument(
         "--rendered",
         metavar="MANIFESTS",
         help="the manifests that `helm template` prints, or - for standard input: each gateway.yaml in them, "
@@ -47,7 +44,7 @@ def run(options: argparse.Namespace) -> int:
             raise CommandError("--probe asks workers with their secrets, which --rendered does without")
         checked = rendered.configurations(read(options.rendered))
         return max(_report(config, name, options) for name, config in checked)
-    config, path = configuration(options.file or options.config)
+    config, path = configuration(options.config)
     return _report(config, path or "environment", options)
 
 

@@ -24,6 +24,14 @@ _NO_FILE = (
 )
 
 
+def config_option(parser: argparse.ArgumentParser, text: str = FILE_HELP) -> argparse._MutuallyExclusiveGroup:
+    """Adds `--config FILE`, and FILE alone for those who leave the word out, to a command without another argument."""
+    named = parser.add_mutually_exclusive_group()
+    named.add_argument("config", nargs="?", metavar="FILE", default=argparse.SUPPRESS, help=text)
+    named.add_argument("--config", metavar="FILE", help="the same")
+    return named
+
+
 def configuration(
     given: str | None, processes: int = 1, only: Container[str] | None = None
 ) -> tuple[Config, str | None]:

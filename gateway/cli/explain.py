@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from gateway import backends, dialects
 from gateway.auth import ANONYMOUS, Principal
 from gateway.cli import CommandError
-from gateway.cli.configured import FILE_HELP, configuration, read, request_options, with_stored
+from gateway.cli.configured import config_option, configuration, read, request_options, with_stored
 from gateway.config import Aliases, Breaker, Config, Key, Queue
 from gateway.config.routing import WorkerOptions
 from gateway.core.failures import MEANINGS, Cause
@@ -41,7 +41,7 @@ _WHY = {
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--config", metavar="FILE", help=FILE_HELP)
+    config_option(parser)
     parser.add_argument(
         "--from",
         dest="source",

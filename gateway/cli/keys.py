@@ -17,7 +17,7 @@ import httpx
 
 from gateway.auth import new_key, new_secret
 from gateway.cli import COMMANDS, CommandError, destructive, subcommand
-from gateway.cli.configured import FILE_HELP, admin_place, configuration, key_in, read
+from gateway.cli.configured import FILE_HELP, admin_place, config_option, configuration, key_in, read
 from gateway.cli.terminal import columns
 
 _TIMEOUT_S = 30.0
@@ -56,7 +56,10 @@ def options(parser: argparse.ArgumentParser) -> None:
         action.add_argument(
             "--gateway", metavar="URL", help="its admin address (default: the configuration's metrics.listen)"
         )
-        action.add_argument("--config", metavar="FILE", help=FILE_HELP)
+        if name in ("list", "export", "refill"):
+            config_option(action)
+        else:
+            action.add_argument("--config", metavar="FILE", help=FILE_HELP)
         action.add_argument("--key-file", metavar="FILE", required=True, help="the admin's key")
         action.set_defaults(do=do)
         if name == "import":

@@ -10,7 +10,7 @@ from ipaddress import ip_address
 
 from gateway.auth import ANONYMOUS
 from gateway.cli import CommandError, destructive, subcommand
-from gateway.cli.configured import FILE_HELP, configuration, with_stored
+from gateway.cli.configured import config_option, configuration, with_stored
 from gateway.cli.terminal import columns
 from gateway.config import Config
 from gateway.core.end_users import end_user
@@ -25,7 +25,7 @@ def options(parser: argparse.ArgumentParser) -> None:
         ("reset", "set to zero what `show` shows, but for budgets"),
     ):
         action = subcommand(actions, name, what, f"dragoman limits {name} --key team-a")
-        action.add_argument("--config", metavar="FILE", help=FILE_HELP)
+        config_option(action)
         action.add_argument("--key", help="the key's name (default: a caller without a key)")
         action.add_argument("--team", help="the team (default: the key's)")
         action.add_argument("--model", help="the model (default: all)")

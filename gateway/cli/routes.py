@@ -6,13 +6,12 @@ import argparse
 
 from gateway.app import KNOWN
 from gateway.app.routes import route_table
+from gateway.cli.configured import config_option
 from gateway.config import Config, load
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--config", metavar="FILE", help="use the prefixes of this configuration (default: the dialects' own)"
-    )
+    config_option(parser, "use the prefixes of this configuration (default: the dialects' own)")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -17,7 +17,7 @@ import uvloop
 
 from gateway.app import KNOWN, Gateway
 from gateway.cli import CommandError, processes, starting
-from gateway.cli.configured import FILE_HELP, configuration
+from gateway.cli.configured import config_option, configuration
 from gateway.config import Config, ConfigError, Fault, FileThread, Listen, TooSlow, Watch, load
 from gateway.config.faults import ENVIRONMENT, Position
 from gateway.core.background import keep_running
@@ -44,7 +44,7 @@ def options(parser: argparse.ArgumentParser) -> None:
         "Run the gateway until SIGTERM or Ctrl-C. On SIGHUP it reads its configuration again; a keys file that changes"
         " needs no signal."
     )
-    parser.add_argument("--config", metavar="FILE", help=FILE_HELP)
+    config_option(parser)
     parser.add_argument(
         "--processes", metavar="N", type=_count, default=1, help="processes that share the address (default: 1)"
     )

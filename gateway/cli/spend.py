@@ -16,7 +16,7 @@ import msgspec
 
 from gateway.auth import StoredKey
 from gateway.cli import CommandError, destructive
-from gateway.cli.configured import FILE_HELP, configuration, stored_keys
+from gateway.cli.configured import config_option, configuration, stored_keys
 from gateway.cli.terminal import columns
 from gateway.config import Config
 from gateway.config.kinds import zone_of
@@ -34,7 +34,7 @@ _record = msgspec.json.Decoder(RequestRecord).decode
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--config", metavar="FILE", help=FILE_HELP)
+    config_option(parser)
     parser.add_argument("--by", default="team,model", help=f"some of {', '.join(DIMENSIONS)} (default: team,model)")
     parser.add_argument("--month", metavar="YYYY-MM", help="the month (default: this one until today)")
     rebuild = (

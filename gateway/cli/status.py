@@ -15,7 +15,7 @@ import httpx
 import msgspec
 
 from gateway.cli import CommandError
-from gateway.cli.configured import FILE_HELP, admin_place, configuration, key_in
+from gateway.cli.configured import admin_place, config_option, configuration, key_in
 from gateway.cli.terminal import view
 from gateway.config import has_feature
 
@@ -33,7 +33,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--url", help="the gateway's admin address, such as http://127.0.0.1:9090 (default: the configuration's)"
     )
-    parser.add_argument("--config", metavar="FILE", help=FILE_HELP)
+    config_option(parser)
     parser.add_argument(
         "--key-file", metavar="FILE", help="the console's key, where there is one (default: the configuration's)"
     )

@@ -27,7 +27,7 @@ class Limits:
     any         whether there are some, or keys of the store may bring some
     measured    whether some need to know what a request may use
     by_address  whether some depend on the client's address
-    marks       (a budget's name, a share of it that is counted when it is passed, whether it is a shadow), of all budgets
+    marks       (a budget's name, a share of it that is counted when it is passed, whether it is a shadow), of all
     """
 
     def __init__(self, config: Config, stored: Iterable[tuple[str, object]] = ()) -> None:

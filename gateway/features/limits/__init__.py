@@ -127,6 +127,7 @@ def _passed(
         "currency": rule.currency,
         "period": rule.calendar.label(time.time()),
     }
-    what, which = "passed" if share < 1 else "spent", "shadow budget" if rule.shadow else "budget"
-    log.rationed("warning", f"{which} {what}", **facts)  # a client may name any number of end users
-    send(f"{which.replace(' ', '_')}.{what}", facts)
+    what = "passed" if share < 1 else "spent"
+    # A client may name any number of end users.
+    log.rationed("warning", f"shadow budget {what}" if rule.shadow else f"budget {what}", **facts)
+    send(f"{'shadow_' if rule.shadow else ''}budget.{what}", facts)

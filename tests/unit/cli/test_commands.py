@@ -180,6 +180,29 @@ def parsers(found: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]
                 yield from parsers(inner)
 
 
+CONFIGURED = {
+    one.prog: one
+    for name in cli.COMMANDS
+    for one in parsers(cli.parser([name]))
+    if f"dragoman {name}" in one.prog and "--config" in one.format_usage()
+}
+
+
+@pytest.mark.parametrize("command", CONFIGURED)
+def test_a_file_alone_is_the_configuration(command: str) -> None:
+    """But for commands that have another argument alone, which refuse a second one."""
+    parser, words = CONFIGURED[command], command.split()[1:]
+    own = [f"--key-file={CONFIG}"] if words[0] == "keys" else []
+    other = words[0] == "keys" and words[1] not in ("list", "export", "refill")
+    argument = ["one"] if other else []
+    assert parser.parse_args([*own, *argument, "--config", "a.yaml"]).config == "a.yaml"
+    assert parser.parse_args([*own, *argument]).config is None
+    with pytest.raises(SystemExit):
+        parser.parse_args([*own, *argument, "a.yaml", "--config", "b.yaml"])
+    if not other:
+        assert parser.parse_args([*own, "a.yaml"]).config == "a.yaml"
+
+
 @pytest.mark.parametrize("command", cli.COMMANDS)
 def test_a_command_explains_itself_and_its_example_is_one(command: str) -> None:
     """Each option with its meaning, and with what it is where it is not given."""
