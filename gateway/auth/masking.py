@@ -124,7 +124,7 @@ class KnownKeys:
     def _configured(self, text: str) -> Iterator[tuple[int, int]]:
         for word in _WORD.finditer(text):
             at = word.start()
-            for begin, end in _pieces(word[0]):
+            for begin, end in pieces(word[0]):
                 sum_ = _sum(word[0][begin:end])
                 if sum_ in self.configured or sum_ in self.admins:
                     yield at + begin, at + end
@@ -137,7 +137,7 @@ class KnownKeys:
                     yield begin, begin + length
 
 
-def _pieces(word: str) -> Iterator[tuple[int, int]]:
+def pieces(word: str) -> Iterator[tuple[int, int]]:
     """The places at which a key may stand in `word`: all of it, and what marks set apart."""
     yield 0, len(word)
     marks = [mark.start() for mark in _GLUE.finditer(word)]

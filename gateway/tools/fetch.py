@@ -92,7 +92,7 @@ class Fetch:
         client has blocked by its number."""
         port = url.port or (443 if url.scheme == "https" else 80)
         addresses = await look_up(url.host, port)
-        if not addresses or not all(self._may_reach(address) for address in addresses):
+        if not addresses or not all(self.may_reach(address) for address in addresses):
             raise Refused("url_not_allowed")
         if any(host_of(address) == host_of(name) for address in addresses for name in blocked):
             raise Refused("url_not_allowed")
@@ -100,7 +100,7 @@ class Fetch:
         headers = (named, ("accept", "*/*"), ("accept-encoding", "identity"), ("user-agent", "dragoman"))
         return self._exchanges.get(url, addresses[0].partition("%")[0], headers)
 
-    def _may_reach(self, address: str) -> bool:
+    def may_reach(self, address: str) -> bool:
         found = _inside(ip_address(address.partition("%")[0]))
         special = found.is_multicast or any(found in network for network in _RESERVED)
         public = found.is_global and not special

@@ -92,7 +92,7 @@ def test_the_bounds_are_those_of_the_code() -> None:
         unknown.MOST_NAMES,
         MOST_PARTS,
     } == set(said)
-    assert f"{json._MOST_MEMBERS:,} at the top" in said[bulk.MOST_MEMBERS]
+    assert f"{json._MOST_MEMBERS:,} at the top" in said[bulk.MOST_MEMBERS]  # a bound that only its page names
     assert f"{unknown.MOST_FOUND:,} that do" in said[unknown.MOST_OBJECTS]
     body = b'{"model":"m","messages":[' + b",".join([b'{"role":"user","content":"x"}'] * 16384) + b"]}"
     assert len(read_chat(body, {}, {}, ()).messages) == 16384

@@ -91,8 +91,8 @@ def test_examples_in_yaml_are_taken(page: Path, tmp_path: Path) -> None:
 def parts(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
     """The commands below a parser, by name."""
     found: dict[str, argparse.ArgumentParser] = {}
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
+    for action in parser._actions:  # argparse has no public list of them, nor of their kinds
+        if isinstance(action, argparse._SubParsersAction):  # likewise
             found.update(action.choices)
     return found
 
@@ -111,7 +111,7 @@ def wrong_command(words: list[str]) -> str | None:
         if words[at] not in below:
             return f"no command {words[0]} {words[at]}"
         parser, at = below[words[at]], at + 1
-    known = {option for action in parser._actions for option in action.option_strings}
+    known = {option for action in parser._actions for option in action.option_strings}  # likewise
     unknown = [word for word in words[at:] if word.startswith("--") and word.partition("=")[0] not in known]
     return f"{words[0]}: no option {unknown[0]}" if unknown else None
 

@@ -64,7 +64,7 @@ class Serving:
         """A Python that is told to serve in another way, by `words`; the configuration is in `file` already."""
         one = cls.__new__(cls)
         one.file = file
-        one._start(*words)
+        one._start(*words)  # a second constructor of the same class
         return one
 
     def _start(self, *words: str) -> None:

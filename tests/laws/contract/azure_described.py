@@ -19,7 +19,8 @@ def described(kind: Any) -> Any:
     """A type with the members of `kind` by their names on the wire. Those that may be None may be absent."""
     hints = typing.get_type_hints(kind, vars(_models) | {"_models": models})
     fields: dict[str, Any] = {}
-    for name, field in kind({})._attr_to_rest_field.items():
+    for name, field in kind({})._attr_to_rest_field.items():  # the library has no public table
+        # the name on the wire is in it alone
         fields[field._rest_name] = _on_the_wire(hints[name]), None if NoneType in typing.get_args(hints[name]) else ...
     return create_model(kind.__name__, **fields)
 

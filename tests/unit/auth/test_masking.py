@@ -67,8 +67,8 @@ def test_a_key_that_nobody_has_used_is_found_between_words(words: str, mark: str
 
 
 def test_a_word_of_many_marks_is_searched_in_few_steps() -> None:
-    assert len([*masking._pieces("abcdefgh." * 1000)]) < 80
-    assert len([*masking._pieces("0f8c2b7a-91d3-4e65-b8a0-7c1d2e3f4a5b")]) == 1
+    assert len([*masking.pieces("abcdefgh." * 1000)]) < 80
+    assert len([*masking.pieces("0f8c2b7a-91d3-4e65-b8a0-7c1d2e3f4a5b")]) == 1
 
 
 @pytest.mark.parametrize("text", ["sk_id", "pk_column", "hf_token", "rk", "eyJ", "parallel_tool_calls", "bearer"])

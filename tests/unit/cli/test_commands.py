@@ -174,8 +174,8 @@ def test_a_worker_explains_itself(kind: str) -> None:
 
 def parsers(found: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
     yield found
-    for action in found._actions:
-        if isinstance(action, argparse._SubParsersAction):
+    for action in found._actions:  # argparse has no public list of them, nor of the kinds below
+        if isinstance(action, argparse._SubParsersAction):  # likewise
             for inner in action.choices.values():
                 yield from parsers(inner)
 
@@ -218,9 +218,9 @@ def test_a_command_explains_itself_and_its_example_is_one(command: str) -> None:
         words = shlex.split(re.split(" [<>|]", example)[0])[1:]
         if command != "worker":
             cli.parser(words).parse_args(words)
-        for action in one._actions:
-            if not isinstance(action, argparse._SubParsersAction):
+        for action in one._actions:  # as above
+            if not isinstance(action, argparse._SubParsersAction):  # likewise
                 assert action.help, action.option_strings
             takes = action.nargs != 0 and action.option_strings and not action.required
-            if takes and not isinstance(action, argparse._AppendAction):
+            if takes and not isinstance(action, argparse._AppendAction):  # likewise
                 assert "default" in (action.help or "") or action.help == "the same", action.option_strings

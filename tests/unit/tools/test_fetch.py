@@ -85,10 +85,10 @@ def test_no_private_address_is_reached(address: str, monkeypatch: pytest.MonkeyP
 def test_a_public_address_may_be_reached() -> None:
     async def run() -> None:
         fetching = Fetch(WebFetch())
-        assert fetching._may_reach("93.184.215.14")
-        assert fetching._may_reach("2606:2800:21f:cb07:6820:80da:af6b:8b2c")
-        assert fetching._may_reach("64:ff9b::5db8:d70e")
-        assert fetching._may_reach("::ffff:93.184.215.14")
+        assert fetching.may_reach("93.184.215.14")
+        assert fetching.may_reach("2606:2800:21f:cb07:6820:80da:af6b:8b2c")
+        assert fetching.may_reach("64:ff9b::5db8:d70e")
+        assert fetching.may_reach("::ffff:93.184.215.14")
         await fetching.close()
 
     asyncio.run(run())
