@@ -10,6 +10,7 @@ certain with the end of a connection.
 from __future__ import annotations
 
 import asyncio
+import re
 import ssl
 from collections.abc import AsyncIterator, Callable
 from math import inf
@@ -35,6 +36,7 @@ _CONNECTED = "connection.connect_tcp.complete"
 _TURN_S = 0.001
 """Seconds for which blocks are taken before other requests have their turn: httpcore returns all chunks of a read of
 64 KiB without a wait."""
+_CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 _PARSERS = frozenset({"h11", "h2", "hpack", "hyperframe"})
 
 
@@ -214,6 +216,11 @@ class Line:
         """Raises GatewayError for a head that must not be."""
         headers: Headers = [(name.lower(), value) for name, value in response.headers.raw]
         names = [name for name, _ in headers]
+        # Two parsers may end such a body, or such a line, at different places. h11 takes both.
+        two_ends = b"transfer-encoding" in names and b"content-length" in names
+        if two_ends or any(_CONTROL.search(value) for _, value in headers):
+            wrong = "the worker's response head is not valid HTTP"
+            raise GatewayError(Kind.UPSTREAM, wrong, cause=Cause.MALFORMED)
         problem = fault_of_head(response.status_code, headers, names)
         if sum(len(name) + len(value) for name, value in headers) > HEAD_BYTES:
             problem = "the worker's response head is too large"

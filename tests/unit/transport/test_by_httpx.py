@@ -76,12 +76,16 @@ async def pooled() -> AsyncIterator[MakeClient]:
         assert client.open == client.idle == 0
 
 
-# httpx has another parser of HTTP/1.1, h11: what it refuses is its own matter, how it is reported is ours.
-@pytest.mark.parametrize(
-    "case",
-    ["two lengths", "chunked twice", "compressed content", "switching", "status 600", "too many fields",
-     "head too large", "NUL in a header"],
+# httpx has another parser of HTTP/1.1, h11. It reads these, of which none can split a reply: see docs/workers.md.
+LENIENT = frozenset({"the same length twice", "a list of lengths", "folded header", "bare line feeds"})
+# It waits for more of these, up to 100 kB or the deadline for the first byte; or for more of the body.
+LATE = frozenset(
+    {"garbage", "html without a head", "endless header line", "endless header name", "endless reason", "endless hints",
+     "length beyond 64 bits"}
 )  # fmt: skip
+
+
+@pytest.mark.parametrize("case", sorted(framing.REFUSED.keys() - LENIENT - LATE))
 async def test_a_head_is_refused(case: str, serve: Serve, pooled: MakeClient) -> None:
     await framing.test_refused_before_the_head(case, serve, pooled)
 

@@ -170,6 +170,7 @@ REFUSED = {
     "length beyond 64 bits": OK + b"content-length: 18446744073709551616\r\n\r\n",
     "folded header": OK + b"a: b\r\n c\r\ncontent-length: 0\r\n\r\n",
     "bare line feeds": b"HTTP/1.1 200 OK\ncontent-length: 0\n\n",
+    "control character in a header": OK + b"a: \x01\r\ncontent-length: 0\r\n\r\n",
     "NUL in a header": OK + b"a: \0\r\ncontent-length: 0\r\n\r\n",
     "space before the colon": OK + b"content-length : 0\r\n\r\n",
     "too many fields": OK + b"a: b\r\n" * HEAD_FIELDS + b"content-length: 2\r\n\r\nhi",
