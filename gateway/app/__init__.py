@@ -16,10 +16,10 @@ from gateway.app.base_urls import single_slashes
 from gateway.app.cors import Cors
 from gateway.app.deployment import Deployment
 from gateway.app.deployment_metrics import DeploymentMetrics
-from gateway.app.known import Known
 from gateway.app.prepared import Prepared
 from gateway.app.readiness import Readiness
 from gateway.app.routes import postable, router, served_at, sockets
+from gateway.app.saved_state import SavedState
 from gateway.app.services import Host, kept_keys
 from gateway.auth import from_path, read_keys
 from gateway.config import Available, Config
@@ -81,7 +81,7 @@ class Gateway:
         for collector in (self.process, DeploymentMetrics(host.deployments)):
             self.metrics.registry.register(collector)
         self._reloading = asyncio.Lock()
-        self._known = Known(lambda: self.deployment, log.event)
+        self._saved_state = SavedState(lambda: self.deployment, log.event)
         self._readiness = Readiness(lambda: self.deployment, log.event, time.monotonic)
         self._install(Deployment(config, Prepared(config), host))
 
@@ -133,7 +133,7 @@ class Gateway:
         )
 
     async def start(self) -> None:
-        await self._known.start()
+        await self._saved_state.start()
         await self.deployment.start()
         self.deployment.fleets.take_effect()
         self._readiness.begin()
@@ -205,7 +205,7 @@ class Gateway:
         for task in self._retiring:
             task.cancel()
         await asyncio.gather(*self._retiring, return_exceptions=True)
-        await self._known.close()
+        await self._saved_state.close()
         for deployment in reversed(self._host.deployments):
             await deployment.close()
 

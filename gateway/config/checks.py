@@ -12,12 +12,12 @@ from gateway.config.available import listed
 from gateway.config.batch_checks import batches
 from gateway.config.faults import Faults, Unknown, masked
 from gateway.config.guards import Guard
+from gateway.config.ineffective import ineffective
 from gateway.config.model_checks import each_model
 from gateway.config.money_checks import money
 from gateway.config.rules import Facts, header_faults, repeated
 from gateway.config.serving import is_loopback
 from gateway.config.sharing import WrittenKind
-from gateway.config.unused import unused
 
 _KEY_PLACE = "/k"
 """The begin of a path that has a key."""
@@ -134,7 +134,7 @@ def _within_sections(facts: Facts) -> Faults:
     if "*" in (config.cors.headers or ()):
         words = 'must not hold "*": to browsers that is not authorization; leave headers out for all'
         yield ("cors", "headers"), words
-    yield from unused(facts)
+    yield from ineffective(facts)
 
 
 def _tools(facts: Facts) -> Faults:

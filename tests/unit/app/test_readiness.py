@@ -14,8 +14,8 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.app import known, services
-from gateway.app.known import Known
+from gateway.app import saved_state, services
+from gateway.app.saved_state import SavedState
 from gateway.fleet import fleets
 from gateway.fleet.discovery import Dns
 from gateway.transport import names
@@ -249,11 +249,11 @@ async def test_what_cannot_be_written_is_reported_once(tmp_path: Path) -> None:
         assert stack.gateway._known is not None
         tokens = type("Tokens", (), {"body": b"{}", "close": lambda self: _done()})()
         seen: list[str] = []
-        watched = Known(lambda: _Deployment(stack, tokens), lambda level, event, **facts: seen.append(event))  # type: ignore[arg-type,return-value]
+        watched = SavedState(lambda: _Deployment(stack, tokens), lambda level, event, **facts: seen.append(event))  # type: ignore[arg-type,return-value]
         await watched.save()
         await watched.save()
         assert seen == ["what is known cannot be kept"]
-    assert known._EVERY_S < known._FRESH_S
+    assert saved_state._EVERY_S < saved_state._FRESH_S
 
 
 class _Deployment:

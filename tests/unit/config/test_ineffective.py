@@ -1,4 +1,4 @@
-"""Options that have no effect where another one turns off what they are about (`broken_configs/unused.yaml`)."""
+"""Options that have no effect where another one turns off what they are about (`broken_configs/ineffective.yaml`)."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ _MOST_BYTES = 1 << 26
 _WORKERS, _KEYS, _TOKENS = "workers", "keys", "tokens"
 
 
-class KnownFleet(msgspec.Struct, frozen=True):
+class SavedFleet(msgspec.Struct, frozen=True):
     """A model's workers by one source, read at `at` in Unix seconds; serves: what the workers call the model."""
 
     source: str
@@ -46,10 +46,10 @@ class KnownFleet(msgspec.Struct, frozen=True):
 
 
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(KnownFleet).decode
+_decode = msgspec.json.Decoder(SavedFleet).decode
 
 
-class Known:
+class SavedState:
     """deployment: returns the one in force. log: called with a level, an event and facts."""
 
     def __init__(self, deployment: Callable[[], Deployment], log: Callable[..., None]) -> None:
@@ -135,13 +135,13 @@ class Known:
             )
         self._trouble = trouble
 
-    def _fleets(self, deployment: Deployment) -> list[KnownFleet]:
+    def _fleets(self, deployment: Deployment) -> list[SavedFleet]:
         discovery, models = deployment.fleets.discovery, deployment.config.models
         if discovery is None:
             return []
         self._at |= discovery.read_at
         return [
-            KnownFleet(source, model, _served(models[model], model), self._at[source], list(workers))
+            SavedFleet(source, model, _served(models[model], model), self._at[source], list(workers))
             for source, fleet in discovery.read.items()
             for model, workers in fleet.items()
             if source in self._at and model in models

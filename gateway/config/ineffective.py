@@ -34,21 +34,21 @@ _LIMIT = _Rule("kind", ("concurrency",), ("burst", "per_s"), "on requests in fli
 _EXACT = _Rule("kind", ("requests", "concurrency", "audio_seconds"), ("reserve",), "unless kind is tokens")
 
 
-def unused(facts: Facts) -> Faults:
+def ineffective(facts: Facts) -> Faults:
     config = facts.config
     for index, limit in facts.limits():
-        yield from _idle(("limits", index), limit, _LIMIT)
-        yield from _idle(("limits", index), limit, _EXACT)
+        yield from _without_effect(("limits", index), limit, _LIMIT)
+        yield from _without_effect(("limits", index), limit, _EXACT)
     for name, rule in _RULES.items():
-        yield from _idle((name,), getattr(config, name), rule)
+        yield from _without_effect((name,), getattr(config, name), rule)
     for name, model in config.models.items():
-        yield from _idle(("models", name), model, _FALLBACK)
-        yield from _idle(("models", name), model, _SPLIT)
+        yield from _without_effect(("models", name), model, _FALLBACK)
+        yield from _without_effect(("models", name), model, _SPLIT)
         if model.discover is not None and model.discover.redis:  # a `discover` with neither is a fault itself
-            yield from _idle(("models", name, "discover"), model.discover, _DISCOVER)
+            yield from _without_effect(("models", name, "discover"), model.discover, _DISCOVER)
 
 
-def _idle(at: Path, section: Section | None, rule: _Rule) -> Faults:
+def _without_effect(at: Path, section: Section | None, rule: _Rule) -> Faults:
     if section is None or getattr(section, rule.by) not in rule.off:
         return
     for name in rule.names:
