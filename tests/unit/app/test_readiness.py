@@ -246,7 +246,7 @@ def test_a_spoilt_file_stops_no_start(kept: tuple[dict[str, Any], Stack]) -> Non
 async def test_what_cannot_be_written_is_reported_once(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with Stack(({},), {"start": {"known_folder": str(tmp_path / "file" / "x")}}) as stack:
-        assert stack.gateway._known is not None
+        assert stack.gateway._saved_state is not None
         tokens = type("Tokens", (), {"body": b"{}", "close": lambda self: _done()})()
         seen: list[str] = []
         watched = SavedState(lambda: _Deployment(stack, tokens), lambda level, event, **facts: seen.append(event))  # type: ignore[arg-type,return-value]

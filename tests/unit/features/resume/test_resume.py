@@ -14,6 +14,7 @@ import pytest
 
 from gateway.core.errors import GatewayError, Kind
 from gateway.fleet.health import Health
+from gateway.fleet.worker import Worker
 from tests.laws.conformance.clients import Heard
 from tests.support.clients import WAYS, Way
 from tests.support.harness import PROBED, Stack, until
@@ -141,7 +142,7 @@ def test_it_waits_for_a_worker_that_answers_no_probe(monkeypatch: pytest.MonkeyP
         fleets = stack.gateway.deployment.fleets
         pool, first = fleets.models["m"].pool, stack.sim.url
 
-        async def silent(self: Health, model: str, address: str) -> int:
+        async def silent(self: Health, model: str, worker: Worker) -> int:
             raise TimeoutError
 
         stack.sim.fault("reset@2", 1)
@@ -166,10 +167,10 @@ def test_it_is_not_spent_on_workers_whose_probes_are_silent(monkeypatch: pytest.
     with Stack(({"itl_ms": 100}, {}, {}), config={**ROUND, **PROBED}) as stack:
         pool = stack.gateway.deployment.fleets.models["m"].pool
 
-        async def status(self: Health, model: str, address: str) -> int:
-            if any(address == stack.sims[at].url for at in silent):
+        async def status(self: Health, model: str, worker: Worker) -> int:
+            if any(worker.address == stack.sims[at].url for at in silent):
                 raise TimeoutError
-            return await real(self, model, address)
+            return await real(self, model, worker)
 
         monkeypatch.setattr("gateway.fleet.health._MISSES", 1_000_000)
         monkeypatch.setattr(Health, "_status", status)
