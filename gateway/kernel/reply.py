@@ -25,9 +25,9 @@ _MOST_NAMES = 32
 _LONGEST_NAME = 64
 # A key that the cut goes through must still be recognised.
 _MOST_OF_NAME = 1024
-_ALONE_S = 0.1
+_ALONE_S = 0.25
 """The pause before an error that must not be read together with the text before it: Node hands on at once what came
-while its reader was busy, for which a few milliseconds are enough."""
+while its reader was busy. A few milliseconds are enough where the client has the CPU."""
 _MODEL_NAME = re.compile(r"[A-Za-z0-9._:/@+-]{1,128}")
 _UNFIT = re.compile(r"[^A-Za-z0-9_.\[\]-]")
 
