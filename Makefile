@@ -290,7 +290,7 @@ dist: install ## Build the wheel and the sdist into dist/
 	$(BIN)/python -m build --no-isolation --outdir dist .
 
 # Peers, each in an environment of its own.
-PEERS := litellm vllm-router sglang-router
+PEERS := litellm vllm-router sglang-router smg
 .venv-peer-%/locked: requirements/peer-%.txt scripts/venv.sh | .venv/running
 	scripts/venv.sh .venv-peer-$* $<
 
@@ -299,7 +299,7 @@ $(PORTKEY)/node_modules/installed: $(PORTKEY)/package-lock.json scripts/node.sh 
 	scripts/node.sh $(PORTKEY)
 
 .PHONY: bench-peers
-bench-peers: install $(PEERS:%=.venv-peer-%/locked) $(PORTKEY)/node_modules/installed ## Measure the gateway beside LiteLLM, vllm-router, sglang-router, Portkey, nginx and haproxy
+bench-peers: install $(PEERS:%=.venv-peer-%/locked) $(PORTKEY)/node_modules/installed ## Measure the gateway beside LiteLLM, vllm-router, sglang-router, SMG, Portkey, nginx and haproxy
 	@PATH="$$PATH:/usr/sbin"; command -v nginx >/dev/null && command -v haproxy >/dev/null || { \
 	scripts/debian.sh nginx-light haproxy && \
 	{ [ ! -d /run/systemd/system ] || systemctl disable --quiet --now nginx haproxy; }; }

@@ -27,7 +27,7 @@ EVERYWHERE = ("--universal",)
 ONE_PLATFORM = ("--python-platform", "x86_64-manylinux_2_28")
 UNWANTED = ("torchvision", "torchaudio", "torchcodec")
 # The gateway's peers in `make bench-peers`.
-PEERS = ("litellm", "vllm-router", "sglang-router")
+PEERS = ("litellm", "vllm-router", "sglang-router", "smg")
 # The client libraries of `make test-clients`, in as few environments as can be resolved.
 CLIENTS = ("python", "azure", "sagemaker2", "sagemaker3", "agents", "aider", "crewai")
 # What is not imported for what is tried, and large: CrewAI's memory (half of 1 GB) and package manager, and what aider

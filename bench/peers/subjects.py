@@ -118,8 +118,20 @@ def _haproxy_version() -> str:
     return told.split()[2].partition("-")[0]
 
 
+DRAGOMAN = Path(sys.executable).with_name("dragoman")
+
+
+def _open(setup: Setup) -> list[str]:
+    config = {
+        "listen": {"host": "127.0.0.1", "port": setup.port},
+        "auth": "open",
+        "models": {MODEL: {"backend": "vllm", "workers": setup.urls(), "policy": "least_busy"}},
+    }
+    return [str(DRAGOMAN), "serve", "--config", setup.write("gateway.yaml", json.dumps(config, indent=2))]
+
+
 def _dragoman(setup: Setup) -> list[str]:
-    command = Path(sys.executable).with_name("dragoman")
+    command = DRAGOMAN
     made = subprocess.run([command, "keys", "new", "--name", "bench"], capture_output=True, text=True, check=True)
     setup.write("key", next(word for word in made.stderr.split() if word.startswith("dgm_")))
     setup.write("keys.yaml", made.stdout)
@@ -155,6 +167,10 @@ def _installed(peer: str, package: str) -> Callable[[], str]:
         return subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
 
     return version
+
+
+SMG_ON: tuple[str, ...] = ("--tenant-api-key", f"bench:{KEY}", "--priority-scheduler-enabled")
+SMG_ON += ("--max-concurrent-requests", "1000000", "--rate-limit-tokens-per-second", "1000000")
 
 
 def _router(name: str, *more: str, verb: Sequence[str] = ()) -> Callable[[Setup], list[str]]:
@@ -220,6 +236,15 @@ PEERS: dict[str, Peer] = {
             router=True,
         ),
         Peer(
+            "dragoman open",
+            _open,
+            lambda: importlib.metadata.version("dragoman"),
+            "/readyz?model",
+            "metrics, a log record a request, retries, breaker; no keys, no limits, the least busy worker; no traces",
+            speaks=SPOKEN,
+            router=True,
+        ),
+        Peer(
             "vllm-router",
             _router("vllm-router", "--log-level", "warning"),
             _installed("vllm-router", "vllm-router"),
@@ -233,6 +258,24 @@ PEERS: dict[str, Peer] = {
             _installed("sglang-router", "sglang-router"),
             "/health",
             "cache-aware routing, metrics, retries, breaker; no keys, no limits, no request log",
+            router=True,
+        ),
+        Peer(
+            "smg",
+            _router("smg", "--log-level", "warn", verb=["launch"]),
+            _installed("smg", "smg"),
+            "/health",
+            "cache-aware routing, metrics, retries, breaker; no keys, no limits, no request log",
+            router=True,
+        ),
+        Peer(
+            "smg full",
+            _router("smg", "--log-level", "warn", *SMG_ON, verb=["launch"]),
+            _installed("smg", "smg"),
+            "/health",
+            "the same with keys of tenants, its scheduler by priority, and a limit of requests a second; its limits of "
+            "tokens and its tokenizer serve workers by gRPC alone",
+            headers=lambda setup: {"authorization": f"Bearer {KEY}"},
             router=True,
         ),
         Peer(

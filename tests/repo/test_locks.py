@@ -66,7 +66,7 @@ def wanted() -> dict[str, list[Requirement]]:
         "plots": _written("plots"),
         "vllm": [*_written("vllm"), *runtime],
         **{f"clients-{group}": _written(f"clients-{group}") for group in CLIENTS},
-        **{f"peer-{peer}": _written(f"peer-{peer}") for peer in ("litellm", "vllm-router", "sglang-router")},
+        **{f"peer-{peer}": _written(f"peer-{peer}") for peer in ("litellm", "vllm-router", "sglang-router", "smg")},
     }
 
 
