@@ -257,11 +257,11 @@ def test_the_probe_that_tells_of_a_death_is_no_work_of_the_gateway() -> None:
         reply = httpx.post(stack.url + PATH, json=chat(scripted(text="a", fault="die@before")), timeout=60)
         assert reply.json()["error"]["code"] == "request_quarantined"
         record = stack.record()
-        assert record["queue_ms"] >= 500
+        assert record["queue_ms"] >= 490  # timers of uvloop have whole milliseconds, and may run one early
         assert record["overhead_ms"] == pytest.approx(
             record["ms"] - record["queue_ms"] - record["upstream_ms"], abs=0.01
         )
-        assert float(reply.headers["x-dragoman-queue-ms"]) >= 500
+        assert float(reply.headers["x-dragoman-queue-ms"]) >= 490
         assert float(reply.headers["x-dragoman-overhead-ms"]) <= record["overhead_ms"] + 1
 
 
