@@ -27,21 +27,19 @@ _STRANGERS = {"key": "is not a key", "team": "no key has this team", "model": "i
 
 
 def check(facts: Facts) -> Faults:
-    """Faults between options. A rule runs only if the sections that it relies on are sound."""
-    unsound = {path[0] for path in facts.wrong}
-    for rule, *needs in _RULES:
-        if unsound.isdisjoint(needs):
-            yield from rule(facts)
+    """Faults between options whose values are right each for itself."""
+    for rule in _RULES:
+        yield from rule(facts)
 
 
 def _who(facts: Facts) -> Faults:
-    keys = bool(facts.written.get("keys")) or facts.any_key
-    match facts.written.get("auth"):
+    keys = bool(facts.config.keys) or facts.any_key
+    match facts.auth:
         case "keys" if not keys:
             yield ("auth",), "asks for keys, but there are none in keys or keys_file"
         case "open" if keys:
             yield ("auth",), "lets everybody in although there are keys; remove one or the other"
-        case None if facts.written.get("keys_file") and not keys:
+        case None if facts.config.keys_file and not keys:
             yield ("keys_file",), "holds no keys"
         case None if not keys and not facts.config.listen.loopback:
             yield ("listen", "host"), "is open to other machines while there are no keys; add keys, or say `auth: open`"
@@ -50,12 +48,12 @@ def _who(facts: Facts) -> Faults:
 
 
 def _names(facts: Facts) -> Faults:
-    models = facts.written.get("models")
+    models = facts.config.models
     if not models:
         yield ("models",), "must hold at least one model"
         return
     seen: dict[str, str] = {}
-    for name, model in facts.config.models.items():
+    for name, model in models.items():
         for index, alias in enumerate(model.aliases):
             path = ("models", name, "aliases", index)
             if alias in models:
@@ -84,12 +82,12 @@ def _keys(facts: Facts) -> Faults:
         elif secret is None and key.aws_access_key_id is not None:
             yield (*at, "aws_access_key_id"), "needs aws_secret_file or aws_secret_env beside it"
         for index, model in enumerate(key.models or ()):
-            if model not in facts.models:
-                yield (*at, "models", index), Unknown("is not a model", model, facts.models)
+            if model not in facts.config.model_names:
+                yield (*at, "models", index), Unknown("is not a model", model, facts.config.model_names)
         usable = None if key.models is None else {facts.config.resolve(model) for model in key.models}
         for alias, model in key.aliases.items():
-            if model not in facts.models:
-                yield (*at, "aliases", alias), Unknown("is not a model", model, facts.models)
+            if model not in facts.config.model_names:
+                yield (*at, "aliases", alias), Unknown("is not a model", model, facts.config.model_names)
             elif usable is not None and facts.config.resolve(model) not in usable:
                 yield (*at, "aliases", alias), "is none of the models that the key may use"
 
@@ -163,10 +161,10 @@ def _guards(facts: Facts) -> Faults:
         elif guard.overlap_chars >= guard.window_chars:
             yield (*at, "overlap_chars"), "must be less than window_chars"
         for index, model in enumerate(guard.models or ()):
-            if model not in facts.models:
-                yield (*at, "models", index), Unknown("is not a model", model, facts.models)
+            if model not in facts.config.model_names:
+                yield (*at, "models", index), Unknown("is not a model", model, facts.config.model_names)
         yield from _unguarded(facts, name, guard)
-        keys = facts.entries("keys")
+        keys = facts.config.keys
         for index, key in enumerate(guard.keys or ()):
             if key not in keys and not facts.any_key:
                 yield (*at, "keys", index), Unknown("is not a key", key, keys)
@@ -331,7 +329,7 @@ def _limits(facts: Facts) -> Faults:
             yield (*path, "scope"), f"must have {parts} in it, which limiter.partition_by names"
     whole: set[str] = set()
     kinds: dict[str, str] = {kind: kind for kind in get_args(WrittenKind)}
-    for index, limit in facts.limits():
+    for index, limit in enumerate(facts.config.limits):
         path = ("limits", index)
         if limit.kind != "concurrency" and limit.burst is not None and limit.burst > limit.limit:
             yield (*path, "burst"), "must be at most limit"
@@ -345,9 +343,9 @@ def _limits(facts: Facts) -> Faults:
 
 def _matches(facts: Facts) -> Faults:
     """Values in the `match` of a limit that no request can have."""
-    keys = facts.entries("keys")
-    teams = [options.get("team") for options in keys.values() if isinstance(options, dict)]
-    names = {"key": keys, "team": {team for team in teams if isinstance(team, str)}, "model": facts.models}
+    keys = facts.config.keys
+    teams = {key.team for key in keys.values() if key.team is not None}
+    names = {"key": keys, "team": teams, "model": facts.config.model_names}
     for place, bound in facts.bounds():
         for dimension, values in bound.match.items():
             path = (*place, "match", dimension)
@@ -391,8 +389,8 @@ def _dialects(facts: Facts) -> Faults:
     """Dialects and models that there are not, and options that a dialect does not have."""
     config, known = facts.config, facts.known
     for name, dialect in config.dialects.items():
-        if dialect.default_model is not None and dialect.default_model not in facts.models:
-            yield ("dialects", name, "default_model"), Unknown("is not a model", dialect.default_model, facts.models)
+        if (model := dialect.default_model) is not None and model not in config.model_names:
+            yield ("dialects", name, "default_model"), Unknown("is not a model", model, config.model_names)
     if known is None:
         return
     for name, dialect in config.dialects.items():
@@ -437,29 +435,28 @@ def _prefixes(facts: Facts) -> Faults:
                 yield path, f"answers {others}; give one of them other prefixes"
 
 
-# Each rule, and the sections that must be sound for it besides those that its faults are about.
-_RULES: tuple[tuple[Callable[[Facts], Faults], *tuple[str, ...]], ...] = (
-    (_who,),
-    (_names,),
-    (each_model,),
-    (_within_sections,),
-    (_metrics, "listen"),
-    (_console, "auth", "metrics"),
-    (_redis,),
-    (_jwt,),
-    (_admins, "metrics", "jwt"),
-    (_shared_secrets, "auth"),
-    (_end_users, "listen", "cache_salt", "limits", "budgets"),
-    (_tracing,),
-    (batches, "listen"),
-    (_tools,),
-    (_guards,),
-    (_keys,),
-    (_networks,),
-    (_limits,),
-    (money, "spend"),
-    (_matches,),
-    (_dialects,),
-    (_prefixes, "dialects"),
-    (_kept_in_memory, "redis", "limiter"),
+_RULES: tuple[Callable[[Facts], Faults], ...] = (
+    _who,
+    _names,
+    each_model,
+    _within_sections,
+    _metrics,
+    _console,
+    _redis,
+    _jwt,
+    _admins,
+    _shared_secrets,
+    _end_users,
+    _tracing,
+    batches,
+    _tools,
+    _guards,
+    _keys,
+    _networks,
+    _limits,
+    money,
+    _matches,
+    _dialects,
+    _prefixes,
+    _kept_in_memory,
 )

@@ -20,7 +20,6 @@ from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSett
 from gateway.config.faults import ENVIRONMENT, Fault, Message, Path, Position, Positions, Unknown, shown
 from gateway.config.kinds import EnvironmentText
 from gateway.config.model import PREFIX, Config
-from gateway.config.rules import ENTRIES
 from gateway.config.section import section_in
 
 FILE_VARIABLE = PREFIX + "CONFIG"
@@ -35,6 +34,8 @@ def _variables(section: type[BaseModel], begin: str = "") -> Iterator[str]:
             yield from _variables(inner, f"{variable}__")
 
 
+_ENTRIES = {name for name, field in Config.model_fields.items() if get_origin(field.annotation) is dict}
+"""The sections that hold entries by name."""
 _OPTIONS = ("CONFIG", *_variables(Config))
 _JOINED = f"; `__` joins a section and its option: {PREFIX}LISTEN__PORT"
 
@@ -114,7 +115,7 @@ class EnvironmentSource(PydanticBaseSettingsSource):
         if not _join(self.values, tree):
             self.faults.append(Fault(where, "and another variable set the same option"))
             return
-        if path[0] in ENTRIES and len(path) > 2:
+        if path[0] in _ENTRIES and len(path) > 2:
             self.positions.setdefault(path[:2], where)  # that of an entry which no file has
         _place(self.positions, path, value, where)
 
@@ -123,7 +124,7 @@ def in_variable(place: Position, path: Path, message: Message) -> Message:
     """`message` about the value at `path`, in terms of the variable at `place`."""
     parts = (place.variable or "")[len(PREFIX) :].split("__")
     at = len(path) - 1
-    if message == "is required" and at == 2 and path[0] in ENTRIES:
+    if message == "is required" and at == 2 and path[0] in _ENTRIES:
         return f"is required, as no file has {shown(path[:2])}"
     if not isinstance(message, Unknown) or place.path or parts[at : at + 1] != [message.name.upper()]:
         return message

@@ -117,7 +117,7 @@ class Fault(NamedTuple):
 
 class ConfigError(Exception):
     """A configuration that cannot be used. `faults` holds the first `MOST_FAULTS` in the order of the files' lines,
-    and one more that counts the rest. partial: rules between options were left out where a value is wrong."""
+    and one more that counts the rest. partial: a value is wrong, so rules between options were left out."""
 
     def __init__(self, faults: Iterable[Fault], partial: bool = False) -> None:
         self.faults = list(faults)

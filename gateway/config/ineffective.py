@@ -36,7 +36,7 @@ _EXACT = _Rule("kind", ("requests", "concurrency", "audio_seconds"), ("reserve",
 
 def ineffective(facts: Facts) -> Faults:
     config = facts.config
-    for index, limit in facts.limits():
+    for index, limit in enumerate(config.limits):
         yield from _without_effect(("limits", index), limit, _LIMIT)
         yield from _without_effect(("limits", index), limit, _EXACT)
     for name, rule in _RULES.items():

@@ -17,6 +17,7 @@ from gateway.config.environment import FILE_VARIABLE, EnvironmentSource, FileSou
 from gateway.config.faults import (
     ConfigError,
     Fault,
+    Faults,
     Message,
     Path,
     Position,
@@ -27,8 +28,8 @@ from gateway.config.faults import (
     masked,
     shown,
 )
-from gateway.config.model import Config, Key, resolved_auth
-from gateway.config.rules import ENTRIES, facts_of
+from gateway.config.model import Config, Key
+from gateway.config.rules import Facts
 from gateway.config.secrets import read_secrets, with_secrets
 from gateway.config.section import section_in
 from gateway.config.source import MOST_BYTES, MOST_ENTRIES_BYTES, NOT_READ, Unreadable, read_yaml
@@ -77,9 +78,8 @@ def load(
     only     the sections whose secrets and certificates are read, and `keys_file` and `admins_file`; all unless given.
              A command needs no file or variable of which it makes no use
 
-    Also reads the secrets that the configuration refers to. Raises `ConfigError` with all faults: if a section or an
-    entry holds a wrong value, its rules across options are checked once that value is right, except for names of what
-    there is not.
+    Also reads the secrets that the configuration refers to. Raises `ConfigError` with all faults: those of values alone
+    while a value is wrong, and then those between options and of the files that they name.
     """
     environ = os.environ if environ is None else environ
     path = path if path is not None else environ.get(FILE_VARIABLE) or None
@@ -99,34 +99,28 @@ def _read(written: Written, known: Available | None, environ: Mapping[str, str],
 def _checked(
     written: Written, known: Available | None, environ: Mapping[str, str], only: Container[str] | None
 ) -> Config:
-    config, faults, wrong = _validated(written.values)
+    config = _validated(written.values)
+    if not isinstance(config, Config):
+        raise written.error(config, partial=True)
     secrets, unread = read_secrets(config, environ, known, only)
-    facts = facts_of(config, written.values, known, wrong, written.unread)
-    named = check(facts._replace(config=_halves(config, written.values, faults))) if wrong else ()
-    unknown = (one for one in named if one[0][:2] in wrong and isinstance(one[1], Unknown))
-    faults += [*check(facts), *unknown, *unread]
-    if not written.placed and (written.faults or faults):
-        raise ConfigError(())
-    placed = list(written.faults)
-    for at, message in faults:
-        place = locate(written.positions, at)
-        placed.append(Fault(place, message if place.variable is None else in_variable(place, at, message)))
-    if placed:
-        raise config_error(placed, written.files, partial=bool(wrong))
+    faults = [*check(Facts(config, known, written.auth, written.unread)), *unread]
+    if faults or written.faults:
+        raise written.error(faults)
     return with_secrets(config, secrets)
 
 
 def key_of(config: Config, known: Available | None, name: str, options: Mapping[str, Any]) -> Key:
     """The key `name` with `options`, checked as an entry of the file is, beside the rest of `config`. Raises ValueError
     with every fault, as `option: what is wrong`."""
-    validated, faults, wrong = _validated({"keys": {name: options}})
-    models = {model: {"aliases": list(one.aliases)} for model, one in config.models.items()}
-    written = {"models": models, "keys": {name: options}, "keys_store": config.keys_store, "redis": config.redis}
-    facts = facts_of(config.model_copy(update={"keys": validated.keys}), written, known, wrong, False)
-    faults += [(path, message) for path, message in check(facts) if path[:2] == ("keys", name)]
-    if faults:
-        raise ValueError("; ".join(masked(f"{shown(path[2:]) or 'name'}: {what}") for path, what in faults))
-    return validated.keys[name]
+    valid = _validated({"keys": {name: options}})
+    if isinstance(valid, Config):
+        facts = Facts(config.model_copy(update={"keys": valid.keys}), known)
+        faults = [(path, message) for path, message in check(facts) if path[:2] == ("keys", name)]
+        if not faults:
+            return valid.keys[name]
+    else:
+        faults = valid
+    raise ValueError("; ".join(masked(f"{shown(path[2:]) or 'name'}: {what}") for path, what in faults))
 
 
 class Written:
@@ -134,6 +128,7 @@ class Written:
 
     unread  the keys file could not be read, or was not asked for: there may be keys in it
     placed  whether values have positions
+    auth    the option as it was written, None if it is absent
 
     Raises ConfigError if the configuration file cannot be read: to judge the rest would raise false alarms only.
     """
@@ -163,6 +158,7 @@ class Written:
         environment = EnvironmentSource(environ, self.values)
         self._overlay(environment.values, environment.positions)
         self.values = Settings.of(environment, FileSource(self.values))
+        self.auth = self.values.get("auth")
         self.faults += environment.faults
         for section in ("keys", "admins"):
             if only is None or f"{section}_file" in only:
@@ -170,6 +166,16 @@ class Written:
             elif f"{section}_file" in self.values:
                 self.unread = True
         self._resolve_paths()
+
+    def error(self, faults: Iterable[tuple[Path, Message]], partial: bool = False) -> ConfigError:
+        """The error for `faults` and those of reading. Without positions it says nothing."""
+        if not self.placed:
+            return ConfigError(())
+        found = list(self.faults)
+        for at, message in faults:
+            place = locate(self.positions, at)
+            found.append(Fault(place, message if place.variable is None else in_variable(place, at, message)))
+        return config_error(found, self.files, partial)
 
     def forget(self) -> None:
         """Frees what was written of entries, one after the other: 100,000 that go at once hold up all threads."""
@@ -236,42 +242,19 @@ def _at(values: Any, path: Path) -> Any:
     return values
 
 
-def _validated(values: Mapping[str, Any]) -> tuple[Config, list[tuple[Path, Message]], set[Path]]:
-    """The configuration, faults by path, and the sections and entries with faults, which the configuration lacks."""
+def _validated(values: Mapping[str, Any]) -> Config | list[tuple[Path, Message]]:
+    """The configuration, or the faults of its values, to be raised where no other error is under way."""
     try:
-        return Config(**values), [], set()
+        return Config(**values)
     except ValidationError as error:
-        details = _details(error)
-    faults: list[tuple[Path, Message]] = []
-    for one in details:
+        return list(_faults(error))
+
+
+def _faults(error: ValidationError) -> Faults:
+    """The faults of values, by path."""
+    for one in _details(error):
         path = one["loc"][:-1] if one["loc"][-1] == "[key]" else one["loc"]
-        faults.append((path, _message(one, path)))
-    wrong: set[Path] = {path[:2] if path[0] in ENTRIES else path[:1] for path, _ in faults}
-    sound: dict[str, Any] = {"auth": resolved_auth(values)}
-    for name, value in {**sound, **values}.items():
-        if (name,) in wrong:
-            sound.pop(name, None)
-        elif name in ENTRIES and isinstance(value, dict):
-            sound[name] = {entry: one for entry, one in value.items() if (name, entry) not in wrong}
-        elif name in ENTRIES and isinstance(value, list):
-            sound[name] = [one for index, one in enumerate(value) if (name, index) not in wrong]
-        else:
-            sound.setdefault(name, value)
-    return Config(**sound), faults, wrong
-
-
-def _halves(config: Config, values: Mapping[str, Any], faults: Iterable[tuple[Path, Message]]) -> Config:
-    """`config`, and of its wrong entries the options that are right: a name of something that there is not is a fault
-    whatever stands beside it. An entry without an option that it needs is left out."""
-    wrong = {path[:3] for path, _ in faults}
-    halves: dict[str, dict[str | int, Any]] = {}
-    for section, name in {path[:2] for path in wrong if path[0] in ENTRIES and len(path) == 3} - wrong:
-        entries, kind = values[str(section)], section_in(Config.model_fields[str(section)].annotation)
-        if kind is not None and isinstance(entries, dict) and isinstance(options := entries[name], dict):
-            half = {option: value for option, value in options.items() if (section, name, option) not in wrong}
-            with suppress(ValidationError):
-                halves.setdefault(str(section), {})[name] = kind(**half)
-    return config.model_copy(update={section: {**getattr(config, section), **half} for section, half in halves.items()})
+        yield path, _message(one, path)
 
 
 def _details(error: ValidationError) -> list[ErrorDetails]:

@@ -6,7 +6,6 @@ Durations are floats in seconds (names end in `_s`), sizes are integers in bytes
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, Literal
 
@@ -350,12 +349,6 @@ class Breaker(Section):
     """How long a request is refused after two workers died of it. 0: it is sent on."""
 
 
-def resolved_auth(written: Mapping[str, Any]) -> Any:
-    """The value of `auth`: if it is absent, "keys" if anything names callers, else "open"."""
-    named = any(written.get(name) for name in ("keys", "keys_file", "keys_store", "jwt"))
-    return written["auth"] if written.get("auth") is not None else "keys" if named else "open"
-
-
 class Config(Section):
     """All options of the gateway.
 
@@ -456,7 +449,9 @@ class Config(Section):
         """YAML reads a section whose lines are all commented out as null: it has its defaults."""
         if not isinstance(data, dict):
             return data
-        return {name: value for name, value in data.items() if value is not None} | {"auth": resolved_auth(data)}
+        found = {name: value for name, value in data.items() if value is not None}
+        named = any(found.get(name) for name in ("keys", "keys_file", "keys_store", "jwt"))
+        return {"auth": "keys" if named else "open"} | found
 
     @property
     def caller_files(self) -> tuple[str, ...]:

@@ -85,8 +85,8 @@ def _backend(at: Path, model: Model, known: Available) -> Faults:
 
 def _other(facts: Facts, name: str, at: Path, other: str) -> Faults:
     """Faults of `other`, which the option at `at` of the model `name` gives as another model."""
-    if other not in facts.models:
-        yield ("models", name, *at), Unknown("is not a model", other, facts.models)
+    if other not in facts.config.model_names:
+        yield ("models", name, *at), Unknown("is not a model", other, facts.config.model_names)
     elif facts.config.resolve(other) == name:
         yield ("models", name, *at), "is the model itself"
 
@@ -108,8 +108,8 @@ def _split(facts: Facts, name: str, model: Model) -> Faults:
         path = ("models", name, "split", index)
         yield from _other(facts, name, ("split", index, "model"), rule.model)
         for at, key in enumerate(rule.keys or ()):
-            if key not in facts.entries("keys") and not facts.any_key:
-                yield (*path, "keys", at), Unknown("is not a key", key, facts.entries("keys"))
+            if key not in facts.config.keys and not facts.any_key:
+                yield (*path, "keys", at), Unknown("is not a key", key, facts.config.keys)
         for header in rule.headers:
             if fault := header_name_fault(header):
                 yield (*path, "headers", header), fault

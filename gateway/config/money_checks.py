@@ -19,7 +19,7 @@ def money(facts: Facts) -> Faults:
         yield ("spend", "currency"), "is required, as models have prices"
     for name, model in config.models.items():
         yield from _prices(name, model.price)
-    if facts.has("budgets") and not priced and "models" not in {path[0] for path in facts.wrong}:
+    if facts.has("budgets") and not priced:
         yield ("budgets",), "need a model with a price: without one nothing is spent"
     hook = config.budget_webhook
     if hook is not None:
@@ -28,11 +28,11 @@ def money(facts: Facts) -> Faults:
             yield ("budget_webhook",), "has no effect without budgets"
         if hook.secret_file is None and hook.secret_env is None:
             yield ("budget_webhook", "secret_file"), "or secret_env is needed"
-    limits = {limit.name for _, limit in facts.limits()}
-    for index, limit in facts.limits():
+    limits = {limit.name for limit in config.limits}
+    for index, limit in enumerate(config.limits):
         if limit.name == "budget":
             yield ("limits", index, "name"), "is that of keys' own budgets"
-    for index, budget in facts.budgets():
+    for index, budget in enumerate(config.budgets):
         yield from _budget(index, budget)
         if budget.name in limits or budget.name in _TAKEN:
             yield ("budgets", index, "name"), "is that of a limit: a request would pass only one of them"

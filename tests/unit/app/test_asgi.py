@@ -144,8 +144,8 @@ async def test_a_configuration_for_the_own_server_alone_is_refused() -> None:
     ("text", "faults"),
     [
         (
-            "listen: {prot: 1}\nmodels: {m: {backend: vlm, workers: ['http://w:1']}}\n",
-            ["listen.prot", "models.m.backend"],
+            "listen: {prot: 1}\nmodels: {m: {backend: vllm, workers: [w]}}\n",
+            ["listen.prot", "models.m.workers.0"],
         ),
         ("models: {m: {backend: vllm, workers: ['http://w:1'], api_key_env: NOT_SET}}\n", ["models.m.api_key_env"]),
         (

@@ -68,6 +68,18 @@ def test_broken_config(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(re.match(rf"{place}: \S.*: \S", line) for line in said.splitlines())
 
 
+def test_every_wrong_value_is_reported_in_one_run_and_rules_between_options_wait(tmp_path: Path) -> None:
+    (tmp_path / "gateway.yaml").write_text(
+        "models:\n  a: {backend: nothing, workers: ['http://h:1'], hedge_s: never}\n"
+        "limits:\n- {name: a, kind: none, limit: 1}\n- {name: budget, kind: requests, limit: 1, per_s: 0}\n"
+        "budgets:\n- {name: a, amount: 1}\n- {name: b, amount: 0}\n"
+    )
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path / "gateway.yaml", KNOWN, {})
+    places = ["models.a.hedge_s", "limits.0.kind", "limits.1.per_s", "budgets.1.amount"]
+    assert ([fault.position.key for fault in caught.value.faults], caught.value.partial) == (places, True)
+
+
 def test_there_are_enough_broken_configs_and_none_is_left_over() -> None:
     names = {path.stem for path in BROKEN.glob("*.yaml")}
     assert len(names) >= 40

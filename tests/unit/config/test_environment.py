@@ -78,11 +78,10 @@ def test_what_the_environment_lacks_has_no_line() -> None:
 
 
 def test_what_a_section_lacks_is_told_at_its_line(tmp_path: Path) -> None:
-    said = faults(tmp_path, SMALL + "redis:\n  db: 1\njwt: {issuer: a, jwks_url: https://i/k}\n")
-    assert said == [
-        "gateway.yaml:5: redis: must say where: addresses or url",
-        "gateway.yaml:7: jwt.audience: is required",
-    ]
+    jwt = "jwt: {issuer: a, jwks_url: https://i/k}\n"
+    assert faults(tmp_path, SMALL + jwt) == ["gateway.yaml:5: jwt.audience: is required"]
+    said = faults(tmp_path, SMALL + "redis:\n  db: 1\n")
+    assert said == ["gateway.yaml:5: redis: must say where: addresses or url"]
 
 
 def test_environment_reaches_names_that_no_variable_could_hold(tmp_path: Path) -> None:
