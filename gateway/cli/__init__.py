@@ -40,6 +40,11 @@ COMMANDS = {
         "report what was spent, by team, key, model or day",
         "dragoman spend --by team,model --csv",
     ),
+    "backup": (
+        "write what gateways keep in Redis and in the folder of batches to a file",
+        "dragoman backup monday.tgz",
+    ),
+    "restore": ("put back what `backup` wrote; gateways must be stopped", "dragoman restore monday.tgz --yes"),
     "worker": ("run a worker: " + ", ".join(WORKERS), "dragoman worker simulated --port 8081"),
 }
 """Name -> one line of help, and an example. `gateway.cli.NAME` is the command's module."""

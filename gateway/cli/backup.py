@@ -1,0 +1,216 @@
+"""`dragoman backup`: what gateways keep in Redis and in the folder of batches, as one file for `dragoman restore`.
+
+The file is a gzipped tar. Its first member is `dragoman-backup.json`, a `Head` as JSON. `redis/N` are entries of Redis:
+a msgpack array of `Entry`. `files/XX/ID` is a file of the folder of batches, whose layout is that of the folder.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import io
+import os
+import re
+import tarfile
+import time
+from collections.abc import AsyncIterator
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from gateway.cli import CommandError, destructive
+from gateway.cli.configured import FILE_HELP, configuration
+from gateway.config import Config, Redis
+from gateway.redis import connect
+
+FORMAT = 1
+HEAD = "dragoman-backup.json"
+PART = ".part"
+"""Ends the name of a file that is being written."""
+_CALL_S = 30.0
+_AT_ONCE = 20
+"""Entries that are asked for in one call."""
+_MEMBER_BYTES = 8 << 20
+"""Of entries, after which a member of the tar ends: so much is held in memory, and one call's entries more."""
+
+
+class Head(Struct):
+    """format: raised by a change that an earlier version cannot read; version: that of Dragoman; namespace:
+    `redis.namespace`; made: Unix seconds."""
+
+    format: int
+    version: str
+    namespace: str
+    made: float
+
+
+class Entry(Struct, array_like=True):
+    """ends_ms: the Unix milliseconds at which Redis forgets it, 0 for never; dump: the answer of Redis' DUMP."""
+
+    key: bytes
+    ends_ms: int
+    dump: bytes
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", metavar="FILE", help="the backup to write")
+    parser.add_argument("--config", metavar="FILE", help=FILE_HELP)
+    destructive.option(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    (config, redis), place = shared(options.config), Path(options.file)
+    if place.exists():
+        destructive.confirm(f"{place} is written anew", options)
+    part = Path(f"{place}{PART}")
+    try:
+        part.unlink(missing_ok=True)
+        with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as raw:
+            with tarfile.open(fileobj=raw, mode="w:gz", compresslevel=1) as tar:
+                head = Head(FORMAT, version("dragoman"), redis.namespace, time.time())
+                _add(tar, HEAD, msgspec.json.encode(head))
+                # A file without its description is removed in time. A description without its file would be an error.
+                entries = asyncio.run(_add_entries(redis, tar))
+                files = _add_files(config, tar)
+            raw.flush()
+            os.fsync(raw.fileno())
+        os.replace(part, place)
+    except OSError as error:
+        raise CommandError(f"{place} cannot be written: {error.strerror or error}", 1) from None
+    finally:
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
+    bucket = config.batches is not None and config.batches.bucket is not None
+    print(f"{entries} entries of Redis, {files} files of batches{'; the bucket is not in it' if bucket else ''}")
+    return 0
+
+
+def shared(file: str | None) -> tuple[Config, Redis]:
+    """The configuration, and its section redis. Raises CommandError, ConfigError."""
+    config, _ = configuration(file, only=("redis",))
+    if config.redis is None:
+        raise CommandError("without a section redis, gateways keep nothing that a backup could hold")
+    return config, config.redis
+
+
+async def _add_entries(redis: Redis, tar: tarfile.TarFile) -> int:
+    """Returns their number. Raises CommandError, OSError."""
+    count = members = size = 0
+    held: list[Entry] = []
+    async with Server(redis) as server:
+        async for page in server.pages():
+            held += (some := await server.read(page))
+            count += len(some)
+            size += sum(len(one.dump) for one in some)
+            if size >= _MEMBER_BYTES:
+                _add(tar, f"redis/{members}", msgspec.msgpack.encode(held))
+                members, size, held = members + 1, 0, []
+    _add(tar, f"redis/{members}", msgspec.msgpack.encode(held))
+    return count
+
+
+def _add_files(config: Config, tar: tarfile.TarFile) -> int:
+    """Returns their number. Raises OSError."""
+    if config.batches is None or config.batches.directory is None:
+        return 0
+    places = sorted(Path(config.batches.directory).glob("??/*"))
+    return sum(_add_file(tar, place) for place in places if place.suffix != PART)
+
+
+def _add(tar: tarfile.TarFile, name: str, content: bytes) -> None:
+    member = tarfile.TarInfo(name)
+    member.size, member.mode, member.mtime = len(content), 0o600, int(time.time())
+    tar.addfile(member, io.BytesIO(content))
+
+
+def _add_file(tar: tarfile.TarFile, place: Path) -> bool:
+    """As much as it holds now, for it may grow. False if it is gone, as a file may be whose time is over."""
+    try:
+        with open(place, "rb") as file:
+            there = os.fstat(file.fileno())
+            member = tarfile.TarInfo(f"files/{place.parent.name}/{place.name}")
+            member.size, member.mode, member.mtime = there.st_size, 0o600, there.st_mtime
+            tar.addfile(member, file)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+class Server:
+    """Redis, for the length of a command. Each method raises CommandError if it does not answer as it should."""
+
+    def __init__(self, settings: Redis) -> None:
+        self._settings = settings
+        # All of the namespace but the workers' registry: workers write that every few seconds.
+        name = re.escape(settings.namespace)
+        self._ours = re.compile(rf"(\{{{name}(-keys|-batches|:[0-9]+|:spend)\}}|{name}:)".encode())
+
+    async def __aenter__(self) -> Server:
+        self._client = connect(self._settings)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        with contextlib.suppress(Exception):
+            await self._client.aclose()
+
+    async def pages(self) -> AsyncIterator[list[bytes]]:
+        """The keys of the namespace, some at a time, each once. One that comes meanwhile may be left out."""
+        seen: set[bytes] = set()
+        page: list[bytes] = []
+        found = self._client.scan_iter(match=f"*{self._settings.namespace}*", count=1000)
+        while True:
+            async with _asked():
+                key = await anext(found, None)
+            if key is None or len(page) == _AT_ONCE:
+                yield page
+                page = []
+            if key is None:
+                return
+            if self._ours.match(key) and key not in seen:
+                seen.add(key)
+                page.append(key)
+
+    async def read(self, keys: list[bytes]) -> list[Entry]:
+        """Those of `keys` that are there."""
+        pipeline = self._client.pipeline(transaction=False)
+        for key in keys:
+            pipeline.pttl(key)
+            pipeline.dump(key)
+        now = round(time.time() * 1000)
+        found = await self._done(pipeline)
+        entries = zip(keys, found[::2], found[1::2], strict=True)
+        return [Entry(key, now + ms if ms > 0 else 0, dump) for key, ms, dump in entries if dump is not None]
+
+    async def write(self, entries: list[Entry]) -> None:
+        """Writes `entries`, but for those whose time is over."""
+        pipeline = self._client.pipeline(transaction=False)
+        now = round(time.time() * 1000)
+        for one in entries:
+            if not one.ends_ms or one.ends_ms > now:
+                pipeline.restore(one.key, one.ends_ms, one.dump, replace=True, absttl=True)
+        await self._done(pipeline)
+
+    async def drop(self, keys: list[bytes]) -> None:
+        pipeline = self._client.pipeline(transaction=False)
+        for key in keys:
+            pipeline.unlink(key)
+        await self._done(pipeline)
+
+    async def _done(self, pipeline: Any) -> list[Any]:
+        async with _asked():
+            return list(await pipeline.execute())
+
+
+@contextlib.asynccontextmanager
+async def _asked() -> AsyncIterator[None]:
+    try:
+        async with asyncio.timeout(_CALL_S):
+            yield
+    except TimeoutError:
+        raise CommandError(f"redis: no answer in {_CALL_S:g} s", 1) from None
+    except Exception as error:  # whatever the server or the network does
+        raise CommandError(f"redis: {error}", 1) from None

@@ -1,0 +1,216 @@
+"""`dragoman backup` and `dragoman restore`: all that gateways keep comes back, or nothing is touched."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import shutil
+import tarfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+
+from tests.support.commands import called
+from tests.support.harness import Stack, until
+from tests.support.redis_server import Server
+from tests.unit.features.admin.calling import CHAT, Caller, config, status
+
+pytestmark = [pytest.mark.feature("stored"), pytest.mark.feature("limits")]
+
+OWN = {"authorization": "Bearer configured"}
+STRANGERS = {b"other:stored:a:b": b"1", b"{dragoman.x:0}:few": b"2", b"{dragoman-workers}": b"3", b"session": b"4"}
+"""Keys that are another deployment's, or that workers write."""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with Server(tmp_path_factory.mktemp("redis"), "--appendonly", "yes") as server:
+        yield server
+
+
+def sections(server: Server, folder: Path) -> dict[str, Any]:
+    return config(
+        server,
+        models={"m": {"price": {"request": 1}}},
+        spend={"currency": "EUR"},
+        budgets=[{"name": "month", "amount": 100}],
+        limits=[{"name": "few", "kind": "requests", "limit": 50, "per_s": 3600}],
+        store={"where": "redis"},
+        accounting={"redis_stream": "usage"},
+        batches={"directory": str(folder)},
+    )
+
+
+def contents(server: Server) -> dict[bytes, bytes]:
+    """What outlives gateways: their heartbeats and leases end with them."""
+    keys = [key for key in server.command("KEYS", "*") if not key.endswith(b":replicas")]
+    return {key: server.command("DUMP", key) for key in keys}
+
+
+def ask(stack: Stack, path: str, body: object) -> Any:
+    answer = httpx.post(stack.url + path, json=body, headers=OWN, timeout=60)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def batch(stack: Stack) -> Any:
+    line = json.dumps({"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": CHAT}) + "\n"
+    files = {"file": ("lines.jsonl", line), "purpose": (None, "batch")}
+    made = httpx.post(stack.url + "/v1/files", files=files, headers=OWN, timeout=60)  # type: ignore[arg-type]
+    asked = {"input_file_id": made.json()["id"], "endpoint": "/v1/chat/completions", "completion_window": "24h"}
+    id_ = ask(stack, "/v1/batches", asked)["id"]
+
+    def ended() -> Any:
+        found = httpx.get(f"{stack.url}/v1/batches/{id_}", headers=OWN, timeout=60).json()
+        return found if found["status"] == "completed" else None
+
+    until(lambda: ended() is not None)
+    return ended()
+
+
+def output(stack: Stack, of: Mapping[str, Any]) -> bytes:
+    return httpx.get(f"{stack.url}/v1/files/{of['output_file_id']}/content", headers=OWN, timeout=60).content
+
+
+def written(stack: Stack, folder: Path) -> str:
+    file = folder / "gateway.yaml"
+    file.write_text(yaml.safe_dump(json.loads(stack.config().model_dump_json(exclude_defaults=True))))
+    return str(file)
+
+
+def test_all_that_gateways_keep_comes_back(server: Server, tmp_path: Path) -> None:
+    server.command("FLUSHALL")
+    folder, saved = tmp_path / "files", tmp_path / "monday.tgz"
+    with Stack(({},), sections(server, folder)) as stack:
+        admin = Caller(stack, "root-key")
+        kept, revoked = admin.made("kept", team="blue"), admin.made("revoked")
+        assert admin("POST", "/keys/revoked/revoke").status_code == 200
+        first = ask(stack, "/v1/responses", {"model": "m", "input": "hi"})
+        done = batch(stack)
+        lines = output(stack, done)
+        file = written(stack, tmp_path)
+        # It works while the gateway runs.
+        while_running = called("backup", str(saved), "--config", file)
+        assert while_running.returncode == 0, while_running.stderr
+    again = called("backup", str(saved), "--config", file)
+    assert (again.returncode, "is written anew" in again.stderr) == (2, True)
+    again = called("backup", str(saved), "--config", file, "--yes")
+    assert again.returncode == 0, again.stderr
+    assert again.stdout.endswith(" entries of Redis, 2 files of batches\n")
+    assert saved.stat().st_mode & 0o777 == 0o600
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["files", "gateway.yaml", "monday.tgz"]
+
+    before = contents(server)
+    times = {place.relative_to(folder): int(place.stat().st_mtime) for place in folder.glob("??/*")}
+    shutil.rmtree(folder)
+    server.command("FLUSHALL")
+    # What came since is dropped, and what is not the gateways' stays.
+    server.command("SET", "dragoman:stored:since:then", "text")
+    for key, value in STRANGERS.items():
+        server.command("SET", key, value)
+    refused = called("restore", str(saved), "--config", file)
+    assert refused.returncode == 2
+    assert "1 entries of Redis are dropped" in refused.stderr
+    assert contents(server).keys() == {b"dragoman:stored:since:then", *STRANGERS}
+    found = called("restore", str(saved), "--config", file, "--yes")
+    assert found.returncode == 0, found.stderr
+
+    after = contents(server)
+    assert after.pop(b"{dragoman-keys}:audit") != before.pop(b"{dragoman-keys}:audit", b"")
+    assert {key: after.pop(key) for key in STRANGERS}.keys() == STRANGERS.keys()
+    assert after == before
+    assert {one.relative_to(folder): int(one.stat().st_mtime) for one in folder.glob("??/*")} == times
+    with Stack(({},), sections(server, folder)) as stack:
+        assert (status(stack, kept), status(stack, revoked)) == (200, 401)
+        next_ = {"model": "m", "input": "go on", "previous_response_id": first["id"]}
+        assert ask(stack, "/v1/responses", next_)["previous_response_id"] == first["id"]
+        assert output(stack, done) == lines
+        shown = called("limits", "show", "--config", file, "--key", "own").stdout
+        # A request of before, one of the batch, and the one above.
+        assert {line.split()[0]: line for line in shown.splitlines()}["month"].split()[3] == "3"
+        record = Caller(stack, "root-key")("GET", "/audit").json()["changes"]
+        assert [one["what"] for one in record[:2]] == ["restore", "revoke"]
+
+
+def repacked(file: Path, **changed: bytes) -> bytes:
+    """A backup with other members of these names."""
+    out = io.BytesIO()
+    with tarfile.open(file) as old, tarfile.open(fileobj=out, mode="w:gz") as new:
+        names = {**{one.name: old.extractfile(one).read() for one in old}, **changed}  # type: ignore[union-attr]
+        for name, content in names.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            new.addfile(member, io.BytesIO(content))
+    return out.getvalue()
+
+
+def head(**changed: Any) -> dict[str, bytes]:
+    of = {"format": 1, "version": "9.9", "namespace": "dragoman", "made": 0.0, **changed}
+    return {"dragoman-backup.json": json.dumps(of).encode()}
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda file: file.read_bytes()[:40], "cannot be restored"),
+        (lambda file: file.read_bytes()[:-4], "cannot be restored"),
+        (lambda file: gzip.compress(gzip.decompress(file.read_bytes())[:1536]), "cannot be restored"),
+        (lambda _: b"something else", "cannot be restored"),
+        (lambda _: gzip.compress(b""), "cannot be restored"),
+        (lambda file: repacked(file, **head(format=2)), "from Dragoman 9.9, which this version cannot read"),
+        (lambda file: repacked(file, **head(namespace="x")), "of redis.namespace x"),
+        (lambda file: repacked(file, **{"redis/0": b"\x91\x01"}), "cannot be restored"),
+        (lambda file: repacked(file, **{"files/../../passwd": b""}), "not of a backup"),
+        (lambda file: repacked(file, **{"files/aa/file-" + "a" * 28: b""}), "no batches.directory"),
+    ],
+    ids=["head", "cut", "half", "other", "empty", "format", "namespace", "entry", "outside", "no folder"],
+)
+def test_a_file_that_does_not_fit_changes_nothing(
+    server: Server, tmp_path: Path, change: Any, said: str, request: pytest.FixtureRequest
+) -> None:
+    server.command("FLUSHALL")
+    server.command("SET", "dragoman:stored:a:b", "text")
+    file, saved = tmp_path / "gateway.yaml", tmp_path / "saved.tgz"
+    batches = {} if "no folder" in request.node.name else {"batches": {"directory": str(tmp_path / "files")}}
+    worker = {"backend": "vllm", "workers": ["http://127.0.0.1:1"]}
+    file.write_text(json.dumps({"redis": {"addresses": [server.address]}, "models": {"m": worker}, **batches}))
+    assert called("backup", str(saved), "--config", str(file)).returncode == 0
+    saved.write_bytes(change(saved))
+    server.command("SET", "dragoman:stored:c:d", "later")
+    before = contents(server)
+    found = called("restore", str(saved), "--config", str(file), "--yes")
+    assert (found.returncode, said in found.stderr) == (1, True), found.stderr
+    assert contents(server) == before
+    assert not (tmp_path / "files").exists()
+
+
+def test_entries_whose_time_is_over_stay_away_and_others_keep_theirs(server: Server, tmp_path: Path) -> None:
+    server.command("FLUSHALL")
+    server.command("SET", "dragoman:stored:a:short", "text", "PX", 1)
+    server.command("SET", "dragoman:stored:a:long", "text", "PX", 3_600_000)
+    file, saved = tmp_path / "gateway.yaml", tmp_path / "saved.tgz"
+    worker = {"backend": "vllm", "workers": ["http://127.0.0.1:1"]}
+    file.write_text(json.dumps({"redis": {"addresses": [server.address]}, "models": {"m": worker}}))
+    assert called("backup", str(saved), "--config", str(file)).returncode == 0
+    server.command("FLUSHALL")
+    assert called("restore", str(saved), "--config", str(file)).returncode == 0
+    until(lambda: server.command("KEYS", "*") == [b"dragoman:stored:a:long"])
+    assert 3_000_000 < server.command("PTTL", "dragoman:stored:a:long") <= 3_600_000
+
+
+@pytest.mark.parametrize("verb", ["backup", "restore"])
+def test_commands_say_what_is_missing(tmp_path: Path, verb: str) -> None:
+    file, saved = tmp_path / "gateway.yaml", tmp_path / "saved.tgz"
+    models = {"m": {"backend": "vllm", "workers": ["http://127.0.0.1:1"]}}
+    file.write_text(json.dumps({"models": models}))
+    found = called(verb, str(saved), "--config", str(file))
+    assert (found.returncode, "without a section redis" in found.stderr) == (2, True)
+    file.write_text(json.dumps({"models": models, "redis": {"addresses": ["127.0.0.1:1"]}}))
+    found = called(verb, str(saved), "--config", str(file))
+    assert (found.returncode, found.stderr.count("\n")) == (1, 1)
+    assert not saved.exists()
