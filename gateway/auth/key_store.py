@@ -61,7 +61,7 @@ class StoreDown(Exception):
 
 class Event(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=False):
     """One line of the audit record. at: Unix seconds; what: create, update, rotate, revoke, import, refill, repair,
-    cancel (a batch), reset (limits) or rebuild (sums of spending); options: the names of those that were given."""
+    cancel (a batch), reset (limits), rebuild (sums of spending) or restore (a backup); options: names of them."""
 
     at: Moment
     by: str

@@ -35,7 +35,7 @@ _CALL_S = 30.0
 _AT_ONCE = 20
 """Entries that are asked for in one call."""
 _MEMBER_BYTES = 8 << 20
-"""Of entries, after which a member of the tar ends: so much is held in memory, and one call's entries more."""
+"""Bytes of entries after which a member of the tar ends: memory holds so many, and one call's entries more."""
 
 
 class Head(Struct):
@@ -65,7 +65,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     (config, redis), place = shared(options.config), Path(options.file)
     if place.exists():
-        destructive.confirm(f"{place} is written anew", options)
+        destructive.confirm(f"{place} is replaced", options)
     part = Path(f"{place}{PART}")
     try:
         part.unlink(missing_ok=True)

@@ -23,7 +23,7 @@ import msgspec
 from gateway.cli import CommandError, destructive
 from gateway.cli.backup import FORMAT, HEAD, PART, Entry, Head, Server, shared
 from gateway.cli.configured import FILE_HELP
-from gateway.config import Redis
+from gateway.config import Config, Redis
 
 _FILE = re.compile(r"files/([^/.]{2}/[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*)")
 _entries = msgspec.msgpack.Decoder(list[Entry])
@@ -43,12 +43,10 @@ def run(options: argparse.Namespace) -> int:
     folder = Path(config.batches.directory) if config.batches is not None and config.batches.directory else None
     try:
         made = _checked(redis, folder, place)
-        entries = asyncio.run(_write_entries(redis, place, made, options))
+        entries = asyncio.run(_write_entries(config, redis, place, made, options))
         files = _write_files(folder, place) if folder is not None else 0
     except (EOFError, ValueError, LookupError, msgspec.MsgspecError, tarfile.TarError, zlib.error, OSError) as error:
         raise CommandError(f"{place} cannot be restored: {error}", 1) from None
-    if config.keys_store is not None:  # the record that was there is replaced, too
-        asyncio.run(destructive.note(config, "restore", place.name, None, ()))
     print(f"{entries} entries of Redis, {files} files of batches, of {made}")
     return 0
 
@@ -86,21 +84,31 @@ def _checked(redis: Redis, folder: Path | None, place: Path) -> str:
     return datetime.fromtimestamp(head.made, UTC).isoformat(timespec="seconds")
 
 
-async def _write_entries(redis: Redis, place: Path, made: str, options: argparse.Namespace) -> int:
+async def _write_entries(config: Config, redis: Redis, place: Path, made: str, options: argparse.Namespace) -> int:
     """Returns their number. Raises CommandError, OSError."""
     count = 0
     async with Server(redis) as server:
         there = [page async for page in server.pages()]
         if now := sum(map(len, there)):
             what = f"{now} entries of Redis are dropped for those of {made}, for which gateways must be stopped"
+            # The heartbeat of gateways with limits: Redis forgets it some seconds after the last one.
+            if any(key.endswith(b":replicas") for page in there for key in page):
+                what += "; one runs, or ran some seconds ago"
             destructive.confirm(what, options)
-        for page in there:
+        await _note(config, place)
+        async for page in server.pages():
             await server.drop(page)
         for member, content in _members(place):
             if member.name.startswith("redis/"):
                 await server.write(some := _entries.decode(content.read()))
                 count += len(some)
+    await _note(config, place)  # the record that was there is replaced, too
     return count
+
+
+async def _note(config: Config, place: Path) -> None:
+    if config.keys_store is not None:
+        await destructive.note(config, "restore", place.name, None, ())
 
 
 def _write_files(folder: Path, place: Path) -> int:
