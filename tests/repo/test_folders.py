@@ -76,11 +76,7 @@ def test_each_folder_has_its_place() -> None:
 
 @pytest.mark.parametrize(
     ("folder", "tests"),
-    [
-        ("guards", SHORT),
-        ("resume", SHORT),
-        *(pytest.param(folder, WHOLE, marks=pytest.mark.long) for folder in FOLDERS),
-    ],
+    [("guards", SHORT), *(pytest.param(folder, WHOLE, marks=pytest.mark.long) for folder in FOLDERS)],
 )
 def test_a_folder_can_be_deleted(folder: str, tests: tuple[str, ...], tmp_path: Path) -> None:
     tree = without(folder, tmp_path)

@@ -79,8 +79,8 @@ def test_sigterm_under_streams_cuts_none(worker: Engine, stack: Stack, redis: Se
     """The engine that all other tests shared ends here."""
     until(stack, worker.url)
     body: dict[str, Any] = {"model": "smollm2", "messages": [{"role": "user", "content": "Tell me a long story."}]}
-    body |= {"max_tokens": 120, "min_tokens": 120, "stream": True}
-    began = threading.Barrier(9)
+    body |= {"max_tokens": 60, "min_tokens": 60, "stream": True}
+    began = threading.Barrier(5)
 
     def stream() -> bytes:
         got = b""
@@ -92,8 +92,8 @@ def test_sigterm_under_streams_cuts_none(worker: Engine, stack: Stack, redis: Se
                     began.wait(120)
         return got
 
-    with ThreadPoolExecutor(8) as pool:
-        streams = [pool.submit(stream) for _ in range(8)]
+    with ThreadPoolExecutor(4) as pool:
+        streams = [pool.submit(stream) for _ in range(4)]
         began.wait(120)
         worker.popen.send_signal(signal.SIGTERM)
         until(stack)
