@@ -22,6 +22,7 @@ from gateway.app.routes import postable, router, served_at, sockets
 from gateway.app.saved_state import SavedState
 from gateway.app.services import Host, kept_keys
 from gateway.auth import from_path, read_keys
+from gateway.auth.headers import KEY_HEADERS
 from gateway.config import Available, Config
 from gateway.core.byte_budget import Held
 from gateway.core.errors import GatewayError, Kind
@@ -36,6 +37,7 @@ from gateway.observe.process import LoopLag, ProcessMetrics
 from gateway.observe.process_group import ProcessGroup
 from gateway.observe.tracing import installed
 from gateway.server import HttpError
+from gateway.wire.openai.requests.members import Member
 
 
 def _followed(backend: Backend) -> frozenset[str]:
@@ -49,6 +51,8 @@ KNOWN = Available(
     backends={name: _followed(backends.create(name)) for name in backends.REGISTRY},
     versioned=frozenset(name for name, dialect in dialects.REGISTRY.items() if hasattr(dialect, "api_version")),
     key_set=read_keys,
+    key_headers=KEY_HEADERS,
+    member=Member,
     tracing=installed,
     buckets=lambda: find_spec("obstore") is not None,
 )

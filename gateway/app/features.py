@@ -26,6 +26,7 @@ ORDER = (
     "guards",  # a refused request is charged nothing
     "caps.streams",  # before guards are asked: these ask once those below have read the request
     "tracing.steps",  # logs what was read before guards are asked, too
+    "request_policies",  # limits charge what it lowers
     "limits",  # charges what all above have let pass
     "stored",  # a reply that limits refuse leaves nothing to store
     "quarantine",  # outside what asks another worker: after two deaths none is asked

@@ -18,8 +18,10 @@ from gateway import backends, dialects
 from gateway.auth import ANONYMOUS, Principal
 from gateway.cli import CommandError
 from gateway.cli.configured import config_option, configuration, read, request_options, with_stored
+from gateway.cli.policies import Policies
 from gateway.config import Aliases, Breaker, Config, Key, Queue
 from gateway.config.routing import WorkerOptions
+from gateway.core.errors import GatewayError
 from gateway.core.failures import MEANINGS, Cause
 from gateway.core.ports import Settings
 from gateway.core.routing_facts import RoutingFacts
@@ -87,6 +89,16 @@ def run(options: argparse.Namespace) -> int:
     print(f"model: {name}")
     for guard in _guards(config, name, options.key):
         print(f"guard: {guard}")
+    policies = Policies(config, name, options.key)
+    if policies.names:
+        print(f"policies: {', '.join(policies.names)}")
+        try:
+            policies.apply(ops[-1])
+        except GatewayError as error:
+            print(f"refused: {error.message}", file=sys.stderr)
+            return 1
+        if policies.changes:
+            print(f"changed: {', '.join(policies.changes)}")
     prefill = config.models[name].prefill
     if prefill is not None:
         _print("prefill", _pool(config, name, prefill.workers), ops, options.header)

@@ -8,7 +8,9 @@ import sys
 
 from gateway import backends, dialects
 from gateway.cli import CommandError
-from gateway.cli.configured import read, request_options
+from gateway.cli.configured import configuration, read, request_options
+from gateway.cli.policies import Policies
+from gateway.config import Config
 from gateway.core.http import JSON_TYPE, Request, Response
 from gateway.core.ports import Capabilities, Settings
 from gateway.translation import offline
@@ -26,6 +28,8 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--stream", action="store_true", help="as if the client asked for a stream")
     parser.add_argument("--query", metavar="STRING", default="", help="the request's query string (default: none)")
     request_options(parser)
+    parser.add_argument("--policies", metavar="FILE", help="a configuration whose request policies apply to --model")
+    parser.add_argument("--key", metavar="NAME", help="the key that asks, for its policies (default: none)")
     parser.add_argument(
         "--reply", metavar="FILE", help="print what the client would get for this reply; - needs --body (default: none)"
     )
@@ -38,17 +42,18 @@ def run(options: argparse.Namespace) -> int:
         raise CommandError("--status is of a reply: it needs --reply")
     dialect = dialects.create(options.source, Settings())
     backend = backends.create(options.target)
+    config = configuration(options.policies)[0] if options.policies is not None else Config()
+    policies = Policies(config, options.model, options.key)
     try:
-        crossing = offline.send(
-            dialect,
-            backend,
-            read(options.body),
-            Capabilities(options.model),
-            route=options.route,
-            stream=options.stream,
-            query=options.query.encode(),
-            headers=options.header,
+        request, op = offline.read(
+            dialect, read(options.body), route=options.route, query=options.query.encode(), headers=options.header
         )
+        op.stream = op.stream or options.stream
+        crossing = offline.cross(dialect, request, op, backend, Capabilities(options.model), policies.apply)
+        for one in (crossing.outgoing, *crossing.more):
+            policies.finish(one, request.headers)
+        if policies.changes:
+            print("changed: " + ", ".join(policies.changes), file=sys.stderr)
         dropped = (*crossing.op.dropped, *crossing.outgoing.dropped)
         if dropped:
             print("dropped: " + ", ".join(dropped), file=sys.stderr)

@@ -4,6 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
+
+
+class Member(Protocol):
+    """A member of requests. bounded: its value is a number, and the gateway knows those of requests."""
+
+    @property
+    def bounded(self) -> bool: ...
 
 
 @dataclass(frozen=True)
@@ -18,6 +26,9 @@ class Available:
     buckets    returns whether what a bucket needs is installed
     processes  that serve together by this configuration and share no memory
     gateways   that serve by it, each a process or several on its own machine
+    member     reads a member of requests by its name, with a value or without one. Raises ValueError saying what it
+               "is" instead
+    key_headers  the headers in which clients send keys
     key_set    reads the text of a set of keys for tokens; raises ValueError saying what it "is" or "holds" instead
     """
 
@@ -25,6 +36,8 @@ class Available:
     serves: Callable[[str, str], Collection[str]] = lambda name, prefix: ()
     backends: Mapping[str, frozenset[str]] = field(default_factory=dict)
     versioned: frozenset[str] = frozenset()
+    member: Callable[..., Member] | None = None
+    key_headers: frozenset[bytes] = frozenset()
     key_set: Callable[[str], object] | None = None
     tracing: Callable[[], bool] | None = None
     buckets: Callable[[], bool] | None = None

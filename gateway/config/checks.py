@@ -15,6 +15,7 @@ from gateway.config.guards import Guard
 from gateway.config.ineffective import ineffective
 from gateway.config.model_checks import each_model
 from gateway.config.money_checks import money
+from gateway.config.policy_checks import policies
 from gateway.config.rules import Facts, header_faults, repeated
 from gateway.config.serving import is_loopback
 from gateway.config.sharing import WrittenKind
@@ -342,15 +343,15 @@ def _limits(facts: Facts) -> Faults:
 
 
 def _matches(facts: Facts) -> Faults:
-    """Values in the `match` of a limit that no request can have."""
+    """Values in the `match` of a limit or a policy that no request can have."""
     keys = facts.config.keys
     teams = {key.team for key in keys.values() if key.team is not None}
     names = {"key": keys, "team": teams, "model": facts.config.model_names}
-    for place, bound in facts.bounds():
-        for dimension, values in bound.match.items():
+    for place, match in facts.matches():
+        for dimension, values in match.items():
             path = (*place, "match", dimension)
             if not values:
-                yield path, f"is empty: this {str(place[0])[:-1]} never applies"
+                yield path, "is empty: nothing ever applies"
             for at, value in enumerate(values):
                 if dimension == "address":
                     if not _addresses(value):
@@ -451,6 +452,7 @@ _RULES: tuple[Callable[[Facts], Faults], ...] = (
     batches,
     _tools,
     _guards,
+    policies,
     _keys,
     _networks,
     _limits,

@@ -358,6 +358,9 @@ Whole = Annotated[int, BeforeValidator(lambda value: _number(value, "must be a w
 Flag = Annotated[bool, BeforeValidator(_flag)]
 """true or false. Words such as no and on are accepted from the environment only."""
 
+Number = Annotated[int | float, BeforeValidator(_number)]
+"""A whole number stays one. true, false and quoted numbers are refused."""
+
 Share = Annotated[float, BeforeValidator(_number)]
 """A number such as 0.2. true, false and quoted numbers are refused."""
 

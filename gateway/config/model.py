@@ -36,6 +36,7 @@ from gateway.config.kinds import (
 )
 from gateway.config.money import Budget, BudgetWebhook, Prices, Spend
 from gateway.config.proxies import VARIABLES, proxy_of, proxy_url
+from gateway.config.request_policies import RequestPolicies
 from gateway.config.routing import KvEvents, Mirror, Policy, Prefill, Queue, Reason, Routing, SplitRule, WorkerOptions
 from gateway.config.section import Section
 from gateway.config.serving import Console, Cors, Listen, Log, Metrics, Start, Tracing
@@ -370,6 +371,7 @@ class Config(Section):
         "store": "stored",
         "tools": "web_tools",
         "guards": "guards",
+        "request_policies": "request_policies",
         "tracing": "tracing",
     }
 
@@ -440,6 +442,8 @@ class Config(Section):
     tools: Tools = Tools()
     guards: dict[Name, Guard] = {}
     """Services that are asked about requests and replies, by name, in their order; see docs/guards.md."""
+    request_policies: RequestPolicies = {}
+    """Changes of requests by key, team or model, by name; see docs/request-policies.md."""
     tracing: Tracing | None = None
     """Traces by OpenTelemetry; needs the extra `tracing`. Absent: none."""
 

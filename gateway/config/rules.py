@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from gateway.config.available import Available
 from gateway.config.faults import Faults, Path
 from gateway.config.kinds import header_fault
 from gateway.config.model import Config
 from gateway.config.money import Budget
-from gateway.config.sharing import Limit
+from gateway.config.sharing import Dimension, Limit
 
 
 class Facts(NamedTuple):
@@ -40,6 +40,13 @@ class Facts(NamedTuple):
             yield ("limits", index), limit
         for index, budget in enumerate(self.config.budgets):
             yield ("budgets", index), budget
+
+    def matches(self) -> Iterator[tuple[Path, Mapping[Dimension, tuple[str, ...]]]]:
+        """The `match` of limits, budgets and policies, each with the path of its section."""
+        for path, bound in self.bounds():
+            yield path, bound.match
+        for name, policy in self.config.request_policies.items():
+            yield ("request_policies", name), cast("Mapping[Dimension, tuple[str, ...]]", policy.match)
 
 
 def header_faults(at: Path, headers: Mapping[str, str]) -> Faults:

@@ -30,11 +30,13 @@ class Outgoing:
     unmeasured  a worker must be asked for the prompt's length first: see `measure`
     question    reads the answer to `request`; None if the worker's model has to answer the operation
     share       of the thread's time, if writing takes milliseconds; else None
+    finish      changes each request as it was written; None if no feature does
     context     headers that carry the client's trace to workers; `carry` exchanges them
     """
 
     request: Request
     question: Ask[TokenCount | Tokens | Detokenized] | None = None
+    finish: Callable[[Request], None] | None = None
 
     def __init__(self, served: ServedModel, request_id: str, share: Share | None, context: Headers) -> None:
         self.served = served
@@ -122,7 +124,12 @@ class Outgoing:
         self._address(request)
 
     def _address(self, request: Request) -> None:
-        served = self.served
-        own = (b"x-request-id", worker_request_id(self._request_id))
+        if self.finish is not None:
+            self.finish(request)
         # The trace's headers are the last: `carry` replaces them there.
-        request.headers = [*request.headers, *served.headers, own, *self._context]
+        request.headers = [
+            *request.headers,
+            *self.served.headers,
+            (b"x-request-id", worker_request_id(self._request_id)),
+            *self._context,
+        ]

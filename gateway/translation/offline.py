@@ -6,7 +6,7 @@ The steps are those of the kernel: a dialect reads, a backend writes; a backend 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -68,9 +68,23 @@ def send(
     Raises Refused; ValueError if the dialect has no such route.
     """
     request, op = read(dialect, body, route=route, query=query, headers=headers)
-    op.model = op.model or can.upstream_model
     op.stream = op.stream or stream
+    return cross(dialect, request, op, backend, can)
+
+
+def cross(
+    dialect: Dialect,
+    request: Request,
+    op: Op,
+    backend: Backend,
+    can: Capabilities,
+    change: Callable[[Op], object] = lambda op: None,
+) -> Crossing:
+    """The request that the worker would get for one that was read. change: called with it before it is written; may
+    raise GatewayError. Raises Refused."""
+    op.model = op.model or can.upstream_model
     try:
+        change(op)
         return _crossing(request, op, backend, can)
     except GatewayError as error:
         raise Refused(dialect.refuse(error, request, op)[0]) from None

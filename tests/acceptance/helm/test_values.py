@@ -89,6 +89,8 @@ def test_an_unknown_key_is_refused_in_every_mapping(tmp_path: Path) -> None:
 OPEN_ON_PURPOSE = {
     ("properties", "global"): "for charts above this one",
     ("properties", "extraObjects", "items"): "objects of any kind, or templates of them",
+    ("$defs", "RequestPolicy", "properties", "defaults"): "members of requests, which the Job of the check reads",
+    ("$defs", "RequestPolicy", "properties", "force"): "the same",
 }
 
 

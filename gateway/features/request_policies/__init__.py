@@ -1,0 +1,189 @@
+"""Policies on requests: members that are set, bounded or taken away, a system message, headers for workers.
+
+Every policy that matches a request counts. If two of them name the same member, the nearest counts: one
+that matches the key, then one that matches the team, then one that matches the model; of two alike, the later one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass, field
+
+import msgspec
+from msgspec import Raw
+
+from gateway.auth import Principal
+from gateway.config import Config
+from gateway.config.request_policies import RequestPolicy
+from gateway.core.errors import GatewayError, Kind
+from gateway.core.http import Headers, Request
+from gateway.core.messages import Chat, CountTokens, Message, Op, Text
+from gateway.features import Built, Parts
+from gateway.kernel.call import Call
+from gateway.kernel.feature import Feature, Step
+from gateway.wire.json import encode
+from gateway.wire.openai.requests.members import Member
+
+HEADER = b"x-dragoman-policy"
+_NEAREST = ("model", "team", "key")
+PRESETS: Mapping[str, tuple[tuple[str, ...], Mapping[str, str]]] = {
+    "openai-reasoning": (
+        (
+            *("temperature", "top_p", "presence_penalty", "frequency_penalty"),
+            *("logprobs", "top_logprobs", "logit_bias"),
+        ),
+        {"max_tokens": "max_completion_tokens"},
+    )
+}
+"""By name: the members that models of the family refuse, and those that they have under another name. Source: OpenAI's
+guide to reasoning models."""
+
+
+@dataclass
+class Rules:
+    """The rules for a request, of all policies that match it. refuse: the caps that refuse instead of lowering."""
+
+    defaults: dict[str, Member] = field(default_factory=dict)
+    force: dict[str, Member] = field(default_factory=dict)
+    caps: dict[str, Member] = field(default_factory=dict)
+    refuse: set[str] = field(default_factory=set)
+    drop: dict[str, Member] = field(default_factory=dict)
+    system: str | None = None
+    rename: dict[str, str] = field(default_factory=dict)
+    headers: dict[bytes, bytes] = field(default_factory=dict)
+    passed: frozenset[bytes] = frozenset()
+
+    def add(self, policy: RequestPolicy) -> None:
+        """Adds a policy that is nearer than those before."""
+        for found, given in ((self.defaults, policy.defaults), (self.force, policy.force), (self.caps, policy.caps)):
+            found.update({name: Member(name, value) for name, value in given.items()})
+        self.refuse -= policy.caps.keys()
+        if policy.over_cap == "refuse":
+            self.refuse |= policy.caps.keys()
+        drop, rename = PRESETS[policy.preset] if policy.preset is not None else ((), {})
+        self.drop.update({name: Member(name) for name in (*drop, *policy.drop)})
+        self.rename.update({**rename, **policy.rename})
+        self.system = policy.system or self.system
+        self.headers.update({name.lower().encode(): value.encode() for name, value in policy.headers.items()})
+        self.passed |= {name.lower().encode() for name in policy.pass_headers}
+        for found in (self.defaults, self.force, self.caps):
+            for name in found.keys() & self.drop.keys():
+                del found[name]
+
+    def apply(self, op: Op) -> tuple[list[str], list[str]]:
+        """Changes the request. Returns the names of the members that it had and lacks now, and what else of it became
+        another than it was: `name`, or `name=value` for a cap.
+
+        Raises GatewayError(BAD_REQUEST) for a cap that refuses."""
+        dropped = [name for name, member in self.drop.items() if member.drop(op)]
+        for member in self.defaults.values():
+            if not member.said(op):
+                member.put(op)
+        changed = []
+        for name, member in self.force.items():
+            said = member.said(op)
+            if member.put(op) and said:
+                changed.append(name)
+        for name, cap in self.caps.items():
+            if cap.exceeds(op):
+                said = cap.said(op)
+                if said and name in self.refuse:
+                    message = f"'{name}' may be at most {cap.value} here"
+                    raise GatewayError(Kind.BAD_REQUEST, message, param=name, code="over_cap")
+                cap.put(op)
+                if said:
+                    changed.append(f"{name}={cap.value}")
+        if self.system is not None:
+            _put_first(self.system, op.prompt_of if type(op) is CountTokens else op)
+        return dropped, changed
+
+    def finish(self, client: Headers) -> Callable[[Request], None] | None:
+        """The change of each request for a worker; None if there is none. client: the headers of its request."""
+        if not (self.rename or self.headers or self.passed):
+            return None
+        added = [*[one for one in client if one[0] in self.passed], *self.headers.items()]
+        rename = self.rename
+
+        def finish(request: Request) -> None:
+            request.headers = [*request.headers, *added]
+            if rename and request.body:
+                _rename(request, rename)
+
+        return finish
+
+
+def _rename(request: Request, names: Mapping[str, str]) -> None:
+    """Renames members of a JSON body. One that has the new name already is left out under the old one."""
+    body = msgspec.json.decode(request.body, type=dict[str, Raw])
+    if not names.keys().isdisjoint(body):
+        request.body = encode(
+            {names.get(name, name): value for name, value in body.items() if names.get(name) not in body}
+        )
+
+
+def _put_first(system: str, op: Op) -> None:
+    if isinstance(op, Chat):
+        op.messages = (Message("system", (Text(system),)), *op.messages)
+        op.rewritten = True
+
+
+class RequestPolicies(Feature):
+    """Applies those of `policies`, by name and the farthest first, whose keys and teams are the caller's."""
+
+    def __init__(self, policies: Mapping[str, RequestPolicy]) -> None:
+        self._policies = tuple(policies.items())
+        self._rules: dict[tuple[int, ...], Rules] = {}
+
+    def around_answer(self, inner: Step) -> Step:
+        def answer(call: Call) -> Awaitable[None]:
+            rules = self.rules_of(call.principal)
+            dropped, changed = rules.apply(call.asked)
+            if dropped:
+                call.reply.name_dropped(tuple(dropped))
+            if changed:
+                call.reply.headers.append((HEADER, ", ".join(changed).encode()))
+            call.outgoing.finish = rules.finish(call.request.headers)
+            return inner(call)
+
+        return answer
+
+    def rules_of(self, principal: Principal) -> Rules:
+        """The rules for requests of a caller, made once for all callers that the same policies match."""
+        found = tuple([at for at, (_, policy) in enumerate(self._policies) if _matches(policy, principal)])
+        rules = self._rules.get(found)
+        if rules is None:
+            rules = self._rules[found] = Rules()
+            for at in found:
+                rules.add(self._policies[at][1])
+        return rules
+
+    def names(self, principal: Principal) -> list[str]:
+        """The policies for requests of a caller, the farthest first."""
+        return [name for name, policy in self._policies if _matches(policy, principal)]
+
+
+def _matches(policy: RequestPolicy, caller: Principal) -> bool:
+    match = policy.match
+    return ("key" not in match or caller.key in match["key"]) and ("team" not in match or caller.team in match["team"])
+
+
+def build(parts: Parts) -> Built | None:
+    config = parts.config
+    return Built(of_model=lambda model: of_model(config, model.name)) if config.request_policies else None
+
+
+def of_model(config: Config, name: str) -> RequestPolicies | None:
+    """The policies on requests for a model; None if there are none."""
+    ranked = sorted(config.request_policies.items(), key=lambda one: _distance(one[1]))
+    found = {one: policy for one, policy in ranked if name in _models(policy, name, config)}
+    return RequestPolicies(found) if found else None
+
+
+def _distance(policy: RequestPolicy) -> int:
+    """How near the policy is, the farthest first."""
+    return max([_NEAREST.index(name) + 1 for name in policy.match], default=0)
+
+
+def _models(policy: RequestPolicy, name: str, config: Config) -> Collection[str | None]:
+    """The models that the policy is for, among them `name` if it is for all."""
+    return [config.resolve(one) for one in policy.match.get("model", (name,))]
