@@ -134,6 +134,18 @@ test-pods: install $(HELM)/node_modules/installed ## Build the images and run th
 	scripts/debian.sh podman buildah runc catatonit debootstrap dnsmasq-base iproute2
 	$(PYTEST) -s -m pods tests/acceptance/pods $(SLICED) $(ARGS)
 
+# 0.1.0 out of the history, in an environment by its own locks. Without it the tests are skipped.
+EARLIER := 937e3d461b25ebd29f21c2db44d262d683a62af1
+.venv-0.1.0/installed: | .venv/running
+	@git cat-file -e $(EARLIER)^{commit} 2>/dev/null || { echo "0.1.0 is not in this clone: git fetch --unshallow"; exit; }; \
+	rm -rf .venv-code && mkdir .venv-code && git archive $(EARLIER) | tar -x -C .venv-code && \
+	scripts/venv.sh .venv-0.1.0 .venv-code/requirements/build.txt .venv-code/requirements/run.txt && \
+	$(EDITABLE) --python .venv-0.1.0/bin/python ./.venv-code && rm -r .venv-code && touch $@
+
+.PHONY: test-upgrade
+test-upgrade: install .venv-0.1.0/installed ## Test with 0.1.0: its state read by this version and back, both on one Redis
+	$(PYTEST) -m upgrade tests/acceptance/upgrade $(SLICED) $(ARGS)
+
 .PHONY: test-browser
 test-browser: install ## Test with a real browser (Chromium: as root Debian's package is installed; or CHROMIUM=/path/to/it)
 	@[ -n "$$CHROMIUM" ] || command -v chromium >/dev/null || command -v google-chrome >/dev/null || scripts/debian.sh chromium
@@ -164,7 +176,7 @@ test-agents: install $(AGENTS)/node_modules/installed $(LIBRARIES)/node_modules/
 
 # A pip keeps one core busy and waits for the network: several of them do not.
 .PHONY: environments
-environments: .venv/locked .venv-friendli/locked $(CLIENTS:%=.venv-clients-%/locked) .venv-clients-agents/locked .venv-clients-aider/locked .venv-vllm/installed .venv/installed $(NODE)/node_modules/installed $(HELM)/node_modules/installed $(LIBRARIES)/node_modules/installed $(AGENTS)/node_modules/installed ## Build what the tests' targets need (`make -j4`: in half the time)
+environments: .venv/locked .venv-friendli/locked $(CLIENTS:%=.venv-clients-%/locked) .venv-clients-agents/locked .venv-clients-aider/locked .venv-vllm/installed .venv-0.1.0/installed .venv/installed $(NODE)/node_modules/installed $(HELM)/node_modules/installed $(LIBRARIES)/node_modules/installed $(AGENTS)/node_modules/installed ## Build what the tests' targets need (`make -j4`: in half the time)
 	@:
 
 # The service that comes with Debian's package is of no use here.
@@ -181,7 +193,7 @@ packages: ## Install what `make acceptance` needs of Debian (as root)
 	@[ ! -d /run/systemd/system ] || systemctl disable --quiet --now prometheus nginx haproxy
 
 # Each proof has environments of its own. The tests of `make test` come last: the last line is their summary.
-PROOFS := test-vllm test-pods test-long test-agents test-clients test-monitoring test-browser
+PROOFS := test-vllm test-pods test-upgrade test-long test-agents test-clients test-monitoring test-browser
 .PHONY: acceptance
 acceptance: environments packages lint ## Run every proof whole, and the tests (an hour; SLICE=16: what continuous integration runs)
 	@for proof in $(PROOFS); do begun=$$(date +%s); $(MAKE) $$proof || exit 1; \

@@ -51,7 +51,10 @@ def called(*arguments: str, folder: Path | None = None, **environ: str) -> subpr
 
 
 class Serving:
-    """`dragoman serve` with a configuration of its own, and its log."""
+    """`dragoman serve` with a configuration of its own, and its log. python serves, run in folder."""
+
+    python: str | Path = sys.executable
+    folder = ROOT
 
     def __init__(self, folder: Path, sections: dict[str, Any], *arguments: str) -> None:
         self.file = folder / "gateway.yaml"
@@ -69,7 +72,7 @@ class Serving:
 
     def _start(self, *words: str) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=CLEAN, cwd=ROOT
+            [self.python, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=CLEAN, cwd=self.folder
         )
         self.lines: list[dict[str, Any]] = []
         self._queue: queue.Queue[bytes] = queue.Queue()

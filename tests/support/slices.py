@@ -24,7 +24,7 @@ from gateway.dialects import REGISTRY as DIALECTS
 _NAMES = frozenset((*DIALECTS, *BACKENDS))
 _WORD = re.compile("[a-z_]+")
 # Marks of tests that another target than `make test` runs.
-APART = frozenset(("long", "browser", "engine", "agents", "libraries", "prometheus", "pods"))
+APART = frozenset(("long", "browser", "engine", "agents", "libraries", "prometheus", "pods", "upgrade"))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
