@@ -49,14 +49,14 @@ guards, which wrap `read`, are asked before all that wraps only `answer`, wherev
 that of a further layer of the folder, with a place of its own."""
 
 
-def _folders() -> Iterator[tuple[str, ModuleType]]:
+def folders() -> Iterator[tuple[str, ModuleType]]:
     for name in filter(has_feature, (place for place in ORDER if "." not in place)):
         yield name, import_module(f"gateway.features.{name}")
 
 
 def routes_of(config: Config) -> dict[str, Routes]:
     """The routes that features add to dialects, by the feature's name."""
-    return {name: folder.client_routes(config) for name, folder in _folders() if hasattr(folder, "client_routes")}
+    return {name: folder.client_routes(config) for name, folder in folders() if hasattr(folder, "client_routes")}
 
 
 class Features:
@@ -71,7 +71,7 @@ class Features:
         self._built: dict[str, Built] = {}
         self.services: dict[str, Any] = {}
         self.offers = parts.offers
-        for name, folder in _folders():
+        for name, folder in folders():
             built: Built | None = folder.build(parts)
             if built is not None:
                 self._built[name] = built

@@ -1,12 +1,5 @@
 """The keys of `keys_store` in Redis, and the record of all changes; docs/keys.md has the format.
 
-    {NAMESPACE-keys}            a hash: name -> the version of the key's last change, a space, the key as JSON
-    {NAMESPACE-keys}:version    the last version
-    {NAMESPACE-keys}:changes    a stream: `event` is who did what as JSON, `key` the key as it was then, as in the hash,
-                                `after` the version before
-    {NAMESPACE-keys}:audit      a stream: `event` of what else admins and operators did, such as resets of limits
-    {NAMESPACE-keys}:once:SUM   the name that a creation with an Idempotency-Key made
-
 A version is the time of the change in microseconds, or one more than the version before: it grows even if Redis has
 lost what it held. One script makes a change, so that key, version and record never disagree.
 """
@@ -23,7 +16,19 @@ from typing import Any, NamedTuple
 import msgspec
 
 from gateway.auth import Moment, StoredKey
+from gateway.core.key_kind import KeyKind
 
+KEY_KINDS = (
+    # A hash: name -> the version of the key's last change, a space, the key as JSON.
+    KeyKind("{NAMESPACE-keys}"),
+    KeyKind("{NAMESPACE-keys}:version"),  # the last version
+    # A stream: `event` is who did what as JSON, `key` the key as it was then, as in the hash, `after` the version
+    # before.
+    KeyKind("{NAMESPACE-keys}:changes"),
+    # A stream: `event` of what else admins and operators did, such as resets of limits.
+    KeyKind("{NAMESPACE-keys}:audit"),
+    KeyKind("{NAMESPACE-keys}:once:SUM"),  # the name that a creation with an Idempotency-Key made
+)
 _PAGE = 100
 """Keys or changes that are read, and taken in, in one turn of the event loop."""
 MOST_BYTES = 8192

@@ -22,10 +22,12 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from gateway.app.key_kinds import key_kinds
 from gateway.cli import CommandError, destructive
 from gateway.cli.configured import FILE_HELP, configuration
 from gateway.config import Config, Redis
-from gateway.redis import connect
+from gateway.core.key_kind import KeyKind
+from gateway.redis import FAILURES, connect
 
 FORMAT = 1
 HEAD = "dragoman-backup.json"
@@ -33,9 +35,7 @@ PART = ".part"
 """Ends the name of a file that is being written."""
 _CALL_S = 30.0
 _AT_ONCE = 20
-"""Entries that are asked for in one call."""
-_MEMBER_BYTES = 8 << 20
-"""Bytes of entries after which a member of the tar ends: memory holds so many, and one call's entries more."""
+"""Entries that are asked for in one call, and that memory holds."""
 
 
 class Head(Struct):
@@ -99,17 +99,12 @@ def shared(file: str | None) -> tuple[Config, Redis]:
 
 async def _add_entries(redis: Redis, tar: tarfile.TarFile) -> int:
     """Returns their number. Raises CommandError, OSError."""
-    count = members = size = 0
-    held: list[Entry] = []
+    count = 0
     async with Server(redis) as server:
-        async for page in server.pages():
-            held += (some := await server.read(page))
-            count += len(some)
-            size += sum(len(one.dump) for one in some)
-            if size >= _MEMBER_BYTES:
-                _add(tar, f"redis/{members}", msgspec.msgpack.encode(held))
-                members, size, held = members + 1, 0, []
-    _add(tar, f"redis/{members}", msgspec.msgpack.encode(held))
+        async for page in server.saved():
+            entries = await server.read(page)
+            _add(tar, f"redis/{count}", msgspec.msgpack.encode(entries))
+            count += len(entries)
     return count
 
 
@@ -145,22 +140,19 @@ class Server:
 
     def __init__(self, settings: Redis) -> None:
         self._settings = settings
-        # All of the namespace but the workers' registry: workers write that every few seconds.
-        name = re.escape(settings.namespace)
-        self._ours = re.compile(rf"(\{{{name}(-keys|-batches|:[0-9]+|:spend)\}}|{name}:)".encode())
 
     async def __aenter__(self) -> Server:
         self._client = connect(self._settings)
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        with contextlib.suppress(Exception):
+        with contextlib.suppress(*FAILURES):
             await self._client.aclose()
 
-    async def pages(self) -> AsyncIterator[list[bytes]]:
-        """The keys of the namespace, some at a time, each once. One that comes meanwhile may be left out."""
-        seen: set[bytes] = set()
-        page: list[bytes] = []
+    async def pages(self) -> AsyncIterator[list[tuple[bytes, KeyKind]]]:
+        """The keys that gateways write, some at a time. One that comes meanwhile may be left out."""
+        kinds = [(re.compile(one.pattern(self._settings.namespace).encode()), one) for one in key_kinds()]
+        page: list[tuple[bytes, KeyKind]] = []
         found = self._client.scan_iter(match=f"*{self._settings.namespace}*", count=1000)
         while True:
             async with _asked():
@@ -170,9 +162,13 @@ class Server:
                 page = []
             if key is None:
                 return
-            if self._ours.match(key) and key not in seen:
-                seen.add(key)
-                page.append(key)
+            page += [(key, kind) for pattern, kind in kinds if pattern.fullmatch(key)][:1]
+
+    async def saved(self) -> AsyncIterator[list[bytes]]:
+        """The keys of `pages` that a backup holds."""
+        async for page in self.pages():
+            if keys := [key for key, kind in page if kind.saved]:
+                yield keys
 
     async def read(self, keys: list[bytes]) -> list[Entry]:
         """Those of `keys` that are there."""
@@ -210,7 +206,5 @@ async def _asked() -> AsyncIterator[None]:
     try:
         async with asyncio.timeout(_CALL_S):
             yield
-    except TimeoutError:
-        raise CommandError(f"redis: no answer in {_CALL_S:g} s", 1) from None
-    except Exception as error:  # whatever the server or the network does
-        raise CommandError(f"redis: {error}", 1) from None
+    except FAILURES as error:
+        raise CommandError(f"redis: {error or f'no answer in {_CALL_S:g} s'}", 1) from None

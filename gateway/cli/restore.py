@@ -24,6 +24,7 @@ from gateway.cli import CommandError, destructive
 from gateway.cli.backup import FORMAT, HEAD, PART, Entry, Head, Server, shared
 from gateway.cli.configured import FILE_HELP
 from gateway.config import Config, Redis
+from gateway.ratelimit import HEARTBEATS
 
 _FILE = re.compile(r"files/([^/.]{2}/[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*)")
 _entries = msgspec.msgpack.Decoder(list[Entry])
@@ -88,15 +89,15 @@ async def _write_entries(config: Config, redis: Redis, place: Path, made: str, o
     """Returns their number. Raises CommandError, OSError."""
     count = 0
     async with Server(redis) as server:
-        there = [page async for page in server.pages()]
-        if now := sum(map(len, there)):
+        there = [kind async for page in server.pages() for _, kind in page]
+        if now := sum(kind.saved for kind in there):
             what = f"{now} entries of Redis are dropped for those of {made}, for which gateways must be stopped"
-            # The heartbeat of gateways with limits: Redis forgets it some seconds after the last one.
-            if any(key.endswith(b":replicas") for page in there for key in page):
+            # Gateways with limits write it, and Redis forgets it some seconds after the last one.
+            if HEARTBEATS in there:
                 what += "; one runs, or ran some seconds ago"
             destructive.confirm(what, options)
         await _note(config, place)
-        async for page in server.pages():
+        async for page in server.saved():
             await server.drop(page)
         for member, content in _members(place):
             if member.name.startswith("redis/"):

@@ -16,8 +16,10 @@ from typing import Any
 
 import msgspec
 
+from gateway.core.key_kind import KeyKind
 from gateway.core.ports import RequestRecord
 
+KEY_KINDS = (KeyKind("NAMESPACE:STREAM"),)  # STREAM is `accounting.redis_stream`
 _BATCH = 500
 _BACKLOG = 50_000
 _EVERY_S = 0.2

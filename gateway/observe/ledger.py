@@ -21,6 +21,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, Struct
 
+from gateway.core.key_kind import KeyKind
 from gateway.core.ports import RequestRecord
 
 KEPT_S = 396 * 86_400
@@ -29,6 +30,11 @@ MOST = 10_000
 """Most fields of a hash. The requests of further keys, or end users, are summed up under `OTHER`."""
 OTHER = "other"
 _BY_END_USER = ":end_users"
+KEY_KINDS = (
+    KeyKind("{NAMESPACE:spend}:writer:WRITER", saved=False),  # no later process is that writer
+    KeyKind("{NAMESPACE:spend}:DAY:end_users"),
+    KeyKind("{NAMESPACE:spend}:DAY"),
+)
 _AT_ONCE = 500
 """Fields of a day that are read at once: the event loop goes round in between."""
 _EVERY_S = 1.0

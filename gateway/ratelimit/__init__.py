@@ -15,6 +15,7 @@ from gateway.ratelimit.http import HttpRateLimiter
 from gateway.ratelimit.kinds import BudgetRule
 from gateway.ratelimit.limiter import SubjectLimiter
 from gateway.ratelimit.model import Subject
+from gateway.ratelimit.plan import HEARTBEATS, KEY_KINDS
 from gateway.ratelimit.rebuilt import RebuiltBudgets
 from gateway.ratelimit.report import limit_names, table, too_late, unseen
 from gateway.ratelimit.rules import Limits, estimator, rules

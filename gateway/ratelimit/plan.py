@@ -13,10 +13,19 @@ from msgspec import Struct
 
 from gateway.config import Limit
 from gateway.config.sharing import Dimension, KindOfLimit
+from gateway.core.key_kind import KeyKind
 from gateway.ratelimit.kinds import KINDS, BudgetRule
 from gateway.ratelimit.model import DIMENSIONS, Plan, Subject
 from gateway.ratelimit.window import Shape
 
+HEARTBEATS = KeyKind("{NAMESPACE:PARTITION}:replicas", saved=False)
+"""The gateways that run and count in this partition."""
+KEY_KINDS = (
+    HEARTBEATS,
+    KeyKind("{NAMESPACE:PARTITION}:replicas:probe", saved=False),
+    KeyKind("{NAMESPACE:PARTITION}:c:LIMIT:SCOPE", saved=False),  # places of requests that run
+    KeyKind("{NAMESPACE:PARTITION}:COUNTER:LIMIT:SCOPE"),  # COUNTER is `LimitKind.counter`
+)
 REMEMBERED = 16_384
 _BY_BODY = frozenset({"model", "end_user"})
 _PLAIN = re.compile(r"[A-Za-z0-9_.:@/-]{1,64}")

@@ -5,6 +5,6 @@ client      a redis-py client, for rare calls: accounting, the workers' registry
 connection  a connection of our own, for calls that a request waits for
 """
 
-from gateway.redis.client import connect
+from gateway.redis.client import FAILURES, connect
 from gateway.redis.connection import Connection, Refused, Servers
 from gateway.redis.settings import split_address

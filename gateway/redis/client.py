@@ -11,10 +11,13 @@ from redis.asyncio.cluster import ClusterNode
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.credentials import CredentialProvider
+from redis.exceptions import RedisClusterException, RedisError
 
 from gateway.config import Redis
 from gateway.redis.settings import credentials, split_address
 
+FAILURES = (RedisError, RedisClusterException, OSError, UnicodeDecodeError)
+"""Errors of a call if the server, the network or the file with the password fails. A time-out is an OSError."""
 _CONNECT_S = 1.0
 _ASK_SHARE = 0.3
 """Share of the time for a connection that one Sentinel gets when redis-py asks several in turn: one of them may be on a

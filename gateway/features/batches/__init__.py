@@ -15,9 +15,11 @@ line_call.py  one line as a request; lines.py: what clients write of it and read
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gateway.config import Config
+from gateway.core.key_kind import KeyKind
 from gateway.features import Built, Parts, Routes
 
 if TYPE_CHECKING:
@@ -30,6 +32,12 @@ def client_routes(config: Config) -> Routes:
     from gateway.features.batches.service import ROUTES  # not imported where they are off
 
     return ROUTES
+
+
+def key_kinds() -> Sequence[KeyKind]:
+    from gateway.features.batches.state import KEY_KINDS  # not imported where they are off
+
+    return KEY_KINDS
 
 
 def build(parts: Parts) -> Built | None:

@@ -1,17 +1,5 @@
 """The descriptions of files and batches in Redis, so that every gateway knows of them. TENANT is a digest.
 
-    {NAMESPACE-batches}:file:ID         a file's description as JSON
-    {NAMESPACE-batches}:batch:ID        a hash: `spec`, what was asked for; `state`, how far it is; `cancel`, when its
-                                        end was asked for; `lease`, the number of the last lease
-    {NAMESPACE-batches}:KIND:TENANT     a tenant's files, or its batches of one API: a sorted set of ids by name. An id
-                                        begins with its time, so that they are in order
-    {NAMESPACE-batches}:bytes           a hash: tenant -> bytes of its files, and of the requests of batches
-                                        that have not ended
-    {NAMESPACE-batches}:open            the batches that have not ended: `ID TENANT`, by the time of their creation
-    {NAMESPACE-batches}:ends            when files and batches are forgotten: `file ID` or `batch ID`
-    {NAMESPACE-batches}:all             all batches: `TIME ID`, the last part of the id before the whole, in order
-    {NAMESPACE-batches}:holder:ID       the gateway that runs the batch, for as long as it says so
-
 The gateway that runs a batch has a lease. It writes the batch's state only while it has it, by a script.
 """
 
@@ -31,7 +19,26 @@ from msgspec import Struct
 from gateway.auth import Absent, Principal
 from gateway.config import Batches
 from gateway.core.errors import GatewayError, Kind
+from gateway.core.key_kind import KeyKind
 
+KEY_KINDS = (
+    KeyKind("{NAMESPACE-batches}:file:ID"),  # a file's description as JSON
+    # A hash: `spec`, what was asked for; `state`, how far it is; `cancel`, when its end was asked for; `lease`, the
+    # number of the last lease.
+    KeyKind("{NAMESPACE-batches}:batch:ID"),
+    # The gateway that runs the batch, for as long as it says so.
+    KeyKind("{NAMESPACE-batches}:holder:ID", saved=False),
+    # A tenant's files, or its batches of one API: a sorted set of ids by name. An id begins with its time, so that they
+    # are in order.
+    KeyKind("{NAMESPACE-batches}:files:TENANT"),
+    KeyKind("{NAMESPACE-batches}:openai:TENANT"),
+    KeyKind("{NAMESPACE-batches}:anthropic:TENANT"),
+    # A hash: tenant -> bytes of its files, and of the requests of batches that have not ended.
+    KeyKind("{NAMESPACE-batches}:bytes"),
+    KeyKind("{NAMESPACE-batches}:open"),  # batches that have not ended: `ID TENANT`, by the time of their creation
+    KeyKind("{NAMESPACE-batches}:ends"),  # when files and batches are forgotten: `file ID` or `batch ID`
+    KeyKind("{NAMESPACE-batches}:all"),  # batches: `TIME ID`, the last part of the id before the whole, in order
+)
 MOST_OPEN = 1000
 
 KindOfBatch = Literal["openai", "anthropic"]

@@ -16,6 +16,7 @@ from hashlib import sha256
 from typing import Any
 
 from gateway.core.errors import GatewayError, Kind
+from gateway.core.key_kind import KeyKind
 from gateway.core.ports import ResponseStore
 from gateway.features import Built, Parts
 from gateway.kernel.call import Call
@@ -217,6 +218,10 @@ class RedisResponseStore:
         """Names come from clients: a digest has a fixed length, and no owner can spell another one's."""
         parts = (sha256(text.encode()).hexdigest()[:32] for text in (owner, name))
         return ":".join((self._namespace, "stored", *parts))
+
+
+def key_kinds() -> Sequence[KeyKind]:
+    return (KeyKind("NAMESPACE:stored:OWNER:NAME"),)  # digests of both
 
 
 def build(parts: Parts) -> Built | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import re
 import shutil
 import tarfile
 from collections.abc import Iterator, Mapping
@@ -13,14 +14,18 @@ from typing import Any
 
 import httpx
 import pytest
+import redis
 import yaml
 
+from gateway.app.key_kinds import key_kinds
 from tests.support.commands import called
 from tests.support.harness import Stack, until
 from tests.support.redis_server import Server
 from tests.unit.features.admin.calling import CHAT, Caller, config, status
 
-pytestmark = [pytest.mark.feature("stored"), pytest.mark.feature("limits")]
+pytestmark = [
+    pytest.mark.feature(one) for one in ("admin", "batches", "end_users", "limits", "pricing", "stored", "uploads")
+]
 
 OWN = {"authorization": "Bearer configured"}
 STRANGERS = {b"other:stored:a:b": b"1", b"{dragoman.x:0}:few": b"2", b"{dragoman-workers}": b"3", b"session": b"4"}
@@ -37,7 +42,7 @@ def sections(server: Server, folder: Path) -> dict[str, Any]:
     return config(
         server,
         models={"m": {"price": {"request": 1}}},
-        spend={"currency": "EUR"},
+        spend={"currency": "EUR", "daily": True},
         budgets=[{"name": "month", "amount": 100}],
         limits=[{"name": "few", "kind": "requests", "limit": 50, "per_s": 3600}],
         store={"where": "redis"},
@@ -47,8 +52,9 @@ def sections(server: Server, folder: Path) -> dict[str, Any]:
 
 
 def contents(server: Server) -> dict[bytes, bytes]:
-    """What outlives gateways: their heartbeats and leases end with them."""
-    keys = [key for key in server.command("KEYS", "*") if b":replicas" not in key]
+    """What outlives gateways."""
+    gone = [one.pattern("dragoman").encode() for one in key_kinds() if not one.saved]
+    keys = [key for key in server.command("KEYS", "*") if not any(re.fullmatch(one, key) for one in gone)]
     return {key: server.command("DUMP", key) for key in keys}
 
 
@@ -138,6 +144,45 @@ def test_all_that_gateways_keep_comes_back(server: Server, tmp_path: Path) -> No
         assert {line.split()[0]: line for line in shown.splitlines()}["month"].split()[3] == "3"
         record = Caller(stack, "root-key")("GET", "/audit").json()["changes"]
         assert [one["what"] for one in record[:2]] == ["restore", "revoke"]
+
+
+def all_on(server: Server, folder: Path) -> dict[str, Any]:
+    """What makes a gateway write to Redis: each section, and each kind of limit."""
+    kinds = ("requests", "tokens", "audio_seconds")
+    return {
+        **sections(server, folder),
+        "limits": [
+            *({"name": one, "kind": one, "limit": 10**6, "per_s": 3600} for one in kinds),
+            {"name": "running", "kind": "concurrency", "limit": 9},
+        ],
+        "end_users": {},
+    }
+
+
+def test_gateways_write_no_key_of_an_unknown_kind(server: Server, tmp_path: Path) -> None:
+    """Redis reports each key that is written, also one that is gone soon. The code that makes keys of a new kind
+    declares it (`KEY_KINDS`), and so says whether a backup holds them."""
+    server.command("FLUSHALL")
+    server.command("CONFIG", "SET", "notify-keyspace-events", "EA")
+    keys: set[bytes] = set()
+    with redis.Redis(port=server.port) as client, client.pubsub(ignore_subscribe_messages=True) as events:
+        events.psubscribe("__keyevent@0__:*")
+        assert events.get_message(timeout=30) is None  # it has begun
+        with Stack(({},), all_on(server, tmp_path / "files")) as stack:
+            Caller(stack, "root-key")("POST", "/keys", {"name": "made"}, headers={"idempotency-key": "once"})
+            ask(stack, "/v1/responses", {"model": "m", "input": "hi", "user": "someone"})
+            batch(stack)
+            line = {"custom_id": "a", "params": {**CHAT, "max_tokens": 9}}
+            ask(stack, "/v1/messages/batches", {"requests": [line]})
+            file = written(stack, tmp_path)
+            assert called("limits", "reset", "--config", file, "--key", "own", "--yes").returncode == 0
+        server.command("SET", "end", "")
+        while (event := events.get_message(timeout=30)) is None or event["data"] != b"end":
+            keys |= {event["data"]} if event is not None else set()
+    kinds = {kind: re.compile(kind.pattern("dragoman", STREAM="usage").encode()) for kind in key_kinds()}
+    found = {key: [kind for kind, pattern in kinds.items() if pattern.fullmatch(key)][:1] for key in keys}
+    assert [key for key, of in found.items() if not of] == []
+    assert kinds.keys() - {kind for of in found.values() for kind in of} == set()
 
 
 def repacked(file: Path, **changed: bytes) -> bytes:
@@ -231,7 +276,28 @@ def test_commands_say_what_is_missing(tmp_path: Path, verb: str) -> None:
     file.write_text(json.dumps({"models": models}))
     found = called(verb, str(saved), "--config", str(file))
     assert (found.returncode, "without a section redis" in found.stderr) == (2, True)
-    file.write_text(json.dumps({"models": models, "redis": {"addresses": ["127.0.0.1:1"]}}))
-    found = called(verb, str(saved), "--config", str(file))
-    assert (found.returncode, found.stderr.count("\n")) == (1, 1)
+    assert not saved.exists()
+
+
+@pytest.mark.parametrize(
+    "redis",
+    [
+        {"addresses": ["127.0.0.1:1"]},
+        {"addresses": ["127.0.0.1:1"], "mode": "sentinel"},
+        {"addresses": ["127.0.0.1:1"], "mode": "cluster"},
+        {"addresses": ["localhost.invalid:1"]},
+        {"tls": True},
+        {"mode": "cluster"},
+        {"mode": "sentinel"},
+        {"username": "nobody", "password_file": "word"},
+    ],
+    ids=lambda redis: "-".join(map(str, redis.values())),
+)
+def test_a_server_that_does_not_answer_is_one_line(server: Server, tmp_path: Path, redis: dict[str, Any]) -> None:
+    file, saved = tmp_path / "gateway.yaml", tmp_path / "saved.tgz"
+    (tmp_path / "word").write_text("word")
+    models = {"m": {"backend": "vllm", "workers": ["http://127.0.0.1:1"]}}
+    file.write_text(json.dumps({"models": models, "redis": {"addresses": [server.address], **redis}}))
+    found = called("backup", str(saved), "--config", str(file))
+    assert (found.returncode, found.stderr.count("\n"), "redis: " in found.stderr) == (1, 1, True), found.stderr
     assert not saved.exists()
