@@ -23,9 +23,7 @@ from tests.support.harness import Stack, until
 from tests.support.redis_server import Server
 from tests.unit.features.admin.calling import CHAT, Caller, config, status
 
-pytestmark = [
-    pytest.mark.feature(one) for one in ("admin", "batches", "end_users", "limits", "pricing", "stored", "uploads")
-]
+pytestmark = [pytest.mark.feature(one) for one in ("batches", "end_users", "limits", "pricing", "stored", "uploads")]
 
 OWN = {"authorization": "Bearer configured"}
 STRANGERS = {b"other:stored:a:b": b"1", b"{dragoman.x:0}:few": b"2", b"{dragoman-workers}": b"3", b"session": b"4"}
