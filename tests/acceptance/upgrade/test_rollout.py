@@ -19,7 +19,7 @@ LIMIT = 10_000
 
 @pytest.fixture
 def site(tmp_path: Path, worker: Stack) -> Iterator[Site]:
-    with Site(tmp_path, worker, LIMIT) as site:
+    with Site(tmp_path, worker, LIMIT, notice_s=2) as site:
         yield site
 
 

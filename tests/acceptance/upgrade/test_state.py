@@ -89,4 +89,4 @@ def test_state_goes_up_and_back_and_up_again(site: Site, tmp_path: Path) -> None
     stop(serving)
     assert spent(caller, serving) == (5, 5)
     ids = site.recorded()
-    assert len(ids) == len(set(ids))
+    assert len(ids) == len(set(ids)) == 6 + 5 + 2 + 2

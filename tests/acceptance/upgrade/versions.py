@@ -68,12 +68,14 @@ class Caller:
 
 
 class Site:
-    """One Redis, and the gateways on it. `limit` is that of each key's requests."""
+    """One Redis, and the gateways on it. limit: of each key's requests; notice_s: how long a gateway that ends still
+    takes requests."""
 
-    def __init__(self, folder: Path, worker: Stack, limit: int = LIMIT) -> None:
+    def __init__(self, folder: Path, worker: Stack, limit: int = LIMIT, notice_s: float = 0) -> None:
         self._folder = folder
         self._worker = worker
         self._limit = limit
+        self._notice_s = notice_s
         self._started: list[Serving] = []
         self.callers: dict[str, Caller] = {}
         (folder / "redis").mkdir()
@@ -106,7 +108,7 @@ class Site:
                 },
             },
             "store": {"where": "redis"},
-            "relay": {"notice_s": 2},
+            "relay": {"notice_s": self._notice_s},
             "accounting": {"redis_stream": "usage"},
             "limits": [
                 {"name": "few", "kind": "requests", "limit": self._limit, "per_s": 86400},
@@ -130,10 +132,10 @@ class Site:
         return found
 
     def recorded(self) -> list[str]:
-        """The ids of requests in the streams of both versions."""
-        client = self.server
-        entries = [one for name in ("usage", "dragoman:usage") for one in client.command("XRANGE", name, "-", "+")]
-        return [json.loads(fields[b"record"])["id"] for _, fields in entries]
+        """The ids of requests to a model in the streams of both versions."""
+        streams = [self.server.command("XRANGE", name, "-", "+") for name in ("usage", "dragoman:usage")]
+        records = [json.loads(fields[b"record"]) for entries in streams for _, fields in entries]
+        return [one["id"] for one in records if one.get("model")]
 
 
 def stop(serving: Serving) -> None:
