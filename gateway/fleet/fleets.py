@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
@@ -23,7 +24,7 @@ from gateway.fleet.discovery import Discovery, Dns, Fleet, FoundWorker, Source, 
 from gateway.fleet.engine import Scraper
 from gateway.fleet.health import Health
 from gateway.fleet.kv_events import Listening
-from gateway.fleet.model_fleet import FleetEvents, ModelFleet
+from gateway.fleet.model_fleet import ModelFleet
 from gateway.fleet.pick import POLICIES
 from gateway.fleet.pool import Pool
 from gateway.fleet.refusals import Refusals
@@ -31,6 +32,7 @@ from gateway.fleet.registry import Registry
 from gateway.fleet.report import Report
 from gateway.fleet.roster import Roster
 from gateway.fleet.stalls import StallDetector
+from gateway.fleet.waiting import PoolEvents
 from gateway.fleet.worker import Worker
 from gateway.fleet.worker_facts import ask
 from gateway.redis import connect, split_address
@@ -110,14 +112,24 @@ class Fleets:
         if not generate:
             timeout_s = min(queue.timeout_s, _PREFILL_WAIT_S)
             queue = queue.model_copy(update={"timeout_s": timeout_s, "cold_start_s": 0.0})
-        on_refuse = self._refusals.of(fleet.name) if generate else None
+        name = fleet.name
+        events = PoolEvents(
+            suspect=partial(self._suspect, name),
+            ejected=partial(self._ejected, name),
+            lacks=partial(self._lacks, name),
+            returned=partial(self._returned, name),
+            left_alone=partial(self.stalls.left_alone, name),
+            waited=self._report.waits(name),
+        )
+        if generate:  # a request that finds no worker for its prompt goes on
+            events.refused = self._refusals.of(name)
         made = Pool(
             [self._worker(fleet, address) for address in addresses],
             policy,
             queue,
             config.breaker.max_eject_share,
             clock=time.monotonic,
-            events=FleetEvents(fleet.name, self._report, self._suspect, self._lacks, on_refuse, self._left_alone),
+            events=events,
             sessions=frozenset(name.lower().encode() for name in config.routing.session_headers),
             salted=fleet.backend.salts,
         )
@@ -399,9 +411,6 @@ class Fleets:
             facts["left_alone"] = True
         self._log("warning", "worker stalled", model, worker, **facts)
 
-    def _left_alone(self, model: str, worker: Worker, since: float) -> None:
-        self.stalls.left_alone(model, worker, since)
-
     def resumed(self, model: str, worker: Worker) -> None:
         worker.trouble = None if worker.trouble is Cause.STALLED else worker.trouble
         self._log("info", "worker moves again", model, worker)
@@ -436,6 +445,13 @@ class Fleets:
         """A request has shown that the model of `worker` does not do what was asked: no other one asks for it."""
         self._log("info", "worker cannot", model, worker, lacks=sorted(worker.lacking))
         self._narrow(self.models[model])
+
+    def _ejected(self, model: str, worker: Worker) -> None:
+        self._report.ejected(model, worker.address)
+        self._log("warning", "worker ejected", model, worker, reason=worker.reason)
+
+    def _returned(self, model: str, worker: Worker) -> None:
+        self._log("info", "worker returned", model, worker)
 
     def _suspect(self, model: str, worker: Worker) -> None:
         """A request to `worker` has failed."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 
 from msgspec.structs import replace
 
@@ -13,8 +13,6 @@ from gateway.core.ports import UNKNOWN, Backend
 from gateway.core.renaming import Renaming
 from gateway.fleet.discovery import FoundWorker, able
 from gateway.fleet.pool import Pool
-from gateway.fleet.report import Report
-from gateway.fleet.waiting import PoolEvents, Refusal
 from gateway.fleet.worker import Worker
 
 _ORDINARY = WorkerOptions()
@@ -105,56 +103,3 @@ class ModelFleet:
             for one in self.members
         ]
         return [one for one in members if not one.draining] or members
-
-
-class FleetEvents(PoolEvents):
-    """Reports the events of one pool of a model.
-
-    on_suspect  called with a worker that may be down
-    on_lack     called with a worker that turned out to lack a feature
-    on_refuse   called with the reason of a refusal; None for prefill workers, without which a request goes on
-    on_left     called with a worker that clients leave unanswered, and since when
-    """
-
-    def __init__(
-        self,
-        model: str,
-        report: Report,
-        on_suspect: Callable[[str, Worker], None],
-        on_lack: Callable[[str, Worker], None],
-        on_refuse: Callable[[Refusal], None] | None,
-        on_left: Callable[[str, Worker, float], None],
-    ) -> None:
-        self._model = model
-        self._report = report
-        self._on_suspect = on_suspect
-        self._on_lack = on_lack
-        self._on_refuse = on_refuse
-        self._on_left = on_left
-        self._waits = report.waits(model)
-
-    def suspect(self, worker: Worker) -> None:
-        self._on_suspect(self._model, worker)
-
-    def lacks(self, worker: Worker) -> None:
-        self._on_lack(self._model, worker)
-
-    def ejected(self, worker: Worker) -> None:
-        self._report.ejected(self._model, worker.address)
-        self._log("warning", "worker ejected", worker, reason=worker.reason)
-
-    def left_alone(self, worker: Worker, since: float) -> None:
-        self._on_left(self._model, worker, since)
-
-    def returned(self, worker: Worker) -> None:
-        self._log("info", "worker returned", worker)
-
-    def _log(self, level: str, event: str, worker: Worker, **fields: object) -> None:
-        self._report.event(level, event, model=self._model, worker=worker.address, **fields)
-
-    def waited(self, seconds: float) -> None:
-        self._waits(seconds)
-
-    def refused(self, reason: Refusal) -> None:
-        if self._on_refuse is not None:
-            self._on_refuse(reason)

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Callable, Collection
 from typing import Literal, NamedTuple
 
+from msgspec import Struct
+
 from gateway.config import Queue as QueueOptions
 from gateway.core.errors import Busy, GatewayError, Kind
 from gateway.core.estimate import CHARACTERS, OUTPUT
@@ -20,30 +22,29 @@ Refusal = Literal["full", "displaced", "slow", "late", "no_worker"]
 long; it was; no worker could serve it."""
 
 
-class PoolEvents:
-    """Receives what becomes of the workers of a pool, and of the requests that wait for one; these methods do
-    nothing."""
+def _nothing(*_: object) -> None:
+    pass
 
-    def suspect(self, worker: Worker) -> None:
-        """A request to `worker` has failed: it should be probed at once."""
 
-    def ejected(self, worker: Worker) -> None:
-        pass
+class PoolEvents(Struct):
+    """Functions to call with what becomes of the workers of a pool, and of the requests that wait for one.
 
-    def lacks(self, worker: Worker) -> None:
-        """`Worker.lacking` has grown."""
+    suspect     a request to this worker has failed: it should be probed at once
+    ejected     this worker gets no requests for a while
+    lacks       `Worker.lacking` of this worker has grown
+    returned    this worker may take requests again
+    left_alone  since then clients have left this worker unanswered, and would not have left others; see `departures`
+    waited      a wait for a worker is over after so many seconds, whatever ended it
+    refused     a request was refused a place in the queue, or its wait ended without a worker
+    """
 
-    def returned(self, worker: Worker) -> None:
-        """`worker` may take requests again."""
-
-    def left_alone(self, worker: Worker, since: float) -> None:
-        """Since then clients have left `worker` unanswered, and would not have left others; see `departures`."""
-
-    def waited(self, seconds: float) -> None:
-        """A wait for a worker is over, whatever ended it."""
-
-    def refused(self, reason: Refusal) -> None:
-        """A request was refused a place in the queue, or its wait ended without a worker."""
+    suspect: Callable[[Worker], None] = _nothing
+    ejected: Callable[[Worker], None] = _nothing
+    lacks: Callable[[Worker], None] = _nothing
+    returned: Callable[[Worker], None] = _nothing
+    left_alone: Callable[[Worker, float], None] = _nothing
+    waited: Callable[[float], None] = _nothing
+    refused: Callable[[Refusal], None] = _nothing
 
 
 class WorkerStates(NamedTuple):

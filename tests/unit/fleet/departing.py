@@ -103,7 +103,7 @@ class Engine:
         return tokens * self._token_s
 
 
-class Simulation(PoolEvents):
+class Simulation:
     """A gateway with these workers, by a clock of its own. It stands in for `Fleets`, too.
 
     lost       clients that left without an answer
@@ -122,8 +122,8 @@ class Simulation(PoolEvents):
             worker.ready = True
         self.workers = {("m", worker.address): worker for worker in found}
         self.engines = {worker: Engine(self, pace, token_s) for worker in found}
-        clock = self._clock
-        self.pool = Pool(found, POLICIES[policy](), Queue(), Breaker().max_eject_share, clock=clock, events=self)
+        clock, events = self._clock, PoolEvents(left_alone=self.left_alone)
+        self.pool = Pool(found, POLICIES[policy](), Queue(), Breaker().max_eject_share, clock=clock, events=events)
         self.detector = StallDetector(cast(Any, self), None, clock)
         self._under_way: dict[Worker, set[Client]] = {worker: set() for worker in found}
 
@@ -140,7 +140,7 @@ class Simulation(PoolEvents):
         while self._events and self._events[0][0] <= end:
             self.now, _, what = heapq.heappop(self._events)
             what()
-            for _ in range(3 if self.detector._asking else 0):
+            for _ in range(3 if self.detector._asking else 0):  # its questions run on the real loop
                 await asyncio.sleep(0)
         self.now = end
         self._events.clear()
@@ -214,7 +214,7 @@ class Simulation(PoolEvents):
             self.pool.release(worker, client.routing)
             self.engines[worker].go_on()
 
-    # -- as `Fleets` and `PoolEvents` -------------------------------------------------------------------------------
+    # -- as `Fleets` -------------------------------------------------------------------------------
 
     def left_alone(self, worker: Worker, since: float) -> None:
         self.detector.left_alone("m", worker, since)
@@ -264,7 +264,7 @@ def questions(simulation: Simulation) -> None:
         def __getattr__(self, name: str) -> Any:
             return ask if name == "ask" else getattr(simulation, name)
 
-    simulation.detector._fleets = cast(Any, Fleets())
+    simulation.detector._fleets = cast(Any, Fleets())  # the detector asks the simulation
 
 
 async def faulty(

@@ -49,16 +49,7 @@ def pool(
     max_bytes: int = 1 << 20,
     cold_start_s: float = 0.0,
 ) -> Pool:
-    events = PoolEvents()
-    called = {
-        "suspect": on_suspect,
-        "ejected": on_eject,
-        "returned": on_return,
-        "waited": on_wait,
-        "refused": on_refuse,
-    }
-    for name, function in called.items():
-        setattr(events, name, function)
+    events = PoolEvents(suspect=on_suspect, ejected=on_eject, returned=on_return, waited=on_wait, refused=on_refuse)
     queue = Queue.model_construct(
         max_waiting=max_waiting, timeout_s=timeout_s, max_bytes=max_bytes, cold_start_s=cold_start_s
     )
