@@ -66,6 +66,7 @@ class Gateway:
     """The ASGI application. `start` before serving, `close` after; `reload` and `drain` in between.
 
     group  where this process is one of several that share an address: metrics and state are those of all
+    host   what outlives a configuration, and the deployments that still serve, the one in force last
     """
 
     def __init__(self, config: Config, log: Log, group: ProcessGroup | None = None) -> None:
@@ -74,7 +75,7 @@ class Gateway:
         self.metrics = Metrics(config.metrics.genai, config.metrics.top_keys, shared=group is not None)
         self.metrics.alias = config.alias
         known = replace(KNOWN, processes=group.count if group is not None else 1)
-        self._host = host = Host(log, self.metrics, known, self._watched, group)
+        self.host = host = Host(log, self.metrics, known, self._watched, group)
         self.process = ProcessMetrics(log, lambda: len(self._sockets or ()))
         log.mask = lambda text: host.known_keys.masked(text, [])
         self._lag = LoopLag(self.metrics.loop_lag, late=lambda seconds: self.deployment.offers.loop_lag(seconds))
@@ -92,7 +93,7 @@ class Gateway:
     @property
     def deployment(self) -> Deployment:
         """The configuration in force."""
-        return self._host.deployments[-1]
+        return self.host.deployments[-1]
 
     def _install(self, deployment: Deployment) -> None:
         """New requests use `deployment` from now on."""
@@ -100,7 +101,7 @@ class Gateway:
         config = deployment.config
         if config.log.dangerously_log_prompts:
             self.log.event("warning", "prompts are logged", option="log.dangerously_log_prompts")
-        self._cors = Cors(config.cors, self._host.known_keys)
+        self._cors = Cors(config.cors, self.host.known_keys)
         paths = router(config, deployment.runtime, deployment.features.endpoints)
         self._router = self._cors.wrap(paths)
         # Nearly every request has one of a few literal paths.
@@ -149,9 +150,9 @@ class Gateway:
         """New requests use `config`, running ones finish with the old one. Workers in both keep their state. If it
         raises, nothing has changed."""
         async with self._reloading:
-            keys = kept_keys(config, self._host)
+            keys = kept_keys(config, self.host)
             prepared = await asyncio.to_thread(Prepared, config, keys.known() if keys is not None else ())
-            old, new = self.deployment, Deployment(config, prepared, self._host)
+            old, new = self.deployment, Deployment(config, prepared, self.host)
             try:
                 await new.start()
             except BaseException:
@@ -173,7 +174,7 @@ class Gateway:
         began = time.monotonic()
         self.draining = True
         self.metrics.draining.set(1)
-        for state in self._host.deployments:
+        for state in self.host.deployments:
             state.runtime.active.draining = True
         self.deployment.features.drain()
         relay = self.deployment.config.relay
@@ -181,7 +182,7 @@ class Gateway:
         await self._idle(relay.drain_s - relay.notice_s)
         if self._sockets is not None:
             self._sockets.over = _ended()
-        for state in self._host.deployments:
+        for state in self.host.deployments:
             for run in list(state.runtime.active.requests):
                 run.interrupt(_ended())
         await self._idle(_LAST_WORDS_S)
@@ -190,7 +191,7 @@ class Gateway:
     def refused(self, refusal: HttpError, client: str, headers: Headers, known_as: str) -> Headers:
         """Counts and logs a request that the server refused before it reached a dialect. Returns headers for the
         answer: `x-request-id`, and what browsers need."""
-        name = known_as or request_id(headers, self._host.known_keys)
+        name = known_as or request_id(headers, self.host.known_keys)
         self.metrics.refused.labels(str(refusal.status)).inc()
         level = "info" if refusal.status < 500 else "warning"
         self.log.rationed(level, "refused", id=name, status=refusal.status, code=refusal.code, client=client)
@@ -198,7 +199,7 @@ class Gateway:
 
     async def _idle(self, timeout_s: float) -> None:
         """Until nothing runs, also nothing that began as another request ended; at most `timeout_s`."""
-        ends, states = time.monotonic() + timeout_s, self._host.deployments
+        ends, states = time.monotonic() + timeout_s, self.host.deployments
         while any(state.runtime.active.requests for state in states) and (left := ends - time.monotonic()) > 0:
             await asyncio.gather(*(state.runtime.active.empty(left) for state in states))
 
@@ -210,7 +211,7 @@ class Gateway:
             task.cancel()
         await asyncio.gather(*self._retiring, return_exceptions=True)
         await self._saved_state.close()
-        for deployment in reversed(self._host.deployments):
+        for deployment in reversed(self.host.deployments):
             await deployment.close()
 
     def direct(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:

@@ -205,7 +205,7 @@ class JwtVerifier:
     async def start(self, fetch: Fetch) -> None:
         """Reads the URL, if there is one, and keeps reading it in the background."""
         if self._options.jwks_url is not None:
-            await self._refresh(fetch, self._options.jwks_url)
+            await self.refresh(fetch, self._options.jwks_url)
             self._reading = asyncio.create_task(self._go_on(fetch, self._options.jwks_url))
 
     async def _go_on(self, fetch: Fetch, url: str) -> None:
@@ -218,9 +218,10 @@ class JwtVerifier:
                         await self._unknown.wait()
             self._unknown.clear()
             with keep_running("keys of tokens"):
-                await self._refresh(fetch, url)
+                await self.refresh(fetch, url)
 
-    async def _refresh(self, fetch: Fetch, url: str) -> None:
+    async def refresh(self, fetch: Fetch, url: str) -> None:
+        """Reads the keys at `url` now."""
         try:
             body = await fetch(url)
             keys = read_keys(body)

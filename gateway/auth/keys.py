@@ -52,7 +52,7 @@ def new_key(name: str, team: str | None = None) -> tuple[str, str]:
 def new_secret() -> tuple[str, str, str]:
     """(a new key, its id, its hash as in a configuration)."""
     id_ = secrets.choice(_LETTERS) + "".join(secrets.choice(_ID_DIGITS) for _ in range(9))
-    stem = f"dgm_{id_}_{_base62(int.from_bytes(secrets.token_bytes(32), 'big'), 43)}"
+    stem = f"dgm_{id_}_{base62(int.from_bytes(secrets.token_bytes(32), 'big'), 43)}"
     key = f"{stem}_{checksum(stem.encode()).decode()}"
     return key, id_, f"sha256:{sha256(key.encode()).hexdigest()}"
 
@@ -72,10 +72,11 @@ def _yaml(text: str) -> str:
 
 def checksum(stem: bytes) -> bytes:
     """The checksum of `stem`, which is a key up to its last underscore."""
-    return _base62(crc32(stem), 6).encode()
+    return base62(crc32(stem), 6).encode()
 
 
-def _base62(number: int, width: int) -> str:
+def base62(number: int, width: int) -> str:
+    """The last `width` digits of `number`."""
     digits = ""
     for _ in range(width):
         number, digit = divmod(number, 62)

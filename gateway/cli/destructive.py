@@ -37,7 +37,7 @@ async def note(config: Config, what: str, name: str, team: str | None, options: 
     assert config.redis is not None  # the caller looked
     store = KeyStore(config.redis.namespace, config.stored_keys.max_audit, connect(config.redis), config.redis.call_s)
     try:
-        await store.note(Event(time.time(), _operator(), what, name, team, options))
+        await store.note(Event(time.time(), operator(), what, name, team, options))
     except StoreDown as down:
         message = f"nothing was changed: the audit record cannot be written: {down.__cause__ or down}"
         raise CommandError(message, 1) from None
@@ -45,7 +45,7 @@ async def note(config: Config, what: str, name: str, team: str | None, options: 
         await store.close()
 
 
-def _operator() -> str:
+def operator() -> str:
     """The user who runs the command, as far as the machine knows."""
     name = "?"
     with suppress(KeyError, OSError):  # a container's user may have no name

@@ -22,17 +22,18 @@ class Shared:
     """A bound on what all callers hold together.
 
     limit     of all
+    held      owner -> what it holds; nobody that holds nothing
     share     the part of what the others leave that one owner may hold, above 0 and at most 1: no bound but the limit
     reserved  how much of it is taken
     """
 
-    __slots__ = ("_held", "limit", "reserved", "share")
+    __slots__ = ("held", "limit", "reserved", "share")
 
     def __init__(self, limit: int = sys.maxsize, share: float = 1.0) -> None:
         self.limit = limit
         self.share = share
         self.reserved = 0
-        self._held: dict[str, int] = {}
+        self.held: dict[str, int] = {}
 
     def take(self, size: int, owner: str) -> bool:
         """Takes `size` for `owner`; False, and takes nothing, if there is no room for it."""
@@ -47,7 +48,7 @@ class Shared:
 
     def has_room(self, owner: str, size: int = 1, instead_of: int = 0) -> bool:
         """Whether `owner` may take `size` now, in place of so much of what it holds."""
-        held = self._held.get(owner, 0) - instead_of
+        held = self.held.get(owner, 0) - instead_of
         left = self.limit - self.reserved + instead_of
         return size <= left and (not held or not owner or held + size <= self.share * (left + held))
 
@@ -55,11 +56,11 @@ class Shared:
         """Counts `size` more to `owner`, or less if it is negative, whatever the bounds say. An owner that holds
         nothing is forgotten."""
         self.reserved += size
-        held = self._held.get(owner, 0) + size
+        held = self.held.get(owner, 0) + size
         if held > 0:
-            self._held[owner] = held
+            self.held[owner] = held
         else:
-            self._held.pop(owner, None)
+            self.held.pop(owner, None)
 
 
 class ByteBudget(Shared):

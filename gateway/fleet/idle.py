@@ -87,12 +87,13 @@ class Idle:
     """The idle capacity of one pool, and the requests that use it.
 
     headroom  the share of what an engine takes that stays free for others
+    pool      of all workers of the model
     """
 
     headroom = 1 / 16
 
     def __init__(self, pool: Pool, clock: Callable[[], float]) -> None:
-        self._pool = pool
+        self.pool = pool
         self._clock = clock
         self._sights: dict[Worker, _Sight] = {}
         self._used: dict[Background, tuple[Worker, float]] = {}  # by age, and when each began
@@ -115,7 +116,7 @@ class Idle:
     async def wait(self, request: Background) -> None:
         """Returns once the request may take a place: it then calls `take`, or `left`. Raises GatewayError(NO_WORKER) if
         no worker can serve it and it leaves."""
-        if (absence := self._pool.absence()) is not None and request.leaves(absence):
+        if (absence := self.pool.absence()) is not None and request.leaves(absence):
             raise absence
         if self._waiting or self._room(self._clock()) < 1:
             future = asyncio.get_running_loop().create_future()
@@ -138,9 +139,9 @@ class Idle:
         """A worker of `pool`, as its `try_acquire` gives one; None if no capacity is idle."""
         now = self._clock()
         self._granted.discard(request)
-        if self._pool.waiting or now < self._rests_until:
+        if self.pool.waiting or now < self._rests_until:
             return None
-        full = [worker for worker in self._pool.workers if self._free(worker, now) < 1]
+        full = [worker for worker in self.pool.workers if self._free(worker, now) < 1]
         self._taking = True
         worker = pool.try_acquire([*exclude, *full], routing)
         self._taking = False
@@ -165,7 +166,7 @@ class Idle:
             sight.lasts_s = lasts_s if sight.lasts_s is None else sight.lasts_s + _EWMA * (lasts_s - sight.lasts_s)
         self._leaving.discard(request)
         if self._waiting:
-            self._serve()
+            self.serve()
 
     def _look_soon(self) -> None:
         now = self._clock()
@@ -182,21 +183,21 @@ class Idle:
         """Nothing else notices that an engine has become idle, or busy for others."""
         self._timer = None
         if self._clock() < self._due + _LOOP_LATE_S:
-            self._serve()
+            self.serve()
         if self._waiting or self._used:
             self._look_soon()
 
-    def _serve(self) -> None:
+    def serve(self) -> None:
         """Lets requests that wait have the places that are free."""
         now = self._clock()
-        for worker in self._pool.workers if self._used else ():
+        for worker in self.pool.workers if self._used else ():
             # Places may be more than `capacity`, to see whether the engine takes more by now.
             self._give_back(self._over(worker, self._look(worker, now).places), worker)
-        if self._waiting and (absence := self._pool.absence()) is not None:
+        if self._waiting and (absence := self.pool.absence()) is not None:
             for request, future in [entry for entry in self._waiting if entry[0].leaves(absence)]:
                 self._waiting.remove((request, future))
                 if not future.done():
-                    future.set_exception(self._pool.absence() or absence)
+                    future.set_exception(self.pool.absence() or absence)
         room = self._room(now) if self._waiting else 0
         while self._waiting and room >= 1:
             request, future = self._waiting.popleft()
@@ -204,7 +205,7 @@ class Idle:
                 self._granted.add(request)
                 future.set_result(None)
                 room -= 1
-        if self._pool.waiting:
+        if self.pool.waiting:
             self.queued()
 
     # -- called by the pool for the requests of others ----------------------------------------------------------------
@@ -216,7 +217,7 @@ class Idle:
 
     def queued(self) -> None:
         """A request waits in the pool's queue."""
-        waiting = self._pool.waiting
+        waiting = self.pool.waiting
         if waiting and (self._used or self._granted or self._waiting):
             self._rests_until = self._clock() + _COOLDOWN_S
             self._give_back(waiting - len(self._leaving))
@@ -234,9 +235,9 @@ class Idle:
     # -- what is idle -------------------------------------------------------------------------------------------------
 
     def _room(self, now: float) -> float:
-        if self._pool.waiting or now < self._rests_until:
+        if self.pool.waiting or now < self._rests_until:
             return 0
-        free = [self._free(worker, now) for worker in self._pool.workers if is_open(worker, now)]
+        free = [self._free(worker, now) for worker in self.pool.workers if is_open(worker, now)]
         return sum([min(1, max(0, int(one))) for one in free]) - len(self._granted)
 
     def _free(self, worker: Worker, now: float) -> float:
@@ -267,8 +268,8 @@ class Idle:
         """Takes a new reading of the worker's engine in."""
         sight = self._sights.get(worker)
         if sight is None:
-            if len(self._sights) > 2 * len(self._pool.workers):
-                self._sights = {one: self._sights[one] for one in self._pool.workers if one in self._sights}
+            if len(self._sights) > 2 * len(self.pool.workers):
+                self._sights = {one: self._sights[one] for one in self.pool.workers if one in self._sights}
             sight = self._sights[worker] = _Sight()
         load = worker.reported
         if load is sight.load or load is None:

@@ -55,9 +55,10 @@ class _Ration(Struct):
 class Log:
     """level is the least level written; requests False leaves the per-request records out.
 
-    lost  lines that were dropped, since the start
-    mask  takes keys out of a text; None before anything knows which texts are keys
-    form  "json"; "console", for people; "auto", for people where there is no `out` and standard output is a terminal
+    lost    lines that were dropped, since the start
+    writer  the thread that writes; it ends soon after `close`
+    mask    takes keys out of a text; None before anything knows which texts are keys
+    form    "json"; "console", for people; "auto", for people where there is no `out` and standard output is a terminal
     """
 
     def __init__(
@@ -79,8 +80,8 @@ class Log:
         self._rations: dict[str, _Ration] = {}
         self._lock = threading.Lock()
         self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="log", daemon=True)
-        self._thread.start()
+        self.writer = threading.Thread(target=self._run, name="log", daemon=True)
+        self.writer.start()
 
     def configure(self, level: str, requests: bool, form: str = "auto") -> None:
         """From now on; see the class."""
@@ -142,7 +143,7 @@ class Log:
     def close(self) -> None:
         """Writes what is left and ends the thread."""
         self._closing.set()
-        self._thread.join(_LAST_WORDS_S)
+        self.writer.join(_LAST_WORDS_S)
 
     def _put(self, line: RequestRecord | dict[str, Any], size: int = 0) -> None:
         """Queues a line. The thread encodes many together, at half the CPU that each would take during its request.

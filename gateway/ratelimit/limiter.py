@@ -79,6 +79,7 @@ class SubjectLimiter:
     store       counts, and says why it is down and how many processes share it
     refused     rule name -> requests that it refused
     shadowed    rule name -> requests that a shadow rule would have refused
+    replaced    the rules of earlier reloads that are still enforced, the newest last
     expectations  what requests are likely to use
     alone       requests that this process decided alone, because the store was down or did not answer in time
     """
@@ -108,7 +109,7 @@ class SubjectLimiter:
         # spends its share of the rest.
         self._spent: dict[bytes, int] = {}
         self.expectations = Expectations()
-        self._replaced: list[Replaced] = []
+        self.replaced: list[Replaced] = []
         self._next_end = inf  # when replaced rules end
         self._plans = Plans(self._index, store.layout)
         # Counter -> the clients that were refused and have not come back, as of when, and the end of their waits.
@@ -164,7 +165,7 @@ class SubjectLimiter:
             return
         now = monotonic()
         old, self._index = self._index, index
-        self._replaced = [*self._replaced, Replaced(old, index, now, _REPLACED_SLOTS)][-_GENERATIONS:]
+        self.replaced = [*self.replaced, Replaced(old, index, now, _REPLACED_SLOTS)][-_GENERATIONS:]
         self._retire(now)
 
     def own(self, key: str, rules: Sequence[Limit]) -> None:
@@ -174,8 +175,8 @@ class SubjectLimiter:
 
     def _retire(self, now: float) -> None:
         """Forgets replaced rules whose time is over."""
-        self._replaced = [one for one in self._replaced if one.ends and one.ends[-1] > now]
-        self._next_end = min((end for one in self._replaced for end in one.ends if end > now), default=inf)
+        self.replaced = [one for one in self.replaced if one.ends and one.ends[-1] > now]
+        self._next_end = min((end for one in self.replaced for end in one.ends if end > now), default=inf)
         self._turn()
 
     def _turn(self) -> None:
@@ -189,7 +190,7 @@ class SubjectLimiter:
             now = time()
             wait = min(min(one.ends(now) for one in calendars) - now, _HOUR)
             self._turning = asyncio.get_running_loop().call_later(wait + _AFTER, self._turn)
-        self._plans = Plans(self._index, self.store.layout, self._replaced, monotonic())
+        self._plans = Plans(self._index, self.store.layout, self.replaced, monotonic())
 
     async def start(self, *, beats: bool = True) -> None:
         """Connects, and sends heartbeats, unless the caller only reads: it is soon not counted as a replica. Does not

@@ -68,7 +68,7 @@ class Server(uvicorn.Server):
         if not self.started:
             return
         if self._operations is not None:
-            refused = self._protocol.refused
+            refused = self.protocol.refused
             # The other headers are for clients of the dialects.
             protocol = protocol_class(_OPERATIONS, lambda *refusal: refused(*refusal)[:1])
             config = _config(self._operations.app, protocol, self.config.timeout_keep_alive)
@@ -85,11 +85,12 @@ class Server(uvicorn.Server):
 
     def configure(self, listen: Listen) -> None:
         """Applies new settings. An open connection keeps its old keep-alive time."""
-        self._protocol.listen = listen
+        self.protocol.listen = listen
         self.config.timeout_keep_alive = _whole_seconds(listen.keep_alive_s)
 
     @property
-    def _protocol(self) -> type[HttpProtocol]:
+    def protocol(self) -> type[HttpProtocol]:
+        """The class of this server's connections; what belongs to all of them is set on it."""
         return cast("type[HttpProtocol]", self.config.http)
 
     @contextlib.contextmanager
@@ -117,7 +118,7 @@ class Server(uvicorn.Server):
     async def _drain_and_exit(self) -> None:
         # Answers now close their connections. Otherwise clients that keep connections open (as all do behind a TCP load
         # balancer) would send requests here until the connection is cut.
-        self._protocol.draining = True
+        self.protocol.draining = True
         left = await self._drain()
         # A request may come between the last look of `drain` and the close of its connection.
         self.config.timeout_graceful_shutdown = max(_LAST_S, round(left))

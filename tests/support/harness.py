@@ -85,10 +85,10 @@ class Stack:
         environ: Mapping[str, str] | None = None,
     ) -> None:
         self._options = workers
-        self._config = dict(config or {})
+        self.sections = dict(config or {})
         self._wrap = wrap
         self._listen = listen or Listen()
-        self._environ = environ
+        self.environ = environ
         self._thread = threading.Thread(target=self._main, name="stack")
         self._started = threading.Event()
         self._failed: BaseException | None = None
@@ -133,7 +133,7 @@ class Stack:
     def records(self) -> list[dict[str, Any]]:
         """All request records, once no request is under way, also of a configuration that was replaced: a client may
         have its reply before that is written."""
-        for deployment in list(self.gateway._host.deployments):  # it is nobody else's business which there still are
+        for deployment in list(self.gateway.host.deployments):  # it is nobody else's business which there still are
             self.run(deployment.runtime.active.empty(20))
         return self.events("request")
 
@@ -154,11 +154,11 @@ class Stack:
         merged["models"] = {"m": {"backend": "vllm", "upstream_model": "sim", "aliases": ["alias"]}}
         if self.sims:
             merged["models"]["m"]["workers"] = [sim.url for sim in self.sims]
-        for section in (self._config, sections or {}):
+        for section in (self.sections, sections or {}):
             merged = _merge(merged, section)
         if not merged["models"].get("m", {}).keys() & {"workers", "discover"}:
             merged["models"].pop("m", None)
-        return load_text(yaml.dump(merged, Dumper=yaml.CSafeDumper), self._environ)
+        return load_text(yaml.dump(merged, Dumper=yaml.CSafeDumper), self.environ)
 
     def _main(self) -> None:
         try:

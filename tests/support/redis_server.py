@@ -25,7 +25,7 @@ class Server(Daemon):
 
     def __init__(self, directory: Path, *options: str, port: int | None = None, file: Path | None = None) -> None:
         super().__init__(directory, port)
-        self._options = options
+        self.options = options
         self._file = file
         self._client: Any = redis.Redis(port=self.port, socket_timeout=30)
 
@@ -39,7 +39,7 @@ class Server(Daemon):
 
     def words(self) -> Sequence[str | Path]:
         found: list[str | Path] = [BINARY, *([self._file] if self._file else []), "--port", str(self.port)]
-        return [*found, "--dir", self.directory, "--save", "", "--bind", "127.0.0.1", *self._options]
+        return [*found, "--dir", self.directory, "--save", "", "--bind", "127.0.0.1", *self.options]
 
     def thaw_if_alive(self) -> None:
         if self._process is not None:

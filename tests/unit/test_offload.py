@@ -275,7 +275,7 @@ async def test_an_owner_has_one_request_at_a_time_between_reading_and_writing() 
     shares.clear()
     del first, other, share
     gc.collect()  # cancelled tasks keep their frames for a while
-    assert not threads._owners
+    assert not threads._owners  # nothing is left
 
 
 def test_a_large_request_passes_its_turn_on_however_it_ends(stack: Stack) -> None:

@@ -39,7 +39,10 @@ _LONGEST_PAUSE_S = 30.0
 
 
 class BatchRun:
-    """One batch. Await `run` in a task; cancel the task to leave the batch to another gateway."""
+    """One batch. Await `run` in a task; cancel the task to leave the batch to another gateway.
+
+    calls  its lines under way
+    """
 
     def __init__(self, shared: Shared, held: Held) -> None:
         self._shared = shared
@@ -51,7 +54,7 @@ class BatchRun:
         self._done = Done()
         self._again: deque[tuple[int, Asked]] = deque()
         self._tries: Counter[int] = Counter()
-        self._calls: set[LineCall] = set()
+        self.calls: set[LineCall] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._broken: BaseException | None = None
         self._rests_until = 0.0
@@ -77,7 +80,7 @@ class BatchRun:
         finally:
             renewing.cancel()
             self.leave()
-            for call in list(self._calls):
+            for call in list(self.calls):
                 call.give_back()
             await asyncio.gather(renewing, *self._tasks, return_exceptions=True)
             with contextlib.suppress(GatewayError):
@@ -106,7 +109,7 @@ class BatchRun:
         """Begins no line any more; `run` returns when those under way are over. Those that wait for a place go."""
         self._leaves = True
         self._wake.set()
-        for call in list(self._calls):
+        for call in list(self.calls):
             if not call.record.attempts:
                 call.give_back()
 
@@ -155,7 +158,7 @@ class BatchRun:
     def _give_up(self) -> None:
         """Nothing that is under way is waited for."""
         self._wake.set()
-        for call in list(self._calls):
+        for call in list(self.calls):
             call.give_back()
 
     @property
@@ -235,7 +238,7 @@ class BatchRun:
                 await self._woken()
         finally:
             self._moved = None
-            for call in list(self._calls):
+            for call in list(self.calls):
                 call.give_back()
             if self._tasks:
                 await asyncio.wait(self._tasks)
@@ -305,11 +308,11 @@ class BatchRun:
                 return shared.caller(spec.who, dialect)
 
             call = LineCall(endpoint, spec.endpoint, asked.body, spec.id, caller, place, shared.options.headroom)
-            self._calls.add(call)
+            self.calls.add(call)
             try:
                 outcome, status, body = await call.result()
             finally:
-                self._calls.discard(call)
+                self.calls.discard(call)
             self._tries[number] += outcome == "failed"
             if outcome in ("yielded", "again") or (outcome == "failed" and self._tries[number] < _TRIES):
                 if outcome != "yielded":

@@ -39,7 +39,7 @@ _TIDY_S = 5.0
 _SWEEP_S = 3600.0
 _AT_ONCE = 500
 _LOOK_S = 1.0
-_MOST_RUNS = 16
+MOST_RUNS = 16
 """Batches that one process runs at once."""
 _MOST_LEFT = 16
 """Batches beyond them that have left their places: their last lines end."""
@@ -54,6 +54,8 @@ class Batching:
     """It stays over reloads while its options do.
 
     in_force  returns the configuration in force
+    runs      the batches that this process runs, by id, each with its task
+    rests     batches that could not go on -> until when they are left alone, monotonic
     count     called with the API, what became of lines, and how many
     log       called with a level, an event and facts
     """
@@ -69,10 +71,10 @@ class Batching:
         self.options = options
         self.redis = redis
         self._in_force = in_force
-        self._store = store = BatchStore(redis.namespace, connect(redis), redis.call_s)
-        self._runs: dict[str, tuple[BatchRun, asyncio.Task[None]]] = {}
-        self.overview = Overview(store, self._runs, log)
-        self._storage = storage = _storage(options)
+        self.store = store = BatchStore(redis.namespace, connect(redis), redis.call_s)
+        self.runs: dict[str, tuple[BatchRun, asyncio.Task[None]]] = {}
+        self.overview = Overview(store, self.runs, log)
+        self.storage = storage = _storage(options)
         self._log = log
         self.uploads = Uploads()
         self._came = asyncio.Event()
@@ -86,7 +88,7 @@ class Batching:
             "anthropic": anthropic.MessageBatches(shared).answers,
         }
         self._tasks: list[asyncio.Task[None]] = []
-        self._rests: dict[str, float] = {}
+        self.rests: dict[str, float] = {}
         self._stalled: dict[str, float] = {}
         self._first = 0  # of the batches that have not ended: where to look on
         self._swept_at: float | None = None
@@ -105,7 +107,7 @@ class Batching:
         """Raises OSError if the folder cannot be written to. A bucket may be away for now, as Redis may."""
         if not self._tasks:
             try:
-                await aside(self._storage.check)
+                await aside(self.storage.check)
             except OSError as error:
                 if self.options.bucket is None:
                     self._log("error", "folder of batches cannot be used", reason=str(error))
@@ -116,17 +118,17 @@ class Batching:
     def drain(self) -> None:
         """Begins nothing any more. Lines under way end as requests do."""
         self._draining = True
-        for run, _ in self._runs.values():
+        for run, _ in self.runs.values():
             run.leave()
 
     async def close(self) -> None:
         """Other gateways go on with what is under way."""
         tasks, self._tasks = self._tasks, []
-        tasks += [task for _, task in self._runs.values()]
+        tasks += [task for _, task in self.runs.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self._store.close()
+        await self.store.close()
 
     # -- batches ----------------------------------------------------------------------------------------------------
 
@@ -155,14 +157,14 @@ class Batching:
         """Those of tenants first of which this process runs the fewest; once it runs as many as it may, in the place of
         others."""
         now = time.monotonic()
-        self._rests = {id_: until for id_, until in self._rests.items() if until > now}
+        self.rests = {id_: until for id_, until in self.rests.items() if until > now}
         self._stalled = {id_: until for id_, until in self._stalled.items() if until > now}
-        free, self._first = await self._store.open(self._first)
+        free, self._first = await self.store.open(self._first)
         mine = self._by_tenant()
         found = [
             (len(mine[tenant]), at, id_, tenant)
             for at, (id_, tenant) in enumerate(free)
-            if id_ not in self._runs and id_ not in self._rests
+            if id_ not in self.runs and id_ not in self.rests
         ]
         heapify(found)
         while found and not self._draining:
@@ -170,10 +172,10 @@ class Batching:
             if few < len(mine[tenant]):
                 heappush(found, (len(mine[tenant]), at, id_, tenant))
                 continue
-            full = sum(map(len, mine.values())) >= _MOST_RUNS
+            full = sum(map(len, mine.values())) >= MOST_RUNS
             if full and (id_ in self._stalled or self._gives_way(few, mine) is None):
                 continue
-            held = await self._store.take(id_, LEASE_S)
+            held = await self.store.take(id_, LEASE_S)
             if held is not None:
                 mine = self._by_tenant()
                 if full and (run := self._gives_way(few, mine)) is not None:
@@ -181,13 +183,13 @@ class Batching:
                         self._stalled[run.spec.id] = time.monotonic() + _STALLED_REST_S
                     run.leave()
                 run = BatchRun(self._shared, held)
-                self._runs[id_] = run, asyncio.create_task(self._run(id_, run))
+                self.runs[id_] = run, asyncio.create_task(self._run(id_, run))
                 mine = self._by_tenant()
 
     def _by_tenant(self) -> dict[str, list[BatchRun]]:
         """Tenant -> its batches that this process runs and has not left, the newest last."""
         found = defaultdict[str, list[BatchRun]](list)
-        for run, _ in self._runs.values():
+        for run, _ in self.runs.values():
             if not run.leaves:
                 found[tenant_of(run.spec.owner)].append(run)
         return found
@@ -195,9 +197,9 @@ class Batching:
     def _gives_way(self, few: int, mine: Mapping[str, list[BatchRun]]) -> BatchRun | None:
         """The run in whose place a batch may run whose tenant has so `few`: the one that has stalled for the longest,
         or the newest of the tenant with the most. None if all go on."""
-        if len(self._runs) >= _MOST_RUNS + _MOST_LEFT:
+        if len(self.runs) >= MOST_RUNS + _MOST_LEFT:
             return None
-        stalled = [(waited, at, run) for at, (run, _) in enumerate(self._runs.values()) if (waited := run.stalled())]
+        stalled = [(waited, at, run) for at, (run, _) in enumerate(self.runs.values()) if (waited := run.stalled())]
         if stalled:
             return max(stalled)[-1]
         most = max(mine.values(), key=len)
@@ -207,14 +209,14 @@ class Batching:
         try:
             await run.run()
         except (GatewayError, Lost, OSError) as error:
-            self._rests[id_] = time.monotonic() + _REST_S
+            self.rests[id_] = time.monotonic() + _REST_S
             self._log("warning", "batch left", batch=id_, reason=str(error) or type(error).__name__)
         except Exception:
-            self._rests[id_] = time.monotonic() + _REST_S
+            self.rests[id_] = time.monotonic() + _REST_S
             with keep_running("a batch"):
                 raise
         finally:
-            del self._runs[id_]
+            del self.runs[id_]
 
     # -- what is past -------------------------------------------------------------------------------------------------
 
@@ -227,13 +229,13 @@ class Batching:
 
     async def _forget(self) -> None:
         """Removes what is past its time, and from time to time what gateways that died have left."""
-        for kind, id_ in await self._store.past():
-            if kind == "file" and (file := await self._store.file(id_)) is not None:
-                await self._store.drop_file(file)
-            elif kind == "batch" and (batch := await self._store.batch(id_)) is not None:
-                await self._store.drop_batch(batch.spec)
-            await aside(self._storage.remove, (id_, f"{id_}.input"))
-            await self._store.forget(kind, id_)
+        for kind, id_ in await self.store.past():
+            if kind == "file" and (file := await self.store.file(id_)) is not None:
+                await self.store.drop_file(file)
+            elif kind == "batch" and (batch := await self.store.batch(id_)) is not None:
+                await self.store.drop_batch(batch.spec)
+            await aside(self.storage.remove, (id_, f"{id_}.input"))
+            await self.store.forget(kind, id_)
         now = time.monotonic()
         if self._swept_at is None or now >= self._swept_at + _SWEEP_S:
             self._swept_at = now
@@ -241,13 +243,13 @@ class Batching:
 
     async def _sweep(self) -> None:
         found = 0
-        old = list((await aside(self._storage.old, self.options.keep_s)).items())
+        old = list((await aside(self.storage.old, self.options.keep_s)).items())
         for at in range(0, len(old), _AT_ONCE):
             some = old[at : at + _AT_ONCE]
             # Old files of what is described are needed: a batch may run for longer than files are kept.
-            known = await self._store.known([id_ for _, id_ in some])
+            known = await self.store.known([id_ for _, id_ in some])
             unknown = [place for place, id_ in some if id_ not in known]
-            await aside(self._storage.discard, unknown)
+            await aside(self.storage.discard, unknown)
             found += len(unknown)
         if found:
             self._log("info", "leftovers of batches removed", files=found)

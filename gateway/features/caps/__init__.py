@@ -19,13 +19,14 @@ _AGAIN_S = 1.0
 class Caps(Feature):
     """Connections that keys hold now, and their bounds. on_refuse: called with "streams" or "connections".
 
-    streams  the same for streams, a feature of its own: it refuses as soon as a request is read
+    connections  so many each key holds now; a key that holds none is not there
+    streams      the same for streams, a feature of its own: it refuses as soon as a request is read
     """
 
     def __init__(self, on_refuse: Callable[[str], None]) -> None:
         self._on_refuse = on_refuse
         self.streams = Streams(self)
-        self._connections: Counter[str] = Counter()
+        self.connections: Counter[str] = Counter()
 
     def around_receive(self, inner: Step) -> Step:
         def receive(call: Call) -> Awaitable[None]:
@@ -64,9 +65,9 @@ class Caps(Feature):
             connection.owner, connection.on_lost = "", None
         if principal.connections is None:
             return
-        self.add(self._connections, key, principal.connections, "connections")
+        self.add(self.connections, key, principal.connections, "connections")
         connection.owner = key
-        connection.on_lost = lambda: _drop(self._connections, key)
+        connection.on_lost = lambda: _drop(self.connections, key)
 
     def add(self, counts: Counter[str], key: str, most: int | None, what: str) -> None:
         """Counts one more. Raises `Busy` if it is one too many."""

@@ -46,6 +46,7 @@ class Quarantine(Feature):
     hold_s   seconds for which one is refused, and for which a death is remembered
     held     digests of requests -> until when they are refused
     noted    digests of requests -> when they were noted last, and the deaths. Empty, as `held`, nearly always
+    notes    under way: whether the worker of an attempt died
     death_of probes a worker of a model now, and returns what names its death, None if it lives
     on_held  called with (model, digest in hexadecimal) when a request is held from now on
     clock    monotonic seconds
@@ -60,12 +61,12 @@ class Quarantine(Feature):
     ) -> None:
         self.hold_s = hold_s
         self.held: dict[bytes, float] = {}
-        self._death_of = death_of
+        self.death_of = death_of
         self._on_held = on_held
         self._clock = clock
         self.noted: dict[bytes, tuple[float, frozenset[object]]] = {}
         self._probes: dict[WorkerHandle, asyncio.Task[object | None]] = {}
-        self._notes: set[asyncio.Task[None]] = set()
+        self.notes: set[asyncio.Task[None]] = set()
 
     def looks_deadly(self, error: GatewayError) -> bool:
         """As the function of this name, for features that send requests of their own."""
@@ -82,13 +83,13 @@ class Quarantine(Feature):
 
     def _begin(self, step: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(step)
-        self._notes.add(task)
-        task.add_done_callback(self._notes.discard)
+        self.notes.add(task)
+        task.add_done_callback(self.notes.discard)
         return task
 
     async def _probe(self, model: str, worker: WorkerHandle) -> object | None:
         try:
-            return await self._death_of(model, worker)
+            return await self.death_of(model, worker)
         finally:
             del self._probes[worker]
 

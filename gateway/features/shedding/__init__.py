@@ -34,33 +34,34 @@ class Shedding(Feature):
         self.pressure = 0.0
         self._on_change = on_change
         self._on_refuse = on_refuse
-        self._limit_s = 0.0
-        self._priorities: list[int] = [0]
+        self.limit_s = 0.0
+        self.priorities: list[int] = [0]
         self._carried = [0.0]
         self._lately: deque[float] = deque(maxlen=_READINGS)
 
     def configure(self, limit_s: float, priorities: Iterable[int]) -> None:
         """limit_s: how late the loop may be, 0 for no bound. priorities: those that requests may have."""
-        self._limit_s = limit_s
-        self._priorities = sorted(set(priorities)) or [0]
-        self._carried = [0.0] * len(self._priorities)
-        self._press(min(self.pressure, self._most) if limit_s else 0.0)
+        self.limit_s = limit_s
+        self.priorities = sorted(set(priorities)) or [0]
+        self._carried = [0.0] * len(self.priorities)
+        self.press(min(self.pressure, self._most) if limit_s else 0.0)
 
     @property
     def _most(self) -> float:
-        return len(self._priorities) - 1 + _MOST_OF_THE_LAST
+        return len(self.priorities) - 1 + _MOST_OF_THE_LAST
 
     def late(self, seconds: float) -> None:
         """One of ten readings a second: the loop came so late to a timer."""
         self._lately.append(seconds)
-        if not self._limit_s:
+        if not self.limit_s:
             return
-        if len(self._lately) == _READINGS and min(self._lately) > self._limit_s:
-            self._press(min(self._most, self.pressure + _UP))
-        elif self.pressure and seconds < self._limit_s / 2:
-            self._press(max(0.0, self.pressure - _DOWN))
+        if len(self._lately) == _READINGS and min(self._lately) > self.limit_s:
+            self.press(min(self._most, self.pressure + _UP))
+        elif self.pressure and seconds < self.limit_s / 2:
+            self.press(max(0.0, self.pressure - _DOWN))
 
-    def _press(self, pressure: float) -> None:
+    def press(self, pressure: float) -> None:
+        """Sets `pressure`."""
         before, self.pressure = self.pressure, pressure
         if (before > 0) != (pressure > 0):
             self._on_change(pressure > 0)
@@ -75,7 +76,7 @@ class Shedding(Feature):
 
     def check(self, priority: int) -> None:
         """Call this while there is `pressure`. Raises GatewayError(OVERLOADED) for a request that must be refused."""
-        place = min(bisect_left(self._priorities, priority), len(self._priorities) - 1)
+        place = min(bisect_left(self.priorities, priority), len(self.priorities) - 1)
         share = self.pressure - place
         if share <= 0:
             return

@@ -91,7 +91,7 @@ class Batcher:
         self.replicas = 1
         self._link = link
         self._me = me
-        self._deadlines = CallDeadlines(timeout)
+        self.deadlines = CallDeadlines(timeout)
         self._changed = changed
         self._queue: deque[Operation] = deque()
         self._kept: deque[Operation] = deque(maxlen=KEPT)
@@ -135,7 +135,7 @@ class Batcher:
 
     async def start(self) -> None:
         """Probes the server once; if that fails, in the background until it answers."""
-        if await self._probe_once(PROBE_CONNECT, connect=True) and await self._probe_once(self._deadlines.most):
+        if await self._probe_once(PROBE_CONNECT, connect=True) and await self._probe_once(self.deadlines.most):
             self._recover()
         else:
             self._probe = self._loop.create_task(self._keep_probing())
@@ -217,21 +217,21 @@ class Batcher:
         self._calls[call] = None
         self._not_before = now + PACE
         if self._watch is None:
-            self._watch = loop.call_later(self._deadlines.seconds, self._look_at_watch)
+            self._watch = loop.call_later(self.deadlines.seconds, self._look_at_watch)
         if queue:
             self._want()
-        self._take(call, self._deadlines.seconds, partial(self._answered, call))
+        self._take(call, self.deadlines.seconds, partial(self._answered, call))
 
     def _take(self, call: _Call, within: float, answered: OnAnswer) -> None:
         call.clock = int(monotonic() * 1_000_000)
-        deadline = self._deadlines.deadline(call.clock, within)
+        deadline = self.deadlines.deadline(call.clock, within)
         self._link.call(*pack(call.operations, deadline, self._me.slot_ttl), answered)
 
     def _results(self, call: _Call, raw: bytes | Exception, prompt: bool) -> list[Result]:
         if isinstance(raw, Exception):
             raise raw
         now, results = unpack(raw)
-        self._deadlines.read_clock(now, call.clock, results, prompt)
+        self.deadlines.read_clock(now, call.clock, results, prompt)
         return results
 
     def _on_idle(self) -> None:
@@ -245,14 +245,14 @@ class Batcher:
             return
         now = self._loop.time()
         took = now - call.sent
-        prompt = self._deadlines.is_prompt(took)
+        prompt = self.deadlines.is_prompt(took)
         try:
             self._resolve(call.asked, self._results(call, raw, prompt), prompt)
         except Exception as error:
             self._failed(error)
             return
         del calls[call]
-        self._deadlines.took(took, now)
+        self.deadlines.took(took, now)
         self._failures = 0
         if not calls and (len(call.asked) < 2 or self._drained is not None):
             self._not_before = 0.0
@@ -268,7 +268,7 @@ class Batcher:
         self._watch = None
         if not self._calls:
             return
-        loop, seconds = self._loop, self._deadlines.seconds
+        loop, seconds = self._loop, self.deadlines.seconds
         now = loop.time()
         first = next(iter(self._calls))
         ends = [one.sent + seconds for one in self._calls if not one.given_up][:1]
@@ -300,7 +300,7 @@ class Batcher:
             else:
                 waiter.bring(result)
 
-        if self._deadlines.has_jumped(bool(late), prompt):
+        if self.deadlines.has_jumped(bool(late), prompt):
             self._queue.extend(late)
             self._urgent = True
         else:
@@ -320,7 +320,7 @@ class Batcher:
     def _failed(self, error: Exception) -> None:
         """A call ended with `error`, so the other calls under way are lost too."""
         self._failures += 1
-        reason = describe(error, self._deadlines.seconds)
+        reason = describe(error, self.deadlines.seconds)
         self._give_up(reason, ran=not isinstance(error, Unsent))
         if self._failures >= FAILURES and self.up:
             self.up, self.reason = False, reason
@@ -360,7 +360,7 @@ class Batcher:
         while prompt < 2:
             await asyncio.sleep(uniform(0.8, 1.2) * PROBE_EVERY if prompt == 0 else 0)
             # The first may have to connect, which nobody waits for; the second must be as prompt as a request needs.
-            within = PROBE_CONNECT if prompt == 0 else self._deadlines.most
+            within = PROBE_CONNECT if prompt == 0 else self.deadlines.most
             prompt = prompt + 1 if await self._probe_once(within, connect=prompt == 0) else 0
         self._probe = None
         self._recover()
@@ -373,14 +373,14 @@ class Batcher:
             if not answer.done():
                 answer.set_result(raw)
 
-        within = max(within, self._deadlines.least)
+        within = max(within, self.deadlines.least)
         began = loop.time()
         call = _Call([Operation(PROBE, self._me.name, _NO_PLAN, (self._me.key, self._me.beat_ttl))], (), began)
         try:
             self._take(call, within, answered)
             async with asyncio.timeout(within):
                 raw = await answer
-            (replicas,) = self._results(call, raw, self._deadlines.is_prompt(loop.time() - began))
+            (replicas,) = self._results(call, raw, self.deadlines.is_prompt(loop.time() - began))
             self._count(replicas)
         except BaseException as error:
             self._link.drop()
@@ -390,7 +390,7 @@ class Batcher:
             return False
         if not connect:
             now = loop.time()
-            self._deadlines.took(now - began, now)
+            self.deadlines.took(now - began, now)
         return True
 
     def _recover(self) -> None:

@@ -250,7 +250,7 @@ def test_a_task_over_a_web_socket(tmp_path: Path, own: bool, fault: str | None) 
         if fault is not None:
             stack.sim.fault(fault, count=1, skip=2, path="/v1/chat/completions")
         opened = Mock(wraps=stack.gateway.opens_socket)
-        stack.server._protocol.opens = opened
+        stack.server.protocol.opens = opened
         ran = codex(stack.url, tmp_path, prompt, more=() if own else SOCKETS, provider=chosen)
         records = stack.records()
         sent = [json.loads(entry.body) for entry in stack.sim.ledger.entries if entry.generation]

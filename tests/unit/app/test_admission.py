@@ -265,12 +265,12 @@ def test_who_waits_for_a_worker_that_stands_still_gets_an_error(fault: str) -> N
 
 def test_a_reload_changes_the_queue() -> None:
     with Stack(STALLED, narrow({"max_waiting": 5})) as stack:
-        bounds = stack.gateway.deployment.pools["m"]._waiting.options
+        bounds = stack.gateway.deployment.pools["m"]._waiting.options  # the bounds of the queue, which no page shows
         assert (bounds.max_waiting, bounds.timeout_s, bounds.max_bytes) == (5, 600.0, 1 << 28)
         queue = {"max_waiting": 7, "timeout_s": 9, "max_bytes": 4096, "cold_start_s": 3}
         config = stack.config({"queue": queue, "models": {"m": {"queue": {"max_waiting": 6}}}})
         stack.run(stack.gateway.reload(config))
-        bounds = stack.gateway.deployment.pools["m"]._waiting.options
+        bounds = stack.gateway.deployment.pools["m"]._waiting.options  # the bounds of the queue, which no page shows
         assert (bounds.max_waiting, bounds.timeout_s, bounds.max_bytes, bounds.cold_start_s) == (6, 9, 4096, 3)
 
 

@@ -95,7 +95,7 @@ def dripping(stack: Two, key: str, sizes: list[int]) -> Iterator[list[Raw]]:
 
             def settled(before: int = before, line: Raw = line) -> bool:
                 with contextlib.suppress(BlockingIOError):
-                    line._more()
+                    line.more()
                 return stack.bodies.reserved > before or bool(line.left)
 
             until(settled)
@@ -235,10 +235,10 @@ def test_streams_that_may_go_on_leave_room_to_others() -> None:
             line = stop.enter_context(Raw(stack))
             line.send(stack.head(key, len(body)) + body)
             while b"data: " not in line.left:
-                assert line._more()
+                assert line.more()
 
         def held(key: str) -> int:
-            return sum(size for owner, size in kept._held.items() if owner.startswith(f"key {key}\n"))
+            return sum(size for owner, size in kept.held.items() if owner.startswith(f"key {key}\n"))
 
         for _ in range(4):
             streams("greedy")
@@ -306,7 +306,7 @@ def test_who_has_proven_nothing_is_an_address() -> None:
         with Raw(stack) as stranger:
             stranger.send(head(b"another body"))
             until(lambda: budget.reserved == 700_000)
-            assert list(budget._held) == ["address 127.0.0.1"]
+            assert list(budget.held) == ["address 127.0.0.1"]
             stranger.send(PADDED)
             assert stranger.response()[0] == 403
         until(lambda: budget.reserved == 0)

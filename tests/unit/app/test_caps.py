@@ -49,7 +49,7 @@ def test_a_late_gateway_refuses_the_lowest_priority_in_every_dialect() -> None:
 
 
 async def _press(stack: Stack, pressure: float) -> None:
-    stack.service("shedding")._press(pressure)
+    stack.service("shedding").press(pressure)
 
 
 def test_the_loops_own_lateness_is_what_it_goes_by() -> None:
@@ -143,12 +143,12 @@ def test_a_key_has_no_more_connections_than_it_may_and_they_are_free_when_lost()
             assert ask(third).status_code == 200
             assert ask(first, own).status_code == 429
             assert stack.run(_held(stack)) == {"one": 1, "own": 1}
-        until(lambda: not caps._connections)
+        until(lambda: not caps.connections)
         assert shed(stack, "connections") == "2.0"
 
 
 async def _held(stack: Stack) -> dict[str, int]:
-    return dict(stack.service("caps")._connections)
+    return dict(stack.service("caps").connections)
 
 
 def test_counts_outlive_a_reload() -> None:

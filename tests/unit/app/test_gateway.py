@@ -79,7 +79,7 @@ def test_workers_that_stay_keep_their_record() -> None:
         assert worker.max_in_flight == 7
         assert worker.ready
         # The old configuration is let go of.
-        until(lambda: len(stack.gateway._host.deployments) == 1)
+        until(lambda: len(stack.gateway.host.deployments) == 1)
         until(lambda: (len(first.on_free), len(second.on_free)) == (1, 0))
 
 
@@ -88,7 +88,7 @@ def test_many_reloads_at_once_leave_one_configuration(stack: Stack) -> None:
         await asyncio.gather(*(stack.gateway.reload(stack.config()) for _ in range(10)))
 
     stack.run(storm())
-    until(lambda: len(stack.gateway._host.deployments) == 1)
+    until(lambda: len(stack.gateway.host.deployments) == 1)
     assert httpx.post(stack.url + "/v1/chat/completions", json=CHAT).status_code == 200
     health = [task for task in _tasks(stack) if "Health._watch" in repr(task)]
     assert len(health) == 1, "one probe for one worker"
@@ -161,7 +161,7 @@ def test_who_waits_gets_the_workers_that_its_model_has_now() -> None:
     with Stack(({}, {}), config={"models": {"m": {"max_in_flight": 1}}}) as stack:
         assert stack.run(go(stack), 60) == [200, 200]
         assert [record["worker"] for record in stack.records()] == [stack.sims[1].url, stack.sims[0].url]
-        until(lambda: len(stack.gateway._host.deployments) == 1)
+        until(lambda: len(stack.gateway.host.deployments) == 1)
         assert [len(worker.on_free) for worker in stack.gateway.deployment.workers.values()] == [1]
 
 

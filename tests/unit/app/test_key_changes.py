@@ -35,11 +35,11 @@ def bearer(secret: str = BOB) -> dict[str, str]:
 def expiring(stack: Stack) -> None:
     """Its time is over without any change of the keys."""
     ring = stack.gateway.deployment.keyring
-    ring._clock = lambda: time.time() + 7200
+    ring._clock = lambda: time.time() + 7200  # time goes on
 
 
 def reloaded(stack: Stack, keys: dict[str, Any]) -> None:
-    stack._config["keys"] = keys
+    stack.sections["keys"] = keys
     stack.run(stack.gateway.reload(stack.config()))
 
 

@@ -246,14 +246,13 @@ def test_a_spoilt_file_stops_no_start(kept: tuple[dict[str, Any], Stack]) -> Non
 async def test_what_cannot_be_written_is_reported_once(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with Stack(({},), {"start": {"known_folder": str(tmp_path / "file" / "x")}}) as stack:
-        assert stack.gateway._saved_state is not None
         tokens = type("Tokens", (), {"body": b"{}", "close": lambda self: _done()})()
         seen: list[str] = []
         watched = SavedState(lambda: _Deployment(stack, tokens), lambda level, event, **facts: seen.append(event))  # type: ignore[arg-type,return-value]
         await watched.save()
         await watched.save()
         assert seen == ["what is known cannot be kept"]
-    assert saved_state._EVERY_S < saved_state._FRESH_S
+    assert saved_state._EVERY_S < saved_state._FRESH_S  # two constants that must fit each other
 
 
 class _Deployment:

@@ -79,6 +79,7 @@ async def test_nothing_that_holds_a_secret_shows_it(tmp_path: Path) -> None:
         (model, "canary-of-a-header" in str(model.headers) and SECRETS["WORKER"] in str(model.headers)),
         (Principal("a", salt="canary"), True),
         (Sealing("a", b"canary"), True),
+        # The canary must be found there.
         (state.keyring._table.sealing, SECRETS["SEAL"].encode() == state.keyring._table.sealing.of("signer")),
     ]
     await gateway.close()

@@ -43,14 +43,14 @@ def settings(stack: Stack) -> list[Any]:
     state = stack.gateway.deployment
     services, (worker,) = state.features.services, state.workers.values()
     return [
-        [rule.limit for rule in services["limits"].limiter._index.rules],
+        [rule.limit for rule in services["limits"].limiter._index.rules],  # the rules in force
         services["stored"].ttl_s,
         services["quarantine"].hold_s,
         state.runtime.body_budget.limit,
         worker.max_in_flight,
         worker.breaker.options.failures,
         len(worker.on_free),
-        services["shedding"]._limit_s,
+        services["shedding"].limit_s,
     ]
 
 
@@ -72,7 +72,7 @@ def test_a_reload_that_fails_halfway_changes_nothing(halfway: str, monkeypatch: 
                 stack.run(stack.gateway.reload(stack.config(OTHER)))
         assert settings(stack) == before
         assert stack.gateway.deployment.services is services
-        assert len(stack.gateway._host.deployments) == 1
+        assert len(stack.gateway.host.deployments) == 1
         assert [status(stack, "/v1/chat/completions", secret) for secret in (OLD_KEY, NEW_KEY)] == [200, 401]
         assert status(stack, "/new/v1/chat/completions", OLD_KEY) == 404
         assert httpx.get(stack.url + "/metrics").status_code == 200
@@ -107,7 +107,7 @@ def test_the_deployment_in_force_looks_for_the_deaths_of_workers(monkeypatch: py
         for _ in range(2):
             deployment = stack.gateway.deployment
             quarantine = deployment.features.services["quarantine"]
-            assert stack.run(quarantine._death_of("m", worker)) == (deployment.fleets, "m", worker)
+            assert stack.run(quarantine.death_of("m", worker)) == (deployment.fleets, "m", worker)
             stack.run(stack.gateway.reload(stack.config(OTHER)))
 
 

@@ -110,7 +110,7 @@ def test_a_reload_keeps_them_and_refuses_one_that_is_named_twice(stack: Stack) -
 def test_a_priority_that_no_configured_key_has_counts_when_requests_are_shed(stack: Stack) -> None:
     change(stack, stored("app", priority=-5))
     assert stack.gateway.deployment.prepared.priorities == {0, -5}
-    assert stack.service("shedding")._priorities == [-5, 0]
+    assert stack.service("shedding").priorities == [-5, 0]
 
 
 def test_every_key_begins_with_the_namespace(stack: Stack, server: Server, tmp_path: Path) -> None:

@@ -61,8 +61,7 @@ def test_an_address_that_cannot_be_reached_is_reported(url: str) -> None:
         sender = Webhook(hook(url), lambda *change: changes.append(change))
         for _ in range(3):
             sender.send("budget", {})
-        assert sender._task is not None
-        await sender._task
+        await soon(lambda: len(changes) == 4)
 
     asyncio.run(send())
     assert [state for state, _ in changes] == ["failing", "lost", "lost", "lost"]
@@ -134,7 +133,7 @@ async def test_events_that_wait_are_bounded_and_those_lost_are_told(
     hearing.statuses = [503] * 3
     for number in range(5):
         one.send("budget.passed", {"number": number})
-    await soon(lambda: one._task is None)
+    await soon(lambda: len(hearing.heard) == 5)
     assert [json.loads(body)["data"]["number"] for _, body in hearing.heard] == [2, 2, 2, 3, 4]
     assert changes == [("lost", "1"), ("lost", "1"), ("failing", "status 503"), ("lost", "1"), ("sending", "")]
     await one.close()

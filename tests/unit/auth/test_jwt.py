@@ -8,6 +8,7 @@ import hmac
 import json
 import socket
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -49,9 +50,9 @@ def token(key: Any = RSA, kid: str | None = "r", algorithm: str = "RS256", **cla
     return jwt.encode(whole, key, algorithm, {"kid": kid} if kid else None).encode()
 
 
-def made(text: str = keys(r=RSA, e=EC), **options: Any) -> JwtVerifier:
+def made(text: str = keys(r=RSA, e=EC), clock: Callable[[], float] = time.time, **options: Any) -> JwtVerifier:
     section = Jwt(issuer=ISSUER, audience=AUDIENCE, jwks_file="keys.json", **options)
-    return JwtVerifier(section.holding({"keys_text": text}), time.time)
+    return JwtVerifier(section.holding({"keys_text": text}), clock)
 
 
 def answering(answers: list[str | Exception]) -> Fetch:
@@ -119,10 +120,11 @@ def test_what_is_not_believed(bad: bytes) -> None:
 
 
 def test_a_remembered_token_still_expires() -> None:
-    tokens = made()
+    later = 0
+    tokens = made(clock=lambda: time.time() + later)
     alive = token(exp=time.time() + 5)
     assert tokens.read(alive).subject == "alice"
-    tokens._clock = lambda: time.time() + 60
+    later = 60
     with pytest.raises(GatewayError, match="expired"):
         tokens.read(alive)
 
@@ -204,7 +206,7 @@ def test_of_a_private_key_the_public_half_counts(key: Any, algorithm: str) -> No
 
 async def test_keys_from_a_url_outlive_a_reload_while_it_is_away() -> None:
     before = JwtVerifier(BY_URL, time.time)
-    before._keys = read_keys(keys(r=RSA))
+    before._keys = read_keys(keys(r=RSA))  # as if they had been fetched
     for url, known in ((URL, True), ("https://other.example/keys", False)):
         after = JwtVerifier(Jwt(issuer=ISSUER, audience=AUDIENCE, jwks_url=url), time.time, before=before)
         await after.start(answering([OSError("away")]))
@@ -230,7 +232,7 @@ async def test_no_token_is_blamed_while_keys_were_never_read(trouble: Exception)
         tokens.read(b"eyJ.no.token")
     assert caught.value.kind is Kind.UNAUTHENTICATED
     for _ in range(2):
-        await tokens._refresh(fetch, URL)
+        await tokens.refresh(fetch, URL)
         assert tokens.read(token()).subject == "alice"
     with pytest.raises(GatewayError) as caught:
         tokens.read(token(OTHER, "other"))
@@ -257,9 +259,9 @@ async def test_keys_from_a_url_are_read_again_and_kept_while_it_is_away() -> Non
     fetch = answering([keys(r=RSA), OSError("away"), keys(r=OTHER)])
     await tokens.start(fetch)
     assert tokens.read(token()).subject == "alice"
-    await tokens._refresh(fetch, URL)
+    await tokens.refresh(fetch, URL)
     assert tokens.read(token()).subject == "alice"
-    await tokens._refresh(fetch, URL)
+    await tokens.refresh(fetch, URL)
     assert told == ["warning", "info"]
     assert tokens.read(token(OTHER)).subject == "alice"
     with pytest.raises(GatewayError):

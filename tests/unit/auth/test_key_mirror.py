@@ -165,7 +165,7 @@ async def test_a_revocation_outlives_a_redis_that_forgot_it(server: Server) -> N
         await put(one.mirror.store, replace(key, revoked=time.time()), version, "revoke")
         await soon(lambda: all(who.mirror.keys.get("app", key).revoked for who in (one, other)))
         server.command("FLUSHALL")
-        await soon(lambda: one.mirror._version == other.mirror._version == 0)
+        await soon(lambda: one.mirror._version == other.mirror._version == 0)  # both have noticed that Redis is empty
         server.command("HSET", "{dragoman-keys}", "app", before)
         server.command("SET", "{dragoman-keys}:version", version)
         await soon(lambda: b"revoked" in server.command("HGET", "{dragoman-keys}", "app"))
@@ -200,12 +200,13 @@ async def test_news_that_were_cut_off_are_noticed(server: Server) -> None:
         await soon(lambda: len(one.mirror.keys) == 3)
         store = one.mirror.store
         await one.mirror.close()
-        one.mirror._following = None
+        one.mirror._following = None  # as a gateway that reads nothing for a while
         version = await put(store, stored("unseen"))
         server.command("XTRIM", "{dragoman-keys}:changes", "MAXLEN", 0)
         await put(store, stored("seen"))
+        # The place from which it reads on.
         assert [change.after for change in await store.news(one.mirror._last, 0)] == [version]
-        assert not await one.mirror._read_on(), "it asks for all of them"
+        assert not await one.mirror._read_on(), "it asks for all of them"  # one step of the loop that follows
         await one.mirror.start()
         await soon(lambda: {"unseen", "seen"} <= one.mirror.keys.keys())
 
@@ -271,12 +272,13 @@ async def test_all_keys_are_looked_at_in_slices(walk: str, server: Server, monke
     one.mirror.restore([stored(f"k{number}") for number in range(MANY)], 0.0)
     with rounds() as found:
         if walk == "dropped":
-            await one.mirror._read_all()
+            await one.mirror._read_all()  # one step, so that its rounds are counted
             assert one.mirror.missing == MANY
         told = told_by_round(monkeypatch, one.table, found)
         one.skipped_s = one.mirror.options.hold_s
         before = found[0]
         mirror = one.mirror
+        # One step, so that its rounds are counted.
         await (mirror._away("gone") if walk == "away" else mirror._read_all() if walk == "lost" else mirror._read_on())
         assert found[0] - before >= MANY // SLICE
     assert max(told.values(), default=0) <= SLICE

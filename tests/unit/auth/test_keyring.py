@@ -334,9 +334,9 @@ def test_new_keys_are_well_formed_and_all_different() -> None:
 
 def test_the_checksum_is_what_the_docstring_says() -> None:
     assert well_formed(b"dgm_a000000000_" + b"0" * 43 + b"_" + checksum(b"dgm_a000000000_" + b"0" * 43))
-    assert keys._base62(61, 2) == "0z"
-    assert keys._base62(62, 2) == "10"
-    assert checksum(b"123456789") == keys._base62(0xCBF43926, 6).encode()  # the check value of CRC-32
+    assert keys.base62(61, 2) == "0z"
+    assert keys.base62(62, 2) == "10"
+    assert checksum(b"123456789") == keys.base62(0xCBF43926, 6).encode()  # the check value of CRC-32
 
 
 @pytest.mark.parametrize(

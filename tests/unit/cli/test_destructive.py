@@ -171,7 +171,7 @@ def test_an_operator_without_a_name_is_one(monkeypatch: pytest.MonkeyPatch) -> N
         raise KeyError
 
     monkeypatch.setattr("getpass.getuser", nobody)
-    assert destructive._operator().startswith("?@")
+    assert destructive.operator().startswith("?@")
 
 
 def test_a_long_time_is_shown_in_whole_seconds(file: Path) -> None:

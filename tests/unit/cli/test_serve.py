@@ -417,14 +417,14 @@ async def test_what_cannot_be_put_to_use_is_refused_and_said(tmp_path: Path, mon
         config = load(path, KNOWN, {})
         log = Log("info", True, said, "json")
         serving = _Serving(config, str(path), [listener], log)
-        serving._server.listening.set()
+        serving._server.listening.set()  # as if it listened
 
         async def fail(config: Config) -> None:
             raise FileNotFoundError
 
-        monkeypatch.setattr(serving._gateway, "reload", fail)
-        await serving._reload()
-        await serving._gateway.close()
+        monkeypatch.setattr(serving._gateway, "reload", fail)  # a reload that goes wrong
+        await serving._reload()  # as by SIGHUP
+        await serving._gateway.close()  # never started
         await asyncio.to_thread(log.close)
     lines = [json.loads(line) for line in said.getvalue().splitlines()]
     (line,) = [line for line in lines if line["event"] == "reload refused, the old configuration stays"]
@@ -443,7 +443,7 @@ async def test_the_thread_that_reads_hands_over_the_interpreter_often(
     with socket.socket() as listener:
         config = load(path, KNOWN, {})
         serving = _Serving(config, str(path), [listener], Log("info", True, io.BytesIO(), "json"))
-        serving._server.listening.set()
+        serving._server.listening.set()  # as if it listened
 
         def read() -> Any:
             seen.append(sys.getswitchinterval())
@@ -457,9 +457,9 @@ async def test_the_thread_that_reads_hands_over_the_interpreter_often(
                 raise OSError
 
         monkeypatch.setattr(serving, "_load", read)
-        monkeypatch.setattr(serving._gateway, "reload", put_to_use)
-        await serving._reload()
-        await serving._gateway.close()
+        monkeypatch.setattr(serving._gateway, "reload", put_to_use)  # seen from within
+        await serving._reload()  # as by SIGHUP
+        await serving._gateway.close()  # never started
     assert len(seen) == (1 if how == "refused" else 2)
     assert max(seen) <= 0.001 < usual == sys.getswitchinterval()
     sys.setswitchinterval(before)
@@ -469,7 +469,7 @@ def test_too_few_open_files_are_reported_with_what_to_raise(monkeypatch: pytest.
     told: list[dict[str, Any]] = []
     log = SimpleNamespace(event=lambda level, event, **fields: told.append(fields))
     monkeypatch.setattr("gateway.cli.serve.fitting_connections", lambda most: 7)
-    listen = _Serving._fitting(cast(Any, SimpleNamespace(_log=log)), Listen(max_connections=10))
+    listen = _Serving._fitting(cast(Any, SimpleNamespace(_log=log)), Listen(max_connections=10))  # without a server
     assert listen.max_connections == 7
     remedy = "raise `ulimit -n` (systemd: LimitNOFILE), or lower listen.max_connections"
     assert told == [{"max_connections": 7, "remedy": remedy}]

@@ -118,7 +118,7 @@ async def keys_of_tokens(rounds: Rounds) -> AsyncIterator[None]:
         raise OSError
 
     made = jwt.JwtVerifier(Jwt(jwks_url="http://keys", issuer="i", audience="a"), lambda: 0.0, rounds.go)
-    task = asyncio.create_task(made._go_on(fetch, "http://keys"))
+    task = asyncio.create_task(made._go_on(fetch, "http://keys"))  # the loop alone, without a start
     yield
     task.cancel()
     await asyncio.wait([task])
@@ -136,7 +136,7 @@ async def watched_files(rounds: Rounds) -> AsyncIterator[None]:
         _log=SimpleNamespace(event=lambda *_: None),
         _reload=rounds.go_async,
     )
-    task = asyncio.create_task(serve._Serving._follow(serving))
+    task = asyncio.create_task(serve._Serving._follow(serving))  # the loop alone, without a server
     yield
     task.cancel()
     await asyncio.wait([task])

@@ -44,7 +44,7 @@ def test_what_is_held_is_within_the_bounds_and_given_back(moves: list[tuple[str,
         for held in helds:
             held.resize(0)
     assert budget.reserved == 0
-    assert not budget._held, "an owner that holds nothing is forgotten"
+    assert not budget.held, "an owner that holds nothing is forgotten"
 
 
 def test_a_body_alone_may_be_as_large_as_what_is_left() -> None:

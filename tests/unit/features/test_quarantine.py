@@ -70,8 +70,8 @@ def test_clients_that_try_again_kill_two_workers_in_all() -> None:
 
 async def settled(stack: Stack) -> None:
     quarantine = stack.service("quarantine")
-    while quarantine._notes:
-        await asyncio.wait(quarantine._notes)
+    while quarantine.notes:
+        await asyncio.wait(quarantine.notes)
 
 
 @pytest.mark.parametrize("fault", ["reset@before", "fin@before", "reset@headers", "status:500", "stall:0@before"])
@@ -242,13 +242,13 @@ def test_a_copy_that_breaks_after_output_is_no_death_and_an_answer_clears_it() -
 def delay_probes(stack: Stack, seconds: float) -> None:
     """What tells whether a worker died is told so much later."""
     ward: Quarantine = stack.service("quarantine")
-    probe = ward._death_of
+    probe = ward.death_of
 
     async def late(model: str, worker: Any) -> object | None:
         await asyncio.sleep(seconds)
         return await probe(model, worker)
 
-    ward._death_of = late
+    ward.death_of = late
 
 
 def test_the_probe_that_tells_of_a_death_is_no_work_of_the_gateway() -> None:

@@ -141,7 +141,7 @@ async def test_one_owner_pushes_out_its_own_alone() -> None:
     await response_store.remove(["one"], map(str, range(100)))
     await response_store.remove(["two"], map(str, range(100)))
     await response_store.remove(["victim"], ["kept", "none"])
-    assert (response_store.bytes, response_store._bytes, response_store._owned) == (0, {}, {})
+    assert (response_store.bytes, response_store._bytes, response_store._owned) == (0, {}, {})  # nothing is left
 
 
 async def test_without_the_server_nothing_is_kept_and_nobody_is_told_otherwise() -> None:
@@ -208,7 +208,7 @@ async def test_a_backlog_is_bounded_in_bytes() -> None:
     assert failures == ["Backlog"]
     slow.taking.set()
     await response_store.close()
-    assert not response_store._unwritten
+    assert not response_store._unwritten  # all was written
     response_store.put("a", {"4": large})
     response_store.put("a", {"5": large})
     assert failures == ["Backlog", "Backlog"]

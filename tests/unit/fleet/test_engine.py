@@ -175,7 +175,7 @@ async def test_workers_that_left_are_not_read() -> None:
     scraper.follow("m", [one, other], GAUGES)
     scraper.follow("m", [other], GAUGES)
     scraper.follow("n", [one], GAUGES)
-    assert set(scraper._tasks) == {("m", other), ("n", one)}
+    assert set(scraper._tasks) == {("m", other), ("n", one)}  # a worker that nobody follows is not read
     await scraper.close()
 
 

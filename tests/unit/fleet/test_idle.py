@@ -33,7 +33,7 @@ class Line:
         self.try_now()
 
     def try_now(self) -> Worker | None:
-        self.worker = self.idle.take(self, self.idle._pool, (), RoutingFacts())
+        self.worker = self.idle.take(self, self.idle.pool, (), RoutingFacts())
         return self.worker
 
     def give_back(self) -> None:
@@ -44,7 +44,7 @@ class Line:
 
     def end(self) -> None:
         assert self.worker is not None
-        self.idle._pool.release(self.worker)
+        self.idle.pool.release(self.worker)
         self.idle.left(self)
 
 
@@ -74,7 +74,7 @@ class Place:
     def report(self, running: float, waiting_: float = 0, worker: int = 0) -> None:
         one = self.workers[worker]
         one.hold(EngineLoad(running, waiting_, one.in_flight))
-        self.idle._look(one, self.clock.now)
+        self.idle._look(one, self.clock.now)  # a reading of the engine
 
 
 @pytest.mark.parametrize(("most", "given"), [(1, 1), (2, 1), (8, 7), (16, 15), (64, 60)])
@@ -165,11 +165,11 @@ def seen_full() -> tuple[Place, list[Line]]:
 async def test_room_is_made_for_requests_of_other_gateways_before_any_of_them_waits() -> None:
     place, lines = seen_full()
     place.report(31)
-    place.idle._serve()
+    place.idle.serve()
     assert [line.asked for line in lines] == [0] * 30
     place.report(32)
     for _ in range(2):  # a reading counts once
-        place.idle._serve()
+        place.idle.serve()
         assert [line.asked for line in lines] == [0] * 29 + [1]
 
 
@@ -179,7 +179,7 @@ async def test_all_beyond_the_room_go_when_a_client_comes() -> None:
     place.clock.now += 60
     for running in (30, 31, 32):
         place.report(running)
-        place.idle._serve()
+        place.idle.serve()
         lines += place.fill()
     assert [line.asked for line in lines] == [0] * 34  # none takes the place of another one
     worker = await place.pool.acquire()
@@ -215,20 +215,20 @@ async def test_those_that_wait_come_one_after_the_other() -> None:
     tasks = [asyncio.create_task(line.begin()) for line in lines]
     for _ in range(40):
         place.clock.now += 0.1
-        place.idle._serve()
+        place.idle.serve()
         await turns()
     placed = [line for line in lines if line.worker is not None]
     assert placed == lines[:7]
     placed[0].end()
     place.clock.now += 0.1
-    place.idle._serve()
+    place.idle.serve()
     await turns()
     assert lines[7].worker is not None
     tasks[8].cancel()
     await turns()
     placed[1].end()
     place.clock.now += 0.1
-    place.idle._serve()
+    place.idle.serve()
     await turns()
     assert lines[9].worker is not None
     for task in tasks:

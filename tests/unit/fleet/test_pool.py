@@ -246,4 +246,4 @@ def test_it_is_known_whether_a_whole_fleet_is_ejected() -> None:
             case _:
                 worker.ready = not worker.ready
         allowed = any(other.serving and other.breaker.allows(now) for other in members)
-        assert one._standing.out(now) is not allowed
+        assert one._standing.out(now) is not allowed  # the count must agree with the workers

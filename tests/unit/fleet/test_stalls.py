@@ -16,7 +16,7 @@ from gateway.fleet.pick import POLICIES
 from gateway.fleet.pool import Pool
 from gateway.fleet.progress import COUNTED_S, HISTORY_S, TIMES, UNCOUNTED_S
 from gateway.fleet.stalls import StallDetector
-from gateway.fleet.worker import EngineLoad, Worker
+from gateway.fleet.worker import EngineLoad, Worker, is_open
 
 BREAKER = Breaker(eject_s=30)
 BUSY = EngineLoad(1, 0, 1)
@@ -322,7 +322,7 @@ async def test_a_worker_that_moves_comes_back_by_a_trial(fleet: Fleet, how: str)
     await fleet.pass_(8)
     assert "resumed http://0" in fleet.events
     assert worker.breaker.state(fleet.now) == "half_open"
-    assert fleet.pool._pick((), fleet.now, RoutingFacts()) is not None
+    assert is_open(worker, fleet.now)
     worker.breaker.begin(fleet.now)
     assert not worker.breaker.allows(fleet.now), "one request tries it"
     fleet.pool.answered(worker, worker.generation)
@@ -353,7 +353,7 @@ async def test_outcomes_of_requests_before_the_stall_do_not_count(fleet: Fleet) 
 async def test_where_nothing_but_a_request_can_tell_one_tries_after_a_while(fleet: Fleet) -> None:
     worker = await stalled(fleet)
     fleet.answer = None
-    for task in fleet.detector._asking.values():
+    for task in fleet.detector._asking.values():  # a question without an answer
         task.cancel()
     await fleet.pass_(BREAKER.eject_s + 2)
     assert worker.breaker.state(fleet.now) == "half_open"
@@ -483,7 +483,7 @@ async def test_clients_that_leave_blame_no_worker_that_answers_or_is_not_judged(
         case "piece":
             fleet.piece(worker)
         case "off":
-            fleet.detector._stalled_s = 0
+            fleet.detector._stalled_s = 0  # as a reload would
         case "down":
             worker.ready = False
         case "leaving":

@@ -79,7 +79,7 @@ async def test_a_router_answers() -> None:
 
 
 async def test_heartbeats_are_answered(monkeypatch: pytest.MonkeyPatch) -> None:
-    beats, obey = asyncio.Semaphore(0), Peer._obey
+    beats, obey = asyncio.Semaphore(0), Peer._obey  # counts heartbeats
 
     def counted(self: Peer, command: bytes) -> None:
         obey(self, command)

@@ -182,7 +182,7 @@ async def test_keepalives_go_on_while_another_worker_is_tried() -> None:
 @pytest.mark.parametrize("early", [False, True], ids=["whole", "inside a stream"])
 async def test_a_workers_words_that_repeat_a_key_are_masked(early: bool) -> None:
     case = Case(keepalive_s=0.01 if early else 0)
-    case.reply._known.add(b"the-workers-own-key")
+    case.reply._known.add(b"the-workers-own-key")  # as a model with this key would
     if early:
         case.reply.keep_alive(new_lane)
         assert (await case.sent.next())["type"] == "http.response.start"
@@ -261,10 +261,10 @@ async def test_a_stream_that_has_output_needs_no_keepalive() -> None:
     await case.reply.commit(stream.lane, nothing, nothing)
     case.reply._sent_at -= 61  # nothing else was sent for so long
     stream.written_at = monotonic()
-    case.reply._look(new_lane)
+    case.reply._look(new_lane)  # as its timer does
     assert not stream.opened.is_set()
     stream.written_at -= 61
-    case.reply._look(new_lane)
+    case.reply._look(new_lane)  # as its timer does
     assert stream.opened.is_set()
     case.reply.close()
 

@@ -207,11 +207,11 @@ async def test_nothing_is_relayed_while_the_reply_keeps_what_is_written(monkeypa
     call = SimpleNamespace(reply=reply, served=served, runtime=runtime, drop_prompt=lambda: None)
     visit = SimpleNamespace(worker=SimpleNamespace(half_open=False))
     pump = Pump(cast(Any, None), cast(Any, SimpleNamespace(produced=1)), cast(Any, call), cast(Any, visit))
-    pump._begun()
+    pump._begun()  # as at the first token
     assert relayed == []
     written: list[bytes] = []
-    pump._write = written.append
-    pump._begun()
+    pump._write = written.append  # its output goes there
+    pump._begun()  # as at the first token
     assert relayed == [written.append]
 
 

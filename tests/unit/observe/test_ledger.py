@@ -70,7 +70,7 @@ def record(chance: random.Random, at: float = NOON, **more: Any) -> RequestRecor
 
 
 async def settled(*ledgers: Ledger) -> None:
-    await soon(lambda: all(one._writing is None for one in ledgers))
+    await soon(lambda: all(one._writing is None for one in ledgers))  # nothing is under way
 
 
 async def totals(ledger: Ledger, *by: Any, days: Any = (DAY,)) -> dict[tuple[str, ...], tuple[int, ...]]:
@@ -117,6 +117,7 @@ async def test_days_begin_in_the_time_zone(server: Server, opened: Open) -> None
 async def test_a_batch_whose_answer_is_lost_counts_once(
     server: Server, opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Answers are lost below it.
     ledger, chance, run, lost = opened(server), random.Random(2), Ledger._run, Counter[str]()
 
     async def deaf(self: Ledger, keys: Any, words: Any) -> None:

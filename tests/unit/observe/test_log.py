@@ -314,7 +314,7 @@ def test_the_form_is_as_configured_and_else_as_the_output_is(
     form: str, terminal: bool, console: bool, output: Output
 ) -> None:
     log = Log("info", True, output)
-    log._terminal = terminal
+    log._terminal = terminal  # the standard output of a test is not a terminal
     log.configure("info", True, form)
     log.event("info", "hello")
     log.close()

@@ -51,7 +51,7 @@ def test_a_line_that_nobody_expected_does_not_end_the_log(output: Output, form: 
     log.event("info", "between")
     log.event("info", "after")
     log.close()
-    log._thread.join(60)
+    log.writer.join(60)
     events = ("before", "odd", "between", "after", "log lines lost")
     found = [event for line in output.getvalue().decode().splitlines() for event in events if event in line]
     assert found == ["before", "log lines lost", "between", "after"]
@@ -71,7 +71,7 @@ def test_prompts_that_wait_for_the_output_are_bounded_in_bytes(monkeypatch: pyte
     assert log.lost == 2
     out.go.set()
     log.close()
-    log._thread.join(60)
+    log.writer.join(60)
     lines = [json.loads(line) for line in out.taken.splitlines()]
     assert [line["event"] for line in lines] == ["first", "prompt", "prompt", "last", "log lines lost"]
 
@@ -99,7 +99,7 @@ def test_nobody_waits_for_a_blocked_output(monkeypatch: pytest.MonkeyPatch) -> N
     log.close()
     assert time.monotonic() - began < 20
     out.go.set()
-    log._thread.join(30)
+    log.writer.join(30)
     lines = [json.loads(line) for line in out.taken.splitlines()]
     assert [line["event"] for line in lines] == ["first", *["request"] * 500, "log lines lost"]
     assert lines[-1]["lost"] == 500
@@ -177,8 +177,8 @@ def test_an_output_without_a_reader_ends_nothing() -> None:
         log.event("info", "nobody hears")
         log.request(record())
         log.close()
-        log._thread.join(30)
-        assert not log._thread.is_alive()
+        log.writer.join(30)
+        assert not log.writer.is_alive()
 
 
 def test_a_closed_output_ends_the_log() -> None:
@@ -186,8 +186,8 @@ def test_a_closed_output_ends_the_log() -> None:
     out.close()
     log = Log("info", True, out)
     log.event("info", "nobody hears")
-    log._thread.join(30)
-    assert not log._thread.is_alive()
+    log.writer.join(30)
+    assert not log.writer.is_alive()
     log.close()
 
 

@@ -180,14 +180,14 @@ async def test_the_resource_says_which_process_of_which_version_and_what_the_env
     monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "k8s.pod.name=door-1,deployment.environment.name=test%20one")
     settings = TracingConfig(endpoint="http://127.0.0.1:1/v1/traces", sample=1.0, service="door")
     made = [Tracer(InMemorySpanExporter(), settings) for _ in range(2)]
-    one, other = (dict(spans._provider.resource.attributes) for spans in made)
+    one, other = (dict(spans._provider.resource.attributes) for spans in made)  # each span is exported with it
     assert (one["service.name"], one["service.version"]) == ("door", version("dragoman"))
     # A reload that changes something else of `tracing` makes the second one.
     assert one["service.instance.id"] == other["service.instance.id"]
     assert (one["k8s.pod.name"], one["deployment.environment.name"]) == ("door-1", "test one")
     monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "service.instance.id=7,service.name=mine")
     named = Tracer(InMemorySpanExporter(), settings)
-    attributes = named._provider.resource.attributes
+    attributes = named._provider.resource.attributes  # each span is exported with it
     assert (attributes["service.name"], attributes["service.instance.id"]) == ("mine", "7")
     for spans in (*made, named):
         await spans.close()

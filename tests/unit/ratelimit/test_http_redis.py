@@ -52,14 +52,14 @@ def test_redis_frozen_and_back(tmp_path: Path) -> None:
         config = {"limits": limits, "redis": {"addresses": [server.address], "timeout_s": 0.3}}
         with Stack(({},), config) as stack:
             changed = asyncio.Event()
-            limiter, log = limiter_of(stack), limiter_of(stack)._on_change
+            limiter, log = limiter_of(stack), limiter_of(stack)._on_change  # notes changes beside the log
 
             def noted(state: str, reason: str) -> None:
                 assert log is not None
                 log(state, reason)
                 changed.set()
 
-            limiter._on_change = noted
+            limiter._on_change = noted  # notes changes beside the log
             assert ask(stack).status_code == 200
             server.send(signal.SIGSTOP)
             try:

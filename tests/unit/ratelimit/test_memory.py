@@ -135,7 +135,7 @@ async def test_the_limiter_remembers_a_bounded_number_of_subjects() -> None:
     limiter = SubjectLimiter([Limit(name="a", kind="requests", limit=1, scope=("address",))], MemoryStore(max_keys=100))
     for number in range(40_000):
         limiter.settle(await limiter.reserve(Subject(address=str(number))), None)
-    assert len(limiter._plans._known) <= 16_384
+    assert len(limiter._plans._known) <= 16_384  # its memory is bounded
     await asyncio.sleep(0)
 
 

@@ -77,8 +77,8 @@ async def test_a_replaced_rule_is_forgotten_after_a_window(monkeypatch: pytest.M
         await limiter.reserve(ANN)
     ahead = monotonic() + 61
     monkeypatch.setattr("gateway.ratelimit.limiter.monotonic", lambda: ahead)
-    limiter._retire(ahead)
-    assert limiter._replaced == []
+    limiter._retire(ahead)  # as its timer does
+    assert limiter.replaced == []
     await limiter.reserve(ANN)
 
 
@@ -86,14 +86,14 @@ async def test_plans_are_made_anew_only_when_a_replaced_rule_ends(monkeypatch: p
     limiter = await make(requests(1), tokens(9, per_s=600.0), slots(1))
     limiter.use([requests(1, name="other"), tokens(9, per_s=3600.0)])
     now = monotonic()
-    made = [limiter._plans]
+    made = [limiter._plans]  # the plans in force
     for later in (5, 30, 61, 70, 601, 700, 4000):
         monkeypatch.setattr("gateway.ratelimit.limiter.monotonic", lambda at=now + later: at)
-        await limiter._one_beat()
-        if limiter._plans is not made[-1]:
-            made.append(limiter._plans)
+        await limiter._one_beat()  # one step of the loop
+        if limiter._plans is not made[-1]:  # the plans in force
+            made.append(limiter._plans)  # the plans in force
     assert len(made) == 3, "after the minute of the requests, and after the ten of tokens and slots"
-    assert limiter._replaced == []
+    assert limiter.replaced == []
 
 
 async def waits(limiter: SubjectLimiter, subject: Subject = ANN) -> tuple[float, float]:

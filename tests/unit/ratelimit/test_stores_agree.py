@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -86,7 +87,7 @@ def test_the_same_answers(shared_server: Server, given_rules: list[Any], moves: 
     shared_server.command("FLUSHALL")
     now = START
     script, memory = Script(shared_server), MemoryStore(clock=lambda: now * 1000)
-    memory._ttl = round(TTL * 1e6)
+    asyncio.run(memory.start(TTL))
     chosen = [
         budget(f"r{index}", limit, shadow, "total" if kind == "cost" else "day")
         if kind in ("cost", "day")

@@ -174,7 +174,7 @@ def test_each_end_of_a_request_ends_what_it_holds(outcome: str) -> None:
             limiter.settle(made, None)
         case _:
             limiter.settle(made, Usage(1, 1), at_least=True)
-    (window,) = [counter for group in store._groups.values() for counter, _ in group.values()]
+    (window,) = [counter for group in store._groups.values() for counter, _ in group.values()]  # its only counter
     assert isinstance(window, Window)
     assert sum(window.held.values()) == 0
     assert window.used == (0 if outcome == "unserved" else 60)
@@ -187,6 +187,6 @@ def test_what_a_gateway_held_that_died_is_forgotten_with_its_slice() -> None:
     limiter.begin(ANN, Cost(60))
     now += 62 * 10**9
     limiter.begin(ANN, Cost(60))
-    (window,) = [counter for group in store._groups.values() for counter, _ in group.values()]
+    (window,) = [counter for group in store._groups.values() for counter, _ in group.values()]  # its only counter
     assert isinstance(window, Window)
     assert sum(window.held.values()) == 60

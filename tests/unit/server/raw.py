@@ -43,7 +43,7 @@ class Raw:
         self.socket.sendall(data)
         return self
 
-    def _more(self) -> bool:
+    def more(self) -> bool:
         try:
             block = self.socket.recv(1 << 20)
         except ConnectionResetError:
@@ -54,26 +54,26 @@ class Raw:
     def head(self) -> bytes:
         """The next response's head, and whatever has come behind it."""
         while b"\r\n\r\n" not in self.left:
-            assert self._more(), self.left
+            assert self.more(), self.left
         return self.left
 
     def response(self) -> tuple[int, dict[bytes, bytes], bytes]:
         """The next whole response that has a content-length."""
         while b"\r\n\r\n" not in self.left:
-            assert self._more(), self.left
+            assert self.more(), self.left
         head, _, rest = self.left.partition(b"\r\n\r\n")
         lines = head.split(b"\r\n")
         headers = {name.lower(): value.strip() for name, _, value in (line.partition(b":") for line in lines[1:])}
         size = int(headers[b"content-length"])
         while len(rest) < size:
-            assert self._more(), "the connection ended inside of a body"
+            assert self.more(), "the connection ended inside of a body"
             rest = self.left.partition(b"\r\n\r\n")[2]
         self.left = rest[size:]
         return int(lines[0].split()[1]), headers, rest[:size]
 
     def rest(self) -> bytes:
         """Everything until the connection ends."""
-        while self._more():
+        while self.more():
             pass
         return self.left
 

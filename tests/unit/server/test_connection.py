@@ -323,7 +323,7 @@ def test_expect_100_continue(stack: Stack) -> None:
     with Raw(stack) as client:
         client.send(head % len(content))
         while b"\r\n\r\n" not in client.left:
-            assert client._more()
+            assert client.more()
         assert client.left == b"HTTP/1.1 100 Continue\r\n\r\n"
         client.left = b""
         assert client.send(content).response()[0] == 200

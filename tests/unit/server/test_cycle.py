@@ -39,7 +39,7 @@ def test_a_stream_says_whether_its_connection_is_kept(stack: Stack, path: bytes,
     request = post(chat(stream=True), *said, path=path)
     if ends.startswith("1.0"):
         request = request.replace(b"HTTP/1.1", b"HTTP/1.0", 1)
-    protocol = stack.server._protocol
+    protocol = stack.server.protocol
     with Raw(stack) as client:
         protocol.draining = ends == "draining"
         try:

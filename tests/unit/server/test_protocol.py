@@ -158,6 +158,7 @@ def test_a_leaving_client_is_noticed_whatever_it_sent(stack: Stack, behind: byte
 def test_empty_lines_before_a_request_are_skipped(stack: Stack, lines: bytes) -> None:
     with Raw(stack) as client:
         client.send(lines)
+        # The lines have come, and no request yet.
         until(lambda: any(not c._idle and c._fruitless for c in connections(stack)))
         assert client.send(MODELS).response()[0] == 200
         assert client.send(lines + MODELS + lines + post(chat()) + lines + MODELS).response()[0] == 200

@@ -50,7 +50,7 @@ class Client(Raw):
 
     def _take(self, size: int) -> bytes:
         while len(self.left) < size:
-            assert self._more(), "the connection ended"
+            assert self.more(), "the connection ended"
         taken, self.left = self.left[:size], self.left[size:]
         return taken
 
@@ -120,7 +120,7 @@ def test_a_web_socket_follows_a_request_on_its_connection(stack: Stack) -> None:
         assert client.send(MODELS + HELLO + frame(CREATE)).response()[0] == 200
         assert client.head().startswith(b"HTTP/1.1 101 ")
         while b'"response.completed"' not in client.left:
-            assert client._more()
+            assert client.more()
 
 
 @pytest.mark.parametrize("size", [1, 3, 1000])
@@ -192,7 +192,7 @@ def test_a_client_of_which_nothing_is_heard_is_dropped(stack: Stack, monkeypatch
 
 
 def test_large_messages_have_a_budget_together(stack: Stack) -> None:
-    budget = stack.gateway._host.body_budget
+    budget = stack.gateway.host.body_budget
     large = frame(b" " * 150_000 + json.dumps(CREATE).encode())
     half, rest = large[:150_000], large[150_000:]
     before, budget.limit = budget.limit, SMALL + 150_000
@@ -212,7 +212,7 @@ def test_large_messages_have_a_budget_together(stack: Stack) -> None:
 def test_what_a_connection_keeps_has_a_budget() -> None:
     told = [{"role": "user", "content": text} for text in ("x" * 100_000, CREATE["input"])]
     with Stack(({"max_model_len": 100_000},)) as stack:
-        budget = stack.gateway._host.session_budget
+        budget = stack.gateway.host.session_budget
         with Client(stack) as client:
             assert client.send(frame({**CREATE, "store": False, "input": told})).end() == "response.completed"
             until(lambda: 100_000 < budget.reserved < 110_000)
@@ -246,7 +246,7 @@ def test_pongs_of_a_slow_reader_do_not_heap_up(stack: Stack) -> None:
             client.send(frame(b"x" * 125, Opcode.PING) * 1_000_000)
         connection = only_socket(stack)
         assert connection.transport.get_write_buffer_size() < 1 << 18
-        assert len(connection._unparsed) < 1 << 19
+        assert len(connection._unparsed) < 1 << 19  # its memory is bounded
 
 
 # -- anything ---------------------------------------------------------------------------------------------------------

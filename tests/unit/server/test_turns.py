@@ -64,7 +64,7 @@ def press(stack: Stack, client: Raw, block: bytes) -> None:
         with contextlib.suppress(TimeoutError):
             while True:
                 client.socket.send(block)
-        if not only_connection(stack)._reading:
+        if not only_connection(stack)._reading:  # the client cannot know that it does not read
             return
     raise AssertionError("it reads for ever")
 
@@ -80,7 +80,7 @@ def test_what_is_held_for_a_connection_is_bounded_whatever_the_path(flood: str) 
         connection = only_connection(stack)
         # One reply is written whole, whatever its size, and each read holds up to 256,000 bytes.
         assert connection.transport.get_write_buffer_size() < len(LARGE_REPLY) + 200_000
-        assert len(connection._unparsed) < 65536 + 256_000 + 1
+        assert len(connection._unparsed) < 65536 + 256_000 + 1  # its memory is bounded
         assert len(stack.server.server_state.tasks) <= 1
         reference = weakref.ref(connection)
         del connection
@@ -105,7 +105,7 @@ def test_a_turn_parses_a_bounded_part_of_what_has_come(monkeypatch: pytest.Monke
     """Chunks of one byte: others have their turns in between, and none is lost."""
     turns: list[int] = []
     blocks = 0
-    parse, on_body = HttpProtocol._parse, HttpProtocol.on_body
+    parse, on_body = HttpProtocol._parse, HttpProtocol.on_body  # counts what one turn parses
 
     def counted(self: HttpProtocol, data: bytes | bytearray) -> int:
         nonlocal blocks
@@ -131,7 +131,7 @@ def test_a_turn_parses_a_bounded_part_of_what_has_come(monkeypatch: pytest.Monke
 
 def test_the_body_of_a_refused_request_is_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
     fed = 0
-    parse = HttpProtocol._parse_piece
+    parse = HttpProtocol._parse_piece  # counts what is parsed
 
     def counted(self: HttpProtocol, data: bytes | bytearray, at: int) -> int:
         nonlocal fed

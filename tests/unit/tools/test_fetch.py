@@ -320,7 +320,7 @@ def test_hostile_pages_are_parsed_in_turns() -> None:
         fetching = Fetch(WebFetch(timeout_s=60), LOOPBACK)
         calls = [ServerCall(str(number), FETCH, f"{origin}/") for number in range(30)]
         fed = 0
-        feed = exchange.Answer._more
+        feed = exchange.Answer._more  # counts what is read
 
         async def more(self: exchange.Answer) -> bool:
             nonlocal fed

@@ -154,7 +154,7 @@ def test_whatever_a_service_answers(body: bytes, status: int, narrow: bool) -> N
         search = Search(WebSearch(url="http://service", most_results=3))
         await search.close()
         answered = httpx.MockTransport(lambda _: httpx.Response(status, stream=httpx.ByteStream(body)))
-        search._client = httpx.AsyncClient(transport=answered)
+        search._client = httpx.AsyncClient(transport=answered)  # a service that gives this answer
         await search.run(call)
         await search.close()
 

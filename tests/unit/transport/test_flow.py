@@ -225,7 +225,7 @@ async def test_a_reader_who_does_not_read_stops_the_worker(way: str, serve: Serv
     while before != sent:
         before = sent
         await asyncio.sleep(0.05)
-    reading_paused = len(sink.body) + exchange._size
+    reading_paused = len(sink.body) + exchange._size  # the bytes that nobody has read yet
     assert reading_paused <= 2 * READ_BYTES
     assert sent < MANY / 4  # what the kernel's own buffers take
     size = len(sink.body)

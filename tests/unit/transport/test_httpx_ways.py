@@ -291,7 +291,7 @@ async def test_a_slow_reader_of_http2_holds_up_nobody_and_little() -> None:
         got = 0
         while got < 1_000_000:
             got += len(await quick.read())
-        assert slow._size <= 128 * 1024
+        assert slow._size <= 128 * 1024  # its memory is bounded
         assert len(connections) == 2
         slow.close()
         quick.close()

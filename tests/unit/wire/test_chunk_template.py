@@ -220,7 +220,7 @@ def _relay(model: str, *, chat: bool) -> PassthroughLane:
 )
 def test_the_bytes_lane_sends_the_same_with_and_without(datas: list[bytes], cuts: list[int], model: str) -> None:
     quick, slow = _relay(model, chat=True), _relay(model, chat=True)
-    slow._lessons.tries = 0
+    slow.lessons.tries = 0
     for block in _blocks(datas, cuts):
         if quick.done or quick.error is not None:
             break
@@ -270,7 +270,7 @@ def test_streams_before_change_nothing(before: list[list[bytes]], datas: list[by
         _stream(PassthroughLane(ASKED, owner, _seen()), one, number)
     quick = PassthroughLane(ASKED, owner, _seen())
     slow = PassthroughLane(ASKED, Passthrough(owner.refuse), _seen())
-    slow._lessons.tries = 0
+    slow.lessons.tries = 0
     assert _stream(quick, datas, 1, cuts) == _stream(slow, datas, 1, cuts)
 
 
@@ -391,7 +391,7 @@ def test_what_a_stream_may_learn_is_bounded() -> None:
 
 def test_more_than_text_between_the_same_ends_is_parsed() -> None:
     quick, slow = _relay("up", chat=True), _relay("up", chat=True)
-    slow._lessons.tries = 0
+    slow.lessons.tries = 0
     odd = sse.frame(chunk("a").replace(b'"a"', b'"a","role":"assistant","refusal":"b"'))
     blocks = [sse.frame(chunk("", role="assistant")), sse.frame(chunk("a")), sse.frame(chunk("b")), odd]
     assert [quick.feed(block) for block in blocks] == [slow.feed(block) for block in blocks]

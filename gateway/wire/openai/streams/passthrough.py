@@ -181,7 +181,7 @@ class PassthroughLane:
         # The chunk that ended the last choice. It is held back: the next chunk may have the fingerprint that it needs.
         self._last: _Chunk | None = None
         self.usual: list[Usual] = []
-        self._lessons = _Lessons(asked.choices > 1)
+        self.lessons = _Lessons(asked.choices > 1)
         self.text = text
         # Set while another worker goes on with the reply of the first: see `splice`.
         self._seam: _Seam | None = None
@@ -241,9 +241,9 @@ class PassthroughLane:
         try:
             chunk = _taken_apart_with_halves(data) if _HALF.search(data) else _taken_apart(data)
             ordinary = self._rewrite(chunk)
-            if not self._lessons.recalled and self._seen:
+            if not self.lessons.recalled and self._seen:
                 self._recall()
-            elif ordinary is not None and self._lessons.tries:
+            elif ordinary is not None and self.lessons.tries:
                 self._learn(data, *ordinary)
         except (msgspec.MsgspecError, ValueError, RecursionError):
             raise wire.malformed() from None
@@ -259,7 +259,7 @@ class PassthroughLane:
 
     def _learn(self, data: bytes, name: str, index: int) -> None:
         """Learns what an ordinary chunk of this stream is, of which `data` is the first."""
-        self._lessons.tries -= 1
+        self.lessons.tries -= 1
         usual = cut(data, ("choices", 0, "delta") if self._asked.chat else ("choices", 0), name)
         if usual is not None:
             chunk = _taken_apart(usual.filled(MARK, 0)[6:])
@@ -270,11 +270,11 @@ class PassthroughLane:
             before, after, pieces = usual.before, usual.after, chunk.written().split(_HOLE)
             self.usual.append((before, after, len(before) - 1, 1 - len(after), pieces, index))
             if name in _PLAIN:  # the first chunk of any other must be parsed: its text cannot be continued
-                self._lessons.learnt.append(self.usual[-1])
+                self.lessons.learnt.append(self.usual[-1])
 
     def _recall(self) -> None:
         """Takes what streams before this one had as ordinary chunks, once its only choice has begun."""
-        self._lessons.recalled, own = True, self._lessons.own
+        self.lessons.recalled, own = True, self.lessons.own
         if own is not None:
             open_ones = self._seen.difference(self.finishes)
             known = self._owner.known.recall(encode(self._asked), own)
@@ -284,7 +284,7 @@ class PassthroughLane:
         """Forgets the templates of a choice that has ended: anything more from it must be parsed. They are kept for the
         next streams, unless nearly every chunk differed."""
         self.usual = [usual for usual in self.usual if usual[-1] != index]
-        own, learnt = self._lessons.own, self._lessons.learnt
+        own, learnt = self.lessons.own, self.lessons.learnt
         if own is not None and self._asked.choices == 1 and len(learnt) < _VARIED:
             for usual in learnt:
                 self._owner.known.keep(encode(self._asked), own, usual)
@@ -319,7 +319,7 @@ class PassthroughLane:
         at = wire.created_at(said_at, clock.seconds())
         prefix = "chatcmpl-" if self._asked.chat else "cmpl-"
         if said_id and said_at == at and type(said_at) is int:
-            self._lessons.own = bytes(top["id"]), bytes(top["created"])
+            self.lessons.own = bytes(top["id"]), bytes(top["created"])
         return {
             "id": top["id"] if said_id else Raw(encode(clock.new_id(prefix))),
             "object": Raw(b'"chat.completion.chunk"' if self._asked.chat else b'"text_completion"'),
@@ -463,7 +463,7 @@ class PassthroughLane:
         """A second worker's ids, times and roles are corrected as those of an inexact server are."""
         self.error = None
         self.frames, self.usual = sse.Reader(), []
-        self._lessons.recalled, self._lessons.tries = True, TRIES
+        self.lessons.recalled, self.lessons.tries = True, TRIES
         self._seam = _Seam(repeated, self.produced)
 
     def conclude(self, usage: Usage) -> bytes:

@@ -358,7 +358,7 @@ def test_a_response_is_a_keys_and_no_later_one_of_its_name_has_it(where: str, tm
                 deleted = client.delete("/v1/responses/resp_before")
                 assert deleted.status_code == (200 if where == "redis" else 404)
                 assert client.get("/v1/responses/resp_before").status_code == 404
-            stack._config["keys"] = {"one": stack._config["keys"]["two"]}
+            stack.sections["keys"] = {"one": stack.sections["keys"]["two"]}
             stack.run(stack.gateway.reload(stack.config()))
             with client_of(stack, "two") as client:
                 assert client.get(f"/v1/responses/{made}").status_code == 404

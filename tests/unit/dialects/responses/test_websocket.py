@@ -330,7 +330,7 @@ def test_without_room_for_a_web_socket_clients_are_told_to_post() -> None:
             )
             assert talk.turn(input="a")["status"] == "completed"
             assert "dragoman_sockets 1.0" in httpx.get(stack.url + "/metrics").text
-        until(lambda: not stack.service("sockets")._open)
+        until(lambda: not stack.service("sockets"))
         assert "dragoman_sockets 0.0" in httpx.get(stack.url + "/metrics").text
         with Talk(stack) as talk:
             assert talk.turn(input="a")["status"] == "completed"
@@ -352,7 +352,7 @@ def test_a_key_has_no_more_connections_than_it_may() -> None:
             assert refusal(stack, **headers).response.status_code == 429
             assert talk.turn(input="a")["status"] == "completed"
             assert "dragoman_sockets 1.0" in httpx.get(stack.url + "/metrics").text
-        until(lambda: not stack.service("sockets")._open)
+        until(lambda: not stack.service("sockets"))
         assert "dragoman_sockets 0.0" in httpx.get(stack.url + "/metrics").text
         with Talk(stack, **headers) as talk:
             assert talk.turn(input="a")["status"] == "completed"

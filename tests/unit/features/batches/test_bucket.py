@@ -150,7 +150,7 @@ def test_a_batch_waits_for_its_bucket(server: Server, mine: S3, tmp_path: Path) 
         before = stack.sim.ledger.completed
         assert before < 200
         mine.start()
-        batching(stack)._rests.clear()
+        batching(stack).rests.clear()
         done = ended(stack, made, seconds=90)
         assert (done.status, done.request_counts.completed) == ("completed", 200)
         assert len(results(stack, done.output_file_id)) == 200
@@ -290,7 +290,7 @@ def test_a_write_that_failed_and_comes_late_changes_nothing(
             book.write(b"2 begun\n")
     book.write(b"1 ok {}\n")
     ((place, text),) = late
-    obstore.put(found._store, place, text)
+    obstore.put(found._store, place, text)  # the bucket itself: the write that came late
     assert list(found.noted("batch_a")) == [b"1 begun\n", b"2 begun\n", b"1 begun\n", b"1 ok {}\n"]
 
 

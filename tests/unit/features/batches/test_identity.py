@@ -80,12 +80,12 @@ def test_a_new_key_has_nothing_of_the_one_that_had_its_name(server: Server, tmp_
             version = change(stack, replace(first, revoked=1.0), version)
             change(stack, stored_key(name, new, team="red"), version)
         else:
-            stack._config["keys"] = {**stack._config["keys"], **_IN_RED}
+            stack.sections["keys"] = {**stack.sections["keys"], **_IN_RED}
             new = EVE_IN_RED
             stack.run(stack.gateway.reload(stack.config()))
         hidden(stack, new, file, mine.id, its.id)
         busy(stack, -1)
-        store = stack.gateway.deployment.features.services["batches"]._store
+        store = stack.gateway.deployment.features.services["batches"].store
         until(lambda: all(stack.run(store.batch(one)).state.failed == 42 for one in (mine.id, its.id)))
         assert stack.sim.ledger.completed == 0, "nothing ran on the bill of the new one"
         assert {one["team"] for one in stack.records() if one.get("batch")} == {None}
@@ -95,7 +95,7 @@ def test_a_new_key_without_a_team_has_room_of_its_own(server: Server, tmp_path: 
     server.command("FLUSHALL")
     with Stack(({},), sections(server, tmp_path / "files", max_files=1)) as stack:
         file = upload(stack, DATA, BOB)
-        stack._config["keys"] = {**stack._config["keys"], **_EVE}
+        stack.sections["keys"] = {**stack.sections["keys"], **_EVE}
         stack.run(stack.gateway.reload(stack.config()))
         upload(stack, DATA, EVE)
         assert [one.id for one in openai_client(stack, EVE).files.list()] != [file]
@@ -106,11 +106,11 @@ def test_lines_do_not_follow_their_key_to_another_team(server: Server, tmp_path:
     with Stack(({},), config(server, tmp_path / "files")) as stack:
         busy(stack, 1)
         made = begin(stack, DATA)
-        moved = {**stack._config["keys"]["alice"], "team": "red"}
-        stack._config["keys"] = {**stack._config["keys"], "alice": moved}
+        moved = {**stack.sections["keys"]["alice"], "team": "red"}
+        stack.sections["keys"] = {**stack.sections["keys"], "alice": moved}
         stack.run(stack.gateway.reload(stack.config()))
         busy(stack, -1)
-        store = stack.gateway.deployment.features.services["batches"]._store
+        store = stack.gateway.deployment.features.services["batches"].store
         until(lambda: stack.run(store.batch(made.id)).state.failed == 42)
         assert stack.sim.ledger.completed == 0
 
@@ -123,7 +123,7 @@ def test_lines_that_wait_for_a_place_do_not_run_once_their_key_is_revoked(server
         version = change(stack, key)
         made = begin(stack, lines({f"c{n}": chat("hi") for n in range(160)}), key="secret-of-app")
         batching = stack.gateway.deployment.features.services["batches"]
-        until(lambda: any(len(run._calls) == 16 for run, _ in batching._runs.values()))
+        until(lambda: any(len(run.calls) == 16 for run, _ in batching.runs.values()))
         change(stack, replace(key, revoked=1.0), version)
         busy(stack, -1)
         done = ended(stack, made, ALICE)
@@ -176,15 +176,15 @@ def test_what_an_earlier_version_kept_is_there_for_the_key_that_had_the_name(ser
         new = upload(stack, DATA, BOB)
         batching = stack.gateway.deployment.features.services["batches"]
         now, before = time.time(), new_id("file-")
-        with batching._storage.begin(before) as file:
+        with batching.storage.begin(before) as file:
             file.write(DATA)
-            batching._storage.keep(before, file)
+            batching.storage.keep(before, file)
         stored = StoredFile(before, "key bob", "a", "batch", len(DATA), now, now + 3600)
-        stack.run(batching._store.add_file(stored, None))
+        stack.run(batching.store.add_file(stored, None))
         id_ = new_id("batch_")
         spec = Spec(id_, "openai", "key bob", "bob", None, None, CHAT, before, "24h", now, now + 3600, bytes=len(DATA))
         stack.run(_link(batching, before, f"{id_}.input"))
-        stack.run(batching._store.add_batch(spec, State(at={"validating": now}), batching.options))
+        stack.run(batching.store.add_batch(spec, State(at={"validating": now}), batching.options))
         client = openai_client(stack, BOB)
         assert [one.id for one in client.files.list()] == [before, new]
         assert [one.id for one in client.files.list(order="asc")] == [new, before]
@@ -197,7 +197,7 @@ def test_what_an_earlier_version_kept_is_there_for_the_key_that_had_the_name(ser
         assert [one.id for one in client.batches.list()] == [again.id, id_]
         client.files.delete(before)
         # A key of the store that was made later has nothing of that.
-        stack._config["keys"] = {name: one for name, one in stack._config["keys"].items() if name != "bob"}
+        stack.sections["keys"] = {name: one for name, one in stack.sections["keys"].items() if name != "bob"}
         stack.run(stack.gateway.reload(stack.config()))
         change(stack, stored_key("bob", "later-secret-of-bob"))
         later = openai_client(stack, "later-secret-of-bob")
@@ -207,7 +207,7 @@ def test_what_an_earlier_version_kept_is_there_for_the_key_that_had_the_name(ser
 
 
 async def _link(batching: Any, one: str, other: str) -> None:
-    batching._storage.link(one, other)
+    batching.storage.link(one, other)
 
 
 def test_a_batch_of_a_client_with_a_key_in_its_path(server: Server, tmp_path: Path) -> None:

@@ -63,8 +63,8 @@ def test_a_folder_that_cannot_be_used_is_named(tmp_path: Path) -> None:
 
 
 def sweep(stack: Stack) -> None:
-    batching(stack)._swept_at = None
-    stack.run(batching(stack)._forget())
+    batching(stack)._swept_at = None  # as if its time had come
+    stack.run(batching(stack)._forget())  # its time, and not in an hour
 
 
 def test_the_sweep_takes_only_its_own_leftovers(server: Server, tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ def statuses(stack: Stack, dialect: str) -> list[str]:
 def test_a_batch_ends_whose_creation_nobody_saw(
     stack: Stack, dialect: str, away: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = batching(stack)._store
+    store = batching(stack).store
     add = store.add_batch
 
     async def slow(*words: Any) -> None:
@@ -162,7 +162,7 @@ def test_a_batch_ends_whose_creation_nobody_saw(
 
 @IN_A_FOLDER
 def test_a_batch_whose_lines_are_gone_fails(stack: Stack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = batching(stack)._store
+    store = batching(stack).store
     take = store.take
     monkeypatch.setattr(store, "take", lambda *_: asyncio.sleep(0))
     mine = begin(stack, lines({"a": chat("a")}))
@@ -183,7 +183,7 @@ def test_a_batch_whose_lines_are_gone_fails(stack: Stack, tmp_path: Path, monkey
     # A volume that is not there comes back.
     until(lambda: stack.events("batch left") != [])
     (tmp_path / "away").rename(place)
-    batching(stack)._rests.clear()
+    batching(stack).rests.clear()
     assert ended(stack, kept).status == "completed"
 
 
@@ -191,11 +191,11 @@ def test_a_batch_that_cannot_be_read_can_be_cancelled(stack: Stack, monkeypatch:
     def broken(_: str) -> Any:
         raise OSError(errno.EIO, "broken")
 
-    monkeypatch.setattr(batching(stack)._storage, "open", broken)
+    monkeypatch.setattr(batching(stack).storage, "open", broken)
     made = begin(stack, lines({"a": chat("a")}))
     until(lambda: stack.events("batch left") != [])
     openai_client(stack).batches.cancel(made.id)
-    batching(stack)._rests.clear()
+    batching(stack).rests.clear()
     assert ended(stack, made).status == "cancelled"
     with pytest.raises(openai.BadRequestError):
         openai_client(stack).batches.cancel(made.id)
@@ -229,7 +229,7 @@ def test_bodies_of_files_and_batches_are_few_at_once(stack: Stack, dialect: str,
 
 
 def test_uploads_count_before_redis_is_asked(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = batching(stack)._store
+    store = batching(stack).store
     room = store.room
 
     async def slow(owner: str) -> Any:
@@ -272,7 +272,7 @@ def test_requests_of_a_batch_count_until_it_ends(stack: Stack, server: Server, t
 def test_a_result_that_is_described_twice_counts_once(stack: Stack, server: Server) -> None:
     described = StoredFile(f"file-{ID}", "team blue", "a", "batch_output", 5, time.time(), time.time() + 99)
     for _ in range(2):
-        stack.run(batching(stack)._store.add_file(described, None))
+        stack.run(batching(stack).store.add_file(described, None))
     assert held(server) == 5
 
 

@@ -171,9 +171,9 @@ async def test_the_last_step_counts_and_an_error_is_raised() -> None:
 
 
 ENDS: dict[str, Callable[[BatchRun], None]] = {
-    "cancelled": lambda run: run._stop("cancelled"),
+    "cancelled": lambda run: run._stop("cancelled"),  # as its own watch does
     "left": lambda run: run.leave(),
-    "lost": lambda run: run._break(Lost("gone")),
+    "lost": lambda run: run._break(Lost("gone")),  # as its own watch does
 }
 
 
@@ -193,18 +193,18 @@ async def test_a_batch_that_is_over_reads_no_further(why: str, tmp_path: Path) -
     run = run_of(storage)
     if why == "lost":
         with pytest.raises(Lost):
-            await run._go_on()
+            await run._go_on()  # this step alone
     else:
-        await run._go_on()
+        await run._go_on()  # this step alone
     assert storage.texts.bytes <= SLICE + len(RESULT) + 20
-    assert (run._state.succeeded, run._state.failed) == (0, 0)
+    assert (run._state.succeeded, run._state.failed) == (0, 0)  # nothing of it was counted
 
 
 @pytest.mark.parametrize("by", ["lost", "cancelling"])
 async def test_results_of_a_lease_that_is_lost_are_put_together_no_further(by: str, tmp_path: Path) -> None:
     storage = Noted(tmp_path, lambda: ENDS["lost"](run) if by == "lost" else loop.call_soon_threadsafe(task.cancel))
     run, loop = run_of(storage), asyncio.get_running_loop()
-    task = asyncio.create_task(run._finish())
+    task = asyncio.create_task(run._finish())  # this step alone
     (found,) = await asyncio.gather(task, return_exceptions=True)
     assert isinstance(found, Lost if by == "lost" else asyncio.CancelledError)
     assert storage.texts.bytes <= 2 * (SLICE + len(RESULT) + 20)  # the loop may hear of it within the next step

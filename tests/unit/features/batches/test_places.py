@@ -22,7 +22,7 @@ from tests.unit.features.batches.conftest import ALICE, BOB, batching, sections
 from tests.unit.features.batches.test_openai_batches import CHAT, begin, chat, ended, lines
 
 NOBODY = "http://127.0.0.1:9"
-MOST = service._MOST_RUNS
+MOST = service.MOST_RUNS
 
 
 def config(server: Server, folder: Path, **options: Any) -> dict[str, Any]:
@@ -38,12 +38,12 @@ def lost_at(url: str) -> dict[str, Any]:
 def waiting(stack: Stack, count: int, size: int = 1, key: str = ALICE) -> list[Any]:
     """So many batches for a model without a worker, which all run."""
     lost = [begin(stack, lines({f"c{n}": chat("x", model="lost") for n in range(size)}), key=key) for _ in range(count)]
-    until(lambda: sum(bool(one._calls) for one in runs(stack)) == min(count, MOST), 60)
+    until(lambda: sum(bool(one.calls) for one in runs(stack)) == min(count, MOST), 60)
     return lost
 
 
 def runs(stack: Stack) -> Sequence[run.BatchRun]:
-    return [one for one, _ in list(batching(stack)._runs.values())]
+    return [one for one, _ in list(batching(stack).runs.values())]
 
 
 @pytest.mark.parametrize("stalled_s", [0.2, 3600], ids=["stalled", "most"])
@@ -93,7 +93,7 @@ def test_lines_have_their_bound_at_workers(server: Server, tmp_path: Path) -> No
         for key in (ALICE, BOB):
             begin(stack, lines({f"c{n}": chat("a") for n in range(9)}), key=key)
         until(lambda: stack.sim.ledger.running == 2, 60)
-        until(lambda: sum(len(one._calls) for one in runs(stack)) == 18, 60)
+        until(lambda: sum(len(one.calls) for one in runs(stack)) == 18, 60)
         assert stack.sim.ledger.running == 2
 
 
@@ -110,7 +110,7 @@ def test_a_batch_that_another_gateway_runs_is_not_asked_for(
 ) -> None:
     with Stack(({},), config(server, tmp_path)) as stack:
         taken: list[str] = []
-        store = batching(stack)._store
+        store = batching(stack).store
         take = store.take
 
         async def seen(id_: str, lease_s: float) -> Any:
@@ -164,7 +164,7 @@ def test_a_place_goes_to_the_tenant_with_the_fewest() -> None:
         await settle()
         for tenant in list(held.elements()):
             places.give(tenant)
-        assert (places._free, places._waiting, +places._held) == (most, {}, Counter())
+        assert (places._free, places._waiting, +places._held) == (most, {}, Counter())  # nothing is left
 
     for seed in range(30):
         asyncio.run(drawn(seed))
@@ -196,7 +196,7 @@ def test_a_line_that_waits_goes_on_once_its_model_has_lost_its_workers(server: S
         idle = Idle.of(pool, stack.gateway.deployment.runtime.clock)
         idle._rests_until = math.inf  # as if others needed all places
         made = begin(stack, lines({"a": chat("a")}))
-        until(lambda: len(idle._waiting) == 1)
+        until(lambda: len(idle._waiting) == 1)  # the line waits for a place
         stack.loop.call_soon_threadsafe(pool.workers[0].breaker.hold)
         assert ended(stack, made, seconds=60).request_counts.completed == 1
 
@@ -209,12 +209,12 @@ def test_a_line_that_no_model_can_answer_waits(server: Server, tmp_path: Path, r
         stack.run(stack.gateway.reload(stack.config(fleets(stack, reason, lost=[NOBODY], other=urls))))
         begin(stack, lines({"a": chat("a", model="lost")}))
         idle = Idle.of(stack.gateway.deployment.fleets.models["lost"].pool, stack.gateway.deployment.runtime.clock)
-        until(lambda: len(idle._waiting) == 1)
-        before = [*idle._waiting]
+        until(lambda: len(idle._waiting) == 1)  # the line waits for a place
+        before = [*idle._waiting]  # the requests that wait, in order
         stack.run(_look(idle))
-        assert [*idle._waiting] == before
+        assert [*idle._waiting] == before  # nobody has left
 
 
 async def _look(idle: Idle) -> None:
     """Looks whether requests that wait have a place, or leave."""
-    idle._serve()
+    idle.serve()

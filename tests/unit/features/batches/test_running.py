@@ -136,7 +136,7 @@ def test_a_batch_expires(server: Server, tmp_path: Path) -> None:
         made = begin(stack, lines({"a": chat("a"), "b": chat("b")}), window="1h")
         assert made.expires_at - made.created_at == 3600
         until(lambda: stack.sim.ledger.completed == 1 and stack.sim.ledger.running == 1)
-        run, _ = stack.gateway.deployment.features.services["batches"]._runs[made.id]
+        run, _ = stack.gateway.deployment.features.services["batches"].runs[made.id]
         run.spec.ends = time.time()
         done = ended(stack, made)
         assert (done.status, done.request_counts.completed) == ("expired", 1)
@@ -163,8 +163,8 @@ def test_a_key_that_is_gone_may_not_go_on(server: Server, tmp_path: Path) -> Non
         until(lambda: stack.sim.ledger.completed == 1 and stack.sim.ledger.running == 1)
         stack.sim.fault("")
         stack.run(stack.gateway.reload(stack.config({"keys": {"alice": {"disabled": True}}})))
-        run, _ = stack.gateway.deployment.features.services["batches"]._runs[made.id]
-        stack.loop.call_soon_threadsafe(lambda: [call.give_back() for call in run._calls])
+        run, _ = stack.gateway.deployment.features.services["batches"].runs[made.id]
+        stack.loop.call_soon_threadsafe(lambda: [call.give_back() for call in run.calls])
         done = ended(stack, made, MATE)
         assert (done.request_counts.completed, done.request_counts.failed) == (1, 1)
         (refused,) = results(stack, done.error_file_id, MATE).values()

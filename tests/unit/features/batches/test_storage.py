@@ -46,6 +46,7 @@ async def test_a_file_is_closed_if_nobody_waits_for_it_any_more(how: str) -> Non
         may_end.wait(60)
         return file
 
+    # Its threads are all taken.
     full = [storage._THREADS.submit(may_end.wait, 60) for _ in range(16 if how == "before" else 0)]
     task = asyncio.create_task(opened(open_))
     await asyncio.sleep(0)

@@ -127,7 +127,7 @@ def test_other_methods_are_refused(local: Stack, method: str, path: str, allowed
 
 def test_a_new_key_holds_after_a_reload(keyed: Stack) -> None:
     with Stack(config=KEYED, environ=ENVIRON) as stack:
-        stack._environ = {"CONSOLE_KEY": "another-key-another-key"}
+        stack.environ = {"CONSOLE_KEY": "another-key-another-key"}
         stack.run(stack.gateway.reload(stack.config()))
         assert ask(stack, "GET", "/status.json", SHOWN).status_code == 401
         changed = {"authorization": "Bearer another-key-another-key"}
@@ -198,7 +198,7 @@ def test_looking_often_costs_no_more(local: Stack, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(console, "state", counted)
     monkeypatch.setattr("gateway.features.console.routes.FRESH_S", 3600.0)
-    console._state = None
+    console._state = None  # a page of another test is kept
     with httpx.Client() as client:
         for _ in range(20):
             assert client.get(local.admin_url + "/status.json").status_code == 200
@@ -220,7 +220,7 @@ async def test_one_state_is_made_for_all_who_look_at_once(local: Stack) -> None:
             return registry
 
     others: Any = Others()
-    console = Console(local.gateway._watched, CollectorRegistry(), others)
+    console = Console(local.gateway._watched, CollectorRegistry(), others)  # the view that a gateway gives its console
     told: list[dict[str, Any]] = []
 
     async def send(message: Any) -> None:

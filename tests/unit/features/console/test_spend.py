@@ -117,8 +117,8 @@ async def test_rows_in_memory_are_bounded(server: Server, monkeypatch: pytest.Mo
     ledger = Ledger("many", UTC, connect(server.settings))
     overview = Overview(None, SPEND)
     await overview.read(ledger, None)
-    assert ("k499", "", "m") in overview._callers
-    assert len(overview._callers) <= 100
+    assert ("k499", "", "m") in overview._callers  # its memory is bounded
+    assert len(overview._callers) <= 100  # its memory is bounded
     await ledger.close()
 
 

@@ -163,7 +163,7 @@ def test_it_waits_for_a_worker_that_answers_no_probe(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize("back", [0, 1], ids=["dead", "silent"])
 def test_it_is_not_spent_on_workers_whose_probes_are_silent(monkeypatch: pytest.MonkeyPatch, back: int) -> None:
     """They count as ready until three probes are silent. Whichever worker comes back first goes on with the stream."""
-    silent, real = {1, 2}, Health._status
+    silent, real = {1, 2}, Health._status  # the result of one probe
     with Stack(({"itl_ms": 100}, {}, {}), config={**ROUND, **PROBED}) as stack:
         pool = stack.gateway.deployment.fleets.models["m"].pool
 

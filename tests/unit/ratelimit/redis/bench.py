@@ -111,8 +111,8 @@ class Bench:
             self.link.answer()
         await starting
         self.link.calls.clear()
-        self.batcher._loop = self.clock
-        self.batcher._deadlines = CallDeadlines(0.05)  # what was measured by the other clock counts no more
+        self.batcher._loop = self.clock  # time goes by this clock
+        self.batcher.deadlines = CallDeadlines(0.05)  # what was measured by the other clock counts no more
         return self
 
     def ask(self, lease: str) -> Promise[Result]:

@@ -194,7 +194,7 @@ async def test_calls_overlap_while_the_server_is_far_away(bench: Bench) -> None:
 
 
 async def test_so_many_calls_at_once_and_no_more(bench: Bench) -> None:
-    bench.batcher._deadlines.took(10, 100)  # else they are given up before there are so many
+    bench.batcher.deadlines.took(10, 100)  # else they are given up before there are so many
     waiting = []
     for number in range(module.MOST_CALLS + 3):
         waiting.append(bench.ask(f"l{number}"))

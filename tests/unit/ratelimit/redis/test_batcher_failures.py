@@ -45,7 +45,7 @@ async def test_nobody_waits_longer_than_a_call_may_take(bench: Bench) -> None:
 async def test_an_answer_that_stood_still_tells_no_clock(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """The server may begin a call that nobody waits for any more, but for no longer than an answer is awaited."""
     monkeypatch.setattr(module, "monotonic", lambda: bench.clock.now)
-    timing = bench.batcher._deadlines
+    timing = bench.batcher.deadlines
 
     async def call(took: float, ahead: float, verdict: Verdict = GRANTED) -> float:
         """Seconds by which its deadline was later than an answer is awaited. ahead: of the server's clock."""
@@ -91,7 +91,7 @@ async def test_a_server_that_is_slow_is_waited_for(bench: Bench) -> None:
     for quiet in (4.9, 5.2, 5.2, 0.0):  # and once it is near again, no longer
         bench.clock.run_until(bench.clock.now + quiet)
         await bench.granted("near")
-    assert bench.batcher._deadlines.seconds == 0.05
+    assert bench.batcher.deadlines.seconds == 0.05
     assert bench.batcher.up
 
 

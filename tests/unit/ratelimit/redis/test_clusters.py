@@ -75,7 +75,7 @@ def nodes(tmp_path: Path) -> Iterator[list[Server]]:
             one.command("CLUSTER", "ADDSLOTSRANGE", number * 5461, 16_383 if number == 2 else number * 5461 + 5460)
             one.command("CLUSTER", "SET-CONFIG-EPOCH", number + 1)
         for other in found[1:]:
-            found[0].command("CLUSTER", "MEET", "127.0.0.1", other.port, other._options[-1])
+            found[0].command("CLUSTER", "MEET", "127.0.0.1", other.port, other.options[-1])
         deadline = monotonic() + 30
         while any(b"cluster_state:ok" not in info(one) or b"known_nodes:3" not in info(one) for one in found):
             assert monotonic() < deadline

@@ -41,11 +41,11 @@ def wait_at_most(limiter: SubjectLimiter, seconds: float) -> None:
     """A call has this long from now on, whatever earlier ones took. It is short only while the server is frozen: a
     machine that stands still makes a server that lives look dead."""
     for batcher in limiter.store._batchers:  # type: ignore[attr-defined]
-        offset, batcher._deadlines = batcher._deadlines._offset, CallDeadlines(seconds)
-        batcher._deadlines._offset = offset
-        if batcher._watch is not None:
-            batcher._watch.cancel()
-            batcher._look_at_watch()
+        offset, batcher.deadlines = batcher.deadlines._offset, CallDeadlines(seconds)  # the learnt offset stays
+        batcher.deadlines._offset = offset  # the learnt offset stays
+        if batcher._watch is not None:  # the watch runs by the new time
+            batcher._watch.cancel()  # the watch runs by the new time
+            batcher._look_at_watch()  # the watch runs by the new time
 
 
 def freeze(mortal: Server, limiter: SubjectLimiter, patience: float = 1.0) -> None:

@@ -51,7 +51,7 @@ async def test_a_flood_is_held_to_the_limit_and_nobody_is_decided_alone(far: Far
     for number in range(40):
         clients.append(asyncio.create_task(client(limiters[number % 2])))
         await asyncio.sleep(0.014)  # so that most ask while a call is under way
-        most = max(most, *(len(store._batchers[0]._calls) for store in stores))
+        most = max(most, *(len(store._batchers[0]._calls) for store in stores))  # calls under way
     assert sum(await asyncio.gather(*clients)) == LIMIT
     assert most > 1, "a call waited for the one before"
     assert [limiter.alone for limiter in limiters] == [0, 0]

@@ -82,11 +82,11 @@ async def test_a_connection_that_the_server_closed_is_not_used_again(server: Ser
     store = RedisStore(server.settings)
     limiter = await started(RULES[:1], store, heartbeat=1000)
     await limiter.reserve(Subject("k"))
-    link = store._links[0]
+    link = store._links[0]  # its only connection
     assert isinstance(link, Link)
     for _ in range(3):
         server.command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
-        await soon(lambda: link._connection is None)
+        await soon(lambda: link._connection is None)  # it knows that it was closed
         assert (await limiter.reserve(Subject("k"))).strict
     assert limiter.state == "strict"
 
