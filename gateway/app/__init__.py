@@ -23,6 +23,7 @@ from gateway.app.saved_state import SavedState
 from gateway.app.services import Host, kept_keys
 from gateway.auth import from_path, read_keys
 from gateway.auth.headers import KEY_HEADERS
+from gateway.background import cancel_tasks
 from gateway.config import Available, Config
 from gateway.core.byte_budget import Held
 from gateway.core.errors import GatewayError, Kind
@@ -207,9 +208,7 @@ class Gateway:
         self._lag.stop()
         if self._group is not None:
             self._group.close()
-        for task in self._retiring:
-            task.cancel()
-        await asyncio.gather(*self._retiring, return_exceptions=True)
+        await cancel_tasks(*self._retiring)
         await self._saved_state.close()
         for deployment in reversed(self.host.deployments):
             await deployment.close()

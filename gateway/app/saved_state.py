@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gateway.auth.key_store import decoded, encoded
+from gateway.background import cancel_tasks, keep_running
 from gateway.config import Config
-from gateway.core.background import keep_running
 from gateway.fleet.discovery import Fleet, FoundWorker
 
 if TYPE_CHECKING:
@@ -149,8 +149,7 @@ class SavedState:
 
     async def close(self) -> None:
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
+            await cancel_tasks(self._task)
             with keep_running("what is known"):
                 await self.save()
 

@@ -17,9 +17,9 @@ import jwt
 from msgspec import Struct
 
 from gateway.auth.headers import refused
+from gateway.background import cancel_tasks, keep_running
 from gateway.config import Jwt
 from gateway.config.kinds import checked_name
-from gateway.core.background import keep_running
 from gateway.core.errors import GatewayError, Kind
 
 _KINDS = {"RSA": "RS256", "EC": "ES256"}
@@ -240,9 +240,7 @@ class JwtVerifier:
         self._trouble = trouble
 
     async def close(self) -> None:
-        if self._reading is not None:
-            self._reading.cancel()
-            await asyncio.wait([self._reading])
+        await cancel_tasks(self._reading)
 
 
 _WHY: dict[type[jwt.PyJWTError], str] = {

@@ -21,8 +21,8 @@ from msgspec.structs import replace
 from gateway.auth import KeyTable, StoredKey
 from gateway.auth.durable import doubt
 from gateway.auth.key_store import Change, Event, KeyStore, Other, StoreDown, decoded
+from gateway.background import cancel_tasks, keep_running
 from gateway.config import StoredKeys
-from gateway.core.background import keep_running
 
 T = TypeVar("T")
 
@@ -301,7 +301,5 @@ class KeyMirror:
             self._log("error", "keys refused, store away too long", keys=len(self.keys))
 
     async def close(self) -> None:
-        if self._following is not None:
-            self._following.cancel()
-            await asyncio.wait([self._following])
+        await cancel_tasks(self._following)
         await self.store.close()

@@ -16,11 +16,11 @@ from pathlib import Path
 import uvloop
 
 from gateway.app import KNOWN, Gateway
+from gateway.background import keep_running
 from gateway.cli import CommandError, processes, starting
 from gateway.cli.configured import config_option, configuration
 from gateway.config import Config, ConfigError, Fault, FileThread, Listen, TooSlow, Watch, load
 from gateway.config.faults import ENVIRONMENT, Position
-from gateway.core.background import keep_running
 from gateway.observe.log import Log
 from gateway.observe.process_group import ProcessGroup
 from gateway.redis import split_address

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
 from typing import Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from gateway.background import cancel_tasks, keep_running
 from gateway.config import Config
-from gateway.core.background import keep_running
 from gateway.core.errors import GatewayError
 from gateway.core.figures import Silence
 from gateway.core.http import Headers
@@ -148,10 +147,7 @@ class Adapters:
             self._task = asyncio.create_task(self._follow())
 
     async def close(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
+        await cancel_tasks(self._task)
 
     async def look(self) -> None:
         """Asks every ready worker now."""

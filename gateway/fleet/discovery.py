@@ -15,6 +15,7 @@ from typing import Protocol
 from msgspec import Struct
 from msgspec.structs import replace
 
+from gateway.background import cancel_tasks
 from gateway.core.ports import BEYOND, UNKNOWN, Capabilities, Facts
 from gateway.resolve import look_up
 
@@ -140,9 +141,7 @@ class Discovery:
 
     async def close(self) -> None:
         self._closed = True  # redis-py may swallow the cancellation: it uses wait_for, which does so before Python 3.12
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await cancel_tasks(*self._tasks)
 
     async def look(self, source: Source) -> None:
         """Reads one source now. Raises what `apply` raises."""

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 from msgspec.structs import replace
 
-from gateway.core.background import keep_running
+from gateway.background import cancel_tasks, keep_running
 from gateway.core.http import Headers, header_value
 from gateway.core.ports import Gauges
 from gateway.fleet.capacity import forget, learn
@@ -144,11 +144,8 @@ class Scraper:
                 self._tasks[model, worker] = asyncio.create_task(self._watch(model, worker, gauges))
 
     async def close(self) -> None:
-        tasks = list(self._tasks.values())
-        self._tasks.clear()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        tasks, self._tasks = self._tasks, {}
+        await cancel_tasks(*tasks.values())
 
     async def _watch(self, model: str, worker: Worker, gauges: Gauges) -> None:
         failures = idle = 0

@@ -12,8 +12,8 @@ import random
 import socket
 from collections.abc import Awaitable, Callable, Mapping
 
+from gateway.background import cancel_tasks, keep_running
 from gateway.config import Health as HealthOptions
-from gateway.core.background import keep_running
 from gateway.core.errors import Blame, GatewayError, causes, out_of_descriptors
 from gateway.core.failures import Cause, cause_of
 from gateway.fleet.clients import unreachable
@@ -111,9 +111,7 @@ class Health:
 
     async def close(self) -> None:
         self._closed = True
-        for task in self._tasks.values():
-            task.cancel()
-        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        await cancel_tasks(*self._tasks.values())
 
     async def _watch(self, model: str, worker: Worker) -> None:
         wake, later = self._wake[worker], asyncio.get_running_loop().call_later

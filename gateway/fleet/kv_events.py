@@ -11,8 +11,8 @@ from collections.abc import AsyncGenerator, Callable, Collection, Mapping
 from contextlib import aclosing, closing, suppress
 from urllib.parse import urlsplit
 
+from gateway.background import cancel_tasks, keep_running
 from gateway.config.routing import KvEvents
-from gateway.core.background import keep_running
 from gateway.fleet.blocks import MOST_BYTES, Blocks, Malformed, fingerprint
 from gateway.fleet.worker import Worker
 from gateway.fleet.zmtp import Peer, Unfit
@@ -58,11 +58,8 @@ class Listening:
             self._tasks.pop(key).cancel()
 
     async def close(self) -> None:
-        tasks = list(self._tasks.values())
-        self._tasks.clear()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        tasks, self._tasks = self._tasks, {}
+        await cancel_tasks(*tasks.values())
 
 
 class Listener:

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from gateway.core.background import keep_running
+from gateway.background import cancel_tasks, keep_running
 from gateway.fleet.worker import Worker
 
 if TYPE_CHECKING:
@@ -51,11 +51,8 @@ class StallDetector:
         self._task = asyncio.create_task(self._run())
 
     async def close(self) -> None:
-        tasks = [*self._asking.values(), *([] if self._task is None else [self._task])]
-        self._task = None
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        task, self._task = self._task, None
+        await cancel_tasks(task, *self._asking.values())
 
     async def _run(self) -> None:
         pause = LOOK_S if not self._stalled_s else min(LOOK_S, self._stalled_s / 4)

@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from gateway.background import cancel_tasks
 from gateway.core.key_kind import KeyKind
 from gateway.core.ports import RequestRecord
 
@@ -103,9 +104,7 @@ class AccountingStream:
         self._closing = (
             True  # redis-py may swallow the cancellation: it calls wait_for, which does so before Python 3.12
         )
-        if self._writer is not None:
-            self._writer.cancel()
-            await asyncio.wait([self._writer])
+        await cancel_tasks(self._writer)
         while self._waiting and await self._one_batch():
             pass
         self.lost += len(self._waiting)

@@ -21,6 +21,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, Struct
 
+from gateway.background import cancel_tasks
 from gateway.core.key_kind import KeyKind
 from gateway.core.ports import RequestRecord
 
@@ -236,9 +237,7 @@ class Ledger:
 
     async def close(self) -> None:
         """Writes what is left if the server takes it now."""
-        if self._writing is not None:
-            self._writing.cancel()
-            await asyncio.wait([self._writing])
+        await cancel_tasks(self._writing)
         while (self._sums or self._batch is not None) and await self._send():
             pass
         if self._sums or self._batch is not None:

@@ -18,6 +18,7 @@ from typing import Any
 import httpx
 import msgspec
 
+from gateway.background import cancel_tasks
 from gateway.config.money import BudgetWebhook
 
 _WAITING = 1000
@@ -91,6 +92,5 @@ class Webhook:
     async def close(self) -> None:
         """Gives up what waits."""
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
+            await cancel_tasks(self._task)
             self._on_change("lost", str(len(self._waiting) + 1))

@@ -21,23 +21,24 @@ ARROWS: dict[str, set[str]] = {
     "translation": CORE,
     "dialects": WIRE | {"translation"},
     "backends": WIRE | {"translation"},
+    "background": set(),
     "light_task": set(),
     "native": WIRE | {"translation"},
     "offload": CORE,
     "resolve": set(),
-    "fleet": CORE | {"config", "redis", "resolve"},
+    "fleet": CORE | {"background", "config", "redis", "resolve"},
     "redis": CORE | {"config"},
     "transport": CORE | {"light_task", "resolve"},
-    "observe": CORE | {"config", "ratelimit"},
+    "observe": CORE | {"background", "config", "ratelimit"},
     "config": CORE,
-    "auth": CORE | {"config"},
+    "auth": CORE | {"background", "config"},
     "server": CORE | {"config", "light_task"},
-    "ratelimit": CORE | {"config", "light_task", "redis"},
+    "ratelimit": CORE | {"background", "config", "light_task", "redis"},
     "kernel": CORE | {"auth", "config", "light_task", "native", "offload", "translation", "wire"},
     # A feature builds itself, of what it needs.
     "features": WIRE
-    | {"auth", "config", "fleet", "kernel", "light_task", "observe", "offload", "ratelimit", "redis", "tools"}
-    | {"translation", "transport"},
+    | {"auth", "background", "config", "fleet", "kernel", "light_task", "observe", "offload", "ratelimit", "redis"}
+    | {"tools", "translation", "transport"},
     "tools": CORE | {"config", "resolve"},
 }
 EVERYTHING = {"app", "asgi", "cli"}

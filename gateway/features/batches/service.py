@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from heapq import heapify, heappop, heappush
 
 from gateway.auth import Absent, Principal
+from gateway.background import cancel_tasks, keep_running
 from gateway.config import Batches, Redis
-from gateway.core.background import keep_running
 from gateway.core.errors import GatewayError
 from gateway.core.http import Route
 from gateway.core.ports import Dialect
@@ -124,10 +124,7 @@ class Batching:
     async def close(self) -> None:
         """Other gateways go on with what is under way."""
         tasks, self._tasks = self._tasks, []
-        tasks += [task for _, task in self.runs.values()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_tasks(*tasks, *(task for _, task in self.runs.values()))
         await self.store.close()
 
     # -- batches ----------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from typing import Any
 
 from msgspec import UNSET
 
+from gateway.background import cancel_tasks
 from gateway.core.errors import GatewayError
 from gateway.core.http import Response
 from gateway.core.messages import Embed
@@ -88,7 +89,7 @@ async def first_answer(
         with second:
             return await _race(first, asked, second, send)
     finally:
-        await _end(asked)
+        await cancel_tasks(asked)
 
 
 async def _race(first: Visit, asked: asyncio.Task[Response], second: Visit, send: Send) -> tuple[Response, Visit]:
@@ -113,15 +114,7 @@ async def _race(first: Visit, asked: asyncio.Task[Response], second: Visit, send
         return await asked, first
     finally:
         second.abandoned()  # unless the outcome is known
-        await _end(also)
-
-
-async def _end(task: asyncio.Task[Response]) -> None:
-    """Cancels `task`, if it runs, and returns when it has ended."""
-    task.cancel()
-    await asyncio.wait([task])
-    if not task.cancelled():
-        task.exception()  # asked for, so that asyncio does not log it
+        await cancel_tasks(also)
 
 
 def build(parts: Parts) -> Built:

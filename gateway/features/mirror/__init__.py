@@ -9,6 +9,7 @@ from copy import copy
 from functools import partial
 from typing import Any
 
+from gateway.background import cancel_tasks
 from gateway.config import Mirror as Options
 from gateway.core.errors import GatewayError
 from gateway.core.http import Request
@@ -124,9 +125,7 @@ class Mirror(Feature):
 
     async def close(self) -> None:
         """Ends what is under way."""
-        for task in self._tasks:
-            task.cancel()
-        await self.idle()
+        await cancel_tasks(*self._tasks)
 
 
 async def _is_held(quarantine: Deaths, known: Request) -> bool:

@@ -38,6 +38,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from gateway.background import cancel_tasks
 from gateway.light_task import LoopRound, Promise
 from gateway.ratelimit.model import ADMITTED, LATE, Plan, Settlement, Verdict
 from gateway.ratelimit.redis.call_deadlines import CallDeadlines
@@ -154,9 +155,7 @@ class Batcher:
                 goodbye = self.ask(BEAT, _NO_PLAN, (self._me.key, 0), self._me.name)
                 self._send()
                 await goodbye
-        if self._probe is not None:
-            self._probe.cancel()
-            await asyncio.wait([self._probe])
+        await cancel_tasks(self._probe)
         self.up, self.reason = False, "closed"
         self._give_up("closed", ran=True)
 

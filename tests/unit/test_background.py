@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
@@ -12,10 +13,10 @@ import pytest
 
 from gateway.auth import jwt
 from gateway.backends import create
+from gateway.background import cancel_tasks, keep_running
 from gateway.cli import serve
 from gateway.config import Breaker, Config, Jwt
 from gateway.config import Health as HealthOptions
-from gateway.core.background import keep_running
 from gateway.core.figures import Histogram
 from gateway.fleet.adapters import Adapters
 from gateway.fleet.discovery import Discovery, Fleet
@@ -173,3 +174,26 @@ async def test_the_next_round_goes_on(
 async def test_what_ends_a_task_ends_it() -> None:
     with pytest.raises(asyncio.CancelledError), keep_running("a task"):
         raise asyncio.CancelledError
+
+
+async def test_tasks_are_over_once_they_are_cancelled(caplog: pytest.LogCaptureFixture) -> None:
+    over: list[str] = []
+
+    async def runs(error: type[Exception] | None) -> None:
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            await asyncio.sleep(0)
+            over.append(str(error))
+            if error is not None:
+                raise error
+
+    tasks = [asyncio.create_task(runs(error)) for error in (None, OSError)]
+    await asyncio.sleep(0)
+    await cancel_tasks(*tasks, None)
+    assert [task.done() for task in tasks] == [True, True]
+    assert len(over) == 2
+    await cancel_tasks(*tasks)  # once more changes nothing
+    del tasks
+    gc.collect()
+    assert not caplog.records, "asyncio reports an exception that nobody has looked at"
