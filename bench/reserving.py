@@ -144,7 +144,7 @@ def play(load: Load, reserve: Reserve, seed: int, seconds: float) -> list[tuple[
     rule = Limit(name="tpm", kind="tokens", limit=load.limit, per_s=WINDOW, reserve=reserve)
     store = MemoryStore(clock=lambda: round(now * 1e9))
     limiter = SubjectLimiter([rule], store)
-    limiter.clock = lambda: now
+    limiter.crowds.clock = lambda: now
     subject = Subject(key="k", model="m")
     ended: list[tuple[float, int]] = []
     order = count()

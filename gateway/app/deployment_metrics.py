@@ -91,13 +91,14 @@ def _caches(deployment: Deployment) -> Iterator[Metric]:
 def _limits(deployment: Deployment) -> Iterator[Metric]:
     if deployment.offers.limiter is not None:
         limiter = deployment.offers.limiter.limiter
+        refused, shadowed = limiter.decisions.of("refused"), limiter.decisions.of("shadowed")
         yield family("dragoman_limits_strict", [((), limiter.state == "strict")])
         yield family("dragoman_limits_replicas", [((), limiter.store.replicas)])
         yield family("dragoman_limits_in_flight", [((), limiter.in_flight)])
-        yield family("dragoman_limits_alone_total", [((), limiter.alone)])
-        yield family("dragoman_limit_decisions_total", limiter.decisions.items())
-        yield family("dragoman_limits_refused_total", (((name,), count) for name, count in limiter.refused.items()))
-        yield family("dragoman_limits_shadowed_total", (((name,), count) for name, count in limiter.shadowed.items()))
+        yield family("dragoman_limits_alone_total", [((), limiter.decisions.alone)])
+        yield family("dragoman_limit_decisions_total", limiter.decisions.counts.items())
+        yield family("dragoman_limits_refused_total", (((name,), count) for name, count in refused.items()))
+        yield family("dragoman_limits_shadowed_total", (((name,), count) for name, count in shadowed.items()))
     if (stream := deployment.services.stream) is not None:
         counts = [(("written",), stream.written), (("lost",), stream.lost)]
         yield family("dragoman_accounting_records_total", counts)

@@ -9,23 +9,21 @@ from __future__ import annotations
 import asyncio
 import secrets
 from asyncio import Task, TimerHandle
-from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import product
 from math import inf
-from random import random
 from time import monotonic, time
 from typing import Any
 from weakref import ref
 
+from gateway.background import cancel_tasks, keep_running
 from gateway.config import Limit
-from gateway.core.background import keep_running
 from gateway.core.charged import Outcome
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.estimate import Cost
 from gateway.core.usage import Usage
 from gateway.light_task import Promise
+from gateway.ratelimit.decisions import MODES, Crowds, Decisions
 from gateway.ratelimit.expected import Expectations, reserved_for_sure
 from gateway.ratelimit.kinds import KINDS, BudgetRule, Wait
 from gateway.ratelimit.memory import MemoryStore
@@ -50,7 +48,6 @@ OnBudget = Callable[[BudgetRule, Subject, float, int], None]
 was spent, in nano. One gateway calls it for all, once for each share of a period."""
 _RENEWED, _RENEWED_EVERY = 200, 0.01
 """Leases renewed at once, and the pause after them in seconds, so that admissions do not queue behind thousands."""
-_MODES = {True: "strict", False: "local"}
 _CLOSED_RETRY = 5.0
 """Seconds that a closed rule tells clients to wait. The store is probed again within it."""
 _REPLACED_SLOTS = 600.0
@@ -59,7 +56,6 @@ _HOUR, _AFTER = 3600.0, 0.001
 """Seconds. A timer is set a little after the end of a period, which must be over when it runs."""
 _GENERATIONS = 8
 """The number of reloads whose replaced rules are remembered."""
-_CROWDS = 10_000
 _BUDGETS = 65_536
 """Budgets whose sums are remembered, some 200 bytes each."""
 _SLOT_SPREAD = 5.0
@@ -71,17 +67,14 @@ class SubjectLimiter:
 
     lease_ttl   seconds that a slot lives without renewal; it is renewed three times in it or more often
     heartbeat   seconds between two heartbeats
-    clock       seconds, by which waits are spread
     on_change   called with ("strict" | "degraded", reason) after each change, for one log line and a gauge
     on_budget   see `OnBudget`
     on_alone    called with (requests, seconds): the number of requests that this process decided alone in that time; at
                 most once a heartbeat while the store is up, and when it has come back
     store       counts, and says why it is down and how many processes share it
-    refused     rule name -> requests that it refused
-    shadowed    rule name -> requests that a shadow rule would have refused
+    crowds      the clients that were refused, by whose number waits are spread
     replaced    the rules of earlier reloads that are still enforced, the newest last
     expectations  what requests are likely to use
-    alone       requests that this process decided alone, because the store was down or did not answer in time
     """
 
     def __init__(
@@ -94,16 +87,11 @@ class SubjectLimiter:
         on_change: Callable[[str, str], None] | None = None,
         on_alone: Callable[[int, float], None] | None = None,
         on_budget: OnBudget | None = None,
-        local: MemoryStore | None = None,
     ) -> None:
-        self.refused: Counter[str] = Counter()
-        self.shadowed: Counter[str] = Counter()
-        self.alone = 0
-        # By the names of all rules that were asked: [decided here, decided by the store].
-        self._admitted: dict[tuple[str, ...], list[int]] = {}
-        self._others: Counter[tuple[str, str, str]] = Counter()
+        self.decisions = Decisions(on_alone)
+        self.crowds = Crowds()
         self.store = store
-        self._local = local or MemoryStore()
+        self._local = MemoryStore()
         self._index = RuleIndex.of(rules)
         # Counter of a budget -> what the shared store last said is spent of it: while the store is down, this process
         # spends its share of the rest.
@@ -112,14 +100,9 @@ class SubjectLimiter:
         self.replaced: list[Replaced] = []
         self._next_end = inf  # when replaced rules end
         self._plans = Plans(self._index, store.layout)
-        # Counter -> the clients that were refused and have not come back, as of when, and the end of their waits.
-        self._crowds: dict[bytes, tuple[float, float, float]] = {}
-        self._alone_told = (0, monotonic())  # the count of the last log line, and when
-        self.clock: Callable[[], float] = monotonic
         self._lease_ttl = lease_ttl
         self._every = min(heartbeat, lease_ttl / 3)
         self._on_change = on_change
-        self._on_alone = on_alone
         self._on_budget = on_budget
         self._turning: TimerHandle | None = None  # at the end of a budget's period
         self._prefix = secrets.token_hex(6)
@@ -142,19 +125,6 @@ class SubjectLimiter:
     def in_flight(self) -> int:
         """Reservations of this process that hold slots."""
         return len(self._live)
-
-    @property
-    def decisions(self) -> Mapping[tuple[str, str, str], int]:
-        """Decisions by (rule, mode, decision). A mode is "strict" (the store decided), "local" (this process alone) or
-        "closed" (refused because the store is down); a decision is "admitted", "refused" or "shadowed"."""
-        found = Counter(self._others)
-        for names, counts in self._admitted.items():
-            for name, strict in product(names, (False, True)):
-                found[name, _MODES[strict], "admitted"] += counts[strict]
-        for (name, mode, decision), count in self._others.items():
-            if decision == "shadowed":
-                found[name, mode, "admitted"] -= count
-        return +found
 
     def use(self, rules: Sequence[Limit] | RuleIndex) -> None:
         """Replaces the rules. A rule with the same kind, window, name and scope as before keeps its counters. Any other
@@ -205,9 +175,7 @@ class SubjectLimiter:
         """Sends the remaining settlements and signs off, so that the other replicas' shares grow at once."""
         if self._turning is not None:
             self._turning.cancel()
-        if self._beating is not None:
-            self._beating.cancel()
-            await asyncio.wait([self._beating])
+        await cancel_tasks(self._beating)
         await self.store.close()
 
     async def reserve(
@@ -262,7 +230,7 @@ class SubjectLimiter:
                 alone = made.plan, made.charged, made.verdict
                 answer = self._ask_again(made, whole, subject)
                 made.verdict = await answer
-                self.alone -= 1
+                self.decisions.alone -= 1
         except StoreDown:
             assert alone is not None
             made.strict, (made.plan, made.charged, made.verdict) = False, alone
@@ -371,7 +339,7 @@ class SubjectLimiter:
 
     def _decide_alone(self, made: Reservation, subject: Subject) -> None:
         """Sets the verdict of this process. Raises GatewayError if a rule fails closed."""
-        self.alone += 1
+        self.decisions.alone += 1
         for rule in made.plan.rules:
             if rule.on_redis_failure == "closed" and not rule.shadow:
                 self._refuse(rule, "closed")
@@ -410,7 +378,7 @@ class SubjectLimiter:
             costs[index] = limit
             wrong = None if rule.shadow else kind.never_fits(cost, rule)
             if wrong is not None:
-                self._refuse(rule, _MODES[self.store.up])
+                self._refuse(rule, MODES[self.store.up])
                 raise Limited(rule, wrong[0], param=wrong[1])
         least = cost.money
         if plan.sums and plan.expects and cost.each:
@@ -441,7 +409,7 @@ class SubjectLimiter:
                 del self._spent[old]
 
     def _decided(self, made: Reservation, subject: Subject) -> Reservation:
-        plan, verdict, mode = made.plan, made.verdict, _MODES[made.strict]
+        plan, verdict, mode = made.plan, made.verdict, MODES[made.strict]
         if plan.sums:
             made.charged = plan.charged(made.charged, verdict.counters)
             if made.strict:
@@ -451,10 +419,9 @@ class SubjectLimiter:
             raise self._refusal(made, plan.rules[verdict.violated], mode)
         for index in plan.shadows:
             if verdict.counters[index].entry < 0:
-                self.shadowed[plan.rules[index].name] += 1
-                self._others[plan.rules[index].name, mode, "shadowed"] += 1
+                self.decisions.count(plan.rules[index].name, mode, "shadowed")
         if plan.admitted is None:
-            plan.admitted = self._admitted.setdefault(plan.names, [0, 0])
+            plan.admitted = self.decisions.admitted(plan.names)
         plan.admitted[made.strict] += 1
         if plan.slots:
             self._live[made.id] = ref(made)
@@ -469,46 +436,21 @@ class SubjectLimiter:
             message = KINDS[rule.kind].refusal(rule, made.plan.shapes[index].limit, left, charge, Wait(fits_s))
             return Limited(rule, message, made.states, kind=Kind.QUOTA)
         held = verdict.latest_us > verdict.wait_us
-        spread = self._spread(made.plan, index, charge, fits_s, held)
         limit, remaining = made.plan.shapes[index].limit, verdict.counters[index].remaining
+        kind = KINDS[rule.kind]
+        in_flight = kind.in_flight or kind.adds_up
+        most = _SLOT_SPREAD if in_flight or held else rule.per_s
+        each = self.store.replicas * (1.0 / limit if in_flight else most * charge / limit)
+        spread = self.crowds.spread(made.plan.keys[index], fits_s, each, most)
         wait = Wait(fits_s, spread, verdict.latest_us / 1e6)
-        message = KINDS[rule.kind].refusal(rule, limit, remaining, charge, wait)
+        message = kind.refusal(rule, limit, remaining, charge, wait)
         return Limited(rule, message, made.states, fits_s, spread)
 
     def _refuse(self, rule: Limit, mode: str) -> None:
-        self.refused[rule.name] += 1
-        self._others[rule.name, mode, "refused"] += 1
-
-    def _spread(self, plan: Plan, index: int, cost: int, wait: float, held: bool) -> float:
-        """Seconds to add to a wait, so that clients refused by one counter do not all return at the moment when there
-        is room for one. Each gets a random moment within the time that the clients refused before it need, at most one
-        window. A request that waits alone gets the exact moment. One client that comes back too early counts as many:
-        it looks like those of one program, which share its key and must not come back together. held: by running
-        requests, as slots are."""
-        key, shape = plan.keys[index], plan.shapes[index]
-        now = self.clock()
-        count, since, until = self._crowds.get(key, (0.0, 0.0, 0.0))
-        count *= max(until - now, 0.0) / (until - since) if until > since else 0.0  # the others have come back
-        kind = KINDS[plan.rules[index].kind]
-        in_flight = kind.in_flight or kind.adds_up
-        most = _SLOT_SPREAD if in_flight or held else plan.rules[index].per_s
-        each = 1.0 / shape.limit if in_flight else most * cost / shape.limit
-        more = random() * min(count * each * self.store.replicas, most)
-        if len(self._crowds) >= _CROWDS and key not in self._crowds:
-            for old in list(self._crowds)[: _CROWDS // 2]:
-                del self._crowds[old]
-        self._crowds[key] = (count + 1, now, max(until, now + wait + more))
-        return more
-
-    def _tell_alone(self) -> None:
-        count, since = self._alone_told
-        now = monotonic()
-        self._alone_told = (self.alone, now)
-        if self.alone > count and self._on_alone is not None:
-            self._on_alone(self.alone - count, now - since)
+        self.decisions.count(rule.name, mode, "refused")
 
     def _changed(self, up: bool, reason: str) -> None:
-        self._tell_alone()
+        self.decisions.report_alone()
         if up:
             self._renew(list(self._live))
             if self._index.calendars:  # the store has it, or gets it from `_post`
@@ -555,7 +497,7 @@ class SubjectLimiter:
         await self.store.beat()
         await self._local.beat()
         if self.store.up:
-            self._tell_alone()
+            self.decisions.report_alone()
         now = monotonic()
         if now >= self._next_end:
             self._retire(now)

@@ -26,7 +26,6 @@ WIDE = {
     "gateway.core.routing_facts.RoutingFacts": "what pick policies read of one request, made once a request",
     "gateway.observe.metrics.Metrics": "one attribute for each family that counts on the way of a request",
     "gateway.fleet.worker.Worker": _HOT,
-    "gateway.ratelimit.limiter.SubjectLimiter": "one owner of the counters of a process, in strict and degraded mode",
     "gateway.kernel.call.Call": "the one owner of a request's material, which its steps hand on to each other",
     "gateway.server.connection.ClientConnection": _HOT,
     "gateway.server.cycle.RequestCycle": _HOT,

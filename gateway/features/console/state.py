@@ -20,6 +20,7 @@ from gateway.core.failures import Cause
 from gateway.features import Watched
 from gateway.fleet.model_fleet import ModelFleet
 from gateway.fleet.worker import Worker
+from gateway.ratelimit import SubjectLimiter
 
 # The Pod's name on Kubernetes, a container's id elsewhere.
 _HOST = socket.gethostname()
@@ -161,7 +162,6 @@ def read_state(families: Iterable[Metric], gateway: Watched, uptime_s: float) ->
     waiting = counters.by("dragoman_queue_length", "model")
     inputs = counters.by("dragoman_team_tokens_total", "team", direction="input")
     outputs = counters.by("dragoman_team_tokens_total", "team", direction="output")
-    limiter = gateway.limiter
     return State(
         version=gateway.version,
         time=time.time(),
@@ -174,16 +174,17 @@ def read_state(families: Iterable[Metric], gateway: Watched, uptime_s: float) ->
             TeamState(name, count, inputs.get(name, 0), outputs.get(name, 0))
             for name, count in sorted(counters.by("dragoman_team_requests_total", "team").items())
         ),
-        limits=LimitsState(
-            limiter.state, limiter.store.replicas, limiter.in_flight, dict(limiter.refused), dict(limiter.shadowed)
-        )
-        if limiter is not None
-        else None,
+        limits=None if gateway.limiter is None else _limits(gateway.limiter),
         host=_HOST,
         errors=counters.by("dragoman_requests_total", "status", outcome=("refused", "failed")),
         starting=gateway.starting,
         unread=tuple(gateway.unread),
     )
+
+
+def _limits(limiter: SubjectLimiter) -> LimitsState:
+    refused, shadowed = limiter.decisions.of("refused"), limiter.decisions.of("shadowed")
+    return LimitsState(limiter.state, limiter.store.replicas, limiter.in_flight, dict(refused), dict(shadowed))
 
 
 def _model(model: ModelFleet, waiting: int, counters: _Counters) -> ModelState:

@@ -23,7 +23,7 @@ from gateway.core.estimate import Cost
 from gateway.core.ports import RequestRecord
 from gateway.observe import ledger as module
 from gateway.observe.ledger import Ledger
-from gateway.ratelimit import Subject, SubjectLimiter, plan
+from gateway.ratelimit import Subject, SubjectLimiter, decisions, plan
 from gateway.ratelimit import limiter as limiter_module
 from gateway.ratelimit.memory import MemoryStore
 from gateway.ratelimit.redis.store import RedisStore
@@ -81,7 +81,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     for where, name in (
         (plan, "REMEMBERED"),
         (limiter_module, "_BUDGETS"),
-        (limiter_module, "_CROWDS"),
+        (decisions, "_CROWDS"),
         (module, "MOST"),
     ):
         if not FULL:

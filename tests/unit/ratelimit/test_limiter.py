@@ -63,7 +63,7 @@ async def test_a_refusal_says_which_limit_and_when(make: Make) -> None:
     assert 59 < (error.retry_after or 0) < 61.5
     assert error.message == f"limit 'rpm' reached: 2 requests a minute, 0 left; try again in {told(error)} s"
     assert error.violated is not None
-    assert limiter.refused == {"rpm": 1}
+    assert limiter.decisions.of("refused") == {"rpm": 1}
 
 
 async def test_all_limits_or_none(make: Make) -> None:
@@ -220,7 +220,7 @@ async def test_decisions_are_counted_by_rule_and_outcome(make: Make) -> None:
         await limiter.reserve(ANN, Cost(1))
     assert (await refusal(limiter)).code == "rpm"
     assert (await refusal(limiter, cost=Cost(5000, least=101))).code == "tpm"
-    assert limiter.decisions == {
+    assert limiter.decisions.counts == {
         ("rpm", "strict", "admitted"): 3,
         ("tpm", "strict", "admitted"): 3,
         ("hidden", "strict", "admitted"): 1,
@@ -233,8 +233,8 @@ async def test_decisions_are_counted_by_rule_and_outcome(make: Make) -> None:
 async def test_a_shadow_rule_counts_and_refuses_nothing(make: Make) -> None:
     limiter = await make(requests(2, shadow=True), tokens(100, name="hidden", shadow=True), slots(9))
     leases = [await limiter.reserve(ANN, Cost(60)) for _ in range(4)]
-    assert limiter.shadowed == {"rpm": 2, "hidden": 3}
-    assert not limiter.refused
+    assert limiter.decisions.of("shadowed") == {"rpm": 2, "hidden": 3}
+    assert not limiter.decisions.of("refused")
     assert tightest(leases[0].states, "requests") is None  # no header tells of it
     for lease in leases:
         limiter.settle(lease, Usage(0, 10))
@@ -256,7 +256,7 @@ async def test_reset_forgets(make: Make) -> None:
 async def test_no_rules_no_store(make: Make) -> None:
     limiter = await make()
     lease = await limiter.reserve(ANN, Cost(5))
-    assert (lease.states, limiter.shadowed) == ((), {})
+    assert (lease.states, limiter.decisions.of("shadowed")) == ((), {})
     limiter.settle(lease, Usage(0, 5))
     assert (await limiter.inspect(ANN)) == ()
     await limiter.reset(ANN)
@@ -276,7 +276,7 @@ async def test_many_at_once_admit_exactly_the_limit(make: Make) -> None:
     limiter = await make(requests(50), slots(10_000))
     results = await asyncio.gather(*(limiter.reserve(ANN) for _ in range(300)), return_exceptions=True)
     assert sum(isinstance(one, Reservation) for one in results) == 50
-    assert limiter.refused == {"rpm": 250}
+    assert limiter.decisions.of("refused") == {"rpm": 250}
 
 
 async def test_a_lost_lease_is_not_renewed_and_a_held_one_is(make: Make) -> None:

@@ -159,11 +159,11 @@ async def test_a_request_without_room_in_a_share_asks_the_store_once_more() -> N
     store.calls.append("skipped: the next call is late too")
     held.append(await limiter.reserve(ANN))
     store.calls.append("as above")
-    assert (limiter.alone, [one.strict for one in held]) == (2, [False, False])
+    assert (limiter.decisions.alone, [one.strict for one in held]) == (2, [False, False])
     held.append(await limiter.reserve(ANN))
     assert held[-1].strict
     assert store.calls[-1] != store.calls[-2], "under another name: what comes of the first is undone"
-    assert (limiter.alone, +limiter.refused) == (2, {})
+    assert (limiter.decisions.alone, +limiter.decisions.of("refused")) == (2, {})
     for one in held:
         limiter.settle(one, None)
     assert limiter.in_flight == 0
@@ -176,7 +176,7 @@ async def test_what_is_decided_alone_is_counted_and_told_as_a_rate() -> None:
     await limiter.start()
     for _ in range(3):
         await limiter.reserve(ANN)
-    assert (limiter.alone, limiter.state) == (3, "strict")
+    assert (limiter.decisions.alone, limiter.state) == (3, "strict")
     await soon(lambda: bool(said))  # by the next heartbeat
     assert said[0][0] == 3
     assert said[0][1] > 0

@@ -89,7 +89,7 @@ async def test_clients_that_came_back_do_not_lengthen_the_waits_of_others() -> N
     """Two clients that take turns compete with one other each, however long they go on."""
     now, found = 0.0, []
     limiter = SubjectLimiter([requests(20)], MemoryStore(clock=lambda: 10**12))
-    limiter.clock = lambda: now
+    limiter.crowds.clock = lambda: now
     for _ in range(20):
         await limiter.reserve(ANN)
     due = [0.0, 1.0]
@@ -109,7 +109,7 @@ async def test_one_client_lengthens_its_waits_only_by_coming_back_too_early(obey
     """Such a client looks like many, and many must not come back at one moment."""
     now, found = 0.0, []
     limiter = SubjectLimiter([requests(20)], MemoryStore(clock=lambda: 10**12))
-    limiter.clock = lambda: now
+    limiter.crowds.clock = lambda: now
     for _ in range(20):
         await limiter.reserve(ANN)
     for _ in range(30):

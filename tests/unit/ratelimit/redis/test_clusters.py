@@ -57,7 +57,7 @@ async def test_a_cluster(cluster: Server, partitions: int, started: Make) -> Non
     cluster.command("SCRIPT", "FLUSH")
     await traffic(limiter, 10, 3)
     assert (limiter.state, limiter.store.reason) == ("strict", "")
-    assert not limiter.refused.keys() - {rule.name for rule in rules}
+    assert not limiter.decisions.of("refused").keys() - {rule.name for rule in rules}
     # -1 is for ever; one that has gone meanwhile has -2.
     assert all(cluster.command("PTTL", key) != -1 for key in cluster.command("KEYS", "*"))
 
@@ -110,7 +110,7 @@ async def test_a_cluster_of_several_nodes(nodes: list[Server], partitions: int) 
             await limiter.reserve(Subject("k", f"t{team}"))
     held = [one.command("DBSIZE") for one in nodes]
     assert all(held) if partitions > 1 else sum(map(bool, held)) == 1
-    assert (limiter.state, limiter.alone) == ("strict", 0)
+    assert (limiter.state, limiter.decisions.alone) == ("strict", 0)
     await limiter.close()
 
 
@@ -125,7 +125,7 @@ async def test_a_node_that_stands_still_holds_no_request_up(nodes: list[Server],
         for team in range(40):
             await limiter.reserve(Subject("k", f"t{team}"))
     assert limiter.state == "degraded"
-    assert limiter.alone > 1
+    assert limiter.decisions.alone > 1
     nodes[0].thaw()
     await reach(limiter)
 

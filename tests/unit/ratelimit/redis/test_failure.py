@@ -98,7 +98,7 @@ async def test_a_frozen_server_costs_one_timeout_and_then_nothing(mortal: Server
             await limiter.reserve(ANN)
     assert time.perf_counter() - started < 30  # not a timeout each
     # Half the limit, as two replicas live: 5 since the freeze, none of them in the server.
-    assert limiter.refused["rpm"] == 107
+    assert limiter.decisions.of("refused")["rpm"] == 107
 
     await asyncio.sleep(2)  # the last call's deadline is over by the server's clock, too
     thaw(mortal, limiter)

@@ -54,7 +54,7 @@ async def test_a_flood_is_held_to_the_limit_and_nobody_is_decided_alone(far: Far
         most = max(most, *(len(store._batchers[0]._calls) for store in stores))  # calls under way
     assert sum(await asyncio.gather(*clients)) == LIMIT
     assert most > 1, "a call waited for the one before"
-    assert [limiter.alone for limiter in limiters] == [0, 0]
+    assert [limiter.decisions.alone for limiter in limiters] == [0, 0]
     for limiter in limiters:
         await limiter.close()
 
