@@ -86,6 +86,7 @@ class GatewayError(Exception):
     detail: str | None = None
     lacks: str | None = None
     absent: tuple[Cause, ...] = ()
+    flags: tuple[str, ...] = ()
 
     def __init__(
         self,
@@ -100,7 +101,6 @@ class GatewayError(Exception):
         value: object = None,
         retryable: bool = True,
         broke: bool = False,
-        flags: tuple[str, ...] = (),
         cause: Cause | None = None,
     ) -> None:
         super().__init__(message)
@@ -114,7 +114,6 @@ class GatewayError(Exception):
         self.value = value
         self.retryable = retryable
         self.broke = broke
-        self.flags = flags
         self.cause = cause
 
     @property

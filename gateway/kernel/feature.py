@@ -37,8 +37,6 @@ Attempt = Callable[["Call", "Visit"], Awaitable[None]]
 Failure = Callable[["Call", "Visit", GatewayError], Awaitable[bool]]
 """Returns whether another worker is asked. Raises GatewayError to end the request by that error."""
 
-STEPS = ("request", "read", "receive", "admission", "answer", "workers", "attempt", "failure")
-
 
 class CallObserver:
     """Looks at what happens to one request within its steps."""

@@ -71,7 +71,6 @@ class _Zlib:
     needs_input = True
 
     def __init__(self, wbits: int) -> None:
-        self._wbits = wbits
         self._head = b""
         self._inner: Any = zlib.decompressobj(wbits) if wbits else None
 

@@ -20,10 +20,6 @@ from gateway.wire import images
 from gateway.wire.json import NULL, text_in
 from gateway.wire.openai.requests.messages import answer_calls
 
-RAW = "_raw"
-"""The only member of arguments for which the model wrote a text that is not a JSON object. Backends write such a text
-in the same form, so it goes back as it came."""
-
 _LINK = re.compile(r"https?://", re.IGNORECASE)
 
 

@@ -110,7 +110,9 @@ def nothing() -> None:
 
 async def test_flags_of_an_engine_are_reported_to_its_operator() -> None:
     case = Case()
-    await case.reply.refuse(GatewayError(Kind.UNSUPPORTED, "not started for this", flags=("--embeddings",)), None)
+    error = GatewayError(Kind.UNSUPPORTED, "not started for this")
+    error.flags = ("--embeddings",)
+    await case.reply.refuse(error, None)
     assert case.observer.flags == ("--embeddings",)
 
 
