@@ -54,6 +54,8 @@ class Batching:
     """It stays over reloads while its options do.
 
     in_force  returns the configuration in force
+    store     describes files and batches, in Redis
+    storage   has their bytes
     runs      the batches that this process runs, by id, each with its task
     rests     batches that could not go on -> until when they are left alone, monotonic
     count     called with the API, what became of lines, and how many

@@ -84,7 +84,7 @@ class Replica(Struct, frozen=True):
 
 class Batcher:
     """The calls of one hash slot. `up`: the breaker is closed; `reason`: why it is open. timeout: the shortest time, in
-    seconds, that a call may take. changed: called after each change of `up`."""
+    seconds, that a call may take; deadlines: what calls may take now. changed: called after each change of `up`."""
 
     def __init__(self, link: Link, me: Replica, timeout: float, changed: Callable[[], None]) -> None:
         self.up = False

@@ -152,6 +152,7 @@ class PassthroughLane:
     frames  the framing of the worker's events
     usual   see `_learn`
     text    the text that the client has seen
+    lessons how it comes to `usual`
     """
 
     headers = sse.HEADERS
