@@ -19,7 +19,7 @@ from gateway.ratelimit.limiter import FREE, OnBudget, SubjectLimiter
 from gateway.ratelimit.memory import MemoryStore
 from gateway.ratelimit.model import Limited, LimitHeaders, LimitState, Plan, Subject, tightest
 from gateway.ratelimit.plan import Layout
-from gateway.ratelimit.redis.store import RedisStore
+from gateway.ratelimit.redis.leases import LeasingStore
 from gateway.ratelimit.reservation import Reservation
 from gateway.ratelimit.rules import Limits, estimator, key_rules
 
@@ -68,10 +68,10 @@ class HttpRateLimiter:
         on_budget: OnBudget | None = None,
     ) -> None:
         self._where = where = Where.of(config)
-        store: MemoryStore | RedisStore = (
+        store: MemoryStore | LeasingStore = (
             MemoryStore()
             if where.settings is None
-            else RedisStore(where.settings, layout=where.layout, expected=where.replicas)
+            else LeasingStore(where.settings, layout=where.layout, expected=where.replicas)
         )
         self.limiter = SubjectLimiter((), store, on_change=on_change, on_alone=on_alone, on_budget=on_budget)
         self._running = False

@@ -228,8 +228,12 @@ class SubjectLimiter:
                     return self._decided(made, subject)
                 # This process has no room in its share; there may be room all the same.
                 alone = made.plan, made.charged, made.verdict
-                answer = self._ask_again(made, whole, subject)
-                made.verdict = await answer
+                again = self._ask_again(made, whole, subject)
+                if isinstance(again, Verdict):
+                    made.verdict = again
+                else:
+                    answer = again
+                    made.verdict = await answer
                 self.decisions.alone -= 1
         except StoreDown:
             assert alone is not None
@@ -244,15 +248,13 @@ class SubjectLimiter:
             raise
         return self._decided(made, subject)
 
-    def _ask_again(self, made: Reservation, plan: Plan, subject: Subject) -> Promise[Verdict]:
+    def _ask_again(self, made: Reservation, plan: Plan, subject: Subject) -> Verdict | Promise[Verdict]:
         """Asks the store once more, under another name: what it grants under the first is undone."""
         self._count += 1
         made.id = f"{self._prefix}{self._count}"
         made.plan, made.strict, made.shared = plan, True, None
         made.charged = costs = self._costs(plan, made.cost, subject) if plan.measured or plan.sums else plan.costs
-        answer = self.store.admit(plan, costs, made.id)
-        assert isinstance(answer, Promise)
-        return answer
+        return self.store.admit(plan, costs, made.id)
 
     def settle(
         self,
@@ -410,6 +412,8 @@ class SubjectLimiter:
 
     def _decided(self, made: Reservation, subject: Subject) -> Reservation:
         plan, verdict, mode = made.plan, made.verdict, MODES[made.strict]
+        if verdict.name:
+            made.id = verdict.name
         if plan.sums:
             made.charged = plan.charged(made.charged, verdict.counters)
             if made.strict:

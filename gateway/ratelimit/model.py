@@ -41,12 +41,14 @@ class Verdict(Struct, array_like=True):
     latest_us  microseconds until it would fit although no running request ended, by the same limit
     violated  the index of the refusing limit in the plan; ADMITTED, or LATE: the store saw the request too late
     counters  one for each limit of the plan
+    name      under which the request is counted, if not under that which it was asked for; else empty
     """
 
     violated: int
     wait_us: int
     counters: list[Counted]
     latest_us: int = 0
+    name: str = ""
 
 
 ADMITTED, LATE = -1, -2
@@ -138,6 +140,7 @@ class Plan(Struct, eq=False):
     headers   a cache for `gateway.ratelimit.http`
     names     the limits' names
     admitted  a limiter's counts of requests with these names
+    demand    a cache for `gateway.ratelimit.redis.leases`
     """
 
     rules: tuple[Limit, ...] = ()
@@ -155,6 +158,7 @@ class Plan(Struct, eq=False):
     headers: Sequence[LimitHeaders] | None = None
     names: tuple[str, ...] = ()
     admitted: list[int] | None = None
+    demand: Any = None
     before: tuple[bytes, ...] = ()
 
     @classmethod

@@ -10,20 +10,23 @@
 --                      behind them come the counters before those of its budgets that owe
 --            ops       [1, lease, plan, [cost, ...]]                     admit by all rules or by none; the cost for a
 --                                                                        budget is the fields of spent.Asked
---                      [2, lease, plan, [[rule from 0, entry, delta, held]]]   settle
+--                      [2, lease, plan, [[rule from 0, entry, delta, held]]]   settle; slots of one lease, or of a list
 --                      [3, lease, plan, [rule from 0, ...]]              renew slots
 --                      [4, replica, k, ttl]                              heartbeat (0: goodbye) -> live replicas
 --                      [5, "", plan]                                     look -> as admit, "used" for the entry
 --                      [6, "", plan]                                     reset
 --                      [7, replica, k, ttl]                              heartbeat, and room for a new counter
 --                      [8, "", plan, [sum, ...]]                         raise what is spent of each budget
--- returns  msgpack [now, result of each op 1, 4, 5, 6, 7, 8 in order]; that of 1 and 5 is a verdict:
+--                      [9, "", plan, [[cost, ...], [lease, ...]]]        lease: charge what requests will use soon, if
+--                                                                        half of each limit is left then
+-- returns  msgpack [now, result of each op 1, 4, 5, 6, 7, 8, 9 in order]; that of 1, 5 and 9 is a verdict:
 --            [violated, wait, [[remaining, reset, entry] of each rule], latest], see model.Verdict;
 --            behind the entry of a budget are what was charged and what is held
 
 local SLICES, CYCLE = 120, 121
 local RETRY_SLOT = 1000000
 local FOREVER = 1125899906842624 -- 2^50
+local LEASED = 250000 -- the life of a lease
 
 local call, floor, ceil, max, min = redis.call, math.floor, math.ceil, math.max, math.min
 local clock = call('TIME')
@@ -277,8 +280,8 @@ local function delay(w, key, cost, shape)
   return until_fits(w, key, cost, shape, false)
 end
 
-local function charge(w, cost, shape)
-  local slice = max(floor(now / shape.width), w.h)
+local function charge(w, cost, shape, ahead)
+  local slice = max(floor((now + (ahead or 0)) / shape.width), w.h)
   if cost == 0 then return slice end
   put(w, slice, cost)
   w.u = w.u + cost
@@ -361,7 +364,7 @@ local function settle(op)
     local key, shape = KEYS[before + rule], form[rule]
     if shape.counter == 1 then
       local n = held(key)
-      slots[key] = n - call('ZREM', key, op[2])
+      slots[key] = n - call('ZREM', key, unpack(type(op[2]) == 'table' and op[2] or {op[2]}))
     elseif shape.counter == 2 then
       local s = sum(before, rule, shape)
       if delta > 0 or slice == s.b then s.u = max(s.u + delta, 0) end
@@ -396,6 +399,36 @@ local function settle(op)
       end
     end
   end
+end
+
+local function lease(op)
+  local before, form = plans[op[3]][1], forms[plans[op[3]][2]]
+  local costs, names = op[4][1], op[4][2]
+  for i, shape in ipairs(form) do
+    local key, used = KEYS[before + i], nil
+    if shape.counter == 0 then
+      local w = window(key, shape)
+      used = w.u + costs[i] + (w.d > 0 and shape.limit or 0)
+    else
+      used = held(key) + #names
+    end
+    if late or used * 2 > shape.limit then return {0, 0, {}} end
+  end
+  local counters = {}
+  for i, shape in ipairs(form) do
+    local key, entry = KEYS[before + i], 0
+    if shape.counter == 0 then
+      entry = charge(windows[key], costs[i], shape, LEASED)
+      if shape.reserves then hold(windows[key], entry, costs[i]) end
+      counters[i] = {state(windows[key], shape)}
+    else
+      for _, name in ipairs(names) do take(key, name) end
+      slots[key] = slots[key] + #names
+      counters[i] = {shape.limit - slots[key], 0}
+    end
+    counters[i][3] = entry
+  end
+  return {-1, 0, counters}
 end
 
 local function renew(op)
@@ -452,15 +485,15 @@ local function look(op)
   return {-1, 0, counters, 0}
 end
 
--- A reset window stays as an empty hash that starts at the next slice, so that a refund of what was charged before
--- finds nothing to take from.
+-- A reset window stays as an empty hash that starts at the next slice, behind those of leases, so that a refund of what
+-- was charged before finds nothing to take from.
 local function reset(op)
   local before, form = plans[op[3]][1], forms[plans[op[3]][2]]
   for i, shape in ipairs(form) do
     local key = KEYS[before + i]
     call('DEL', key)
     if shape.counter == 0 then
-      local first = floor(now / shape.width) + 1
+      local first = floor((now + (shape.width > LEASED and LEASED or 0)) / shape.width) + 1
       windows[key] = {u = 0, h = first, t = first, p = 0, d = 0, owed = 0, keep = shape.keep, limit = shape.limit,
                       width = shape.width, deltas = {}, stored = {}, holds = {}, dirty = true}
     elseif shape.counter == 2 then
@@ -502,6 +535,8 @@ for _, op in ipairs(ops) do
     replies[#replies + 1] = look(op)
   elseif code == 8 then
     replies[#replies + 1] = raise(op)
+  elseif code == 9 then
+    replies[#replies + 1] = lease(op)
   else
     replies[#replies + 1] = reset(op)
   end

@@ -108,16 +108,21 @@ class Batcher:
         self._loop = asyncio.get_running_loop()
         self._loop_round = LoopRound.for_loop(self._loop)
 
-    def ask(self, code: int, plan: Plan, what: Sequence[Any], lease: str = "") -> Promise[Result]:
-        """Queues an operation that has an answer. Raises `StoreDown` at once while the breaker is open."""
+    def ask(
+        self, code: int, plan: Plan, what: Sequence[Any], lease: str = "", behind: Operation | None = None
+    ) -> Promise[Result]:
+        """Queues an operation that has an answer, and one `behind` it for the same call. Raises `StoreDown` at once
+        while the breaker is open."""
         if not self.up:
             raise StoreDown(self.reason)
         waiter: Promise[Result] = Promise()
         self._queue.append(Operation(code, lease, plan, what, waiter))
+        if behind is not None:
+            self._queue.append(behind)
         self._want(at_once=self._loop_round.alone)
         return waiter
 
-    def post(self, code: int, plan: Plan, what: Sequence[Any], lease: str, needed: bool = True) -> None:
+    def post(self, code: int, plan: Plan, what: Sequence[Any], lease: str | Sequence[str], needed: bool = True) -> None:
         """Queues an operation without an answer. needed: it is urgent. While the breaker is open settlements are kept,
         renewals dropped."""
         one = Operation(code, lease, plan, what)

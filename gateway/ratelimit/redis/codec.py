@@ -11,20 +11,20 @@ from gateway.light_task import Promise
 from gateway.ratelimit.model import Plan, Verdict
 from gateway.ratelimit.window import Shape
 
-ADMIT, SETTLE, RENEW, BEAT, LOOK, RESET, PROBE, RAISE = 1, 2, 3, 4, 5, 6, 7, 8
+ADMIT, SETTLE, RENEW, BEAT, LOOK, RESET, PROBE, RAISE, LEASE = 1, 2, 3, 4, 5, 6, 7, 8, 9
 
 
 Result = int | Verdict
-"""A verdict for ADMIT and LOOK; for BEAT and PROBE the number of live replicas."""
+"""A verdict for ADMIT, LOOK and LEASE; for BEAT and PROBE the number of live replicas."""
 
 
 class Operation(Struct, eq=False):
-    """One operation on the counters of a plan. what: for ADMIT costs, for SETTLE settlements, for RENEW slots, for
-    RAISE sums, for BEAT and PROBE (key, ttl in microseconds). waiter: gets the answer; the script answers all but
-    SETTLE and RENEW."""
+    """One operation on the counters of a plan. lease: its name, or for SETTLE those of several. what: for ADMIT costs,
+    for SETTLE settlements, for RENEW slots, for RAISE sums, for LEASE costs and names, for BEAT and PROBE (key, ttl in
+    microseconds). waiter: gets the answer; the script answers all but SETTLE and RENEW."""
 
     code: int
-    lease: str
+    lease: str | Sequence[str]
     plan: Plan
     what: Sequence[Any]
     waiter: Promise[Result] | None = None

@@ -55,7 +55,7 @@ class RedisStore:
         self._links: list[Link] = []
         self._started = False
 
-    def admit(self, plan: Plan, costs: Sequence[Any], lease: str) -> Promise[Verdict]:
+    def admit(self, plan: Plan, costs: Sequence[Any], lease: str) -> Verdict | Promise[Verdict]:
         answer: Promise[Any] = self._batchers[plan.tag].ask(ADMIT, plan, costs, lease)
         return answer  # the codec checked that it is a verdict
 
