@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from contextvars import Context
 from itertools import pairwise
 from pathlib import Path
@@ -29,15 +30,17 @@ from typing import Any, TypeVarTuple, cast
 import uvicorn
 import uvloop
 from msgspec import Struct
+from msgspec.structs import replace
 from uvicorn.server import ServerState
 
 from bench.backend import CHUNK, OPENING, TAIL, WHOLE, Worker
-from bench.inside import HASH, KEY, LIMITS, Pipe
+from bench.inside import HASH, KEY, LIMITS, Pipe, with_keys
 from bench.replies import MODEL
 from bench.rows import PHRASE, ROWS, Row
 from gateway.app import KNOWN, Gateway
 from gateway.config import Listen, load
 from gateway.observe.log import Log
+from gateway.ratelimit.redis.leases import LIFE
 from gateway.server.protocol import HttpProtocol, protocol_class
 from gateway.transport.connection import WorkerConnection
 from gateway.transport.pooled import Origin
@@ -66,22 +69,26 @@ class Way(Struct, frozen=True):
     backend  of the worker
     workers  how many
     more     more of the configuration
+    redis    there is one, in which limits are counted
     """
 
     row: Row
     backend: str = "vllm"
     workers: int = 1
     more: str = ""
+    redis: bool = False
 
 
 def _row(name: str) -> Row:
     return next(row for row in ROWS if row.name == name)
 
 
+_RULES, _, _ = LIMITS.partition("limiter:")
 _EMBED = json.dumps({"model": MODEL, "input": PHRASE * 8}).encode()
 WAYS = {
     "chat": Way(_row("openai → vllm plain")),
     "chat with limits": Way(_row("openai → vllm plain"), more=LIMITS),
+    "chat with limits in Redis": Way(_row("openai → vllm plain"), more=_RULES, redis=True),
     "stream with limits and prefix": Way(_row("openai → vllm stream"), workers=2, more=LIMITS),
     "anthropic stream to llama.cpp": Way(_row("anthropic → vllm stream"), "llamacpp"),
     "embedding": Way(Row("openai → vllm embedding", "plain", "/v1/embeddings", _EMBED)),
@@ -251,8 +258,11 @@ async def count(way: Way, folder: Path) -> tuple[Counts, list[tuple[str, str, in
     found: list[tuple[Counts, list[tuple[str, str, int]]]] = []
     timers.held = True
     try:
-        for _ in range(WARM):
+        leased = time.monotonic() + 3 * LIFE * way.redis
+        warm = 0
+        while warm < WARM or time.monotonic() < leased:
             await carrier.carry()
+            warm += 1
         for _ in range(REPEATS):
             called, stepped = Recorder(), Recorder()
             for recorder in (called, stepped):
@@ -276,7 +286,10 @@ async def count(way: Way, folder: Path) -> tuple[Counts, list[tuple[str, str, in
 
 def counted(way: Way) -> tuple[Counts, list[tuple[str, str, int]]]:
     """See `count`."""
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        if way.redis:
+            (address,) = stack.enter_context(with_keys(Path(folder), ())).addresses
+            way = replace(way, more=f"{way.more}redis: {{url: 'redis://{address}', timeout_s: 10}}\n")
         return uvloop.run(count(way, Path(folder)), loop_factory=UntimedLoop)
 
 

@@ -169,12 +169,14 @@ class HttpRateLimiter:
         if early is not None or not known:
             _describe((*(early.states if early is not None else ()), *made.states), headers)
             return
-        counters = made.verdict.counters
+        counters, last, text = made.verdict.counters, -1, b""
         for one in known:
             counted = counters[one.index]
             ms = counted.reset_us // 1000
             if ms != one.ms:
-                one.ms, one.resets = ms, (one.reset, duration(ms))
+                if ms != last:  # limits of equal windows are free again at one time
+                    last, text = ms, duration(ms)
+                one.ms, one.resets = ms, (one.reset, text)
             headers += (one.limit, (one.remaining, b"%d" % counted.remaining), one.resets)
 
     async def admit_early(self, record: RequestRecord, scope: Scope, headers: Headers, charges: list[Charge]) -> None:
