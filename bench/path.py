@@ -89,6 +89,8 @@ WAYS = {
     "chat": Way(_row("openai → vllm plain")),
     "chat with limits": Way(_row("openai → vllm plain"), more=LIMITS),
     "chat with limits in Redis": Way(_row("openai → vllm plain"), more=_RULES, redis=True),
+    "chat to 4 workers": Way(_row("openai → vllm plain"), workers=4),
+    "chat to 200 workers": Way(_row("openai → vllm plain"), workers=200),
     "stream with limits and prefix": Way(_row("openai → vllm stream"), workers=2, more=LIMITS),
     "anthropic stream to llama.cpp": Way(_row("anthropic → vllm stream"), "llamacpp"),
     "embedding": Way(Row("openai → vllm embedding", "plain", "/v1/embeddings", _EMBED)),

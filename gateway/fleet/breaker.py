@@ -134,9 +134,10 @@ class Breaker:
         It begins near zero, as HAProxy's slowstart does. With a tenth to begin with, four of five workers that return
         together would take a third of the load at once.
         """
-        if self.returned_at is None or not self.options.slowstart_s:
+        if self.returned_at is None:
             return 1.0
-        grown = (now - self.returned_at) / self.options.slowstart_s
+        lasts = self.options.slowstart_s
+        grown = (now - self.returned_at) / lasts if lasts else 1.0
         if grown >= 1.0:
             self.returned_at = None
             return 1.0

@@ -97,8 +97,12 @@ class Departures:
         self._waits.append(wait)
         row = self._rows.get(wait.worker)
         if wait.answered:
-            self._count(wait.at, 1, 0 if row is None else row.count)
-            self.forget(wait.worker)
+            faded = 0.5 ** ((wait.at - self._counted_at) / HALF_LIFE_S)
+            self._answered, self._left = self._answered * faded + 1, self._left * faded
+            self._counted_at = wait.at
+            if row is not None:
+                self._left += row.count
+                self.forget(wait.worker)
             return None
         if row is None or wait.at - row.last > WINDOW_S:
             row = self._rows[wait.worker] = _Row(wait.at - wait.seconds)
@@ -114,11 +118,6 @@ class Departures:
             return None
         self.forget(wait.worker)
         return row.since
-
-    def _count(self, at: float, answered: int, left: int) -> None:
-        faded = 0.5 ** ((at - self._counted_at) / HALF_LIFE_S)
-        self._answered, self._left = self._answered * faded + answered, self._left * faded + left
-        self._counted_at = at
 
     def keep(self, workers: Collection[Hashable]) -> None:
         """All other workers are gone."""
@@ -175,5 +174,7 @@ class Departures:
 
 def size_of(routing: RoutingFacts) -> float:
     """Bytes of a request's prompt, without the share that its worker is believed to have in its cache."""
-    saved = min(1.0, routing.saved / routing.prompt) if routing.prompt else 0.0
-    return routing.size * (1 - saved)
+    prompt = routing.prompt
+    if not prompt or not routing.saved:
+        return routing.size
+    return routing.size * (1 - min(1.0, routing.saved / prompt))

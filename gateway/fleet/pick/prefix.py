@@ -202,7 +202,7 @@ class Prefix(PickPolicy):
     def _one_of(self, bits: int, look: _Look, routing: RoutingFacts, fits: Fits) -> Worker | None:
         """The worker with one of these bits that fits; of several, the one at the conversation's place."""
         if not bits & bits - 1:
-            (worker,) = self.seen.named(bits)
+            worker = self.seen.owner(bits)
             return worker if fits(worker) else None
         key, count = home_of(routing.first_texts), bits.bit_count()
         if count > _MOST_COMPARED or count * FEW > len(look.shares.ring.workers):

@@ -40,13 +40,13 @@ class Seen:
         keys are looked at: the last, the first, and by bisection those at which some workers' match ends."""
         if not keys:
             return []
-        left = self.having(keys[0])
+        young, old = self._young, self._old
+        left = (young.get(keys[0], 0) | old.get(keys[0], 0)) & self._live
         if not left:
             return []
         found: list[Level] = []
-        young, old = self._young, self._old
         at = most = len(keys) - 1
-        had = self.having(keys[at]) & left
+        had = (young.get(keys[at], 0) | old.get(keys[at], 0)) & left
         while True:
             if had:
                 found.append((had, ends[at]))
@@ -66,6 +66,10 @@ class Seen:
     def having(self, key: int) -> int:
         """The bits of the workers that were sent what `key` stands for."""
         return (self._young.get(key, 0) | self._old.get(key, 0)) & self._live
+
+    def owner(self, bit: int) -> Worker:
+        """The worker that has this bit."""
+        return self._owners[bit]
 
     def named(self, bits: int, key: int = 0, most: int = MOST_KEYS) -> list[Worker]:
         """The workers that have these bits, at most so many: others for another key."""
