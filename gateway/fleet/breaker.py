@@ -136,8 +136,7 @@ class Breaker:
         """
         if self.returned_at is None:
             return 1.0
-        lasts = self.options.slowstart_s
-        grown = (now - self.returned_at) / lasts if lasts else 1.0
+        grown = (now - self.returned_at) / self.options.slowstart_s if self.options.slowstart_s else 1.0
         if grown >= 1.0:
             self.returned_at = None
             return 1.0

@@ -1,13 +1,13 @@
-"""Leases: what a busy caller's next requests need, taken from Redis in advance, so that most of them ask nobody.
+"""Leases: a busy caller's next requests are charged in Redis in advance, so that most of them ask nobody.
 
-A plan that is asked often takes a lease: with a request that asks Redis anyway, it takes what so many more will need in
-the next `LIFE` seconds. Redis grants that only if every limit then has half of itself left. So a request near a limit
-always asks Redis, which alone refuses.
+A plan that is asked often takes a lease: a request that asks Redis anyway takes with it as much as the next ones will
+need within `LIFE`. Redis grants that only if half of each limit is left then. So in the second half of a limit each
+request asks Redis, which alone refuses.
 
 Exactness.  A lease is charged to the slice of time in which it ends, so each request from it counts at least as long as
-if Redis had been asked for it. What is left of it is given back when it ends, and before a request asks Redis that the
-lease has no room for. A gateway that dies gives nothing back: what it had leased leaves the window, and slots expire,
-as those of its running requests do.
+if Redis had been asked for it. Its rest is given back when it ends, and before a request asks Redis that the lease has
+no room for. A gateway that dies gives nothing back: its lease leaves the window, and slots expire, as those of its
+running requests do.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LIFE = 0.25
 """Seconds, as in the script. A charge counts for so much longer than it must: below a minute that would be too much of
 the window."""
 LEAST_WIDTH = 500_000
-"""Of the slices of a window, in microseconds: those of a minute."""
+"""Microseconds of a slice of a minute. Limits of shorter windows are not leased."""
 LEAST = 4
 """Requests within the last `LIFE` that make a lease worth its cost."""
 _TIMES = 2
@@ -40,7 +40,7 @@ _NAMES = 256
 
 
 class Lease(Promise[Result]):
-    """What was leased, once `bring` has the answer.
+    """A lease, once `bring` has the answer.
 
     ends      by the monotonic clock
     names     those that no request has: slots are held under them
@@ -89,8 +89,8 @@ class Lease(Promise[Result]):
         return Verdict(ADMITTED, 0, counters, 0, name)
 
     def settle(self, name: str, settlements: Sequence[Settlement]) -> bool:
-        """Whether that is done: the request is one of this lease. What it used beyond its reservation is missing to the
-        next ones, and Redis learns of it when they miss it or the lease ends."""
+        """Whether that is done: the request is one of this lease. If it used more than it had reserved, the next ones have
+        less, and Redis learns of it when they miss it or the lease ends."""
         if name not in self.taken:
             return False
         self.taken.discard(name)

@@ -28,7 +28,7 @@ from tests.support.redis_server import Server
 from tests.support.sampled import examples
 from tests.unit.ratelimit.conftest import Make
 from tests.unit.ratelimit.oracle import Log
-from tests.unit.ratelimit.test_stores_agree import FAKED
+from tests.unit.ratelimit.test_stores_agree import FAKED, TEXT
 
 GATEWAYS = 3
 START = 1_700_000_000.0
@@ -295,6 +295,8 @@ def test_one_gateway_reaches_its_limit_exactly_and_asks_in_the_second_half(
 
 
 def test_a_lease_counts_from_its_end_on(shared_server: Server) -> None:
+    assert f"local LEASED = {round(LIFE * 1e6)} " in TEXT
+
     async def play(one: Play) -> None:
         await one.later(0.2)
         for _ in range(20):
