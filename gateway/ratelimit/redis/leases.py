@@ -89,8 +89,8 @@ class Lease(Promise[Result]):
         return Verdict(ADMITTED, 0, counters, 0, name)
 
     def settle(self, name: str, settlements: Sequence[Settlement]) -> bool:
-        """Whether that is done: the request is one of this lease. If it used more than it had reserved, the next ones have
-        less, and Redis learns of it when they miss it or the lease ends."""
+        """Whether that is done: the request is one of this lease. If it used more than it had reserved, the next ones
+        have less, and Redis learns of it when they miss it or the lease ends."""
         if name not in self.taken:
             return False
         self.taken.discard(name)
