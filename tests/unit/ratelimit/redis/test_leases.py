@@ -403,7 +403,7 @@ async def test_slots_are_leased_under_names_of_their_own(server: Server, started
         limiter.settle(one, Usage(0, 4))
     await limiter.flush()
     assert server.command("ZCARD", key) == 0
-    asked = limiter.decisions["tokens", "strict", "admitted"]
+    asked = limiter.decisions.counts["tokens", "strict", "admitted"]
     assert [state.used for state in await limiter.inspect(ANN)] == [0, 4 * asked]
 
 
@@ -414,4 +414,4 @@ async def test_a_gateway_that_closes_gives_its_leases_back(server: Server) -> No
         pass
     await limiter.close()
     (key,) = server.command("KEYS", "*r60:requests*")
-    assert int(server.command("HGET", key, "u")) == limiter.decisions["requests", "strict", "admitted"]
+    assert int(server.command("HGET", key, "u")) == limiter.decisions.counts["requests", "strict", "admitted"]
