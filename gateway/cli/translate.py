@@ -28,7 +28,9 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--stream", action="store_true", help="as if the client asked for a stream")
     parser.add_argument("--query", metavar="STRING", default="", help="the request's query string (default: none)")
     request_options(parser)
-    parser.add_argument("--policies", metavar="FILE", help="a configuration whose request policies apply to --model")
+    parser.add_argument(
+        "--policies", metavar="FILE", help="a configuration whose request policies apply to --model (default: none)"
+    )
     parser.add_argument("--key", metavar="NAME", help="the key that asks, for its policies (default: none)")
     parser.add_argument(
         "--reply", metavar="FILE", help="print what the client would get for this reply; - needs --body (default: none)"
