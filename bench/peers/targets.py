@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from bench.peers.dialects import DIALECTS
-from bench.peers.page import OURS, OWN, PROXY, TITLES, Comparison, samples, shown, table
+from bench.peers.page import OPEN, OURS, OWN, PROXY, TITLES, Comparison, samples, shown, table
 from bench.peers.times import BOUNDS_MS, SHARES
 
 TIMES = "\N{MULTIPLICATION SIGN}"
@@ -20,7 +20,7 @@ class Target(Struct, frozen=True):
     figure   of `page.TITLES` or `page.OWN`
     limit    a multiple of the peer's figure, or the figure itself where there is no peer
     peer     beside whom
-    subject  whose figure it is: the gateway's, or one of its dialects
+    subject  whose figure it is: the gateway's, that of the gateway with nothing on, or that of one of its dialects
     more     at least the limit is wanted, not at most
     unit     of a limit without a peer
     """
@@ -34,7 +34,8 @@ class Target(Struct, frozen=True):
 
     @property
     def title(self) -> str:
-        return (TITLES | OWN)[self.figure].format(self.subject)
+        title = (TITLES | OWN)[self.figure].format(self.subject)
+        return f"{title}, open" if self.subject == OPEN else title
 
     @property
     def wanted(self) -> str:
@@ -45,19 +46,21 @@ class Target(Struct, frozen=True):
 
 
 TARGETS = (
+    Target("plain 1 KB", 0.75, "sglang-router", OPEN),
+    Target("plain 1 KB", 4.2, PROXY, OPEN),
     Target("plain 1 KB", 1, "sglang-router"),
+    Target("plain 1 KB", 0.7, "smg full"),
     Target("plain 1 KB", 0.7, "vllm-router"),
     Target("plain 1 KB", 0.01, "litellm"),
-    Target("plain 1 KB", 5, PROXY),
     Target("plain 400 KB", 1, "vllm-router"),
     Target("plain 400 KB", 2.5, PROXY),
-    Target("chunk", 1.1, PROXY),
-    Target("chunk", 0.95, "sglang-router"),
+    Target("chunk", 1.35, PROXY),
+    Target("chunk", 1, "smg full"),
     Target("chunk", 0.85, "vllm-router"),
-    *(Target("translated", 1.35, PROXY, dialect.name) for dialect in DIALECTS),
+    *(Target("translated", 1.6, PROXY, dialect.name) for dialect in DIALECTS),
     Target("first token", 1.5, "vllm-router"),
     Target("first token loaded", 1.5, "vllm-router"),
-    *(Target(f"loaded {share}, middle", 0.8, "vllm-router") for share in SHARES),
+    *(Target(f"loaded {share}, middle", 1, "vllm-router") for share in SHARES),
     *(Target(f"loaded {share}, most", 1.2, "vllm-router") for share in SHARES),
     *(Target(f"rate {bound}", 1, "vllm-router", more=True) for bound in BOUNDS_MS),
     Target("memory", 24, unit="KiB"),
