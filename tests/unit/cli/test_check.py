@@ -23,7 +23,7 @@ def test_check_names_fallbacks_whose_context_is_no_longer(tmp_path: Path) -> Non
         "  d: {backend: vllm, workers: ['http://127.0.0.1:4']}\n"
     )
     said = [line for line in called("check", str(path)).stderr.splitlines() if "fallback_on" in line]
-    assert said == ["hole: fallback_on context_length, model a: no fallback has a longer context"]
+    assert said == ["warning: fallback_on context_length, model a: no fallback has a longer context"]
 
 
 def test_a_last_line_says_that_rules_wait_for_values_that_are_wrong(tmp_path: Path) -> None:
@@ -58,9 +58,9 @@ def test_check_names_token_limits_that_one_request_uses_up(tmp_path: Path) -> No
         "  - {name: tried, kind: tokens, limit: 10, scope: [key], shadow: true}\n"
         "  - {name: often, kind: requests, limit: 10, scope: [key]}\n"
     )
-    said = [line for line in called("check", str(path)).stderr.splitlines() if line.startswith("hole: limit ")]
+    said = [line for line in called("check", str(path)).stderr.splitlines() if line.startswith("warning: limit ")]
     assert said == [
-        "hole: limit small, model a: a request without max_tokens reserves all of the limit of 1000, "
+        "warning: limit small, model a: a request without max_tokens reserves all of the limit of 1000, "
         "which is not above max_context (1000)"
     ]
 
@@ -78,7 +78,7 @@ def test_check_names_the_models_whose_workers_cannot_be_told_a_salt(tmp_path: Pa
     found = called("check", str(path))
     assert found.returncode == 0
     said = [line for line in found.stderr.splitlines() if "cache_salt" in line]
-    assert said == ["hole: cache_salt, model t (tgi): all callers share what its workers cache"]
+    assert said == ["warning: cache_salt, model t (tgi): all callers share what its workers cache"]
     assert "canary" not in found.stderr
 
 
@@ -113,9 +113,12 @@ def test_check_finds_its_file_as_serve_does_and_says_what_is_good(tmp_path: Path
     assert called("check", folder=tmp_path, DRAGOMAN_CONFIG="other.yaml").stdout == other
     alone = json.dumps({"a": {"backend": "tgi", "workers": ["http://127.0.0.1:1"]}})
     (tmp_path / "gateway.yaml").unlink()
-    said = called("check", folder=tmp_path, DRAGOMAN_MODELS=alone)
+    said = called("check", "--holes", folder=tmp_path, DRAGOMAN_MODELS=alone)
     holes = len(said.stderr.splitlines())
-    assert said.stdout == f"environment: 1 model, 0 keys, {len(REGISTRY)} dialects: good, but for {holes} holes\n"
-    strict = called("check", "--strict", folder=tmp_path, DRAGOMAN_MODELS=alone)
+    good = f"environment: 1 model, 0 keys, {len(REGISTRY)} dialects: good, but for {holes} holes"
+    assert said.stdout == f"{good}\n"
+    plain = called("check", "--strict", folder=tmp_path, DRAGOMAN_MODELS=alone)
+    assert (plain.returncode, plain.stdout, plain.stderr) == (0, f"{good} (--holes lists them)\n", "")
+    strict = called("check", "--strict", "--holes", folder=tmp_path, DRAGOMAN_MODELS=alone)
     summary = f"environment: 1 model, 0 keys, {len(REGISTRY)} dialects: {holes} holes\n"
     assert (strict.returncode, strict.stdout, strict.stderr) == (1, "", said.stderr + summary)

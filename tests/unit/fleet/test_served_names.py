@@ -125,9 +125,9 @@ def test_check_probe_reports_different_names(mixed: Stack, tmp_path: Path) -> No
     assert (found.returncode, strict.returncode) == (0, 1)
     assert f"{workers[1]}: ready; it serves first, and not m: requests are sent there by that name" in found.stderr
     each = f"m ({workers[0]}), first ({workers[1]}), second ({workers[2]})"
-    assert f"model: m: its workers serve different names: {each}" in found.stderr
-    assert "good, but for 1 model whose workers serve different names" in found.stdout
-    assert "1 model whose workers serve different names" in strict.stderr.splitlines()[-1]
+    assert f"warning: m: its workers serve different names: {each}" in found.stderr
+    assert "good, but for 1 warning" in found.stdout
+    assert ": 1 warning" in strict.stderr.splitlines()[-1]
     sent = checked(upstream_model="m")
     assert f"{workers[1]}: ready; it lists first, and not m: requests are sent by the latter" in sent.stderr
     assert "different names" not in sent.stdout + sent.stderr

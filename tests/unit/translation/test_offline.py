@@ -241,7 +241,13 @@ dialects:
 
 
 @pytest.mark.parametrize(
-    ("backend", "arguments", "status"), [("vllm", ["--strict"], 0), ("tgi", [], 0), ("tgi", ["--strict"], 1)]
+    ("backend", "arguments", "status"),
+    [
+        ("vllm", ["--strict", "--holes"], 0),
+        ("tgi", ["--holes"], 0),
+        ("tgi", ["--strict"], 0),
+        ("tgi", ["--strict", "--holes"], 1),
+    ],
 )
 def test_check_names_holes(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], backend: str, arguments: list[str], status: int
@@ -253,7 +259,7 @@ def test_check_names_holes(
     if status:
         assert lines.pop().endswith(f" {len(lines)} holes")
     assert all(line.startswith("hole: ") for line in lines)
-    assert bool(lines) == (backend == "tgi")
+    assert bool(lines) == (backend == "tgi" and "--holes" in arguments)
     assert not any("sagemaker" in line for line in lines)
 
 
