@@ -104,7 +104,9 @@ def parser(argv: Sequence[str]) -> argparse.ArgumentParser:
     import importlib
 
     found = argparse.ArgumentParser(
-        prog="dragoman", description="A gateway that lets any LLM client keep its own language."
+        prog="dragoman",
+        description="A gateway that lets any LLM client keep its own language.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,  # the version is one line on any terminal
     )
     found.add_argument("--version", action="version", version=_version() if "--version" in argv else "")
     commands = found.add_subparsers(title="commands", required=True, metavar="COMMAND")
@@ -119,11 +121,15 @@ def parser(argv: Sequence[str]) -> argparse.ArgumentParser:
 
 
 def _version() -> str:
+    """The version, its commit and build as setup.py wrote them, and whether there is a native relay."""
     from importlib.metadata import version
+    from pathlib import Path
 
     from gateway.native import BUILT
 
-    return f"dragoman {version('dragoman')} (native relay: {'yes' if BUILT else 'no'})"
+    build = Path(__file__).with_name("build.txt")
+    origin = build.read_text().strip() if build.is_file() else "checkout"
+    return f"dragoman {version('dragoman')} ({origin}; native relay: {'yes' if BUILT else 'no'})"
 
 
 def subcommand(
