@@ -301,6 +301,14 @@ dist: install ## Build the wheel and the sdist into dist/
 	rm -rf dist
 	$(BIN)/python -m build --no-isolation --outdir dist .
 
+.venv-release/locked: requirements/release.txt scripts/venv.sh | .venv/running
+	scripts/venv.sh .venv-release $<
+
+.PHONY: release
+release: install .venv-release/locked ## Build and prove what is released, and print what to push (ARGS="--tag v0.9.0 wheels")
+	@[ "$$(id -u)" != 0 ] || scripts/debian.sh mmdebstrap qemu-user-static || true
+	$(BIN)/python -m scripts.release $(ARGS)
+
 # Peers, each in an environment of its own.
 PEERS := litellm vllm-router sglang-router smg
 .venv-peer-%/locked: requirements/peer-%.txt scripts/venv.sh | .venv/running

@@ -63,6 +63,7 @@ def wanted() -> dict[str, list[Requirement]]:
         "uv": _written("uv"),
         "friendli": _written("friendli"),
         "sbom": _written("sbom"),
+        "release": _written("release"),
         "plots": _written("plots"),
         "vllm": [*_written("vllm"), *runtime],
         **{f"clients-{group}": _written(f"clients-{group}") for group in CLIENTS},
