@@ -1,14 +1,17 @@
-"""An upgrade keeps the copies that run in the cluster."""
+"""An upgrade keeps the copies that run in the cluster, and each release can be upgraded by the chart as it is now."""
 
 from __future__ import annotations
 
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.acceptance.helm.api import upgraded
-from tests.acceptance.helm.chart import CHART, VALUES, Object, copy, find, objects
+from tests.acceptance.helm.chart import CHART, VALUES, Object, copy, find, objects, parsed, template
+from tests.acceptance.helm.released import RELEASED, fixed
 from tests.support.sampled import sampled
 
 WORKLOADS = [
@@ -63,3 +66,47 @@ def test_one_place_makes_it_so(tmp_path: Path) -> None:
         VALUES / "autoscaled.yaml", [live("Deployment", "dragoman-busy", 5)], tmp_path, tmp_path / "dragoman"
     )
     assert copies(among, "Deployment", "dragoman-busy") is None
+
+
+FORMER = {path.stem: yaml.safe_load(path.read_text()) for path in sorted(RELEASED.glob("*.yaml"))}
+
+
+@pytest.mark.parametrize(
+    ("version", "name"),
+    sampled([(version, name) for version, sets in FORMER.items() for name in sets], 8, lambda case: case[0]),
+)
+def test_a_release_upgrades_with_its_values_as_they_are(version: str, name: str) -> None:
+    """The values are still accepted, no object goes, and no field changes that Kubernetes would refuse to change."""
+    former = FORMER[version][name]
+    assert former["fixed"].items() <= fixed(parsed(template(former["values"]))).items()
+
+
+@pytest.mark.parametrize(
+    ("kind", "path", "value"),
+    [
+        ("Deployment", ("spec", "selector"), {"matchLabels": {"app": "other"}}),
+        ("StatefulSet", ("spec", "serviceName"), "other"),
+        ("StatefulSet", ("spec", "volumeClaimTemplates", 0, "spec", "accessModes"), ["ReadWriteMany"]),
+        ("PersistentVolumeClaim", ("spec", "accessModes"), ["ReadWriteOncePod"]),
+        ("Service", ("spec", "clusterIP"), "None"),
+        ("ConfigMap", ("immutable",), True),
+        ("Service", ("metadata", "name"), "other"),
+    ],
+)
+def test_what_kubernetes_refuses_to_change_is_noticed(kind: str, path: tuple[Any, ...], value: Any) -> None:
+    among = [
+        one for name in ("everything", "several-models", "openshift") for one in objects(name) if one["kind"] == kind
+    ]
+    one = deepcopy(next(one for one in among if fixed([one]) and _at(one, path[:-1]) is not None))
+    before = deepcopy(fixed([one]))
+    _at(one, path[:-1])[path[-1]] = value
+    assert fixed([one]) != before
+
+
+def _at(one: Any, path: tuple[Any, ...]) -> Any:
+    """What an object has at a path, None when it lacks the path."""
+    for step in path:
+        if not (isinstance(step, int) or step in one):
+            return None
+        one = one[step]
+    return one
