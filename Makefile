@@ -130,7 +130,7 @@ test-vllm: install .venv-vllm/installed ## Test with real vLLM on this machine's
 	$(PYTEST) -m engine tests/acceptance/engine $(SLICED) $(ARGS)
 
 .PHONY: test-pods
-test-pods: install $(HELM)/node_modules/installed ## Build the images and run the chart's Pods (on Debian, as root; installs podman and buildah)
+test-pods: install .venv-scan/locked $(HELM)/node_modules/installed ## Build the images and run the chart's Pods (on Debian, as root; installs podman and buildah)
 	scripts/debian.sh podman buildah runc catatonit debootstrap dnsmasq-base iproute2
 	$(PYTEST) -s -m pods tests/acceptance/pods $(SLICED) $(ARGS)
 
@@ -176,7 +176,7 @@ test-agents: install $(AGENTS)/node_modules/installed $(LIBRARIES)/node_modules/
 
 # A pip keeps one core busy and waits for the network: several of them do not.
 .PHONY: environments
-environments: .venv/locked .venv-friendli/locked $(CLIENTS:%=.venv-clients-%/locked) .venv-clients-agents/locked .venv-clients-aider/locked .venv-vllm/installed .venv-0.1.0/installed .venv/installed $(NODE)/node_modules/installed $(HELM)/node_modules/installed $(LIBRARIES)/node_modules/installed $(AGENTS)/node_modules/installed ## Build what the tests' targets need (`make -j4`: in half the time)
+environments: .venv/locked .venv-friendli/locked $(CLIENTS:%=.venv-clients-%/locked) .venv-clients-agents/locked .venv-clients-aider/locked .venv-scan/locked .venv-vllm/installed .venv-0.1.0/installed .venv/installed $(NODE)/node_modules/installed $(HELM)/node_modules/installed $(LIBRARIES)/node_modules/installed $(AGENTS)/node_modules/installed ## Build what the tests' targets need (`make -j4`: in half the time)
 	@:
 
 # The service that comes with Debian's package is of no use here.
@@ -301,13 +301,25 @@ dist: install ## Build the wheel and the sdist into dist/
 	rm -rf dist
 	$(BIN)/python -m build --no-isolation --outdir dist .
 
+# Bills of materials and advisories. The tools share no environment with what they judge.
+.venv-scan/locked: requirements/scan.txt scripts/venv.sh | .venv/running
+	scripts/venv.sh .venv-scan $<
+
+.PHONY: audit
+audit: .venv-scan/locked ## Look for published faults of all that images install (asks PyPI)
+	.venv-scan/bin/pip-audit --strict --disable-pip --require-hashes $(foreach lock,run tracing s3 embedded model,-r requirements/$(lock).txt)
+
 .venv-release/locked: requirements/release.txt scripts/venv.sh | .venv/running
 	scripts/venv.sh .venv-release $<
 
 .PHONY: release
-release: install .venv-release/locked ## Build and prove what is released, and print what to push (ARGS="--tag v0.9.0 wheels")
+release: install .venv-release/locked .venv-scan/locked $(HELM)/node_modules/installed ## Build and prove what is released in dist/, print what to push (ARGS="wheels chart images", BASE=debian: without an image registry)
 	@[ "$$(id -u)" != 0 ] || scripts/debian.sh mmdebstrap qemu-user-static || true
-	$(BIN)/python -m scripts.release $(ARGS)
+	BASE=$(BASE) $(BIN)/python -m scripts.release $(ARGS)
+
+.PHONY: publish
+publish: ## Push and sign what `make release` built (REGISTRY=host/owner ARGS="images chart")
+	@REGISTRY=$(REGISTRY) python3 -m scripts.release.publish $(ARGS)
 
 # Peers, each in an environment of its own.
 PEERS := litellm vllm-router sglang-router smg

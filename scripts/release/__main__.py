@@ -16,11 +16,11 @@ import sys
 import time
 from collections.abc import Sequence
 
-from scripts.release import wheels
+from scripts.release import chart, images, wheels
 from scripts.release.proof import NotProved
 from scripts.release.version import DIST, ROOT, faults, version
 
-PARTS = {"wheels": wheels}
+PARTS = {"wheels": wheels, "images": images, "chart": chart}
 
 
 def parser() -> argparse.ArgumentParser:

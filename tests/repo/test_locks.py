@@ -64,6 +64,7 @@ def wanted() -> dict[str, list[Requirement]]:
         "friendli": _written("friendli"),
         "sbom": _written("sbom"),
         "release": _written("release"),
+        "scan": _written("scan"),
         "plots": _written("plots"),
         "vllm": [*_written("vllm"), *runtime],
         **{f"clients-{group}": _written(f"clients-{group}") for group in CLIENTS},

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import re
 import time
+from pathlib import Path
 
 import httpx
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from scripts.release import images
 from tests.acceptance.pods.conftest import WORKER
-from tests.acceptance.pods.machine import BASE, PYTHON, Machine, say
+from tests.acceptance.pods.machine import PYTHON, TAG, Machine, run, say
 from tests.repo.tree import ROOT
 
 GATEWAY, EMBEDDED = "dragoman/gateway:pods", "dragoman/embedded:pods"
@@ -61,14 +63,18 @@ def test_it_runs_as_nobody_that_exists_on_a_root_that_cannot_be_written(machine:
     assert machine.podman(*run, "--entrypoint", "id", image, "-u") == "65532\n"
 
 
-def test_the_sizes(machine: Machine) -> None:
-    """docs/deploy.md states them."""
-    sizes = {
-        name: int(machine.podman("image", "inspect", "--format", "{{.Size}}", name)) / 1e6
-        for name in (BASE, GATEWAY, EMBEDDED)
-    }
-    say(", ".join(f"{name}: {size:.0f} MB" for name, size in sizes.items()))
-    assert sizes[GATEWAY] - sizes[BASE] < 110, "a slim gateway"
+def test_the_archives_of_a_release_are_small_and_billed(machine: Machine, tmp_path: Path) -> None:
+    """docs/deploy.md states the sizes. One manifest takes the archives of several processors."""
+    images.archive(tmp_path, TAG, machine.words("buildah"), machine.environment)
+    for line in images.prove(tmp_path):
+        say(line)
+    buildah = machine.words("buildah")
+    for path in sorted((tmp_path / "images").glob("*.tar")):
+        run(*buildah, "manifest", "create", path.stem, env=machine.environment)
+        run(*buildah, "manifest", "add", path.stem, f"oci-archive:{path}", env=machine.environment)
+        target = [f"--digestfile={path}.digest", path.stem, f"dir:{path}.pushed"]
+        run(*buildah, "manifest", "push", "--all", *target, env=machine.environment)
+        assert Path(f"{path}.digest").read_text().startswith("sha256:")
 
 
 def test_the_workers_image_starts_its_engine_and_drains(machine: Machine) -> None:
