@@ -41,8 +41,18 @@ def command(name: str, given: argparse.Namespace, builder: str, tag: str, words:
     base = {"gateway": given.base, "embedded": f"dragoman/gateway:{tag}", "worker": given.engine}[name]
     made = [*shlex.split(builder), "build", "--file", f"deploy/{name}.Containerfile", "--tag", f"dragoman/{name}:{tag}"]
     made += ["--build-arg", f"BASE={base}"] if base else []
+    made += ["--build-arg", f"SOURCE_COMMIT={now}"] if (now := commit()) and name != "embedded" else []
     made += ["--secret", f"id=pip,src={Path(given.pip_config).resolve()}"] if given.pip_config else []
     return [*made, *words, "."]
+
+
+def commit() -> str:
+    """The checked out commit for `dragoman --version`, as setup.py names it: the context has no git. "" outside git."""
+    words = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    try:
+        return subprocess.run(words, cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return ""
 
 
 def main(argv: list[str]) -> int:

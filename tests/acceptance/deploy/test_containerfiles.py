@@ -121,6 +121,15 @@ def test_words_reach_the_builder(tmp_path: Path) -> None:
     )
 
 
+def test_the_commit_reaches_what_installs_the_gateway(tmp_path: Path) -> None:
+    """The context has no git, and `dragoman --version` in the image names the commit all the same."""
+    (tmp_path / "git").write_text("#!/bin/sh\necho abc-dirty\n")
+    (tmp_path / "git").chmod(0o755)
+    named = {line.split()[2]: "SOURCE_COMMIT=abc-dirty" in line for line in built(images(tmp_path, *NAMES))}
+    assert named == {f"deploy/{name}.Containerfile": name != "embedded" for name in NAMES}
+    assert all("ARG SOURCE_COMMIT" in instructions(name) for name in NAMES if name != "embedded")
+
+
 def test_a_failed_build_is_the_end(tmp_path: Path) -> None:
     done = images(tmp_path, "--tag", "t", fails="gateway")
     assert (done.returncode, len(built(done))) == (1, 1)
