@@ -129,9 +129,10 @@ golden: install ## Replay the golden transcripts (REWRITE=1: write anew what the
 test-vllm: install .venv-vllm/installed ## Test with real vLLM on this machine's CPU (at first some minutes more)
 	$(PYTEST) -m engine tests/acceptance/engine $(SLICED) $(ARGS)
 
+PODS := podman buildah runc catatonit debootstrap dnsmasq-base iproute2
 .PHONY: test-pods
 test-pods: install .venv-scan/locked $(HELM)/node_modules/installed ## Build the images and run the chart's Pods (on Debian, as root; installs podman and buildah)
-	scripts/debian.sh podman buildah runc catatonit debootstrap dnsmasq-base iproute2
+	scripts/debian.sh $(PODS)
 	$(PYTEST) -s -m pods tests/acceptance/pods $(SLICED) $(ARGS)
 
 # 0.1.0 out of the history, in an environment by its own locks. Without it the tests are skipped.
@@ -314,7 +315,7 @@ audit: .venv-scan/locked ## Look for published faults of all that images install
 
 .PHONY: release
 release: install .venv-release/locked .venv-scan/locked $(HELM)/node_modules/installed ## Build and prove what is released in dist/, print what to push (ARGS="wheels chart images", BASE=debian: without an image registry)
-	@[ "$$(id -u)" != 0 ] || scripts/debian.sh mmdebstrap qemu-user-static || true
+	@[ "$$(id -u)" != 0 ] || scripts/debian.sh mmdebstrap qemu-user-static $(BASE:debian=$(PODS)) || true
 	BASE=$(BASE) $(BIN)/python -m scripts.release $(ARGS)
 
 .PHONY: publish

@@ -42,6 +42,7 @@ def main(argv: Sequence[str]) -> int:
     names = given.parts or list(PARTS)
     shutil.rmtree(DIST, ignore_errors=True)
     DIST.mkdir()
+    began, open_ends = time.monotonic(), []
     try:
         for name in names:
             begun = time.monotonic()
@@ -50,11 +51,13 @@ def main(argv: Sequence[str]) -> int:
             begun = time.monotonic()
             for line in PARTS[name].prove(DIST):
                 print(f"  {line}", flush=True)
+                open_ends += [f"  {line}"] if "NOT PROVED" in line else []
             print(f"{name}: proved in {time.monotonic() - begun:.0f} s", flush=True)
     except (NotProved, subprocess.CalledProcessError) as error:
         print(f"release: {name}: {error}", file=sys.stderr)
         return 1
     now = version(ROOT)
+    print(f"\nAll of it took {(time.monotonic() - began) / 60:.0f} minutes.", *open_ends, sep="\n")
     print("\nNothing was published. A maintainer types:\n")
     for line in [f"git tag --sign v{now} --message 'Dragoman {now}'", f"git push origin v{now}"]:
         print(f"  {line}")

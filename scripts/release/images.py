@@ -56,7 +56,9 @@ def archive(folder: Path, tag: str, buildah: Sequence[str], environment: Mapping
     (folder / "images").mkdir(exist_ok=True)
     for name in NAMES:
         path = folder / "images" / f"{name}-{PROCESSORS[platform.machine()]}.tar"
-        words = [*buildah, "push", "--quiet", "--format", "oci", f"dragoman/{name}:{tag}", f"oci-archive:{path}"]
+        image = f"dragoman/{name}"  # what `docker load` calls it, too
+        target = f"oci-archive:{path}:{image}:{version(ROOT)}"
+        words = [*buildah, "push", "--quiet", "--format", "oci", f"{image}:{tag}", target]
         subprocess.run(words, check=True, env=environment, stdout=subprocess.DEVNULL)
         path.with_suffix(".spdx.json").write_text(json.dumps(bill(path), indent=1) + "\n")
 

@@ -9,10 +9,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent.parent
 DIST = ROOT / "dist"
 FORM = re.compile(r"\d+\.\d+\.\d+(?:(?:a|b|rc)\d+)?")
+NAMED = r"\bdragoman(?:/\w+:|[-=]=?)(\d+\.\d+\.\d+)"
 REPEATED = {
     "CHANGELOG.md": r"^## \[(\d\S*)\] - \d{4}-\d\d-\d\d$",
     "helm/dragoman/Chart.yaml": r"^(?:version|appVersion): \"?([^\s\"]+)",
     "deploy/compose.yaml": r"^ +image: dragoman/\w+:(\S+)$",
+    **dict.fromkeys(("README.md", "docs/deploy.md", "docs/kubernetes.md"), NAMED),
 }
 """File -> what finds the version in it. In the changelog the first heading counts, in the others every match."""
 
