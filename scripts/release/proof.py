@@ -12,8 +12,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from scripts.release.version import ROOT
+
 CLEAN = {name: value for name, value in os.environ.items() if not name.startswith(("DRAGOMAN_", "PYTHON", "VIRTUAL_"))}
 """The environment without what would lead an installation astray."""
+DRAGOMAN = ROOT / ".venv" / "bin" / "dragoman"
+"""This checkout's own, for workers."""
 PATIENCE_S = 300.0
 
 
@@ -30,8 +34,9 @@ def running(folder: Path, words: Sequence[str]) -> Iterator[str]:
     try:
         assert process.stdout is not None
         for line in process.stdout:
-            if found := re.search(r"http://[\d.:]+", line):
-                yield found[0]
+            # A gateway's log names workers before that.
+            if found := re.search(r"\blistening\b.*?(http://[\d.:]+)", line):
+                yield found[1]
                 break
         else:
             raise NotProved(f"{words} ended with {process.wait()}")

@@ -19,10 +19,9 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from scripts.release.proof import CLEAN, NotProved, serves
+from scripts.release.proof import CLEAN, DRAGOMAN, NotProved, serves
 from scripts.release.version import DIST, ROOT, version
 
-DRAGOMAN = ROOT / ".venv" / "bin" / "dragoman"
 TOOLS = ROOT / ".venv-release" / "bin"
 TARGETS = {
     "manylinux2014_x86_64.manylinux_2_17_x86_64": "x86_64-linux-gnu.2.17",

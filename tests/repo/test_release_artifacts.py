@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from scripts.release import images
-from scripts.release.proof import NotProved
+from scripts.release.proof import NotProved, running
 from tests.repo.tree import ROOT
 
 STATUS = """Package: libc6
@@ -95,6 +95,18 @@ def test_a_large_image_and_one_of_root_are_not_proved(more: dict[str, Any], faul
     archive(tmp_path / "images" / "gateway-amd64.tar", *layers(), **more)
     with pytest.raises(NotProved, match=fault):
         list(images.prove(tmp_path))
+
+
+def test_the_address_is_where_it_listens_and_not_a_workers(tmp_path: Path) -> None:
+    """A gateway logs its workers' addresses first."""
+    said = """{"event":"worker ready","worker":"http://127.0.0.1:1"}
+{"event":"listening","address":"http://127.0.0.1:2"}"""
+    with running(tmp_path, [sys.executable, "-c", f"print({said!r}, flush=True); input()"]) as address:
+        assert address == "http://127.0.0.1:2"
+    with running(tmp_path, ["echo", "listening on http://127.0.0.1:3"]) as address:
+        assert address == "http://127.0.0.1:3"
+    with pytest.raises(NotProved, match="ended with 1"), running(tmp_path, ["false"]):
+        pass
 
 
 @pytest.mark.parametrize("status", [0, 3])

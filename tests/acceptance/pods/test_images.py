@@ -66,7 +66,7 @@ def test_it_runs_as_nobody_that_exists_on_a_root_that_cannot_be_written(machine:
 def test_the_archives_of_a_release_are_small_and_billed(machine: Machine, tmp_path: Path) -> None:
     """docs/deploy.md states the sizes. One manifest takes the archives of several processors."""
     images.archive(tmp_path, TAG, machine.words("buildah"), machine.environment)
-    for line in images.prove(tmp_path):
+    for line in images.inspected(tmp_path):
         say(line)
     buildah = machine.words("buildah")
     for path in sorted((tmp_path / "images").glob("*.tar")):
