@@ -47,8 +47,8 @@ def build(folder: Path) -> None:
             environment = {"CC": compiler, "LDSHARED": f"{compiler} -shared -s", "CFLAGS": "-O3"}
             _build("--wheel", _unpacked(folder, Path(scratch)), folder, ["--py-limited-api=cp311"], environment)
         (built,) = folder.glob("*-linux_*.whl")
-        words = [TOOLS / "python", "-m", "wheel", "tags", "--remove", f"--platform-tag={tag}", built]
-        subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
+        words = ["-m", "wheel", "tags", "--remove", f"--platform-tag={tag}", str(built)]
+        subprocess.run([TOOLS / "python", *words], check=True, stdout=subprocess.DEVNULL)
 
 
 def prove(folder: Path) -> Iterator[str]:
@@ -137,8 +137,8 @@ def _with_pip(python: str, what: Sequence[str], native: bool = True, more: dict[
     with tempfile.TemporaryDirectory() as scratch:
         home = Path(scratch)
         subprocess.run([python, "-m", "venv", home], check=True, env=CLEAN)
-        words = [home / "bin" / "pip", "install", "-qq", "--disable-pip-version-check", *what]
-        subprocess.run(words, check=True, env={**CLEAN, **(more or {})})
+        words = ["install", "-qq", "--disable-pip-version-check", *what]
+        subprocess.run([home / "bin" / "pip", *words], check=True, env={**CLEAN, **(more or {})})
         command = [str(home / "bin" / "dragoman")]
         return serves(home, command, command, native)
 
