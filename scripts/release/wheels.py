@@ -79,7 +79,7 @@ def prove(folder: Path) -> Iterator[str]:
 
 def publish(version: str) -> list[str]:
     """See `scripts.release.__main__`."""
-    return [f"{TOOLS.relative_to(ROOT)}/twine upload dist/dragoman-{version}*"]
+    return [f"{TOOLS.relative_to(ROOT)}/twine upload dist/dragoman-{version}-*.whl dist/dragoman-{version}.tar.gz"]
 
 
 def _build(

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from scripts.release import images
+from scripts.release import images, wheels
 from scripts.release.proof import NotProved, running
 from tests.repo.tree import ROOT
 
@@ -125,6 +125,14 @@ def test_publishing_runs_each_command_once_and_ends_at_the_first_that_fails(stat
     said = log.read_text().splitlines()
     assert "oci://registry.example/owner/charts" in said[0]
     assert [line.split()[0] for line in said] == (["helm"] if status else ["helm", "cosign"])
+
+
+def test_the_chart_beside_the_wheels_is_not_uploaded_with_them(tmp_path: Path) -> None:
+    (line,) = wheels.publish("9.9.9")
+    for name in (mine := ["dragoman-9.9.9-cp311-abi3-x.whl", "dragoman-9.9.9.tar.gz"]) + ["dragoman-9.9.9.tgz"]:
+        (tmp_path / name).touch()
+    patterns = [word.removeprefix("dist/") for word in line.split()[2:]]
+    assert sorted(path.name for pattern in patterns for path in tmp_path.glob(pattern)) == mine
 
 
 def test_every_pushed_image_is_signed_and_attested_by_digest() -> None:
