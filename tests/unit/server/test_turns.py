@@ -145,7 +145,7 @@ def test_the_body_of_a_refused_request_is_not_parsed(monkeypatch: pytest.MonkeyP
             client.send(b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 200001\r\n\r\n")
             assert client.response()[0] == 413
             assert client.send(b"x" * 200_001 + MODELS).response()[0] == 200
-        assert fed < 200
+        assert fed < 1000  # two heads, of which a busy machine may read one in parts
         with Raw(stack) as client:
             client.send(b"POST /v1/none HTTP/1.1\r\nhost: x\r\n" + CHUNKED + b"\r\n")
             assert client.response()[0] == 404
