@@ -45,9 +45,15 @@ COMMANDS = {
         "dragoman backup monday.tgz",
     ),
     "restore": ("put back what `backup` wrote; gateways must be stopped", "dragoman restore monday.tgz --yes"),
+    "import": (
+        "write a configuration from another gateway's",
+        "dragoman import litellm config.yaml --keys keys.json --out gateway.yaml",
+    ),
     "worker": ("run a worker: " + ", ".join(WORKERS), "dragoman worker simulated --port 8081"),
 }
-"""Name -> one line of help, and an example. `gateway.cli.NAME` is the command's module."""
+"""Name -> one line of help, and an example. `gateway.cli.NAME` is the command's module, but for `_MODULES`."""
+_MODULES = {"import": "importing"}
+"""Names that Python has for itself."""
 
 
 class CommandError(Exception):
@@ -114,7 +120,7 @@ def parser(argv: Sequence[str]) -> argparse.ArgumentParser:
     for name, (text, example) in COMMANDS.items():
         command = subcommand(commands, name, text, example)
         if name == chosen:
-            module = importlib.import_module(f"gateway.cli.{name}")
+            module = importlib.import_module(f"gateway.cli.{_MODULES.get(name, name)}")
             module.options(command)
             command.set_defaults(run=module.run)
     return found

@@ -8,7 +8,7 @@ from gateway.config.available import Available
 from gateway.config.batches import Batches, Bucket
 from gateway.config.faults import ConfigError, Fault
 from gateway.config.file_thread import FileThread, TooSlow
-from gateway.config.loading import config_file, key_of, load
+from gateway.config.loading import config_file, faults_of, key_of, load
 from gateway.config.model import (
     Breaker,
     Config,

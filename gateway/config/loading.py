@@ -123,6 +123,13 @@ def key_of(config: Config, known: Available | None, name: str, options: Mapping[
     raise ValueError("; ".join(masked(f"{shown(path[2:]) or 'name'}: {what}") for path, what in faults))
 
 
+def faults_of(values: Mapping[str, Any], known: Available | None) -> list[tuple[Path, Message]]:
+    """The faults of a configuration with these values, as far as its own text shows them: nothing else is read. Those
+    of values alone while a value is wrong."""
+    valid = _validated(values)
+    return list(check(Facts(valid, known, values.get("auth")))) if isinstance(valid, Config) else valid
+
+
 class Written:
     """All values before validation, from every place, and the position of each.
 

@@ -1,0 +1,75 @@
+"""`dragoman import litellm`: gateway.yaml from LiteLLM's config.yaml and the keys of its database."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+
+from gateway.cli import COMMANDS, CommandError, subcommand
+from gateway.cli.configured import read
+from gateway.cli.drafts import Draft, read_foreign
+from gateway.cli.litellm import LiteLLM
+from gateway.cli.litellm_keys import rows, take_in
+from gateway.config.faults import masked
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    sources = parser.add_subparsers(required=True, metavar="SOURCE")
+    what = "write gateway.yaml from LiteLLM's config.yaml, with a comment for each option that has no counterpart"
+    source = subcommand(sources, "litellm", what, COMMANDS["import"][1])
+    source.add_argument("file", metavar="FILE", help="LiteLLM's config.yaml, or - for standard input")
+    source.add_argument(
+        "--keys",
+        metavar="FILE",
+        action="append",
+        default=[],
+        help="rows of its tables of keys, teams and budgets, or what /key/list and /team/list answer, as JSON; again "
+        "for more",
+    )
+    source.add_argument("--out", metavar="FILE", help="a new file for gateway.yaml (default: standard output)")
+
+
+def run(options: argparse.Namespace) -> int:
+    """The exit status: 0 if all has a counterpart, 1 if the file has comments on what has none."""
+    config = read_foreign(read(options.file), options.file)
+    if not isinstance(config, dict):
+        raise CommandError(f"{options.file} is not a mapping of options")
+    found = [row for name in options.keys for row in rows(read(name), name)]
+    draft = Draft()
+    imported = LiteLLM(draft, config, os.environ)
+    keys, teams = take_in(draft, imported, found)
+    _prices(draft)
+    draft.settle()
+    _write("".join(f"{line}\n" for line in draft.lines()), options.out)
+    for one in draft.todo:
+        print(f"dragoman: to do: {masked(one)}", file=sys.stderr)
+    if not draft.values.get("keys"):
+        print("dragoman: no keys: the gateway asks for none, on loopback alone; give --keys", file=sys.stderr)
+    print(
+        f"dragoman: {options.file}: {len(draft.values['models'])} models, {keys} keys and {teams} teams: "
+        f"{draft.mapped} options mapped, {draft.commented} commented",
+        file=sys.stderr,
+    )
+    return 1 if draft.commented else 0
+
+
+def _prices(draft: Draft) -> None:
+    """LiteLLM has a list of prices of its own, which budgets there go by."""
+    own = (key.get("limits", {}) for key in draft.values.get("keys", {}).values())
+    if "budgets" in draft.values or any("budget" in limits for limits in own):
+        for name, model in draft.values["models"].items():
+            if "price" not in model:
+                draft.todo[f"give the model {name} a price: without one it spends nothing of a budget"] = None
+
+
+def _write(text: str, name: str | None) -> None:
+    """Raises CommandError if the file is there already, or cannot be made."""
+    if name is None:
+        print(text, end="")
+        return
+    try:
+        with open(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(text)
+    except OSError as error:
+        raise CommandError(f"{name} cannot be made: {error.strerror}") from None

@@ -1,0 +1,223 @@
+"""Keys and teams of LiteLLM's database, by the hashes that it keeps: the SHA-256 of each key, as here.
+
+The rows are those of the tables LiteLLM_VerificationToken, LiteLLM_TeamTable and LiteLLM_BudgetTable, or the objects
+of `/key/list?return_full_object=true` and `/team/list`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from gateway.cli import CommandError
+from gateway.cli.drafts import Draft, Options
+from gateway.cli.litellm import LiteLLM, add_budget, amount, period
+
+_HASH = re.compile(r"[0-9a-f]{64}\Z")
+_COLUMNS = """key_name spend model_spend created_at created_by updated_at updated_by budget_reset_at last_active
+    soft_budget_cooldown rotation_count last_rotation_at key_rotation_at auto_rotate members_with_roles members admins
+    team_alias team_id budget_id litellm_budget_table keys team_memberships team_member_budget_table
+    user created_by_user last_refreshed_at"""
+_BOOKKEEPING = frozenset(_COLUMNS.split())
+"""What a row says beside options: who made it, when, and what it has spent."""
+_REASONS = {
+    "organization_id": "has no counterpart: models, limits and budget of an organization are not taken over",
+    "user_id": "has no counterpart: a key is its name's",
+    "metadata": "has no counterpart",
+    "allowed_routes": "has no counterpart: THE KEY MAY CALL MORE THAN BEFORE; bound it by `dialects`",
+    "permissions": "has no counterpart: look whether it took something away",
+    "soft_budget": "has no counterpart: warn_at of a budget is a share of it",
+    "model_max_budget": "has no counterpart: write a budget that matches key and model",
+    "model_rpm_limit": "has no counterpart: write a limit that matches key and model",
+    "model_tpm_limit": "has no counterpart: write a limit that matches key and model",
+}
+_LIMITS = (
+    ("rpm_limit", "requests"),
+    ("tpm_limit", "tokens"),
+    ("max_parallel_requests", "concurrency"),
+)
+
+
+def rows(text: bytes, name: str) -> list[dict[str, Any]]:
+    """The rows of a file: one JSON value, or a line of JSON each. Raises CommandError."""
+    try:
+        try:
+            found = [json.loads(text)]
+        except ValueError:
+            found = [json.loads(line) for line in text.splitlines() if line.strip()]
+    except (ValueError, RecursionError):
+        raise CommandError(f"{name} is neither JSON nor lines of JSON") from None
+    return list(_objects(found, name))
+
+
+def _objects(values: Iterable[object], name: str) -> Iterator[dict[str, Any]]:
+    for value in values:
+        if isinstance(value, list):
+            yield from _objects(value, name)
+        elif (
+            isinstance(value, dict)
+            and "token" not in value
+            and {"keys", "teams", "budgets"} & value.keys()
+            and ("team_id" not in value)
+        ):
+            yield from _objects([value.get(one) or [] for one in ("keys", "teams", "budgets")], name)
+        elif isinstance(value, dict):
+            yield value
+        elif isinstance(value, str) and _HASH.match(value):
+            yield {"token": value}
+        else:
+            raise CommandError(f"{name} holds something that is no row of keys, teams or budgets")
+
+
+def take_in(draft: Draft, config: LiteLLM, found: list[dict[str, Any]]) -> tuple[int, int]:
+    """Adds keys and teams, and returns how many there are of each."""
+    keys = [row for row in found if row.get("token")]
+    teams = {str(row["team_id"]): row for row in found if not row.get("token") and row.get("team_id")}
+    budgets = {
+        str(row["budget_id"]): row
+        for row in found
+        if "token" not in row and "team_id" not in row and "budget_id" in row
+    }
+    names = _names((str(id_), row.get("team_alias")) for id_, row in teams.items())
+    for id_, row in teams.items():
+        _team(draft, _full(row, budgets), names[id_])
+    hashes = [str(row["token"]) for row in keys]
+    entries = _names((hash_, row.get("key_alias")) for hash_, row in zip(hashes, keys, strict=True))
+    for id_ in dict.fromkeys(str(row["team_id"]) for row in keys if row.get("team_id")):
+        if id_ not in teams:
+            draft.left_out(
+                f"team {id_}", "its models, limits and budget are unknown: its row is not in the files", ("keys",)
+            )
+    for hash_, row in zip(hashes, keys, strict=True):
+        team = str(row["team_id"]) if row.get("team_id") else None
+        _key(draft, config, _full(row, budgets), entries[hash_], teams.get(team or ""), names.get(team or "", team))
+    return len(entries), len(teams)
+
+
+def _names(given: Iterable[tuple[str, object]]) -> dict[str, str]:
+    """id -> a name that is one here, and nobody else's."""
+    found: dict[str, str] = {}
+    taken: set[str] = set()
+    for id_, alias in given:
+        plain = re.sub(r"[\s\x00-\x1f\x7f-\x9f\ud800-\udfff\"'`]+", "-", str(alias or ""))[:180]
+        short = id_[:12] if _HASH.match(id_) else hashlib.sha256(id_.encode()).hexdigest()[:12]
+        name = plain if plain and not plain.startswith(("jwt:", "sk-", "dgm_")) else f"litellm-{short}"
+        if name in taken:
+            name = f"{name}-{short}"
+        taken.add(name)
+        found[id_] = name
+    return found
+
+
+def _full(row: Mapping[str, Any], budgets: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """The row, with what it takes from a budget of its own."""
+    shared = row.get("litellm_budget_table") or budgets.get(str(row.get("budget_id"))) or {}
+    own = {name: value for name, value in row.items() if value is not None}
+    bounds = ("max_budget", "budget_duration", "soft_budget", "rpm_limit", "tpm_limit", "max_parallel_requests")
+    taken = {name: shared[name] for name in bounds if shared.get(name) is not None}
+    return {**taken, **own}
+
+
+def _key(
+    draft: Draft, config: LiteLLM, row: dict[str, Any], name: str, team: Mapping[str, Any] | None, team_name: str | None
+) -> None:
+    at = ("keys", name)
+    given = Options(draft, f"key {name}", row)
+    token: str = given.take("token")
+    given.take("key_alias")
+    hashed = token if _HASH.match(token) else hashlib.sha256(token.encode()).hexdigest()
+    entry: dict[str, Any] = {"hash": f"sha256:{hashed}"}
+    if team_name is not None:
+        entry["team"] = team_name
+    models = _models(draft, config, given.take("models"), team, at)
+    if models is not None:
+        entry["models"] = models
+    aliases = given.take("aliases", dict) or {}
+    if aliases:
+        entry["aliases"] = {str(alias): model for alias, model in aliases.items()}
+    if (expires := given.take("expires")) is not None:
+        entry["expires"] = expires
+    if _shut(row) or _shut(team or {}):
+        entry["disabled"] = True
+        draft.note("disabled: the key or its team is blocked, or has a bound of 0", at)
+    given.take("blocked")
+    limits: dict[str, object] = {
+        kind: int(most) for option, kind in _LIMITS if (most := given.number(option)) is not None and most >= 1
+    }
+    budget, duration = given.number("max_budget"), given.take("budget_duration", str)
+    if budget is not None and budget <= 0:
+        pass  # it is disabled
+    elif budget is not None and period(duration) == ("month", True):
+        limits["budget"] = amount(budget)
+    elif budget is not None:
+        match = {"name": "key-budget", "scope": ["key"], "match": {"key": [name]}}
+        add_budget(draft, f"key {name}", match, budget, duration)
+    if limits:
+        entry["limits"] = limits
+    draft.section("keys")[name] = entry
+    given.rest(_REASONS, at, _BOOKKEEPING)
+
+
+def _models(
+    draft: Draft, config: LiteLLM, given: object, team: Mapping[str, Any] | None, at: tuple[str, str]
+) -> list[str] | None:
+    """The models of gateway.yaml that a key may use; None for all. Never more than before."""
+    listed = _listed(given)
+    own = _meant(draft, config, listed, at)
+    teams = _meant(draft, config, _listed((team or {}).get("models")), at)
+    if "all-team-models" in listed:
+        own = teams if team is not None else []
+    if own is None or teams is None:
+        return teams if own is None else own
+    return [name for name in own if name in teams]
+
+
+def _listed(models: object) -> list[str]:
+    """Names in a list, or in the text that PostgreSQL writes for one: `{a,"b c"}`."""
+    if isinstance(models, str):
+        models = [one.strip('"') for one in models.strip("{}").split(",") if one]
+    return [str(one) for one in models] if isinstance(models, list) else []
+
+
+def _shut(row: Mapping[str, Any]) -> bool:
+    """Whether a key or a team may do nothing: it is blocked, or a bound of it is 0."""
+    bounds = Options(Draft(), "", row)
+    found = [bounds.number(name) for name in ("rpm_limit", "tpm_limit", "max_parallel_requests")]
+    budget = bounds.number("max_budget")
+    none = any(most is not None and most < 1 for most in found) or (budget is not None and budget <= 0)
+    return none or row.get("blocked") not in (None, False, "f", "false")
+
+
+def _meant(draft: Draft, config: LiteLLM, listed: list[str], at: tuple[str, str]) -> list[str] | None:
+    if not listed or {"all-proxy-models", "*"} & set(listed):
+        return None
+    found: dict[str, None] = {}
+    for one in listed:
+        if one in ("all-team-models", "no-default-models"):
+            continue
+        names = config.groups.get(one) or [one]
+        if one.endswith("*"):
+            names = [name for name in config.names if name.startswith(one[:-1])]
+        parts = [part for name in names for part in config.names.get(config.aliased(name), ())]
+        if not parts:
+            draft.left_out(f"{at[1]}.models", f"{one} is a model that is left out", at)
+        found |= dict.fromkeys(parts)
+    return list(found)
+
+
+def _team(draft: Draft, row: dict[str, Any], name: str) -> None:
+    given = Options(draft, f"team {name}", row)
+    match = {"scope": ["team"], "match": {"team": [name]}}
+    for option, kind in _LIMITS:
+        most = given.number(option)
+        if most is not None and most >= 1:
+            draft.item("limits", {"name": f"team-{kind}", "kind": kind, "limit": int(most), **match})
+    budget, duration = given.number("max_budget"), given.take("budget_duration", str)
+    if budget is not None and budget > 0:
+        add_budget(draft, f"team {name}", {"name": "team-budget", **match}, budget, duration)
+    given.take("models")
+    given.take("blocked")
+    given.rest(_REASONS, ("limits",), _BOOKKEEPING)

@@ -1,0 +1,280 @@
+"""`dragoman import litellm`: its file is a configuration, holds no secret, and lets nobody do more than before."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gateway.app import KNOWN
+from gateway.cli.drafts import Draft
+from gateway.cli.litellm import LiteLLM, period
+from gateway.cli.litellm_keys import take_in
+from gateway.config import load
+from tests.support import litellm
+from tests.support.commands import called
+from tests.support.harness import Stack
+from tests.support.sampled import examples
+
+VARIABLES = dict.fromkeys(litellm.ENVIRONMENT, "a-secret-of-the-environment")
+
+
+def imported(config: dict[str, Any], rows: object = ()) -> tuple[dict[str, Any], str]:
+    """The values and the text of gateway.yaml, which is checked as far as it can be without secrets."""
+    draft = Draft()
+    take_in(draft, LiteLLM(draft, config, {}), list(rows if isinstance(rows, list) else ()))
+    draft.settle()
+    text = "\n".join(draft.lines())
+    read = load_text_unread(text)
+    assert read.models.keys() == draft.values["models"].keys()
+    assert read.keys.keys() == draft.values.get("keys", {}).keys()
+    return draft.values, text
+
+
+def load_text_unread(text: str) -> Any:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "gateway.yaml")
+        path.write_text(text)
+        return load(path, KNOWN, {}, only=())
+
+
+def deployment(name: str = "m", **params: object) -> dict[str, Any]:
+    return {"model_name": name, "litellm_params": {"model": "hosted_vllm/m", "api_base": "http://w:1/v1", **params}}
+
+
+def models(*entries: dict[str, Any], **sections: object) -> dict[str, Any]:
+    values, _ = imported({"model_list": list(entries), **sections})
+    found: dict[str, Any] = values["models"]
+    return found
+
+
+def row(**options: object) -> dict[str, Any]:
+    return {"token": "0" * 64, "key_alias": "k", **options}
+
+
+def key(**options: object) -> dict[str, Any]:
+    """The entry of one key beside the models m and n, of a team that may use n."""
+    team = {"team_id": "t", "team_alias": "blue", "models": ["n"]}
+    config = {"model_list": [deployment(), deployment("n")]}
+    values, _ = imported(config, [row(**options), team])
+    entry: dict[str, Any] = values["keys"]["k"]
+    return entry
+
+
+def test_the_sample_installation_passes_check_and_holds_no_secret(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(litellm.config(), sort_keys=False))
+    (tmp_path / "keys.json").write_text(json.dumps(litellm.rows()))
+    words = ("import", "litellm", "config.yaml", "--keys", "keys.json", "--out", "gateway.yaml")
+    made = called(*words, folder=tmp_path)
+    assert (made.returncode, made.stdout) == (1, "")
+    assert "8 models, 40 keys and 2 teams: " in made.stderr.splitlines()[-1]
+    text = (tmp_path / "gateway.yaml").read_text()
+    assert litellm.MARK not in text + made.stderr
+    for wanted in ("master_key", "database_url", "success_callback", "cache", "claude", "x-key", "LANGFUSE_SECRET_KEY"):
+        assert any(wanted in line for line in text.splitlines() if line.lstrip().startswith("#")), wanted
+    for line in made.stderr.splitlines():
+        if " to the file " in line:
+            (tmp_path / line.partition(" to the file ")[2].partition(",")[0]).write_text("a-secret-of-a-file")
+    checked = called("check", "gateway.yaml", folder=tmp_path, **VARIABLES)
+    assert (checked.returncode, checked.stdout[:35]) == (0, "gateway.yaml: 8 models, 40 keys, 13"), checked.stderr
+    values = yaml.safe_load(text)
+    assert [budget["per"] for budget in values["budgets"]] == ["month", "week"]
+    assert values["models"]["qwen"]["workers"] == ["http://gpu-2:8000", "http://gpu-3:8000"]
+    assert values["models"]["gpt-4o"]["split"] == [{"model": "gpt-4o--2", "share": 0.25}]
+    assert values["models"]["gpt-4o"]["fallback"] == ["gpt-4o--2", "qwen"]
+    assert values["request_policies"]["llama"]["defaults"] == {"temperature": 0.2, "max_tokens": 64}
+    again = called(*words, folder=tmp_path)
+    assert (again.returncode, again.stderr) == (2, "dragoman: gateway.yaml cannot be made: File exists\n")
+
+
+def test_keys_of_the_sample_work_with_their_secrets() -> None:
+    with Stack() as worker:
+        config = litellm.config(worker.sim.url)
+        config["model_list"] = [one for one in config["model_list"] if litellm.MARK not in json.dumps(one)]
+        config["model_list"][0]["litellm_params"]["model"] = "hosted_vllm/sim"
+        del config["router_settings"]
+        rows = [one for kind in litellm.rows().values() for one in kind]
+        values, _ = imported(config, rows)
+        with Stack((), values, environ=VARIABLES) as stack:
+
+            def status(number: int, model: str) -> int:
+                body = {"model": model, "messages": [{"role": "user", "content": "a"}]}
+                secret = {"authorization": f"Bearer {litellm.secret(number)}"}
+                return httpx.post(stack.url + "/v1/chat/completions", json=body, headers=secret, timeout=30).status_code
+
+            assert status(0, "llama") == 200  # its team's key, for all models
+            assert status(3, "llama") == 200
+            assert status(3, "qwen") == 404  # neither the key nor its team may use it
+            assert status(7, "llama") == 401  # it is blocked
+            assert status(40, "llama") == 401  # there is none
+            record = next(one for one in stack.records() if one["key"] == "app-3")
+            assert (record["team"], record["model"], record["status"]) == ("red", "llama", 200)
+        assert worker.sim.ledger.bodies[-1]["max_tokens"] == 64
+
+
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [
+        ({}, {}),
+        ({"blocked": True}, {"disabled": True}),
+        ({"blocked": "t"}, {"disabled": True}),
+        ({"expires": "soon"}, {"disabled": True}),
+        ({"expires": 17}, {"disabled": True}),
+        ({"expires": "2099-01-01T00:00:00Z"}, {"expires": "2099-01-01T00:00:00Z"}),
+        ({"rpm_limit": 0}, {"disabled": True}),
+        ({"max_budget": 0.0}, {"disabled": True}),
+        ({"rpm_limit": "5", "tpm_limit": 7.0}, {"limits": {"requests": 5, "tokens": 7}}),
+        ({"max_budget": 1e-9, "budget_duration": "30d"}, {"limits": {"budget": "0.000000001"}}),
+        ({"models": ["m", "gone"]}, {"models": ["m"]}),
+        ({"models": ["gone"]}, {"models": []}),
+        ({"models": "{m,gone}"}, {"models": ["m"]}),
+        ({"models": ["no-default-models"]}, {"models": []}),
+        ({"models": ["all-proxy-models"]}, {}),
+        ({"team_id": "t"}, {"team": "blue", "models": ["n"]}),
+        ({"team_id": "t", "models": ["m", "n"]}, {"team": "blue", "models": ["n"]}),
+        ({"team_id": "t", "models": ["all-team-models"]}, {"team": "blue", "models": ["n"]}),
+        ({"team_id": "u", "models": ["all-team-models"]}, {"team": "u", "models": []}),
+        ({"aliases": {"x": "m", "y": "gone"}}, {"aliases": {"x": "m"}}),
+        ({"models": ["n"], "aliases": {"x": "m"}}, {"models": ["n"], "aliases": {}}),
+    ],
+)
+def test_no_key_may_do_more_than_before(options: dict[str, Any], wanted: dict[str, Any]) -> None:
+    assert key(**options) == {"hash": "sha256:" + "0" * 64, **wanted}
+
+
+def test_keys_get_names_of_their_own_and_none_that_looks_like_a_secret() -> None:
+    rows = [
+        {"token": f"{number:064x}", "key_alias": alias}
+        for number, alias in enumerate(["a b", "a\nb", None, "sk-1234567890abcdef", "jwt:x", "a-b"])
+    ]
+    values, text = imported({"model_list": [deployment()]}, [*rows, {"token": "sk-unhashed"}])
+    assert len(values["keys"]) == 7
+    assert "sk-1234567890" not in text
+    assert "sk-unhashed" not in text
+
+
+@pytest.mark.parametrize(
+    ("duration", "wanted"),
+    [
+        (None, ("total", True)),
+        ("24h", ("day", True)),
+        ("1h", ("day", False)),
+        ("7d", ("week", True)),
+        ("2d", ("week", False)),
+        ("1mo", ("month", True)),
+        ("30d", ("month", True)),
+        ("2mo", ("total", False)),
+        ("often", ("total", False)),
+    ],
+)
+def test_a_budgets_period_is_never_shorter_than_before(duration: str | None, wanted: tuple[str, bool]) -> None:
+    assert period(duration) == wanted
+
+
+def test_deployments_that_agree_are_workers_and_others_are_models() -> None:
+    found = models(
+        deployment(weight=1),
+        deployment(api_base="http://w:2", weight=3),
+        deployment(api_base="http://w:3", weight=4, timeout=5),
+    )
+    assert found["m"]["workers"] == ["http://w:1", "http://w:2"]
+    assert found["m"]["worker_options"] == {"http://w:1": {"weight": 0.5}, "http://w:2": {"weight": 1.5}}
+    assert found["m"]["split"] == [{"model": "m--2", "share": 0.5}]
+    assert (found["m--2"]["fallback"], found["m--2"]["deadlines"]) == (["m"], {"first_byte_s": 5})
+    ordered = models(deployment(order=2), deployment(api_base="http://w:2", order=1))
+    assert (ordered["m"]["workers"], ordered["m"]["fallback"]) == (["http://w:2"], ["m--2"])
+    assert "split" not in ordered["m"]
+
+
+def test_fallbacks_follow_the_router_and_what_is_left_out_is_named() -> None:
+    config = {
+        "model_list": [deployment(), deployment("n"), deployment("o")],
+        "litellm_settings": {"fallbacks": [{"m": ["o"]}], "default_fallbacks": ["o"], "num_retries": 9},
+        "router_settings": {
+            "fallbacks": [{"m": ["n", "gone"]}],
+            "context_window_fallbacks": [{"m": ["o"]}],
+            "num_retries": 1,
+        },
+    }
+    values, text = imported(config)
+    assert values["models"]["m"]["fallback"] == ["n", "o"]
+    assert values["models"]["m"]["fallback_on"] == ["transient", "account", "context_length"]
+    assert values["models"]["n"]["fallback"] == ["o"]
+    assert "fallback" not in values["models"]["o"]
+    assert values["retry"] == {"attempts": 2}
+    assert "# fallbacks.m.gone: this model is left out" in text
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a: [", "config.yaml is not YAML: ParserError"),
+        ("- a", "config.yaml is not a mapping of options"),
+        ("model_list: []", "there is nothing to write: must hold at least one model"),
+    ],
+)
+def test_what_cannot_be_imported_is_refused(text: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(text)
+    made = called("import", "litellm", "config.yaml", folder=tmp_path)
+    assert made.returncode in (1, 2)
+    assert made.stdout == ""
+    assert made.stderr.startswith(f"dragoman: {said}")
+
+
+def test_rows_may_be_lines_or_hashes_alone(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump({"model_list": [deployment()]}))
+    (tmp_path / "a.json").write_text(json.dumps(row()) + "\n" + json.dumps({"team_id": "t", "keys": []}) + "\n")
+    (tmp_path / "b.json").write_text(json.dumps({"keys": ["1" * 64]}))
+    (tmp_path / "c.json").write_text("[1]")
+    words = ("import", "litellm", "config.yaml", "--keys", "a.json", "--keys", "b.json")
+    made = called(*words, folder=tmp_path)
+    assert (made.returncode, set(yaml.safe_load(made.stdout)["keys"])) == (0, {"k", "litellm-111111111111"})
+    refused = called(*words, "--keys", "c.json", folder=tmp_path)
+    assert refused.stderr == "dragoman: c.json holds something that is no row of keys, teams or budgets\n"
+
+
+SECTIONS = ("litellm_params", "router_settings", "litellm_settings", "general_settings", "row", "team")
+NAMES = """model api_base api_key rpm tpm weight order timeout temperature max_tokens stop extra_headers
+    extra_body organization max_parallel_requests input_cost_per_token additional_drop_params
+    fallbacks default_fallbacks num_retries model_group_alias redis_host redis_port redis_url
+    cache_params allowed_fails cooldown_time max_budget budget_duration max_request_size_mb
+    global_max_parallel_requests rpm_limit tpm_limit models aliases expires blocked key_alias
+    team_id metadata other"""
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-2, 10**13)
+    | st.floats()
+    | st.sampled_from(
+        ["m", "1e5", "no", "http://w:2", "http://u:MARKER@w", "os.environ/A", "a\nb: c", "7d", "\ud800", "sk-MARKER"]
+    )
+    | st.text(max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["m", "x-a", "api_key"]), inner, max_size=2)
+    ),
+    max_leaves=4,
+)
+
+
+@settings(max_examples=examples(200), deadline=None)
+@given(st.dictionaries(st.tuples(st.sampled_from(SECTIONS), st.sampled_from(NAMES.split())), VALUES, max_size=6))
+def test_whatever_is_written_there_a_configuration_comes_out(options: dict[tuple[str, str], Any]) -> None:
+    """Of values that have no sense, too; and each option that is there has an effect or a comment."""
+    parts: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
+    for (section, name), value in options.items():
+        parts[section][name] = value
+    given_row, team, params = parts.pop("row"), parts.pop("team"), parts.pop("litellm_params")
+    config = {"model_list": [deployment(), deployment("n", **params)], **parts}
+    team = {"team_alias": "blue", **team, "team_id": "t"}
+    values, text = imported(config, [{"team_id": "t", **given_row, "token": "0" * 64}, team])
+    assert "MARKER" not in text or "MARKER" in json.dumps(values)  # a name may be any text, but no secret is one
+    if "other" in given_row and given_row["other"] not in (None, "", [], {}):
+        assert ".other: has no counterpart" in text
+    assert yaml.safe_load(text) == json.loads(json.dumps(values, default=str)) or "1e" in text
