@@ -189,7 +189,7 @@ class Options:
             self.draft.left_out(f"{self.where}.{name}".lstrip("."), why, at)
 
     def rest(self, reasons: Mapping[str, str], at: Path = (), ignored: Collection[str] = ()) -> None:
-        """Comments on all that were not taken. ignored: those that are no options, such as the time of a change."""
+        """Comments on all that were not taken. ignored: facts beside options, such as the time of a change."""
         for name in self.names():
             if name not in ignored:
                 self.refuse(name, reasons.get(name, "has no counterpart"), at)

@@ -11,6 +11,7 @@ from gateway.cli.configured import read
 from gateway.cli.drafts import Draft, read_foreign
 from gateway.cli.litellm import LiteLLM
 from gateway.cli.litellm_keys import rows, take_in
+from gateway.config.environment import variable
 from gateway.config.faults import masked
 
 
@@ -37,7 +38,7 @@ def run(options: argparse.Namespace) -> int:
         raise CommandError(f"{options.file} is not a mapping of options")
     found = [row for name in options.keys for row in rows(read(name), name)]
     draft = Draft()
-    imported = LiteLLM(draft, config, os.environ)
+    imported = LiteLLM(draft, config, variable)
     keys, teams = take_in(draft, imported, found)
     _prices(draft)
     draft.settle()

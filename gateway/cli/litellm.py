@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from decimal import Decimal, InvalidOperation
 from typing import Any, NamedTuple
 
@@ -151,7 +151,7 @@ class _Deployment:
         return True
 
     def _common(self, given: Options, info: Options) -> None:
-        """What the model has, whatever its provider."""
+        """The options of all providers."""
         headers = {}
         if (organization := given.take("organization", str)) is not None:
             headers["OpenAI-Organization"] = organization
@@ -191,13 +191,13 @@ class _Deployment:
 class LiteLLM:
     """Writes a draft from LiteLLM's configuration.
 
-    environ  where addresses are looked up that LiteLLM takes from the environment
+    look_up  returns a variable of the environment, for addresses that stand there
     names    model_name -> the models of gateway.yaml that its requests may reach
     groups   access group -> its model_names
     """
 
-    def __init__(self, draft: Draft, config: Mapping[str, Any], environ: Mapping[str, str]) -> None:
-        self.draft, self._environ = draft, environ
+    def __init__(self, draft: Draft, config: Mapping[str, Any], look_up: Callable[[str], str | None]) -> None:
+        self.draft, self._look_up = draft, look_up
         self.names: dict[str, list[str]] = {}
         self.groups: dict[str, list[str]] = {}
         self._files: dict[str, str] = {}
@@ -228,9 +228,9 @@ class LiteLLM:
         return self._meanings.get(name, name)
 
     def value(self, written: str) -> str | None:
-        """A text that is no secret, looked up if it stands in the environment."""
+        """An address, looked up if it stands in the environment."""
         if written.startswith(_ENVIRONMENT):
-            return self._environ.get(written.removeprefix(_ENVIRONMENT))
+            return self._look_up(written.removeprefix(_ENVIRONMENT))
         return written
 
     def secret(self, option: str, written: str | None, what: str, name: str) -> dict[str, str]:

@@ -22,7 +22,7 @@ _COLUMNS = """key_name spend model_spend created_at created_by updated_at update
     team_alias team_id budget_id litellm_budget_table keys team_memberships team_member_budget_table
     user created_by_user last_refreshed_at"""
 _BOOKKEEPING = frozenset(_COLUMNS.split())
-"""What a row says beside options: who made it, when, and what it has spent."""
+"""Columns beside options: who made it, when, and what it has spent."""
 _REASONS = {
     "organization_id": "has no counterpart: models, limits and budget of an organization are not taken over",
     "user_id": "has no counterpart: a key is its name's",
@@ -34,6 +34,7 @@ _REASONS = {
     "model_rpm_limit": "has no counterpart: write a limit that matches key and model",
     "model_tpm_limit": "has no counterpart: write a limit that matches key and model",
 }
+_LISTS = frozenset(["keys", "teams", "budgets"])
 _LIMITS = (
     ("rpm_limit", "requests"),
     ("tpm_limit", "tokens"),
@@ -57,30 +58,27 @@ def _objects(values: Iterable[object], name: str) -> Iterator[dict[str, Any]]:
     for value in values:
         if isinstance(value, list):
             yield from _objects(value, name)
-        elif (
-            isinstance(value, dict)
-            and "token" not in value
-            and {"keys", "teams", "budgets"} & value.keys()
-            and ("team_id" not in value)
-        ):
-            yield from _objects([value.get(one) or [] for one in ("keys", "teams", "budgets")], name)
+        elif isinstance(value, dict) and not {"token", "team_id"} & value.keys() and _LISTS & value.keys():
+            yield from _objects([value.get(one) or [] for one in sorted(_LISTS)], name)
         elif isinstance(value, dict):
             yield value
         elif isinstance(value, str) and _HASH.match(value):
-            yield {"token": value}
+            raise CommandError(f"{name} holds hashes without options: ask for /key/list?return_full_object=true")
         else:
-            raise CommandError(f"{name} holds something that is no row of keys, teams or budgets")
+            raise CommandError(f"{name} holds something other than rows of keys, teams and budgets")
 
 
 def take_in(draft: Draft, config: LiteLLM, found: list[dict[str, Any]]) -> tuple[int, int]:
     """Adds keys and teams, and returns how many there are of each."""
-    keys = [row for row in found if row.get("token")]
+    keys = list({str(row["token"]): row for row in found if row.get("token")}.values())
     teams = {str(row["team_id"]): row for row in found if not row.get("token") and row.get("team_id")}
     budgets = {
         str(row["budget_id"]): row
         for row in found
         if "token" not in row and "team_id" not in row and "budget_id" in row
     }
+    if others := sum(not (row.get("token") or row.get("team_id") or row.get("budget_id")) for row in found):
+        draft.left_out("--keys", f"{others} rows are of no key, team or budget", ("keys",))
     names = _names((str(id_), row.get("team_alias")) for id_, row in teams.items())
     for id_, row in teams.items():
         _team(draft, _full(row, budgets), names[id_])
@@ -105,8 +103,9 @@ def _names(given: Iterable[tuple[str, object]]) -> dict[str, str]:
         plain = re.sub(r"[\s\x00-\x1f\x7f-\x9f\ud800-\udfff\"'`]+", "-", str(alias or ""))[:180]
         short = id_[:12] if _HASH.match(id_) else hashlib.sha256(id_.encode()).hexdigest()[:12]
         name = plain if plain and not plain.startswith(("jwt:", "sk-", "dgm_")) else f"litellm-{short}"
-        if name in taken:
-            name = f"{name}-{short}"
+        wanted, number = name, 1
+        while name in taken:
+            name, number = f"{wanted}-{number + 1}", number + 1
         taken.add(name)
         found[id_] = name
     return found

@@ -8,6 +8,7 @@ with `_` for any character that a variable's name cannot hold.
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -118,6 +119,11 @@ class EnvironmentSource(PydanticBaseSettingsSource):
         if path[0] in _ENTRIES and len(path) > 2:
             self.positions.setdefault(path[:2], where)  # that of an entry which no file has
         _place(self.positions, path, value, where)
+
+
+def variable(name: str) -> str | None:
+    """The variable that another program's configuration names; None if it is not set."""
+    return os.environ.get(name)
 
 
 def in_variable(place: Position, path: Path, message: Message) -> Message:

@@ -66,7 +66,12 @@ ONLY: dict[str, tuple[str, ...]] = {
     "redis": ("gateway.redis",),
     "websockets": ("gateway.server",),
     "obstore": ("gateway.features.batches.bucket",),
-    "yaml": ("gateway.config", "gateway.cli.clients", "gateway.cli.rendered"),  # the last two read no configuration
+    "yaml": (
+        "gateway.config",
+        "gateway.cli.clients",  # this and the next two read no configuration of the gateway's
+        "gateway.cli.drafts",
+        "gateway.cli.rendered",
+    ),
     "zmq": (),
 }
 

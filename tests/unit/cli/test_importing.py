@@ -29,7 +29,7 @@ VARIABLES = dict.fromkeys(litellm.ENVIRONMENT, "a-secret-of-the-environment")
 def imported(config: dict[str, Any], rows: object = ()) -> tuple[dict[str, Any], str]:
     """The values and the text of gateway.yaml, which is checked as far as it can be without secrets."""
     draft = Draft()
-    take_in(draft, LiteLLM(draft, config, {}), list(rows if isinstance(rows, list) else ()))
+    take_in(draft, LiteLLM(draft, config, {}.get), list(rows if isinstance(rows, list) else ()))
     draft.settle()
     text = "\n".join(draft.lines())
     read = load_text_unread(text)
@@ -116,7 +116,7 @@ def test_keys_of_the_sample_work_with_their_secrets() -> None:
             assert status(40, "llama") == 401  # there is none
             record = next(one for one in stack.records() if one["key"] == "app-3")
             assert (record["team"], record["model"], record["status"]) == ("red", "llama", 200)
-        assert worker.sim.ledger.bodies[-1]["max_tokens"] == 64
+        assert json.loads(worker.sim.ledger.entries[-1].body)["max_tokens"] == 64
 
 
 @pytest.mark.parametrize(
@@ -228,16 +228,19 @@ def test_what_cannot_be_imported_is_refused(text: str, said: str, tmp_path: Path
     assert made.stderr.startswith(f"dragoman: {said}")
 
 
-def test_rows_may_be_lines_or_hashes_alone(tmp_path: Path) -> None:
+def test_rows_may_be_lines_but_not_hashes_alone(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(yaml.safe_dump({"model_list": [deployment()]}))
     (tmp_path / "a.json").write_text(json.dumps(row()) + "\n" + json.dumps({"team_id": "t", "keys": []}) + "\n")
-    (tmp_path / "b.json").write_text(json.dumps({"keys": ["1" * 64]}))
+    (tmp_path / "b.json").write_text(json.dumps({"keys": [{"token": "1" * 64}], "total_pages": 1}))
     (tmp_path / "c.json").write_text("[1]")
+    (tmp_path / "d.json").write_text(json.dumps({"keys": ["1" * 64]}))
     words = ("import", "litellm", "config.yaml", "--keys", "a.json", "--keys", "b.json")
     made = called(*words, folder=tmp_path)
     assert (made.returncode, set(yaml.safe_load(made.stdout)["keys"])) == (0, {"k", "litellm-111111111111"})
     refused = called(*words, "--keys", "c.json", folder=tmp_path)
-    assert refused.stderr == "dragoman: c.json holds something that is no row of keys, teams or budgets\n"
+    assert refused.stderr == "dragoman: c.json holds something other than rows of keys, teams and budgets\n"
+    bare = called(*words, "--keys", "d.json", folder=tmp_path)
+    assert bare.stderr.startswith("dragoman: d.json holds hashes without options: ")
 
 
 SECTIONS = ("litellm_params", "router_settings", "litellm_settings", "general_settings", "row", "team")
