@@ -70,7 +70,7 @@ def _write(text: str, name: str | None) -> None:
         print(text, end="")
         return
     try:
-        with open(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        with open(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
             file.write(text)
     except OSError as error:
         raise CommandError(f"{name} cannot be made: {error.strerror}") from None

@@ -97,7 +97,7 @@ class _Deployment:
         given = Options(draft, f"{where} ({self.name}).litellm_params", params)
         given.take("litellm_credential_name")
         info = Options(draft, f"{where} ({self.name}).model_info", top.inner("model_info", dict))
-        self.groups: list[str] = info.take("access_groups", list) or []
+        self.groups = [str(group) for group in info.take("access_groups", list) or []]
         self.options: dict[str, Any] = {}
         self.policy: dict[str, Any] = {}
         self.usable = self._worker(draft, given, importer)
@@ -205,9 +205,9 @@ class LiteLLM:
         whole = Options(draft, "", config)
         listed = whole.inner("credential_list", list) or []
         self.credentials: dict[str, dict[str, Any]] = {
-            str(one.get("credential_name")): dict(one.get("credential_values") or {})
+            str(one.get("credential_name")): one["credential_values"]
             for one in listed
-            if isinstance(one, dict)
+            if isinstance(one, dict) and isinstance(one.get("credential_values"), dict)
         }
         draft.section("models")
         self._models(whole.inner("model_list", list) or [])
@@ -257,7 +257,7 @@ class LiteLLM:
         for name, deployments in found.items():
             self._model(name, sorted(deployments, key=lambda one: one.order), found)
             for group in dict.fromkeys(group for one in deployments for group in one.groups):
-                self.groups.setdefault(str(group), []).append(name)
+                self.groups.setdefault(group, []).append(name)
 
     def _model(self, name: str, deployments: list[_Deployment], taken: Mapping[str, object]) -> None:
         """One model for deployments that agree; else one for each kind, joined by split and fallback."""
@@ -315,7 +315,7 @@ class LiteLLM:
     def _aliases(self, router: Options) -> None:
         for alias, target in (router.take("model_group_alias", dict) or {}).items():
             model = target.get("model") if isinstance(target, dict) else target
-            if model in self.names:
+            if isinstance(model, str) and model in self.names:
                 self._meanings[str(alias)] = model
                 self.draft.values["models"][model].setdefault("aliases", []).append(str(alias))
             else:
