@@ -79,7 +79,7 @@ def take_in(draft: Draft, config: LiteLLM, found: list[dict[str, Any]]) -> tuple
     }
     if others := sum(not (row.get("token") or row.get("team_id") or row.get("budget_id")) for row in found):
         draft.left_out("--keys", f"{others} rows are of no key, team or budget", ("keys",))
-    names = _names((str(id_), row.get("team_alias")) for id_, row in teams.items())
+    names = _names((id_, row.get("team_alias") or id_) for id_, row in teams.items())
     for id_, row in teams.items():
         _team(draft, _full(row, budgets), names[id_])
     hashes = [str(row["token"]) for row in keys]

@@ -60,7 +60,7 @@ def key(**options: object) -> dict[str, Any]:
     """The entry of one key beside the models m and n, of a team that may use n."""
     team = {"team_id": "t", "team_alias": "blue", "models": ["n"]}
     config = {"model_list": [deployment(), deployment("n")]}
-    values, _ = imported(config, [row(**options), team])
+    values, _ = imported(config, [row(**options), team, {"team_id": "shut", "max_budget": 0}])
     entry: dict[str, Any] = values["keys"]["k"]
     return entry
 
@@ -113,7 +113,8 @@ def test_keys_of_the_sample_work_with_their_secrets() -> None:
             assert status(40, "llama") == 401  # there is none
             record = next(one for one in stack.records() if one["key"] == "app-3")
             assert (record["team"], record["model"], record["status"]) == ("red", "llama", 200)
-        assert json.loads(worker.sim.ledger.entries[-1].body)["max_tokens"] == 64
+        asked = [json.loads(one.body) for one in worker.sim.ledger.entries if one.generation and one.body]
+        assert [body["max_tokens"] for body in asked] == [64, 64]
 
 
 @pytest.mark.parametrize(
@@ -137,6 +138,7 @@ def test_keys_of_the_sample_work_with_their_secrets() -> None:
         ({"team_id": "t"}, {"team": "blue", "models": ["n"]}),
         ({"team_id": "t", "models": ["m", "n"]}, {"team": "blue", "models": ["n"]}),
         ({"team_id": "t", "models": ["all-team-models"]}, {"team": "blue", "models": ["n"]}),
+        ({"team_id": "shut"}, {"team": "shut", "disabled": True}),
         ({"team_id": "u", "models": ["all-team-models"]}, {"team": "u", "models": []}),
         ({"aliases": {"x": "m", "y": "gone"}}, {"aliases": {"x": "m"}}),
         ({"models": ["n"], "aliases": {"x": "m"}}, {"models": ["n"], "aliases": {}}),
@@ -272,7 +274,7 @@ def test_whatever_is_written_there_a_configuration_without_secrets_comes_out(
     for (section, name), value in options.items():
         parts[section][name] = value
     held, team, params = parts.pop("row"), parts.pop("team"), parts.pop("litellm_params")
-    secrets = {"api_key": secret, "extra_headers": {"x-key": secret}, "extra_body": {"api_key": secret}}
+    secrets: dict[str, Any] = {"api_key": secret, "extra_headers": {"x-key": secret}, "extra_body": {"api_key": secret}}
     parts["router_settings"] |= {"redis_password": secret}
     parts["general_settings"] |= {"master_key": secret, "database_url": f"postgresql://u:{litellm.MARK}@db"}
     config = {
@@ -280,7 +282,8 @@ def test_whatever_is_written_there_a_configuration_without_secrets_comes_out(
             deployment(),
             deployment("n", **params),
             deployment(**secrets),
-            deployment("o", api_base=f"http://u:{litellm.MARK}@w"),
+            deployment("o", api_base=f"http://u:{litellm.MARK}@w", weight=1),
+            deployment("o", weight=2),
         ],
         "environment_variables": {"A": secret},
         "credential_list": [{"credential_name": "c", "credential_values": {"api_key": secret}}],
