@@ -13,6 +13,7 @@ from gateway.cli.litellm import LiteLLM
 from gateway.cli.litellm_keys import rows, take_in
 from gateway.config.environment import variable
 from gateway.config.faults import masked
+from gateway.config.source import MOST_BYTES
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -42,7 +43,10 @@ def run(options: argparse.Namespace) -> int:
     keys, teams = take_in(draft, imported, found)
     _prices(draft)
     draft.settle()
-    _write("".join(f"{line}\n" for line in draft.lines()), options.out)
+    text = "".join(f"{line}\n" for line in draft.lines())
+    if len(text.encode()) > MOST_BYTES:
+        draft.todo["move the entries below `keys` to a file that `keys_file` names: gateway.yaml is too large"] = None
+    _write(text, options.out)
     for one in draft.todo:
         print(f"dragoman: to do: {masked(one)}", file=sys.stderr)
     if not draft.values.get("keys"):

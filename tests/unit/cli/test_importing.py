@@ -242,6 +242,20 @@ def test_rows_may_be_lines_but_not_hashes_alone(tmp_path: Path) -> None:
     assert bare.stderr.startswith("dragoman: d.json holds hashes without options: ")
 
 
+@pytest.mark.long
+def test_keys_beyond_the_room_of_a_configuration_need_a_file(tmp_path: Path) -> None:
+    rows = [row(token=f"{number:064x}", key_alias=f"key-{number}", blocked=True) for number in range(6000)]
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump({"model_list": [deployment()]}))
+    (tmp_path / "keys.json").write_text(json.dumps(rows))
+    made = called("import", "litellm", "config.yaml", "--keys", "keys.json", folder=tmp_path)
+    assert "`keys_file` names: gateway.yaml is too large" in made.stderr
+    entries = made.stdout.partition("\nkeys:\n")[2]
+    (tmp_path / "keys.yaml").write_text("\n".join(line.removeprefix("  ") for line in entries.splitlines()))
+    (tmp_path / "gateway.yaml").write_text(made.stdout.partition("\nkeys:\n")[0] + "\nkeys_file: keys.yaml\n")
+    checked = called("check", "gateway.yaml", folder=tmp_path)
+    assert "1 model, 6000 keys" in checked.stdout, checked.stderr
+
+
 SECTIONS = ("litellm_params", "router_settings", "litellm_settings", "general_settings", "row", "team")
 NAMES = """model api_base api_key rpm tpm weight order timeout temperature max_tokens stop extra_headers
     extra_body organization max_parallel_requests input_cost_per_token additional_drop_params
