@@ -22,7 +22,6 @@ from gateway.app.routes import postable, router, served_at, sockets
 from gateway.app.saved_state import SavedState
 from gateway.app.services import Host, kept_keys
 from gateway.auth import from_path, read_keys
-from gateway.auth.headers import KEY_HEADERS
 from gateway.background import cancel_tasks
 from gateway.config import Available, Config
 from gateway.core.byte_budget import Held
@@ -52,7 +51,6 @@ KNOWN = Available(
     backends={name: _followed(backends.create(name)) for name in backends.REGISTRY},
     versioned=frozenset(name for name, dialect in dialects.REGISTRY.items() if hasattr(dialect, "api_version")),
     key_set=read_keys,
-    key_headers=KEY_HEADERS,
     member=Member,
     tracing=installed,
     buckets=lambda: find_spec("obstore") is not None,

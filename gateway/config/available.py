@@ -8,10 +8,15 @@ from typing import Protocol
 
 
 class Member(Protocol):
-    """A member of requests. bounded: its value is a number, and the gateway knows those of requests."""
+    """A member of requests. key: one for names that mean the same; bounded: its value is a number, and the gateway
+    knows those of requests; known: the gateway gives it a meaning."""
+
+    key: str
 
     @property
     def bounded(self) -> bool: ...
+    @property
+    def known(self) -> bool: ...
 
 
 @dataclass(frozen=True)
@@ -28,7 +33,6 @@ class Available:
     gateways   that serve by it, each a process or several on its own machine
     member     reads a member of requests by its name, with a value or without one. Raises ValueError saying what it
                "is" instead
-    key_headers  the headers in which clients send keys
     key_set    reads the text of a set of keys for tokens; raises ValueError saying what it "is" or "holds" instead
     """
 
@@ -37,7 +41,6 @@ class Available:
     backends: Mapping[str, frozenset[str]] = field(default_factory=dict)
     versioned: frozenset[str] = frozenset()
     member: Callable[..., Member] | None = None
-    key_headers: frozenset[bytes] = frozenset()
     key_set: Callable[[str], object] | None = None
     tracing: Callable[[], bool] | None = None
     buckets: Callable[[], bool] | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from itertools import chain
 
@@ -10,7 +11,9 @@ from gateway.config.kinds import header_fault
 from gateway.config.request_policies import RequestPolicy
 from gateway.config.rules import Facts, header_faults
 
-_NEVER_PASSED = frozenset({"authorization", "cookie", "proxy-authorization"})
+_SECRET = re.compile("auth|cookie|credential|key|password|secret|session|token|sec-websocket|x-amz-", re.IGNORECASE)
+_GATEWAYS = frozenset({"x-request-id", "traceparent", "tracestate"})
+"""Headers that every request to a worker has already."""
 
 
 def policies(facts: Facts) -> Faults:
@@ -22,10 +25,16 @@ def policies(facts: Facts) -> Faults:
             yield (*at, "over_cap"), "has no effect without caps"
         yield from _members(facts, at, policy)
         yield from header_faults((*at, "headers"), policy.headers)
-        keys = facts.known.key_headers if facts.known is not None else frozenset[bytes]()
+        for header in policy.headers:
+            if header.lower() in _GATEWAYS:
+                yield (*at, "headers", header), "is a header that workers get anyway"
+            elif header.lower() == "authorization" or header.lower().endswith("api-key"):
+                yield (*at, "headers", header), "is the workers' key: set it by api_key_file or headers of the model"
         for index, header in enumerate(policy.pass_headers):
-            if header.lower() in _NEVER_PASSED or header.lower().encode() in keys:
+            if _SECRET.search(header):
                 yield (*at, "pass_headers", index), "may hold a client's key, which workers do not get"
+            elif header.lower() in _GATEWAYS:
+                yield (*at, "pass_headers", index), "is a header that workers get anyway"
             elif wrong := header_fault(header, "x"):
                 yield (*at, "pass_headers", index), wrong
 
@@ -38,16 +47,20 @@ def _members(facts: Facts, at: Path, policy: RequestPolicy) -> Faults:
         (("force", name, (value,)) for name, value in policy.force.items()),
         (("caps", name, (value,)) for name, value in policy.caps.items()),
         (("drop", name, ()) for name in policy.drop),
-        (("rename", name, ()) for name in policy.rename),
+        (("rename", name, (new,)) for name, new in policy.rename.items()),
     )
     for option, name, value in given:
         place = policy.drop.index(name) if option == "drop" else name
         try:
-            member = read(name, *value)
+            member = read(name, *value) if option != "rename" else read(name)
+            if option == "rename" and (other := read(str(value[0]))).known and other.key != member.key:
+                raise ValueError("gets a name that has another meaning")
         except ValueError as error:
             yield (*at, option, place), str(error)
             continue
         if option == "caps" and not member.bounded:
             yield (*at, option, place), "cannot be bounded: its value is not one number that the gateway knows"
+        if name == "n" and option in ("defaults", "force") and value != (1,):
+            yield (*at, option, name), "may be 1 alone: most client APIs have no form for several replies"
         if option == "force" and name in policy.defaults:
             yield (*at, "defaults", name), "has no effect beside force"

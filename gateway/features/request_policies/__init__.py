@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 from msgspec import Raw
@@ -16,13 +17,13 @@ from gateway.auth import Principal
 from gateway.config import Config
 from gateway.config.request_policies import RequestPolicy
 from gateway.core.errors import GatewayError, Kind
-from gateway.core.http import Headers, Request
+from gateway.core.http import JSON_TYPE, Headers, Request
 from gateway.core.messages import Chat, CountTokens, Message, Op, Text
 from gateway.features import Built, Parts
 from gateway.kernel.call import Call
 from gateway.kernel.feature import Feature, Step
 from gateway.wire.json import encode
-from gateway.wire.openai.requests.members import Member
+from gateway.wire.openai.requests.members import Member, settle_names
 
 HEADER = b"x-dragoman-policy"
 _NEAREST = ("model", "team", "key")
@@ -55,13 +56,13 @@ class Rules:
 
     def add(self, policy: RequestPolicy) -> None:
         """Adds a policy that is nearer than those before."""
-        for found, given in ((self.defaults, policy.defaults), (self.force, policy.force), (self.caps, policy.caps)):
-            found.update({name: Member(name, value) for name, value in given.items()})
-        self.refuse -= policy.caps.keys()
-        if policy.over_cap == "refuse":
-            self.refuse |= policy.caps.keys()
+        caps = _by_key(policy.caps)
+        self.defaults.update(_by_key(policy.defaults))
+        self.force.update(_by_key(policy.force))
+        self.caps.update(caps)
+        self.refuse = self.refuse | caps.keys() if policy.over_cap == "refuse" else self.refuse - caps.keys()
         drop, rename = PRESETS[policy.preset] if policy.preset is not None else ((), {})
-        self.drop.update({name: Member(name) for name in (*drop, *policy.drop)})
+        self.drop.update({member.key: member for member in map(Member, (*drop, *policy.drop))})
         self.rename.update({**rename, **policy.rename})
         self.system = policy.system or self.system
         self.headers.update({name.lower().encode(): value.encode() for name, value in policy.headers.items()})
@@ -75,24 +76,27 @@ class Rules:
         another than it was: `name`, or `name=value` for a cap.
 
         Raises GatewayError(BAD_REQUEST) for a cap that refuses."""
-        dropped = [name for name, member in self.drop.items() if member.drop(op)]
+        settle_names(op)
+        dropped = [member.name for member in self.drop.values() if member.drop(op)]
         for member in self.defaults.values():
             if not member.said(op):
                 member.put(op)
         changed = []
-        for name, member in self.force.items():
+        for member in self.force.values():
             said = member.said(op)
             if member.put(op) and said:
-                changed.append(name)
-        for name, cap in self.caps.items():
+                changed.append(member.name)
+        for key, cap in self.caps.items():
             if cap.exceeds(op):
                 said = cap.said(op)
-                if said and name in self.refuse:
-                    message = f"'{name}' may be at most {cap.value} here"
-                    raise GatewayError(Kind.BAD_REQUEST, message, param=name, code="over_cap")
+                if said and key in self.refuse:
+                    message = f"'{cap.name}' may be at most {cap.value} here"
+                    raise GatewayError(Kind.BAD_REQUEST, message, param=cap.name, code="over_cap")
                 cap.put(op)
+                if key == "max_tokens" and (least := Member("min_tokens", cap.value)).exceeds(op):
+                    least.put(op)
                 if said:
-                    changed.append(f"{name}={cap.value}")
+                    changed.append(f"{cap.name}={cap.value}")
         if self.system is not None:
             _put_first(self.system, op.prompt_of if type(op) is CountTokens else op)
         return dropped, changed
@@ -106,10 +110,14 @@ class Rules:
 
         def finish(request: Request) -> None:
             request.headers = [*request.headers, *added]
-            if rename and request.body:
+            if rename and JSON_TYPE in request.headers:
                 _rename(request, rename)
 
         return finish
+
+
+def _by_key(given: Mapping[str, Any]) -> dict[str, Member]:
+    return {member.key: member for member in (Member(name, value) for name, value in given.items())}
 
 
 def _rename(request: Request, names: Mapping[str, str]) -> None:

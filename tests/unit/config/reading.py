@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from gateway.app.routes import served_at
-from gateway.auth.headers import KEY_HEADERS
 from gateway.config import Available, Config, ConfigError, load
 from gateway.wire.openai.requests.members import Member
 
@@ -16,7 +15,6 @@ KNOWN = Available(
     {"openai": ("/openai", "/"), "ollama": ("/ollama",)},
     serves=served_at,
     member=Member,
-    key_headers=KEY_HEADERS,
     backends={"openai": frozenset(), "vllm": frozenset({"prefill", "adapters", "kv_events"})},
 )
 SMALL = "models:\n  small:\n    backend: openai\n    workers: [http://127.0.0.1:8081]\n"

@@ -219,3 +219,35 @@ def test_commands_show_changes(
     sent = json.loads(written.partition("\n\n")[2])
     assert sent["max_completion_tokens" if words else "max_tokens"] == 40
     assert ("temperature" in sent) is not bool(words)
+
+
+def test_two_names_of_one_member_are_no_way_around() -> None:
+    for policy in ({"caps": {"max_tokens": 100}}, {"force": {"max_completion_tokens": 50}}):
+        with stack(policy) as running:
+            httpx.post(running.url + URL, json=chat(max_tokens=99999, max_completion_tokens=50))
+            body = got(running)
+            assert {body.get("max_tokens", 0), body.get("max_completion_tokens", 0)} <= {0, 50}
+    with stack({"drop": ["max_tokens"]}, {"caps": {"max_completion_tokens": 50}}) as running:
+        httpx.post(running.url + URL, json=chat(max_completion_tokens=60))
+        assert got(running).keys().isdisjoint({"max_tokens", "max_completion_tokens"})
+
+
+def test_a_cap_bounds_what_means_all_and_the_least_beside_the_most() -> None:
+    with stack({"caps": {"top_k": 50, "max_tokens": 100}}) as running:
+        for given in (-1, 0, 60):
+            httpx.post(running.url + URL, json=chat(top_k=given, min_tokens=500, max_tokens=900))
+            body = got(running)
+            assert (body["top_k"], body["min_tokens"], body["max_tokens"]) == (50, 100, 100)
+
+
+def test_uploads_are_not_renamed() -> None:
+    with stack({"preset": "openai-reasoning"}) as running:
+        files = {"file": ("a.wav", b"RIFF" + b"\0" * 60, "audio/wav")}
+        reply = httpx.post(running.url + "/v1/audio/transcriptions", data={"model": "m"}, files=files)
+        assert reply.status_code != 500
+
+
+@pytest.mark.parametrize("name", ["top_logprobs", "logprobs", "stop"])
+def test_only_numbers_are_bounded(name: str) -> None:
+    value: Any = ["x"] if name == "stop" else 3
+    assert not Member(name, value).bounded

@@ -22,7 +22,7 @@ _FIELDS = {kind: {field.name: field for field in FIELDS[kind]} for kind in _KIND
 _REFUSED = {kind: {field.name for field in FIELDS[kind] if field.handling == "refused"} for kind in _KINDS}
 # The text of the request, its form, and what the gateway decides.
 _CLIENTS = frozenset(
-    {
+    (
         "model",
         "messages",
         "prompt",
@@ -33,7 +33,7 @@ _CLIENTS = frozenset(
         "tools",
         "functions",
         "function_call",
-    }
+    )
 )
 # Without tools they have no meaning, and engines refuse them.
 _OF_TOOLS = frozenset({"tool_choice", "parallel_tool_calls"})
@@ -41,6 +41,10 @@ _OF_TOOLS = frozenset({"tool_choice", "parallel_tool_calls"})
 _BESIDE: Mapping[str, Mapping[str, Any]] = {"top_logprobs": {"logprobs": True}}
 # One attribute has two names on this wire.
 _ALSO = {"max_tokens": "max_completion_tokens", "max_completion_tokens": "max_tokens"}
+# Members whose values differ by kind of request.
+_BY_KIND = frozenset({"logprobs"})
+# Members of which 0 and less mean "all".
+_UP_TO_ALL = frozenset({"top_k"})
 _ANY: Any = object()
 _NOT_COMPARED = frozenset({"raw", "extra", "unnamed", "dropped", "memo", "sampling"})
 _SAMPLING = Sampling.__struct_fields__
@@ -65,7 +69,7 @@ class _Form(Struct, frozen=True):
 
 
 class Member:
-    """A member of a body with a value, in each kind of operation that has it.
+    """A member of a body with a value, in each kind of operation that has it. key: one for names that mean the same.
 
     Raises ValueError, which completes a sentence about the member, if no request can have it or this value.
     """
@@ -76,6 +80,7 @@ class Member:
         if value is _ANY:
             value = next((_FIELDS[kind][name].sample for kind in kinds if name in _FIELDS[kind]), None)
         self.name = name
+        self.key = "max_tokens" if name in _ALSO else name
         self.value = value
         self._json = Raw(encode(value))
         self._beside = {one: Raw(encode(beside)) for one, beside in _BESIDE.get(name, {}).items()}
@@ -86,7 +91,7 @@ class Member:
                 self._forms[_KINDS[kind]] = _form(kind, name, value)
             except ValueError as error:
                 wrong = wrong or error
-        if wrong is not None and not self._forms:
+        if wrong is not None and not (self._forms and name in _BY_KIND):
             raise wrong
 
     def said(self, op: Op) -> bool:
@@ -134,13 +139,20 @@ class Member:
             return False
         asked = [getattr(op, name) for name in form.values]
         asked += [getattr(op.sampling, name) for name in form.sampling]  # type: ignore[union-attr]
+        if self.name in _UP_TO_ALL and any(value is not None and value <= 0 for value in asked):
+            return True
         return any(self.name in _ALSO if value is None else value > self.value for value in asked)
 
     @property
     def bounded(self) -> bool:
         """Whether its value is a number, and the gateway knows requests' own."""
-        number = isinstance(self.value, (int, float)) and not isinstance(self.value, bool)
-        return number and all(len(form.values) + len(form.sampling) == 1 for form in self._forms.values())
+        values = [[self.value, *form.values.values(), *form.sampling.values()] for form in self._forms.values()]
+        return all(len(found) == 2 and all(type(one) in (int, float) for one in found) for found in values)
+
+    @property
+    def known(self) -> bool:
+        """Whether the gateway gives it a meaning."""
+        return any(form.canonical for form in self._forms.values())
 
     def _of(self, op: Op) -> _Form | None:
         if self.name in _OF_TOOLS and not getattr(op, "tools", ()):
@@ -159,6 +171,12 @@ class Member:
         if sampling:
             assert isinstance(op, (Chat, Complete))
             op.sampling = replace(op.sampling, **sampling)
+
+
+def settle_names(op: Op) -> None:
+    """Leaves one of two names of the same member in the body, the one that counts."""
+    if op.raw is not None and op.raw.keys() >= _ALSO.keys():
+        op.raw = {name: value for name, value in op.raw.items() if name != "max_tokens"}
 
 
 def _kinds_of(name: str) -> list[str]:
