@@ -16,7 +16,7 @@ from gateway.kernel import Application, Receive, Scope, Send, send_whole
 METHODS = b"GET, HEAD, POST"
 EXPOSED = (
     *("x-request-id", "request-id", "x-dragoman-dropped", "retry-after", "retry-after-ms", "x-should-retry"),
-    *("www-authenticate", "x-dragoman-model", "x-dragoman-routed", "x-dragoman-policy"),
+    *("www-authenticate", "x-dragoman-model", "x-dragoman-routed", "x-dragoman-policy", "x-dragoman-cache"),
     *(f"x-ratelimit-{what}-{kind}" for what in ("limit", "remaining", "reset") for kind in ("requests", "tokens")),
     *("x-ms-error-code", "azureml-model-deployment", "apim-request-id", "x-ms-client-request-id"),
     *("x-amzn-requestid", "x-amzn-errortype", "x-amzn-invoked-production-variant", "x-amz-retry-after"),

@@ -29,6 +29,7 @@ ORDER = (
     "request_policies",  # limits charge what it lowers
     "limits",  # charges what all above have let pass
     "stored",  # a reply that limits refuse leaves nothing to store
+    "reply_cache",  # a hit is charged as a request, and stored for its caller; no worker is asked for it
     "quarantine",  # outside what asks another worker: after two deaths none is asked
     "resume",  # a stream that was seen is not tried again as a whole
     "leave",  # a request leaves its worker within the attempts that resume looks at

@@ -10,12 +10,13 @@ from urllib.parse import urlsplit
 
 from gateway.config.available import listed
 from gateway.config.batch_checks import batches
-from gateway.config.faults import Faults, Unknown, masked
+from gateway.config.faults import Faults, Path, Unknown, masked
 from gateway.config.guards import Guard
 from gateway.config.ineffective import ineffective
 from gateway.config.model_checks import each_model
 from gateway.config.money_checks import money
 from gateway.config.policy_checks import policies
+from gateway.config.reply_cache import ReplyCache
 from gateway.config.rules import Facts, header_faults, repeated
 from gateway.config.serving import is_loopback
 from gateway.config.sharing import WrittenKind
@@ -161,14 +162,27 @@ def _guards(facts: Facts) -> Faults:
                     yield (*at, option), "has no effect without after: windows"
         elif guard.overlap_chars >= guard.window_chars:
             yield (*at, "overlap_chars"), "must be less than window_chars"
-        for index, model in enumerate(guard.models or ()):
-            if model not in facts.config.model_names:
-                yield (*at, "models", index), Unknown("is not a model", model, facts.config.model_names)
+        yield from _concerns(facts, at, guard)
         yield from _unguarded(facts, name, guard)
-        keys = facts.config.keys
-        for index, key in enumerate(guard.keys or ()):
-            if key not in keys and not facts.any_key:
-                yield (*at, "keys", index), Unknown("is not a key", key, keys)
+
+
+def _concerns(facts: Facts, at: Path, section: Guard | ReplyCache) -> Faults:
+    """Models and keys that a section is for, and that are not there."""
+    models, keys = facts.config.model_names, facts.config.keys
+    for index, model in enumerate(section.models or ()):
+        if model not in models:
+            yield (*at, "models", index), Unknown("is not a model", model, models)
+    for index, key in enumerate(section.keys or ()):
+        if key not in keys and not facts.any_key:
+            yield (*at, "keys", index), Unknown("is not a key", key, keys)
+
+
+def _reply_cache(facts: Facts) -> Faults:
+    cache = facts.config.reply_cache
+    if cache is not None:
+        yield from _concerns(facts, ("reply_cache",), cache)
+        if cache.max_entry_bytes > cache.max_bytes:
+            yield ("reply_cache", "max_entry_bytes"), "must be at most max_bytes"
 
 
 def _unguarded(facts: Facts, name: str, guard: Guard) -> Faults:
@@ -452,6 +466,7 @@ _RULES: tuple[Callable[[Facts], Faults], ...] = (
     batches,
     _tools,
     _guards,
+    _reply_cache,
     policies,
     _keys,
     _networks,

@@ -36,6 +36,7 @@ from gateway.config.kinds import (
 )
 from gateway.config.money import Budget, BudgetWebhook, Prices, Spend
 from gateway.config.proxies import VARIABLES, proxy_of, proxy_url
+from gateway.config.reply_cache import ReplyCache
 from gateway.config.request_policies import RequestPolicies
 from gateway.config.routing import KvEvents, Mirror, Policy, Prefill, Queue, Reason, Routing, SplitRule, WorkerOptions
 from gateway.config.section import Section
@@ -372,6 +373,7 @@ class Config(Section):
         "tools": "web_tools",
         "guards": "guards",
         "request_policies": "request_policies",
+        "reply_cache": "reply_cache",
         "tracing": "tracing",
     }
 
@@ -444,6 +446,9 @@ class Config(Section):
     """Services that are asked about requests and replies, by name, in their order; see docs/guards.md."""
     request_policies: RequestPolicies = {}
     """Changes of requests by key, team or model, by name; see docs/request-policies.md."""
+    reply_cache: ReplyCache | None = None
+    """Answers equal requests with temperature 0, and for embeddings, from memory; see docs/reply-cache.md. Absent: each
+    request asks a worker."""
     tracing: Tracing | None = None
     """Traces by OpenTelemetry; needs the extra `tracing`. Absent: none."""
 

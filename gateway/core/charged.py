@@ -10,7 +10,7 @@ from gateway.core.ports import RequestRecord
 from gateway.core.usage import Usage
 
 Outcome = Literal["finished", "failed", "cancelled", "unserved"]
-"""How an admitted request ended. "unserved": no worker ever saw it, or it will come again; everything is returned."""
+"""How an admitted request ended. "unserved": nothing ever answered it, or it will come again; everything is returned."""
 
 _OUTCOMES: dict[str, Outcome] = {"ok": "finished", "refused": "failed", "failed": "failed", "cancelled": "cancelled"}
 
@@ -27,7 +27,8 @@ NOTHING = Usage(0, 0)
 
 
 def outcome_of(record: RequestRecord) -> Outcome:
-    return _OUTCOMES[record.outcome] if record.attempts and record.code != YIELDED else "unserved"
+    answered = record.attempts or record.cache == "hit"
+    return _OUTCOMES[record.outcome] if answered and record.code != YIELDED else "unserved"
 
 
 def used(record: RequestRecord, prompt: int) -> Usage | None:

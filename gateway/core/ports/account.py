@@ -51,6 +51,8 @@ class RequestRecord(Struct):
               absent if none was asked
     guard_ms  part of `ms`: the wait for guards while no worker was at work; absent if none was asked
     cost      nano (billionths) of the currency that it is charged; absent if its model has no price
+    cache     what came of the cache of replies: hit | miss; absent if it was not asked
+    saved     nano of the currency that a hit would have cost; absent if its model has no price
     end_user  whom the client named, see `core.end_users`; absent if it named nobody
     time      Unix seconds at the end
     """
@@ -94,6 +96,8 @@ class RequestRecord(Struct):
     guards: tuple[str, ...] | UnsetType = UNSET
     guard_ms: float | UnsetType = UNSET
     cost: int | UnsetType = UNSET
+    cache: str | UnsetType = UNSET
+    saved: int | UnsetType = UNSET
     end_user: str | UnsetType = UNSET
     alias: str | UnsetType = UNSET
     time: float = 0.0

@@ -1,0 +1,96 @@
+"""The replies that are kept, in the memory of one process, and the requests that wait for one."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Final
+
+from gateway.light_task import OneTimeEvent
+
+# Bytes that Python keeps for an entry beside its text.
+_ENTRY = 512
+MOST_WAITING: Final = 1000
+"""Requests that wait for the reply to an equal one."""
+
+Flight = list[OneTimeEvent]
+"""Those that wait for the reply to one request."""
+
+
+class Entries:
+    """bytes: of all replies that are kept, and of those that are being recorded. flights: the requests under way whose
+    replies may be kept, by key."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.flights: dict[bytes, Flight] = {}
+        self.max_entry_bytes = self.bytes = self._max_bytes = self._waiting = 0
+        self._ttl_s = 0.0
+        self._clock = clock
+        # The one that was unused longest first; each with when it was made.
+        self._entries: OrderedDict[bytes, tuple[float, bytes]] = OrderedDict()
+
+    def bound(self, max_bytes: int, max_entry_bytes: int, ttl_s: float) -> None:
+        """From now on these bounds hold; see `config.reply_cache`."""
+        self._max_bytes, self.max_entry_bytes, self._ttl_s = max_bytes, max_entry_bytes, ttl_s
+        self.take(0)
+
+    def get(self, key: bytes) -> bytes | None:
+        found = self._entries.get(key)
+        if found is None:
+            return None
+        if self._clock() - found[0] >= self._ttl_s:
+            self._remove(key)
+            return None
+        self._entries.move_to_end(key)
+        return found[1]
+
+    def put(self, key: bytes, entry: bytes) -> None:
+        self._remove(key)
+        if len(entry) <= self.max_entry_bytes and self.take(len(entry) + _ENTRY):
+            self._entries[key] = self._clock(), entry
+
+    def take(self, size: int) -> bool:
+        """Takes room, from the replies that were unused longest if there is no other. Returns whether there was
+        enough."""
+        while self.bytes + size > self._max_bytes and self._entries:
+            self._remove(next(iter(self._entries)))
+        fits = self.bytes + size <= self._max_bytes
+        if fits:
+            self.bytes += size
+        return fits
+
+    def give_back(self, size: int) -> None:
+        self.bytes -= size
+
+    def _remove(self, key: bytes) -> None:
+        found = self._entries.pop(key, None)
+        if found is not None:
+            self.bytes -= len(found[1]) + _ENTRY
+
+    # -- requests under way -----------------------------------------------------------------------------------------
+
+    @property
+    def may_wait(self) -> bool:
+        return self._waiting < MOST_WAITING
+
+    def begin(self, key: bytes) -> Flight | None:
+        """A request asks a worker, and equal ones may wait for its reply; None if they wait for another one's."""
+        return None if key in self.flights else self.flights.setdefault(key, [])
+
+    async def wait(self, flight: Flight) -> None:
+        """Returns once the request is over."""
+        over = OneTimeEvent()
+        flight.append(over)
+        self._waiting += 1
+        try:
+            await over
+        finally:
+            self._waiting -= 1
+
+    def end(self, key: bytes, flight: Flight | None) -> None:
+        """The request is over. Idempotent."""
+        if flight is not None and self.flights.get(key) is flight:
+            del self.flights[key]
+            for waiting in flight:
+                waiting.set()
