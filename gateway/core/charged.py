@@ -10,7 +10,7 @@ from gateway.core.ports import RequestRecord
 from gateway.core.usage import Usage
 
 Outcome = Literal["finished", "failed", "cancelled", "unserved"]
-"""How an admitted request ended. "unserved": nothing ever answered it, or it will come again; everything is returned."""
+"""How an admitted request ended. "unserved": nothing answered it, or it will come again; everything is returned."""
 
 _OUTCOMES: dict[str, Outcome] = {"ok": "finished", "refused": "failed", "failed": "failed", "cancelled": "cancelled"}
 

@@ -127,6 +127,15 @@ BOARD = Board(
             ),
         ),
         Panel(
+            "Cache of replies",
+            "A second, by what came of it: `hit` or `miss`. And tokens that no worker computed, a second.",
+            "ops",
+            (
+                Query(rate("dragoman_reply_cache_requests_total{*}", "result"), "{{result}}"),
+                Query(rate("dragoman_reply_cache_saved_tokens_total{*}", "kind"), "{{kind}} tokens saved"),
+            ),
+        ),
+        Panel(
             "Answers of guards",
             "A second, by guard and answer: `allowed`, `refused`, `replaced`, or `failed` (no right answer in time).",
             "ops",

@@ -2,7 +2,7 @@
 
 Requests are equal if their canonical form is (`key.key_of`), whatever their dialects, streamed or not. A reply is
 kept as its dialect wrote it, and behind guards: one that is cut, fails or is refused never comes to its end there.
-Of equal requests at once one asks a worker, and the others wait for its reply.
+If equal requests come at once, one asks a worker, and the others wait for its reply.
 """
 
 from __future__ import annotations
@@ -122,9 +122,9 @@ class ReplyCache(Feature):
         if call.hold is not None:
             await become_task()
         op = cast("Generate | Embed", call.asked)
-        read = partial(decode_embeddings if type(op) is Embed else decode_reply, entry)
+        read: Callable[[bytes], Reply | Embeddings] = decode_embeddings if type(op) is Embed else decode_reply
         large = is_large(entry)
-        found = await offload_in_turn(call.owner, read, share=call.share) if large else read()
+        found = await offload_in_turn(call.owner, read, entry, share=call.share) if large else read(entry)
         self._save(call, found.usage)
         call.record.usage = NOTHING
         if isinstance(found, Reply):

@@ -19,16 +19,18 @@ Flight = list[OneTimeEvent]
 
 
 class Entries:
-    """bytes: of all replies that are kept, and of those that are being recorded. flights: the requests under way whose
-    replies may be kept, by key."""
+    """bytes    of all replies that are kept, and of those that are being recorded
+    kept     the replies, the one that was unused longest first, each with when it was made
+    flights  the requests under way whose replies may be kept, by key
+    waiting  how many wait for them
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.flights: dict[bytes, Flight] = {}
-        self.max_entry_bytes = self.bytes = self._max_bytes = self._waiting = 0
+        self.max_entry_bytes = self.bytes = self._max_bytes = self.waiting = 0
         self._ttl_s = 0.0
-        self._clock = clock
-        # The one that was unused longest first; each with when it was made.
-        self._entries: OrderedDict[bytes, tuple[float, bytes]] = OrderedDict()
+        self.clock = clock
+        self.kept: OrderedDict[bytes, tuple[float, bytes]] = OrderedDict()
 
     def bound(self, max_bytes: int, max_entry_bytes: int, ttl_s: float) -> None:
         """From now on these bounds hold; see `config.reply_cache`."""
@@ -36,25 +38,25 @@ class Entries:
         self.take(0)
 
     def get(self, key: bytes) -> bytes | None:
-        found = self._entries.get(key)
+        found = self.kept.get(key)
         if found is None:
             return None
-        if self._clock() - found[0] >= self._ttl_s:
+        if self.clock() - found[0] >= self._ttl_s:
             self._remove(key)
             return None
-        self._entries.move_to_end(key)
+        self.kept.move_to_end(key)
         return found[1]
 
     def put(self, key: bytes, entry: bytes) -> None:
         self._remove(key)
         if len(entry) <= self.max_entry_bytes and self.take(len(entry) + _ENTRY):
-            self._entries[key] = self._clock(), entry
+            self.kept[key] = self.clock(), entry
 
     def take(self, size: int) -> bool:
         """Takes room, from the replies that were unused longest if there is no other. Returns whether there was
         enough."""
-        while self.bytes + size > self._max_bytes and self._entries:
-            self._remove(next(iter(self._entries)))
+        while self.bytes + size > self._max_bytes and self.kept:
+            self._remove(next(iter(self.kept)))
         fits = self.bytes + size <= self._max_bytes
         if fits:
             self.bytes += size
@@ -64,7 +66,7 @@ class Entries:
         self.bytes -= size
 
     def _remove(self, key: bytes) -> None:
-        found = self._entries.pop(key, None)
+        found = self.kept.pop(key, None)
         if found is not None:
             self.bytes -= len(found[1]) + _ENTRY
 
@@ -72,7 +74,7 @@ class Entries:
 
     @property
     def may_wait(self) -> bool:
-        return self._waiting < MOST_WAITING
+        return self.waiting < MOST_WAITING
 
     def begin(self, key: bytes) -> Flight | None:
         """A request asks a worker, and equal ones may wait for its reply; None if they wait for another one's."""
@@ -82,11 +84,11 @@ class Entries:
         """Returns once the request is over."""
         over = OneTimeEvent()
         flight.append(over)
-        self._waiting += 1
+        self.waiting += 1
         try:
             await over
         finally:
-            self._waiting -= 1
+            self.waiting -= 1
 
     def end(self, key: bytes, flight: Flight | None) -> None:
         """The request is over. Idempotent."""

@@ -1,8 +1,8 @@
-"""What a dialect writes of one reply, kept."""
+"""Keeps the reply that a dialect writes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import msgspec
@@ -22,8 +22,8 @@ _LONG = 1024
 """Characters. Shorter deltas are held as one, if they have nothing but text."""
 
 
-decode_reply = msgspec.json.Decoder(Reply).decode
-decode_embeddings = msgspec.json.Decoder(Embeddings).decode
+decode_reply: Callable[[bytes], Reply] = msgspec.json.Decoder(Reply).decode
+decode_embeddings: Callable[[bytes], Embeddings] = msgspec.json.Decoder(Embeddings).decode
 
 
 class Recording:
