@@ -107,9 +107,7 @@ class ReplyCache(Feature):
 
     def _settle(self, recording: Recording, key: bytes, flight: Flight | None, call: Call) -> None:
         """The reply is complete, or the request is over."""
-        record = call.record
-        whole = record.outcome == "ok" and call.error is None and not record.continued
-        entry = recording.entry(record.status) if whole else None
+        entry = None if call.record.continued else recording.entry(call.record.status)
         recording.close()
         if entry is not None:
             self._entries.put(key, entry)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -9,13 +10,20 @@ from typing import Any
 
 import httpx
 import pytest
+from msgspec import Raw
 
+from gateway.core.events import Start
+from gateway.core.lifecycle import Reply, ReplyChoice, ReplyPart, fold
+from gateway.core.usage import Usage
 from gateway.features.reply_cache.entries import Entries
+from gateway.features.reply_cache.events import events_of
+from gateway.features.reply_cache.recording import decode_reply
+from gateway.wire.json import encode
 from tests.support.clients import WAYS, Way
 from tests.support.harness import Stack, until
 from tests.support.sampled import sampled
 from tests.support.standins.guard import ALLOW, guard
-from tests.unit.app.asking import key
+from tests.unit.app.asking import GONE, key
 from tests.unit.features.guards.asking import AFTERS, REFUSED
 from tests.unit.features.resume.broken import heard
 from tests.unit.kernel.asking import PATH, chat, raw_request, scripted
@@ -199,11 +207,26 @@ def held(stack: Stack) -> list[tuple[float, bytes]]:
 
 
 def test_a_filtered_reply_is_not_kept(stack: Stack) -> None:
-    text = scripted(text="cut by a filter", finish_reason="content_filter")
-    for stream in (False, True, False):
+    text = scripted(text="cut by a filter", finish="content_filter")
+    for stream in (False, True, False, True):
         reply = post(stack, text, stream=stream)
-        if "content_filter" in reply.text:
-            assert result(reply) == "miss"
+        assert (result(reply), "content_filter" in reply.text) == ("miss", True)
+
+
+def test_reasoning_calls_and_logprobs_are_replayed(stack: Stack) -> None:
+    script = scripted(reasoning="so", text="it is", tool_calls=[{"name": "f", "arguments": '{"a": 1}'}])
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+    for members in ({"tools": [tool]}, {"logprobs": True, "top_logprobs": 2}):
+        text = script if "tools" in members else "some words"
+        whole, again = (post(stack, text, **members).json() for _ in range(2))
+        assert unlike(whole, again) <= NEW
+        stream = post(stack, text, stream=True, **members)
+        assert result(stream) == "hit"
+        (said,) = heard(CHATS[1][0], stream.content)[:1]
+        assert said.complete
+        assert all(
+            word in stream.text for word in (['"so"', '{\\"a\\": 1}'] if "tools" in members else ["top_logprobs"])
+        )
 
 
 @pytest.mark.parametrize("after", AFTERS)
@@ -239,6 +262,41 @@ def test_guards_see_what_is_replayed_and_what_they_refuse_is_not_kept(after: str
                 assert "secret" not in post(stack, text, stream=stream).text
 
 
+def test_a_reply_whose_client_left_before_a_guard_had_answered_is_not_kept() -> None:
+    with guard() as service:
+        guards = {"g": {"url": service.url, "before": False, "after": "whole", "timeout_s": 60}}
+        with Stack(config={"reply_cache": {}, "guards": guards}) as stack:
+            service.held.clear()
+            client = raw_request(stack, chat("left", temperature=0))
+            until(lambda: bool(service.asked))
+            client.close()
+            assert stack.record()["outcome"] == "cancelled"
+            service.held.set()
+            assert not stack.service("reply_cache").kept
+
+
+def test_a_text_that_a_guard_replaced_is_served_where_guards_see_replies() -> None:
+    (one, entry), (other, entry_of_other) = key("one", team="x"), key("other", team="x")
+    with guard() as service:
+        service.decide = lambda question: {"action": "replace", "texts": ["masked" for _ in question["texts"]]}
+        guards = {"g": {"url": service.url, "before": False, "after": "whole", "keys": ["one"]}}
+        with Stack(config={"reply_cache": {}, "guards": guards, "keys": entry | entry_of_other}) as stack:
+            text = scripted(text="plain")
+            got = [post(stack, text, secret=secret) for secret in (one, other, one, other)]
+            assert [result(reply) for reply in got] == ["miss", "miss", "hit", "hit"]
+            said = [reply.json()["choices"][0]["message"]["content"] for reply in got]
+            assert said == ["masked", "plain", "masked", "plain"]
+
+
+def test_a_model_that_answers_in_place_of_another_has_its_own_replies() -> None:
+    models = {"away": {**GONE, "fallback": ["m"]}}
+    with Stack(config={"reply_cache": {}, "models": models}) as stack:
+        got = [post(stack, "x", model=model) for model in ("away", "away", "m")]
+        assert [result(reply) for reply in got] == ["miss", "hit", "hit"]
+        assert not stack.service("reply_cache").flights
+        assert got[1].headers["x-dragoman-model"] == "m"
+
+
 def test_equal_requests_at_once_ask_one_worker() -> None:
     with Stack(({"fault": "stall@before"},), config={"reply_cache": {}}) as stack, ThreadPoolExecutor(8) as threads:
         entries = stack.service("reply_cache")
@@ -247,6 +305,8 @@ def test_equal_requests_at_once_ask_one_worker() -> None:
         until(lambda: worked(stack) == 1)
         stack.loop.call_soon_threadsafe(stack.sim.go_on)
         assert sorted(str(result(one.result())) for one in replies) == ["hit"] * 7 + ["miss"]
+        hits = [record for record in stack.records() if record["cache"] == "hit"]
+        assert {(record["usage"]["input"], record["usage"]["output"]) for record in hits} == {(0, 0)}
         assert worked(stack) == 1
         assert (entries.waiting, entries.flights) == (0, {})
 
@@ -349,3 +409,21 @@ def test_the_reply_that_was_unused_longest_goes_first() -> None:
     assert entries.get(b"a") is not None
     entries.put(b"d", bytes(700))
     assert [name for name in (b"a", b"b", b"c", b"d") if entries.get(name) is not None] == [b"a", b"c", b"d"]
+
+
+def test_a_reply_is_what_its_events_make() -> None:
+    raw = Raw(b'[{"token":"a"},{"token":"b"}]')
+    parts = [
+        ReplyPart("thinking", "hm"),
+        ReplyPart("text", "word " * 300),
+        ReplyPart("tool", "{}", "call", "f"),
+        ReplyPart("text", "ab", tokens=(1, 2), logprobs=(raw,)),
+        ReplyPart("refusal", ""),
+    ]
+    choices = [ReplyChoice(0, parts, "tool_calls", "tool_calls"), ReplyChoice(1, [], "length", "length", "x", None, 5)]
+    reply = Reply(Start("chatcmpl-1", "m", 5, "f"), choices, Usage(1, 2))
+    assert fold(events_of(reply)) == reply
+    assert encode(decode_reply(encode(reply))) == encode(reply)
+    two = Reply(reply.start, [ReplyChoice(0, [ReplyPart("text", "abab", logprobs=(raw, Raw(b"[ ]"), raw))])])
+    (joined,) = fold(events_of(two)).choices[0].logprobs
+    assert len(json.loads(bytes(joined))) == 4
