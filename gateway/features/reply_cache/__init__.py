@@ -11,6 +11,8 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import cast
 
+from msgspec.structs import replace
+
 from gateway.config import Config
 from gateway.core.charged import NOTHING
 from gateway.core.http import Headers, Response
@@ -129,8 +131,10 @@ class ReplyCache(Feature):
             begin, dash, _ = found.start.id.partition("-")  # `chatcmpl-`, by which some clients go
             found.start.id = (begin + dash if dash else "") + call.record.id
             found.start.created = int(clock.seconds())
+            if found.start.usage is None and found.usage is not None:  # a worker may have been asked for none so early
+                found.start.usage = replace(found.usage, output=0)
         if call.record.stream:
-            await _stream(call, cast("Reply", found))
+            await _stream(call, cast("Reply", found), large)
             return
         if isinstance(found, Reply) and call.record.trace is not None:
             call.finishes = [choice.reason for choice in found.choices]
@@ -152,7 +156,7 @@ class ReplyCache(Feature):
             call.record.saved = rates.of(usage)
 
 
-async def _stream(call: Call, reply: Reply) -> None:
+async def _stream(call: Call, reply: Reply, large: bool) -> None:
     """Sends the reply as a stream, at once or as guards allow it."""
     op, most = cast("Generate", call.asked), call.runtime.relay.max_reply_bytes
     reader, writer = partial(Replayed, reply), call.reply.dialect.writer(op)
@@ -160,7 +164,10 @@ async def _stream(call: Call, reply: Reply) -> None:
         lane = call.lane = EventLane(reader, writer, most)
     else:
         lane = call.lane = cast("EventLane", call.hold.lane(reader, writer, most, call.seen))
-    out = lane.feed(b"\n")
+    if large and call.hold is None:
+        out = await offload_in_turn(call.owner, lane.feed, b"\n", share=call.share)
+    else:
+        out = lane.feed(b"\n")  # a guard is asked in the loop
     if lane.error is not None:
         raise lane.error
     lane.usage = NOTHING

@@ -19,7 +19,7 @@ from gateway.features.reply_cache.entries import Entries
 from gateway.features.reply_cache.events import events_of
 from gateway.features.reply_cache.recording import decode_reply
 from gateway.wire.json import encode
-from tests.support.clients import WAYS, Way
+from tests.support.clients import WAYS, Way, usual
 from tests.support.harness import Stack, until
 from tests.support.sampled import sampled
 from tests.support.standins.guard import ALLOW, guard
@@ -150,6 +150,13 @@ def test_several_choices_are_kept_if_all_came(stack: Stack) -> None:
     got = [httpx.post(stack.url + "/v1/completions", json={**body, "stream": stream}) for stream in (True, False, True)]
     assert [result(one) for one in got] == ["miss", "hit", "hit"]
     assert len(got[1].json()["choices"]) == 2
+
+
+def test_a_stream_that_was_stored_whole_begins_with_the_tokens_of_its_prompt(stack: Stack) -> None:
+    whole, stream = (next(one for one in CHATS if one == (usual("anthropic"), streamed)) for streamed in (False, True))
+    used = ask(stack, whole, "early").json()["usage"]["input_tokens"]
+    begin = ask(stack, stream, "early").text.partition("\n\n")[0]
+    assert f'"input_tokens":{used},' in begin
 
 
 def test_the_client_decides_by_cache_control(stack: Stack) -> None:
@@ -358,6 +365,19 @@ def test_a_reply_that_is_too_large_is_not_kept() -> None:
                 got = [result(post(stack, text, stream=stream, max_tokens=4000)) for _ in range(2)]
                 assert got == ["miss", "miss" if words > 2 else "hit"]
         assert 0 < stack.service("reply_cache").bytes <= 4000
+
+
+def test_a_large_reply_is_replayed_whole_and_as_a_stream() -> None:
+    with Stack(({"max_model_len": 1_000_000},), config={"reply_cache": {}}) as stack:
+        text = scripted(pieces=["x" * 1000] * 300)
+        got = [post(stack, text, stream=stream, max_tokens=100_000) for stream in (False, False, True)]
+        assert [result(one) for one in got] == ["miss", "hit", "hit"]
+        whole, again = (one.json()["choices"] for one in got[:2])
+        assert whole == again
+        pieces = [json.loads(line[6:])["choices"] for line in got[2].text.splitlines() if line.startswith("data: {")]
+        said = "".join(choices[0]["delta"].get("content") or "" for choices in pieces if choices)
+        assert said == whole[0]["message"]["content"]
+        assert len(said) > 1 << 18
 
 
 def test_a_reload_keeps_the_replies_and_a_reply_ends_with_its_age() -> None:
