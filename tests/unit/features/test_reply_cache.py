@@ -213,6 +213,19 @@ def held(stack: Stack) -> list[tuple[float, bytes]]:
     return list(stack.service("reply_cache").kept.values())
 
 
+def test_a_stream_that_another_worker_went_on_with_is_not_kept() -> None:
+    with Stack(({}, {}), config={"reply_cache": {}}) as stack:
+        for tries in range(8):  # until the worker that breaks is asked first
+            kept = len(stack.service("reply_cache").kept)
+            stack.sim.fault("reset@2", 1)
+            post(stack, f"a stream that goes on {tries}", stream=True, max_tokens=9)
+            if stack.record()["continued"]:
+                break
+        record = stack.record()
+        assert (record["outcome"], record["cache"], len(record["continued"])) == ("ok", "miss", 1)
+        assert len(stack.service("reply_cache").kept) == kept
+
+
 def test_a_filtered_reply_is_not_kept(stack: Stack) -> None:
     text = scripted(text="cut by a filter", finish="content_filter")
     for stream in (False, True, False, True):
