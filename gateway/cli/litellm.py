@@ -67,7 +67,7 @@ _REASONS = {
     "json_logs": _ALWAYS,
     "background_health_checks": _ALWAYS,
     "health_check_interval": "is health.interval_s, of probes that cost no tokens: set it there",
-    "cache": "has no counterpart: replies are not cached",
+    "cache": "is set by hand, as reply_cache: docs/reply-cache.md",
     "callbacks": "has no counterpart: metrics, traces and the log are those of docs/production.md",
     "success_callback": "has no counterpart: metrics, traces and the log are those of docs/production.md",
     "failure_callback": "has no counterpart: metrics, traces and the log are those of docs/production.md",
