@@ -84,9 +84,17 @@ class Replica(Struct, frozen=True):
 
 class Batcher:
     """The calls of one hash slot. `up`: the breaker is closed; `reason`: why it is open. timeout: the shortest time, in
-    seconds, that a call may take; deadlines: what calls may take now. changed: called after each change of `up`."""
+    seconds, that a call may take; deadlines: what calls may take now. changed: called after each change of `up`.
+    make_room: see `RedisStore`."""
 
-    def __init__(self, link: Link, me: Replica, timeout: float, changed: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        link: Link,
+        me: Replica,
+        timeout: float,
+        changed: Callable[[], None],
+        make_room: Callable[[Plan, int], bool],
+    ) -> None:
         self.up = False
         self.reason = "not started"
         self.replicas = 1
@@ -94,6 +102,7 @@ class Batcher:
         self._me = me
         self.deadlines = CallDeadlines(timeout)
         self._changed = changed
+        self._make_room = make_room
         self._queue: deque[Operation] = deque()
         self._kept: deque[Operation] = deque(maxlen=KEPT)
         self._calls: dict[_Call, None] = {}  # the oldest first
@@ -251,7 +260,7 @@ class Batcher:
         took = now - call.sent
         prompt = self.deadlines.is_prompt(took)
         try:
-            self._resolve(call.asked, self._results(call, raw, prompt), prompt)
+            self._resolve(call, self._results(call, raw, prompt), prompt)
         except Exception as error:
             self._failed(error)
             return
@@ -292,15 +301,21 @@ class Batcher:
                     _fail(call.asked, describe(TimeoutError(), seconds))
             self._watch = loop.call_later(0.001, self._look_at_watch)
 
-    def _resolve(self, asked: Sequence[Operation], results: Sequence[Result], prompt: bool) -> None:
+    def _resolve(self, call: _Call, results: Sequence[Result], prompt: bool) -> None:
         late: list[Operation] = []
-        for one, result in zip(asked, results, strict=True):
+        for one, result in zip(call.asked, results, strict=True):
             waiter = one.waiter
             assert waiter is not None
             if waiter.done:  # given up, or its client left
                 self._undo(one, result)
-            elif isinstance(result, Verdict) and result.violated == LATE:
+            elif not isinstance(result, Verdict) or result.violated == ADMITTED:
+                waiter.bring(result)
+            elif result.violated == LATE:
                 late.append(one)
+            elif one.code == ADMIT and not one.again and self._make_room(one.plan, call.clock):
+                one.again = True
+                self._queue.append(one)
+                self._urgent = True
             else:
                 waiter.bring(result)
 

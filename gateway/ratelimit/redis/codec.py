@@ -21,13 +21,14 @@ Result = int | Verdict
 class Operation(Struct, eq=False):
     """One operation on the counters of a plan. lease: its name, or for SETTLE those of several. what: for ADMIT costs,
     for SETTLE settlements, for RENEW slots, for RAISE sums, for LEASE costs and names, for BEAT and PROBE (key, ttl in
-    microseconds). waiter: gets the answer; the script answers all but SETTLE and RENEW."""
+    microseconds). waiter: gets the answer; the script answers all but SETTLE and RENEW. again: it was refused once."""
 
     code: int
     lease: str | Sequence[str]
     plan: Plan
     what: Sequence[Any]
     waiter: Promise[Result] | None = None
+    again: bool = False
 
 
 _encode = msgpack.Encoder().encode

@@ -6,8 +6,9 @@ request asks Redis, which alone refuses.
 
 Exactness.  A lease is charged to the slice of time in which it ends, so each request from it counts at least as long as
 if Redis had been asked for it. Its rest is given back when it ends, and before a request asks Redis that the lease has
-no room for. A gateway that dies gives nothing back: its lease leaves the window, and slots expire, as those of its
-running requests do.
+no room for. Plans of one caller, for several models, share counters: if Redis refuses a request, the leases of other
+plans on its counters are given back, and Redis is asked once more. A gateway that dies gives nothing back: its lease
+leaves the window, and slots expire, as those of its running requests do.
 """
 
 from __future__ import annotations
@@ -124,6 +125,7 @@ class LeasingStore(RedisStore):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._leases: dict[Lease, TimerHandle] = {}
+        self._gave_back = 0.0  # when a lease last ended, by the monotonic clock
 
     def admit(self, plan: Plan, costs: Sequence[Any], lease: str) -> Verdict | Promise[Verdict]:
         demand: Demand | None = plan.demand
@@ -167,6 +169,7 @@ class LeasingStore(RedisStore):
     def _give_back(self, lease: Lease) -> None:
         """Ends a lease."""
         self._leases.pop(lease).cancel()
+        self._gave_back = monotonic()
         plan, batcher = lease.plan, self._batchers[lease.plan.tag]
         if plan.demand.lease is lease:
             plan.demand.lease = None
@@ -179,6 +182,12 @@ class LeasingStore(RedisStore):
             back += plan.releases
         if back:
             batcher.post(SETTLE, plan, back, lease.names, needed=False)
+
+    def make_room(self, plan: Plan, since: int) -> bool:
+        keys = set(plan.keys)
+        for lease in [one for one in self._leases if not keys.isdisjoint(one.plan.keys)]:
+            self._give_back(lease)
+        return self._gave_back * 1_000_000 >= since  # also by another request of the same call
 
     def settle(
         self, plan: Plan, lease: str, settlements: Sequence[Settlement], admitted: Verdict | None = None

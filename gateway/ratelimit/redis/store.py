@@ -65,6 +65,11 @@ class RedisStore:
         needed = admitted is None or _is_scarce(plan, admitted, settlements)
         self._batchers[plan.tag].post(SETTLE, plan, settlements, lease, needed)
 
+    def make_room(self, plan: Plan, since: int) -> bool:
+        """Called when the server refuses a request, before its client learns of it. Returns whether units may have been
+        given back since the server was asked, at this microsecond of the monotonic clock: then it is asked again."""
+        return False
+
     def renew(self, leases: Sequence[tuple[str, Plan]]) -> None:
         for lease, plan in leases:
             self._batchers[plan.tag].post(RENEW, plan, plan.slots, lease)
@@ -89,7 +94,7 @@ class RedisStore:
             link = Link(servers, key, SCRIPT, _SHA)
             self._links.append(link)
             me = Replica(key, self._me, round(beat_ttl * 1_000_000), round(lease_ttl * 1_000_000))
-            self._batchers.append(Batcher(link, me, self._settings.timeout_s, self._batcher_changed))
+            self._batchers.append(Batcher(link, me, self._settings.timeout_s, self._batcher_changed, self.make_room))
         await asyncio.gather(*(batcher.start() for batcher in self._batchers))
         self._started = True
         self._batcher_changed()

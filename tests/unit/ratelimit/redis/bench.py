@@ -101,7 +101,7 @@ class Bench:
 
     def __init__(self) -> None:
         self.link = Held()
-        self.batcher = Batcher(self.link, ME, 0.05, lambda: None)
+        self.batcher = Batcher(self.link, ME, 0.05, lambda: None, lambda plan, index: False)
         self.clock: Any = Clock()
 
     async def start(self) -> Bench:

@@ -8,6 +8,7 @@ import asyncio
 import pytest
 
 from gateway.light_task import LightTask, LoopRound, Promise
+from gateway.ratelimit.model import Plan, Verdict
 from gateway.ratelimit.redis import batcher as module
 from gateway.ratelimit.redis.codec import ADMIT, BEAT, SETTLE, Result
 from gateway.ratelimit.store import StoreDown
@@ -251,3 +252,22 @@ async def test_a_pause_with_nothing_to_send_is_just_over(bench: Bench) -> None:
     await turns()
     await bench.batcher.drain()
     assert bench.link.calls == []
+
+
+async def test_a_refused_request_asks_once_more_behind_what_made_room(bench: Bench) -> None:
+    def make_room(plan: Plan, since: int) -> bool:
+        if not bench.batcher._queue:
+            bench.settle("leased", needed=False)
+        return True
+
+    bench.batcher._make_room = make_room
+    waiting = [bench.ask("a"), bench.ask("b")]
+    await turns()
+    bench.link.answer(verdict=Verdict(0, 2_000, []))
+    bench.clock.run_until(100.01)
+    assert bench.link.calls[1:] == [[(SETTLE, "leased"), (ADMIT, "a"), (ADMIT, "b")]]
+    assert not any(one.done for one in waiting)
+    bench.link.answer(verdict=Verdict(0, 1_000, []))
+    assert [await one for one in waiting] == [Verdict(0, 1_000, [])] * 2
+    await turns()
+    assert len(bench.link.calls) == 2

@@ -128,7 +128,7 @@ async def test_a_server_that_says_nothing_is_given_up(bench: Bench) -> None:
 async def test_a_probe_that_is_answered_without_a_verdict_has_failed() -> None:
     """It would else end the gateway's start, or all further probes."""
     link = Held()
-    batcher = Batcher(link, ME, 0.05, lambda: None)
+    batcher = Batcher(link, ME, 0.05, lambda: None, lambda plan, index: False)
     starting = asyncio.create_task(batcher.start())
     await turns()
     link.fail(msgpack.encode([10**15]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
@@ -12,6 +12,7 @@ import pytest
 import redis
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from gateway.config import Limit
 from gateway.core.estimate import Cost
@@ -21,7 +22,7 @@ from gateway.ratelimit import Subject, SubjectLimiter
 from gateway.ratelimit.model import ADMITTED, Plan, Settlement, Verdict
 from gateway.ratelimit.plan import Layout, Plans
 from gateway.ratelimit.redis import leases
-from gateway.ratelimit.redis.codec import LOOK, RESET, Operation, Result, pack, unpack
+from gateway.ratelimit.redis.codec import ADMIT, LOOK, RESET, Operation, Result, pack, unpack
 from gateway.ratelimit.redis.leases import LEAST, LIFE, LeasingStore
 from gateway.ratelimit.reservation import Reservation
 from tests.support.redis_server import Server
@@ -54,7 +55,8 @@ class AtOnce:
 
     up = True
 
-    def __init__(self, server: Server, clock: Clock) -> None:
+    def __init__(self, server: Server, clock: Clock, makes_room: Callable[[Plan, int], bool]) -> None:
+        self._makes_room = makes_room
         self._run: Any = redis.Redis(port=server.port).register_script(FAKED)
         self._clock = clock
         self._queue: list[Operation] = []
@@ -73,28 +75,37 @@ class AtOnce:
         self._queue.append(Operation(code, lease, plan, what))
 
     def send(self) -> None:
-        queue, self._queue = self._queue, []
+        queue, self._queue, asked = self._queue, [], self._clock.us
         if queue:
             results = unpack(
                 self._run(pack(queue, 1 << 62, 30_000_000)[0], [pack(queue, 1 << 62, 30_000_000)[1], self._clock.us])
             )[1]
             for one, result in zip([one for one in queue if one.waiter is not None], results, strict=True):
                 assert one.waiter is not None
-                one.waiter.bring(result)
+                refused = one.code == ADMIT and isinstance(result, Verdict) and result.violated != ADMITTED
+                if refused and not one.again and self._makes_room(one.plan, asked):
+                    one.again = True
+                    self._queue.append(one)
+                else:
+                    one.waiter.bring(result)
+            self.send()
 
     async def drain(self) -> None:
         self.send()
 
 
 class Gateway(LeasingStore):
-    """Without a connection. running: (name, charged, verdict, places in the logs) of requests."""
+    """Without a connection. plans: of two models, with the same counters. running: (plan, name, charged, verdict,
+    places in the logs) of requests."""
 
     def __init__(self, server: Server, clock: Clock, rules: list[Limit]) -> None:
         super().__init__(None)
-        self.calls = AtOnce(server, clock)
+        self.calls = AtOnce(server, clock, self.make_room)
         self._batchers = [self.calls]  # type: ignore[list-item]
-        self.plan = Plans(rules, Layout()).of(ANN)
-        self.running: list[tuple[str, list[int], Verdict, list[int]]] = []
+        plans = Plans(rules, Layout())
+        self.plans = [plans.of(replace(ANN, model=model)) for model in "ab"]
+        self.plan = self.plans[0]
+        self.running: list[tuple[Plan, str, list[int], Verdict, list[int]]] = []
 
     @property
     def leased(self) -> list[int]:
@@ -125,14 +136,16 @@ class Play:
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         for one in self.gateways:
-            one.renew([(name, one.plan) for name, *_ in one.running])
+            one.renew([(name, plan) for plan, name, *_ in one.running])
             one.calls.send()
 
     def ask(self, number: int, tokens: int) -> None:
+        """For the one model; for the other if the tokens are an odd number."""
         one, now = self.gateways[number], self.clock.us
+        plan = one.plans[tokens % 2]
         self.count += 1
         costs = [1, min(tokens, self.limits[1]), 1]
-        answer = one.admit(one.plan, costs, f"g{number}.{self.count}")
+        answer = one.admit(plan, costs, f"g{number}.{self.count}")
         self.at_once += isinstance(answer, Verdict)
         verdict = answer if isinstance(answer, Verdict) else answer.value
         assert isinstance(verdict, Verdict)
@@ -140,7 +153,7 @@ class Play:
             places = [log.add(now, cost) for log, cost in zip(self.logs, costs, strict=False)]
             for entries, counted in zip(self.entries, verdict.counters, strict=False):
                 entries.append(counted.entry)
-            one.running.append((verdict.name or f"g{number}.{self.count}", costs, verdict, places))
+            one.running.append((plan, verdict.name or f"g{number}.{self.count}", costs, verdict, places))
             assert min(counted.remaining for counted in verdict.counters) >= 0
             assert sum(len(other.running) for other in self.gateways) <= self.limits[2]
             return
@@ -159,14 +172,14 @@ class Play:
         """A request ends that used this share of its tokens; 0: it was not served."""
         one = self.gateways[number]
         if one.running:
-            name, costs, verdict, places = one.running.pop(which % len(one.running))
+            plan, name, costs, verdict, places = one.running.pop(which % len(one.running))
             changes = [Settlement(2, 0, 0)]
             for index in (0, 1):
                 used = round(costs[1] * share) if index else costs[0] if share else 0
                 self.logs[index].amounts[places[index]] = used
                 if index or not share:
                     changes.append(Settlement(index, verdict.counters[index].entry, used - costs[index], costs[index]))
-            one.settle(one.plan, name, changes, verdict)
+            one.settle(plan, name, changes, verdict)
 
     def kill(self, number: int) -> None:
         """A gateway is gone, and another one takes its place."""
@@ -330,6 +343,22 @@ def test_what_a_lease_has_left_is_given_back_before_it_is_missing(shared_server:
         assert len(one.gateways[0].running) == 22
 
     with playing(shared_server, (10**6, 4_000, 1_000)) as (runner, one):
+        runner.run(play(one))
+
+
+def test_what_a_gateway_leased_for_one_model_refuses_no_request_for_another(shared_server: Server) -> None:
+    async def play(one: Play) -> None:
+        for _ in range(20):
+            one.ask(0, 2)
+        await one.later(LIFE)
+        one.ask(0, 2)
+        assert one.gateways[0].leased == [40, 80, 40]
+        for _ in range(379):
+            one.ask(0, 1)
+        assert len(one.gateways[0].running) == 400
+        assert not any(one.gateways[0].leased)
+
+    with playing(shared_server, (400, 10**6, 2_000)) as (runner, one):
         runner.run(play(one))
 
 
