@@ -107,7 +107,7 @@ class LimitKind:
     def refusal(self, rule: Limit, limit: int, remaining: int, charge: int, wait: Wait) -> str:
         reserves = f" and this request reserves {charge}" if self.measured else ""
         if wait.latest_s > wait.fits_s:
-            reserves += f"; running requests hold what is missing, for {ceil(wait.latest_s)} s at most"
+            reserves += f"; running or expected requests hold what is missing, for {ceil(wait.latest_s)} s at most"
         return (
             f"limit '{rule.name}' reached: {limit} {rule.kind} {per(rule)}, {remaining} left{reserves}; "
             f"{wait.text(rule.per_s)}"

@@ -38,7 +38,7 @@ class Verdict(Struct, array_like=True):
     """The answer of a store.
 
     wait_us   microseconds until the request may fit, 0 when admitted
-    latest_us  microseconds until it would fit although no running request ended, by the same limit
+    latest_us  microseconds until it would fit although no running request and no lease ended, by the same limit
     violated  the index of the refusing limit in the plan; ADMITTED, or LATE: the store saw the request too late
     counters  one for each limit of the plan
     name      under which the request is counted, if not under that which it was asked for; else empty

@@ -27,6 +27,7 @@ local SLICES, CYCLE = 120, 121
 local RETRY_SLOT = 1000000
 local FOREVER = 1125899906842624 -- 2^50
 local LEASED = 250000 -- the life of a lease
+local RETURNS = 50000 -- the time after it in which its rest is back: batcher.COMPANY
 
 local call, floor, ceil, max, min = redis.call, math.floor, math.ceil, math.max, math.min
 local clock = call('TIME')
@@ -48,7 +49,8 @@ for _, form in ipairs(forms) do
 end
 
 -- A rate counter is a hash: u = sum of its slices and its debt, d = debt, h = lowest slice that may exist, t = latest
--- charged slice, p = pacing time, one field for each slice, and r<slice> = held of it by running requests.
+-- charged slice, p = pacing time, one field for each slice, and r<slice> = held of it by running requests. Until e, as
+-- much as l may come back from leases.
 
 local function put(w, slice, amount)
   w.deltas[slice] = (w.deltas[slice] or 0) + amount
@@ -150,10 +152,11 @@ end
 local function window(key, shape)
   local w = windows[key]
   if w then return w end
-  local v = call('HMGET', key, 'u', 'h', 't', 'p', 'd')
+  local v = call('HMGET', key, 'u', 'h', 't', 'p', 'd', 'e', 'l')
   local debt = tonumber(v[5]) or 0
   w = {u = tonumber(v[1]) or 0, h = tonumber(v[2]), t = tonumber(v[3]) or 0, p = tonumber(v[4]) or 0,
-       d = debt, owed = debt, keep = shape.keep, limit = shape.limit, width = shape.width, deltas = {}, stored = {}, holds = {}}
+       d = debt, owed = debt, e = tonumber(v[6]) or 0, l = tonumber(v[7]) or 0, keep = shape.keep, limit = shape.limit,
+       width = shape.width, deltas = {}, stored = {}, holds = {}}
   if w.h then slide(w, key, shape) else w.h = floor(now / shape.width) end
   windows[key] = w
   return w
@@ -321,6 +324,8 @@ local function admit(op)
     if wait > 0 and shape.reserves then
       sooner = max(until_fits(window(key, shape), key, costs[i], shape, true), min(wait, RETRY_SLOT))
     end
+    local w = windows[key]
+    if wait > 0 and w and now < w.e and w.u - w.l + costs[i] <= shape.limit then sooner = min(sooner, w.e - now) end
     if sooner > longest and shape.shadow == 0 then violated, longest, latest = i - 1, sooner, wait end
   end
   local counters = {}
@@ -393,6 +398,7 @@ local function settle(op)
         if back > 0 then
           local forgiven = min(back, w.d)
           w.d, w.u = w.d - forgiven, w.u - back
+          if type(op[2]) == 'table' then w.l = max(w.l - back, 0) end
           put(w, slice, forgiven - back)
           if shape.burst > 0 then w.p = w.p - back * (SLICES * shape.width / shape.limit) end
         end
@@ -418,9 +424,11 @@ local function lease(op)
   for i, shape in ipairs(form) do
     local key, entry = KEYS[before + i], 0
     if shape.counter == 0 then
-      entry = charge(windows[key], costs[i], shape, LEASED)
-      if shape.reserves then hold(windows[key], entry, costs[i]) end
-      counters[i] = {state(windows[key], shape)}
+      local w = windows[key]
+      entry = charge(w, costs[i], shape, LEASED)
+      if shape.reserves then hold(w, entry, costs[i]) end
+      w.l, w.e = (now < w.e and w.l or 0) + costs[i], now + LEASED + RETURNS
+      counters[i] = {state(w, shape)}
     else
       for _, name in ipairs(names) do take(key, name) end
       slots[key] = slots[key] + #names
@@ -494,8 +502,8 @@ local function reset(op)
     call('DEL', key)
     if shape.counter == 0 then
       local first = floor((now + (shape.width > LEASED and LEASED or 0)) / shape.width) + 1
-      windows[key] = {u = 0, h = first, t = first, p = 0, d = 0, owed = 0, keep = shape.keep, limit = shape.limit,
-                      width = shape.width, deltas = {}, stored = {}, holds = {}, dirty = true}
+      windows[key] = {u = 0, h = first, t = first, p = 0, d = 0, owed = 0, e = 0, l = 0, keep = shape.keep,
+                      limit = shape.limit, width = shape.width, deltas = {}, stored = {}, holds = {}, dirty = true}
     elseif shape.counter == 2 then
       sums[key] = {u = 0, r = 0, b = floor(now / 1000), l = 0, passed = 0, keep = shape.keep, dirty = true}
     else
@@ -545,6 +553,7 @@ end
 for key, w in pairs(windows) do
   if w.dirty then
     call('HSET', key, 'u', w.u, 'h', w.h, 't', w.t, 'p', string.format('%.17g', w.p))
+    if now < w.e then call('HSET', key, 'e', w.e, 'l', w.l) end
     if w.d ~= w.owed then call('HSET', key, 'd', w.d) end
     for slice, delta in pairs(w.deltas) do
       if delta ~= 0 then call('HINCRBY', key, slice, delta) end

@@ -22,6 +22,7 @@ from gateway.ratelimit import Subject, SubjectLimiter
 from gateway.ratelimit.model import ADMITTED, Plan, Settlement, Verdict
 from gateway.ratelimit.plan import Layout, Plans
 from gateway.ratelimit.redis import leases
+from gateway.ratelimit.redis.batcher import COMPANY
 from gateway.ratelimit.redis.codec import ADMIT, LOOK, RESET, Operation, Result, pack, unpack
 from gateway.ratelimit.redis.leases import LEAST, LIFE, LeasingStore
 from gateway.ratelimit.reservation import Reservation
@@ -198,6 +199,14 @@ class Play:
         assert isinstance(verdict, Verdict)
         return [counted.entry for counted in verdict.counters]
 
+    def refusal(self, number: int) -> Verdict:
+        """The verdict about a request that is refused."""
+        one = self.gateways[number]
+        verdict = one.calls.ask(ADMIT, one.plan, [1, 1, 1], "refused").value
+        assert isinstance(verdict, Verdict)
+        assert verdict.violated != ADMITTED
+        return verdict
+
     def held(self) -> list[int]:
         """What running requests hold of slices, as the server has it."""
         found = self.server.command("HGETALL", self.gateways[0].plan.keys[1].decode()) or {}
@@ -359,6 +368,34 @@ def test_what_a_gateway_leased_for_one_model_refuses_no_request_for_another(shar
         assert not any(one.gateways[0].leased)
 
     with playing(shared_server, (400, 10**6, 2_000)) as (runner, one):
+        runner.run(play(one))
+
+
+@pytest.mark.parametrize("limits", [(400, 10**6, 2_000), (10**6, 400, 2_000)], ids=["requests", "tokens"])
+def test_a_wait_for_what_others_have_leased_is_no_longer_than_their_leases(
+    shared_server: Server, limits: tuple[int, int, int]
+) -> None:
+    """Once the leases are back, the request is admitted, or the wait is that for the window."""
+    assert f"local RETURNS = {round(COMPANY * 1e6)} " in TEXT
+
+    async def play(one: Play) -> None:
+        for _ in range(20):
+            one.ask(0, 1)
+        await one.later(LIFE)
+        one.ask(0, 1)
+        for _ in range(339):
+            one.ask(1, 1)
+        waits = one.refusal(1)
+        assert 0 < waits.wait_us <= round((LIFE + COMPANY) * 1e6) < 60_000_000 < waits.latest_us
+        await one.later(0.1)
+        assert one.refusal(1).wait_us == waits.wait_us - 100_000
+        await one.later(waits.wait_us / 1e6 - 0.1)
+        for _ in range(40):
+            one.ask(1, 1)
+        assert len(one.gateways[1].running) == 379
+        assert one.refusal(1).wait_us > (1_000_000 - 1 if limits[1] == 400 else 59_000_000)
+
+    with playing(shared_server, limits) as (runner, one):
         runner.run(play(one))
 
 
