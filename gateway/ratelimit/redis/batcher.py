@@ -20,8 +20,8 @@ row ended with an error. Open: nothing is sent, `ask` raises at once, settlement
 every `PROBE_EVERY`; two answers in a row close the breaker, and the kept settlements are sent first.
 
 A lost call may still run when the server recovers. It is never sent again. So the only wrong charge is that of a
-request that the server decided in time and whose answer was lost: its rates slide out of their windows, its slots
-expire with their lease. Settlements have no deadline, because they are correct whenever they run.
+request or a lease that the server decided in time and whose answer was lost: its slots are released, its rates slide
+out of their windows. Settlements have no deadline, because they are correct whenever they run.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from gateway.background import cancel_tasks
 from gateway.light_task import LoopRound, Promise
 from gateway.ratelimit.model import ADMITTED, LATE, Plan, Settlement, Verdict
 from gateway.ratelimit.redis.call_deadlines import CallDeadlines
-from gateway.ratelimit.redis.codec import ADMIT, BEAT, PROBE, SETTLE, Operation, Result, only_releases, pack, unpack
+from gateway.ratelimit.redis.codec import ADMIT, BEAT, PROBE, SETTLE, Operation, Result, pack, releases_of, unpack
 from gateway.ratelimit.redis.link import Link, OnAnswer
 from gateway.ratelimit.redis.reasons import Unsent, describe
 from gateway.ratelimit.store import StoreDown
@@ -346,12 +346,14 @@ class Batcher:
             if self._probe is None:
                 self._probe = self._loop.create_task(self._keep_probing())
             self._changed()
-        elif self._kept:  # still closed: the kept settlements go with the next call
+        elif self._kept:  # still closed
             self._queue.extend(self._kept)
             self._kept.clear()
+            self._timer = self._loop.call_later(COMPANY, self._send)
 
     def _give_up(self, reason: str, *, ran: bool) -> None:
-        """Drops all calls under way and the queue, except settlements. ran: the calls may have run or may yet run."""
+        """Drops all calls under way and the queue; keeps settlements, and releases of what was taken. ran: the calls may
+        have run or may yet run."""
         self._link.drop()
         calls, self._calls = self._calls, {}
         queued = list(self._queue)
@@ -370,8 +372,8 @@ class Batcher:
     def _abandon(self, operations: Sequence[Operation], reason: str, *, ran: bool) -> None:
         _fail(operations, reason)
         for one in operations:
-            keep = only_releases(one) if ran else one
-            if one.code == SETTLE and keep is not None:
+            keep = releases_of(one) if ran else one if one.code == SETTLE else None
+            if keep is not None:
                 self._kept.append(keep)
 
     async def _keep_probing(self) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import Struct, msgpack
 
 from gateway.light_task import Promise
-from gateway.ratelimit.model import Plan, Verdict
+from gateway.ratelimit.model import Plan, Settlement, Verdict
 from gateway.ratelimit.window import Shape
 
 ADMIT, SETTLE, RENEW, BEAT, LOOK, RESET, PROBE, RAISE, LEASE = 1, 2, 3, 4, 5, 6, 7, 8, 9
@@ -74,10 +74,14 @@ def unpack(raw: bytes) -> tuple[int, list[Result]]:
     return now, results
 
 
-def only_releases(one: Operation) -> Operation | None:
-    """The part of a settlement that may be sent again when it may have run already. Releasing a slot twice is harmless,
-    refunding tokens twice is not; tokens that are not refunded slide out of their window."""
-    if one.code != SETTLE:
-        return None
-    slots = tuple(settlement for settlement in one.what if settlement.index in one.plan.slots)
-    return Operation(SETTLE, one.lease, one.plan, slots) if slots else None
+def releases_of(one: Operation) -> Operation | None:
+    """The settlement of an operation that may have run already, and whose answer was lost. It frees the slots that the
+    operation took or freed: releasing a slot twice is harmless, refunding tokens twice is not. Only the answer named the
+    slice of a charge, so that slides out of its window, as tokens that are not refunded do."""
+    slots: Sequence[Settlement] = ()
+    if one.code == SETTLE:
+        slots = [settlement for settlement in one.what if settlement.index in one.plan.slots]
+    elif one.code in (ADMIT, LEASE):
+        slots = one.plan.releases
+    names = one.what[1] if one.code == LEASE else one.lease
+    return Operation(SETTLE, names, one.plan, slots) if slots else None

@@ -73,7 +73,7 @@ class Lease(Promise[Result]):
         self._answered(self, value)
 
     def fail(self, error: Exception) -> None:
-        """The answer may come yet: then what it grants is given back."""
+        """The answer may come yet: then what it grants is given back. If it is lost, the batcher releases the slots."""
 
     def admit(self, costs: Sequence[int]) -> Verdict | None:
         """None if it has no room."""

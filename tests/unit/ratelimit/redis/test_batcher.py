@@ -139,9 +139,9 @@ async def test_a_settlement_that_waits_for_company_outlives_a_failure(bench: Ben
     bench.link.fail(ConnectionResetError())
     with pytest.raises(StoreDown):
         await first
-    assert bench.clock.timers == []
+    assert [due for due, _ in bench.clock.timers] == [100.0 + module.COMPANY]
     after = await bench.asked("after")
-    assert bench.link.calls[1:] == [[(SETTLE, "a"), (ADMIT, "after")]]
+    assert bench.link.calls[1:] == [[(SETTLE, "first"), (SETTLE, "a"), (ADMIT, "after")]]
     bench.link.answer()
     assert await after == GRANTED
 

@@ -9,14 +9,15 @@ from socket import gaierror
 import pytest
 from msgspec import msgpack
 
+from gateway.light_task import Promise
 from gateway.ratelimit.model import LATE, Verdict
 from gateway.ratelimit.redis import batcher as module
 from gateway.ratelimit.redis.batcher import Batcher
-from gateway.ratelimit.redis.codec import ADMIT, SETTLE
+from gateway.ratelimit.redis.codec import ADMIT, LEASE, RENEW, SETTLE, Operation
 from gateway.ratelimit.redis.reasons import Unsent, describe
 from gateway.ratelimit.store import StoreDown
 from gateway.redis import Refused
-from tests.unit.ratelimit.redis.bench import GRANTED, ME, Bench, Held, turns
+from tests.unit.ratelimit.redis.bench import GRANTED, ME, PLAN, Bench, Held, turns
 
 TOO_LATE = Verdict(LATE, 0, [])
 
@@ -146,6 +147,29 @@ async def test_a_failed_call_of_a_crowd_holds_nobody(bench: Bench) -> None:
             await one
     for lease in ("c", "d"):
         await bench.granted(lease)
+
+
+async def test_slots_of_a_call_whose_answer_was_lost_are_released(bench: Bench) -> None:
+    """Those of its requests, which are decided without it, and of its leases, which nobody uses. It may have run."""
+    lease = Operation(LEASE, "", PLAN, ((2,), ["a.0", "a.1"]), Promise())
+    waiting = bench.batcher.ask(ADMIT, PLAN, (1,), "a", lease)
+    bench.batcher.post(RENEW, PLAN, (0,), "b")
+    await turns()
+    bench.link.fail(ConnectionResetError())
+    with pytest.raises(StoreDown):
+        await waiting
+    assert len(bench.link.calls) == 1
+    bench.clock.run_until(100.0 + module.COMPANY)  # no request need come
+    assert bench.link.calls[1:] == [[(SETTLE, "a"), (SETTLE, ["a.0", "a.1"])]]
+
+
+async def test_slots_of_a_call_that_did_not_run_are_not_released(bench: Bench) -> None:
+    waiting = await bench.asked()
+    bench.link.fail(Unsent())
+    with pytest.raises(StoreDown):
+        await waiting
+    bench.clock.run_until(101.0)
+    assert len(bench.link.calls) == 1
 
 
 @pytest.mark.parametrize("calls", ["xx", "oxoxx", "xoxoxx"])

@@ -22,10 +22,11 @@ from gateway.ratelimit import Subject, SubjectLimiter
 from gateway.ratelimit.model import ADMITTED, Plan, Settlement, Verdict
 from gateway.ratelimit.plan import Layout, Plans
 from gateway.ratelimit.redis import leases
-from gateway.ratelimit.redis.batcher import COMPANY
-from gateway.ratelimit.redis.codec import ADMIT, LOOK, RESET, Operation, Result, pack, unpack
+from gateway.ratelimit.redis.batcher import COMPANY, Batcher, _Call
+from gateway.ratelimit.redis.codec import ADMIT, LEASE, LOOK, RESET, Operation, Result, pack, unpack
 from gateway.ratelimit.redis.leases import LEAST, LIFE, LeasingStore
 from gateway.ratelimit.reservation import Reservation
+from tests.support.harness import soon
 from tests.support.redis_server import Server
 from tests.support.sampled import examples
 from tests.unit.ratelimit.conftest import Make
@@ -471,6 +472,29 @@ async def test_slots_are_leased_under_names_of_their_own(server: Server, started
     assert server.command("ZCARD", key) == 0
     asked = limiter.decisions.counts["tokens", "strict", "admitted"]
     assert [state.used for state in await limiter.inspect(ANN)] == [0, 4 * asked]
+
+
+async def test_slots_of_a_lease_whose_answer_was_lost_are_free_again(server: Server, started: Make) -> None:
+    rules = [Limit(name="slots", kind="concurrency", limit=1_000), Limit(name="requests", kind="requests", limit=10**6)]
+    store = LeasingStore(server.settings)
+    limiter = await started(rules, store)
+    batcher = store._batchers[0]
+    held: list[int] = []
+
+    def results(call: _Call, raw: bytes | Exception, prompt: bool) -> list[Result]:
+        found = Batcher._results(batcher, call, raw, prompt)
+        if any(one.code == LEASE for one in call.asked):
+            (key,) = server.command("KEYS", "*slots*")
+            held.append(server.command("ZCARD", key))
+            raise ConnectionResetError
+        return found
+
+    with patch.object(batcher, "_results", results):
+        while not held:
+            limiter.settle(await limiter.reserve(ANN), Usage(0, 4))
+    assert held[0] > LEAST
+    await soon(lambda: not server.command("KEYS", "*slots*"))
+    assert store.up
 
 
 async def test_a_gateway_that_closes_gives_its_leases_back(server: Server) -> None:
