@@ -26,6 +26,7 @@ WIDE = {
     "gateway.core.routing_facts.RoutingFacts": "what pick policies read of one request, made once a request",
     "gateway.observe.metrics.Metrics": "one attribute for each family that counts on the way of a request",
     "gateway.fleet.worker.Worker": _HOT,
+    "gateway.ratelimit.redis.batcher.Batcher": "one stream of calls: its queue, timers and breaker end together",
     "gateway.kernel.call.Call": "the one owner of a request's material, which its steps hand on to each other",
     "gateway.server.connection.ClientConnection": _HOT,
     "gateway.server.cycle.RequestCycle": _HOT,

@@ -352,8 +352,8 @@ class Batcher:
             self._timer = self._loop.call_later(COMPANY, self._send)
 
     def _give_up(self, reason: str, *, ran: bool) -> None:
-        """Drops all calls under way and the queue; keeps settlements, and releases of what was taken. ran: the calls may
-        have run or may yet run."""
+        """Drops all calls under way and the queue; keeps settlements, and releases of what was taken. ran: the calls
+        may have run or may yet run."""
         self._link.drop()
         calls, self._calls = self._calls, {}
         queued = list(self._queue)

@@ -76,8 +76,8 @@ def unpack(raw: bytes) -> tuple[int, list[Result]]:
 
 def releases_of(one: Operation) -> Operation | None:
     """The settlement of an operation that may have run already, and whose answer was lost. It frees the slots that the
-    operation took or freed: releasing a slot twice is harmless, refunding tokens twice is not. Only the answer named the
-    slice of a charge, so that slides out of its window, as tokens that are not refunded do."""
+    operation took or freed: releasing a slot twice is harmless, refunding tokens twice is not. Only the answer named
+    the slice of a charge, so that slides out of its window, as tokens that are not refunded do."""
     slots: Sequence[Settlement] = ()
     if one.code == SETTLE:
         slots = [settlement for settlement in one.what if settlement.index in one.plan.slots]

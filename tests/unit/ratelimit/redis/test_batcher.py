@@ -256,11 +256,11 @@ async def test_a_pause_with_nothing_to_send_is_just_over(bench: Bench) -> None:
 
 async def test_a_refused_request_asks_once_more_behind_what_made_room(bench: Bench) -> None:
     def make_room(plan: Plan, since: int) -> bool:
-        if not bench.batcher._queue:
+        if not bench.batcher._queue:  # no public way
             bench.settle("leased", needed=False)
         return True
 
-    bench.batcher._make_room = make_room
+    bench.batcher._make_room = make_room  # no public way
     waiting = [bench.ask("a"), bench.ask("b")]
     await turns()
     bench.link.answer(verdict=Verdict(0, 2_000, []))

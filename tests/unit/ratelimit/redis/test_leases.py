@@ -478,11 +478,11 @@ async def test_slots_of_a_lease_whose_answer_was_lost_are_free_again(server: Ser
     rules = [Limit(name="slots", kind="concurrency", limit=1_000), Limit(name="requests", kind="requests", limit=10**6)]
     store = LeasingStore(server.settings)
     limiter = await started(rules, store)
-    batcher = store._batchers[0]
+    batcher = store._batchers[0]  # no public way
     held: list[int] = []
 
     def results(call: _Call, raw: bytes | Exception, prompt: bool) -> list[Result]:
-        found = Batcher._results(batcher, call, raw, prompt)
+        found = Batcher._results(batcher, call, raw, prompt)  # no public way
         if any(one.code == LEASE for one in call.asked):
             (key,) = server.command("KEYS", "*slots*")
             held.append(server.command("ZCARD", key))
