@@ -24,7 +24,7 @@ LINES = {
     "gateway/kernel": 3_419,
     "gateway/native": 500,
     "gateway/observe": 2_018,
-    "gateway/ratelimit": 4_023,
+    "gateway/ratelimit": 4_041,
     "gateway/redis": 471,
     "gateway/server": 1823,
     "gateway/tools": 505,

@@ -125,6 +125,7 @@ class LeasingStore(RedisStore):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._leases: dict[Lease, TimerHandle] = {}
+        self._by_key: dict[bytes, set[Lease]] = {}  # the leases on each counter
         self._gave_back = 0.0  # when a lease last ended, by the monotonic clock
 
     def admit(self, plan: Plan, costs: Sequence[Any], lease: str) -> Verdict | Promise[Verdict]:
@@ -165,12 +166,19 @@ class LeasingStore(RedisStore):
         left = max(lease.ends - monotonic(), 0.0)
         self._leases[lease] = asyncio.get_running_loop().call_later(left, self._give_back, lease)
         lease.plan.demand.lease = lease
+        for key in lease.plan.keys:
+            self._by_key.setdefault(key, set()).add(lease)
 
     def _give_back(self, lease: Lease) -> None:
         """Ends a lease."""
         self._leases.pop(lease).cancel()
         self._gave_back = monotonic()
         plan, batcher = lease.plan, self._batchers[lease.plan.tag]
+        for key in set(plan.keys):
+            found = self._by_key[key]
+            found.discard(lease)
+            if not found:
+                del self._by_key[key]
         if plan.demand.lease is lease:
             plan.demand.lease = None
         back = [
@@ -184,9 +192,9 @@ class LeasingStore(RedisStore):
             batcher.post(SETTLE, plan, back, lease.names, needed=False)
 
     def make_room(self, plan: Plan, since: int) -> bool:
-        keys = set(plan.keys)
-        for lease in [one for one in self._leases if not keys.isdisjoint(one.plan.keys)]:
-            self._give_back(lease)
+        for key in plan.keys:
+            for lease in list(self._by_key.get(key, ())):
+                self._give_back(lease)
         return self._gave_back * 1_000_000 >= since  # also by another request of the same call
 
     def settle(
