@@ -36,8 +36,8 @@ WALK = 32
 FEW = 8
 """Fewer workers than one of so many are compared with each other: the ring would be long in coming to one."""
 _RINGS = 4
-_LAST_S = 0.1
-_LAST_LOOKS = 32
+_LAST_S = 0.02
+_LAST_LOOKS = 8
 """Seconds, and looks at the workers, for which the mean of the recent work stands: it changes slowly."""
 _ALL = (1 << 64) - 1
 _UNIT = 2.0**-53
