@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
@@ -158,7 +157,7 @@ class Options:
         return self._left.pop(name)
 
     def number(self, name: str) -> Any:
-        """As `take`; text that is a finite number counts."""
+        """As `take`; text that is a number counts. The configuration has none of 19 digits."""
         value = self._left.get(name)
         if not isinstance(value, (int, float, str)) or isinstance(value, bool):
             return None
@@ -166,7 +165,7 @@ class Options:
             found = float(value)
         except (ValueError, OverflowError):
             return None
-        if not math.isfinite(found):
+        if not abs(found) < 1e18:
             return None
         self.take(name)
         return int(found) if found.is_integer() else found

@@ -28,8 +28,8 @@ def policies(facts: Facts) -> Faults:
         for header in policy.headers:
             if header.lower() in _GATEWAYS:
                 yield (*at, "headers", header), "is a header that workers get anyway"
-            elif header.lower() == "authorization" or header.lower().endswith("api-key"):
-                yield (*at, "headers", header), "is the workers' key: set it by api_key_file or headers of the model"
+            elif _SECRET.search(header):
+                yield (*at, "headers", header), "may hold a key: set that by api_key_file or headers of the model"
         for index, header in enumerate(policy.pass_headers):
             if _SECRET.search(header):
                 yield (*at, "pass_headers", index), "may hold a client's key, which workers do not get"

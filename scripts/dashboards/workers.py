@@ -142,12 +142,13 @@ BOARD = Board(
         ),
         Panel(
             "Memory for known blocks",
-            "Bytes that what is known of caches takes in each gateway; and prompts and replies that it keeps of "
-            "streams, so that another worker can go on with them.",
+            "Bytes that what is known of caches takes in each gateway; prompts and replies that it keeps of "
+            "streams, so that another worker can go on with them; and the cache of replies.",
             "bytes",
             (
                 Query('sum by (instance) (dragoman_cache_bytes{*,model=~"$model"})', "{{instance}}"),
                 Query("sum by (instance) (dragoman_kept_bytes{*})", "streams {{instance}}"),
+                Query("sum by (instance) (dragoman_reply_cache_bytes{*})", "replies {{instance}}"),
             ),
         ),
         Panel(

@@ -269,14 +269,14 @@ def test_shares_stand_for_a_while_among_the_same_workers() -> None:
         candidates.look(now)
         candidates.count_pick(now)
         shares, found = places.shares(candidates, now), []
-        for _ in range(40):
+        for _ in range(10):
             now += later
             candidates.count_pick(now)
             found.append(shares.stand())
         return found
 
-    assert stand(0.0) == [True] * 31 + [False] * 9
-    assert stand(0.03) == [True] * 3 + [False] * 37
+    assert stand(0.0) == [True] * 7 + [False] * 3
+    assert stand(0.006) == [True] * 3 + [False] * 7
     candidates.count_pick(now)
     shares = places.shares(candidates, now)
     members[1].draining = True
