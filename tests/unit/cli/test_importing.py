@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gateway.app import KNOWN
@@ -279,6 +279,7 @@ VALUES = st.recursive(
 
 @settings(max_examples=examples(200), deadline=None)
 @given(st.dictionaries(st.tuples(st.sampled_from(SECTIONS), st.sampled_from(NAMES.split())), VALUES, max_size=6))
+@example({("litellm_params", "max_parallel_requests"): 2.0**63})
 def test_whatever_is_written_there_a_configuration_without_secrets_comes_out(
     options: dict[tuple[str, str], Any],
 ) -> None:
