@@ -63,7 +63,7 @@ PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 PARALLEL := -n auto --maxprocesses 8 --dist worksteal
 # `make test` runs one case in eight of each law, and `make test-long` the others (tests/support/slices.py).
 SAMPLED := --sample 8
-# SLICE=16: one case in sixteen of each law of a long proof, and each dialect and backend once (tests/support/slices.py).
+# SLICE=32: one case in thirty-two of each law of a long proof, and each dialect and backend once (tests/support/slices.py).
 SLICED := $(if $(SLICE),--slice $(SLICE) --durations 10)
 COMPILED = $(BIN)/python -m compileall -q -x node_modules gateway workers tests bench
 # pytest rewrites each test file that has changed, and every worker of a run would do that for itself.
@@ -196,7 +196,7 @@ packages: ## Install what `make acceptance` needs of Debian (as root)
 # Each proof has environments of its own. The tests of `make test` come last: the last line is their summary.
 PROOFS := test-vllm test-pods test-upgrade test-long test-agents test-clients test-monitoring test-browser
 .PHONY: acceptance
-acceptance: environments packages lint ## Run every proof whole, and the tests (an hour; SLICE=16: what continuous integration runs)
+acceptance: environments packages lint ## Run every proof whole, and the tests (an hour; SLICE=32: what continuous integration runs)
 	@for proof in $(PROOFS); do begun=$$(date +%s); $(MAKE) $$proof || exit 1; \
 	echo "$$proof: $$(($$(date +%s) - begun)) s"; done
 	@$(MAKE) test

@@ -70,13 +70,16 @@ def python(tree: Path, *arguments: str) -> str:
     return done.stdout
 
 
+LONG = [pytest.mark.long, pytest.mark.whole]  # most of a minute each
+
+
 def test_each_folder_has_its_place() -> None:
     assert sorted(place for place in ORDER if "." not in place) == FOLDERS
 
 
 @pytest.mark.parametrize(
     ("folder", "tests"),
-    [("guards", SHORT), *(pytest.param(folder, WHOLE, marks=pytest.mark.long) for folder in FOLDERS)],
+    [("guards", SHORT), *(pytest.param(folder, WHOLE, marks=LONG) for folder in FOLDERS)],
 )
 def test_a_folder_can_be_deleted(folder: str, tests: tuple[str, ...], tmp_path: Path) -> None:
     tree = without(folder, tmp_path)

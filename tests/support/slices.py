@@ -4,9 +4,9 @@
 drawn, and one more for each dialect and each backend that cases of this law name and none of the drawn ones does. The
 other cases get the mark `long`: `make test-long` runs them.
 
-`pytest --slice 16` (`SLICE=16` of make's targets) is for each run of continuous integration: a part of a long proof.
-One case in sixteen of each law is drawn, and as many more as it takes to have each dialect and each backend that cases
-of the proof name. Tests with the mark `whole` and cases that were not drawn are left out: `make acceptance` runs them.
+`pytest --slice 32` (`SLICE=32` of make's targets) is for each run of continuous integration: a part of a long proof.
+One case in 32 of each law is drawn, and as many more as it takes to have each dialect and backend that cases of the
+proof name. Tests with the mark `whole` and cases that were not drawn are left out: `make acceptance` runs them.
 """
 
 from __future__ import annotations
