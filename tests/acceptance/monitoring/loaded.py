@@ -131,6 +131,7 @@ async def seen(enough: Callable[[Mapping[str, Any], Sequence[Series]], bool] = w
             "keys_store": "redis",
             "guards": {"policy": {"url": policy.url, "models": ["apart"]}},
             "batches": {"directory": f"{name}/batches"},
+            "reply_cache": {"models": ["told"]},
         }
 
         async def other_workers(at: House) -> list[str]:
@@ -222,6 +223,7 @@ async def _others(at: House, end: float) -> None:
             (CHAT, {**chat(4), "model": "apart"}),
             # A prompt of its own each time: what is cached already makes no event. Rounds begin anew, hence the clock.
             (CHAT, {**chat(4, text=f"{end}, {turn}: {PROMPT}"), "model": "told"}),
+            (CHAT, {**chat(4), "model": "told", "temperature": 0}),
             (CHAT, {**chat(4), "max_tokens": "many"}),
             (CHAT, cut),
             ("/azure/chat/completions?api-version=2024-05-01-preview", {**chat(4), "unheard_of": 1}),
