@@ -47,6 +47,7 @@ class Rules:
     defaults: dict[str, Member] = field(default_factory=dict)
     force: dict[str, Member] = field(default_factory=dict)
     caps: dict[str, Member] = field(default_factory=dict)
+    least: Member | None = None  # the cap on `max_tokens`, for `min_tokens`: engines refuse a least above the most
     refuse: set[str] = field(default_factory=set)
     drop: dict[str, Member] = field(default_factory=dict)
     system: str | None = None
@@ -60,6 +61,8 @@ class Rules:
         self.defaults.update(_by_key(policy.defaults))
         self.force.update(_by_key(policy.force))
         self.caps.update(caps)
+        if "max_tokens" in caps:
+            self.least = Member("min_tokens", caps["max_tokens"].value)
         self.refuse = self.refuse | caps.keys() if policy.over_cap == "refuse" else self.refuse - caps.keys()
         drop, rename = PRESETS[policy.preset] if policy.preset is not None else ((), {})
         self.drop.update({member.key: member for member in map(Member, (*drop, *policy.drop))})
@@ -93,8 +96,8 @@ class Rules:
                     message = f"'{cap.name}' may be at most {cap.value} here"
                     raise GatewayError(Kind.BAD_REQUEST, message, param=cap.name, code="over_cap")
                 cap.put(op)
-                if key == "max_tokens" and (least := Member("min_tokens", cap.value)).exceeds(op):
-                    least.put(op)
+                if key == "max_tokens" and self.least is not None and self.least.exceeds(op):
+                    self.least.put(op)
                 if said:
                     changed.append(f"{cap.name}={cap.value}")
         if self.system is not None:
