@@ -72,7 +72,9 @@ def test_a_batch_is_answered(stack: Stack) -> None:
     records = [one for one in stack.records() if one.get("batch")]
     assert {one["batch"] for one in records} == {made.id}
     assert {(one["key"], one["team"], one["operation"]) for one in records} == {("alice", "blue", "chat")}
-    assert {one["id"] for one in records} == {one["response"]["request_id"] for one in found.values()}
+    # A line that a busy machine's gateway or worker put off has a record of each try.
+    answered = [one["id"] for one in records if one["outcome"] == "ok"]
+    assert sorted(answered) == sorted(one["response"]["request_id"] for one in found.values())
     files = openai_client(stack).files
     described = files.retrieve(done.output_file_id)
     assert (described.purpose, described.filename) == ("batch_output", f"{made.id}_output.jsonl")
