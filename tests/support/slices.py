@@ -6,7 +6,8 @@ other cases get the mark `long`: `make test-long` runs them.
 
 `pytest --slice 32` (`SLICE=32` of make's targets) is for each run of continuous integration: a part of a long proof.
 One case in 32 of each law is drawn, and as many more as it takes to have each dialect and backend that cases of the
-proof name. Tests with the mark `whole` and cases that were not drawn are left out: `make acceptance` runs them.
+proof name. Tests with the mark `whole` and cases that were not drawn are left out: `make acceptance` runs them. Laws of
+which `--sample` takes a part are left out, too: the same run of continuous integration calls `make test`.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in plain:
             if item.nodeid not in kept:
                 item.add_marker("long")
+                if config.getoption("--slice"):
+                    item.add_marker("whole")
     if not (one_in := config.getoption("--slice")):
         return
     drawn = set(draw([item.nodeid for item in items if not item.get_closest_marker("whole")], one_in))
