@@ -54,7 +54,7 @@ def start(stack: ExitStack, peer: Peer, setup: Setup, cpus: set[int], rest: set[
     process = Process(peer.name, peer.command(setup), cpus, setup.directory / "log")
     stack.callback(process.stop)
     process.wait_ready(f"http://{HOST}:{setup.port}{peer.ready}", 120)
-    return Running(peer.name, setup.port, process, peer.path, peer.headers(setup), peer.slow, peer.streams)
+    return Running(peer.name, setup.port, process, peer.path, peer.headers(setup), peer.slow, peer.streams, peer.most)
 
 
 async def take(subjects: list[Running], backend: Running, options: argparse.Namespace) -> page.Figures:

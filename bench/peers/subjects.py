@@ -54,6 +54,7 @@ class Peer(Struct, frozen=True):
     on        the features that are on, for the table
     slow      takes milliseconds where others take microseconds, so it is sent fewer requests
     streams   whether it is sent requests for streams
+    most      the most idle streams that are held open at once
     speaks    dialects that it translates to the worker's own, of `page.SPOKEN`
     router    routes to engines, and so is sent requests at rates that take a share of a core
     """
@@ -68,6 +69,7 @@ class Peer(Struct, frozen=True):
     beside: Callable[[Path, int], list[str]] | None = None
     slow: bool = False
     streams: bool = True
+    most: int = 1000
     speaks: Sequence[str] = ()
     router: bool = False
 
@@ -276,6 +278,7 @@ PEERS: dict[str, Peer] = {
             "the same with keys of tenants, its scheduler by priority, and a limit of requests a second; its limits of "
             "tokens and its tokenizer serve workers by gRPC alone",
             headers=lambda setup: {"authorization": f"Bearer {KEY}"},
+            most=200,  # its scheduler answers by 503 from some 300 on
             router=True,
         ),
         Peer(
