@@ -135,6 +135,8 @@ class LoopRound:
 
     in_round  the round is under way: what is written now is sent at its end
     alone     one light task runs in this round: to gather brings it nothing
+    outbox    the connections that `send` was called with. Unless it is empty the round is due, and the native relay adds
+              to it itself
     """
 
     _of: WeakKeyDictionary[asyncio.AbstractEventLoop, LoopRound] = WeakKeyDictionary()
@@ -143,7 +145,7 @@ class LoopRound:
         self.in_round = self.alone = False
         self._arrived: list[Arrived] = []
         self._due: list[LightTask] = []
-        self._outbox: list[Written] = []
+        self.outbox: list[Written] = []
         self._scheduled = False
 
     @classmethod
@@ -167,7 +169,7 @@ class LoopRound:
 
     def send(self, connection: Written) -> None:
         """Flushes `connection` at the end of the round. To be called once until then."""
-        self._outbox.append(connection)
+        self.outbox.append(connection)
         if not self._scheduled:
             self._schedule()
 
@@ -192,7 +194,7 @@ class LoopRound:
                 except Exception as error:
                     _report(error)
             self.alone = False
-            outbox, self._outbox = self._outbox, []
+            outbox, self.outbox = self.outbox, []
             for writer in outbox:
                 try:
                     writer.flush()
@@ -200,7 +202,7 @@ class LoopRound:
                     _report(error)
         finally:
             self.in_round = self._scheduled = False
-            if self._arrived or self._due or self._outbox:
+            if self._arrived or self._due or self.outbox:
                 self._schedule()
 
 

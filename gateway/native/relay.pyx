@@ -66,18 +66,25 @@ cdef class Relay:
     """The common part; see above. The arguments are an `Incoming` that has not ended, its lane and `Pump`; the model's
     gaps; what writes to the client, and the `RequestCycle` that this belongs to, or None."""
 
-    cdef object _exchange, _lane, _pump, _gaps, _write, _cycle, _send
+    cdef object _exchange, _lane, _pump, _gaps, _bounds, _counts, _write
     cdef object _connection, _transport, _loop_time, _get_buffer, _buffer_updated
     cdef object _expected  # what the parser makes of the last read, if it stood between two chunks before it
+    # What writes to the client at the end of the turn; None without a cycle.
+    cdef object _cycle, _round, _client_write, _client_closing
+    cdef bint _queued  # the round is to call `flush`
     # While the parser is known to stand between two chunks:
     cdef bint _known
     cdef object _view
     cdef Py_buffer _buffer
+    cdef double _written_at  # the pump's
 
     def __init__(self, exchange, lane, pump, gaps, write, cycle):
         self._exchange, self._lane, self._pump, self._gaps, self._write = exchange, lane, pump, gaps, write
+        self._bounds, self._counts = gaps.bounds, gaps.counts
         if cycle is not None:
-            self._cycle, self._send = cycle, cycle.client.loop_round.send
+            client = cycle.client
+            self._cycle, self._round = cycle, client.loop_round
+            self._client_write, self._client_closing = client.transport.write, client.transport.is_closing
         self._connection = connection = exchange.source
         self._loop_time = connection.loop.time
         self._get_buffer, self._buffer_updated = connection.get_buffer, connection.buffer_updated
@@ -102,7 +109,9 @@ cdef class Relay:
         if self._transport is not None:
             if self._transport.get_protocol() is self:
                 self._transport.set_protocol(self._connection)
-            self._exchange = self._lane = self._transport = self._write = self._cycle = self._send = None
+            self._exchange = self._lane = self._transport = self._write = None
+            if not self._queued:
+                self._cycle = self._round = self._client_write = self._client_closing = None
 
     # -- the sink of the exchange -----------------------------------------------------------------------------------
 
@@ -183,7 +192,7 @@ cdef class Relay:
         if self._learned(self._usual()):
             view = self._get_buffer(-1)
             PyObject_GetBuffer(view, &self._buffer, PyBUF_SIMPLE)
-            self._view, self._known = view, True
+            self._view, self._known, self._written_at = view, True, self._pump.written_at
 
     # -- of each kind -----------------------------------------------------------------------------------------------
 
@@ -207,13 +216,14 @@ cdef class Relay:
         cdef int bucket = 0
         cdef double gap
         now = _monotonic()
-        gap = <double>now - <double>self._pump.written_at
+        gap = <double>now - self._written_at
+        self._written_at = now
         self._pump.written_at = now
-        for bound in <tuple?>self._gaps.bounds:
+        for bound in <tuple?>self._bounds:
             if gap <= <double>bound:
                 break
             bucket += 1
-        (<list?>self._gaps.counts)[bucket] += 1
+        (<list?>self._counts)[bucket] += 1
         self._gaps.total += gap
 
     cdef _pass_on(self, char *out, Py_ssize_t used):
@@ -230,12 +240,32 @@ cdef class Relay:
                 out[start] = b"0123456789abcdef"[length & 15]
                 length >>= 4
             cycle.pending = PyBytes_FromStringAndSize(out + start, used + 2 - start)
-            self._send(cycle)
+            if not self._queued:
+                self._queued = True
+                outbox = self._round.outbox
+                if outbox:
+                    (<list?>outbox).append(self)  # without a call of Python
+                else:
+                    self._round.send(self)
+
+    def flush(self):
+        """Called at the end of the turn, in the cycle's place. The stream may have ended since."""
+        self._queued = False
+        cycle = self._cycle
+        pending = cycle.pending
+        if pending:
+            cycle.pending = b""
+            if not cycle.gone and not self._client_closing():
+                self._client_write(pending)
+        if self._transport is None:
+            self._cycle = self._round = self._client_write = self._client_closing = None
 
 
 cdef class SameWire(Relay):
     """Its lane is a `PassthroughLane`."""
 
+    cdef object _text  # the lane's
+    cdef long _produced  # likewise
     cdef list _kept  # the templates below
     cdef int _templates
     cdef const char *_before[MOST_TEMPLATES]
@@ -251,6 +281,7 @@ cdef class SameWire(Relay):
         cdef bytes part
         if not self._lane.frames.idle:
             return False
+        self._text, self._produced = self._lane.text, self._lane.produced
         self._kept = usual[:MOST_TEMPLATES]
         self._templates = len(self._kept)
         for i in range(self._templates):
@@ -320,14 +351,12 @@ cdef class SameWire(Relay):
 
     cdef _keep(self, list texts):
         """Does the lane's books."""
-        cdef long produced = self._lane.produced
-        seen = self._lane.text
         for text in texts:
-            produced += 1
-            seen.add(text)
-            if not produced & _fold_mask or len(text) > _fold_length:
-                seen.fold()
-        self._lane.produced = produced
+            self._produced += 1
+            self._text.add(text)
+            if not self._produced & _fold_mask or len(text) > _fold_length:
+                self._text.fold()
+        self._lane.produced = self._produced
 
 
 cdef class Translated(Relay):
