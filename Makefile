@@ -223,11 +223,10 @@ format: install ## Format the code and mend what ruff can
 	$(BIN)/ruff format $(CODE)
 
 .PHONY: docs
-docs: install ## Write the parts of docs/ that are made from the code
-	$(BIN)/python -m scripts.reference docs
-	$(BIN)/python -m tests.laws.fidelity docs
-	$(BIN)/python -m tests.acceptance.libraries docs
+docs: install ## Write all pages with their generated tables into build/docs, and what git holds of the schemas and the chart
 	$(BIN)/python -m scripts.chart
+	$(BIN)/python -m scripts.reference docs/gateway.schema.json
+	$(BIN)/python -m scripts.pages docs build/docs
 
 .PHONY: kernel
 kernel: install ## Print the reference of the kernel, made from its docstrings

@@ -1,6 +1,6 @@
-"""Writes what is made from the gateway's options and metrics: parts of two pages, and the schema of gateway.yaml.
+"""What is made from the gateway's options and metrics: the tables of two pages, and the schema of gateway.yaml.
 
-`make docs` runs `python -m scripts.reference docs`.
+`make docs` runs `python -m scripts.reference docs/gateway.schema.json`; `scripts.pages` fills the pages.
 """
 
 from __future__ import annotations
@@ -14,9 +14,6 @@ from typing import Any
 from gateway.config import json_schema
 from gateway.observe.catalogue import GROUPS
 
-BEGIN, END = "<!-- options: begin -->", "<!-- options: end -->"
-METRICS = "<!-- made by `make docs` from gateway/observe/catalogue.yaml: do not edit -->"
-
 Json = dict[str, Any]
 
 _KINDS = {
@@ -28,34 +25,19 @@ _KINDS = {
 }
 
 
-def main(arguments: list[str]) -> int:
-    """Writes configuration.md, gateway.schema.json and metrics.md in the folder that is the only argument."""
-    if len(arguments) != 1:
-        print(__doc__, file=sys.stderr)
-        return 2
-    folder = Path(arguments[0])
-    for name, made in (("configuration.md", with_options), ("metrics.md", with_metrics)):
-        page = folder / name
-        page.write_text(made(page.read_text(encoding="utf-8")), encoding="utf-8")
-    schema = json.dumps(json_schema(), indent=2) + "\n"
-    (folder / "gateway.schema.json").write_text(schema, encoding="utf-8")
-    return 0
+def main(file: str) -> None:
+    """Writes the schema of gateway.yaml."""
+    Path(file).write_text(json.dumps(json_schema(), indent=2) + "\n", encoding="utf-8")
 
 
 # -- metrics.md -----------------------------------------------------------------------------------------------------
 
 
-def with_metrics(page: str) -> str:
-    """`page` with everything from the mark `METRICS` on generated again. Raises ValueError if the page lacks it."""
-    if METRICS not in page:
-        raise ValueError(f"the page lacks its mark: {METRICS}")
-    return page.partition(METRICS)[0] + _described()
-
-
-def _described() -> str:
-    parts = [METRICS]
+def metrics() -> str:
+    """Every metric of the catalogue: its kind, labels, meaning and one query."""
+    parts: list[str] = []
     for group in GROUPS:
-        parts += ["", f"## {group.title}", ""]
+        parts += [f"## {group.title}", ""]
         parts += [group.text, ""] if group.text else []
         for figure in group.figures:
             labels = ", ".join(f"`{label}`" for label in figure.labels) or "no labels"
@@ -63,19 +45,13 @@ def _described() -> str:
             if figure.bounds:
                 parts += ["Buckets: " + ", ".join(f"{bound:g}" for bound in figure.bounds) + ".", ""]
             parts += ["```promql", figure.query, "```", ""]
-    return "\n".join(parts).rstrip("\n") + "\n"
+    return "\n".join(parts)
 
 
 # -- configuration.md -----------------------------------------------------------------------------------------------
 
 
-def with_options(page: str) -> str:
-    """`page` with what stands between its two markers replaced by the tables."""
-    pattern = re.compile(re.escape(BEGIN) + ".*?" + re.escape(END), re.DOTALL)
-    return pattern.sub(lambda _: f"{BEGIN}\n\n{reference_markdown()}\n{END}", page, count=1)
-
-
-def reference_markdown() -> str:
+def options() -> str:
     """One table for each section, of every option: its kind, default and meaning."""
     schema = json_schema()
     sections: list[str] = []
@@ -92,6 +68,21 @@ def reference_markdown() -> str:
                     listed = "[]" if "items" in inner else ""
                     sections.append(_section_table(f"{path}.{option}{listed}", inner, nested))
     return "\n".join(sections)
+
+
+def defaults() -> dict[str, str]:
+    """Option -> its default, as the tables have them: `section.option`, and the name alone of those in lists and
+    mappings."""
+    found: dict[str, str] = {}
+    section = ""
+    for line in options().splitlines():
+        if heading := re.match(r"### `([^`]+)`", line):
+            section = heading[1]
+        elif row := re.match(r"\| `(\w+)` \| .*? \| (.*?) \| ", line):
+            found[f"{section}.{row[1]}"] = row[2]
+            if re.search(r"NAME|\[\]", section) or not section:
+                found.setdefault(row[1], row[2])
+    return found
 
 
 def _section_table(path: str, node: Json, section: Json) -> str:
@@ -177,4 +168,4 @@ def _amount(name: str, value: Any) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main(*sys.argv[1:])

@@ -222,7 +222,7 @@ class Model(Section):
     continue_streams: Flag = True
     """Another worker goes on with a stream of plain text whose worker fails or leaves; see docs/reliability.md."""
     fallback: tuple[Name, ...] = Field(default=(), max_length=10)
-    """Models that are asked, in this order, where this one cannot answer; see docs/fallback.md."""
+    """Models that are asked, in this order, where this one cannot answer; see docs/reliability.md."""
     fallback_on: tuple[Reason, ...] = Field(default=("transient", "account"), min_length=1)
     """Reasons to ask them: `unavailable` (no worker answers), `overloaded` (all are busy), `transient` (both),
     `account` (they refuse the gateway), `context_length` (too long a prompt)."""

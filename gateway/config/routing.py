@@ -46,7 +46,7 @@ class Prefill(Section):
 
 
 class Queue(Section):
-    """Waiting while no worker of a model is free; see docs/admission.md."""
+    """Waiting while no worker of a model is free; see docs/reliability.md."""
 
     max_waiting: Whole = Field(default=1000, ge=0, le=1000000)
     """Most requests that wait, for each model."""

@@ -89,7 +89,7 @@ class Listen(Section):
     """A web socket on which no response has been under way for this long is closed."""
     shed_lag_s: Seconds = Field(default=0.5, ge=0, le=60)
     """While the event loop is later than this, requests are answered 503, those of the lowest priority first; see
-    docs/admission.md. 0: never."""
+    docs/reliability.md. 0: never."""
     trusted_proxies: tuple[Network, ...] = ()
     """Proxies, by address or network, whose `X-Forwarded-For` is believed."""
 

@@ -1,7 +1,7 @@
 """The meaning of workers' failures: one table of causes, for retries, fallbacks, breakers, and all that names a cause.
 
 A `Cause` is a word of a closed set. Events of the log, `/status.json`, the console, `dragoman check --probe` and the
-labels of metrics have the same words. docs/fallback.md has this table, and a test compares them.
+labels of metrics have the same words. docs/reliability.md has this table, and a test compares them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Field tables: every field of every dialect has a declared handling, and a test measures it on the wire.
 
-A dialect's `fields` has one `Field` per field of its specification; `docs/fidelity.md` is generated from them. Its
-`examples` are the smallest requests that it accepts: `dragoman check`, the fidelity test and the tests over all
+A dialect's `fields` has one `Field` per field of its specification; `make docs` writes the pages of fidelity from them.
+Its `examples` are the smallest requests that it accepts: `dragoman check`, the fidelity test and the tests over all
 dialects start from them.
 """
 

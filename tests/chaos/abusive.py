@@ -150,6 +150,13 @@ ODD_MODELS = (json.dumps("m" * 100_000), '"m\\u0000"', '"m\\r\\nx: y"', '"../m"'
 
 @row("B7", "parameters that crash engines or hide another model, in every dialect (B8)")
 async def abused(findings: Findings) -> None:
+    """In every dialect up to 150 parameters that crash engines (out of range, `NaN`, `1e999`, 5,000 digits, 100,000
+    arrays, half a surrogate pair, long lists and patterns), bodies that are not JSON objects, and names that hide
+    another model (twice, escaped, in another case, with line ends), before vLLM, `FULL=1`: before every backend.
+
+    Passes if each is refused by a 4xx (SageMaker: 424) within 50 ms, and no worker sees it; no worker sees another
+    model than the one that the key may use.
+    """
     for backend in backends.REGISTRY if FULL else ("vllm",):
         other = {"backend": "vllm", "upstream_model": "hidden"}
         front: dict[str, Any] = {"models": {"m": {"backend": backend}, "other": other}}

@@ -44,6 +44,13 @@ async def kill(at: House, number: int) -> None:
 
 @row("F8", "four of five workers come back: how fast each takes its share")
 async def returning(findings: Findings) -> None:
+    """Four of five workers are killed and restarted 5 s later, `FULL=1`: 20 s, at 100 requests/s, which the fifth can
+    carry alone without being full (80 places, some 25 of them taken): what it has no place for the others must take
+    at once, however new they are; `breaker.slowstart_s` 20 s, `FULL=1`: 30 s.
+
+    Passes if each takes at most 0.25 of a fair share in the first tenth of its slow start; after it they take at
+    least 0.9 together, and each at least 0.5: places go by a hash; none ever has more than `max_in_flight`.
+    """
     flags = ("--itl-ms", "50")
     config: dict[str, Any] = {
         "breaker": {"slowstart_s": SLOWSTART_S, "eject_s": 2},
@@ -121,8 +128,18 @@ def at_once(entries: list[dict[str, Any]]) -> int:
 
 @row("F16", "workers that load, two of which say so; a queue that is bounded")
 async def loading(findings: Findings) -> None:
-    """Workers 0 and 1 serve. 2 is started anew and says 503 on its health path, too; 3 says 503 to requests alone, its
-    health path has nothing but 200; 4 is as 2, and ready before the load ends."""
+    """Two of five workers restart and answer 503 on every path until they have loaded; one answers 503 to requests
+    while its health path says 200; bursts of 80 against 4 slots a worker and a queue of 20; at last all workers
+    load.
+
+    Passes if clients get 200. No request goes to a worker that reports that it loads. The one whose health path
+    lies gets at most one request a second, which another worker then answers. In a burst, as many requests as have
+    room get 200, and one more that had tried that worker; the others get 429 with Retry-After within 100 ms; no
+    worker has more than `max_in_flight`; a worker is used ≤ 2 s after it serves. While all load: 503 with
+    Retry-After, p99 ≤ 100 ms.
+    """
+    # Workers 0 and 1 serve. 2 is started anew and says 503 on its health path, too; 3 says 503 to requests alone,
+    # its health path has nothing but 200; 4 is as 2, and ready before the load ends.
     flags = ("--itl-ms", "5")
     config: dict[str, Any] = {
         "breaker": {"slowstart_s": 0},  # which would hide who is sent what: it is F8's

@@ -89,6 +89,14 @@ async def balancer(binary: str, at: House, idle_s: float, mode: str = "http") ->
 
 @row("F15", "gateways are replaced one after the other behind haproxy")
 async def rolled(findings: Findings) -> None:
+    """3 gateways get SIGTERM one after the other and restart, behind haproxy, which asks `/readyz` every 0.2 s and
+    never retries; `relay.notice_s` 0.8 s. Load: 100 streaming clients and 50 requests/s; only those 50; both with
+    haproxy balancing TCP connections; `FULL=1`: three rounds. Then streams longer than `relay.drain_s`, 6 in each
+    dialect.
+
+    Passes if no request is refused, cut, or answered other than 2xx. The longer streams end with an error in their
+    dialect, none by a reset, within `relay.drain_s` and 2 s.
+    """
     binary = haproxy(findings)
     if binary is None:
         return
@@ -222,6 +230,14 @@ async def cut(address: str, way: Way, ended: asyncio.Event) -> str:
 
 @row("F17", "workers are silent for three times as long as the balancer before the gateway waits")
 async def silent(findings: Findings) -> None:
+    """Haproxy closes connections that are silent for 2 s. A worker is silent for 6 s: before its head, after it, after
+    one token, after three; 5 streams of each in each dialect, `FULL=1`: 20. Then it is silent for ever, with
+    deadlines of 8 s.
+
+    Passes if every stream is whole, including lines of JSON; openai's own client reads every one. A worker that
+    hangs causes one error in the dialect after 8 s ±10 %. As a control, haproxy ends all of the same requests sent
+    as plain ones.
+    """
     binary = haproxy(findings)
     if binary is None:
         return

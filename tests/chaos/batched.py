@@ -181,6 +181,14 @@ STEPS = (at_upload, at_creation, at_the_first_line, in_the_middle, at_the_end, a
 
 @row("J1", "the gateway that runs a batch is killed at every step of it")
 async def in_a_folder(findings: Findings) -> None:
+    """Two gateways share a folder and Redis. The one that runs a batch of 80 requests (`FULL=1`: three rounds of 400)
+    is killed (SIGKILL) and started again: during the upload, right after the creation, at the first line, at a
+    third and two thirds of the lines, while results are put together, and right after a cancellation.
+
+    Passes if every batch ends as asked, with one result for each request and counts that agree; no more requests
+    were answered twice by workers than were counted as repeated; nothing is left in the folder but files that
+    clients know.
+    """
     with tempfile.TemporaryDirectory() as folder:
         files = Path(folder, "files")
         await batched(findings, Path(folder), files, {"directory": str(files)})
@@ -188,6 +196,11 @@ async def in_a_folder(findings: Findings) -> None:
 
 @row("J2", "the same, and the files are in a bucket")
 async def in_a_bucket(findings: Findings) -> None:
+    """J1 over a bucket of rclone's S3 server. Results are seen by nobody there before they are whole: the kill while
+    they are put together comes when all lines have theirs.
+
+    Passes if J1 would.
+    """
     with tempfile.TemporaryDirectory() as folder, S3(Path(folder)) as s3:
         files = Path(folder, "files")
         await batched(findings, Path(folder), files, s3.section(files))

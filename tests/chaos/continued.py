@@ -106,6 +106,11 @@ async def recorded(at: House, ids: set[str]) -> list[dict[str, Any]]:
 
 @row("G1", "first tokens that are late, streamed and not, in every dialect")
 async def late(findings: Findings) -> None:
+    """One of three workers is silent to all requests; `deadlines.first_token_s` and `unstreamed_s` of 0.5 s. Three
+    streams of each route of each dialect that generates, then three plain replies.
+
+    Passes if every reply is whole, none of that worker's, and requests have moved until its breaker opened.
+    """
     deadlines = {"first_token_s": LATE_S, "unstreamed_s": LATE_S}
     config = {**CONFIG, "models": {"m": {"policy": "round_robin", "deadlines": deadlines}}}
     async with house({}, config, 1, [("--itl-ms", "2")] * 3) as at:
@@ -138,6 +143,12 @@ async def plain(at: House, way: Way, number: int) -> int:
 
 @row("G2", "workers are killed in mid-stream, one after the other, in every dialect")
 async def killed(findings: Findings) -> None:
+    """Streams of each route of each dialect, a hundred at once; one worker of four after the other is killed (SIGKILL)
+    and started again. 40 tokens in 1.6 s, a death every 1.5 s; `FULL=1`: 1,000 streams of 10 s, a death every 10 s.
+
+    Passes if all streams end as whole ones, each with its text as one worker alone sends it; with `FULL=1` some of
+    each dialect were continued.
+    """
     async with house({}, CONFIG, 1, [("--itl-ms", str(ITL_MS))] * 4) as at:
         await known(at)
         over = asyncio.Event()
@@ -200,6 +211,12 @@ async def begin(at: House, first: int) -> list[asyncio.Task[Read]]:
 
 @row("G3", "two workers die in one stream, then all, and one returns, in every dialect")
 async def two_deaths(findings: Findings) -> None:
+    """Two of three workers are killed 0.8 s apart while a stream of each route of each dialect runs; then the third
+    under new streams.
+
+    Passes if the first streams are whole, with the output of all workers in their usage, and some saw two deaths;
+    the others end with an error in their own form and look not whole, and their records name `no_worker`.
+    """
     async with house({}, CONFIG, 1, [("--itl-ms", "50")] * 3) as at:
         await known(at)
         streams = await begin(at, 0)
@@ -237,6 +254,13 @@ async def two_deaths(findings: Findings) -> None:
 
 @row("G4", "a worker's web server hangs with its engine in mid-stream, and goes on, in every dialect")
 async def stopped(findings: Findings) -> None:
+    """One of three workers is stopped whole (SIGSTOP), its web server with its engine, while a stream of each route of
+    each dialect runs, and later continued (SIGCONT). `health.stalled_s` 1 s, `FULL=1`: absent, so that its bound is
+    20 s.
+
+    Passes if all streams end as whole ones before it goes on, those that it had by `stalled`; and of new streams,
+    which are whole, it serves some once it moves again.
+    """
     # At full length with the bound that a worker has by itself, which is 20 s once its probes fail.
     health = CONFIG["health"] if FULL else {**CONFIG["health"], "stalled_s": 1}
     async with house({}, {**CONFIG, "health": health}, 1, [("--itl-ms", "50")] * 3) as at:

@@ -60,6 +60,12 @@ async def attack(at: House, key: str, path: str, body: bytes) -> list[int]:
 
 @row("B10", "bodies of one key that cost most, four at once, beside another key's 400 KB")
 async def costly(findings: Findings) -> None:
+    """A key with 5 requests a minute and concurrency 2 sends four bodies at once that cost most (below 1 MB; four
+    kinds), beside another key's bodies of 400 KB.
+
+    Passes if two of four are refused before they are read; an honest request waits at most 50 ms longer; memory
+    grows by at most 16 MiB.
+    """
     limited = {"limits": {"requests": 5, "concurrency": 2}}
     keys: dict[str, dict[str, Any]] = {"honest": {}, **{f"hostile{number}": limited for number in range(len(HOSTILE))}}
     async with house(keys, {}, 1, [("--itl-ms", "0", "--max-model-len", "10000000")]) as at:
@@ -94,6 +100,12 @@ async def costly(findings: Findings) -> None:
 
 @row("B11", "requests of 309 bytes that refer to a chain of 15 responses of 1 MB, 30 at once")
 async def referring(findings: Findings) -> None:
+    """30 requests of 309 bytes at once refer to a chain of 15 stored responses of 1 MB; `listen.max_bodies_bytes` is
+    64 MiB.
+
+    Passes if what has room is served; the others get 503 with `Retry-After`; memory grows by at most six times the
+    bound.
+    """
     port = free_port()
     settings = {
         **config(port, max_bodies_bytes=HELD),

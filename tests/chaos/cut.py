@@ -20,6 +20,12 @@ TEXT = "漢字かな 한국어 👩\u200d👩\u200d👧\u200d👦 e\u0301 a\u202
 
 @row("B1", "event streams of every form, cut anywhere")
 async def cut_anywhere(findings: Findings) -> None:
+    """The cases of the web platform tests, cut in every place; 10,000 drawn event streams (every end of a line, byte
+    order marks, comments, unknown fields), `FULL=1`: 50,000, cut at random; a worker's stream in 9 forms (CRLF,
+    comments, several data lines, a byte order mark, 1, 3 or 7 bytes at a time) in every dialect.
+
+    Passes if each is read as the standard says, whatever the cuts; every client understands the same text.
+    """
     wrong, n = [], 0
     for name, (text, events) in WPT.items():
         stream, wanted = text.encode(), [(event.encode(), data.encode()) for event, data in events]
@@ -90,6 +96,12 @@ def heard(way: Way, answer: Answer) -> str | None:
 
 @row("B2", "text of many bytes a letter, cut at every byte, in every dialect before every backend")
 async def letters(findings: Findings) -> None:
+    """CJK, emoji joined by U+200D, flags, U+0085, U+2028, U+FEFF: in every dialect before every backend the worker's
+    stream is cut at each byte beyond ASCII, `FULL=1`: at each byte; and through the gateway it comes 1, 2 or 5
+    bytes at a time.
+
+    Passes if what the client is sent is the same byte for byte; the text is the worker's.
+    """
     pairs = {(case.client.name, case.backend, case.lane): case for case in CASES if case.scenario.name == "unicode"}
     wrong, n = [], 0
     # Some replies give the time of their end, and how long they took.

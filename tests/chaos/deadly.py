@@ -23,6 +23,13 @@ WORKERS = 5
 
 @row("D1", "a request that kills its workers, and a model that falls to another one")
 async def deadly(findings: Findings) -> None:
+    """Beside 50 other requests a second, one request kills every worker that gets it (the process ends), and its
+    client sends it 10 times; 4 workers, and a fallback model. Then the other workers of its model are killed, and
+    every dialect is asked for a reply.
+
+    Passes if 2 workers die in all; the client gets `request_quarantined`, and the log names it once; at most 1 % of
+    the others fail. The fallback answers in every dialect, and every reply names it.
+    """
     spare: dict[str, Any] = {"backend": "vllm", "upstream_model": "sim"}
     config = {
         "models": {"m": {"fallback": ["spare"]}, "spare": spare},

@@ -31,6 +31,13 @@ STRICT_S = 5.0
 
 @row("F13", "the Redis primary falls silent, its replica is promoted, it comes back; a flood meanwhile")
 async def failed_over(findings: Findings) -> None:
+    """40 clients flood 4 gateways that find Redis by a Sentinel. Its primary is stopped (SIGSTOP), its replica is
+    promoted, and the old one continues, 2 times, `FULL=1`: 8 times; 60 requests in 4 s.
+
+    Passes if every answer is 200 or 429. Clients get the limit of each window, and at most one window's more for
+    each failover. Limits are strict on every gateway 5 s after the old primary is back; no key in Redis lacks a
+    time to live, no counter is below zero, no slot is held.
+    """
     with contextlib.ExitStack() as exits:
         folder = Path(exits.enter_context(tempfile.TemporaryDirectory()))
         servers = [exits.enter_context(pair(folder, "one"))]

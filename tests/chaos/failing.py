@@ -28,6 +28,14 @@ RETRY_AFTER = 2
 
 @row("F6", "one of five workers answers 500, then all")
 async def failing(findings: Findings) -> None:
+    """One of five workers answers 500 for 8 s at 100 requests/s, `FULL=1`: 30 s; later all five do. A *sick* worker
+    fails on its health path too, a *lying* one reports 200 there.
+
+    Passes if at most 5 requests fail until it is taken out, and clients see at most 0.5 % of errors. It returns by
+    one probe, or by one trial request. If three of five lie, which is more than may be taken out, clients see at
+    most 1 % of errors. If all fail, nothing hangs and p99 ≤ 100 ms: 503 with Retry-After for sick workers, 502 for
+    lying ones, since failed requests alone never take out more than half of a fleet.
+    """
     config = {"breaker": {"eject_s": EJECT_S, "slowstart_s": 1}, "health": {"interval_s": INTERVAL_S}}
     for what, health in (("sick", 500), ("lying", 200)):
         async with house({}, config, 1, [("--itl-ms", "2")] * 5) as at:
@@ -129,6 +137,13 @@ async def all_bad(findings: Findings, at: House, load: Load, what: str, health: 
 
 @row("F7", "all workers answer 503, and the SDK tries each call three times")
 async def amplified(findings: Findings) -> None:
+    """All five workers answer 503 with `Retry-After: 2`; OpenAI's SDK makes 100 calls a second and tries each three
+    times; 10 s, `FULL=1`: 30 s.
+
+    Passes if attempts ÷ requests ≤ 1.2, counted from a second before the outage, in which the retry budget fills;
+    at most 3 attempts for a request; every answer is a 503 with the workers' `Retry-After`, and the SDK waits that
+    long.
+    """
     sent: dict[str, list[tuple[float, int, str]]] = {}
     """A call's number -> its tries: when, the status, Retry-After."""
 

@@ -29,6 +29,11 @@ _ALONE = re.compile(rb"^dragoman_limits_alone_total (\S+)$", re.MULTILINE)
 
 @row("L10", "a flood while Redis is healthy, but 30 ms away, or on a busy machine")
 async def far_and_busy(findings: Findings) -> None:
+    """40 clients of two keys, one of which fails closed, flood 2 gateways at the default `redis.timeout_s`. First
+    Redis is 30 ms away; then it is near, and twice as many processes as cores use all CPU.
+
+    Passes if exactly the limit is admitted in the window; no 503; no request is decided without Redis.
+    """
     with tempfile.TemporaryDirectory() as name, Server(folder := Path(name)) as server:
         with Far(folder, server.port, ROUND_TRIP) as far:
             await flooded(findings, "30 ms away", far.address)

@@ -69,6 +69,15 @@ async def follow(at: House, one: Followed, tokens: int) -> None:
 
 @row("F5", "a worker freezes under streams, before its replies, and when it should accept connections")
 async def frozen(findings: Findings) -> None:
+    """One of five workers is frozen (SIGSTOP) under 50 streams, 60 requests at once and 40 a second, each with a
+    beginning of its own, since alike ones go to one worker. Then one of three is frozen, and its kernel accepts no
+    more connections. `deadlines` of 2 s, `FULL=1`: 10 s.
+
+    Passes if its streams end with one error and its plain requests with a 504, each at its deadline ±10 %. After
+    three probes nothing is sent to it, and it is used again when it continues. On the other workers every reply is
+    whole; the p99 of requests and of gaps between blocks (median over seconds) is at most 10 % above before. A
+    connection that it does not accept goes to another worker at `connect_s` ±10 %.
+    """
     await under_way(findings)
     await unaccepted(findings)
 

@@ -169,9 +169,22 @@ async def judged(findings: Findings, floods: list[Flood]) -> None:
 
 @row("L7", "one client's connection that sends without end beside 20 healthy clients")
 async def client(findings: Findings) -> None:
+    """One connection sends without end, for 3 s each, `FULL=1`: 10 s: pipelined requests whose replies it does not
+    read (unknown path, no key, `/livez`, chats for 1 MB each) or reads; bodies in chunks of one byte, and of empty
+    lines; a large body that was refused; header fields; empty lines. 20 other clients send short requests;
+    `listen.max_body_bytes` 2 MB.
+
+    Passes if memory grows by at most 8 MiB and is within 2 MiB of its start 5 s later; p99 of the others grows by
+    at most 10 ms; all of theirs are answered 200.
+    """
     await judged(findings, OF_CLIENTS)
 
 
 @row("L8", "one worker that sends without end beside 20 healthy clients")
 async def worker(findings: Findings) -> None:
+    """As L7, with the reply of one worker instead: ordinary frames as fast as they are taken, the same in chunks of
+    one byte, tiny frames, only comments, and frames that its client does not read.
+
+    Passes if as L7.
+    """
     await judged(findings, OF_WORKERS)

@@ -122,6 +122,13 @@ async def _ask(at: House, way: Way, model: str, stream: bool) -> Answer:
 
 @row("B12", "guards that are away, slow, or that answer to harm, before and after workers, in every dialect")
 async def hostile_guards(findings: Findings) -> None:
+    """A guard that is away, silent, endless, drips, or answers in 19 broken or harmful ways, before workers and after
+    them, failing closed and open, in every dialect, streamed and not; `timeout_s` is 0.5 s.
+
+    Passes if each client gets one error in its dialect or, where the guard fails open, its reply, at most 1 s after
+    the guard's time; a refusal reaches it as one; other models answer in 0.2 s (p90) meanwhile; memory grows by at
+    most 8 MiB and the 1 MiB that each guard may send at once; the log names no bug.
+    """
     guard = Guard()
     async with guarded(guard) as at:
         ways = [(usual(name, stream=stream), stream) for name in GENERATING for stream in (False, True)]

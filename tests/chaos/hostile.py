@@ -146,6 +146,12 @@ def filled(make: Make, size: int = BYTES) -> bytes:
 
 @row("L9", "bodies below 1 MB that cost their reader most, in every dialect before every backend")
 async def hostile(findings: Findings) -> None:
+    """Bodies of up to 1 MB that are the most expensive to read (results of tool calls in reverse order or with unknown
+    ids, parts, images, tools, unknown members, schemas, biases, prompts; 58 kinds), on every route of every dialect
+    with one backend each, `FULL=1`: with every backend; another client calls `/livez` every 2 ms.
+
+    Passes if no answer of 500; the other client never waits for more than 50 ms.
+    """
     names = list(backends.REGISTRY)
     # All are served by the one worker here; what it makes of another wire's request is another matter.
     models = {name: {"backend": name, "workers": ["http://127.0.0.1:9"]} for name in names}

@@ -84,6 +84,14 @@ async def stall(at: House, worker: Process, hung: bool) -> float:
 
 @row("H1", "an engine hangs behind a server that lives")
 async def hung(findings: Findings) -> None:
+    """One of four engines hangs for 8 s, `FULL=1`: 30 s, under 20 requests/s and 20 streams: its server answers
+    `/health` and `/metrics`, nothing is computed, and its figures stand still. `health.stalled_s` 2 s, `FULL=1`: 5
+    s.
+
+    Passes if it is found 2.5 s after that bound at most, and once; every request is answered with 200, and every
+    stream is whole before it moves again; it gets no request while it hangs; it returns when it moves; no other
+    worker is taken for stalled.
+    """
     config = {
         "health": {"stalled_s": STALLED_S, "interval_s": 1},
         "routing": {"scrape_s": SCRAPE_S},
@@ -125,6 +133,11 @@ async def hung(findings: Findings) -> None:
 
 @row("H2", "clients without patience against a healthy fleet")
 async def impatient(findings: Findings) -> None:
+    """20 clients that each wait for 1 s, again and again for 12 s, `FULL=1`: 50 for 60 s, against two healthy workers
+    whose first token comes after 3 s; with the engines' figures, and by bytes alone. `breaker.failures` is 1.
+
+    Passes if no worker is stalled, ejected or down, and then a client that waits is answered.
+    """
     for what, scrape_s in (("with figures", SCRAPE_S), ("by bytes alone", 0.0)):
         config = {
             "health": {"stalled_s": STALLED_S * 2, "interval_s": 1},
@@ -184,6 +197,12 @@ class Fleet:
 
 @row("H3", "workers leave one after the other under streams that outlast their grace")
 async def drained(findings: Findings) -> None:
+    """Workers that register are stopped one after the other under 20 requests/s and 20 streams of 12 s; `--hand-over`
+    3 s, `--grace` 120 s. Another one takes the place of each. Two of four, `FULL=1`: all.
+
+    Passes if every request is answered with 200, every stream is whole, and a worker that is stopped has ended
+    after 8 s at most.
+    """
     with tempfile.TemporaryDirectory() as folder, Server(Path(folder)) as server:
         there = {"addresses": [server.address], "timeout_s": 10}
         config: dict[str, Any] = {"redis": there, "models": {"m": {"discover": {"redis": True}}}}

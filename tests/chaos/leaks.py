@@ -29,6 +29,13 @@ LIMIT = 60
 
 @row("L4", "streams in every dialect, 30 % of them left at random")
 async def left_behind(findings: Findings) -> None:
+    """50 clients open 5,000 streams in all dialects, after 6,000 to warm up, under a limit of 60 at once and with a
+    worker of 40 slots; at least 30 % are cancelled, waiting or after some blocks; `FULL=1`: 100,000 after 10,000.
+
+    Passes if memory grows by less than 1 MB for 10,000 streams (least squares over 21 readings); file descriptors
+    and tasks are as before ±2. If 70 streams then come at once, 60 are admitted and 40 are at the worker: no slot
+    is lost.
+    """
     config = {
         "models": {"m": {"max_in_flight": SLOTS}},
         "limits": [{"name": "slots", "kind": "concurrency", "limit": LIMIT}],

@@ -45,6 +45,14 @@ class Admit:
 
 @row("F14", "four gateways, 200 clients, requests and tokens a minute")
 async def exact(findings: Findings) -> None:
+    """4 gateways whose clocks differ by up to 10 s; 200 clients that retry sooner than told; one key is limited by
+    requests, one by tokens; a quarter of the streams is cancelled; three windows (6 s with a tenth of 600 requests
+    and 100,000 tokens a minute; `FULL=1`: a minute).
+
+    Passes if no window at any time exceeds the limit (a cancelled stream counts what was relayed; the tokens that
+    its worker makes until it learns of the cancellation are shown). At least 0.98 of the limit is used; no worker
+    saw a refused request; a cancelled stream is charged exactly what was relayed; no slot is held at the end.
+    """
     with tempfile.TemporaryDirectory() as folder, Server(Path(folder)) as server:
         config = {"redis": {"addresses": [server.address], "timeout_s": 0.5}, "limits": LIMITS}
         # One is bound by its requests, the other by its tokens.

@@ -46,6 +46,13 @@ def limits() -> list[dict[str, object]]:
 
 @row("F11", "Redis frozen, killed and back at 100 requests a second; a tenant floods (F12)")
 async def away(findings: Findings) -> None:
+    """4 gateways at 100 requests/s and a tenant that floods; Redis is stopped, killed, and restarted empty.
+
+    Passes if compared with requests without limits at the same time, p99 grows by ≤ 60 ms at the onset and ≤ 1 ms
+    once the breaker is open; `local`, `open` and `closed` limits behave as configured. The flood gets its limit, at
+    most once more its limit, and at most its limit again from a Redis that forgot. Limits are strict again ≤ 5 s
+    after Redis returns; ≤ 3 log lines a gateway.
+    """
     with tempfile.TemporaryDirectory() as folder, Server(Path(folder)) as server:
         config = {"redis": {"addresses": [server.address], "timeout_s": 0.05}, "limits": limits()}
         async with house({name: {} for name in (*MODES, "flood", "free")}, config, GATEWAYS) as at:

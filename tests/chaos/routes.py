@@ -146,6 +146,12 @@ def attacks(routes: Sequence[str], states: dict[str, str]) -> Iterator[Attack]:
 
 @row("S1", "every route, credential, key header, and trick of path and Host")
 async def no_way_around(findings: Findings) -> None:
+    """Every route of the route table x 9 wrong credentials x 4 headers for a key, and a forged signature x 18 ways of
+    writing path, Host, method and rewriting headers, as raw bytes.
+
+    Passes if no success, no model's name in a reply, no worker reached; each is refused before its body arrived,
+    p99 ≤ 5 ms; a route that is missing in the table of decisions fails the row.
+    """
     states, entries = credentials()
     entries["other-dialects"]["dialects"] = ["ollama"]
     config = {

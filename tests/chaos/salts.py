@@ -62,6 +62,13 @@ class Asking:
 
 @row("S7", "equal prompts of several teams: salts, and what a worker has cached")
 async def salts_differ(findings: Findings) -> None:
+    """3 teams and a key without a team send equal prompts, 20 in each of 12 ways of asking, `FULL=1`: 200; then with
+    salts of their own, also another team's.
+
+    Passes if every request of a team has one salt, which no other team has. A prompt that only others had sent has
+    no cached token; one that the team had sent has some. A client's own salt never equals another team's; no salt
+    appears in log, metrics or answers.
+    """
     keys: dict[str, str] = {}
     entries: dict[str, Any] = {}
     for name, team in TEAMS.items():

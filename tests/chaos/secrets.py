@@ -42,6 +42,12 @@ def refused_texts(secrets: list[str]) -> list[str]:
 
 @row("S6", "secrets in logs, metrics, errors, headers to workers, Redis")
 async def secrets_stay(findings: Findings) -> None:
+    """Good and bad keys in every header of every dialect, failing workers, secrets in wrong places, with a worker's
+    key, an AWS secret and a Redis password.
+
+    Passes if no secret in the log, metrics, answers, messages about configurations, Redis, or a header to a worker
+    other than its own.
+    """
     good, entry = new_key("good")
     other, other_entry = new_key("other")
     entries = {**yaml.safe_load(entry), **yaml.safe_load(other_entry)}

@@ -32,6 +32,14 @@ ENVIRON = {"DEFINED_KEY": "canary-key", "SPACED_KEY": "canary key", "PATH": os.e
 
 @row("C1", "broken configurations, what a chart must have, floors of dependencies (S12 in it)")
 async def shipped(findings: Findings) -> None:
+    """40 of the broken configurations in `tests/unit/broken_configs`, `FULL=1`: all, each given to `dragoman check`
+    and `dragoman serve`; the chart's value sets, rendered; the installed packages.
+
+    Passes if each is refused with a status other than 0, its lines name file, line and key, none is a traceback or
+    holds a secret, nothing listens; no Pod lacks a NetworkPolicy, a user that is not root, seccomp, dropped
+    capabilities, a read-only root, no gateway its preStop pause, no gateway or worker its grace; no package is
+    below its floor.
+    """
     await configurations(findings)
     charts(findings)
     floors(findings)

@@ -263,6 +263,14 @@ def binaries(findings: Findings) -> dict[str, str]:
 
 @row("S2", "requests that two servers could read differently, and heads without measure (S4)")
 async def smuggled(findings: Findings) -> None:
+    """108 requests of doubtful form on a connection of their own (length and coding in every relation, chunks, request
+    lines, hosts, fields), each with a request inside that only one of two readings finds; heads of 101 and 20,000
+    fields and of 33 KB and 32 MB; 6 of unusual form that are fine; direct, behind nginx and behind haproxy.
+
+    Passes if direct: each is refused once (400, 431, ...), its connection ended, nothing inside reaches a worker,
+    and memory grows by at most 1 MB; what is fine is served. Behind proxies that share one connection to the
+    gateway, other clients get their own answers after each case.
+    """
     paths = binaries(findings)
     async with house({}, {"listen": {"header_timeout_s": 1, "body_timeout_s": 1}}, 1) as at:
         await direct(findings, at)

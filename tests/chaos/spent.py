@@ -81,6 +81,16 @@ class Race:
 
 @row("K2", "64 clients race for budgets over three gateways; Redis is slow, and restarts")
 async def spent(findings: Findings) -> None:
+    """64 clients at 3 gateways race for two budgets, 3,000 requests (`FULL=1`: 60,000), a third of them streams. While
+    a tenth to three tenths of them run, Redis stands still for 40 ms ten times a second. Then it is killed and
+    comes back with its data, at once and again after 1.5 s. One budget has `on_redis_failure: closed`, the other
+    `local`. The workers' log is the truth.
+
+    Passes if each record's cost is that of the worker's log to the last nano, no worker saw a refused request, and
+    nothing fails but with 503 of `closed`; `closed` is spent above its amount by at most what was running and had
+    reserved, `local` by at most what was decided alone besides; at least 0.97 of each is spent; and in the end each
+    counter in Redis is the sum of the worker's log, but for what was running.
+    """
     with tempfile.TemporaryDirectory() as folder, Server(Path(folder), *ON_DISK) as server:
         shared = {"amount": AMOUNT / NANO, "per": "total", "scope": ["team"], "reserve": "maximum"}
         config: dict[str, Any] = {

@@ -171,6 +171,14 @@ async def spiteful(reached: list[int], reader: asyncio.StreamReader, writer: asy
 
 @row("B6", "workers whose answers are broken, endless, or made to harm, in every dialect")
 async def broken_answers(findings: Findings) -> None:
+    """A worker answers in 49 broken or harmful ways (heads, fields, interim answers, chunks, lines without end; wrong
+    lengths; pages, redirects, bombs; frames that are cut or of another kind; numbers that are none; silence),
+    streamed and plain, in every dialect; deadlines of 1 s.
+
+    Passes if clients get one error in their dialect: a 502 or 504 or its counterpart, or an error inside the
+    stream, without its end mark; nothing of the worker's own words; no later than its deadlines. Memory grows by at
+    most 16 MB; the log names no bug. Two good answers, as a control, are passed on.
+    """
     reached: list[int] = []
     server = await asyncio.start_server(partial(spiteful, reached), "127.0.0.1", 0, limit=1 << 20)
 

@@ -84,6 +84,13 @@ def orphans(address: str) -> int:
 
 @row("L3", "readers of large streams that stall, beside some that are slow")
 async def stalled(findings: Findings) -> None:
+    """200 clients request streams of 64 MB and read nothing, half of them in a dialect whose streams are rewritten; 8
+    others read 400 kB/s; `listen.write_idle_s` 5 s, `FULL=1`: 60 s.
+
+    Passes if at most 4 MiB of a stream leave its worker, by the gateway's acknowledgements; memory ≤ 256 KiB a
+    stream; each stream is ended 5 s ±10 % after its last byte, with nothing left in the kernel; the slow readers
+    are still served.
+    """
     config = {"listen": {"write_idle_s": WRITE_IDLE_S}}
     async with house({}, config, 1, (), front=partial(flood, size=BYTES)) as at:
         gateway = at.gateways[0]

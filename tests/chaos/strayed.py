@@ -94,6 +94,14 @@ class Seen(Struct):
 
 @row("S5", "requests that want another server asked, or that unpack to more than they are (S10, S11)")
 async def strayed(findings: Findings) -> None:
+    """Addresses of a canary in 49 spellings, those of metadata services among them, in every place of a request that
+    could name one (members such as `api_base`, model names, paths, queries, headers, Host, targets, images,
+    schemas), on every route of every dialect, a quarter of the spellings each; a worker that redirects to the
+    canary. Packed bodies of 100 MB in 8 codings, and lengths of 1 GB and 1 TB.
+
+    Passes if the gateway never connects to the canary; the worker sees no path and no host that is not of the
+    configuration; no bug. Packed and endless bodies get a 415 or 413 for at most 100 ms of CPU.
+    """
     seen = Seen([], set(), set())
 
     async def listening(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

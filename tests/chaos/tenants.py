@@ -22,6 +22,10 @@ FIRST_TOKEN_US = 5000
 
 @row("L5", "a tenant at ten times its limit beside one at half of its own")
 async def quiet_neighbour(findings: Findings) -> None:
+    """One tenant uses its whole limit, then sends ten times as much; another uses half of its own.
+
+    Passes if the other tenant is never refused, and its p99 to the first token grows by at most 10 %.
+    """
     limits = [
         {"name": "requests", "kind": "requests", "limit": LIMIT, "per_s": 1, "burst": 2},
         {"name": "tokens", "kind": "tokens", "limit": 100_000, "per_s": 60},

@@ -50,6 +50,11 @@ async def upload(at: House) -> str:
 
 @row("B13", "100 uploads of 25 MiB at once, whose model stands behind the file")
 async def uploads(findings: Findings) -> None:
+    """100 uploads of 25 MiB at once, whose `model` stands behind the file, to a model whose worker takes four requests
+    at a time.
+
+    Passes if each is transcribed as it was sent, and memory grows by at most 2 MiB for each.
+    """
     port = free_port()
     hears = {"backend": "vllm", "upstream_model": "sim", "workers": [f"http://127.0.0.1:{port}"], "max_in_flight": 2}
     # The worker reads each upload in its own event loop, and answers no probe meanwhile.

@@ -79,7 +79,7 @@ def wide(row: str) -> Iterator[str]:
 
 def faults(path: Path) -> list[str]:
     """What is wrong with a module or a page, as `file:line: rule: words`."""
-    name, source = path.relative_to(ROOT), path.read_text()
+    name, source = path.relative_to(ROOT) if path.is_relative_to(ROOT) else path.name, path.read_text()
     found = []
     for line, text in texts(source) if path.suffix == ".py" else paragraphs(source):
         found += [f"{name}:{line}: {fault}" for fault in broken(text)]

@@ -216,8 +216,3 @@ def test_the_proxies_drop_idle_connections_before_the_gateway_does() -> None:
 
 def test_nginx_takes_the_bodies_that_the_gateway_takes() -> None:
     assert numbers(r"client_max_body_size (\d+)m;", "nginx.conf") == [Config().listen.max_body_bytes / 2**20]
-
-
-def test_the_page_quotes_nginx() -> None:
-    (quoted,) = re.findall(r"```nginx\n(.*?)```", (ROOT / "docs" / "production.md").read_text(), re.DOTALL)
-    assert quoted == (ROOT / "deploy" / "nginx.conf").read_text()

@@ -1,4 +1,4 @@
-"""deploy/dragoman.service: systemd takes every line of it, and docs/production.md quotes it."""
+"""deploy/dragoman.service: systemd takes every line of it."""
 
 from __future__ import annotations
 
@@ -57,11 +57,6 @@ def test_systemd_takes_the_unit(tmp_path: Path) -> None:
 def test_systemd_says_what_is_wrong(tmp_path: Path, right: str, wrong: str, said: str) -> None:
     assert right in UNIT
     assert said in verified(tmp_path, UNIT.replace(right, wrong))[1]
-
-
-def test_the_page_quotes_the_unit() -> None:
-    quoted = re.findall(r"```ini\n(.*?)```", (ROOT / "docs" / "production.md").read_text(), re.DOTALL)
-    assert quoted == [UNIT]
 
 
 @pytest.mark.parametrize(

@@ -12,17 +12,13 @@ import httpx
 import pytest
 import yaml
 
+from gateway.observe.catalogue import FIGURES
 from tests.acceptance.helm.chart import CHART, VALUES, Refused, copy, find, objects, parsed, template
-from tests.repo.tree import ROOT
 from tests.support.harness import Stack
 
 ALERTS = sorted((CHART / "alerts").glob("*.yaml"))
 ANY = '{job!=""}'
 METRIC = re.compile(r"\bdragoman_[a-z_]+")
-DOCUMENTED = {
-    name for page in ("production.md", "metrics.md") if (ROOT / "docs" / page).exists()
-    for name in METRIC.findall((ROOT / "docs" / page).read_text())
-}  # fmt: skip
 
 
 def rules(path: Path) -> Iterator[dict[str, Any]]:
@@ -41,7 +37,7 @@ def test_alerts_ask_for_metrics_that_there_are_and_say_what_they_mean(path: Path
             assert rule["labels"]["severity"] in ("critical", "warning"), rule
             assert {"summary", "description"} <= set(rule["annotations"]), rule
         asked = {re.sub(r"_(bucket|sum|count)$", "", name) for name in METRIC.findall(rule["expr"])}
-        assert asked <= DOCUMENTED, rule
+        assert asked <= FIGURES.keys(), rule
 
 
 def test_prometheus_reads_the_files_that_the_chart_renders() -> None:
@@ -105,7 +101,7 @@ def test_further_files_are_taken_as_they_are(tmp_path: Path) -> None:
 def test_queries_of_the_autoscaler_ask_for_metrics_that_there_are() -> None:
     asked = set(METRIC.findall((CHART / "templates" / "_queries.tpl").read_text()))
     assert asked
-    assert asked <= DOCUMENTED
+    assert asked <= FIGURES.keys()
 
 
 def test_a_request_to_a_model_without_workers_is_counted_which_wakes_it(unused_tcp_port: int) -> None:

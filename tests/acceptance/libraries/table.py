@@ -1,4 +1,4 @@
-"""The page about the client libraries that are seen to work: docs/libraries.md."""
+"""The tables of the client libraries that are seen to work, for docs/libraries.md."""
 
 from __future__ import annotations
 
@@ -69,26 +69,6 @@ class _Filled(ast.NodeTransformer):
         return node
 
 
-HEAD = """# Client libraries
-
-<!-- Made by `make docs` from tests/acceptance/libraries. Do not edit. -->
-
-Every library below was run against the gateway, unmodified and at this version, by `make test-clients` or
-`make test-agents`: a whole chat, a streamed one, a model that does not exist, and a stream whose worker breaks off. Two
-columns name the library's error. A `-` there says that its streams were not run, or that it names no model. The lines
-are for `make run`; with keys, put yours for `none`. AWS's libraries also want a region and credentials, which may be
-anything unless the gateway checks them ([keys](keys.md)). Those of the [table of
-clients](clients.md#every-clients-one-line) are [tried further](#tried-further), most by `make test-agents`, as are
-[Claude Code](dialects/anthropic.md) and [Codex](dialects/responses.md#codex). The small model calls no tools and
-ranks nothing: it answers these two when they offer none, and Cohere's rankings are tried with a simulated worker
-alone.
-
-Sound and images need [models that do them](media.md): the small model does not.
-
-Over a [limit](limits.md#what-a-client-sees) the header `Retry-After` says the true wait, even if that is long.
-openai-python 1.x ignores more than 60 s and retries after a few seconds, into another 429; openai-python 3 does not
-retry what takes more than two minutes. Libraries on top of them do the same.
-"""
 FURTHER = """
 ## Tried further
 
@@ -100,19 +80,11 @@ that the library asks again after that time, and has its answer.
 | library | package | tools | failure before | over a limit | expired key |
 |---|---|---|---|---|---|
 """
-TAIL = """
-## Not tried
-
-| library | why |
-|---|---|
-| sagemaker 3, the whole package | it trains and deploys; sagemaker-core, its part that calls endpoints, is above |
-| goose | no registry has a package of its agent: its makers' installer fetches a binary |
-"""
 
 
-def page() -> str:
-    """docs/libraries.md."""
-    parts = [HEAD]
+def tables() -> str:
+    """What docs/libraries.md has of each library, by client API, and what was tried further."""
+    parts = []
     for api in dict.fromkeys(one.api for one in LIBRARIES):
         title = (ROOT / "docs" / "dialects" / f"{api}.md").read_text().splitlines()[0].removeprefix("# ")
         parts.append(f"\n## {title}\n\n[The API](dialects/{api}.md).\n")
@@ -137,7 +109,7 @@ def page() -> str:
         waits = _class(tried.limited) if tried.limited else "waits"
         cells = (one.name, f"{one.package} {version(one)}", tools, _class(tried.before), waits, _class(tried.expired))
         further.append(f"| {' | '.join(cells)} |")
-    return "\n".join(parts) + "\n" + FURTHER + "\n".join(further) + "\n" + TAIL
+    return "\n".join(parts) + "\n" + FURTHER + "\n".join(further) + "\n"
 
 
 def _class(name: str) -> str:

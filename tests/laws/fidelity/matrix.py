@@ -226,57 +226,31 @@ def _acts(before: Op, after: Op, drawn: Op) -> bool:
     return any(one[name] != two[name] for name in one if name not in own and one[name] == other[name])
 
 
-# -- the page -------------------------------------------------------------------------------------------------------
-
-HEAD = """# Fidelity
-
-The handling of every field that a client can send. Made by `make docs` from the tables in `gateway/dialects/` and from
-a measurement: each field is sent alone, with the value `sample` of its table, and what a worker would get is compared
-with what it would get without the field. A test (`tests/laws/fidelity/test_fidelity.py`) fails where a declaration and
-the measurement disagree, where a field of a specification has no declared handling, and where this page is stale.
-
-| handling | |
-|---|---|
-| mapped | reaches the worker under its own name |
-| renamed | reaches it under another |
-| emulated | the gateway itself does what it says |
-| consumed | read by the gateway: the model, the stream, a deadline |
-| ignored | accepted, and named in the reply header `x-dragoman-dropped` |
-| refused | an error that names it |
-
-A member that an engine would accept and not read is never sent to it: it is refused if it asks for another reply, else
-named. The members that each engine reads are in `tests/laws/fidelity/engines.py`; a remote server of OpenAI's wire may
-read anything.
-
-The declared handling is that before vLLM. The other columns say what happens before each kind of worker: the names
-under which a field reaches it, or the status of the refusal, as the client sees it. ✓ means "under its own name with
-its own value", — means "nothing is sent", *named* means "nothing is sent, and `x-dragoman-dropped` says so". Fields
-that are in no table follow the dialect's `extras`. A refusal depends on the value: neutral ones (a penalty of 0) are
-not refused.
-
-Members inside a field (`messages[].cache_control`, `tools[].function.x`) that no view of it knows follow `extras` too:
-passed on, they reach workers of OpenAI's wire where they stood, and are named as dropped before other workers; dropped,
-they are named; else they are an error that names their place. A test (`tests/laws/test_nested.py`) puts one into every
-object of a rich request, for every dialect and every kind of worker.
-
-Fields that reach vLLM but not these workers, and that the reply does not name as dropped, because nothing is lost:
-
-"""
+# -- the pages ------------------------------------------------------------------------------------------------------
 
 
-def page(found: list[Row]) -> str:
-    """docs/fidelity.md."""
+def index() -> str:
+    """What docs/fidelity.md has of all dialects: the pages, and what is left out without a word."""
+    listed = [f"- [{dialect}](fidelity/{dialect}.md)" for dialect in DIALECTS]
     unsaid = [f"- `{field}`, {backend}: {why}" for (backend, field), why in UNSAID.items()]
-    parts = [HEAD + "\n".join(unsaid) + "\n"]
+    left = "Fields that reach vLLM but not these workers, and that the reply does not name, because nothing is lost:"
+    return "\n".join([*listed, "", left, "", *unsaid])
+
+
+def pages(found: list[Row]) -> dict[str, str]:
+    """The page of each dialect: a table for each of its operations."""
+    columns = " | ".join(BACKENDS)
+    top = [f"| field | handling | {columns} | |", "|---|---|" + "---|" * (len(BACKENDS) + 1)]
+    made = {}
     for dialect in DIALECTS:
-        parts.append(f"## {dialect}\n")
+        parts = [
+            f"# Fidelity: {dialect}\n\n[What the words mean](../fidelity.md), [the API](../dialects/{dialect}.md).\n"
+        ]
         for operation in DIALECTS[dialect].fields:
             lines = [row for row in found if (row.dialect, row.operation) == (dialect, operation)]
-            backends_ = " | ".join(BACKENDS)
-            parts.append(f"### {dialect}: {operation}\n")
-            table = [f"| field | handling | {backends_} | |", "|---|---|" + "---|" * (len(BACKENDS) + 1)]
-            parts.append("\n".join([*table, *map(_line, lines)]) + "\n")
-    return "\n".join(parts)
+            parts.append(f"## {operation}\n\n" + "\n".join([*top, *map(_line, lines)]) + "\n")
+        made[dialect] = "\n".join(parts)
+    return made
 
 
 def _line(row: Row) -> str:

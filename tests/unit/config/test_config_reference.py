@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from gateway import app
 from gateway.config import Available, Config, ConfigError, json_schema, load
 from gateway.config.source import read_yaml
-from scripts.reference import BEGIN, END, METRICS, main, reference_markdown, with_metrics, with_options
+from scripts.reference import main, options
 
 ROOT = Path(__file__).resolve().parents[3]
 KNOWN = Available(
@@ -139,22 +139,16 @@ def test_schema_agrees_with_load(tmp_path: Path, tree: dict[str, Any], valid: bo
             load(tmp_path / "gateway.yaml", KNOWN, {})
 
 
-def test_the_pages_and_the_schema_are_up_to_date(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    docs = ROOT / "docs"
-    (tmp_path / "configuration.md").write_text(f"words\n{BEGIN}stale{END}")
-    (tmp_path / "metrics.md").write_text(f"words\n{METRICS}\nstale")
-    assert main([str(tmp_path)]) == 0
-    assert not any("stale" in page.read_text() for page in tmp_path.iterdir())
-    assert (tmp_path / "gateway.schema.json").read_text() == (docs / "gateway.schema.json").read_text(), (
-        "run: make docs"
-    )
-    for name, made in (("configuration.md", with_options), ("metrics.md", with_metrics)):
-        page = (docs / name).read_text()
-        assert page == made(page), "run: make docs"
-    with pytest.raises(ValueError, match="lacks its mark"):
-        with_metrics("words")
-    assert main([]) == 2
-    assert "gateway.yaml" in capsys.readouterr().err
+def test_the_schema_in_git_is_up_to_date(tmp_path: Path) -> None:
+    main(str(tmp_path / "made"))
+    assert (tmp_path / "made").read_text() == (ROOT / "docs" / "gateway.schema.json").read_text(), "run: make docs"
+
+
+def test_every_section_is_on_the_page() -> None:
+    page = (ROOT / "docs" / "configuration.md").read_text().partition("## All options")[2]
+    first = re.findall(r"^\| (`.*?`) \|", page, re.MULTILINE)
+    told = [name for cell in first for name in re.findall(r"`(\w+)`", cell)]
+    assert sorted(told) == sorted(json_schema(KNOWN)["properties"])
 
 
 def test_the_prefixes_of_every_dialect_are_on_the_page() -> None:
@@ -165,7 +159,7 @@ def test_the_prefixes_of_every_dialect_are_on_the_page() -> None:
 
 
 def test_every_option_is_in_the_tables() -> None:
-    tables = reference_markdown()
+    tables = options()
     for section in schema_of_known()["$defs"].values():
         assert all(f"| `{name}` |" in tables for name in section["properties"])
 
