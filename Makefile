@@ -228,6 +228,13 @@ docs: install ## Write all pages with their generated tables into build/docs, an
 	$(BIN)/python -m scripts.reference docs/gateway.schema.json
 	$(BIN)/python -m scripts.pages docs build/docs
 
+.venv-docs/locked: requirements/docs.txt scripts/venv.sh | .venv/running
+	scripts/venv.sh .venv-docs $<
+
+.PHONY: docs-site
+docs-site: docs .venv-docs/locked ## Make a site of the pages with a search box in build/site; dead links fail
+	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict
+
 .PHONY: kernel
 kernel: install ## Print the reference of the kernel, made from its docstrings
 	@$(BIN)/python -m scripts.kernel

@@ -62,7 +62,7 @@ def main() -> None:
     for name in ("tracing", "kv-events", "s3"):
         together += ["--constraint", str(LOCKS / f"{name}.txt")]
     compile_lock((LOCKS / "dev.in").read_text().splitlines(), "dev", *together, *upgrade)
-    for name in ("uv", "friendli", "plots", "sbom", "scan", "release"):
+    for name in ("uv", "friendli", "plots", "docs", "sbom", "scan", "release"):
         compile_lock((LOCKS / f"{name}.in").read_text().splitlines(), name, *upgrade)
     for group in CLIENTS:
         name, out = f"clients-{group}", without(*NOT_TRIED.get(group, ()))

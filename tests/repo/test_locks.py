@@ -64,6 +64,7 @@ def wanted() -> dict[str, list[Requirement]]:
         "release": _written("release"),
         "scan": _written("scan"),
         "plots": _written("plots"),
+        "docs": _written("docs"),
         "vllm": [*_written("vllm"), *runtime],
         **{f"clients-{group}": _written(f"clients-{group}") for group in CLIENTS},
         **{f"peer-{peer}": _written(f"peer-{peer}") for peer in ("litellm", "vllm-router", "sglang-router", "smg")},
