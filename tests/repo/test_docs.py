@@ -17,6 +17,8 @@ HEADING = re.compile(r"^#{1,6}\s+(.+?)\s*#*$", re.MULTILINE)
 MAKE_PROSE = re.compile(r"`make ([a-z][a-z-]*)")
 MAKE_CODE = re.compile(r"^\s*(?:\$ )?make ([a-z][a-z-]*)", re.MULTILINE)
 TARGET = re.compile(r"^([a-z][a-z-]*):(?!=)(.*)$", re.MULTILINE)
+MOST_WORDS = 68_000
+"""In the pages of docs/ together: words with a letter or a digit, so neither bars of tables nor fences."""
 READ_FIRST = (
     "docs/architecture.md",
     "gateway/core/events.py",
@@ -90,6 +92,12 @@ def test_contributing_is_short_and_names_what_to_read_first() -> None:
     assert len(text.splitlines()) <= 80
     assert [name for name in READ_FIRST if name not in text] == []
     assert [name for name in READ_FIRST if not (ROOT / name).exists()] == []
+
+
+def test_the_pages_stay_short() -> None:
+    """Tables that a command can make belong into `make docs`. A higher bound is a decision, with its reason."""
+    text = " ".join(path.read_text() for path in tracked("docs/*.md"))
+    assert len(re.findall(r"\S*\w\S*", text)) <= MOST_WORDS
 
 
 def test_the_readme_is_short() -> None:
