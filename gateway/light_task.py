@@ -135,8 +135,8 @@ class LoopRound:
 
     in_round  the round is under way: what is written now is sent at its end
     alone     one light task runs in this round: to gather brings it nothing
-    outbox    the connections that `send` was called with. Unless it is empty the round is due, and the native relay adds
-              to it itself
+    outbox    the connections that `send` was called with. Unless it is empty the round is due, and the native relay
+              adds to it itself
     """
 
     _of: WeakKeyDictionary[asyncio.AbstractEventLoop, LoopRound] = WeakKeyDictionary()

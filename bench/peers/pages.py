@@ -31,8 +31,8 @@ def readme(found: Comparison) -> str:
     head = ["", *(page.TITLES[figure] for figure in _FIGURES)]
     rows = [[name, *(page.middle(found, figure, subject) for figure in _FIGURES)] for subject, name in shown]
     return (
-        "The gateway with keys, three limits in Redis, prefix-aware routing, metrics and a log record for each "
-        "request; CPU of the whole process tree ([docs/performance.md](docs/performance.md), `make bench-peers`):\n\n"
+        "Keys, three limits in Redis, prefix-aware routing, metrics and a log record are on; CPU of the process tree "
+        "([docs/performance.md](docs/performance.md), `make bench-peers`):\n\n"
         + page.table(head, rows, 1)
     )
 
