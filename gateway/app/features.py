@@ -41,6 +41,7 @@ ORDER = (
     "media",  # this and the next have no layer
     "uploads",
     "sockets",
+    "litellm",  # reports limits
     "batches",
     "admin",  # shows batches
     "console",  # its page has sections for what the admin API shows
@@ -58,6 +59,12 @@ def folders() -> Iterator[tuple[str, ModuleType]]:
 def routes_of(config: Config) -> dict[str, Routes]:
     """The routes that features add to dialects, by the feature's name."""
     return {name: folder.client_routes(config) for name, folder in folders() if hasattr(folder, "client_routes")}
+
+
+def path_aliases(config: Config) -> list[Callable[[str], str | None]]:
+    """Functions of features: a path -> the further path at which it answers, too; None for none."""
+    found = (folder.path_alias(config) for _, folder in folders() if hasattr(folder, "path_alias"))
+    return [alias for alias in found if alias is not None]
 
 
 class Features:

@@ -17,7 +17,7 @@ from starlette.routing import compile_path
 
 from gateway import dialects
 from gateway.app.base_urls import BaseUrls, single_slashes
-from gateway.app.features import routes_of
+from gateway.app.features import path_aliases, routes_of
 from gateway.config import Config
 from gateway.core.http import HeaderTest, Route, path_parameter
 from gateway.core.ports import Dialect, Settings
@@ -47,13 +47,18 @@ def active_dialects(config: Config) -> list[Dialect]:
     return [dialects.create(name, one) for name, one in settings]
 
 
-def paths(dialect: Dialect, routes: Sequence[Route] | None = None) -> dict[str, dict[str, Route]]:
-    """Every path of `dialect`, its prefixes included, and what is there by method; or those of `routes` alone."""
+def paths(config: Config, dialect: Dialect, routes: Sequence[Route] | None = None) -> dict[str, dict[str, Route]]:
+    """Every path of `dialect`, its prefixes and aliases included, and what is there by method; or those of `routes`
+    alone."""
     found: dict[str, dict[str, Route]] = {}
     for prefix in dialect.prefixes:
         for route in dialect.routes if routes is None else routes:
             path = route.path if route.absolute else prefix.rstrip("/") + route.path or "/"
             found.setdefault(path, {})[route.method] = route
+    for alias_of in path_aliases(config):
+        for path, methods in list(found.items()):
+            if (alias := alias_of(path)) is not None:
+                found[alias] = {**methods, **found.get(alias, {})}
     return found
 
 
@@ -79,13 +84,13 @@ def _places(dialect: Dialect) -> set[str]:
     return {*prefixes, *(f"{prefix}/{one}" for prefix in prefixes for one in _segments(dialect))}
 
 
-def served_at(name: str, prefix: str) -> set[str]:
+def served_at(config: Config, name: str, prefix: str) -> set[str]:
     """Each `METHOD path` that the dialect serves under `prefix`, with the header test of its requests if there is one.
-    A request could be meant for two dialects that serve the same."""
+    A request could be meant for two dialects that serve the same. config: its own prefixes do not matter."""
     dialect = dialects.create(name, Settings(prefixes=(prefix,)))
     return {
         f"{method} {_PARAMETER.sub('{}', path)}{f' ({route.when})' if route.when is not None else ''}"
-        for path, routes in paths(dialect).items()
+        for path, routes in paths(config, dialect).items()
         for method, route in routes.items()
     }
 
@@ -102,7 +107,7 @@ def postable(config: Config) -> dict[str, tuple[Dialect, str]]:
     return {
         path: (dialect, routes["POST"].name)
         for dialect in active_dialects(config)
-        for path, routes in paths(dialect).items()
+        for path, routes in paths(config, dialect).items()
         if "POST" in routes
     }
 
@@ -114,7 +119,7 @@ def route_table(config: Config) -> list[Line]:
         (path, dialect, routes)
         for dialect in active_dialects(config)
         for served in (None, *(one.get(dialect.name, ()) for one in added))
-        for path, routes in paths(dialect, served).items()
+        for path, routes in paths(config, dialect, served).items()
     ]
     places = [(path, method) for path, _, routes in found for method in routes]
     lines = [
@@ -150,12 +155,12 @@ def router(
     for dialect in active:
         default = _default_model(config, dialect)
         listed = _list_path(dialect) or elsewhere
-        for path, methods in paths(dialect).items():
+        for path, methods in paths(config, dialect).items():
             if "GET" in methods:
                 methods = {**methods, "HEAD": methods["GET"]}
             placed.setdefault(path, []).append(Endpoint(runtime, dialect, methods, default, listed, advice))
         for name, endpoint in of_features.items():
-            for path, methods in paths(dialect, added[name].get(dialect.name, ())).items():
+            for path, methods in paths(config, dialect, added[name].get(dialect.name, ())).items():
                 placed.setdefault(path, []).append(endpoint(runtime, dialect, methods))
         test = next((route.when for route in dialect.routes if route.when is not None), None)
         nothing = Endpoint(runtime, dialect, {}, default, advice=advice)
@@ -182,7 +187,7 @@ def sockets(config: Config, runtime: Runtime) -> dict[str, Endpoint]:
     return {
         path: Endpoint(runtime, dialect, {"POST": routes["POST"]}, _default_model(config, dialect), _list_path(dialect))
         for dialect in active_dialects(config)
-        for path, routes in paths(dialect).items()
+        for path, routes in paths(config, dialect).items()
         if "GET" in routes and routes["GET"].socket
     }
 
@@ -194,7 +199,7 @@ def templates(config: Config) -> Callable[[str], str]:
         path: path
         for dialect in active_dialects(config)
         for routes in (None, *(one.get(dialect.name, ()) for one in added))
-        for path in paths(dialect, routes)
+        for path in paths(config, dialect, routes)
     }
     patterns = [(compile_path(path)[0], path) for path in _with_parameters(served)]
 

@@ -220,6 +220,8 @@ class LiteLLM:
         self._shared(router, common, general)
         for one in (router, common, general, whole):
             one.rest(_REASONS)
+        draft.values["compat"] = "litellm"
+        draft.note("Clients keep LiteLLM's paths. Take this out once all base URLs end in /v1.", ("compat",))
         if any(model.get("price") for model in draft.values["models"].values()):
             draft.section("spend")["currency"] = "USD"
 

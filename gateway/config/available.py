@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from gateway.config.model import Config
 
 
 class Member(Protocol):
@@ -24,7 +27,7 @@ class Available:
     """The offer of the program that loads the configuration.
 
     dialects   name -> the path prefixes it answers under by default
-    serves     (dialect, prefix) -> what it serves there; no two dialects may serve the same
+    serves     (configuration, dialect, prefix) -> what the dialect serves there; no two dialects may serve the same
     versioned  the dialects whose requests name a version of their API
     backends   name -> the options of a model, of those that only some backends can follow, that this one can
     tracing    returns whether what traces need is installed
@@ -37,7 +40,7 @@ class Available:
     """
 
     dialects: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    serves: Callable[[str, str], Collection[str]] = lambda name, prefix: ()
+    serves: Callable[[Config, str, str], Collection[str]] = lambda config, name, prefix: ()
     backends: Mapping[str, frozenset[str]] = field(default_factory=dict)
     versioned: frozenset[str] = frozenset()
     member: Callable[..., Member] | None = None

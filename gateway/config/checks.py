@@ -442,7 +442,7 @@ def _prefixes(facts: Facts) -> Faults:
                 continue
             assert known is not None  # it names the dialects
             shared: dict[str, str] = {}
-            for place in sorted(known.serves(name, prefix)):
+            for place in sorted(known.serves(config, name, prefix)):
                 if (holder := taken.setdefault(place, name)) != name:
                     shared.setdefault(holder, place)
             if shared:

@@ -374,6 +374,7 @@ class Config(Section):
         "guards": "guards",
         "request_policies": "request_policies",
         "reply_cache": "reply_cache",
+        "compat": "litellm",
         "tracing": "tracing",
     }
 
@@ -402,6 +403,9 @@ class Config(Section):
     """Models by the name that clients use."""
     dialects: dict[Name, DialectOptions] = {}
     """Dialects by name; those that are not named here are offered in their own way."""
+    compat: Literal["litellm"] | None = None
+    """`litellm`: answer at LiteLLM's paths, too, for clients with a base URL of LiteLLM's; see docs/from-litellm.md.
+    Absent: the dialects' paths alone."""
     deadlines: Deadlines = Deadlines()
     relay: Relay = Relay()
     retry: Retry = Retry()

@@ -121,7 +121,7 @@ def test_an_unknown_path_is_refused_in_the_dialect_of_its_prefix(
 ) -> None:
     (speaker,) = [one for one in active_dialects(Config()) if one.name == dialect]
     path = prefix + rest or "/"
-    if any(path in paths(one) for one in active_dialects(Config())):
+    if any(path in paths(Config(), one) for one in active_dialects(Config())):
         pytest.skip("there is something at this path")
     # What tells a dialect's requests from those of others under the same prefix.
     tests = [route.when for route in speaker.routes if route.when is not None]

@@ -82,6 +82,7 @@ def test_the_sample_installation_passes_check_and_holds_no_secret(tmp_path: Path
     checked = called("check", "gateway.yaml", folder=tmp_path, **VARIABLES)
     assert (checked.returncode, checked.stdout[:35]) == (0, "gateway.yaml: 8 models, 40 keys, 13"), checked.stderr
     values = yaml.safe_load(text)
+    assert values["compat"] == "litellm"
     assert [budget["per"] for budget in values["budgets"]] == ["month", "week"]
     assert values["models"]["qwen"]["workers"] == ["http://gpu-2:8000", "http://gpu-3:8000"]
     assert values["models"]["gpt-4o"]["split"] == [{"model": "gpt-4o--2", "share": 0.25}]
@@ -104,7 +105,7 @@ def test_keys_of_the_sample_work_with_their_secrets() -> None:
             def status(number: int, model: str) -> int:
                 body = {"model": model, "messages": [{"role": "user", "content": "a"}]}
                 secret = {"authorization": f"Bearer {litellm.secret(number)}"}
-                return httpx.post(stack.url + "/v1/chat/completions", json=body, headers=secret, timeout=30).status_code
+                return httpx.post(stack.url + "/chat/completions", json=body, headers=secret, timeout=30).status_code
 
             assert status(0, "llama") == 200  # its team's key, for all models
             assert status(3, "llama") == 200
