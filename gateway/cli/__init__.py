@@ -1,9 +1,11 @@
 """The command `dragoman`. Each of its commands is one module here.
 
 A command's module has two functions: `options(parser)` adds the command's arguments, `run(options)` does it and
-returns the exit status. Only the module of the chosen command is imported, so that `keys new` does not load a web
-server. Nothing is imported before `serve` has taken over the process's signals: even argparse takes a tenth of a second
-on a slow machine, in which Ctrl-C would end in a traceback.
+returns the exit status. Its `ABOUT` is the part of `--help` behind the command's line in `COMMANDS`.
+
+Only the module of the chosen command is imported, so that `keys new` does not load a web server. Nothing is imported
+before `serve` has taken over the process's signals: even argparse takes a tenth of a second on a slow machine, in which
+Ctrl-C would end in a traceback.
 """
 
 from __future__ import annotations
@@ -83,8 +85,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a name may hold characters that this terminal lacks
-    from gateway.config import ConfigError
-
     try:
         status = options.run(options)
         print(end="", flush=True)
@@ -95,7 +95,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except CommandError as error:
         print(f"dragoman: {error}", file=sys.stderr)
         status = error.status
-    except ConfigError as error:
+    except Exception as error:
+        from gateway.config import ConfigError  # takes longer to import than some commands take
+
+        if not isinstance(error, ConfigError):
+            raise
         for fault in error.faults:
             print(fault, file=sys.stderr)
         if error.partial:
@@ -112,6 +116,7 @@ def parser(argv: Sequence[str]) -> argparse.ArgumentParser:
     found = argparse.ArgumentParser(
         prog="dragoman",
         description="A gateway that lets any LLM client keep its own language.",
+        epilog="`dragoman COMMAND --help` explains a command, with an example.",
         formatter_class=argparse.RawDescriptionHelpFormatter,  # the version is one line on any terminal
     )
     found.add_argument("--version", action="version", version=_version() if "--version" in argv else "")
@@ -121,6 +126,7 @@ def parser(argv: Sequence[str]) -> argparse.ArgumentParser:
         command = subcommand(commands, name, text, example)
         if name == chosen:
             module = importlib.import_module(f"gateway.cli.{_MODULES.get(name, name)}")
+            command.description = f"{command.description} {module.ABOUT}"
             module.options(command)
             command.set_defaults(run=module.run)
     return found

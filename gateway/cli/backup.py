@@ -25,6 +25,7 @@ from msgspec import Struct
 from gateway.app.key_kinds import key_kinds
 from gateway.cli import CommandError, destructive
 from gateway.cli.configured import FILE_HELP, configuration
+from gateway.cli.progress import Progress
 from gateway.config import Config, Redis
 from gateway.core.key_kind import KeyKind
 from gateway.redis import FAILURES, connect
@@ -56,6 +57,12 @@ class Entry(Struct, array_like=True):
     dump: bytes
 
 
+ABOUT = (
+    "Gateways may run meanwhile. Keep the file as you keep secrets: it has hashes of keys, and stored responses. "
+    "Files of batches in a bucket are not in it."
+)
+
+
 def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", help="the backup to write")
     parser.add_argument("--config", metavar="FILE", help=FILE_HELP)
@@ -70,12 +77,12 @@ def run(options: argparse.Namespace) -> int:
     try:
         part.unlink(missing_ok=True)
         with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as raw:
-            with tarfile.open(fileobj=raw, mode="w:gz", compresslevel=1) as tar:
+            with tarfile.open(fileobj=raw, mode="w:gz", compresslevel=1) as tar, Progress() as progress:
                 head = Head(FORMAT, version("dragoman"), redis.namespace, time.time())
                 _add(tar, HEAD, msgspec.json.encode(head))
                 # A file without its description is removed in time. A description without its file would be an error.
-                entries = asyncio.run(_add_entries(redis, tar))
-                files = _add_files(config, tar)
+                entries = asyncio.run(_add_entries(redis, tar, progress))
+                files = _add_files(config, tar, progress)
             raw.flush()
             os.fsync(raw.fileno())
         os.replace(part, place)
@@ -97,7 +104,7 @@ def shared(file: str | None) -> tuple[Config, Redis]:
     return config, config.redis
 
 
-async def _add_entries(redis: Redis, tar: tarfile.TarFile) -> int:
+async def _add_entries(redis: Redis, tar: tarfile.TarFile, progress: Progress) -> int:
     """Returns their number. Raises CommandError, OSError."""
     count = 0
     async with Server(redis) as server:
@@ -105,15 +112,20 @@ async def _add_entries(redis: Redis, tar: tarfile.TarFile) -> int:
             entries = await server.read(page)
             _add(tar, f"redis/{count}", msgspec.msgpack.encode(entries))
             count += len(entries)
+            progress.show(f"{count:,} entries of Redis")
     return count
 
 
-def _add_files(config: Config, tar: tarfile.TarFile) -> int:
+def _add_files(config: Config, tar: tarfile.TarFile, progress: Progress) -> int:
     """Returns their number. Raises OSError."""
     if config.batches is None or config.batches.directory is None:
         return 0
-    places = sorted(Path(config.batches.directory).glob("??/*"))
-    return sum(_add_file(tar, place) for place in places if place.suffix != PART)
+    places = [one for one in sorted(Path(config.batches.directory).glob("??/*")) if one.suffix != PART]
+    count = 0
+    for at, place in enumerate(places, 1):
+        count += _add_file(tar, place)
+        progress.show(f"{at:,} of {len(places):,} files of batches")
+    return count
 
 
 def _add(tar: tarfile.TarFile, name: str, content: bytes) -> None:

@@ -12,6 +12,7 @@ from gateway import backends
 from gateway.app.probing import probe
 from gateway.app.routes import active_dialects
 from gateway.cli import CommandError, rendered
+from gateway.cli.colours import coloured
 from gateway.cli.configured import config_option, configuration, read
 from gateway.config import Config, Model
 from gateway.core.ports import Dialect
@@ -19,6 +20,10 @@ from gateway.ratelimit import rules
 from gateway.translation import offline
 
 _WITHOUT_OUTPUT = frozenset(["embeddings", "scores"])
+ABOUT = (
+    "It names each fault with its line. The exit status is 2 for a fault, 1 for a warning with --strict or for a "
+    "worker that cannot serve with --probe. Nothing is changed, and no gateway has to run."
+)
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -60,11 +65,11 @@ def _report(config: Config, name: str, options: argparse.Namespace) -> int:
     found, mixed = _probed(config) if options.probe else ([], [])
     warnings = [*_warnings(config), *mixed]
     for hole in holes if options.holes else []:
-        print(f"hole: {hole}", file=sys.stderr)
+        _say(f"hole: {hole}")
     for _, text in found:
-        print(f"worker: {text}", file=sys.stderr)
+        _say(f"worker: {text}")
     for text in warnings:
-        print(f"warning: {text}", file=sys.stderr)
+        _say(f"warning: {text}")
     held = ", ".join(
         _counted(len(what), name)
         for what, name in ((config.models, "model"), (config.keys, "key"), (offered, "dialect"))
@@ -76,8 +81,12 @@ def _report(config: Config, name: str, options: argparse.Namespace) -> int:
     if down or (options.strict and (warnings or (holes and options.holes))):
         print(f"{name}: {held}: {' and '.join(but)}", file=sys.stderr)
         return 1
-    print(f"{name}: {held}: good" + (f", but for {' and '.join(but)}" if but else ""))
+    print(coloured(f"{name}: {held}: good" + (f", but for {' and '.join(but)}" if but else "")))
     return 0
+
+
+def _say(line: str) -> None:
+    print(coloured(line, sys.stderr), file=sys.stderr)
 
 
 def _probed(config: Config) -> tuple[list[tuple[bool, str]], list[str]]:

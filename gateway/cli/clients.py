@@ -18,6 +18,7 @@ ADDRESS, MODEL = "http://127.0.0.1:8080", "smollm2"
 CLIENTS: dict[str, dict[str, str]] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
 _MODEL_NAME = re.compile(r"[A-Za-z0-9._:/@+-]{1,200}")
 _URL = re.compile(r"https?://[A-Za-z0-9._:\[\]-]+(/[A-Za-z0-9._~/-]*)?")
+ABOUT = "Without a name it lists the clients that it knows. It calls nothing, and prints no key: put your own."
 
 
 def options(parser: argparse.ArgumentParser) -> None:

@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from gateway.app import KNOWN
 from gateway.auth import StoredKey, options_of
 from gateway.auth.key_store import KeyStore, StoreDown, decoded
 from gateway.cli import CommandError
@@ -40,6 +39,8 @@ def configuration(
 
     Raises `ConfigError`.
     """
+    from gateway.app import KNOWN  # the whole gateway: a shell that completes options does not wait for it
+
     path = given if given is not None else config_file()
     try:
         return load(path, replace(KNOWN, processes=processes), only=only), path
@@ -50,23 +51,6 @@ def configuration(
         # Without a file there are no models, of course: that fault would only repeat the line above.
         faults = [fault for fault in error.faults if fault.position.path != ("models",)]
         raise ConfigError(faults, error.partial) from None
-
-
-def admin_place(given: str | None, config: Config | None, option: str) -> str:
-    """The admin address: the one that `option` gave, or else that of `config`. Raises CommandError."""
-    if given is not None or config is None:
-        given = given or ""
-        if not given.startswith(("http://", "https://")):
-            raise CommandError(f"{option} must begin with http:// or https://")
-        return given.rstrip("/")
-    if config.metrics.listen is None:
-        raise CommandError(
-            "the configuration has no metrics.listen, the admin address:"
-            f" add `metrics: {{listen: 127.0.0.1:9090}}` and restart the gateway; or give {option}"
-        )
-    host, _, port = config.metrics.listen.rpartition(":")
-    # Listening on every address is listening on this machine's own.
-    return f"http://{({'0.0.0.0': '127.0.0.1', '[::]': '[::1]'}).get(host, host)}:{port}"
 
 
 def with_stored(config: Config, name: str | None) -> Config:

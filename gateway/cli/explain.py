@@ -40,6 +40,10 @@ _WHY = {
     "failed": "its worker failed",
     "ended": "only its end was missing",
 }
+ABOUT = (
+    "It reads the configuration alone, and takes all workers to be idle and ready. With --record it explains a "
+    "request of the past, from the log."
+)
 
 
 def options(parser: argparse.ArgumentParser) -> None:

@@ -15,6 +15,8 @@ from gateway.config.environment import variable
 from gateway.config.faults import masked
 from gateway.config.source import MOST_BYTES
 
+ABOUT = "It reads LiteLLM's. Comments in the file name each option without a counterpart (docs/from-litellm.md)."
+
 
 def options(parser: argparse.ArgumentParser) -> None:
     sources = parser.add_subparsers(required=True, metavar="SOURCE")

@@ -17,7 +17,10 @@ import httpx
 
 from gateway.auth import new_key, new_secret
 from gateway.cli import COMMANDS, CommandError, destructive, subcommand
-from gateway.cli.configured import FILE_HELP, admin_place, config_option, configuration, key_in, read
+from gateway.cli.colours import coloured
+from gateway.cli.configured import FILE_HELP, config_option, configuration, key_in, read
+from gateway.cli.places import NOTHING, admin_place, no_answer, not_admin
+from gateway.cli.progress import Progress
 from gateway.cli.terminal import columns
 
 _TIMEOUT_S = 30.0
@@ -26,6 +29,10 @@ _RETRY_S = 0.5
 """Between tries; where the answer has a Retry-After, that, up to `_MOST_RETRY_S`."""
 _MOST_RETRY_S = 5.0
 _PAGE = 500
+ABOUT = (
+    "`new` makes a key for the configuration, and needs no gateway. The others change keys while gateways run, by "
+    "the admin API: they need keys_store, and an admin's key (docs/keys.md)."
+)
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -123,6 +130,7 @@ class _Api:
         key = key_in(options.key_file)
         config = configuration(options.config, only=())[0] if options.gateway is None else None
         base = admin_place(options.gateway, config, "--gateway") + "/admin/v1"
+        self._given = options.config
         headers = {"authorization": f"Bearer {key}"}
         self._client = httpx.Client(timeout=_TIMEOUT_S, trust_env=False, base_url=base, headers=headers)
 
@@ -138,8 +146,8 @@ class _Api:
                 answer = self._client.request(method, path, json=body, params=query, headers=headers)
             except (httpx.HTTPError, httpx.InvalidURL) as error:
                 if last or isinstance(error, httpx.InvalidURL):
-                    base = self._client.base_url
-                    raise CommandError(f"no answer from {base}: {type(error).__name__}", 1) from None
+                    base = str(self._client.base_url)
+                    raise CommandError(no_answer(base, type(error).__name__, self._given), 1) from None
                 time.sleep(_RETRY_S)
                 continue
             if answer.status_code < 500 or last:
@@ -150,8 +158,12 @@ class _Api:
         try:
             problem = answer.json()["error"]["message"]
         except (ValueError, LookupError, TypeError):
-            problem = f"it answers {answer.status_code}: is this the address of metrics.listen, and are there admins?"
-        raise CommandError(problem, 1)
+            problem = ""
+        if answer.content == NOTHING:
+            problem = "the gateway has no admins (docs/keys.md)"
+        elif (what := not_admin(str(self._client.base_url), self._given, "--gateway")) is not None:
+            problem = what
+        raise CommandError(problem or f"it answers {answer.status_code}", 1)
 
     def pages(self, path: str, **query: str) -> Iterator[Mapping[str, Any]]:
         after: str | None = ""
@@ -210,7 +222,7 @@ def _list(options: argparse.Namespace, api: _Api) -> None:
     for key in api.pages("/keys", **query):
         changed, by = (key["changed"] or "-")[:19], key["changed_by"] or "-"
         lines.append((key["name"], key["team"] or "-", key["id"] or "-", _state(key), key["where"], changed, by))
-    print("\n".join(columns(lines, len(lines[0]))))
+    print("\n".join(map(coloured, columns(lines, len(lines[0])))))
 
 
 def _state(key: Mapping[str, Any]) -> str:
@@ -267,13 +279,16 @@ def _import(options: argparse.Namespace, api: _Api) -> None:
     keys = [_read_key(number, line) for number, line in enumerate(read(options.file).splitlines(), 1)]
     if revoked := sum(key.get("revoked") is not None for key in keys):
         destructive.confirm(f"{revoked} of {len(keys)} keys are refused for ever", options)
-    for number, key in enumerate(keys, 1):
-        try:
-            api.call("PUT", f"/keys/{quote(key['name'], safe='')}", key)
-            count += 1
-        except CommandError as error:
-            refused += 1
-            print(f"dragoman: line {number}: {error}", file=sys.stderr)
+    with Progress() as progress:
+        for number, key in enumerate(keys, 1):
+            try:
+                api.call("PUT", f"/keys/{quote(key['name'], safe='')}", key)
+                count += 1
+            except CommandError as error:
+                refused += 1
+                progress.clear()
+                print(f"dragoman: line {number}: {error}", file=sys.stderr)
+            progress.show(f"{number:,} of {len(keys):,} keys")
     print(f"{count} keys taken in", file=sys.stderr)
     if refused:
         raise CommandError(f"{refused} keys were refused", 1)

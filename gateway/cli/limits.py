@@ -17,6 +17,11 @@ from gateway.core.end_users import end_user
 from gateway.core.errors import GatewayError
 from gateway.ratelimit import Subject, limit_names, table, too_late, unseen
 
+ABOUT = (
+    "It reads the counters in Redis, which are those of all gateways together. Without Redis a gateway counts in "
+    "its own memory: its /metrics has them."
+)
+
 
 def options(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(required=True, metavar="ACTION")

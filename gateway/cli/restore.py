@@ -23,6 +23,7 @@ import msgspec
 from gateway.cli import CommandError, destructive
 from gateway.cli.backup import FORMAT, HEAD, PART, Entry, Head, Server, shared
 from gateway.cli.configured import FILE_HELP
+from gateway.cli.progress import Progress, share
 from gateway.config import Config, Redis
 from gateway.ratelimit import HEARTBEATS
 
@@ -31,6 +32,7 @@ _entries = msgspec.msgpack.Decoder(list[Entry])
 _head = msgspec.json.Decoder(Head)
 
 Member = tuple[tarfile.TarInfo, IO[bytes]]
+ABOUT = "It checks the whole file first, and asks before it drops what is there."
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -52,11 +54,19 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _members(place: Path) -> Iterator[Member]:
-    """The members behind the head, which is checked. Reads the file to its end, where the sum of all bytes is. Raises
-    CommandError, and what Python raises for a file that is cut or is something else."""
-    with gzip.open(place) as packed, tarfile.open(fileobj=packed, mode="r:") as tar:
+def _members(place: Path, step: str) -> Iterator[Member]:
+    """The members behind the head, which is checked. Reads the file to its end, where the sum of all bytes is. step:
+    the work that is done with them. Raises CommandError, and what Python raises for a file that is cut or is something
+    else."""
+    whole = place.stat().st_size
+    with (
+        Progress() as progress,
+        open(place, "rb") as raw,
+        gzip.open(raw) as packed,
+        tarfile.open(fileobj=packed, mode="r:") as tar,
+    ):
         for member in tar:
+            progress.show(f"{step}: {share(raw.tell(), whole)}")
             if (content := tar.extractfile(member)) is None:
                 raise ValueError(f"{member.name} is not a file")
             yield member, content
@@ -66,7 +76,7 @@ def _members(place: Path) -> Iterator[Member]:
 
 def _checked(redis: Redis, folder: Path | None, place: Path) -> str:
     """When the backup was made. Raises CommandError if it does not fit, and as `_members`."""
-    members = _members(place)
+    members = _members(place, "checked")
     first, content = next(members, (None, None))
     if first is None or content is None or first.name != HEAD:
         raise ValueError("it is not a backup of Dragoman")
@@ -99,7 +109,7 @@ async def _write_entries(config: Config, redis: Redis, place: Path, made: str, o
         await _note(config, place)
         async for page in server.saved():
             await server.drop(page)
-        for member, content in _members(place):
+        for member, content in _members(place, "entries of Redis"):
             if member.name.startswith("redis/"):
                 await server.write(some := _entries.decode(content.read()))
                 count += len(some)
@@ -115,7 +125,7 @@ async def _note(config: Config, place: Path) -> None:
 def _write_files(folder: Path, place: Path) -> int:
     """Returns their number. Raises OSError."""
     count = 0
-    for member, content in _members(place):
+    for member, content in _members(place, "files of batches"):
         if found := _FILE.fullmatch(member.name):
             _put(folder / found[1], member, content)
             count += 1

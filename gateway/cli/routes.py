@@ -9,6 +9,8 @@ from gateway.app.routes import route_table
 from gateway.cli.configured import config_option
 from gateway.config import Config, load
 
+ABOUT = "A header behind a route selects it where several APIs have the same path."
+
 
 def options(parser: argparse.ArgumentParser) -> None:
     config_option(parser, "use the prefixes of this configuration (default: the dialects' own)")

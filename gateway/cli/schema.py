@@ -7,6 +7,11 @@ import json
 
 from gateway.config import json_schema
 
+ABOUT = (
+    "An editor completes and checks a file by it that begins with `# yaml-language-server: "
+    "$schema=gateway.schema.json`."
+)
+
 
 def options(parser: argparse.ArgumentParser) -> None:
     """It has none."""

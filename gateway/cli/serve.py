@@ -37,13 +37,13 @@ each system call of each request waits: beside 9,000 keys the worst of those wit
 this 8 to 11 ms."""
 READ_S = 30.0
 """How long a reload may take to read and check the configuration. A mounted file may answer never."""
+ABOUT = (
+    "It serves until SIGTERM or Ctrl-C. On SIGHUP it reads its configuration again; a keys file that changes "
+    "needs no signal."
+)
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        "Run the gateway until SIGTERM or Ctrl-C. On SIGHUP it reads its configuration again; a keys file that changes"
-        " needs no signal."
-    )
     config_option(parser)
     parser.add_argument(
         "--processes", metavar="N", type=_count, default=1, help="processes that share the address (default: 1)"

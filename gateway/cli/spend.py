@@ -17,6 +17,7 @@ import msgspec
 from gateway.auth import StoredKey
 from gateway.cli import CommandError, destructive
 from gateway.cli.configured import config_option, configuration, stored_keys
+from gateway.cli.progress import Progress, share
 from gateway.cli.terminal import columns
 from gateway.config import Config
 from gateway.config.kinds import zone_of
@@ -31,6 +32,7 @@ _DAY_S = 86_400
 _MOST = 1 << 53
 """Tokens and billionths of a currency of one record: sums of a log hold in the 64 bits of Redis' integers."""
 _record = msgspec.json.Decoder(RequestRecord).decode
+ABOUT = "The sums are in Redis, and kept with spend.daily. After Redis was lost, --rebuild makes them again from logs."
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -105,11 +107,12 @@ async def _raise(config: Config, logs: Sequence[str], stored: Sequence[StoredKey
         budgets = RebuiltBudgets(config, [(key.name, key.limits) for key in stored])
 
     def records() -> Iterator[RequestRecord]:
-        for record in chain.from_iterable(map(_records, logs)):
-            if record.attempts:
-                if budgets is not None:
-                    budgets.add(record)
-                yield record
+        with Progress() as progress:
+            for record in chain.from_iterable(_records(log, progress) for log in logs):
+                if record.attempts:
+                    if budgets is not None:
+                        budgets.add(record)
+                    yield record
 
     if config.spend.daily:
         ledger = _ledger(config)
@@ -124,11 +127,15 @@ async def _raise(config: Config, logs: Sequence[str], stored: Sequence[StoredKey
     return count
 
 
-def _records(file: str) -> Iterator[RequestRecord]:
+def _records(file: str, progress: Progress) -> Iterator[RequestRecord]:
     """The request records in a log. Other lines are left out: a log holds events, and lines may be cut."""
+    done, name = 0, "standard input" if file == "-" else file
     try:
         with sys.stdin.buffer if file == "-" else open(file, "rb") as lines:
+            whole = os.fstat(lines.fileno()).st_size
             for line in lines:
+                done += len(line)
+                progress.show(f"{name}: {share(done, whole) if whole else f'{done:,} bytes'}")
                 with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
                     record = _record(line)
                     if record.event == "request" and _may_be(record):

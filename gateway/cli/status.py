@@ -15,7 +15,9 @@ import httpx
 import msgspec
 
 from gateway.cli import CommandError
-from gateway.cli.configured import admin_place, config_option, configuration, key_in
+from gateway.cli.colours import coloured
+from gateway.cli.configured import config_option, configuration, key_in
+from gateway.cli.places import NOTHING, admin_place, no_answer, not_admin
 from gateway.cli.terminal import view
 from gateway.config import has_feature
 
@@ -27,6 +29,10 @@ _ONCE_S = 1.0
 """Between the two states of a single view: rates need two."""
 # ANSI: the alternate screen without a cursor, and back; the top left corner; the rest of the line, of the screen.
 _ENTER, _LEAVE, _HOME, _REST, _BELOW = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l", "\x1b[H", "\x1b[K", "\x1b[J"
+ABOUT = (
+    "It asks the admin address (metrics.listen) for models, workers, teams and limits, and shows them until "
+    "Ctrl-C; once, where its output is not a terminal."
+)
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -48,7 +54,7 @@ def run(options: argparse.Namespace) -> int:
         raise CommandError("this installation lacks gateway/features/console, which has the state", 1)
     url, key = _place(options)
     with httpx.Client(timeout=_TIMEOUT_S, trust_env=False) as client:
-        gateway = _Gateway(client, url, key)
+        gateway = _Gateway(client, url, key, options.config)
         try:
             first = gateway.text()
             if options.json:
@@ -56,7 +62,7 @@ def run(options: argparse.Namespace) -> int:
             elif options.once or not sys.stdout.isatty():
                 before = _decoder().decode(first)
                 time.sleep(_ONCE_S)
-                print("\n".join(view(before, gateway.state())))
+                print("\n".join(map(coloured, view(before, gateway.state()))))
             else:
                 _live(gateway, _decoder().decode(first), options.every)
         except KeyboardInterrupt:
@@ -72,10 +78,11 @@ def _decoder() -> msgspec.json.Decoder[State]:
 
 
 class _Gateway:
-    """The source of the state."""
+    """The source of the state. given: the configuration that the command was given, if it was."""
 
-    def __init__(self, client: httpx.Client, url: str, key: str | None) -> None:
+    def __init__(self, client: httpx.Client, url: str, key: str | None, given: str | None) -> None:
         self._client = client
+        self._given = given
         self._url = url.rstrip("/") + "/status.json"
         self._headers = {"authorization": f"Bearer {key}"} if key else {}
 
@@ -84,13 +91,12 @@ class _Gateway:
         try:
             answer = self._client.get(self._url, headers=self._headers)
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            what = f"no answer from {self._url}: {type(error).__name__}; does a gateway run with this metrics.listen?"
-            raise CommandError(what, 1) from None
-        if answer.status_code == 401:
-            raise CommandError(f"{self._url} asks for the console's key: give --key-file", 1)
+            raise CommandError(no_answer(self._url, type(error).__name__, self._given), 1) from None
         if answer.status_code != 200:
-            what = f"{self._url} answers {answer.status_code}: is this the address of metrics.listen?"
-            raise CommandError(what, 1)
+            what = "its gateway lacks gateway/features/console, which has the state"
+            if answer.content != NOTHING:
+                what = not_admin(self._url, self._given, "--url") or "give the console's key by --key-file"
+            raise CommandError(f"{self._url} answers {answer.status_code}: {what}", 1)
         try:
             _decoder().decode(answer.content)
         except msgspec.MsgspecError:
@@ -122,7 +128,7 @@ def _live(gateway: _Gateway, before: State, every_s: float) -> None:
 
 def _draw(lines: list[str]) -> None:
     wide, high = shutil.get_terminal_size()
-    shown = [line[:wide] + _REST for line in lines[: high - 1]]
+    shown = [coloured(line[:wide]) + _REST for line in lines[: high - 1]]
     sys.stdout.write(_HOME + "\r\n".join(shown) + _BELOW)
     sys.stdout.flush()
 

@@ -15,6 +15,11 @@ from gateway.core.http import JSON_TYPE, Request, Response
 from gateway.core.ports import Capabilities, Settings
 from gateway.translation import offline
 
+ABOUT = (
+    "It needs neither a gateway nor a worker. Standard error names the fields that are dropped. With --reply it "
+    "prints what the client would get for a worker's answer."
+)
+
 
 def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--from", dest="source", required=True, choices=dialects.REGISTRY, help="the client's dialect")

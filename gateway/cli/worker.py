@@ -6,6 +6,11 @@ import argparse
 
 from gateway.cli import WORKERS
 
+ABOUT = (
+    "`simulated` answers without a model, for tests; `embedded` runs a small model on this machine's CPU; `vllm` "
+    "runs vLLM, and has it join the registry of workers."
+)
+
 
 def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("kind", choices=WORKERS, help="`dragoman worker KIND --help` lists its options")

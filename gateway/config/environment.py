@@ -122,7 +122,7 @@ class EnvironmentSource(PydanticBaseSettingsSource):
 
 
 def variable(name: str) -> str | None:
-    """The variable that another program's configuration names; None if it is not set."""
+    """A variable that is not an option of the gateway; None if it is not set."""
     return os.environ.get(name)
 
 

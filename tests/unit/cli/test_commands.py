@@ -209,6 +209,8 @@ def test_a_file_alone_is_the_configuration(command: str) -> None:
 def test_a_command_explains_itself_and_its_example_is_one(command: str) -> None:
     """Each option with its meaning, and with what it is where it is not given."""
     found = next(one for one in parsers(cli.parser([command])) if one.prog == f"dragoman {command}")
+    line = cli.COMMANDS[command][0]
+    assert len(found.description or "") > 2 * len(line), "there is no more than the line of `dragoman --help`"
     for one in parsers(found):
         said = one.format_help()
         assert one.description

@@ -293,8 +293,18 @@ def test_mistakes_are_named(fleet: Fleet, tmp_path: Path) -> None:
     port = fleet.gateways[0].url
     other = called("keys", "list", "--gateway", port, "--key-file", str(fleet.folder / "admin.key"))
     assert other.returncode == 1
+    clients = f"dragoman: {port} is where clients connect (listen.port); give --gateway the address of metrics.listen"
+    assert clients in other.stderr
+    there = str(fleet.gateways[0].file)
+    named = called("keys", "list", "--gateway", port, "--key-file", str(fleet.folder / "admin.key"), "--config", there)
+    assert clients in named.stderr  # it listens where the system put it, and not at listen.port
+    with Stack(config={"metrics": {"listen": "127.0.0.1:9090"}}) as alone:
+        without = called("keys", "list", "--gateway", alone.admin_url, "--key-file", str(fleet.folder / "admin.key"))
+        assert without.stderr == "dragoman: the gateway has no admins (docs/keys.md)\n"
     nobody = called("keys", "list", "--gateway", "http://127.0.0.1:9", "--key-file", str(fleet.folder / "admin.key"))
-    assert nobody.stderr == "dragoman: no answer from http://127.0.0.1:9/admin/v1/: ConnectError\n"
+    assert nobody.stderr.startswith(
+        "dragoman: no answer from http://127.0.0.1:9/admin/v1/: ConnectError; does a gateway"
+    )
 
 
 def test_a_key_is_changed_from_the_command_line(fleet: Fleet) -> None:

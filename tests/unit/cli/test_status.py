@@ -18,7 +18,8 @@ import yaml
 
 from tests.support.commands import CLEAN, called, dragoman
 from tests.support.harness import Stack
-from tests.unit.app.asking import CHAT
+from tests.unit.app.asking import CHAT, key
+from tests.unit.cli.terminals import on_a_terminal
 
 KEY = "console-key-console-key"
 
@@ -89,6 +90,7 @@ def test_without_a_state_it_fails_with_a_line_that_says_why(stack: Stack, tmp_pa
     for arguments, status, words in (
         (("--url", stack.url, "--once"), 1, "metrics.listen"),
         (("--url", stack.url + "/livez", "--once"), 1, "metrics.listen"),
+        (("--url", stack.sim.url), 1, f"{stack.sim.url} is not the admin address of a gateway"),
         (("--url", nobody, "--once"), 1, f"no answer from {nobody}/status.json"),
         (("--config", written(tmp_path)), 2, "add `metrics: {listen: 127.0.0.1:9090}`"),
         (("--url", "127.0.0.1:9090"), 2, "--url must begin with"),
@@ -101,6 +103,49 @@ def test_without_a_state_it_fails_with_a_line_that_says_why(stack: Stack, tmp_pa
         assert len(done.stderr.splitlines()) == 1
     for every in ("0", "nan", "-1", "x"):
         assert called("status", "--url", nobody, "--every", every).returncode == 2
+
+
+def test_asked_where_clients_connect_it_names_the_option_and_the_port(stack: Stack, tmp_path: Path) -> None:
+    port = int(stack.url.rpartition(":")[2])
+    clients = f"{stack.url} is where clients connect (listen.port)"
+    for listen, admin, wanted in (
+        (port, "0.0.0.0:9095", "; the admin address is metrics.listen: give --url http://127.0.0.1:9095\n"),
+        (port, "[::1]:9095", "; the admin address is metrics.listen: give --url http://[::1]:9095\n"),
+        (port, None, ", and the configuration has no metrics.listen, the admin address: add `metrics: {listen: "),
+        (9096, "0.0.0.0:9095", "; give --url the address of metrics.listen in the gateway's configuration\n"),
+    ):
+        path = written(tmp_path, listen={"port": listen}, metrics={"listen": admin} if admin else {})
+        done = called("status", "--url", stack.url, "--config", path)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert f"{stack.url}/status.json answers 404: {clients}{wanted}" in done.stderr
+    with Stack(config={"keys": key("app")[1]}) as keyed:
+        done = called("status", "--url", keyed.url)
+        assert f"answers 401: {keyed.url} is where clients connect (listen.port)" in done.stderr
+    found = called("status", "--url", stack.url, folder=tmp_path)  # ./gateway.yaml, as for other commands
+    assert "; give --url the address of metrics.listen" in found.stderr
+    (tmp_path / "gateway.yaml").write_text("models: 1")
+    assert "; give --url the address of metrics.listen" in called("status", "--url", stack.url, folder=tmp_path).stderr
+
+
+def test_without_an_answer_it_says_whether_the_gateway_runs(stack: Stack, tmp_path: Path) -> None:
+    port = int(stack.url.rpartition(":")[2])
+    path = written(tmp_path, listen={"port": port}, metrics={"listen": "127.0.0.1:9"})
+    runs = f"the gateway at {stack.url} was started with another metrics.listen: restart it"
+    assert runs in called("status", "--config", path).stderr
+    assert runs not in called("status", "--config", path, "--url", "http://127.0.0.1:10").stderr
+    path = written(tmp_path, listen={"port": 11}, metrics={"listen": "127.0.0.1:9"})
+    assert "does a gateway run with this metrics.listen?" in called("status", "--config", path).stderr
+
+
+def test_a_gateway_without_a_console_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Stack(config={"metrics": {"listen": "127.0.0.1:9090"}}) as stack:
+        del stack.gateway._operations["/status.json"]  # as without the folder
+        done = called("status", "--url", stack.admin_url)
+        assert "lacks gateway/features/console" in done.stderr
+
+
+def test_states_have_colours_on_a_terminal(stack: Stack) -> None:
+    assert "\x1b[32mready\x1b[0m" in on_a_terminal("status", "--url", stack.admin_url, "--once")
 
 
 @pytest.mark.long
