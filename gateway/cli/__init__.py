@@ -37,6 +37,7 @@ COMMANDS = {
     ),
     "keys": ("make client keys", "dragoman keys new --name team-a >> keys.yaml"),
     "status": ("show what a running gateway does, live or once", "dragoman status --url http://127.0.0.1:9090"),
+    "logs": ("print a gateway's log for people to read, filtered", "dragoman logs gateway.log --key team-a --follow"),
     "limits": ("show what a key has used of its limits, or reset it", "dragoman limits show --key team-a"),
     "spend": (
         "report what was spent, by team, key, model or day",

@@ -88,7 +88,7 @@ class Log:
         self._level = LEVELS[level]
         self.requests = requests
         console = form == "console" or (form == "auto" and self._terminal)
-        self._encode = _readable if console else _encode_lines
+        self._encode = readable if console else _encode_lines
 
     def masked(self, text: str) -> str:
         """`text`, which a worker wrote, with keys masked; nothing of it before anything knows which texts are keys."""
@@ -250,14 +250,14 @@ class _Libraries(logging.Handler):
 _BARE = re.compile(r"[A-Za-z0-9_./:@+,-]+\Z")
 
 
-def _readable(lines: list[RequestRecord | dict[str, Any]]) -> bytes:
+def readable(lines: list[RequestRecord | dict[str, Any]], days: bool = False) -> bytes:
     """`12:34:56.789 warning worker down  model=m`: what is null or empty is left out. Nothing in it can move a
-    terminal's cursor: all but plain ASCII is escaped as in JSON."""
-    text = []
+    terminal's cursor: all but plain ASCII is escaped as in JSON. days: the date is before the time."""
+    text, form = [], "%Y-%m-%d %H:%M:%S" if days else "%H:%M:%S"
     for line in lines:
         fields: dict[str, Any] = msgspec.to_builtins(line)
         moment, level, event = fields.pop("time"), fields.pop("level"), fields.pop("event")
-        clock = time.strftime("%H:%M:%S", time.localtime(moment)) + f".{int(moment * 1000) % 1000:03d}"
+        clock = time.strftime(form, time.localtime(moment)) + f".{int(moment * 1000) % 1000:03d}"
         shown = [f"{name}={_shown(value)}" for name, value in fields.items() if value not in (None, "", [], {}, 0)]
         text.append(f"{clock} {level:7} {json.dumps(event)[1:-1]}  {' '.join(shown)}".rstrip() + "\n")
     return "".join(text).encode()
