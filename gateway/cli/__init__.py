@@ -52,6 +52,7 @@ COMMANDS = {
         "write a configuration from another gateway's",
         "dragoman import litellm config.yaml --keys keys.json --out gateway.yaml",
     ),
+    "completion": ("print a script by which a shell completes this command at Tab", "dragoman completion bash"),
     "worker": ("run a worker: " + ", ".join(WORKERS), "dragoman worker simulated --port 8081"),
 }
 """Name -> one line of help, and an example. `gateway.cli.NAME` is the command's module, but for `_MODULES`."""
