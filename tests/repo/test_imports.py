@@ -69,7 +69,7 @@ ONLY: dict[str, tuple[str, ...]] = {
     "yaml": (
         "gateway.config",
         "gateway.cli.clients",  # this and the next two read no configuration of the gateway's
-        "gateway.cli.drafts",
+        "gateway.cli.importing.drafts",
         "gateway.cli.rendered",
     ),
     "zmq": (),

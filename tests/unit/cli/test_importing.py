@@ -14,9 +14,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gateway.app import KNOWN
-from gateway.cli.drafts import Draft
-from gateway.cli.litellm import LiteLLM, period
-from gateway.cli.litellm_keys import take_in
+from gateway.cli.importing.drafts import Draft
+from gateway.cli.importing.litellm import LiteLLM, period
+from gateway.cli.importing.litellm_keys import take_in
 from gateway.config import load
 from gateway.config.source import read_yaml
 from tests.support import litellm

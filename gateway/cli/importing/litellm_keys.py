@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from gateway.cli import CommandError
-from gateway.cli.drafts import Draft, Options
-from gateway.cli.litellm import LiteLLM, add_budget, amount, period
+from gateway.cli.importing.drafts import Draft, Options
+from gateway.cli.importing.litellm import LiteLLM, add_budget, amount, period
 
 _HASH = re.compile(r"[0-9a-f]{64}\Z")
 _COLUMNS = """key_name spend model_spend created_at created_by updated_at updated_by budget_reset_at last_active

@@ -9,7 +9,7 @@ from decimal import Decimal, InvalidOperation
 from typing import Any, NamedTuple
 
 from gateway.app import KNOWN
-from gateway.cli.drafts import Draft, Options
+from gateway.cli.importing.drafts import Draft, Options
 from gateway.config.faults import masked
 
 _ENVIRONMENT = "os.environ/"

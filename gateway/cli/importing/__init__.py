@@ -1,4 +1,9 @@
-"""`dragoman import litellm`: gateway.yaml from LiteLLM's config.yaml and the keys of its database."""
+"""`dragoman import litellm`: gateway.yaml from LiteLLM's config.yaml and the keys of its database.
+
+litellm.py       its configuration
+litellm_keys.py  the rows of its tables of keys, teams and budgets
+drafts.py        gateway.yaml as it is being written, of whatever program
+"""
 
 from __future__ import annotations
 
@@ -8,9 +13,9 @@ import sys
 
 from gateway.cli import COMMANDS, CommandError, subcommand
 from gateway.cli.configured import read
-from gateway.cli.drafts import Draft, read_foreign
-from gateway.cli.litellm import LiteLLM
-from gateway.cli.litellm_keys import rows, take_in
+from gateway.cli.importing.drafts import Draft, read_foreign
+from gateway.cli.importing.litellm import LiteLLM
+from gateway.cli.importing.litellm_keys import rows, take_in
 from gateway.config.environment import variable
 from gateway.config.faults import masked
 from gateway.config.source import MOST_BYTES
