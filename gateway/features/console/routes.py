@@ -4,11 +4,13 @@
 |---|---|---|---|
 | `/status.json` | GET | the state, see state.py | yes |
 | `/spend.json` | GET | a month's spending: `?by=team,model&month=2026-11`, see observe/spending.py | yes |
-| `/console` | GET | the page, and below it its CSS, JavaScript and icon; no data | no |
-| `/console/sections` | GET | which of the page's sections there are: `spend`, `keys`, `batches` | yes |
-| `/console/spend` | GET | a month of spending for the page: `?month=2026-11`, see spend.py | yes |
-| `/console/ways` | GET | the models, and how each dialect is called | yes |
-| `/console/playground` | POST | one request; a line of JSON for each thing that a side sent or got | yes |
+| `/console` | GET | leads to the first of `VIEWS` | no |
+| `/console/live` | GET | the page, which shows the view of that name, as of all in `VIEWS`; no data | no |
+| `/console/console.js` | GET | a file of the page: its CSS, JavaScript and icon; no data | no |
+| `/console/views.json` | GET | which of the views there are that not every gateway has | yes |
+| `/console/spend.json` | GET | a month of spending for the page: `?month=2026-11`, see spend.py | yes |
+| `/console/ways.json` | GET | the models, and how each dialect is called | yes |
+| `/console/play` | POST | one request; a line of JSON for each thing that a side sent or got | yes |
 
 "Yes" is where a key is configured.
 """
@@ -46,6 +48,9 @@ FRESH_S = 0.5
 MOST_PLAYING = 4
 """Requests of the playground at once."""
 
+VIEWS = ("live", "requests", "keys", "teams", "spend", "fleet", "batches", "playground")
+"""Each a tab of the page, with an address of its own."""
+
 _REPORT_S = 30.0
 
 _PAGE = Path(__file__).parent / "page"
@@ -78,18 +83,20 @@ class Console:
         guard = Guard(options.key if options.enabled else None, local)
         found = {"/status.json": _guarded(guard, "GET", _sent(self._encoded_state))}
         if options.enabled:
+            found["/console"] = _guarded(guard, "GET", _lead, public=True)
             for file in _PAGE.iterdir():
-                path = "/console" if file.suffix == ".html" else f"/console/{file.name}"
                 kind = _KINDS[file.suffix] + ("; charset=utf-8" if file.suffix != ".svg" else "")
-                found[path] = _guarded(guard, "GET", _sent(_always(file.read_bytes()), kind.encode()), public=True)
+                served = _guarded(guard, "GET", _sent(_always(file.read_bytes()), kind.encode()), public=True)
+                names = VIEWS if file.suffix == ".html" else (file.name,)
+                found |= {f"/console/{name}": served for name in names}
             answers: dict[str, Read] = {
                 "/spend.json": self._sums(_report),  # it names keys, as /metrics does not
-                "/console/sections": self._sections,
-                "/console/spend": self._sums(_overview),
-                "/console/ways": self._ways,
+                "/console/views.json": self._views,
+                "/console/spend.json": self._sums(_overview),
+                "/console/ways.json": self._ways,
             }
             found |= {path: _guarded(guard, "GET", _sent(read)) for path, read in answers.items()}
-            found["/console/playground"] = _guarded(guard, "POST", self._play)
+            found["/console/play"] = _guarded(guard, "POST", self._play)
         return found
 
     def state(self) -> State:
@@ -130,7 +137,7 @@ class Console:
 
         return found
 
-    async def _sections(self, query: str) -> object:
+    async def _views(self, query: str) -> object:
         watched = self._look()
         batches = watched.admin and watched.config.batches is not None
         return {"spend": watched.ledger is not None, "keys": watched.admin, "batches": batches}
@@ -246,6 +253,11 @@ async def _report(ledger: Ledger, watched: Watched, asked: Mapping[str, str]) ->
 
 async def _overview(ledger: Ledger, watched: Watched, asked: Mapping[str, str]) -> object:
     return await Overview(asked.get("month"), watched.config.spend).read(ledger, watched.limiter)
+
+
+async def _lead(scope: Scope, receive: Receive, send: Send) -> None:
+    """Leads to the first view. The path is relative: a proxy may serve it below a path of its own."""
+    await _answer(send, 302, b"", b"text/plain", [(b"location", b"console/" + VIEWS[0].encode())])
 
 
 def _always(content: bytes) -> Read:

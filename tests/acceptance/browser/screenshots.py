@@ -23,6 +23,7 @@ from gateway.core.usage import Usage
 from gateway.observe.ledger import Ledger
 from gateway.redis import connect
 from tests.acceptance.browser.chromium import Browser
+from tests.acceptance.browser.test_console import tab
 from tests.support.harness import Stack
 from tests.support.redis_server import Server
 from tests.unit.app.asking import CHAT, GONE, key
@@ -57,6 +58,7 @@ def take() -> None:
         stack.sims[0].fault("reset@5", 3)  # three streams that another worker goes on with
         _traffic(stack.url, [search[0], search[0], support[0]])
         (IMAGES / "console.png").write_bytes(browser.picture("#live"))
+        tab(browser, "playground")
         browser.type("#client-key", search[0])
         browser.choose("#dialect", "ollama")
         browser.click("#send")
@@ -84,6 +86,7 @@ def take_pages() -> None:
                 httpx.post(stack.url + "/v1/chat/completions", json=CHAT, timeout=30).raise_for_status()
             browser.open(stack.admin_url + "/console")
             browser.until("document.querySelectorAll('#near tbody tr, #spend-team tbody tr').length > 2")
+            tab(browser, "spend")
             (IMAGES / "spend.png").write_bytes(browser.picture("#spend"))
         keyed = {**config, "auth": "keys", "keys_store": "redis", "admins": entry}
         keyed |= {"console": {"enabled": True, "key_env": "CONSOLE_KEY"}}
@@ -112,7 +115,8 @@ def take_pages() -> None:
             browser.open(stack.admin_url + "/console")
             browser.type("#key", CONSOLE_KEY)
             browser.click("#key-form button")
-            browser.until("!document.querySelector('#keys').hidden")
+            browser.until("!document.querySelector('#tab-keys').hidden")
+            tab(browser, "keys")
             browser.type("#admin-key", admin)
             browser.click("#admin-form button")
             browser.until("document.querySelectorAll('#keys-table tbody tr').length === 3")

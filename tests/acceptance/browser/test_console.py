@@ -19,6 +19,8 @@ pytestmark = pytest.mark.browser
 
 CONSOLE_KEY = "console-key-console-key"
 SECRET, ENTRY = key("team-a", team="blue")
+VIEWS = ("live", "requests", "teams", "fleet", "playground")
+"""Those of every gateway."""
 OPEN = {"metrics": {"listen": "127.0.0.1:9090"}, "console": {"enabled": True}}
 KEYED = {**OPEN, "keys": ENTRY, "console": {"enabled": True, "key_env": "CONSOLE_KEY"}}
 BOTH = {
@@ -45,6 +47,11 @@ def browser(shared: Browser) -> Browser:
     resize(shared, 1280)
     shared.faults.clear()
     return shared
+
+
+def tab(browser: Browser, name: str) -> None:
+    browser.click(f"#tab-{name}")
+    browser.until(f"!document.querySelector('#{name}').hidden")
 
 
 def finished(browser: Browser) -> None:
@@ -148,13 +155,17 @@ def test_it_fits_every_window_and_no_word_is_broken(browser: Browser) -> None:
             (390, [1] * 4, [2] * 3, [1] * 4),
         ):
             resize(browser, width)
-            assert browser.run("document.documentElement.scrollWidth") == width
-            for wrong in (WIDE, CUT, BROKEN):
-                assert browser.run(wrong) == [], width
+            for name in VIEWS:
+                tab(browser, name)
+                assert browser.run("document.documentElement.scrollWidth") == width, name
+                for wrong in (WIDE, CUT, BROKEN):
+                    assert browser.run(wrong) == [], (width, name)
+            assert grid(browser, ".wire > div") == panes, width
+            tab(browser, "live")
             assert grid(browser, ".plots figure") == plots, width
             assert grid(browser, "#tiles > div") == tiles, width
-            assert grid(browser, ".wire > div") == panes, width
         resize(browser, 1440)
+        tab(browser, "playground")
         client_request, client_reply = (boxes(browser, f"#client-{one}")[0] for one in ("request", "reply"))
         worker_request, worker_reply = (boxes(browser, f"#worker-{one}")[0] for one in ("request", "reply"))
         for request, reply in ((client_request, client_reply), (worker_request, worker_reply)):
@@ -227,6 +238,83 @@ def test_axes_fit_what_is_drawn(browser: Browser) -> None:
             assert most == 0 or highest <= (142 + top) / 2 + 0.6, (most, up, "half of it is used")
 
 
+# -- tabs -------------------------------------------------------------------------------------------------------------
+
+
+def viewed(browser: Browser) -> tuple[str, list[str], list[str]]:
+    """The address's last part, the views that are shown, and the tabs that the Tab key leads to."""
+    found: tuple[str, list[str], list[str]] = tuple(
+        browser.run("""[location.pathname.split('/').pop(),
+            [...document.querySelectorAll('[role=tabpanel]')].filter(one => one.clientWidth).map(one => one.id),
+            [...document.querySelectorAll('[role=tab][tabindex="0"][aria-selected=true]')].map(one => one.id)]""")
+    )
+    return found
+
+
+def at_view(name: str) -> tuple[str, list[str], list[str]]:
+    return name, [name], [f"tab-{name}"]
+
+
+def press(browser: Browser, key: str) -> None:
+    for kind in ("keyDown", "keyUp"):
+        browser.call("Input.dispatchKeyEvent", type=kind, key=key, code=key)
+
+
+def test_each_view_has_an_address_that_can_be_shared(browser: Browser) -> None:
+    with Stack(config=OPEN) as stack:
+        for name in VIEWS:
+            browser.open(f"{stack.admin_url}/console/{name}")
+            browser.until("!document.querySelector('#main').hidden")
+            assert viewed(browser) == at_view(name)
+            assert browser.run("document.title").lower() == f"{name} · dragoman console"
+        browser.open(stack.admin_url + "/console/spend")  # this gateway keeps no sums
+        browser.until("location.pathname === '/console/live'")
+        assert viewed(browser) == at_view("live")
+    assert browser.faults == []
+
+
+def test_back_leads_to_the_view_before(browser: Browser) -> None:
+    with Stack(config=OPEN) as stack:
+        browser.open(stack.admin_url + "/console")
+        browser.until("!document.querySelector('#main').hidden")
+        for name in ("fleet", "fleet", "teams"):
+            tab(browser, name)
+        for way, name in (("back", "fleet"), ("back", "live"), ("forward", "fleet")):
+            browser.run(f"history.{way}()")
+            browser.until(f"!document.querySelector('#{name}').hidden")
+            assert viewed(browser) == at_view(name)
+        browser.open(browser.run("location.href"))
+        browser.until("!document.querySelector('#main').hidden")
+        assert viewed(browser) == at_view("fleet"), "kept by a reload"
+
+
+def test_the_keyboard_leads_through_the_tabs(browser: Browser) -> None:
+    """As https://www.w3.org/WAI/ARIA/apg/patterns/tabs/ has it: tabs that are not there are left out."""
+    with Stack(config=OPEN) as stack:
+        browser.open(stack.admin_url + "/console/live")
+        browser.until("!document.querySelector('#main').hidden")
+        browser.run("document.querySelector('#tab-live').focus()")
+        for key, name in (
+            ("ArrowRight", "requests"),
+            ("ArrowRight", "teams"),
+            ("End", "playground"),
+            ("ArrowRight", "live"),
+            ("ArrowLeft", "playground"),
+            ("Home", "live"),
+        ):
+            press(browser, key)
+            assert viewed(browser) == at_view(name), key
+            assert browser.run("document.activeElement.id") == f"tab-{name}"
+        press(browser, "Tab")
+        assert browser.run("document.activeElement.id") == "live", "behind the tabs comes what they show"
+        for name in VIEWS:
+            panel = f"document.querySelector('#{name}')"
+            assert browser.run(f"[{panel}.getAttribute('role'), {panel}.getAttribute('aria-labelledby')]") == [
+                "tabpanel",
+                f"tab-{name}",
+            ]
+
+
 # -- keys -------------------------------------------------------------------------------------------------------------
 
 
@@ -258,6 +346,7 @@ def test_the_playground_speaks_every_dialect_and_shows_both_sides(browser: Brows
         browser.until("document.querySelector('#dialect').options.length")
         names = browser.run("[...document.querySelector('#dialect').options].map(one => one.value)")
         assert sorted(names) == sorted(DIALECTS)
+        tab(browser, "playground")
         browser.type("#prompt", marker)
         for name in names:
             browser.choose("#dialect", name)
@@ -291,6 +380,7 @@ def test_replies_are_shown_as_they_stream_and_can_be_stopped(browser: Browser) -
         browser.click("#send")
         finished(browser)
         assert browser.text("#outcome").startswith("status 401")
+        tab(browser, "playground")
         browser.type("#client-key", SECRET)
         browser.click("#send")
         browser.until("document.querySelector('#client-reply').textContent.split('data: ').length > 3")

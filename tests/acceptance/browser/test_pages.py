@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from tests.acceptance.browser.chromium import Browser
-from tests.acceptance.browser.test_console import BROKEN, CONSOLE_KEY, CUT, WIDE, browser, colour, resize, shared
+from tests.acceptance.browser.test_console import BROKEN, CONSOLE_KEY, CUT, WIDE, browser, colour, resize, shared, tab
 from tests.support.harness import Stack, until
 from tests.support.redis_server import Server
 from tests.unit.app.asking import CHAT, key
@@ -68,11 +68,12 @@ def opened(browser: Browser, stack: Stack) -> None:
     browser.until("!document.querySelector('#key-form').hidden")
     browser.type("#key", CONSOLE_KEY)
     browser.click("#key-form button")
-    browser.until("!document.querySelector('#spend').hidden && !document.querySelector('#keys').hidden")
+    browser.until("!document.querySelector('#tab-spend').hidden && !document.querySelector('#tab-keys').hidden")
 
 
 def unlocked(browser: Browser, stack: Stack, secret: str = ROOT) -> None:
     opened(browser, stack)
+    tab(browser, "keys")
     browser.type("#admin-key", secret)
     browser.click("#admin-form button")
     browser.until("!document.querySelector('#keys-open').hidden")
@@ -103,6 +104,7 @@ def fits(browser: Browser) -> None:
 
 def test_spending_is_shown_by_all_that_is_summed_up(browser: Browser, stack: Stack) -> None:
     opened(browser, stack)
+    tab(browser, "spend")
     browser.until("document.querySelectorAll('#spend-team tbody tr').length === 2")
     assert names(browser, "spend-team") == ["a-team-with-a-long-name-too", "search"]
     assert names(browser, "spend-key")[1] == "search-app"
@@ -241,6 +243,7 @@ def test_batches_are_listed_and_cancelled_by_their_admins(browser: Browser, stac
 
 def test_an_admins_key_is_asked_for_and_kept_nowhere(browser: Browser, stack: Stack) -> None:
     opened(browser, stack)
+    tab(browser, "keys")
     browser.type("#admin-key", "dgm_wrong")
     browser.click("#admin-form button")
     browser.until("document.querySelector('#keys-wrong').textContent")
@@ -267,6 +270,6 @@ def test_a_gateway_without_them_shows_neither(browser: Browser, tmp_path: Path) 
         browser.until("document.querySelector('#dialect').options.length")
         for name in ("spend", "keys"):
             assert browser.run(
-                f"document.querySelector('#{name}').hidden && document.querySelector('#to-{name}').hidden"
+                f"document.querySelector('#{name}').hidden && document.querySelector('#tab-{name}').hidden"
             )
     assert browser.faults == []

@@ -6,6 +6,7 @@ import { Keys } from "./keys.js";
 import { Playground } from "./playground.js";
 import { Spending } from "./spend.js";
 import { rows } from "./tables.js";
+import { Tabs } from "./tabs.js";
 
 const EVERY_MS = 2000, SPAN_S = 300, LEAST_SPAN_S = 60, RATE_S = 10, QUANTILE_S = 30, LINES = 8;
 const KEPT = "dragoman.console.key";
@@ -15,6 +16,7 @@ let key = sessionStorage.getItem(KEPT) ?? "";
 let states = [];
 let playground = null, spending = null, keys = null, batches = null;
 let polling = 0;
+const tabs = new Tabs();
 
 const plots = {
   requests: new Plot(at("plot-requests"), "Requests per second by outcome"),
@@ -30,7 +32,7 @@ function headers(more = {}) {
 async function poll() {
   const mine = ++polling;
   try {
-    const reply = await fetch("status.json", { headers: headers(), cache: "no-store" });
+    const reply = await fetch("../status.json", { headers: headers(), cache: "no-store" });
     if (mine !== polling) return;
     if (reply.status === 401) return askForKey();
     if (!reply.ok) throw new Error(`status ${reply.status}`);
@@ -75,12 +77,12 @@ function take(state) {
   }
 }
 
-// The sections that this gateway has.
+// The views that this gateway has.
 async function offer() {
-  const reply = await fetch("console/sections", { headers: headers(), cache: "no-store" });
+  const reply = await fetch("views.json", { headers: headers(), cache: "no-store" });
   if (!reply.ok) return;
   const found = await reply.json();
-  for (const name of ["spend", "keys", "batches"]) at(name).hidden = at(`to-${name}`).hidden = !found[name];
+  tabs.offer(found);
   if (found.spend) spending ??= new Spending(headers);
   if (found.keys) keys ??= new Keys();
   if (found.batches) batches ??= new Batches(keys);
@@ -214,10 +216,13 @@ function draw(state) {
   rows("workers", state.models.flatMap((model) => model.workers.map((one) => [model.name, bare(one.address), [said(one), one.reason && one.condition === "ready" ? "warn" : conditions[one.condition]], one.in_flight, one.max_in_flight ?? "–"])));
   rows("lost", state.models.flatMap((model) => Object.entries(model.lost_worker).flatMap(([what, counts]) =>
     Object.entries(counts).map(([reason, count]) => [model.name, [what.replace("_", " "), what === "not_continued" ? "bad" : "good"], reason, count]))));
-  rows("teams", state.teams.map((one) => [one.name, one.requests, one.input_tokens, one.output_tokens, short(rate((then) => tokens(then.teams.find((team) => team.name === one.name))))]));
+  rows("teams-table", state.teams.map((one) => [one.name, one.requests, one.input_tokens, one.output_tokens, short(rate((then) => tokens(then.teams.find((team) => team.name === one.name))))]));
   rows("errors", Object.entries(state.errors).map(([status, count]) => [[status, status >= 400 && status < 500 ? "warn" : "bad"], count]));
   const { refused = {}, shadowed = {} } = state.limits ?? {};
   rows("limits", Object.keys({ ...refused, ...shadowed }).map((name) => [name, [refused[name] ?? 0, refused[name] ? "warn" : ""], shadowed[name] ?? 0]));
+  at("refused-none").hidden = !at("errors").parentElement.hidden || !at("limits").parentElement.hidden;
+  at("teams-none").hidden = state.teams.length > 0;
+  at("workers-none").hidden = places.length > 0;
 }
 
 // lines: [name, value, style]

@@ -45,7 +45,7 @@ export class Keys {
   async call(method, path, body = null, more = {}) {
     const headers = { authorization: `Bearer ${this.admin}`, ...more };
     if (body !== null) headers["content-type"] = "application/json";
-    const reply = await fetch(`admin/v1${path}`, { method, headers, cache: "no-store", body: body === null ? undefined : JSON.stringify(body) });
+    const reply = await fetch(`../admin/v1${path}`, { method, headers, cache: "no-store", body: body === null ? undefined : JSON.stringify(body) });
     const found = await reply.json();
     if (reply.status === 401) this.forget(found.error.message);
     if (!reply.ok) throw new Error(found.error.message);

@@ -27,7 +27,7 @@ export class Playground {
   }
 
   async load() {
-    const reply = await fetch("console/ways", { headers: this.headers(), cache: "no-store" });
+    const reply = await fetch("ways.json", { headers: this.headers(), cache: "no-store" });
     if (!reply.ok) return;
     const { ways, models, needs_key } = await reply.json();
     this.ways = ways;
@@ -69,7 +69,7 @@ export class Playground {
     this.busy(true);
     this.stopping = new AbortController();
     try {
-      const reply = await fetch("console/playground", {
+      const reply = await fetch("play", {
         method: "POST",
         headers: this.headers({ "content-type": "application/json" }),
         body: JSON.stringify({ path, query, body, key: clientKey, model: at("model").value, send }),

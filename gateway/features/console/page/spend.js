@@ -29,7 +29,7 @@ export class Spending {
     const mine = ++this.asked;
     try {
       const month = at("month").value, query = month ? `?month=${encodeURIComponent(month)}` : "";
-      const reply = await fetch(`console/spend${query}`, { headers: this.headers(), cache: "no-store" });
+      const reply = await fetch(`spend.json${query}`, { headers: this.headers(), cache: "no-store" });
       const found = await reply.json();
       if (mine !== this.asked) return;
       if (!reply.ok) throw new Error(found.error);

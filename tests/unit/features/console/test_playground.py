@@ -25,7 +25,7 @@ Lines = list[dict[str, Any]]
 
 def post(stack: Stack, headers: dict[str, str] | None = None, **asked: Any) -> httpx.Response:
     asked = {"path": CHATS, "body": json.dumps(CHAT), **asked}
-    return httpx.post(stack.admin_url + "/console/playground", json=asked, headers=headers, timeout=30)
+    return httpx.post(stack.admin_url + "/console/play", json=asked, headers=headers, timeout=30)
 
 
 def play(stack: Stack, headers: dict[str, str] | None = None, **asked: Any) -> Lines:
@@ -73,7 +73,7 @@ def test_it_shows_what_a_client_of_any_dialect_sees_and_what_the_worker_does(loc
 
 
 def test_the_page_offers_every_way_of_every_dialect(local: Stack) -> None:
-    found = httpx.get(local.admin_url + "/console/ways").json()
+    found = httpx.get(local.admin_url + "/console/ways.json").json()
     assert found["models"] == ["m"]
     assert found["needs_key"] is False
     offered = {(one["dialect"], one["operation"], one["path"].replace("{model}", "ep")) for one in found["ways"]}
@@ -174,7 +174,7 @@ def test_what_no_client_can_send_is_refused(local: Stack) -> None:
 
 
 def test_what_is_no_request_of_the_page_is_refused(local: Stack) -> None:
-    url, kind = local.admin_url + "/console/playground", {"content-type": "application/json"}
+    url, kind = local.admin_url + "/console/play", {"content-type": "application/json"}
     for body in (b"", b"{", b"[]", b"\xff\xfe", b"[" * 100_000, b'{"path": "/"}'):
         assert httpx.post(url, content=body, headers=kind).status_code == 400
 
@@ -199,7 +199,7 @@ def test_only_so_many_run_at_once_and_leaving_ends_one() -> None:
         replies = []
         with httpx.Client(timeout=30) as client:
             for _ in range(MOST_PLAYING):
-                request = client.build_request("POST", stack.admin_url + "/console/playground", json=asked)
+                request = client.build_request("POST", stack.admin_url + "/console/play", json=asked)
                 reply = client.send(request, stream=True)
                 pieces = reply.iter_bytes()
                 next(pieces)

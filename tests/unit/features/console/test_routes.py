@@ -13,13 +13,14 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from gateway.config import Console as Options
-from gateway.features.console.routes import Console
+from gateway.features.console.routes import VIEWS, Console
 from tests.support.harness import Stack
 from tests.unit.app.asking import CHAT
 from tests.unit.features.console.opened import CONSOLE_KEY, ENTRY, ENVIRON, KEYED, LOCAL, SECRET, SHOWN
 
-PAGES = ("/console", "/console/console.css", "/console/console.js", "/console/plot.js", "/console/playground.js")
-DATA = (("GET", "/status.json"), ("GET", "/console/ways"), ("POST", "/console/playground"))
+SHOWN_VIEWS = tuple(f"/console/{name}" for name in VIEWS)
+PAGES = (*SHOWN_VIEWS, "/console/console.css", "/console/console.js", "/console/plot.js", "/console/playground.js")
+DATA = (("GET", "/status.json"), ("GET", "/console/ways.json"), ("POST", "/console/play"))
 
 
 @pytest.fixture(scope="module")
@@ -58,20 +59,34 @@ def test_the_page_itself_needs_no_key_and_holds_no_data(keyed: Stack, path: str)
         assert secret not in found.text
 
 
+def test_each_view_has_an_address_and_the_first_is_led_to(keyed: Stack) -> None:
+    """The way there is relative: a proxy may have the console below a path of its own."""
+    led = ask(keyed, "GET", "/console")
+    assert (led.status_code, led.headers["location"]) == (302, "console/live")
+    assert len({ask(keyed, "GET", path).content for path in SHOWN_VIEWS}) == 1
+    tabs = re.findall(
+        r'<a id="tab-(\w+)" href="(\w+)" role="tab" aria-controls="(\w+)"',
+        ask(keyed, "GET", led.url.path + "/live").text,
+    )
+    assert tabs == [(name,) * 3 for name in VIEWS]
+
+
 def test_the_console_is_off_unless_asked_for() -> None:
     with Stack(config=LOCAL) as stack:
-        assert [ask(stack, "GET", path).status_code for path in (*PAGES, "/console/ways")] == [404] * 6
-        assert ask(stack, "POST", "/console/playground").status_code in (404, 405)
+        assert [ask(stack, "GET", path).status_code for path in (*PAGES, "/console", "/console/ways.json")] == [
+            404
+        ] * 14
+        assert ask(stack, "POST", "/console/play").status_code in (404, 405)
         assert ask(stack, "GET", "/status.json").status_code == 200
 
 
-@pytest.mark.parametrize("path", [*PAGES, "/status.json", "/console/ways", "/console/playground"])
+@pytest.mark.parametrize("path", [*PAGES, "/console", "/status.json", "/console/ways.json", "/console/play"])
 def test_clients_never_see_it(local: Stack, path: str) -> None:
     assert httpx.get(local.url + path).status_code == 404
 
 
 @pytest.mark.parametrize(("host", "status"), [("[::1]:9090", 200), ("127.0.0.1.evil.example.com:9090", 421)])
-@pytest.mark.parametrize("path", ["/console", "/status.json", "/console/ways"])
+@pytest.mark.parametrize("path", ["/console/live", "/status.json", "/console/ways.json"])
 def test_without_a_key_no_other_name_leads_to_it(local: Stack, path: str, host: str, status: int) -> None:
     """A page may let its own name point to this machine (DNS rebinding): to its browser that is the same origin."""
     assert ask(local, "GET", path, {"host": host}).status_code == status
@@ -90,13 +105,13 @@ def test_pages_of_other_origins_are_refused(local: Stack, method: str, path: str
         assert ask(local, method, path, {"sec-fetch-site": site}).status_code == 403
     assert len(local.records()) == before
     own = {"origin": local.admin_url, "sec-fetch-site": "same-origin"}
-    assert ask(local, "POST", "/console/playground", own).status_code == 200
+    assert ask(local, "POST", "/console/play", own).status_code == 200
 
 
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x"])
 def test_what_a_form_can_send_is_refused(local: Stack, kind: str) -> None:
     body = json.dumps({"path": "/v1/chat/completions", "body": json.dumps(CHAT)})
-    refused = ask(local, "POST", "/console/playground", {"content-type": kind}, content=body)
+    refused = ask(local, "POST", "/console/play", {"content-type": kind}, content=body)
     assert refused.status_code == 415
 
 
@@ -117,7 +132,7 @@ def test_every_reply_tells_browsers_to_be_strict(keyed: Stack, method: str, path
 
 @pytest.mark.parametrize(
     ("method", "path", "allowed"),
-    [("POST", "/console", "GET"), ("DELETE", "/status.json", "GET"), ("GET", "/console/playground", "POST")],
+    [("POST", "/console", "GET"), ("DELETE", "/status.json", "GET"), ("GET", "/console/play", "POST")],
 )
 def test_other_methods_are_refused(local: Stack, method: str, path: str, allowed: str) -> None:
     refused = ask(local, method, path, content=b"")
@@ -141,13 +156,13 @@ def test_a_new_key_holds_after_a_reload(keyed: Stack) -> None:
 
 def test_the_page_uses_only_its_own_files(local: Stack) -> None:
     """The policy forbids inline scripts and styles, and there is no network to load others from."""
-    html = ask(local, "GET", "/console").text
+    html = ask(local, "GET", "/console/live").text
     assert re.findall(r"<(?:script|style)(?![^>]*\bsrc=)[^>]*>", html) == []
     assert re.findall(r"\s(?:on\w+|style)=", html) == []
     linked = re.findall(r"\b(?:src|href)=\"([^\"#]+)\"", html)
     assert linked
     for one in linked:
-        assert ask(local, "GET", "/" + one).status_code == 200, one
+        assert ask(local, "GET", "/console/" + one).status_code == 200, one
     for path in PAGES:
         text = ask(local, "GET", path).text
         assert set(re.findall(r"https?://[^\"'\s)]+", text)) <= {"http://www.w3.org/2000/svg"}, path

@@ -49,7 +49,7 @@ def ask(stack: Stack, secret: str, times: int, **more: Any) -> None:
 
 
 def page(stack: Stack, query: str = "") -> dict[str, Any]:
-    reply = httpx.get(f"{stack.admin_url}/console/spend{query}", headers=SHOWN, timeout=30)
+    reply = httpx.get(f"{stack.admin_url}/console/spend.json{query}", headers=SHOWN, timeout=30)
     assert reply.status_code == 200, reply.text
     return reply.json()  # type: ignore[no-any-return]
 
@@ -126,8 +126,8 @@ async def test_rows_in_memory_are_bounded(server: Server, monkeypatch: pytest.Mo
 def test_a_wrong_month_is_refused(server: Server, query: str) -> None:
     _, one = key("one")
     with Stack(config=config(server, keys=one), environ=ENVIRON) as stack:
-        assert httpx.get(f"{stack.admin_url}/console/spend{query}", headers=SHOWN).status_code == 400
-        assert httpx.get(f"{stack.admin_url}/console/spend").status_code == 401
+        assert httpx.get(f"{stack.admin_url}/console/spend.json{query}", headers=SHOWN).status_code == 400
+        assert httpx.get(f"{stack.admin_url}/console/spend.json").status_code == 401
         past = (date.today() - timedelta(days=62)).strftime("%Y-%m")
         assert page(stack, f"?month={past}")["total"]["requests"] == 0
 
