@@ -143,7 +143,11 @@ class Gateway:
         self._readiness.begin()
         self._lag.start()
         if self._group is not None:
-            await self._group.start(self.metrics.registry, lambda: self.deployment.offers.process_state())
+            await self._group.start(self.metrics.registry, self._answer)
+
+    def _answer(self, question: bytes) -> bytes:
+        """Answers another process of the group."""
+        return self.deployment.offers.answer_process(question)
 
     async def reload(self, config: Config) -> None:
         """New requests use `config`, running ones finish with the old one. Workers in both keep their state. If it

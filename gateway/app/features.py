@@ -38,13 +38,13 @@ ORDER = (
     "prefill",  # before a worker is asked for the text
     "mirror",  # copies what a worker is sent
     "hedge",  # asks a worker itself
-    "media",  # this and the next have no layer
+    "media",  # this and the next three have no layer
     "uploads",
     "sockets",
     "litellm",  # reports limits
     "batches",
-    "admin",  # shows batches
-    "console",  # its page has sections for what the admin API shows
+    "console",  # keeps what has become of requests within all above
+    "admin",  # shows batches, and ends requests that the console shows
 )
 """The folders of `gateway/features`; one that is not there is left out. The order holds within a step of the way:
 guards, which wrap `read`, are asked before all that wraps only `answer`, wherever it stands. The name behind a dot is

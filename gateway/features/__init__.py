@@ -10,7 +10,7 @@ No feature imports another one; what they have from each other goes through `Off
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -87,6 +87,16 @@ class AllBatches(Protocol):
     async def cancel(self, id_: str, by: str) -> None: ...
 
 
+class AllRequests(Protocol):
+    """The requests under way at the processes that share an address."""
+
+    async def teams(self, id_: str) -> Collection[str | None]:
+        """The teams of those that have this id. Clients may give the id, and give one twice."""
+
+    async def end(self, id_: str, teams: Collection[str | None]) -> None:
+        """Ends those that have this id and are of one of `teams`: their clients get an error."""
+
+
 SendEvent = Callable[[str, dict[str, object]], None]
 Routes = Mapping[str, Sequence[Route]]
 """By the name of their dialect."""
@@ -122,7 +132,8 @@ class Offers:
     sockets         the web sockets of this process
     batches         the batches of all tenants
     admin           whether the admin API is served
-    process_state   the state of this process, for the others that share its address
+    requests        those under way at this process and at the others that share its address
+    answer_process  answers a question of another process that shares this one's address
     """
 
     deliveries: Deliveries = field(default_factory=Deliveries)
@@ -139,7 +150,8 @@ class Offers:
     sockets: WebSockets | None = None
     batches: AllBatches | None = None
     admin: bool = False
-    process_state: Callable[[], bytes] = lambda: b""
+    requests: AllRequests | None = None
+    answer_process: Callable[[bytes], bytes] = lambda question: b""
 
 
 class InForce(Protocol):

@@ -1,8 +1,8 @@
 """Metrics and state of several processes that share an address: any of them shows those of all.
 
-Each process listens on a Unix socket in a folder that they share. Its answer to `_METRICS` is the families that its
-registry collects, as MessagePack; its answer to `_STATE` is its state. A process that does not answer in time shows no
-gauges this time.
+Each process listens on a Unix socket in a folder that they share. A question is a line. Its answer to `_METRICS` is the
+families that its registry collects, as MessagePack; all other questions are those of who asks by `ask`. A process that
+does not answer in time shows no gauges this time.
 
 Counters never fall when a process dies or is slow: before a process shows its counters, it writes them into a file.
 That file is read instead of an answer that does not come, and the next process of the same number goes on from there.
@@ -25,8 +25,7 @@ from gateway.observe.catalogue import FIGURES, Combine
 from gateway.observe.exposition import Fixed
 
 _ANSWER_S = 1.0
-_METRICS, _STATE = b"m", b"s"
-"""The one byte of a question."""
+_METRICS = b"metrics"
 
 _COMBINE: dict[Combine, Callable[[Iterable[float]], float]] = {"sum": sum, "min": min, "max": max}
 _Series = tuple[str, tuple[tuple[str, str], ...]]
@@ -66,18 +65,19 @@ class ProcessGroup:
         self._writing = asyncio.Lock()
         self._before = self._read(number)
 
-    async def start(self, registry: CollectorRegistry, state: Callable[[], bytes]) -> None:
-        """Answers the others from now on; `state` returns its state. Takes over the socket of a process that died."""
+    async def start(self, registry: CollectorRegistry, answer: Callable[[bytes], bytes]) -> None:
+        """Answers the others from now on, by `answer` what they `ask`. Takes over the socket of a process that died."""
 
-        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        async def answered(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             with contextlib.suppress(OSError):
-                writer.write(state() if await reader.read(1) == _STATE else _encode(await self._own(registry)))
+                question = (await reader.readline()).removesuffix(b"\n")
+                writer.write(_encode(await self._own(registry)) if question == _METRICS else answer(question))
                 await writer.drain()
             writer.close()
 
         own = self._socket(self._number)
         own.unlink(missing_ok=True)
-        self._server = await asyncio.start_unix_server(answer, own)
+        self._server = await asyncio.start_unix_server(answered, own)
 
     def close(self) -> None:
         if self._server is not None:
@@ -90,10 +90,10 @@ class ProcessGroup:
         families = _combined([await self._own(registry), *await asking])
         return Fixed(list(map(_metric, families)))
 
-    async def states(self) -> list[bytes]:
-        """The states of the other processes; those that do not answer in time are left out."""
-        states = await asyncio.gather(*(self._ask(number, _STATE) for number in self._others()))
-        return [state for state in states if state]
+    async def ask(self, question: bytes) -> list[bytes]:
+        """The answers of the other processes; those that do not answer in time are left out. question: one line."""
+        answers = await asyncio.gather(*(self._ask(number, question) for number in self._others()))
+        return [answer for answer in answers if answer]
 
     def _others(self) -> list[int]:
         return [number for number in range(self.count) if number != self._number]
@@ -121,7 +121,7 @@ class ProcessGroup:
             async with asyncio.timeout(_ANSWER_S):
                 reader, writer = await asyncio.open_unix_connection(self._socket(number))
                 try:
-                    writer.write(question)
+                    writer.write(question + b"\n")
                     return await reader.read()
                 finally:
                     writer.close()

@@ -21,6 +21,7 @@ WIDE = {
     "gateway.config.serving.Listen": _SCHEMA,
     "gateway.core.ports.account.RequestRecord": _SCHEMA,
     "gateway.dialects.friendli.requests._CompleteIn": _SCHEMA,
+    "gateway.features.console.requests.RequestView": _SCHEMA,
     "gateway.core.errors.GatewayError": "its parameters are optional facts about one error, given by name",
     "gateway.core.failures.Cause": "the closed set of causes, one member each",
     "gateway.core.routing_facts.RoutingFacts": "what pick policies read of one request, made once a request",

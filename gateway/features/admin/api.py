@@ -23,7 +23,7 @@ from gateway.auth import OPTIONS, StoredKey
 from gateway.auth.key_store import Event, StoreDown
 from gateway.config import Key
 from gateway.core.errors import GatewayError, Kind
-from gateway.features import AllBatches
+from gateway.features import AllBatches, AllRequests
 from gateway.features.admin.batches import BatchPage, BatchView
 from gateway.features.admin.callers import Admin, Admins
 from gateway.features.admin.changes import KeyChanges, Problem
@@ -32,6 +32,7 @@ from gateway.features.admin.openapi import (
     PREFIX,
     Audit,
     AuditLine,
+    EndedRequest,
     Export,
     KeyView,
     Operation,
@@ -54,16 +55,22 @@ _encode = msgspec.json.Encoder().encode
 
 class AdminApi:
     """The ASGI application. log: called with a level, an event and facts, at most ten times a second. batches: None if
-    they are off."""
+    they are off; requests: None if the console is."""
 
     def __init__(
-        self, admins: Admins, changes: KeyChanges, log: Callable[..., None], batches: AllBatches | None
+        self,
+        admins: Admins,
+        changes: KeyChanges,
+        log: Callable[..., None],
+        batches: AllBatches | None,
+        requests: AllRequests | None,
     ) -> None:
         self._admins = admins
         self._changes = changes
         self._mirror = changes.mirror
         self._log = log
         self._batches = batches
+        self._requests = requests
         routes = [Route(PREFIX + "/openapi.json", self._describe)]
         for one in OPERATIONS:
             routes.append(Route(PREFIX + one.path, self._endpoint(one), methods=[one.method]))
@@ -200,6 +207,18 @@ class AdminApi:
         await self._mirror.store.note(Event(time.time(), admin.name, "cancel", before.id, before.team))
         await self._kept().cancel(before.id, admin.name)
         return await self.batch(admin, request)
+
+    async def end_request(self, admin: Admin, request: Request) -> EndedRequest:
+        if self._requests is None:
+            raise Problem(404, "no_requests", "this gateway shows no requests: console.enabled is off")
+        id_ = _name(request)
+        teams = [team for team in await self._requests.teams(id_) if admin.may(team)]
+        if not teams:
+            raise Problem(404, "unknown_request", "no such request is under way here, or none that you may end")
+        for team in teams:
+            await self._mirror.store.note(Event(time.time(), admin.name, "end", id_, team))
+        await self._requests.end(id_, teams)
+        return EndedRequest(id_)
 
     def _kept(self) -> AllBatches:
         if self._batches is None:

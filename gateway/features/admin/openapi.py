@@ -104,6 +104,12 @@ class Audit(Struct):
     next: str | None
 
 
+class EndedRequest(Struct):
+    """Its client gets an error with the code `ended_by_admin`."""
+
+    id: str
+
+
 class _Error(Struct):
     code: str
     message: str
@@ -136,7 +142,7 @@ _REFUSED = {
     400: "The body is not a JSON object.",
     401: "No admin's key or token was shown, or not a valid one.",
     403: "The admin's role does not allow it.",
-    404: "There is no such key or batch, or none of the admin's teams.",
+    404: "There is no such key, batch or request, or none of the admin's teams.",
     409: "The name is taken, the key was revoked, there are too many keys, or the batch has ended.",
     413: "The body is too large.",
     415: "The body is not application/json.",
@@ -206,6 +212,14 @@ OPERATIONS = (
     ),
     Operation("GET", "/batches/{id}", "batch", "Show a batch", BatchView, refusals=(404,)),
     Operation("POST", "/batches/{id}/cancel", "cancel_batch", "Cancel a batch", BatchView, refusals=(404, 409)),
+    Operation(
+        "POST",
+        "/requests/{id}/end",
+        "end_request",
+        "End the requests under way at this gateway that have an id",
+        EndedRequest,
+        refusals=(404,),
+    ),
 )
 
 

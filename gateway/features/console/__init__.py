@@ -1,6 +1,7 @@
 """The operators' view: the gateway's state as one JSON document, a page that draws it, and a playground.
 
 state.py       the state: models, workers, teams, limits, and the counters behind their rates
+requests.py    the requests under way and the last ones, with what refused them
 guard.py       access to the console, and headers for browsers
 playground.py  one request through the gateway's own kernel, with what both sides sent and got
 spend.py       a month of spending for the page
@@ -21,6 +22,9 @@ def build(parts: Parts) -> Built | None:
         return None
     before: Console | None = parts.earlier_services.get("console")
     console = before or Console(parts.watched, parts.metrics.registry, parts.group)
-    parts.offers.process_state = console.encoded
-    local = is_loopback(place.rpartition(":")[0].strip("[]"))
-    return Built(service=console, operations=console.endpoints(parts.config.console, local))
+    parts.offers.answer_process = console.answer
+    options, local = parts.config.console, is_loopback(place.rpartition(":")[0].strip("[]"))
+    if options.enabled:
+        parts.offers.requests = console.requests
+    layers = (console.recent,) if options.enabled else ()
+    return Built(layers, service=console, operations=console.endpoints(options, local))

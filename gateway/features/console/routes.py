@@ -8,6 +8,7 @@
 | `/console/live` | GET | the page, which shows the view of that name, as of all in `VIEWS`; no data | no |
 | `/console/console.js` | GET | a file of the page: its CSS, JavaScript and icon; no data | no |
 | `/console/views.json` | GET | which of the views there are that not every gateway has | yes |
+| `/console/requests.json` | GET | requests under way, ended and refused: `?match=TEXT`, see requests.py | yes |
 | `/console/spend.json` | GET | a month of spending for the page: `?month=2026-11`, see spend.py | yes |
 | `/console/ways.json` | GET | the models, and how each dialect is called | yes |
 | `/console/play` | POST | one request; a line of JSON for each thing that a side sent or got | yes |
@@ -34,6 +35,7 @@ from gateway.core.http import Headers, header_value
 from gateway.features import Watched
 from gateway.features.console.guard import SECURITY_HEADERS, Denied, Guard
 from gateway.features.console.playground import LONGEST_S, MOST_BYTES, Asked, asked_for, at, play, translated, ways
+from gateway.features.console.requests import AllRequests, RecentRequests
 from gateway.features.console.spend import Overview
 from gateway.features.console.state import State, of_all, read_state
 from gateway.features.console.transcript import Transcript
@@ -52,6 +54,7 @@ VIEWS = ("live", "requests", "keys", "teams", "spend", "fleet", "batches", "play
 """Each a tab of the page, with an address of its own."""
 
 _REPORT_S = 30.0
+_STATE = b"state"
 
 _PAGE = Path(__file__).parent / "page"
 _KINDS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
@@ -64,7 +67,11 @@ _decoder = msgspec.json.Decoder(State)
 
 class Console:
     """look gives the gateway as it is now, registry its metrics. group: where this process is one of several that
-    share an address, the state is that of all; a request of the playground runs in the process that is asked."""
+    share an address, the state is that of all; a request of the playground runs in the process that is asked.
+
+    recent    the layer that keeps this process's requests
+    requests  those of all processes
+    """
 
     def __init__(
         self, look: Callable[[], Watched], registry: CollectorRegistry, group: ProcessGroup | None = None
@@ -77,6 +84,8 @@ class Console:
         self._state: tuple[float, bytes] | None = None
         self._making = asyncio.Lock()
         self._reporting = asyncio.Lock()
+        self.recent = RecentRequests()
+        self.requests = AllRequests(self.recent, group)
 
     def endpoints(self, options: Options, local: bool) -> dict[str, Application]:
         """The endpoints by path under `options`. local says that the admin address is loopback."""
@@ -92,6 +101,7 @@ class Console:
             answers: dict[str, Read] = {
                 "/spend.json": self._sums(_report),  # it names keys, as /metrics does not
                 "/console/views.json": self._views,
+                "/console/requests.json": self._requests,
                 "/console/spend.json": self._sums(_overview),
                 "/console/ways.json": self._ways,
             }
@@ -106,7 +116,7 @@ class Console:
     async def _state_of_all(self) -> State:
         if self._group is None:
             return self.state()
-        others = await self._group.states()
+        others = await self._group.ask(_STATE)
         whole = self._state_by((await self._group.together(self._registry)).collect())
         return of_all(whole, [self.state(), *_decoded(others)])
 
@@ -142,9 +152,12 @@ class Console:
         batches = watched.admin and watched.config.batches is not None
         return {"spend": watched.ledger is not None, "keys": watched.admin, "batches": batches}
 
-    def encoded(self) -> bytes:
-        """The state of this process, for its group."""
-        return _encode(self.state())
+    def answer(self, question: bytes) -> bytes:
+        """The answer to another process of the group."""
+        return _encode(self.state()) if question == _STATE else self.requests.answer(question)
+
+    async def _requests(self, query: str) -> object:
+        return await self.requests.listed(dict(parse_qsl(query)).get("match", ""))
 
     async def _ways(self, query: str) -> object:
         watched = self._look()

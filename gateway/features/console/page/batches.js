@@ -60,6 +60,7 @@ export class Batches {
   button(batch) {
     const button = document.createElement("button");
     button.type = "button";
+    button.dataset.row = batch.id;
     button.textContent = this.sure === batch.id ? "Cancel: sure?" : "Cancel";
     button.hidden = batch.ended || batch.status === "cancelling";
     button.onclick = () => this.cancel(batch.id);

@@ -4,6 +4,7 @@ import { Plot, short } from "./plot.js";
 import { Batches } from "./batches.js";
 import { Keys } from "./keys.js";
 import { Playground } from "./playground.js";
+import { Requests } from "./requests.js";
 import { Spending } from "./spend.js";
 import { rows } from "./tables.js";
 import { Tabs } from "./tabs.js";
@@ -16,7 +17,8 @@ let key = sessionStorage.getItem(KEPT) ?? "";
 let states = [];
 let playground = null, spending = null, keys = null, batches = null;
 let polling = 0;
-const tabs = new Tabs();
+const requests = new Requests(headers, () => keys);
+const tabs = new Tabs((name) => requests.watch(name === "requests" && !at("main").hidden));
 
 const plots = {
   requests: new Plot(at("plot-requests"), "Requests per second by outcome"),
@@ -47,6 +49,7 @@ function askForKey() {
   at("key-wrong").textContent = key ? "This is not the console's key." : "";
   sessionStorage.removeItem(KEPT);
   key = "";
+  requests.watch(false);
   at("main").hidden = true;
   at("forget").hidden = true;
   at("key-form").hidden = false;
@@ -65,7 +68,10 @@ at("forget").addEventListener("click", () => { key = ""; states = []; playground
 
 function take(state) {
   at("key-form").hidden = true;
-  at("main").hidden = false;
+  if (at("main").hidden) {
+    at("main").hidden = false;
+    requests.watch(!at("requests").hidden);
+  }
   at("forget").hidden = !key;
   if (states.length && state.uptime_s < states[states.length - 1].uptime_s) states = []; // it was started anew
   states.push(state);
@@ -220,7 +226,6 @@ function draw(state) {
   rows("errors", Object.entries(state.errors).map(([status, count]) => [[status, status >= 400 && status < 500 ? "warn" : "bad"], count]));
   const { refused = {}, shadowed = {} } = state.limits ?? {};
   rows("limits", Object.keys({ ...refused, ...shadowed }).map((name) => [name, [refused[name] ?? 0, refused[name] ? "warn" : ""], shadowed[name] ?? 0]));
-  at("refused-none").hidden = !at("errors").parentElement.hidden || !at("limits").parentElement.hidden;
   at("teams-none").hidden = state.teams.length > 0;
   at("workers-none").hidden = places.length > 0;
 }

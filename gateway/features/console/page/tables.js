@@ -36,6 +36,8 @@ export function rows(id, lines, others = 0, most = ROWS) {
     row.insertCell().textContent = `and ${left} more`;
     shown.push(row);
   }
+  const held = table.contains(document.activeElement) ? document.activeElement.dataset.row : undefined;
   table.tBodies[0].replaceChildren(...shown);
   table.parentElement.hidden = !lines.length;
+  if (held !== undefined) table.querySelector(`[data-row="${CSS.escape(held)}"]`)?.focus({ preventScroll: true });
 }

@@ -5,7 +5,9 @@ const FIRST = "live";
 const STEPS = { ArrowRight: 1, ArrowLeft: -1 };
 
 export class Tabs {
-  constructor() {
+  // shown: called with the name of the view that is shown from now on
+  constructor(shown) {
+    this.shown = shown;
     this.tabs = [...at("tabs").children];
     addEventListener("popstate", () => this.show(this.addressed()));
     document.addEventListener("click", (event) => this.clicked(event));
@@ -39,6 +41,7 @@ export class Tabs {
       at(this.nameOf(tab)).hidden = !chosen;
     }
     document.title = `${this.current.textContent} · Dragoman console`;
+    this.shown(name);
   }
 
   nameOf(tab) {

@@ -225,7 +225,7 @@ async def test_one_state_is_made_for_all_who_look_at_once(local: Stack) -> None:
     asked = 0
 
     class Others:
-        async def states(self) -> list[bytes]:
+        async def ask(self, question: bytes) -> list[bytes]:
             nonlocal asked
             asked += 1
             await asyncio.sleep(0)
