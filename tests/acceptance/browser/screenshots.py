@@ -34,15 +34,16 @@ CONSOLE_KEY = "console-key-console-key"
 
 
 def take() -> None:
-    """Writes `docs/images/console.png` and `playground.png`."""
+    """Writes `docs/images/console.png`, `requests.png`, `fleet.png` and `playground.png`."""
     search, support = key("search", team="search"), key("support", team="support")
+    nightly = key("nightly", team="search", limits={"requests": 5})
     workers = tuple(
         {"itl_ms": 12 + 6 * number, "output_tokens": 60, "prefill_us_per_token": 900} for number in range(3)
     )
     config = {
         "metrics": {"listen": "127.0.0.1:9090"},
         "console": {"enabled": True, "key_env": "CONSOLE_KEY"},
-        "keys": {**search[1], **support[1]},
+        "keys": {**search[1], **support[1], **nightly[1]},
         "limits": [{"name": "requests", "kind": "requests", "limit": 100000, "per_s": "1m", "scope": ["team"]}],
     }
     IMAGES.mkdir(exist_ok=True)
@@ -56,8 +57,24 @@ def take() -> None:
         browser.type("#key", CONSOLE_KEY)
         browser.click("#key-form button")
         stack.sims[0].fault("reset@5", 3)  # three streams that another worker goes on with
-        _traffic(stack.url, [search[0], search[0], support[0]])
+        traffic = threading.Thread(target=_traffic, args=(stack.url, [search[0], search[0], support[0]]))
+        traffic.start()
+        tab(browser, "requests")
+        browser.until("document.querySelectorAll('#ended tbody tr').length > 8")
+        for _ in range(9):
+            _ask(stack.url, nightly[0])
+        browser.until("document.querySelectorAll('#ended .warn').length >= 3")
+        browser.until("document.querySelectorAll('#under-way tbody tr').length >= 3")
+        (IMAGES / "requests.png").write_bytes(browser.picture())
+        traffic.join()
+        tab(browser, "live")
         (IMAGES / "console.png").write_bytes(browser.picture("#live"))
+        stack.run(stack.sims[2].stop())
+        tab(browser, "fleet")
+        for _ in range(9):
+            _ask(stack.url, support[0])
+        browser.until("document.querySelectorAll('#workers .bad').length")
+        (IMAGES / "fleet.png").write_bytes(browser.picture("#fleet"))
         tab(browser, "playground")
         browser.type("#client-key", search[0])
         browser.choose("#dialect", "ollama")
@@ -121,6 +138,12 @@ def take_pages() -> None:
             browser.click("#admin-form button")
             browser.until("document.querySelectorAll('#keys-table tbody tr').length === 3")
             (IMAGES / "keys.png").write_bytes(browser.picture("#keys"))
+
+
+def _ask(url: str, secret: str) -> None:
+    """One short request, which a limit may refuse."""
+    headers = {"authorization": f"Bearer {secret}"}
+    httpx.post(url + "/v1/chat/completions", json={**CHAT, "max_tokens": 8}, headers=headers, timeout=30)
 
 
 async def _history(server: Server) -> None:

@@ -83,10 +83,12 @@ def test_plots_tables_and_tiles_show_what_goes_on(browser: Browser) -> None:
 # The boxes of what a selector finds, without those that are hidden.
 BOXES = """[...document.querySelectorAll(%s)].map(one => one.getBoundingClientRect()).filter(box => box.width)
     .map(({left, top, right, bottom}) => [left, top, right, bottom].map(Math.round))"""
-# What leaves its window to the right, or is cut by its own box although it holds words that must be whole.
+# What leaves its window to the right, or is cut by its own box although it holds words that must be whole, as ids need
+# not be.
 WIDE = """[...document.querySelectorAll('body *')].filter(one => one.getBoundingClientRect().right > innerWidth + 0.5)
     .map(one => one.outerHTML.slice(0, 80))"""
-CUT = """[...document.querySelectorAll('th:not(.name), dd, figcaption, caption, button, h1, h2, h3, td.number')]
+CUT = """[...document.querySelectorAll(
+        'th:not(.name), dd, figcaption, caption, button:not(.id), h1, h2, h3, td.number')]
     .filter(one => one.getBoundingClientRect().width && one.scrollWidth > one.clientWidth + 1)
     .map(one => one.outerHTML.slice(0, 80))"""
 # Words over two lines that hold no space: broken ones.
@@ -200,6 +202,25 @@ def test_colours_mean_something(browser: Browser) -> None:
         assert colour(browser, "#condition") == "bad"
 
 
+def test_a_model_that_has_lost_a_worker_makes_the_badge_amber(browser: Browser) -> None:
+    with Stack(workers=({}, {}, {}), config=OPEN) as stack:
+        browser.open(stack.admin_url + "/console/fleet")
+        browser.until("document.querySelectorAll('#workers .good').length === 3")
+        assert browser.text("#condition") == "ready"
+        stack.run(stack.sims[2].stop())
+        with httpx.Client() as client:
+            for _ in range(12):  # the worker is asked by one of them
+                client.post(stack.url + "/v1/chat/completions", json=CHAT)
+        browser.until("document.querySelector('#condition').textContent === 'm has lost 1 of 3 workers'")
+        assert colour(browser, "#condition") == "warn"
+        first = browser.run("[...document.querySelector('#workers tbody tr').cells].map(cell => cell.textContent)")
+        assert first[1:4] == [
+            stack.sims[2].url.removeprefix("http://"),
+            "down",
+            "refused; the worker refuses connections: nothing listens at its port",
+        ], "what is not ready comes first"
+
+
 def test_a_gateway_that_refuses_most_is_not_shown_as_well(browser: Browser) -> None:
     with Stack(config={**OPEN, "limits": BOTH["limits"]}) as stack:
         browser.open(stack.admin_url + "/console")
@@ -236,6 +257,64 @@ def test_axes_fit_what_is_drawn(browser: Browser) -> None:
             assert along[0] == "now"
             assert top - 0.6 <= highest, "within the plot"
             assert most == 0 or highest <= (142 + top) / 2 + 0.6, (most, up, "half of it is used")
+
+
+# -- requests ---------------------------------------------------------------------------------------------------------
+
+
+def cells(browser: Browser, table: str) -> list[list[str]]:
+    found: list[list[str]] = browser.run(
+        f"[...document.querySelectorAll('#{table} tbody tr')].map(row => [...row.cells].map(cell => cell.textContent))"
+    )
+    return found
+
+
+def test_requests_are_shown_found_and_opened(browser: Browser) -> None:
+    url = "/v1/chat/completions"
+    with Stack(workers=({"itl_ms": 20, "output_tokens": 100_000},), config={**OPEN, "limits": BOTH["limits"]}) as stack:
+        browser.open(stack.admin_url + "/console/requests")
+        browser.until("document.querySelector('#requests-none').textContent.startsWith('No request is under way')")
+        assert not browser.run("document.querySelector('#refused-none').hidden")
+        with httpx.Client(base_url=stack.url) as client:
+            for number in range(4):
+                client.post(url, json={**CHAT, "max_tokens": 2}, headers={"x-request-id": f"id-{number}"})
+            body = {**CHAT, "model": "alias", "stream": True}
+            with client.stream("POST", url, json=body, headers={"x-request-id": "other"}) as refused:
+                refused.read()
+        browser.until("document.querySelectorAll('#ended tbody tr').length === 5")
+        rows = cells(browser, "ended")
+        assert [row[0] for row in rows] == ["other", "id-3", "id-2", "id-1", "id-0"], "the newest first"
+        assert [row[5] for row in rows] == ["refused 429", "refused 429", "ok 200", "ok 200", "ok 200"]
+        assert (rows[0][10], rows[4][3], rows[4][4]) == ("limit few", "m", stack.sim.url.removeprefix("http://"))
+        ((name, _, limit, count),) = cells(browser, "refusals")
+        assert (name, limit, count) == ("anonymous", "few", "2")
+        browser.type("#requests-match", "ID-")
+        browser.click("#requests-filter button")
+        browser.until("document.querySelectorAll('#ended tbody tr').length === 4")
+        browser.click("#ended tbody button")
+        shown = json.loads(browser.text("#request-facts"))
+        assert (shown["id"], shown["limit"], shown["status"]) == ("id-3", "few", 429)
+        assert browser.run("document.querySelector('#request-end').hidden"), "it has ended, and there is no admin API"
+        browser.click("#request-close")
+        assert browser.run("document.querySelector('#request-card').hidden")
+    assert [fault for fault in browser.faults if "ERR_CONNECTION" not in fault] == []
+
+
+def test_one_under_way_is_shown_as_it_goes_on(browser: Browser) -> None:
+    with Stack(workers=({"itl_ms": 20, "output_tokens": 100_000},), config=OPEN) as stack:
+        browser.open(stack.admin_url + "/console/requests")
+        body, headers = {**CHAT, "stream": True}, {"x-request-id": "long"}
+        with httpx.stream("POST", stack.url + "/v1/chat/completions", json=body, headers=headers, timeout=60) as reply:
+            pieces = reply.iter_bytes()
+            next(pieces)
+            browser.until("document.querySelectorAll('#under-way tbody tr').length === 1")
+            (first,) = cells(browser, "under-way")
+            assert (first[0], first[3], first[5]) == ("long", "m", "streaming")
+            browser.run("document.querySelector('#under-way button').focus()")
+            browser.until(f"document.querySelector('#under-way tbody tr').cells[9].textContent !== '{first[9]}'")
+            assert browser.run("document.activeElement.textContent") == "long", "the focus stays where it was"
+        browser.until("document.querySelector('#ended tbody tr')?.cells[5].textContent.startsWith('cancelled')")
+        assert cells(browser, "under-way") == []
 
 
 # -- tabs -------------------------------------------------------------------------------------------------------------

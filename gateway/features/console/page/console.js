@@ -11,6 +11,7 @@ import { Tabs } from "./tabs.js";
 
 const EVERY_MS = 2000, SPAN_S = 300, LEAST_SPAN_S = 60, RATE_S = 10, QUANTILE_S = 30, LINES = 8;
 const KEPT = "dragoman.console.key";
+const CONDITIONS = { ready: "good", draining: "warn", leaving: "warn", ejected: "bad", stalled: "bad", down: "bad" };
 const at = (id) => document.getElementById(id);
 
 let key = sessionStorage.getItem(KEPT) ?? "";
@@ -147,8 +148,16 @@ const last = (values) => (values.length ? values[values.length - 1] : null);
 const busiest = (series) => series.sort((one, other) => Math.max(...other.values) - Math.max(...one.values)).slice(0, LINES);
 const tokens = (team) => (team ? team.input_tokens + team.output_tokens : 0);
 const ready = (model) => model.workers.filter((one) => one.condition === "ready").length;
+const lost = (model) => model.workers.filter((one) => CONDITIONS[one.condition] === "bad").length;
 const bare = (address) => address.replace(/^https?:\/\//, "");
 const seconds = (value) => (value === null ? "–" : `${short(value)} s`);
+
+// Why a worker is not ready, or failed last: the word of the log and of the metrics, and the sentence that explains it.
+function reason({ condition, reason: word, meaning, certificate_for: hosts, proxy }) {
+  if (!word) return "–";
+  const more = [hosts.length && `its certificate is for ${hosts.join(", ")}`, proxy && `behind the proxy ${proxy}`].filter(Boolean);
+  return [`${condition === "ready" ? "failed last: " : ""}${word}`, meaning && `the worker ${meaning}`, ...more].filter(Boolean).join("; ");
+}
 
 // What the badge says, and how bad that is.
 function verdict(state, speed) {
@@ -160,6 +169,9 @@ function verdict(state, speed) {
   if (speed.failed > all / 2) return ["most requests fail", "bad"];
   if (without.length) return [without.length > 1 ? `${without.length} models have no worker` : `${without[0]} has no worker`, "warn"];
   if (speed.refused > all / 2) return ["most requests are refused", "warn"];
+  const losing = state.models.filter((model) => lost(model));
+  if (losing.length > 1) return [`${losing.length} models have lost a worker`, "warn"];
+  if (losing.length) return [`${losing[0].name} has lost ${lost(losing[0])} of ${losing[0].workers.length} workers`, "warn"];
   return ["ready", "good"];
 }
 
@@ -184,8 +196,8 @@ function draw(state) {
   }));
   plots.workers.draw(times, span, busiest(load));
 
-  const [words, badness] = verdict(state, speed);
-  tell("condition", words, `pill ${badness}`);
+  const [words, how] = verdict(state, speed);
+  tell("condition", words, `pill ${how}`);
   at("condition").title = words;
   const running = Object.values(state.running).reduce((sum, count) => sum + count, 0);
   const up = total(state.models, ready), lacking = state.models.some((model) => !ready(model));
@@ -212,14 +224,12 @@ function draw(state) {
       seconds(quantile(0.5, newest, (one) => one.name === model.name)),
     ];
   }));
-  const conditions = {
-    ready: "good", draining: "warn", leaving: "warn", ejected: "bad", stalled: "bad", down: "bad",
-  };
-  const said = ({ condition, reason, served_as: name, serves }) => {
-    const served = serves.length ? serves.join(", ") : name;
-    return `${condition}${reason ? `${condition === "ready" ? ", failed last: " : ": "}${reason}` : ""}${served ? ` (serves ${served})` : ""}`;
-  };
-  rows("workers", state.models.flatMap((model) => model.workers.map((one) => [model.name, bare(one.address), [said(one), one.reason && one.condition === "ready" ? "warn" : conditions[one.condition]], one.in_flight, one.max_in_flight ?? "–"])));
+  const order = ["bad", "warn", "good"], badness = ([, one]) => order.indexOf(CONDITIONS[one.condition]);
+  const workers = state.models.flatMap((model) => model.workers.map((one) => [model, one])).sort((one, other) => badness(one) - badness(other));
+  rows("workers", workers.map(([model, one]) => [
+    model.name, bare(one.address), [one.condition, CONDITIONS[one.condition]], [reason(one), one.reason ? "warn" : ""],
+    one.serves.length ? one.serves.join(", ") : one.served_as ?? model.name, one.in_flight, one.max_in_flight ?? "–",
+  ]));
   rows("lost", state.models.flatMap((model) => Object.entries(model.lost_worker).flatMap(([what, counts]) =>
     Object.entries(counts).map(([reason, count]) => [model.name, [what.replace("_", " "), what === "not_continued" ? "bad" : "good"], reason, count]))));
   rows("teams-table", state.teams.map((one) => [one.name, one.requests, one.input_tokens, one.output_tokens, short(rate((then) => tokens(then.teams.find((team) => team.name === one.name))))]));
