@@ -7,9 +7,10 @@
 | `/console` | GET | leads to the first of `VIEWS` | no |
 | `/console/live` | GET | the page, which shows the view of that name, as of all in `VIEWS`; no data | no |
 | `/console/console.js` | GET | a file of the page: its CSS, JavaScript and icon; no data | no |
-| `/console/views.json` | GET | which of the views there are that not every gateway has | yes |
+| `/console/views.json` | GET | which of the views there are that not every gateway has; the currency | yes |
 | `/console/requests.json` | GET | requests under way, ended and refused: `?match=TEXT`, see requests.py | yes |
 | `/console/spend.json` | GET | a month of spending for the page: `?month=2026-11`, see spend.py | yes |
+| `/console/budgets.json` | GET | the budgets of a key and its team: `?key=NAME&team=NAME` | yes |
 | `/console/ways.json` | GET | the models, and how each dialect is called | yes |
 | `/console/play` | POST | one request; a line of JSON for each thing that a side sent or got | yes |
 
@@ -31,12 +32,13 @@ from prometheus_client.metrics_core import Metric
 
 from gateway.config import Console as Options
 from gateway.config.kinds import zone_of
+from gateway.core.errors import GatewayError
 from gateway.core.http import Headers, header_value
 from gateway.features import Watched
 from gateway.features.console.guard import SECURITY_HEADERS, Denied, Guard
 from gateway.features.console.playground import LONGEST_S, MOST_BYTES, Asked, asked_for, at, play, translated, ways
 from gateway.features.console.requests import AllRequests, RecentRequests
-from gateway.features.console.spend import Overview
+from gateway.features.console.spend import Overview, budgets
 from gateway.features.console.state import State, of_all, read_state
 from gateway.features.console.transcript import Transcript
 from gateway.kernel import Application, Receive, Scope, Send, send_whole
@@ -44,6 +46,7 @@ from gateway.kernel.internal_request import InternalRequest
 from gateway.observe.ledger import Ledger, Unavailable
 from gateway.observe.process_group import ProcessGroup
 from gateway.observe.spending import Wrong, make
+from gateway.ratelimit import Subject
 
 FRESH_S = 0.5
 """A state is made at most this often, however many look at it."""
@@ -103,6 +106,7 @@ class Console:
                 "/console/views.json": self._views,
                 "/console/requests.json": self._requests,
                 "/console/spend.json": self._sums(_overview),
+                "/console/budgets.json": self._budgets,
                 "/console/ways.json": self._ways,
             }
             found |= {path: _guarded(guard, "GET", _sent(read)) for path, read in answers.items()}
@@ -150,7 +154,17 @@ class Console:
     async def _views(self, query: str) -> object:
         watched = self._look()
         batches = watched.admin and watched.config.batches is not None
-        return {"spend": watched.ledger is not None, "keys": watched.admin, "batches": batches}
+        currency = watched.config.spend.currency or ""
+        return {"spend": watched.ledger is not None, "keys": watched.admin, "batches": batches, "currency": currency}
+
+    async def _budgets(self, query: str) -> object:
+        asked, limiter = dict(parse_qsl(query)), self._look().limiter
+        if limiter is None:
+            return []
+        try:
+            return await budgets(limiter, Subject(asked.get("key"), asked.get("team")))
+        except GatewayError as error:
+            raise Denied(503, error.message) from None
 
     def answer(self, question: bytes) -> bytes:
         """The answer to another process of the group."""

@@ -95,19 +95,32 @@ def _table(dimension: Dimension, found: dict[str, Sums]) -> dict[str, Any]:
     return {"rows": rows, "others": len(names) - len(rows)}
 
 
+async def budgets(limiter: SubjectLimiter, subject: Subject) -> list[dict[str, Any]]:
+    """The budgets that count `subject`, with what is spent of them and left; amounts are text. Raises GatewayError if
+    the store cannot be read."""
+    return [
+        {
+            "budget": rule.name,
+            "of": {one: getattr(subject, one) for one in rule.scope},
+            "used": shown(state.used),
+            "left": shown(max(0, state.limit - state.used)),
+            "amount": shown(state.limit),
+            "share": round(state.used / state.limit, 4) if state.limit else 1.0,
+            "per": rule.calendar.per,
+        }
+        for state in await limiter.inspect(subject)
+        if isinstance(rule := state.rule, BudgetRule)
+    ]
+
+
 async def _near(limiter: SubjectLimiter, callers: Iterable[tuple[str, ...]]) -> list[dict[str, Any]] | None:
     """The budgets of `callers` of which much is spent, the most first. None while the store cannot be read."""
-    found: dict[tuple[str, ...], tuple[float, dict[str, Any]]] = {}
+    found: dict[tuple[str, ...], dict[str, Any]] = {}
     for key, team, model, *user in callers:
         subject = Subject(key, team or None, model, None, (user[0] or None) if user else None)
         try:
-            states = await limiter.inspect(subject)
+            rows = await budgets(limiter, subject)
         except GatewayError:
             return None
-        for state in states:
-            if isinstance(rule := state.rule, BudgetRule) and state.used >= _NEAR * state.limit:
-                of = {one: getattr(subject, one) for one in rule.scope}
-                share = state.used / state.limit
-                row = {"budget": rule.name, "of": of, "used": shown(state.used), "amount": shown(state.limit)}
-                found[rule.name, *of.values()] = share, {**row, "share": round(share, 4), "per": rule.calendar.per}
-    return [row for _, row in nlargest(_MOST_NEAR, found.values(), key=lambda one: one[0])]
+        found |= {(row["budget"], *row["of"].values()): row for row in rows if row["share"] >= _NEAR}
+    return nlargest(_MOST_NEAR, found.values(), key=lambda row: row["share"])

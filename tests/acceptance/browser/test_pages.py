@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
+from gateway.auth.stored import KeyOptions, OwnLimits
 from tests.acceptance.browser.chromium import Browser
 from tests.acceptance.browser.test_console import BROKEN, CONSOLE_KEY, CUT, WIDE, browser, colour, resize, shared, tab
 from tests.support.harness import Stack, until
@@ -151,7 +153,7 @@ def test_a_key_from_its_making_to_its_end(browser: Browser, stack: Stack) -> Non
     browser.click("#secret-kept")
     assert secret not in browser.run("document.documentElement.outerHTML + document.querySelector('#secret').value")
     browser.until(f"!!{ROW}")  # among the keys of the configuration
-    assert browser.run(f"{ROW}.cells[3].textContent") == "200"
+    assert browser.run(f"{ROW}.cells[3].textContent") == "200.00 EUR"
 
     browser.run(f"{ROW}.querySelector('button').click()")
     browser.until("!document.querySelector('#key-card').hidden")
@@ -178,6 +180,144 @@ def test_a_key_from_its_making_to_its_end(browser: Browser, stack: Stack) -> Non
     browser.click("#keys-revoked")
     browser.click("#keys-filter button")
     browser.until("document.querySelector('#keys-table .bad')?.textContent === 'revoked'")
+    assert quiet(browser)
+
+
+FIELDS = {
+    "team": "green",
+    "models": "m",
+    "dialects": "openai, anthropic",
+    "aliases": "small=m",
+    "expires": "2031-05-06",
+    "priority": "-3",
+    "budget": "7.5",
+    "requests": "60",
+    "tokens": "9000",
+    "concurrency": "4",
+    "streams": "3",
+    "connections": "2",
+}
+
+
+def test_all_that_the_api_can_change_of_a_key_is_changed(browser: Browser, stack: Stack) -> None:
+    def api(method: str, path: str, body: Any = None) -> Any:
+        headers = {"authorization": f"Bearer {ROOT}"}
+        answer = httpx.request(method, f"{stack.admin_url}/admin/v1{path}", json=body, headers=headers)
+        return answer.raise_for_status().json()
+
+    api("POST", "/keys", {"name": "changing", "team": "blue", "models": ["m"]})
+    unlocked(browser, stack)
+    row = ROW.replace("chat/one", "changing")
+    browser.until(f"!!{row}")
+    browser.run(f"{row}.querySelector('button').click()")
+    browser.click("#key-edit")
+    assert browser.text("#keys-new-title") == "Change changing"
+    assert browser.run("[...document.querySelectorAll('#new-team, #new-models')].map(one => one.value)") == [
+        "blue",
+        "m",
+    ]
+    fits(browser)
+    for name, value in FIELDS.items():
+        browser.type(f"#new-{name}", value)
+    browser.click("#new-disabled")
+    api("PATCH", "/keys/changing", {"models": None})  # by another admin, at the same time
+    browser.click("#new-save")
+    browser.until("document.querySelector('#keys-new-title').textContent === 'Make a key'")
+    found = api("GET", "/keys/changing")
+    options = {
+        name: found[name] for name in ("team", "models", "dialects", "aliases", "priority", "disabled", "limits")
+    }
+    limits = {name: int(FIELDS[name]) for name in ("requests", "tokens", "concurrency", "streams", "connections")}
+    assert options == {
+        "team": "green",
+        "models": None,
+        "dialects": ["openai", "anthropic"],
+        "aliases": {"small": "m"},
+        "priority": -3,
+        "disabled": True,
+        "limits": {**limits, "budget": "7.5"},
+    }
+    assert found["expires"].startswith("2031-05-07"), "at the end of the day"
+    fields = [name for name in KeyOptions.__struct_fields__ if name not in ("limits", "disabled")]
+    assert {*fields, *OwnLimits.__struct_fields__} == FIELDS.keys(), "each has its field"
+
+    browser.until("document.querySelectorAll('#key-budgets tbody tr').length >= 1")
+    browser.until("!document.querySelector('#key-edit').disabled")
+    browser.click("#key-edit")
+    for name in FIELDS:
+        browser.run(f"document.querySelector('#new-{name}').value = ''")
+    browser.click("#new-disabled")
+    browser.click("#new-save")
+    browser.until("document.querySelector('#keys-new-title').textContent === 'Make a key'")
+    found = api("GET", "/keys/changing")
+    assert not any(found[name] for name in (*options, "expires"))
+    assert quiet(browser)
+
+
+def test_a_key_of_the_configuration_is_shown_with_its_budget_and_not_changed(browser: Browser, stack: Stack) -> None:
+    unlocked(browser, stack)
+    row = ROW.replace("chat/one", "an-application-with-a-long-name-as-teams-give-them")
+    browser.until(f"!!{row}")
+    browser.run(f"{row}.querySelector('button').click()")
+    browser.until("document.querySelectorAll('#key-budgets tbody tr').length === 1")
+    cells = browser.run("[...document.querySelector('#key-budgets tbody tr').cells].map(cell => cell.textContent)")
+    assert (cells[0], cells[1], cells[4]) == ("team-month", "a month", "5.50 EUR")
+    spent, left = (float(one.removesuffix(" EUR")) for one in cells[2:4])
+    assert spent >= 5
+    assert left == pytest.approx(max(0, 5.5 - spent), abs=0.01)
+    assert colour(browser, "#key-budgets tbody td:nth-child(4)") == ("bad" if spent >= 5.5 else "warn")
+    assert not browser.run("document.querySelector('#key-file').hidden")
+    for name in ("edit", "rotate", "revoke"):
+        assert browser.run(f"document.querySelector('#key-{name}').hidden")
+    fits(browser)
+
+
+def test_an_admin_ends_a_request_and_drains_a_worker(browser: Browser, stack: Stack) -> None:
+    opened(browser, stack)
+    tab(browser, "fleet")
+    browser.until("!document.querySelector('#fleet-locked').hidden")
+    browser.click("#fleet-locked a")
+    browser.until("location.pathname === '/console/keys'")
+    browser.type("#admin-key", ROOT)
+    browser.click("#admin-form button")
+    browser.until("!document.querySelector('#keys-open').hidden")
+    tab(browser, "requests")
+    (worker,) = stack.gateway.deployment.pools["m"].workers
+    stack.sim.fault("stall", 1)
+    made = httpx.post(
+        stack.admin_url + "/admin/v1/keys", json={"name": "ending"}, headers={"authorization": f"Bearer {ROOT}"}
+    ).json()
+    headers, failed = {"authorization": f"Bearer {made['key']}", "x-request-id": "ending"}, []
+
+    def ask() -> None:
+        reply = httpx.post(stack.url + "/v1/messages", json={**CHAT, "max_tokens": 4}, headers=headers, timeout=60)
+        failed.append(reply)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    browser.until("document.querySelectorAll('#under-way tbody tr').length === 1")
+    browser.click("#under-way tbody button")
+    browser.click("#request-end")
+    assert browser.text("#request-end") == "End it: sure?"
+    assert not failed, "one click does not end it"
+    browser.click("#request-end")
+    asking.join(60)
+    assert failed[0].status_code == 403
+    browser.until("document.querySelector('#ended tbody tr')?.cells[10].textContent.includes('ended_by_admin')")
+    assert browser.run("document.querySelector('#request-end').hidden")
+
+    tab(browser, "fleet")
+    button = "#workers tbody button"
+    browser.until(f"document.querySelector('{button}')?.textContent === 'Drain'")
+    browser.click(button)
+    assert browser.text(button) == "Drain: sure?"
+    fits(browser)
+    seen = [worker.draining]
+    for text in ("Undrain", "Drain"):
+        browser.click(button)
+        browser.until(f"document.querySelector('{button}').textContent === '{text}'")
+        seen.append(worker.draining)
+    assert seen == [False, True, False], "one click does not drain, and one undrains"
     assert quiet(browser)
 
 

@@ -91,7 +91,7 @@ async function offer() {
   const found = await reply.json();
   tabs.offer(found);
   if (found.spend) spending ??= new Spending(headers);
-  if (found.keys) keys ??= new Keys();
+  if (found.keys) keys ??= new Keys(headers, found.currency);
   if (found.batches) batches ??= new Batches(keys);
 }
 

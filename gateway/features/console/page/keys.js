@@ -1,6 +1,7 @@
 // Keys of the store, by the admin API beside the console, with an admin's own credential. It is kept in this page alone,
 // and gone when the page is.
 
+import { money, per, strain } from "./spend.js";
 import { rows } from "./tables.js";
 
 const PAGE = 50, COPIED_MS = 2000;
@@ -8,7 +9,30 @@ const at = (id) => document.getElementById(id);
 
 // An idempotency key. `crypto.randomUUID` needs TLS or localhost.
 const once = () => [...crypto.getRandomValues(new Uint8Array(16))].map((one) => one.toString(16).padStart(2, "0")).join("");
-const listed = (text) => text.split(",").map((one) => one.trim()).filter(Boolean);
+const listed = (text) => (text ? text.split(",").map((one) => one.trim()).filter(Boolean) : null);
+const number = (text) => (/^-?\d+$/.test(text) ? Number(text) : text || null);
+const LIMITS = ["requests", "tokens", "concurrency", "streams", "connections"];
+
+// The options in the form: those that are empty are null, which is "none" to the API.
+function given() {
+  const value = (name) => at(`new-${name}`).value.trim();
+  const limits = { ...Object.fromEntries(LIMITS.map((name) => [name, number(value(name))])), budget: value("budget") || null };
+  const own = Object.fromEntries(Object.entries(limits).filter(([, limit]) => limit !== null));
+  const aliases = listed(value("aliases"))?.map((one) => one.split("=", 2).map((part) => part.trim()));
+  return {
+    team: value("team") || null, models: listed(value("models")), dialects: listed(value("dialects")), expires: value("expires") || null,
+    aliases: aliases ? Object.fromEntries(aliases.map(([name, model = ""]) => [name, model])) : null,
+    priority: number(value("priority")), disabled: at("new-disabled").checked || null,
+    limits: Object.keys(own).length ? own : null,
+  };
+}
+
+function fill(key) {
+  const texts = { ...key, ...key.limits, models: key.models?.join(", "), dialects: key.dialects?.join(", "), priority: key.priority || "" };
+  texts.aliases = Object.entries(key.aliases).map(([name, model]) => `${name}=${model}`).join(", ");
+  for (const name of ["name", "team", "models", "dialects", "aliases", "expires", "priority", "budget", ...LIMITS]) at(`new-${name}`).value = texts[name] ?? "";
+  at("new-disabled").checked = key.disabled;
+}
 
 function state(key) {
   if (key.revoked) return ["revoked", "bad"];
@@ -18,7 +42,12 @@ function state(key) {
 }
 
 export class Keys {
-  constructor() {
+  // headers: () => those that the console needs; currency: of amounts, "" without one
+  constructor(headers, currency) {
+    this.headers = headers;
+    this.currency = currency;
+    if (currency) at("new-currency").textContent += `, ${currency}`;
+    this.changing = null; // the name of the key that the form changes, and its options before; null: it makes a key
     this.admin = "";
     this.keys = [];
     this.followers = []; // told whether a credential is there
@@ -28,7 +57,9 @@ export class Keys {
     at("admin-forget").onclick = () => this.forget("");
     at("keys-filter").onsubmit = (event) => { event.preventDefault(); this.list(); };
     at("keys-more").onclick = () => this.list(this.next);
-    at("keys-new").onsubmit = (event) => { event.preventDefault(); this.create(); };
+    at("keys-new").onsubmit = (event) => { event.preventDefault(); this.changing ? this.update() : this.create(); };
+    at("new-cancel").onclick = () => this.make();
+    at("key-edit").onclick = () => this.change();
     at("secret-copy").onclick = () => this.copy();
     at("secret-kept").onclick = () => this.hide();
     at("key-rotate").onclick = () => this.rotate();
@@ -77,6 +108,7 @@ export class Keys {
     this.keys = [];
     this.hide();
     this.close();
+    this.make();
     at("admin-form").hidden = false;
     at("keys-open").hidden = true;
     at("keys-wrong").textContent = why;
@@ -107,7 +139,7 @@ export class Keys {
       button.type = "button";
       button.textContent = "Open";
       button.onclick = () => this.show(key);
-      return [key.name, key.team ?? "–", key.models?.join(", ") ?? "all", key.limits?.budget ?? "–", state(key), key.changed?.slice(0, 10) ?? "–", key.changed_by ?? "configuration", button];
+      return [key.name, key.team ?? "–", key.models?.join(", ") ?? "all", key.limits?.budget ? money(key.limits.budget, this.currency) : "–", state(key), key.changed?.slice(0, 10) ?? "–", key.changed_by ?? "configuration", button];
     }), 0, Infinity); // those that were asked for by pages
     at("keys-none").textContent = this.keys.length ? "" : "No key is here.";
     at("keys-more").hidden = !this.next;
@@ -119,9 +151,64 @@ export class Keys {
     at("key-title").textContent = key.name;
     const { name, version, ...rest } = key;
     at("key-options").textContent = JSON.stringify(Object.fromEntries(Object.entries(rest).filter(([, value]) => value !== null && String(value) !== "")), null, 2);
-    at("key-rotate").hidden = at("key-revoke").hidden = at("key-valid-label").hidden = key.revoked !== null || key.where !== "store";
+    for (const id of ["key-edit", "key-rotate", "key-revoke", "key-valid-label"]) at(id).hidden = key.revoked !== null || key.where !== "store";
+    at("key-file").hidden = key.where === "store";
+    this.look(key);
     at("key-card").hidden = false;
     at("key-card").scrollIntoView({ block: "nearest" });
+  }
+
+  // Its budgets: what is spent of them in their periods, and what is left.
+  async look(key) {
+    rows("key-budgets", []);
+    try {
+      const query = new URLSearchParams({ key: key.name, team: key.team ?? "" });
+      const reply = await fetch(`budgets.json?${query}`, { headers: this.headers(), cache: "no-store" });
+      const found = await reply.json();
+      if (!reply.ok) throw new Error(found.error);
+      if (this.shown !== key) return;
+      rows("key-budgets", found.map((one) => [
+        one.budget, per(one), money(one.used, this.currency, strain(one)), money(one.left, this.currency, strain(one)), money(one.amount, this.currency),
+      ]));
+    } catch (error) {
+      at("keys-wrong").textContent = error.message;
+    }
+  }
+
+  // The form makes keys again.
+  make() {
+    this.changing = null;
+    this.form("Make a key", "Make the key");
+    at("keys-new").reset();
+  }
+
+  change() {
+    fill(this.shown);
+    this.changing = { name: this.shown.name, before: given() };
+    this.form(`Change ${this.shown.name}`, "Save");
+    at("new-more").open = true;
+    at("keys-new").scrollIntoView({ block: "nearest" });
+    at("new-team").focus();
+  }
+
+  form(title, button) {
+    at("keys-new-title").textContent = title;
+    at("new-save").textContent = button;
+    at("new-name").readOnly = Boolean(this.changing);
+    at("new-cancel").hidden = !this.changing;
+  }
+
+  // Only what differs from before is sent: another admin may change the rest at the same time.
+  update() {
+    return this.step(async () => {
+      const { name, before } = this.changing;
+      const differs = ([option, value]) => JSON.stringify(value) !== JSON.stringify(before[option]);
+      const options = Object.fromEntries(Object.entries(given()).filter(differs));
+      const changed = await this.call("PATCH", `/keys/${encodeURIComponent(name)}`, options);
+      this.make();
+      this.show(changed);
+      await this.load();
+    });
   }
 
   close() {
@@ -137,18 +224,14 @@ export class Keys {
 
   create() {
     return this.step(async () => {
-      const value = (id) => at(id).value.trim();
-      const body = { name: value("new-name") };
-      if (value("new-team")) body.team = value("new-team");
-      if (value("new-models")) body.models = listed(value("new-models"));
-      if (value("new-budget")) body.limits = { budget: value("new-budget") };
-      if (value("new-expires")) body.expires = value("new-expires");
+      const options = Object.entries(given()).filter(([, value]) => value !== null);
+      const body = { name: at("new-name").value.trim(), ...Object.fromEntries(options) };
       // A creation whose answer was lost is sent again under its own key, and makes no second one.
       const same = JSON.stringify(body);
       if (this.creation?.same !== same) this.creation = { same, once: once() };
       const made = await this.call("POST", "/keys", body, { "idempotency-key": this.creation.once });
       this.creation = null;
-      at("keys-new").reset();
+      this.make();
       if (made.key === null) throw new Error(`${made.name} was made before, and its key was shown then: rotate it for a new one`);
       this.reveal(made.name, made.key);
       await this.load();

@@ -6,13 +6,17 @@ const EVERY_MS = 60000;
 const at = (id) => document.getElementById(id);
 
 // Costs are text: at most six decimals are shown, all of them in the cell's title.
-function money(text, currency, style = "") {
+export function money(text, currency, style = "") {
   const value = Number(text);
   const digits = value >= 1 ? 2 : 6;
-  return [`${value.toLocaleString("en", { minimumFractionDigits: 2, maximumFractionDigits: digits })} ${currency}`, style, `${text} ${currency}`];
+  return [`${value.toLocaleString("en", { minimumFractionDigits: 2, maximumFractionDigits: digits })} ${currency}`.trim(), style, `${text} ${currency}`.trim()];
 }
 
 const count = (value) => value.toLocaleString("en");
+// The period of a budget.
+export const per = (budget) => (budget.per === "total" ? "in total" : `a ${budget.per}`);
+// How a budget stands: amber from four fifths on, red when it is spent.
+export const strain = (budget) => (budget.share >= 1 ? "bad" : budget.share >= 0.8 ? "warn" : "");
 const nameless = (name) => name || "–";
 
 export class Spending {
@@ -57,10 +61,13 @@ export class Spending {
       return [nameless(one.name), one.dimension, money(one.before, currency), money(one.now, currency, more > 0 ? "warn" : "good")];
     }));
     const near = found.budgets ?? [];
-    rows("near", near.map((one) => [
-      Object.values(one.of).join(", ") || "all together", one.budget, [`${Math.floor(one.share * 100)} %`, one.share >= 1 ? "bad" : one.share >= 0.8 ? "warn" : ""],
-      money(one.used, currency), money(one.amount, currency), one.per === "total" ? "in total" : `a ${one.per}`,
-    ]));
+    rows("near", near.map((one) => {
+      const style = strain(one);
+      return [
+        Object.values(one.of).join(", ") || "all together", one.budget, [`${Math.floor(one.share * 100)} %`, style], money(one.used, currency, style),
+        money(one.left, currency, style), money(one.amount, currency), per(one),
+      ];
+    }));
     const [text, style] = found.budgets === null ? ["Budgets cannot be read now.", "warn"] : ["No budget is half spent.", "quiet"];
     at("near-none").textContent = near.length ? "" : text;
     at("near-none").className = `wide ${style}`;

@@ -54,6 +54,11 @@ def page(stack: Stack, query: str = "") -> dict[str, Any]:
     return reply.json()  # type: ignore[no-any-return]
 
 
+def budgets_of(stack: Stack, **whose: str) -> set[tuple[Any, ...]]:
+    reply = httpx.get(f"{stack.admin_url}/console/budgets.json", params=whose, headers=SHOWN, timeout=30)
+    return {tuple(row[name] for name in ("budget", "used", "left", "amount", "share")) for row in reply.json()}
+
+
 def test_it_adds_up_and_names_who_is_near_a_budget(server: Server) -> None:
     red, one = key("one", team="red", limits={"budget": 20})
     blue, two = key("two", team="blue")
@@ -81,6 +86,12 @@ def test_it_adds_up_and_names_who_is_near_a_budget(server: Server) -> None:
         assert next(iter(near)) == ("each", "ann"), "the most spent first"
         moved = {(row["dimension"], row["name"]): (row["before"], row["now"]) for row in found["movers"]}
         assert moved["team", "red"] == ("0", "6")
+        assert budgets_of(stack, key="one", team="red") == {
+            ("budget", "6", "14", "20", 0.3),
+            ("team", "6", "4", "10", 0.6),
+            ("far", "7", "993", "1000", 0.007),
+        }
+        assert budgets_of(stack, key="nobody") == {("far", "7", "993", "1000", 0.007)}
 
 
 async def test_movers_compare_two_weeks_also_over_a_month(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,12 +145,12 @@ def test_a_wrong_month_is_refused(server: Server, query: str) -> None:
 
 @pytest.mark.feature("admin")
 @pytest.mark.feature("batches")
-def test_sections_are_those_that_there_are(server: Server, tmp_path: Path) -> None:
+def test_views_are_those_that_there_are(server: Server, tmp_path: Path) -> None:
     _, one = key("one")
     _, root = key("root")
     more = {"keys": one, "keys_store": "redis", "admins": root}
     batched = {**more, "batches": {"directory": str(tmp_path)}}
     for extra, keyed, batches in (({}, False, False), (more, True, False), (batched, True, True)):
-        expected = {"spend": True, "keys": keyed, "batches": batches}
+        expected = {"spend": True, "keys": keyed, "batches": batches, "currency": "EUR"}
         with Stack(config=config(server, **{"keys": one, **extra}), environ=ENVIRON) as stack:
-            assert httpx.get(f"{stack.admin_url}/console/sections", headers=SHOWN).json() == expected
+            assert httpx.get(f"{stack.admin_url}/console/views.json", headers=SHOWN).json() == expected
