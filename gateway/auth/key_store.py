@@ -66,8 +66,8 @@ class StoreDown(Exception):
 
 class Event(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=False):
     """One line of the audit record. at: Unix seconds; what: create, update, rotate, revoke, import, refill, repair,
-    cancel (a batch), end (a request), reset (limits), rebuild (sums of spending) or restore (a backup); options: names
-    of them."""
+    cancel (a batch), end (a request), drain or undrain (a worker), reset (limits), rebuild (sums of spending) or
+    restore (a backup); options: names of them."""
 
     at: Moment
     by: str

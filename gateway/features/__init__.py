@@ -97,6 +97,16 @@ class AllRequests(Protocol):
         """Ends those that have this id and are of one of `teams`: their clients get an error."""
 
 
+class Workers(Protocol):
+    """The workers of all models, as the processes see them that share an address."""
+
+    def models_of(self, address: str) -> Collection[str]:
+        """The models of the worker at `address`; none if it is unknown."""
+
+    async def drain(self, address: str, drained: bool) -> None:
+        """As `fleet.fleets.Fleets.drain`."""
+
+
 SendEvent = Callable[[str, dict[str, object]], None]
 Routes = Mapping[str, Sequence[Route]]
 """By the name of their dialect."""
@@ -133,6 +143,7 @@ class Offers:
     batches         the batches of all tenants
     admin           whether the admin API is served
     requests        those under way at this process and at the others that share its address
+    workers         of all models, for admins who drain one
     answer_process  answers a question of another process that shares this one's address
     """
 
@@ -151,6 +162,7 @@ class Offers:
     batches: AllBatches | None = None
     admin: bool = False
     requests: AllRequests | None = None
+    workers: Workers | None = None
     answer_process: Callable[[bytes], bytes] = lambda question: b""
 
 

@@ -153,6 +153,7 @@ class Fleets:
             worker = before.workers.get(key) if before is not None else None
             if worker is None:
                 worker = Worker(address, self._config.breaker, None)
+                worker.draining = address in self._roster.drained
                 self._settle(fleet, worker)
             self.workers[key] = worker
         return worker
@@ -216,7 +217,7 @@ class Fleets:
         workers = []
         for member in members:
             worker = self._worker(fleet, member.address)
-            worker.draining = member.draining
+            worker.draining = member.draining or member.address in self._roster.drained
             worker.leaving, left = member.leaving, worker.leaving
             if member.leaving and not left:
                 self._log("info", "worker leaving", model, worker, in_flight=worker.in_flight)
@@ -240,6 +241,19 @@ class Fleets:
                 if self.health is not None:
                     self._report.worker(model, worker.address, worker.ready)
                     self.health.add(model, worker)
+
+    def drain(self, address: str, drained: bool) -> None:
+        """Has the known worker at `address` finish its requests and take no new ones, under later configurations, too;
+        or take them again, unless it drains by itself."""
+        change = self._roster.drained.add if drained else self._roster.drained.discard
+        change(address)
+        for model in [model for model, place in self.workers if place == address]:
+            fleet = self.models[model]
+            own = any(member.draining for member in fleet.members if member.address == address)
+            self.workers[model, address].draining = drained or own
+            for pool in fleet.pools:
+                pool.refit_waiting()
+            self._roster.changed(self, model)
 
     # -- what they can do -------------------------------------------------------------------------------------------
 

@@ -17,9 +17,12 @@ class Roster:
 
     A new configuration goes on with the workers of the one in force. Requests that wait under an older one get workers
     of the newest.
+
+    drained  the addresses of workers that operators have drained
     """
 
     def __init__(self) -> None:
+        self.drained: set[str] = set()
         self._fleets: list[Fleets] = []
 
     @property

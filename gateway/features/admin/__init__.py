@@ -18,7 +18,5 @@ def build(parts: Parts) -> Built | None:
     if parts.keys is None or not admins:
         return None
     changes = KeyChanges(parts.config, parts.available, parts.keys, parts.log.event)
-    offers = parts.offers
-    offers.admin = True
-    api = AdminApi(admins, changes, parts.log.rationed, offers.batches, offers.requests)
-    return Built(operations={"/admin/": api})
+    parts.offers.admin = True
+    return Built(operations={"/admin/": AdminApi(admins, changes, parts.log.rationed, parts.offers)})

@@ -23,7 +23,7 @@ from gateway.auth import OPTIONS, StoredKey
 from gateway.auth.key_store import Event, StoreDown
 from gateway.config import Key
 from gateway.core.errors import GatewayError, Kind
-from gateway.features import AllBatches, AllRequests
+from gateway.features import AllBatches, Offers
 from gateway.features.admin.batches import BatchPage, BatchView
 from gateway.features.admin.callers import Admin, Admins
 from gateway.features.admin.changes import KeyChanges, Problem
@@ -32,6 +32,7 @@ from gateway.features.admin.openapi import (
     PREFIX,
     Audit,
     AuditLine,
+    DrainedWorker,
     EndedRequest,
     Export,
     KeyView,
@@ -54,23 +55,15 @@ _encode = msgspec.json.Encoder().encode
 
 
 class AdminApi:
-    """The ASGI application. log: called with a level, an event and facts, at most ten times a second. batches: None if
-    they are off; requests: None if the console is."""
+    """The ASGI application. log: called with a level, an event and facts, at most ten times a second. offers: batches,
+    requests and workers, where their features are on."""
 
-    def __init__(
-        self,
-        admins: Admins,
-        changes: KeyChanges,
-        log: Callable[..., None],
-        batches: AllBatches | None,
-        requests: AllRequests | None,
-    ) -> None:
+    def __init__(self, admins: Admins, changes: KeyChanges, log: Callable[..., None], offers: Offers) -> None:
         self._admins = admins
         self._changes = changes
         self._mirror = changes.mirror
         self._log = log
-        self._batches = batches
-        self._requests = requests
+        self._offers = offers
         routes = [Route(PREFIX + "/openapi.json", self._describe)]
         for one in OPERATIONS:
             routes.append(Route(PREFIX + one.path, self._endpoint(one), methods=[one.method]))
@@ -209,21 +202,40 @@ class AdminApi:
         return await self.batch(admin, request)
 
     async def end_request(self, admin: Admin, request: Request) -> EndedRequest:
-        if self._requests is None:
-            raise Problem(404, "no_requests", "this gateway shows no requests: console.enabled is off")
-        id_ = _name(request)
-        teams = [team for team in await self._requests.teams(id_) if admin.may(team)]
+        requests, id_ = self._offers.requests, _name(request)
+        if requests is None:
+            raise Problem(404, "no_console", "this gateway shows no requests: console.enabled is off")
+        teams = [team for team in await requests.teams(id_) if admin.may(team)]
         if not teams:
             raise Problem(404, "unknown_request", "no such request is under way here, or none that you may end")
         for team in teams:
             await self._mirror.store.note(Event(time.time(), admin.name, "end", id_, team))
-        await self._requests.end(id_, teams)
+        await requests.end(id_, teams)
         return EndedRequest(id_)
 
+    async def drain_worker(self, admin: Admin, request: Request) -> DrainedWorker:
+        return await self._drain(admin, _name(request), True)
+
+    async def undrain_worker(self, admin: Admin, request: Request) -> DrainedWorker:
+        return await self._drain(admin, _name(request), False)
+
+    async def _drain(self, admin: Admin, address: str, drained: bool) -> DrainedWorker:
+        workers = self._offers.workers
+        if admin.teams is not None:
+            raise Problem(403, "role", "workers are drained by admins of all keys")
+        if workers is None:
+            raise Problem(404, "no_console", "this gateway drains no workers: console.enabled is off")
+        models = workers.models_of(address)
+        if not models:
+            raise Problem(404, "unknown_worker", "no worker has this address; /status.json has them")
+        await self._mirror.store.note(Event(time.time(), admin.name, "drain" if drained else "undrain", address))
+        await workers.drain(address, drained)
+        return DrainedWorker(address, [*models], drained)
+
     def _kept(self) -> AllBatches:
-        if self._batches is None:
+        if self._offers.batches is None:
             raise Problem(404, "no_batches", "this gateway has no batches: the section batches is absent")
-        return self._batches
+        return self._offers.batches
 
 
 def _as(kind: type[T], found: object) -> T:

@@ -110,6 +110,14 @@ class EndedRequest(Struct):
     id: str
 
 
+class DrainedWorker(Struct):
+    """drained: it takes no new requests of this gateway."""
+
+    address: str
+    models: list[str]
+    drained: bool
+
+
 class _Error(Struct):
     code: str
     message: str
@@ -142,7 +150,7 @@ _REFUSED = {
     400: "The body is not a JSON object.",
     401: "No admin's key or token was shown, or not a valid one.",
     403: "The admin's role does not allow it.",
-    404: "There is no such key, batch or request, or none of the admin's teams.",
+    404: "There is no such key, batch, request or worker, or none of the admin's teams.",
     409: "The name is taken, the key was revoked, there are too many keys, or the batch has ended.",
     413: "The body is too large.",
     415: "The body is not application/json.",
@@ -218,6 +226,22 @@ OPERATIONS = (
         "end_request",
         "End the requests under way at this gateway that have an id",
         EndedRequest,
+        refusals=(404,),
+    ),
+    Operation(
+        "POST",
+        "/workers/{address}/drain",
+        "drain_worker",
+        "Send no new requests of this gateway to a worker",
+        DrainedWorker,
+        refusals=(404,),
+    ),
+    Operation(
+        "POST",
+        "/workers/{address}/undrain",
+        "undrain_worker",
+        "Send requests to a drained worker again",
+        DrainedWorker,
         refusals=(404,),
     ),
 )

@@ -25,6 +25,6 @@ def build(parts: Parts) -> Built | None:
     parts.offers.answer_process = console.answer
     options, local = parts.config.console, is_loopback(place.rpartition(":")[0].strip("[]"))
     if options.enabled:
-        parts.offers.requests = console.requests
+        parts.offers.requests, parts.offers.workers = console.requests, console
     layers = (console.recent,) if options.enabled else ()
     return Built(layers, service=console, operations=console.endpoints(options, local))

@@ -57,7 +57,8 @@ VIEWS = ("live", "requests", "keys", "teams", "spend", "fleet", "batches", "play
 """Each a tab of the page, with an address of its own."""
 
 _REPORT_S = 30.0
-_STATE = b"state"
+_STATE, _DRAIN, _UNDRAIN = b"state", b"drain ", b"undrain "
+"""Questions of one process of a group to another. The address of a worker follows the last two."""
 
 _PAGE = Path(__file__).parent / "page"
 _KINDS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
@@ -168,7 +169,23 @@ class Console:
 
     def answer(self, question: bytes) -> bytes:
         """The answer to another process of the group."""
-        return _encode(self.state()) if question == _STATE else self.requests.answer(question)
+        if question == _STATE:
+            return _encode(self.state())
+        for asked in (_DRAIN, _UNDRAIN):
+            if question.startswith(asked):
+                self._look().fleets.drain(question.removeprefix(asked).decode(), asked == _DRAIN)
+                return b"done"
+        return self.requests.answer(question)
+
+    def models_of(self, address: str) -> list[str]:
+        """As `features.Workers`."""
+        return [model for model, place in self._look().fleets.workers if place == address]
+
+    async def drain(self, address: str, drained: bool) -> None:
+        """As `features.Workers`: in all processes of the group."""
+        self._look().fleets.drain(address, drained)
+        if self._group is not None:
+            await self._group.ask((_DRAIN if drained else _UNDRAIN) + address.encode())
 
     async def _requests(self, query: str) -> object:
         return await self.requests.listed(dict(parse_qsl(query)).get("match", ""))

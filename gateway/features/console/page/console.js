@@ -2,6 +2,7 @@
 
 import { Plot, short } from "./plot.js";
 import { Batches } from "./batches.js";
+import { Fleet, bare, lost, ready } from "./fleet.js";
 import { Keys } from "./keys.js";
 import { Playground } from "./playground.js";
 import { Requests } from "./requests.js";
@@ -11,13 +12,13 @@ import { Tabs } from "./tabs.js";
 
 const EVERY_MS = 2000, SPAN_S = 300, LEAST_SPAN_S = 60, RATE_S = 10, QUANTILE_S = 30, LINES = 8;
 const KEPT = "dragoman.console.key";
-const CONDITIONS = { ready: "good", draining: "warn", leaving: "warn", ejected: "bad", stalled: "bad", down: "bad" };
 const at = (id) => document.getElementById(id);
 
 let key = sessionStorage.getItem(KEPT) ?? "";
 let states = [];
 let playground = null, spending = null, keys = null, batches = null;
 let polling = 0;
+const fleet = new Fleet(() => keys);
 const requests = new Requests(headers, () => keys);
 const tabs = new Tabs((name) => requests.watch(name === "requests" && !at("main").hidden));
 
@@ -147,17 +148,7 @@ function quantile(share, place, some = () => true) {
 const last = (values) => (values.length ? values[values.length - 1] : null);
 const busiest = (series) => series.sort((one, other) => Math.max(...other.values) - Math.max(...one.values)).slice(0, LINES);
 const tokens = (team) => (team ? team.input_tokens + team.output_tokens : 0);
-const ready = (model) => model.workers.filter((one) => one.condition === "ready").length;
-const lost = (model) => model.workers.filter((one) => CONDITIONS[one.condition] === "bad").length;
-const bare = (address) => address.replace(/^https?:\/\//, "");
 const seconds = (value) => (value === null ? "–" : `${short(value)} s`);
-
-// Why a worker is not ready, or failed last: the word of the log and of the metrics, and the sentence that explains it.
-function reason({ condition, reason: word, meaning, certificate_for: hosts, proxy }) {
-  if (!word) return "–";
-  const more = [hosts.length && `its certificate is for ${hosts.join(", ")}`, proxy && `behind the proxy ${proxy}`].filter(Boolean);
-  return [`${condition === "ready" ? "failed last: " : ""}${word}`, meaning && `the worker ${meaning}`, ...more].filter(Boolean).join("; ");
-}
 
 // What the badge says, and how bad that is.
 function verdict(state, speed) {
@@ -224,20 +215,12 @@ function draw(state) {
       seconds(quantile(0.5, newest, (one) => one.name === model.name)),
     ];
   }));
-  const order = ["bad", "warn", "good"], badness = ([, one]) => order.indexOf(CONDITIONS[one.condition]);
-  const workers = state.models.flatMap((model) => model.workers.map((one) => [model, one])).sort((one, other) => badness(one) - badness(other));
-  rows("workers", workers.map(([model, one]) => [
-    model.name, bare(one.address), [one.condition, CONDITIONS[one.condition]], [reason(one), one.reason ? "warn" : ""],
-    one.serves.length ? one.serves.join(", ") : one.served_as ?? model.name, one.in_flight, one.max_in_flight ?? "–",
-  ]));
-  rows("lost", state.models.flatMap((model) => Object.entries(model.lost_worker).flatMap(([what, counts]) =>
-    Object.entries(counts).map(([reason, count]) => [model.name, [what.replace("_", " "), what === "not_continued" ? "bad" : "good"], reason, count]))));
+  fleet.draw(state.models);
   rows("teams-table", state.teams.map((one) => [one.name, one.requests, one.input_tokens, one.output_tokens, short(rate((then) => tokens(then.teams.find((team) => team.name === one.name))))]));
   rows("errors", Object.entries(state.errors).map(([status, count]) => [[status, status >= 400 && status < 500 ? "warn" : "bad"], count]));
   const { refused = {}, shadowed = {} } = state.limits ?? {};
   rows("limits", Object.keys({ ...refused, ...shadowed }).map((name) => [name, [refused[name] ?? 0, refused[name] ? "warn" : ""], shadowed[name] ?? 0]));
   at("teams-none").hidden = state.teams.length > 0;
-  at("workers-none").hidden = places.length > 0;
 }
 
 // lines: [name, value, style]

@@ -1,5 +1,6 @@
 // Requests under way, the last that have ended, and what was refused. Asked for while the view is shown alone.
 
+import { bare } from "./fleet.js";
 import { rows } from "./tables.js";
 
 const EVERY_MS = 2000;
@@ -7,9 +8,8 @@ const at = (id) => document.getElementById(id);
 const count = (value) => value?.toLocaleString("en") ?? "–";
 const STYLES = { ok: "good", refused: "warn", failed: "bad", cancelled: "" };
 const STAGES = { reading: "being read", queued: "waits for a worker", first_output: "waits for output", streaming: "streaming" };
-const bare = (address) => address?.replace(/^https?:\/\//, "") ?? "–";
 
-export function took(ms) {
+function took(ms) {
   if (ms === undefined || ms === null) return "–";
   return ms < 1000 ? `${Math.round(ms)} ms` : ms < 60_000 ? `${(ms / 1000).toFixed(1)} s` : `${(ms / 60_000).toFixed(1)} min`;
 }
@@ -85,6 +85,7 @@ export class Requests {
     button.type = "button";
     button.className = "id";
     button.textContent = button.title = one.id;
+    button.dataset.row = `${one.id} ${one.began}`;
     button.onclick = () => { this.ask(false); this.show(one); at("request-card").scrollIntoView({ block: "nearest" }); };
     return button;
   }
