@@ -10,6 +10,8 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from gateway.features.console.routes import Console
+from gateway.fleet.discovery import FoundWorker
+from gateway.fleet.fleets import Fleets
 from tests.support.harness import Stack
 from tests.support.redis_server import Server
 from tests.unit.app.asking import CHAT, key
@@ -67,6 +69,10 @@ def test_a_drained_worker_gets_nothing_new_and_finishes_what_it_has(stack: Stack
         assert next(pieces), "what it has goes on"
         stack.run(stack.gateway.reload(stack.config()))
         assert served(stack) == {other}, "under later configurations, too"
+        more = {"models": {"another": {"backend": "vllm", "workers": [at]}}}
+        stack.run(stack.gateway.reload(stack.config(more)))
+        assert stack.gateway.deployment.fleets.workers["another", at].draining
+        stack.run(stack.gateway.reload(stack.config()))
         assert post(stack, at, "undrain").json() == {"address": at, "models": ["m"], "drained": False}
     stack.records()
     assert conditions(stack) == {first: "ready", second: "ready"}
@@ -112,3 +118,28 @@ async def test_each_process_that_shares_the_address_drains_it(stack: Stack) -> N
     finally:
         await one.drain(stack.sim.url, False)
     assert asked == [f"drain {stack.sim.url}".encode(), f"undrain {stack.sim.url}".encode()]
+
+
+def test_a_drained_worker_that_leaves_comes_back_drained_and_may_drain_by_itself(stack: Stack) -> None:
+    first, second = (sim.url for sim in stack.sims)
+    fleets = stack.gateway.deployment.fleets
+
+    def found(*members: FoundWorker) -> dict[str, bool]:
+        stack.run(fleets._join("m", members))  # as discovery calls it
+        return {worker.address: worker.draining for worker in fleets.models["m"].workers}
+
+    try:
+        stack.run(_drain(fleets, first, True))
+        assert found(FoundWorker(second)) == {second: False}
+        assert found(FoundWorker(first), FoundWorker(second)) == {first: True, second: False}
+        stack.run(_drain(fleets, first, False))
+        assert found(FoundWorker(first), FoundWorker(second)) == {first: False, second: False}
+        assert found(FoundWorker(first, draining=True), FoundWorker(second)) == {first: True, second: False}
+        stack.run(_drain(fleets, first, False))
+        assert fleets.workers["m", first].draining, "an admin does not undrain one that drains by itself"
+    finally:
+        found(FoundWorker(first), FoundWorker(second))
+
+
+async def _drain(fleets: Fleets, address: str, drained: bool) -> None:
+    fleets.drain(address, drained)
