@@ -22,6 +22,7 @@ ARROWS: dict[str, set[str]] = {
     "dialects": WIRE | {"translation"},
     "backends": WIRE | {"translation"},
     "background": set(),
+    "bucket": CORE | {"config"},
     "light_task": set(),
     "native": WIRE | {"translation"},
     "offload": CORE,
@@ -37,8 +38,20 @@ ARROWS: dict[str, set[str]] = {
     "kernel": CORE | {"auth", "config", "light_task", "native", "offload", "translation", "wire"},
     # A feature builds itself, of what it needs.
     "features": WIRE
-    | {"auth", "background", "config", "fleet", "kernel", "light_task", "observe", "offload", "ratelimit", "redis"}
-    | {"tools", "translation", "transport"},
+    | {
+        "auth",
+        "background",
+        "bucket",
+        "config",
+        "fleet",
+        "kernel",
+        "light_task",
+        "observe",
+        "offload",
+        "ratelimit",
+        "redis",
+    }
+    | {"ratelimit", "redis", "tools", "translation", "transport"},
     "tools": CORE | {"config", "resolve"},
 }
 EVERYTHING = {"app", "asgi", "cli"}
@@ -65,7 +78,7 @@ ONLY: dict[str, tuple[str, ...]] = {
     "python_multipart": ("gateway.wire.multipart",),
     "redis": ("gateway.redis",),
     "websockets": ("gateway.server",),
-    "obstore": ("gateway.features.batches.bucket",),
+    "obstore": ("gateway.bucket", "gateway.features.batches.bucket"),
     "yaml": (
         "gateway.config",
         "gateway.cli.clients",  # this and the next two read no configuration of the gateway's

@@ -6,8 +6,6 @@
 All of it is below the prefix of the bucket. Nothing can be appended to an object: notes are parts, each with a name of
 its own, so that a write that comes late changes nothing. As long as a part is small, the next one begins with what it
 holds, and replaces it.
-
-Source: the reference of Amazon S3's REST API, by obstore (object_store of Apache Arrow).
 """
 
 from __future__ import annotations
@@ -17,14 +15,12 @@ import io
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import timedelta
-from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 import obstore
-from obstore.exceptions import BaseError
 from obstore.store import S3Store
 
+from gateway.bucket import asked, store_of
 from gateway.config import Bucket as Options
 from gateway.features.batches.storage import Sink
 
@@ -37,19 +33,6 @@ _NOTES = 1 << 18
 _MOST_KEYS = 1000
 _LEAD_S = 86_400.0
 _OURS = re.compile(r"(?P<id>(file-|batch_|msgbatch_)[0-9a-f]{28})(\.input|\.lines/[0-9]+\.[0-9]+)?\Z")
-_WAITS: Any = {"connect_timeout": timedelta(seconds=3), "read_timeout": timedelta(seconds=10)}
-_RETRIES: Any = {"max_retries": 2, "retry_timeout": timedelta(seconds=15)}
-
-
-@contextlib.contextmanager
-def _asked() -> Iterator[None]:
-    """Its errors hold addresses and answers: the one that is raised here names their kind alone."""
-    try:
-        yield
-    except FileNotFoundError:
-        raise FileNotFoundError("the bucket does not have it") from None
-    except (BaseError, OSError, ValueError) as error:
-        raise OSError(f"the bucket cannot be used: {type(error).__name__}") from None
 
 
 class Bucket:
@@ -58,23 +41,10 @@ class Bucket:
     held = 2 * _WRITE
 
     def __init__(self, options: Options) -> None:
-        pair: Any = {name: options.held(name) for name in options.SECRETS} | {"token": None, "expires_at": None}
-        more = {"root_certificate": Path(options.ca_file).read_bytes()} if options.ca_file is not None else {}
-        self._store = S3Store(
-            options.name,
-            prefix=options.prefix or None,
-            endpoint=options.url,
-            region=options.region,
-            virtual_hosted_style_request=False,
-            # By a provider, as a token of the environment would be taken along with a plain pair. Without one it is the
-            # role of the environment, whose keys the library renews.
-            credential_provider=(lambda: pair) if pair["access_key_id"] is not None else None,
-            client_options=cast("Any", {**_WAITS, **more, "allow_http": options.url.startswith("http://")}),
-            retry_config=_RETRIES,
-        )
+        self._store = store_of(options)
 
     def check(self) -> None:
-        with _asked():
+        with asked():
             obstore.put(self._store, _PROBE, b"")
             obstore.delete(self._store, [_PROBE])
 
@@ -94,16 +64,16 @@ class Bucket:
                 self.discard([id_])
 
     def link(self, id_: str, other: str) -> None:
-        with _asked():
+        with asked():
             obstore.copy(self._store, id_, other)
 
     def open(self, id_: str) -> BinaryIO:
-        with _asked():
+        with asked():
             blocks = iter(obstore.get(self._store, id_).stream(min_chunk_size=_READ))
         return cast("BinaryIO", io.BufferedReader(_Download(blocks), _READ))
 
     def lost(self, id_: str) -> bool:
-        with _asked():
+        with asked():
             try:
                 obstore.head(self._store, id_)
             except FileNotFoundError:
@@ -120,13 +90,13 @@ class Bucket:
 
     def noted(self, id_: str) -> Iterator[bytes]:
         for place in self._parts(id_):
-            with _asked():
+            with asked():
                 text = bytes(obstore.get(self._store, place).bytes())
             yield from io.BytesIO(text)
 
     def old(self, keep_s: float) -> Mapping[str, str]:
         before, found = time.time() - keep_s - _LEAD_S, {}
-        with _asked():
+        with asked():
             for some in obstore.list(self._store, chunk_size=_MOST_KEYS):
                 for one in some:
                     match = _OURS.match(one["path"])
@@ -135,12 +105,12 @@ class Bucket:
         return found
 
     def discard(self, places: Iterable[str]) -> None:
-        with _asked():
+        with asked():
             obstore.delete(self._store, list(places))
 
     def _parts(self, id_: str) -> list[str]:
         """The notes of a batch, in the order in which they were written."""
-        with _asked():
+        with asked():
             found = [one["path"] for some in obstore.list(self._store, f"{id_}.lines") for one in some]
         return sorted(found, key=lambda one: [int(number) for number in one.rpartition("/")[2].split(".")])
 
@@ -153,7 +123,7 @@ class _Upload:
         self._size = 0
 
     def write(self, data: bytes, /) -> int:
-        with _asked():
+        with asked():
             self._size += len(data)
             written: int = self._file.write(data)  # Any for a type checker without the package
             return written
@@ -162,7 +132,7 @@ class _Upload:
         return self._size
 
     def close(self) -> None:
-        with _asked():
+        with asked():
             self._file.close()
 
 
@@ -179,7 +149,7 @@ class _Download(io.RawIOBase):
 
     def readinto(self, buffer: Any, /) -> int:
         if not self._rest:
-            with _asked():
+            with asked():
                 self._rest = memoryview(next(self._blocks, b""))
         count = min(len(self._rest), len(buffer))
         buffer[:count] = self._rest[:count]
@@ -202,12 +172,12 @@ class _Notebook:
         last, text = self._last, self._text + data
         self._parts += 1  # a name is never used twice: a write that failed may come yet
         place = f"{self._place}.{self._parts}"
-        with _asked():
+        with asked():
             obstore.put(self._store, place, text, use_multipart=False)
         full = len(text) >= _NOTES
         self._last, self._text = (None, b"") if full else (place, text)
         if last is not None:
-            with contextlib.suppress(OSError), _asked():  # what is there twice counts once
+            with contextlib.suppress(OSError), asked():  # what is there twice counts once
                 obstore.delete(self._store, [last])
 
     def tell(self) -> int:

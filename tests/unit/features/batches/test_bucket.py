@@ -18,9 +18,10 @@ import obstore
 import openai
 import pytest
 
+from gateway.bucket import RETRIES, WAITS
 from gateway.config import Available, ConfigError, load
 from gateway.config import Bucket as Options
-from gateway.features.batches.bucket import _RETRIES, _WAITS, Bucket
+from gateway.features.batches.bucket import Bucket
 from tests.support.harness import Stack, until
 from tests.support.redis_server import Server
 from tests.support.standins.lender import lender
@@ -118,8 +119,8 @@ def test_a_bucket_that_hangs_holds_up_no_request(
 ) -> None:
     server.command("FLUSHALL")
     soon = timedelta(seconds=3)
-    monkeypatch.setitem(_WAITS, "read_timeout", soon)
-    monkeypatch.setitem(_RETRIES, "retry_timeout", soon)
+    monkeypatch.setitem(WAITS, "read_timeout", soon)
+    monkeypatch.setitem(RETRIES, "retry_timeout", soon)
     with Stack(({},), sections(server, tmp_path / "files", mine)) as stack:
         mine.freeze()
         try:
