@@ -32,8 +32,7 @@ def readme(found: Comparison) -> str:
     rows = [[name, *(page.middle(found, figure, subject) for figure in _FIGURES)] for subject, name in shown]
     return (
         "Keys, three limits in Redis, prefix-aware routing, metrics and a log record are on; CPU of the process tree "
-        "([docs/performance.md](docs/performance.md), `make bench-peers`):\n\n"
-        + page.table(head, rows, 1)
+        "([docs/performance.md](docs/performance.md), `make bench-peers`):\n\n" + page.table(head, rows, 1)
     )
 
 

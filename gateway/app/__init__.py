@@ -98,8 +98,6 @@ class Gateway:
         """New requests use `deployment` from now on."""
         deployment.put_in_force()
         config = deployment.config
-        if config.log.dangerously_log_prompts:
-            self.log.event("warning", "prompts are logged", option="log.dangerously_log_prompts")
         self._cors = Cors(config.cors, self.host.known_keys)
         paths = router(config, deployment.runtime, deployment.features.endpoints)
         self._router = self._cors.wrap(paths)
@@ -132,6 +130,7 @@ class Gateway:
             limiter=limiting.limiter if limiting is not None else None,
             ledger=state.services.ledger,
             admin=state.offers.admin,
+            prompts_logged=state.prompts_logged,
             dialects=postable(state.config),
             application=partial(router, state.config),
         )

@@ -20,13 +20,14 @@ ORDER = (
     "tracing",  # sees all that the others do
     "shedding",  # before anything is spent on the request
     "caps",  # by the caller's connections, which cost least to count
-    "prompt_log",  # also what guards and limits refuse
+    "prompt_log",  # the bodies, also of what guards and limits refuse
     "pricing",  # limits charge what it has written
     "end_users",  # guards and limits go by them
     "guards",  # a refused request is charged nothing
     "caps.streams",  # before guards are asked: these ask once those below have read the request
     "tracing.steps",  # logs what was read before guards are asked, too
     "request_policies",  # limits charge what it lowers
+    "prompt_log.entries",  # what guards have seen and left, as policies made it; also what limits refuse
     "limits",  # charges what all above have let pass
     "stored",  # a reply that limits refuse leaves nothing to store
     "reply_cache",  # a hit is charged as a request, and stored for its caller; no worker is asked for it

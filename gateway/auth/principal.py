@@ -35,6 +35,7 @@ class Principal(Struct, frozen=True):
     salt      keeps prefix caches of workers apart from those of other callers; None where all share them
     identity  tells the key from an earlier or later one of its name; empty only where everybody may call
     since     Unix seconds in which the key was made; 0 where that is not known
+    logged_until  Unix seconds until which its prompts and replies are logged
     tenant    the unit that owns what is stored, and takes turns with others if requests wait: the team, or the key of a
               caller without a team: that key alone, and no other one that has or had its name. It follows from the rest
     """
@@ -51,6 +52,7 @@ class Principal(Struct, frozen=True):
     aliases: Aliases | None = None
     identity: str = ""
     since: float = 0.0
+    logged_until: float = 0.0
     tenant: str = ""
 
     def __post_init__(self) -> None:

@@ -51,6 +51,7 @@ class KeyOptions(Struct, frozen=True, omit_defaults=True, kw_only=True):
     disabled: bool = False
     priority: Annotated[int, Meta(ge=-100, le=100)] = 0
     limits: OwnLimits | None = None
+    log_prompts_until: datetime | None = None
 
 
 class StoredKey(KeyOptions, frozen=True, omit_defaults=True, kw_only=True):

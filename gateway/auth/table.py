@@ -37,6 +37,7 @@ class KeyTable:
     salt           (key, team, identity) -> the salt of the callers that share a cache
     priorities     those that keys have or had
     away           the store cannot be read: a key that is not known here may be good
+    logged         name -> when it ends, in Unix seconds, of each key that is logged until then
     revoked        SHA-256 sums of keys of the store that were revoked, as many as `stored_keys.max_keys`
     changed        called when a key of the store came, changed or went
     """
@@ -48,6 +49,7 @@ class KeyTable:
         self.sealing = SealingSecrets(config.seal, config.keys)
         self.salt = _salts(config.cache_salt)
         self.priorities = {key.priority for key in config.keys.values()}
+        self.logged: dict[str, float] = {}
         self.away = config.keys_store is not None
         self.changed: Callable[[], None] = lambda: None
         self.revoked: dict[bytes, None] = {}
@@ -102,6 +104,7 @@ class KeyTable:
     def put(self, key: StoredKey) -> bool:
         """The key of the store is in force as it is now: not at all if it was revoked. False if it could not be, as
         another key has its name or its secret."""
+        self.logged.pop(key.name, None)
         for digest in self._stored.pop(key.name, ()):
             del self.by_digest[digest]
         if key.id is not None:
@@ -128,6 +131,7 @@ class KeyTable:
 
     def forget(self, name: str) -> None:
         """The store has no key of this name, or is away for too long to go by what it had."""
+        self.logged.pop(name, None)
         for digest in self._stored.pop(name, ()):
             del self.by_digest[digest]
         self.changed()
@@ -136,6 +140,9 @@ class KeyTable:
         config, own = self._config, key.limits
         made = key.created if isinstance(key, StoredKey) else 0.0
         identity = identity_of(key.seal if isinstance(key, StoredKey) else _first_of(key))
+        until = key.log_prompts_until.timestamp() if key.log_prompts_until is not None else 0.0
+        if until:
+            self.logged[name] = until
         # A model that was removed stays in the set, so that the set is never empty by accident.
         return Principal(
             name,
@@ -150,6 +157,7 @@ class KeyTable:
             Aliases({alias: config.resolve(one) or one for alias, one in key.aliases.items()}) if key.aliases else None,
             identity,
             made,
+            until,
         )
 
 

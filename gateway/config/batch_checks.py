@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from gateway.config.faults import Faults
-from gateway.config.rules import Facts
+from gateway.config.rules import Facts, bucket_faults
 
 _MOST_COPIED = 5 << 30  # by one request of S3's protocol
 
 
 def batches(facts: Facts) -> Faults:
-    options, known = facts.config.batches, facts.known
+    options = facts.config.batches
     if options is None:
         return
     if options.max_line_bytes > facts.config.listen.max_body_bytes:
@@ -22,10 +22,6 @@ def batches(facts: Facts) -> Faults:
     at = ("batches", "bucket")
     if options.directory is not None:
         yield at, "and directory exclude each other"
-    absent = [name for name in bucket.SECRETS if getattr(bucket, f"{name}_file") is getattr(bucket, f"{name}_env")]
-    if len(absent) == 1:  # without both it is the role of the environment
-        yield (*at, f"{absent[0]}_file"), f"or {absent[0]}_env is needed"
     if options.max_file_bytes > _MOST_COPIED:
         yield ("batches", "max_file_bytes"), "must be at most 5GiB with a bucket: no larger object can be copied"
-    if known is not None and known.buckets is not None and not known.buckets():
-        yield at, "needs pip install 'dragoman[s3]'"
+    yield from bucket_faults(facts, at, bucket)

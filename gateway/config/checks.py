@@ -16,6 +16,7 @@ from gateway.config.ineffective import ineffective
 from gateway.config.model_checks import each_model
 from gateway.config.money_checks import money
 from gateway.config.policy_checks import policies
+from gateway.config.prompt_log_checks import prompt_log
 from gateway.config.reply_cache import ReplyCache
 from gateway.config.rules import Facts, header_faults, repeated
 from gateway.config.serving import is_loopback
@@ -468,6 +469,7 @@ _RULES: tuple[Callable[[Facts], Faults], ...] = (
     _guards,
     _reply_cache,
     policies,
+    prompt_log,
     _keys,
     _networks,
     _limits,

@@ -35,6 +35,7 @@ from gateway.config.kinds import (
     is_pattern,
 )
 from gateway.config.money import Budget, BudgetWebhook, Prices, Spend
+from gateway.config.prompt_log import PromptLog
 from gateway.config.proxies import VARIABLES, proxy_of, proxy_url
 from gateway.config.reply_cache import ReplyCache
 from gateway.config.request_policies import RequestPolicies
@@ -71,6 +72,7 @@ class Key(Section):
 
     SECRETS = ("aws_secret",)
     ANY_OF = ("hash", "aws_access_key_id", "match")
+    FEATURES = {"log_prompts_until": "prompt_log"}
 
     hash: Hash | None = None
     """`sha256:` and the SHA-256 of the whole key in hexadecimal. Required, unless `aws_access_key_id` or
@@ -94,6 +96,8 @@ class Key(Section):
     Callers without a key have 0."""
     limits: KeyLimits | None = None
     """Limits of its own."""
+    log_prompts_until: Expiry | None = None
+    """Until this moment its prompts and replies are logged, by `prompt_log`. Absent: as the rules there say."""
     match: KeyMatch | None = None
     """Requests that are this key's without a key, for clients that can send none."""
     aws_access_key_id: str | None = Field(default=None, pattern=r"^[A-Za-z0-9_-]{4,128}$")
@@ -372,6 +376,7 @@ class Config(Section):
         "store": "stored",
         "tools": "web_tools",
         "guards": "guards",
+        "prompt_log": "prompt_log",
         "request_policies": "request_policies",
         "reply_cache": "reply_cache",
         "compat": "litellm",
@@ -453,6 +458,8 @@ class Config(Section):
     reply_cache: ReplyCache | None = None
     """Answers equal requests with temperature 0, and for embeddings, from memory; see docs/reply-cache.md. Absent: each
     request asks a worker."""
+    prompt_log: PromptLog | None = None
+    """Logs prompts and replies of keys, teams and models that you choose; see docs/prompt-log.md. Absent: none."""
     tracing: Tracing | None = None
     """Traces by OpenTelemetry; needs the extra `tracing`. Absent: none."""
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple, cast
 
 from gateway.config.available import Available
+from gateway.config.batches import Bucket
 from gateway.config.faults import Faults, Path
 from gateway.config.kinds import header_fault
 from gateway.config.model import Config
@@ -42,11 +43,14 @@ class Facts(NamedTuple):
             yield ("budgets", index), budget
 
     def matches(self) -> Iterator[tuple[Path, Mapping[Dimension, tuple[str, ...]]]]:
-        """The `match` of limits, budgets and policies, each with the path of its section."""
+        """The `match` of limits, budgets, policies and rules of prompt logs, each with the path of its section."""
         for path, bound in self.bounds():
             yield path, bound.match
         for name, policy in self.config.request_policies.items():
             yield ("request_policies", name), cast("Mapping[Dimension, tuple[str, ...]]", policy.match)
+        rules = {} if self.config.prompt_log is None else self.config.prompt_log.rules
+        for name, rule in rules.items():
+            yield ("prompt_log", "rules", name), cast("Mapping[Dimension, tuple[str, ...]]", rule.match)
 
 
 def header_faults(at: Path, headers: Mapping[str, str]) -> Faults:
@@ -66,3 +70,11 @@ def repeated(items: tuple[str, ...]) -> Iterator[int]:
         if item in seen:
             yield index
         seen.add(item)
+
+
+def bucket_faults(facts: Facts, at: Path, bucket: Bucket) -> Faults:
+    absent = [name for name in bucket.SECRETS if getattr(bucket, f"{name}_file") is getattr(bucket, f"{name}_env")]
+    if len(absent) == 1:  # without both it is the role of the environment
+        yield (*at, f"{absent[0]}_file"), f"or {absent[0]}_env is needed"
+    if facts.known is not None and facts.known.buckets is not None and not facts.known.buckets():
+        yield at, "needs pip install 'dragoman[s3]'"

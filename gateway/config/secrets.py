@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from gateway.config.available import Available
+from gateway.config.batches import Bucket
 from gateway.config.faults import Message, Path
 from gateway.config.files import read_file, why
 from gateway.config.kinds import redis_server
@@ -35,7 +36,7 @@ _LENGTHS = {
 
 # In capitals with an underscore; a secret in the place of the name looks otherwise.
 _VARIABLE = re.compile(r"[A-Z][A-Z0-9]*(_[A-Z0-9]+)+\Z")
-_BUCKET: Path = ("batches", "bucket")
+_BUCKETS: tuple[Path, ...] = (("batches", "bucket"), ("prompt_log", "bucket"))
 
 Secrets = dict[Path, dict[str, str]]
 """The secrets that were read, by name, by the path of their section."""
@@ -67,9 +68,9 @@ def read_secrets(
             if model.ca_file not in bundles:
                 bundles[model.ca_file] = _bundle_fault(model.ca_file)
             reading.fault(("models", model_name, "ca_file"), bundles[model.ca_file])
-    bucket = config.batches.bucket if config.batches is not None else None
-    if bucket is not None and bucket.ca_file is not None and wanted("batches"):
-        reading.fault((*_BUCKET, "ca_file"), _bundle_fault(bucket.ca_file))
+    for at, bucket in _buckets(config):
+        if bucket.ca_file is not None and wanted(at[0]):
+            reading.fault((*at, "ca_file"), _bundle_fault(bucket.ca_file))
     return reading.secrets, reading.faults
 
 
@@ -79,8 +80,9 @@ def with_secrets(config: Config, secrets: Secrets) -> Config:
     for at, section in _sections(config):
         if at in secrets:
             held = section.holding(secrets[at])
-            if at == _BUCKET and config.batches is not None:
-                changed["batches"] = config.batches.model_copy(update={"bucket": held})
+            if at in _BUCKETS:
+                name = str(at[0])
+                changed[name] = getattr(config, name).model_copy(update={"bucket": held})
                 continue
             holder = changed if len(at) == 1 else changed[str(at[0])]
             holder[str(at[-1])] = held
@@ -106,11 +108,17 @@ def _sections(config: Config) -> Iterator[tuple[Path, Section]]:
     for name in ("redis", "jwt", "cache_salt", "seal", "end_users", "budget_webhook", "console"):
         if (section := getattr(config, name)) is not None:
             yield (name,), section
-    if config.batches is not None and config.batches.bucket is not None:
-        yield _BUCKET, config.batches.bucket
+    yield from _buckets(config)
     for name, entries in (("keys", config.keys), ("models", config.models)):
         for entry, one in entries.items():
             yield (name, entry), one
+
+
+def _buckets(config: Config) -> Iterator[tuple[Path, Bucket]]:
+    for at in _BUCKETS:
+        section = getattr(config, str(at[0]))
+        if section is not None and section.bucket is not None:
+            yield at, section.bucket
 
 
 class _Reading:

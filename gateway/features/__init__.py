@@ -17,7 +17,16 @@ from typing import TYPE_CHECKING, Any, Protocol
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Request, Route
 from gateway.core.messages import Op
-from gateway.core.ports import Backend, CountedConnection, Dialect, Pool, ResponseStore, SocketSession, WorkerHandle
+from gateway.core.ports import (
+    Backend,
+    CountedConnection,
+    Dialect,
+    Pool,
+    RequestTrace,
+    ResponseStore,
+    SocketSession,
+    WorkerHandle,
+)
 
 if TYPE_CHECKING:
     from ssl import SSLContext
@@ -145,6 +154,7 @@ class Offers:
     requests        those under way at this process and at the others that share its address
     workers         of all models, for admins who drain one
     answer_process  answers a question of another process that shares this one's address
+    trace_of        returns the trace of a request; None if it is not recorded
     """
 
     deliveries: Deliveries = field(default_factory=Deliveries)
@@ -164,6 +174,7 @@ class Offers:
     requests: AllRequests | None = None
     workers: Workers | None = None
     answer_process: Callable[[bytes], bytes] = lambda question: b""
+    trace_of: Callable[[Call], RequestTrace | None] = lambda call: None
 
 
 class InForce(Protocol):
@@ -185,6 +196,7 @@ class Watched:
     limiter      None without limits
     ledger       the sums of spending; None if none are kept
     admin        the admin API is there
+    prompts_logged  the requests whose prompts and replies are logged, for people; none if there are none
     dialects     by the path, in Starlette's syntax, of each of their routes with a body: the dialect there, and the
                  route's name
     application  makes the gateway's own ASGI application on another runtime
@@ -200,6 +212,7 @@ class Watched:
     limiter: SubjectLimiter | None
     ledger: Ledger | None
     admin: bool
+    prompts_logged: Sequence[str]
     dialects: Mapping[str, tuple[Dialect, str]]
     application: Callable[[Runtime], Application]
 

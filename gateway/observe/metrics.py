@@ -115,6 +115,8 @@ class Metrics:
         self.cache_requests = _counter("dragoman_reply_cache_requests_total", registry)
         self.cache_saved = _counter("dragoman_reply_cache_saved_tokens_total", registry)
         self.cache_bytes = _gauge("dragoman_reply_cache_bytes", registry)
+        self.prompts = _counter("dragoman_logged_prompts_total", registry)
+        self.prompts_waiting = _gauge("dragoman_logged_prompts_waiting_bytes", registry)
         self.guard_checks = _counter("dragoman_guard_checks_total", registry)
         self.mirrored = _counter("dragoman_mirrored_requests_total", registry)
         self.quarantined = _counter("dragoman_quarantined_requests_total", registry)
@@ -127,6 +129,7 @@ class Metrics:
             (self.reloads, ("done", "refused")),
             (self.refused, ("400", "408", "431", "503")),
             (self.shed, ("lag", "streams", "connections")),
+            (self.prompts, ("written", "dropped", "failed")),
         ):
             for value in values:
                 counter.labels(value)

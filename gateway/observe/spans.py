@@ -1,7 +1,8 @@
 """The spans of requests, by OpenTelemetry's SDK and its semantic conventions for generative AI.
 
 Conventions: https://opentelemetry.io/docs/specs/semconv/gen-ai/ and, for the request itself,
-https://opentelemetry.io/docs/specs/semconv/http/http-spans/. A span never holds text of a prompt or a reply.
+https://opentelemetry.io/docs/specs/semconv/http/http-spans/. The span of a request never holds text of a prompt
+or a reply; those that the log of prompts sends are spans of their own.
 """
 
 from __future__ import annotations
@@ -9,16 +10,16 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from urllib.parse import urlsplit
 
 from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import OTELResourceDetector, Resource
-from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
-from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace.sampling import ALWAYS_ON, ParentBased, TraceIdRatioBased
 from opentelemetry.trace import Span, SpanKind, StatusCode, Tracer, set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from opentelemetry.util.types import AttributeValue
@@ -70,9 +71,7 @@ class Spans:
 
     def begin(self, context: Headers, method: str, route: str) -> RequestSpans:
         """See core.ports.Tracer."""
-        parent = Context()
-        if context:
-            parent = _PROPAGATOR.extract({name.decode(): value.decode() for name, value in context}, parent)
+        parent = _extracted(context) if context else Context()
         about: dict[str, AttributeValue] = {"http.request.method": method if method in _METHODS else "_OTHER"}
         if route:
             about["http.route"] = route
@@ -81,6 +80,51 @@ class Spans:
     async def close(self) -> None:
         """Sends what is left, for a few seconds at most."""
         await asyncio.to_thread(self._provider.shutdown)
+
+
+class PromptSpans:
+    """Sends events with texts, each in a span below that of its request. They wait for the collector, and hold no more
+    than they are given: all of it is for one thread."""
+
+    def __init__(self, settings: Tracing) -> None:
+        self._exporter = exporter(settings)
+        self._ended = _Ended()
+        provider = TracerProvider(sampler=ALWAYS_ON, resource=_resource(settings.service), shutdown_on_exit=False)
+        provider.add_span_processor(self._ended)
+        self._tracer = provider.get_tracer("dragoman")
+
+    def add(self, context: Headers, began: float, ended: float, about: Mapping[str, AttributeValue]) -> None:
+        """An event of the request with this `RequestTrace.context`. Times are Unix seconds."""
+        span = self._tracer.start_span("prompt", _extracted(context), SpanKind.INTERNAL, start_time=int(began * 1e9))
+        span.add_event("gen_ai.client.inference.operation.details", about, int(ended * 1e9))
+        span.end(int(ended * 1e9))
+
+    def send(self) -> None:
+        """Raises OSError if the collector has not taken them, which are lost then."""
+        spans, self._ended.spans = self._ended.spans, []
+        if spans and self._exporter.export(spans) is not SpanExportResult.SUCCESS:
+            raise ConnectionError("the collector has not taken them")
+
+    def close(self) -> None:
+        self._exporter.shutdown()
+
+
+class _Ended(SpanProcessor):
+    def __init__(self) -> None:
+        self.spans: list[ReadableSpan] = []
+
+    def on_end(self, span: ReadableSpan) -> None:
+        self.spans.append(span)
+
+
+def _extracted(context: Headers) -> Context:
+    return _PROPAGATOR.extract({name.decode(): value.decode() for name, value in context}, Context())
+
+
+def _injected(within: Context) -> Headers:
+    carrier: dict[str, str] = {}
+    _PROPAGATOR.inject(carrier, within)
+    return [(name.encode(), value.encode()) for name, value in carrier.items()]
 
 
 def _resource(service: str) -> Resource:
@@ -110,6 +154,10 @@ class RequestSpans:
     def id(self) -> str | None:
         return f"{self._server.get_span_context().trace_id:032x}" if self._recording else None
 
+    @property
+    def context(self) -> Headers:
+        return _injected(self._within) if self._recording else []
+
     def waiting(self) -> None:
         if self._recording:
             self._queue = self._tracer.start_span("queue", self._within)
@@ -124,9 +172,7 @@ class RequestSpans:
                 attributes["server.port"] = url.port
             self._attempt = self._tracer.start_span("attempt", within, SpanKind.CLIENT, attributes)
             within = set_span_in_context(self._attempt, within)
-        carrier: dict[str, str] = {}
-        _PROPAGATOR.inject(carrier, within)
-        return [(name.encode(), value.encode()) for name, value in carrier.items()]
+        return _injected(within)
 
     def first_output(self, ago_s: float) -> None:
         if self._attempt is not None:

@@ -136,6 +136,14 @@ BOARD = Board(
             ),
         ),
         Panel(
+            "Logged prompts",
+            "A second, by what came of those that `prompt_log` was to log: `written`, `dropped` (too many wait), "
+            "or `failed` (a folder, a bucket or a collector did not take them).",
+            "ops",
+            (Query(rate("dragoman_logged_prompts_total{*}", "result"), "{{result}}"),),
+            stacked=True,
+        ),
+        Panel(
             "Answers of guards",
             "A second, by guard and answer: `allowed`, `refused`, `replaced`, or `failed` (no right answer in time).",
             "ops",

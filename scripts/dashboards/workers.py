@@ -149,6 +149,7 @@ BOARD = Board(
                 Query('sum by (instance) (dragoman_cache_bytes{*,model=~"$model"})', "{{instance}}"),
                 Query("sum by (instance) (dragoman_kept_bytes{*})", "streams {{instance}}"),
                 Query("sum by (instance) (dragoman_reply_cache_bytes{*})", "replies {{instance}}"),
+                Query("sum by (instance) (dragoman_logged_prompts_waiting_bytes{*})", "prompts {{instance}}"),
             ),
         ),
         Panel(

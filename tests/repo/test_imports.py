@@ -78,7 +78,7 @@ ONLY: dict[str, tuple[str, ...]] = {
     "python_multipart": ("gateway.wire.multipart",),
     "redis": ("gateway.redis",),
     "websockets": ("gateway.server",),
-    "obstore": ("gateway.bucket", "gateway.features.batches.bucket"),
+    "obstore": ("gateway.bucket", "gateway.features.batches.bucket", "gateway.features.prompt_log.bucket"),
     "yaml": (
         "gateway.config",
         "gateway.cli.clients",  # this and the next two read no configuration of the gateway's

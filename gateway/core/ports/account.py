@@ -144,11 +144,14 @@ class RateLimiter(Protocol):
 class RequestTrace(Protocol):
     """The spans of one running request, in a trace of W3C's Trace Context.
 
-    id  the trace's id, 32 hexadecimal digits; None if the request is not sampled
+    id       the trace's id, 32 hexadecimal digits; None if the request is not sampled
+    context  headers that name the request's span; none if the request is not sampled
     """
 
     @property
     def id(self) -> str | None: ...
+    @property
+    def context(self) -> Headers: ...
     def waiting(self) -> None:
         """The request begins to wait for a worker."""
 

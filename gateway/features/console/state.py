@@ -104,6 +104,7 @@ class State(Struct, frozen=True):
     errors  requests that were refused or failed, by the HTTP status that their clients saw
     starting  it is not ready yet (`/readyz`): it waits for sources that it has not read
     unread  the sources that it has not read since it started, and of which it knows nothing from before
+    prompts_logged  the requests whose prompts and replies are logged, for people
     """
 
     version: str
@@ -119,6 +120,7 @@ class State(Struct, frozen=True):
     errors: dict[str, int] = {}
     starting: bool = False
     unread: tuple[str, ...] = ()
+    prompts_logged: tuple[str, ...] = ()
 
 
 class _Counters:
@@ -179,6 +181,7 @@ def read_state(families: Iterable[Metric], gateway: Watched, uptime_s: float) ->
         errors=counters.by("dragoman_requests_total", "status", outcome=("refused", "failed")),
         starting=gateway.starting,
         unread=tuple(gateway.unread),
+        prompts_logged=tuple(gateway.prompts_logged),
     )
 
 

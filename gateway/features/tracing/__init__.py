@@ -50,7 +50,7 @@ class Spans(Feature):
 
     def around_attempt(self, inner: Attempt) -> Attempt:
         async def attempt(call: Call, visit: Visit) -> None:
-            trace = self._of(call)
+            trace = self.trace_of(call)
             number = 0 if visit.work is not None else call.record.attempts
             call.outgoing.carry(trace.sending(visit.worker.address, number))
             error: GatewayError | None = None
@@ -75,12 +75,12 @@ class Spans(Feature):
             again = await inner(call, visit, error)
             if again:
                 goes_on = "moved" if visit.moving is not None else "retried"
-                self._of(call).went_on("continued" if call.reply.committed else goes_on, reason_of(error))
+                self.trace_of(call).went_on("continued" if call.reply.committed else goes_on, reason_of(error))
             return again
 
         return failure
 
-    def _of(self, call: Call) -> RequestTrace:
+    def trace_of(self, call: Call) -> RequestTrace:
         trace: RequestTrace = call.notes[self]
         return trace
 
@@ -194,7 +194,11 @@ class Explain(Feature):
 def build(parts: Parts) -> Built:
     config = parts.config
     tracer = tracer_of(config.tracing, parts.earlier_services.get("tracing"))
-    layers: list[Feature] = [] if tracer is None else [Spans(tracer, parts.routes())]
+    layers: list[Feature] = []
+    if tracer is not None:
+        spans = Spans(tracer, parts.routes())
+        layers.append(spans)
+        parts.offers.trace_of = spans.trace_of
     if config.routing.explain != "never":
         layers.append(Explain(config.routing.explain == "always"))
     debug = config.log.level == "debug"

@@ -132,6 +132,7 @@ async def seen(enough: Callable[[Mapping[str, Any], Sequence[Series]], bool] = w
             "guards": {"policy": {"url": policy.url, "models": ["apart"]}},
             "batches": {"directory": f"{name}/batches"},
             "reply_cache": {"models": ["told"]},
+            "prompt_log": {"directory": f"{name}/prompts", "rules": {"told": {"match": {"model": ["told"]}}}},
         }
 
         async def other_workers(at: House) -> list[str]:

@@ -334,3 +334,35 @@ def test_without_tracing_nothing_of_it_is_imported() -> None:
     imported = json.loads(found.stdout)
     assert "gateway.observe.tracing" in imported
     assert not [one for one in imported if one.startswith(("gateway.observe.spans", "opentelemetry.exporter"))]
+
+
+def test_logged_prompts_are_events_below_their_requests(collector: Collector) -> None:
+    tracing = {"endpoint": collector.url, "sample": 1}
+    log = {"traces": True, "rules": {"all": {"match": {"model": ["m"]}}}}
+    with Stack(config={"tracing": tracing, "prompt_log": log}) as stack:
+        said = "sim:" + json.dumps({"text": "to me@example.com"})
+        httpx.post(stack.url + CHAT, json=chat(said, stream=True))
+        httpx.post(stack.url + CHAT, json=chat(), headers={"traceparent": UNSAMPLED})
+        trace = next(record["trace"] for record in stack.records() if record["trace"])
+    sent = [
+        span
+        for _, _, one in collector.requests
+        for all_ in one.resource_spans
+        for scope in all_.scope_spans
+        for span in scope.spans
+    ]
+    (span,) = [span for span in sent if span.name == "prompt"]
+    (server,) = [one for one in sent if one.name == "chat m"]
+    assert (span.trace_id.hex(), span.parent_span_id) == (trace, server.span_id)
+    (event,) = span.events
+    assert event.name == "gen_ai.client.inference.operation.details"
+    found = {one.key: one.value for one in event.attributes}
+    assert found["gen_ai.operation.name"].string_value == "chat"
+    (asked,) = json.loads(found["gen_ai.input.messages"].string_value)
+    assert asked["role"] == "user"
+    assert "[email]" in asked["parts"][0]["content"]
+    assert json.loads(found["gen_ai.output.messages"].string_value) == [
+        {"role": "assistant", "parts": [{"type": "text", "content": "to [email]"}], "finish_reason": "stop"}
+    ]
+    assert [one.string_value for one in found["gen_ai.response.finish_reasons"].array_value.values] == ["stop"]
+    assert not [one for one in server.attributes if CANARY in str(one)]

@@ -169,6 +169,8 @@ function verdict(state, speed) {
 function draw(state) {
   const limits = state.limits ? `limits ${state.limits.mode}, ${state.limits.replicas} replica${state.limits.replicas === 1 ? "" : "s"}` : "no limits";
   tell("about", [state.host, state.version, `up ${duration(state.uptime_s)}`, limits].filter(Boolean).join(" · "));
+  at("prompts-logged").hidden = !state.prompts_logged.length;
+  at("prompts-logged").title = state.prompts_logged.join(", ");
 
   const times = states.map((one) => one.time), newest = states.length - 1;
   const span = Math.max(LEAST_SPAN_S, Math.min(SPAN_S, state.time - times[0])); // a page just opened need not look empty

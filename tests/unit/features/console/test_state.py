@@ -33,7 +33,9 @@ def fleet(name: str, *workers: Worker, aliases: tuple[str, ...] = ()) -> Any:
 
 def observed(*models: Any) -> Any:
     fleets = SimpleNamespace(ready=True, models={one.name: one for one in models})
-    return SimpleNamespace(version="1", draining=False, fleets=fleets, limiter=None, starting=True, unread=["registry"])
+    return SimpleNamespace(
+        version="1", draining=False, fleets=fleets, limiter=None, starting=True, unread=["registry"], prompts_logged=[]
+    )
 
 
 def state(metrics: Metrics, *models: Any) -> State:

@@ -1,0 +1,230 @@
+"""One request that is logged: its texts as they come, each kind up to a bound, and what is written of them."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from gateway.core.events import Delta, End, Event, Finish, PartStart
+from gateway.core.http import Headers
+from gateway.core.lifecycle import Reply
+from gateway.core.ports import Dialect, RequestRecord
+from gateway.core.usage import Usage
+from gateway.translation.texts import Guarded, Shown, called, texts_of, unshown
+
+PART = 128
+"""Bytes of memory that a text takes beside its characters."""
+_MOST_OTHERS = 32
+_MOST_BEGUN = 64
+_AFTER = ("tools", "format", "suffix")
+"""Roles of texts that are kept only where the messages leave room."""
+# A cut splits no word and no number: what is left of a key or of a card is not recognised by a mask.
+_CUTS = tuple(map(re.compile, (r"[A-Za-z0-9_.+/=~@%-]{1,512}", r"[0-9 -]{1,40}")))
+
+
+_FAR = 600
+
+
+def _split(text: str) -> int:
+    """How many characters at the begin of what was cut off there may be the rest of a key or a number."""
+    return max(found.end() if (found := one.match(text)) else 0 for one in _CUTS)
+
+
+class Prompt(Struct):
+    """others: the rest of it that is not text, as in questions to guards. cut: texts, or the begin of one, are
+    missing."""
+
+    texts: list[Shown]
+    others: list[str]
+    cut: bool = False
+
+
+class Answer(Struct):
+    """The reply. finish: why each choice ended. complete: it came to its end. cut: texts, or the end of one, are
+    missing."""
+
+    texts: list[Shown]
+    finish: list[str]
+    complete: bool = False
+    cut: bool = False
+
+
+class Line(Struct, kw_only=True):
+    """The line of one request. by: the rule that chose it, or `key`. ms, outcome, code and usage are those of
+    its record. masked: how many texts were masked."""
+
+    time: float
+    id: str
+    by: str
+    key: str
+    team: str | None
+    dialect: str
+    operation: str
+    model: str
+    stream: bool
+    status: int
+    outcome: str
+    code: str | None
+    ms: float
+    trace: str | None
+    usage: Usage | None
+    prompt: Prompt
+    reply: Answer | None
+    masked: int = 0
+
+
+class Heard:
+    """The texts of one reply, up to `most` bytes. whole: it came at once."""
+
+    def __init__(self, most: int, whole: bool = False) -> None:
+        self.whole = self.complete = whole
+        self.cut = False
+        self._cut_at: set[tuple[int, int]] = set()
+        self.finishes: dict[int, str] = {}
+        self.left = most
+        self._parts: dict[tuple[int, int], tuple[PartStart, bytearray]] = {}
+        self._begun: dict[tuple[int, int], PartStart] = {}
+
+    def hear(self, event: Event) -> None:
+        if type(event) is Delta:
+            if event.text:
+                self._add((event.choice, event.index), event.text)
+        elif type(event) is PartStart:
+            place = event.choice, event.index
+            if len(self._begun) < _MOST_BEGUN:
+                self._begun[place] = event
+            if event.kind == "tool":
+                self._add(place, "")
+        elif type(event) is Finish:
+            self.finishes[event.choice] = event.reason
+        elif type(event) is End:
+            self.complete = True
+
+    def _add(self, place: tuple[int, int], text: str) -> None:
+        part = self._parts.get(place)
+        if part is None:
+            begun = self._begun.pop(place, None)
+            if begun is None or self.left <= PART:
+                self.cut = True
+                return
+            self.left -= PART
+            part = self._parts[place] = begun, bytearray()
+        data = text[: self.left].encode("utf-8", "replace")
+        if len(text) > self.left or len(data) > self.left:
+            self.cut, data = True, data[: self.left]
+            self._cut_at.add(place)
+        part[1].extend(data)
+        self.left -= len(data)
+
+    @property
+    def begun(self) -> bool:
+        return bool(self._parts)
+
+    def texts(self) -> list[Shown]:
+        """In the order of `core.lifecycle.fold`."""
+        found = []
+        for place, (begun, data) in sorted(self._parts.items(), key=lambda one: one[0][0]):
+            text, choice = data.decode("utf-8", "ignore"), place[0]
+            if place in self._cut_at:
+                text = text[: len(text) - _split(text[:-_FAR:-1])]
+            if begun.kind == "tool":
+                found.append(called(begun.name, text, choice=choice))
+            else:
+                found.append(Shown("assistant", text, begun.kind, begun.name, choice))
+        return found
+
+
+def heard_whole(reply: Reply, most: int) -> Heard:
+    """A reply that came at once."""
+    heard = Heard(most, whole=True)
+    for choice in reply.choices:
+        for index, part in enumerate(choice.parts):
+            heard.hear(PartStart(choice.index, index, part.kind, part.call_id, part.name))
+            heard.hear(Delta(choice.index, index, part.text))
+        heard.finishes[choice.index] = choice.reason
+    return heard
+
+
+class Entry:
+    """by: why it is logged. dialect: the client's, as it is without the log. most: bytes of the prompt, and of the
+    reply."""
+
+    def __init__(self, by: str, dialect: Dialect, most: int) -> None:
+        self.by = by
+        self.dialect = dialect
+        self.most = most
+        self.reserved = 0
+        self.heard: Heard | None = None
+        self.time = 0.0
+        self.record: RequestRecord | None = None
+        self.context: Headers = []
+        self._texts: list[tuple[Shown, bytes]] = []
+        self._others: Sequence[str] = ()
+        self._cut = False
+
+    def ask(self, op: Guarded) -> None:
+        """A model is asked this. The texts are kept from the last one back: a long conversation repeats what was logged
+        before."""
+        kept: list[tuple[int, Shown, bytes]] = []
+        shown, left, self._cut = texts_of(op), self.most, False
+        places = sorted(range(len(shown)), key=lambda place: (shown[place].role in _AFTER, -place))
+        for place in places:
+            one = shown[place]
+            if left <= PART:
+                self._cut = True
+                break
+            left -= PART
+            data = one.text[-left:].encode("utf-8", "replace")
+            if len(one.text) > left or len(data) > left:
+                self._cut = True
+                text = data[-left:].decode("utf-8", "ignore")
+                data = text[_split(text) :].encode()
+            left -= len(data)
+            one.text = ""
+            kept.append((place, one, data))
+        self._texts = [(one, data) for _, one, data in sorted(kept, key=lambda each: each[0])]
+        self._others = unshown(op)[:_MOST_OTHERS]
+
+    def forget_reply(self) -> None:
+        """The reply so far reaches nobody."""
+        self.heard = None
+
+    def end(self, record: RequestRecord, context: Headers) -> None:
+        """The record of the request is complete. context: names its trace, if that is recorded."""
+        self.time, self.record, self.context = time.time(), record, context
+        if self.heard is not None and self.heard.whole and record.outcome != "ok":
+            self.heard = None  # a guard has refused it
+
+    @property
+    def size(self) -> int:
+        """About the bytes of memory that it takes."""
+        heard = 0 if self.heard is None else self.most - self.heard.left
+        return sum(len(data) + PART for _, data in self._texts) + heard
+
+    def line(self) -> Line:
+        """The line that will be written, not masked yet."""
+        record, heard = self.record, self.heard
+        assert record is not None
+        prompt = Prompt([_with(one, data) for one, data in self._texts], list(self._others), self._cut)
+        reply = None
+        if heard is not None and (heard.complete or heard.begun):
+            finish = [reason for _, reason in sorted(heard.finishes.items())]
+            reply = Answer(heard.texts(), finish, heard.complete, heard.cut)
+        same: Any = {name: getattr(record, name) for name in _SAME}
+        return Line(time=self.time, by=self.by, prompt=prompt, reply=reply, **same)
+
+
+_SAME = (
+    *("id", "key", "team", "dialect", "operation", "model", "stream"),
+    *("status", "outcome", "code", "ms", "trace", "usage"),
+)
+"""Members of a line that are those of the request's record."""
+
+
+def _with(shown: Shown, data: bytes) -> Shown:
+    shown.text = data.decode()
+    return shown
