@@ -41,7 +41,8 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
             "redis": {"addresses": [server.address], "timeout_s": 10},
             "keys": {**ONE, **TWO},
             "keys_store": "redis",
-            "batches": {"directory": str(files)},
+            "batches": {"directory": str(files / "batches")},
+            "prompt_log": {"directory": str(files / "prompts")},
             "admins": {"root": ADMINS["root"], "red-lead": {**TEAM_ADMIN["red-lead"], "teams": ["red"]}},
         }
         with Stack(config=config, environ={"CONSOLE_KEY": CONSOLE_KEY}) as running:
@@ -189,6 +190,7 @@ FIELDS = {
     "dialects": "openai, anthropic",
     "aliases": "small=m",
     "expires": "2031-05-06",
+    "log_prompts_until": "2030-01-02",
     "priority": "-3",
     "budget": "7.5",
     "requests": "60",
@@ -238,6 +240,7 @@ def test_all_that_the_api_can_change_of_a_key_is_changed(browser: Browser, stack
         "limits": {**limits, "budget": "7.5"},
     }
     assert found["expires"].startswith("2031-05-07"), "at the end of the day"
+    assert found["log_prompts_until"].startswith("2030-01-03")
     fields = [name for name in KeyOptions.__struct_fields__ if name not in ("limits", "disabled")]
     assert {*fields, *OwnLimits.__struct_fields__} == FIELDS.keys(), "each has its field"
 
@@ -250,7 +253,7 @@ def test_all_that_the_api_can_change_of_a_key_is_changed(browser: Browser, stack
     browser.click("#new-save")
     browser.until("document.querySelector('#keys-new-title').textContent === 'Make a key'")
     found = api("GET", "/keys/changing")
-    assert not any(found[name] for name in (*options, "expires"))
+    assert not any(found[name] for name in (*options, "expires", "log_prompts_until"))
     assert quiet(browser)
 
 

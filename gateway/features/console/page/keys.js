@@ -22,7 +22,7 @@ function given() {
   return {
     team: value("team") || null, models: listed(value("models")), dialects: listed(value("dialects")), expires: value("expires") || null,
     aliases: aliases ? Object.fromEntries(aliases.map(([name, model = ""]) => [name, model])) : null,
-    priority: number(value("priority")), disabled: at("new-disabled").checked || null,
+    log_prompts_until: value("log_prompts_until") || null, priority: number(value("priority")), disabled: at("new-disabled").checked || null,
     limits: Object.keys(own).length ? own : null,
   };
 }
@@ -30,7 +30,7 @@ function given() {
 function fill(key) {
   const texts = { ...key, ...key.limits, models: key.models?.join(", "), dialects: key.dialects?.join(", "), priority: key.priority || "" };
   texts.aliases = Object.entries(key.aliases).map(([name, model]) => `${name}=${model}`).join(", ");
-  for (const name of ["name", "team", "models", "dialects", "aliases", "expires", "priority", "budget", ...LIMITS]) at(`new-${name}`).value = texts[name] ?? "";
+  for (const name of ["name", "team", "models", "dialects", "aliases", "expires", "log_prompts_until", "priority", "budget", ...LIMITS]) at(`new-${name}`).value = texts[name] ?? "";
   at("new-disabled").checked = key.disabled;
 }
 
