@@ -77,7 +77,7 @@ class Line(Struct, kw_only=True):
     masked: int = 0
 
 
-class Heard:
+class ReplyTexts:
     """The texts of one reply, up to `most` bytes. whole: it came at once."""
 
     def __init__(self, most: int, whole: bool = False) -> None:
@@ -89,7 +89,7 @@ class Heard:
         self._parts: dict[tuple[int, int], tuple[PartStart, bytearray]] = {}
         self._begun: dict[tuple[int, int], PartStart] = {}
 
-    def hear(self, event: Event) -> None:
+    def take(self, event: Event) -> None:
         if type(event) is Delta:
             if event.text:
                 self._add((event.choice, event.index), event.text)
@@ -138,15 +138,15 @@ class Heard:
         return found
 
 
-def heard_whole(reply: Reply, most: int) -> Heard:
+def whole_texts(reply: Reply, most: int) -> ReplyTexts:
     """A reply that came at once."""
-    heard = Heard(most, whole=True)
+    texts = ReplyTexts(most, whole=True)
     for choice in reply.choices:
         for index, part in enumerate(choice.parts):
-            heard.hear(PartStart(choice.index, index, part.kind, part.call_id, part.name))
-            heard.hear(Delta(choice.index, index, part.text))
-        heard.finishes[choice.index] = choice.reason
-    return heard
+            texts.take(PartStart(choice.index, index, part.kind, part.call_id, part.name))
+            texts.take(Delta(choice.index, index, part.text))
+        texts.finishes[choice.index] = choice.reason
+    return texts
 
 
 class Entry:
@@ -158,7 +158,7 @@ class Entry:
         self.dialect = dialect
         self.most = most
         self.reserved = 0
-        self.heard: Heard | None = None
+        self.reply: ReplyTexts | None = None
         self.time = 0.0
         self.record: RequestRecord | None = None
         self.context: Headers = []
@@ -191,29 +191,29 @@ class Entry:
 
     def forget_reply(self) -> None:
         """The reply so far reaches nobody."""
-        self.heard = None
+        self.reply = None
 
     def end(self, record: RequestRecord, context: Headers) -> None:
         """The record of the request is complete. context: names its trace, if that is recorded."""
         self.time, self.record, self.context = time.time(), record, context
-        if self.heard is not None and self.heard.whole and record.outcome != "ok":
-            self.heard = None  # a guard has refused it
+        if self.reply is not None and self.reply.whole and record.outcome != "ok":
+            self.reply = None  # a guard has refused it
 
     @property
     def size(self) -> int:
         """About the bytes of memory that it takes."""
-        heard = 0 if self.heard is None else self.most - self.heard.left
-        return sum(len(data) + PART for _, data in self._texts) + heard
+        reply = 0 if self.reply is None else self.most - self.reply.left
+        return sum(len(data) + PART for _, data in self._texts) + reply
 
     def line(self) -> Line:
         """The line that will be written, not masked yet."""
-        record, heard = self.record, self.heard
+        record, found = self.record, self.reply
         assert record is not None
         prompt = Prompt([_with(one, data) for one, data in self._texts], list(self._others), self._cut)
         reply = None
-        if heard is not None and (heard.complete or heard.begun):
-            finish = [reason for _, reason in sorted(heard.finishes.items())]
-            reply = Answer(heard.texts(), finish, heard.complete, heard.cut)
+        if found is not None and (found.complete or found.begun):
+            finish = [reason for _, reason in sorted(found.finishes.items())]
+            reply = Answer(found.texts(), finish, found.complete, found.cut)
         same: Any = {name: getattr(record, name) for name in _SAME}
         return Line(time=self.time, by=self.by, prompt=prompt, reply=reply, **same)
 

@@ -10,11 +10,11 @@ from gateway.core.http import Response
 from gateway.core.lifecycle import Reply, WholeReply
 from gateway.core.messages import Citation, Generate, Op, ServerCall
 from gateway.core.ports import Dialect, ServerToolWriter, StreamWriter
-from gateway.features.prompt_log.entry import Entry, Heard, heard_whole
+from gateway.features.prompt_log.entry import Entry, ReplyTexts, whole_texts
 
 
 class Recording:
-    """A dialect whose replies an entry hears. It has no passthrough lanes: bytes are not events. All else is the
+    """A dialect whose replies an entry takes. It has no passthrough lanes: bytes are not events. All else is the
     dialect's own."""
 
     passthrough: ClassVar[Mapping[str, Any]] = {}
@@ -29,7 +29,7 @@ class Recording:
     def write(self, reply: WholeReply, op: Op) -> Response:
         """May run in a thread. A guard may have it written again."""
         if isinstance(reply, Reply):
-            self._entry.heard = heard_whole(reply, self._entry.most)  # before the dialect, which may change it
+            self._entry.reply = whole_texts(reply, self._entry.most)  # before the dialect, which may change it
         return self._dialect.write(reply, op)
 
     def writer(self, op: Generate) -> StreamWriter:
@@ -37,14 +37,14 @@ class Recording:
 
 
 class _Writer:
-    """Hears the events of one stream. Implements core.ports.ServerToolWriter if `writer` does. The reply is that of the
-    writer which wrote last: a worker may fail before its client has seen anything."""
+    """Writes one stream, and takes its texts. Implements core.ports.ServerToolWriter if `writer` does. The reply is
+    that of the writer which wrote last: a worker may fail before its client has seen anything."""
 
     def __init__(self, writer: StreamWriter, entry: Entry) -> None:
         self.headers, self.clean_end, self.keepalive = writer.headers, writer.clean_end, writer.keepalive
         self._writer = writer
         self._entry = entry
-        self._heard = Heard(entry.most)
+        self._texts = ReplyTexts(entry.most)
 
     @property
     def buffered_bytes(self) -> int:
@@ -52,8 +52,8 @@ class _Writer:
 
     def write(self, event: Event) -> bytes:
         out = self._writer.write(event)
-        self._entry.heard = self._heard
-        self._heard.hear(event)
+        self._entry.reply = self._texts
+        self._texts.take(event)
         return out
 
     @property
