@@ -140,17 +140,18 @@ async def _acquire(call: Call, lost: bool) -> WorkerHandle:
     does."""
     clock, pool, routing, tried = call.runtime.clock, call.served.pool, call.routing, _left_out(call)
     give_up_at = clock() + call.runtime.retries.wait_s if lost and _may_wait(call) else 0.0
-    pause = _PROBED_S
+    pause, failed = _PROBED_S, call.tried
     while True:
         routing.patience = max(0.0, min(pause, give_up_at - clock())) if give_up_at else 0.0
         try:
             return await pool.acquire(tried, call.principal.priority, routing)
         except GatewayError as error:
-            # A worker that has failed the request and lives on is not asked again.
+            # A worker that has failed the request and lives on is not asked again; one that was away is.
             alive = pool.may_serve(())
-            if error.kind is not Kind.NO_WORKER or not routing.patience or alive > pool.may_serve(call.tried):
+            if error.kind is not Kind.NO_WORKER or not routing.patience or alive > pool.may_serve(failed):
                 raise
-        tried, pause = [*(call.tried if alive else ()), *pool.suspects], _LOOK_S
+        failed = failed if alive else ()
+        tried, pause = [*failed, *pool.suspects], _LOOK_S
 
 
 def _may_wait(call: Call) -> bool:

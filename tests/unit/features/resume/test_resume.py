@@ -136,8 +136,10 @@ def test_all_die_and_one_returns(wrap: Callable[[Any], Any], stream: bool) -> No
         assert 'reason="no_worker"' not in httpx.get(stack.url + "/metrics").text
 
 
-def test_it_waits_for_a_worker_that_answers_no_probe(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("look_s", [0.1, 2.0], ids=["back after a look", "back within a look"])
+def test_it_waits_for_a_worker_that_answers_no_probe(monkeypatch: pytest.MonkeyPatch, look_s: float) -> None:
     """Such a worker is ready until three probes are silent; it is not asked again before it has been down."""
+    monkeypatch.setattr("gateway.kernel.attempts._LOOK_S", look_s)
     with Stack(config={**ROUND, **PROBED}) as stack:
         fleets = stack.gateway.deployment.fleets
         pool, first = fleets.models["m"].pool, stack.sim.url
