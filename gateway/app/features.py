@@ -39,7 +39,7 @@ ORDER = (
     "prefill",  # before a worker is asked for the text
     "mirror",  # copies what a worker is sent
     "hedge",  # asks a worker itself
-    "media",  # this and the next three have no layer
+    "media",  # this and the four behind it have no layer
     "uploads",
     "sockets",
     "litellm",  # reports limits
