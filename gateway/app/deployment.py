@@ -251,16 +251,6 @@ class Deployment:
         await asyncio.to_thread(self.prepared.forget, self.config)
 
     @property
-    def prompts_logged(self) -> list[str]:
-        """See `features.Watched`."""
-        options, now = self.config.prompt_log, time.time()
-        found = ["all bodies, in the log"] if self.config.log.dangerously_log_prompts else []
-        if options is not None:
-            found += [f"rule {name}" for name in options.rules]
-            found += [f"key {name}" for name, until in self.prepared.keys.logged.items() if until > now]
-        return found
-
-    @property
     def workers(self) -> dict[tuple[str, str], Worker]:
         return self.fleets.workers
 

@@ -106,16 +106,6 @@ class AllRequests(Protocol):
         """Ends those that have this id and are of one of `teams`: their clients get an error."""
 
 
-class Workers(Protocol):
-    """The workers of all models, as the processes see them that share an address."""
-
-    def models_of(self, address: str) -> Collection[str]:
-        """The models of the worker at `address`; none if it is unknown."""
-
-    async def drain(self, address: str, drained: bool) -> None:
-        """As `fleet.fleets.Fleets.drain`."""
-
-
 SendEvent = Callable[[str, dict[str, object]], None]
 Routes = Mapping[str, Sequence[Route]]
 """By the name of their dialect."""
@@ -152,8 +142,9 @@ class Offers:
     batches         the batches of all tenants
     admin           whether the admin API is served
     requests        those under way at this process and at the others that share its address
-    workers         of all models, for admins who drain one
-    answer_process  answers a question of another process that shares this one's address
+    answers         what answers the other processes that share this one's address, by the first word of a question;
+                    takes the rest of it
+    prompts_logged  the requests whose prompts and replies are logged, for people; takes `KeyTable.logged`
     trace_of        returns the trace of a request; None if it is not recorded
     """
 
@@ -172,8 +163,8 @@ class Offers:
     batches: AllBatches | None = None
     admin: bool = False
     requests: AllRequests | None = None
-    workers: Workers | None = None
-    answer_process: Callable[[bytes], bytes] = lambda question: b""
+    answers: dict[bytes, Callable[[bytes], bytes]] = field(default_factory=dict)
+    prompts_logged: Callable[[Mapping[str, float]], Sequence[str]] = lambda logged: ()
     trace_of: Callable[[Call], RequestTrace | None] = lambda call: None
 
 
@@ -196,7 +187,7 @@ class Watched:
     limiter      None without limits
     ledger       the sums of spending; None if none are kept
     admin        the admin API is there
-    prompts_logged  the requests whose prompts and replies are logged, for people; none if there are none
+    prompts_logged  as the offer of this name
     dialects     by the path, in Starlette's syntax, of each of their routes with a body: the dialect there, and the
                  route's name
     application  makes the gateway's own ASGI application on another runtime

@@ -28,7 +28,7 @@ LINES = {
     "gateway/redis": 471,
     "gateway/server": 1823,
     "gateway/tools": 505,
-    "gateway/translation": 1_850,
+    "gateway/translation": 1_913,
     "gateway/transport": 1_710,
     "gateway/wire": 8_174,
     "workers": 490,

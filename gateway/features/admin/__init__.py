@@ -1,8 +1,9 @@
 """Keys are made, changed and revoked while gateways run; `gateway.auth` has what is stored of them.
 
-callers.py  admins and their roles
-changes.py  the changes that they ask for
-api.py      the admin API; openapi.py: its operations, and their description
+callers.py   admins and their roles
+changes.py   the changes that they ask for
+draining.py  workers that take no new requests
+api.py       the admin API; openapi.py: its operations, and their description
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from gateway.features import Built, Parts
 from gateway.features.admin.api import AdminApi
 from gateway.features.admin.callers import Admins
 from gateway.features.admin.changes import KeyChanges
+from gateway.features.admin.draining import Draining
 
 
 def build(parts: Parts) -> Built | None:
@@ -18,5 +20,7 @@ def build(parts: Parts) -> Built | None:
     if parts.keys is None or not admins:
         return None
     changes = KeyChanges(parts.config, parts.available, parts.keys, parts.log.event)
+    draining = Draining(parts.watched, parts.group)
     parts.offers.admin = True
-    return Built(operations={"/admin/": AdminApi(admins, changes, parts.log.rationed, parts.offers)})
+    parts.offers.answers |= draining.answers
+    return Built(operations={"/admin/": AdminApi(admins, changes, draining, parts.log.rationed, parts.offers)})

@@ -27,6 +27,7 @@ from gateway.features import AllBatches, Offers
 from gateway.features.admin.batches import BatchPage, BatchView
 from gateway.features.admin.callers import Admin, Admins
 from gateway.features.admin.changes import KeyChanges, Problem
+from gateway.features.admin.draining import Draining
 from gateway.features.admin.openapi import (
     OPERATIONS,
     PREFIX,
@@ -55,14 +56,17 @@ _encode = msgspec.json.Encoder().encode
 
 
 class AdminApi:
-    """The ASGI application. log: called with a level, an event and facts, at most ten times a second. offers: batches,
-    requests and workers, where their features are on."""
+    """The ASGI application. log: called with a level, an event and facts, at most ten times a second. offers: batches
+    and requests, where their features are on."""
 
-    def __init__(self, admins: Admins, changes: KeyChanges, log: Callable[..., None], offers: Offers) -> None:
+    def __init__(
+        self, admins: Admins, changes: KeyChanges, draining: Draining, log: Callable[..., None], offers: Offers
+    ) -> None:
         self._admins = admins
         self._changes = changes
         self._mirror = changes.mirror
         self._log = log
+        self._draining = draining
         self._offers = offers
         routes = [Route(PREFIX + "/openapi.json", self._describe)]
         for one in OPERATIONS:
@@ -220,17 +224,14 @@ class AdminApi:
         return await self._drain(admin, _name(request), False)
 
     async def _drain(self, admin: Admin, address: str, drained: bool) -> DrainedWorker:
-        workers = self._offers.workers
         if admin.teams is not None:
             raise Problem(403, "role", "workers are drained by admins of all keys")
-        if workers is None:
-            raise Problem(404, "no_console", "this gateway drains no workers: console.enabled is off")
-        models = workers.models_of(address)
+        models = self._draining.models_of(address)
         if not models:
             raise Problem(404, "unknown_worker", "no worker has this address; /status.json has them")
         await self._mirror.store.note(Event(time.time(), admin.name, "drain" if drained else "undrain", address))
-        await workers.drain(address, drained)
-        return DrainedWorker(address, [*models], drained)
+        await self._draining.drain(address, drained)
+        return DrainedWorker(address, models, drained)
 
     def _kept(self) -> AllBatches:
         if self._offers.batches is None:

@@ -22,9 +22,9 @@ def build(parts: Parts) -> Built | None:
         return None
     before: Console | None = parts.earlier_services.get("console")
     console = before or Console(parts.watched, parts.metrics.registry, parts.group)
-    parts.offers.answer_process = console.answer
+    parts.offers.answers |= {b"state": console.answer_state, b"requests": console.requests.answer}
     options, local = parts.config.console, is_loopback(place.rpartition(":")[0].strip("[]"))
     if options.enabled:
-        parts.offers.requests, parts.offers.workers = console.requests, console
+        parts.offers.requests = console.requests
     layers = (console.recent,) if options.enabled else ()
     return Built(layers, service=console, operations=console.endpoints(options, local))

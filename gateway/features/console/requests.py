@@ -207,7 +207,7 @@ class AllRequests:
         await self._ask(_Question("end", id_, [*teams]))
 
     async def _ask(self, question: _Question) -> Sequence[bytes]:
-        return () if self._group is None else await self._group.ask(_encode(question))
+        return () if self._group is None else await self._group.ask(b"requests " + _encode(question))
 
 
 def _view(record: RequestRecord, began: float, ms: float, call: Call | None = None) -> RequestView:

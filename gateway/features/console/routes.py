@@ -57,7 +57,6 @@ VIEWS = ("live", "requests", "keys", "teams", "spend", "fleet", "batches", "play
 """Each a tab of the page, with an address of its own."""
 
 _REPORT_S = 30.0
-_STATE, _DRAIN, _UNDRAIN = b"state", b"drain ", b"undrain "
 """Questions of one process of a group to another. The address of a worker follows the last two."""
 
 _PAGE = Path(__file__).parent / "page"
@@ -121,7 +120,7 @@ class Console:
     async def _state_of_all(self) -> State:
         if self._group is None:
             return self.state()
-        others = await self._group.ask(_STATE)
+        others = await self._group.ask(b"state")
         whole = self._state_by((await self._group.together(self._registry)).collect())
         return of_all(whole, [self.state(), *_decoded(others)])
 
@@ -167,25 +166,9 @@ class Console:
         except GatewayError as error:
             raise Denied(503, error.message) from None
 
-    def answer(self, question: bytes) -> bytes:
+    def answer_state(self, question: bytes) -> bytes:
         """The answer to another process of the group."""
-        if question == _STATE:
-            return _encode(self.state())
-        for asked in (_DRAIN, _UNDRAIN):
-            if question.startswith(asked):
-                self._look().fleets.drain(question.removeprefix(asked).decode(), asked == _DRAIN)
-                return b"done"
-        return self.requests.answer(question)
-
-    def models_of(self, address: str) -> list[str]:
-        """As `features.Workers`."""
-        return [model for model, place in self._look().fleets.workers if place == address]
-
-    async def drain(self, address: str, drained: bool) -> None:
-        """As `features.Workers`: in all processes of the group."""
-        self._look().fleets.drain(address, drained)
-        if self._group is not None:
-            await self._group.ask((_DRAIN if drained else _UNDRAIN) + address.encode())
+        return _encode(self.state())
 
     async def _requests(self, query: str) -> object:
         return await self.requests.listed(dict(parse_qsl(query)).get("match", ""))

@@ -12,7 +12,7 @@ traces.py     events of traces
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from hashlib import sha256
 from typing import NamedTuple, cast
 
@@ -157,6 +157,13 @@ def build(parts: Parts) -> Built | None:
         return None
     layers = (Bodies(log.prompt),) if bodies else ()
     rules = () if options is None else _rules(options, config)
+
+    def logged_now(keys: Mapping[str, float]) -> list[str]:
+        now = time.time()
+        of_keys = [f"key {name}" for name, until in keys.items() if until > now] if options is not None else []
+        return [*["all bodies, in the log"] * bodies, *(rule.name for rule in rules), *of_keys]
+
+    parts.offers.prompts_logged = logged_now
 
     def take_effect() -> None:
         if bodies:

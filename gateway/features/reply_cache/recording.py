@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from collections.abc import Callable
 
 import msgspec
 from msgspec.structs import replace
@@ -14,6 +13,7 @@ from gateway.core.lifecycle import Embeddings, Reply, WholeReply, fold
 from gateway.core.messages import Generate, Op
 from gateway.core.ports import Dialect, StreamWriter
 from gateway.features.reply_cache.entries import Entries
+from gateway.translation.tee import TeeDialect, TeeWriter
 from gateway.wire.json import encode
 
 _EVENT = 256
@@ -26,24 +26,17 @@ decode_reply: Callable[[bytes], Reply] = msgspec.json.Decoder(Reply).decode
 decode_embeddings: Callable[[bytes], Embeddings] = msgspec.json.Decoder(Embeddings).decode
 
 
-class Recording:
-    """A dialect that keeps a reply which it writes. It has no passthrough lanes: bytes are not events. All else is the
-    dialect's own."""
-
-    passthrough: ClassVar[Mapping[str, Any]] = {}
+class Recording(TeeDialect):
+    """A dialect that keeps a reply which it writes."""
 
     def __init__(self, dialect: Dialect, entries: Entries) -> None:
-        self._dialect = dialect
+        super().__init__(dialect)
         self._entries = entries
         self._bytes = 0  # of events that are held
         self._whole: bytes | None = None
         self.stream: list[Event] | None = None
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._dialect, name)
-
     def write(self, reply: WholeReply, op: Op) -> Response:
-        """May run in a thread. A guard may have it written again."""
         filtered = isinstance(reply, Reply) and any(one.reason == "content_filter" for one in reply.choices)
         if isinstance(reply, Reply | Embeddings) and not filtered:
             self._whole = encode(reply)  # the dialect may change it
@@ -71,24 +64,17 @@ class Recording:
         self._bytes, self.stream, self._whole = 0, None, None
 
 
-class _Writer:
-    """Keeps the events of one stream. Implements core.ports.StreamWriter."""
+class _Writer(TeeWriter):
+    """Keeps the events of one stream."""
 
     def __init__(self, writer: StreamWriter, recording: Recording) -> None:
-        self.headers, self.clean_end, self.keepalive = writer.headers, writer.clean_end, writer.keepalive
-        self._writer = writer
+        super().__init__(writer)
         self._recording = recording
         self._events: list[Event] | None = []
 
-    @property
-    def buffered_bytes(self) -> int:
-        return self._writer.buffered_bytes
-
-    def write(self, event: Event) -> bytes:
-        out = self._writer.write(event)
+    def take(self, event: Event) -> None:
         if self._events is not None and not self._add(self._events, event):
             self._events = None
-        return out
 
     def _add(self, events: list[Event], event: Event) -> bool:
         """Keeps an event. Returns whether the reply may still be kept."""

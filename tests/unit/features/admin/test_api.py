@@ -101,9 +101,13 @@ def test_strangers_and_clients_are_refused(stack: Stack, key: str | None) -> Non
         assert answer.headers["www-authenticate"].startswith("Bearer")
 
 
-def test_without_a_console_no_request_is_ended_and_no_worker_drained(stack: Stack, root: Caller) -> None:
-    for path in ("/requests/one/end", "/workers/http%3A%2F%2Fw/drain", "/workers/http%3A%2F%2Fw/undrain"):
-        assert code(root("POST", path)) == (404, "no_console")
+def test_without_a_console_no_request_is_ended_and_workers_are_drained(stack: Stack, root: Caller) -> None:
+    assert code(root("POST", "/requests/one/end")) == (404, "no_console")
+    address = stack.sim.url.replace(":", "%3A").replace("/", "%2F")
+    (worker,) = (one for place, one in stack.gateway.deployment.workers.items() if place[1] == stack.sim.url)
+    for what, drained in (("drain", True), ("undrain", False)):
+        assert root("POST", f"/workers/{address}/{what}").json()["drained"] is drained
+        assert worker.draining is drained
 
 
 def test_a_lead_sees_and_changes_its_own_teams_alone(root: Caller, lead: Caller) -> None:

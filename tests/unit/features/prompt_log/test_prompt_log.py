@@ -45,6 +45,12 @@ def stack(folder: Path) -> Iterator[Stack]:
         yield running
 
 
+def wait_logged(stack: Stack, names: list[str]) -> None:
+    """Until the gateway shows to operators that these requests are logged."""
+    deployment = stack.gateway.deployment
+    until(lambda: deployment.offers.prompts_logged(deployment.prepared.keys.logged) == names)
+
+
 def ask(stack: Stack, way: Way, text: str, *, stream: bool, **members: Any) -> httpx.Response:
     body = {"model": "m", **way.body(text, stream=stream, max_tokens=500, **members)}
     reply = httpx.post(stack.url + way.path("m"), json=body, timeout=30)
@@ -371,11 +377,11 @@ def test_an_admin_has_one_key_logged_for_a_time(tmp_path: Path) -> None:
         assert (change["by"], change["what"], change["name"]) == ("root", "update", "bob")
         assert change["options"] == ["log_prompts_until"]
         for stack, folder in ((one, tmp_path / "one"), (other, tmp_path / "other")):
-            until(lambda stack=stack: stack.gateway.deployment.prompts_logged == ["key bob"])  # type: ignore[misc]
+            wait_logged(stack, ["key bob"])
             for text, who in (("of bob", secret), ("of eve", unlogged)):
                 assert post(stack, text, who).status_code == 200
             assert [(said(line)[0], line["by"]) for line in written(stack, folder)] == [(["of bob"], "key")]
         assert root("PATCH", "/keys/bob", {"log_prompts_until": moment(-5)}).status_code == 200
         post(one, "too late", secret)
         assert len(written(one, tmp_path / "one")) == 1
-        assert one.gateway.deployment.prompts_logged == []
+        wait_logged(one, [])

@@ -7,9 +7,8 @@ from typing import Any
 
 import httpx
 import pytest
-from prometheus_client import CollectorRegistry
 
-from gateway.features.console.routes import Console
+from gateway.features.admin.draining import Draining
 from gateway.fleet.discovery import FoundWorker
 from gateway.fleet.fleets import Fleets
 from tests.support.harness import Stack
@@ -17,7 +16,7 @@ from tests.support.redis_server import Server
 from tests.unit.app.asking import CHAT, key
 from tests.unit.features.console.opened import ENVIRON, KEYED, SECRET, SHOWN
 
-pytestmark = pytest.mark.feature("admin")
+pytestmark = pytest.mark.feature("console")
 ROOT, ADMINS = key("root")
 LEAD, LEADS = key("lead")
 
@@ -107,13 +106,14 @@ async def test_each_process_that_shares_the_address_drains_it(stack: Stack) -> N
             return []
 
     others: Any = Others()
-    look = stack.gateway._watched  # the view that a gateway gives its console
-    one, other = Console(look, CollectorRegistry(), others), Console(look, CollectorRegistry(), None)
+    look = stack.gateway._watched  # the view that a gateway gives its features
+    one, other = Draining(look, others), Draining(look, None)
     assert one.models_of(stack.sim.url) == ["m"]
     try:
         await one.drain(stack.sim.url, True)
         look().fleets.drain(stack.sim.url, False)
-        assert other.answer(asked[0]) == b"done"
+        word, _, address = asked[0].partition(b" ")
+        assert other.answers[word](address) == b"done"
         assert conditions(stack)[stack.sim.url] == "draining"
     finally:
         await one.drain(stack.sim.url, False)
