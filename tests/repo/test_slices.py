@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import PurePosixPath
 
 from gateway.dialects import REGISTRY
@@ -40,6 +42,19 @@ def test_a_sample_has_each_law_and_each_dialect_that_a_law_names() -> None:
 def test_cases_of_other_targets_are_not_sampled() -> None:
     (left_out,) = re.findall(r"-m '(.*?)'", (ROOT / "pyproject.toml").read_text())
     assert set(left_out.replace("not ", "").split(" and ")) == APART
+
+
+def test_a_slice_of_the_long_proof_leaves_out_laws_that_make_test_samples() -> None:
+    """They are whole laws of `make test` in the same run of continuous integration."""
+    words = ["-m", "long", "--sample", "8", "--slice", "1", "--collect-only", "-q", "tests/unit/wire/test_sse.py"]
+    asked = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *words]
+    sliced, whole = (
+        subprocess.run(given, cwd=ROOT, capture_output=True, text=True).stdout
+        for given in (asked, [word for word in asked if word not in ("--slice", "1")])
+    )
+    sampled = {line for line in whole.splitlines() if line.startswith("tests/") and "[" in line}
+    assert sampled
+    assert not sampled & set(sliced.splitlines())
 
 
 def test_the_two_targets_that_share_all_cases_sample_the_same() -> None:
