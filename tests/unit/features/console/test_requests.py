@@ -167,8 +167,8 @@ async def test_of_many_under_way_the_newest_are_shown_and_each_is_found() -> Non
     async def waits(call: Any) -> None:
         await going.wait()
 
-    running = [asyncio.ensure_future(recent.around_request(waits)(Call(f"n{number}.")))  # type: ignore[arg-type]
-               for number in range(MOST + 20)]  # fmt: skip
+    calls: list[Any] = [Call(f"n{number}.") for number in range(MOST + 20)]
+    running = [asyncio.ensure_future(recent.around_request(waits)(call)) for call in calls]
     await asyncio.sleep(0)
     found = recent.listed("")
     assert (len(found.under_way), found.others) == (MOST, 20)
