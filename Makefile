@@ -131,7 +131,7 @@ test-vllm: install .venv-vllm/installed ## Test with real vLLM on this machine's
 
 PODS := podman buildah runc catatonit debootstrap dnsmasq-base iproute2
 .PHONY: test-pods
-test-pods: install .venv-scan/locked $(HELM)/node_modules/installed ## Build the images and run the chart's Pods (on Debian, as root; installs podman and buildah)
+test-pods: install .venv-scan/locked .venv-0.1.0/installed $(HELM)/node_modules/installed ## Build the images and run the chart's Pods (on Debian, as root; installs podman and buildah)
 	scripts/debian.sh $(PODS)
 	$(PYTEST) -s -m pods tests/acceptance/pods $(SLICED) $(ARGS)
 
@@ -141,7 +141,8 @@ EARLIER := 937e3d461b25ebd29f21c2db44d262d683a62af1
 	@git cat-file -e $(EARLIER)^{commit} 2>/dev/null || { echo "0.1.0 is not in this clone: git fetch --unshallow"; exit; }; \
 	rm -rf .venv-code && mkdir .venv-code && git archive $(EARLIER) | tar -x -C .venv-code && \
 	scripts/venv.sh .venv-0.1.0 .venv-code/requirements/build.txt .venv-code/requirements/run.txt && \
-	$(EDITABLE) --python .venv-0.1.0/bin/python ./.venv-code && rm -r .venv-code && touch $@
+	$(EDITABLE) --python .venv-0.1.0/bin/python ./.venv-code && mv .venv-code/helm/dragoman .venv-0.1.0/chart && \
+	rm -r .venv-code && touch $@
 
 .PHONY: test-upgrade
 test-upgrade: install .venv-0.1.0/installed ## Test with 0.1.0: its state read by this version and back, both on one Redis

@@ -2,6 +2,7 @@
 
 Pods          one for each replica of a Deployment or StatefulSet, with a network namespace and an address of its own
 Services      cluster addresses that carry connections to the Pods that are ready; headless ones are names in the DNS
+upgrades      each workload replaces its Pods by its own strategy, all workloads at once
 probes        asked as the kubelet asks them, of the Pod's own endpoints; a liveness probe that fails is noted
 deletion      out of the endpoints, preStop, SIGTERM, and SIGKILL after the grace, as the kubelet does it
 
@@ -22,6 +23,7 @@ import http.client
 import subprocess
 import threading
 from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
@@ -88,6 +90,8 @@ class Cluster:
         self.kept: dict[tuple[str, str], Object] = {}
         self.services: list[Object] = []
         self.hooks: list[Object] = []
+        self.workloads: dict[str, Object] = {}
+        self._owned: dict[str, list[str]] = {}
         self.addresses: dict[str, str] = {}
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="services")
@@ -115,22 +119,60 @@ class Cluster:
 
     def apply(self, objects: Iterable[Object]) -> None:
         """Starts everything; returns when podman has started every Pod."""
+        for one in self._taken(objects):
+            name = one["metadata"]["name"]
+            self.workloads[name] = one
+            self._owned[name] = [f"{name}-{number}" for number in range(one["spec"].get("replicas", 1))]
+            for pod in self._owned[name]:
+                self.start(pod, one["spec"]["template"])
+
+    def upgrade(self, objects: Iterable[Object]) -> list[Ended]:
+        """Does what `helm upgrade` to these objects leads to: each workload whose Pods have changed replaces them, all
+        workloads at once. Returns how the old containers ended. Workloads stay the same, with as many replicas."""
+        self.hooks.clear()
+        changed = []
+        for one in self._taken(objects):
+            name = one["metadata"]["name"]
+            if self.workloads[name]["spec"]["template"] != one["spec"]["template"]:
+                changed.append(one)
+            self.workloads[name] = one
+        with ThreadPoolExecutor() as threads:
+            return [ended for rolled in threads.map(self._roll, changed) for ended in rolled]
+
+    def _taken(self, objects: Iterable[Object]) -> list[Object]:
+        """Takes over all objects but the workloads, which it returns."""
         workloads = []
         for one in objects:
-            kind = one["kind"]
+            kind, name = one["kind"], one["metadata"]["name"]
             if "helm.sh/hook" in one["metadata"].get("annotations", {}):
                 self.hooks.append(one)
             elif kind in ("ConfigMap", "Secret"):
-                self.kept[kind, one["metadata"]["name"]] = one
+                self.kept[kind, name] = one
             elif kind == "Service":
                 self._serve(one)
             elif kind in WORKLOADS:
                 workloads.append(one)
             else:
-                say(f"not run here: {kind} {one['metadata']['name']}")
-        for one in workloads:
-            for number in range(one["spec"].get("replicas", 1)):
-                self.start(f"{one['metadata']['name']}-{number}", one["spec"]["template"])
+                say(f"not run here: {kind} {name}")
+        return workloads
+
+    def _roll(self, workload: Object) -> list[Ended]:
+        """One Pod after the other. A surge brings the new one before the old one goes; StatefulSets keep names."""
+        name, template = workload["metadata"]["name"], workload["spec"]["template"]
+        fixed = workload["kind"] == "StatefulSet"
+        surge = not fixed and workload["spec"]["strategy"]["rollingUpdate"]["maxSurge"] > 0
+        ended: list[Ended] = []
+        for number, old in reversed(list(enumerate(self._owned[name]))):
+            new = old if fixed else f"{old}-next"
+            if not surge:
+                ended += self.delete(old)
+            self.start(new, template)
+            self.wait_ready(new)
+            if surge:
+                ended += self.delete(old)
+            self._owned[name][number] = new
+        say(f"{name}: all Pods are replaced")
+        return ended
 
     def secret(self, name: str, **values: str) -> None:
         """A Secret that the chart only names."""
@@ -289,7 +331,7 @@ class Cluster:
         wrong = dict.fromkeys(probes, 0)
         if "readiness" not in probes:
             self._turn(pod, ready=True)
-        while not self._over.wait(0.2) and pod.name in self.pods:
+        while not self._over.wait(0.2) and self.pods.get(pod.name) is pod:
             for kind, probe in probes.items():
                 if monotonic() < due[kind] or ("startup" in due and kind != "startup"):
                     continue
@@ -344,8 +386,13 @@ class Cluster:
                 self.machine.name(service["metadata"]["name"], [pod.address for pod in self.behind(service)])
 
     def _serve(self, service: Object) -> None:
-        self.services.append(service)
         name, spec = service["metadata"]["name"], service["spec"]
+        for former in self.services:
+            if former["metadata"]["name"] == name:
+                assert former["spec"]["ports"] == spec["ports"], f"{name}: other ports are not done here"
+                former.update(service)
+                return
+        self.services.append(service)
         if spec.get("clusterIP") == "None":
             return
         address = self.addresses[name] = self.machine.own_address()

@@ -101,7 +101,7 @@ class Machine:
         self.network, self.bridge = _free_network(), f"pods{secrets.token_hex(3)}"
         self.address = str(self.network[1])
         self._namespaces: list[str] = []
-        self._naming = threading.Lock()
+        self._naming, self._hosting = threading.Lock(), threading.Lock()
         self._addresses = self.network.hosts()
         next(self._addresses)
         # Without these a container may not start where nobody may raise its own limits.
@@ -203,10 +203,11 @@ class Machine:
 
     def host(self) -> tuple[str, str]:
         """A network namespace of its own on the bridge, as every Pod has one: (its name, its address)."""
-        address, name = self.free_address(), f"{self.bridge}-{len(self._namespaces)}"
+        with self._hosting:
+            address, name = self.free_address(), f"{self.bridge}-{len(self._namespaces)}"
+            self._namespaces.append(name)
+            link = f"{self.bridge}{len(self._namespaces)}"
         run("ip", "netns", "add", name)
-        self._namespaces.append(name)
-        link = f"{self.bridge}{len(self._namespaces)}"
         run("ip", "link", "add", link, "type", "veth", "peer", "name", "eth0", "netns", name)
         run("ip", "link", "set", link, "master", self.bridge, "up")
         run("ip", "-netns", name, "address", "add", f"{address}/{self.network.prefixlen}", "dev", "eth0")

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
 from time import monotonic, sleep
 from typing import Any
 
@@ -18,66 +16,23 @@ from redis.exceptions import AuthenticationError, ResponseError
 
 from gateway.auth import new_key
 from tests.acceptance.pods.cluster import Cluster, Pod
-from tests.acceptance.pods.machine import Machine, run, say
+from tests.acceptance.pods.machine import Machine, say
+from tests.acceptance.pods.release import PASSWORD, Client, Installed, rendered, secrets
 from tests.repo.tree import ROOT
 from tests.support.clients import GENERATING
 
-HELM = ROOT / "tests" / "acceptance" / "helm" / "tools" / "node_modules" / "helm" / "helm"
-RELEASE = "pods"
+CHART = ROOT / "helm" / "dragoman"
+VALUES = ROOT / "tests" / "acceptance" / "pods" / "values.yaml"
 PARTS = {"gateway": 2, "worker": 4, "valkey": 1}
-PASSWORD = "a password of Valkey's"
 STREAMS = 4
-
-
-def rendered() -> list[dict[str, Any]]:
-    """What `helm install` would apply, hooks included."""
-    values = ROOT / "tests" / "acceptance" / "pods" / "values.yaml"
-    words = [str(HELM), "template", RELEASE, str(ROOT / "helm" / "dragoman"), "--namespace", "default"]
-    say(f"helm template {RELEASE} helm/dragoman --values tests/acceptance/pods/values.yaml")
-    return [one for one in yaml.safe_load_all(run(*words, "--values", str(values))) if one]
-
-
-@dataclass
-class Installed:
-    """The release on its machine. key is a client's."""
-
-    cluster: Cluster
-    key: str
-
-    @property
-    def url(self) -> str:
-        """The gateway's Service."""
-        return f"http://{self.cluster.addresses['pods-dragoman']}"
-
-    def pods(self, component: str, model: str | None = None) -> list[Pod]:
-        """The Pods of one part of the chart, or the workers of one model."""
-        pods = [pod for pod in self.cluster.pods.values() if pod.labels["app.kubernetes.io/component"] == component]
-        return [pod for pod in pods if model in (None, pod.labels.get("dragoman-model"))]
-
-    def ready(self, model: str) -> int:
-        """How many workers of a model each gateway has: the fewest."""
-        pages = [httpx.get(f"http://{pod.address}:9090/metrics", timeout=60).text for pod in self.pods("gateway")]
-        named = f'dragoman_worker_ready{{model="{model}"'
-        return min(
-            sum(line.startswith(named) and line.endswith(" 1.0") for line in page.splitlines()) for page in pages
-        )
-
-    def wait_for(self, model: str, count: int) -> None:
-        """Until each gateway has so many ready workers of a model."""
-        end = monotonic() + 300
-        while (found := self.ready(model)) != count:
-            assert monotonic() < end, f"{found} workers of {model}, not {count}"
-            sleep(0.5)
 
 
 @pytest.fixture(scope="module")
 def installed(machine: Machine) -> Iterator[Installed]:
-    objects = rendered()
+    objects = rendered(CHART, VALUES)
     key, entry = new_key("caller", None)
     with Cluster(machine) as cluster:
-        cluster.secret("keys", **{"keys.yaml": entry})
-        cluster.secret("redis", password=PASSWORD)
-        cluster.secret("caller", key=key)
+        secrets(cluster, entry, key)
         cluster.apply(objects)
         cluster.wait_ready()
         say(f"ready: {', '.join(cluster.pods)}")
@@ -175,55 +130,6 @@ def test_containers_are_what_the_chart_says_of_them(installed: Installed) -> Non
         words = ["sh", "-c", code, "sh", "", "/opt", *places]
         said = installed.cluster.execute(pod, *words)[1].split()
         assert said == ["65532", "CapEff:", "0" * 16, *places], pod.name
-
-
-class Client:
-    """A client of the Service, in a thread of its own: one reply after the other on connections that it keeps.
-
-    begun is set at the first byte of the first reply, for which the model has been read.
-    """
-
-    def __init__(self, installed: Installed, number: int, *, stream: bool, tokens: int, model: str) -> None:
-        self.begun, self.over = threading.Event(), threading.Event()
-        self.faults: list[str] = []
-        self.whole = 0
-        question = f"Tell me a long story about the number {number}."
-        self._body = {
-            "model": model,
-            "messages": [{"role": "user", "content": question}],
-            "stream": stream,
-            "max_tokens": tokens,
-            "temperature": 0,
-            **({} if model == "smollm2" else {"ignore_eos": True}),
-        }
-        self._end = b"data: [DONE]\n\n" if stream else b"}"
-        self._thread = threading.Thread(target=self._ask, args=(installed,), name=f"client-{number}")
-
-    def __enter__(self) -> Client:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.over.set()
-        self._thread.join()
-
-    def _ask(self, installed: Installed) -> None:
-        headers = {"authorization": f"Bearer {installed.key}"}
-        with httpx.Client(base_url=installed.url, headers=headers, timeout=300) as client:
-            while not self.over.is_set():
-                text = b""
-                try:
-                    with client.stream("POST", "/v1/chat/completions", json=self._body) as reply:
-                        for block in reply.iter_raw():
-                            text += block
-                            self.begun.set()
-                except httpx.HTTPError as error:
-                    self.faults.append(f"{error!r} after {text[-100:]!r}")
-                    continue
-                if reply.status_code == 200 and text.endswith(self._end) and b'"error"' not in text:
-                    self.whole += 1
-                else:
-                    self.faults.append(f"{reply.status_code}: {text[-300:]!r}")
 
 
 def deleted_under_load(
