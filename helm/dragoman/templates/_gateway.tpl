@@ -70,9 +70,15 @@ close connections, and 2 s to spare. */ -}}
 {{- toJson $entry -}}
 {{- end -}}
 
-{{- /* What begins every key in Redis. */ -}}
+{{- /* The beginning of every key in Redis. An upgrade keeps the one that the release has: gateways and workers of two
+namespaces would not find each other while they are replaced. 0.1.0 names none, and has `dragoman`. */ -}}
 {{- define "dragoman.redisNamespace" -}}
-{{- default (printf "%s.%s" .Release.Namespace .Release.Name) .Values.redis.namespace -}}
+{{- $namespace := printf "%s.%s" .Release.Namespace .Release.Name -}}
+{{- with lookup "v1" "ConfigMap" .Release.Namespace (include "dragoman.fullname" .) -}}
+  {{- $live := fromYaml (get (default dict .data) "gateway.yaml") -}}
+  {{- if $live.redis -}}{{- $namespace = default "dragoman" $live.redis.namespace -}}{{- end -}}
+{{- end -}}
+{{- default $namespace .Values.redis.namespace -}}
 {{- end -}}
 
 {{- /* The section redis, JSON. */ -}}

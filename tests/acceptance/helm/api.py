@@ -18,7 +18,7 @@ def _root(api: str) -> str:
     return f"/api/{api}" if "/" not in api else f"/apis/{api}"
 
 
-def _pages(kinds: set[tuple[str, str]], objects: Sequence[Object]) -> dict[str, Any]:
+def _pages(kinds: set[tuple[str, str]], objects: Sequence[Object], namespace: str) -> dict[str, Any]:
     """Path -> answer. Nothing else is there."""
     plurals = {(api, kind): f"{kind.lower()}s" for api, kind in kinds}
     major, minor, _ = KUBERNETES.split(".")
@@ -41,14 +41,14 @@ def _pages(kinds: set[tuple[str, str]], objects: Sequence[Object]) -> dict[str, 
         listed["resources"].append({"name": plural, "kind": kind, "namespaced": True, "verbs": ["get"]})
     for one in objects:
         api, plural = one["apiVersion"], plurals[one["apiVersion"], one["kind"]]
-        pages[f"{_root(api)}/namespaces/{NAMESPACE}/{plural}/{one['metadata']['name']}"] = one
+        pages[f"{_root(api)}/namespaces/{namespace}/{plural}/{one['metadata']['name']}"] = one
     return pages
 
 
 @contextmanager
-def cluster(kinds: set[tuple[str, str]], objects: Sequence[Object], folder: Path) -> Iterator[Path]:
+def cluster(kinds: set[tuple[str, str]], objects: Sequence[Object], folder: Path, namespace: str) -> Iterator[Path]:
     """A kubeconfig, in `folder`, for an API that knows these kinds, as (apiVersion, kind), and has these objects."""
-    pages = _pages(kinds, objects)
+    pages = _pages(kinds, objects, namespace)
 
     class Handler(Answering):
         def do_GET(self) -> None:
@@ -71,22 +71,22 @@ def cluster(kinds: set[tuple[str, str]], objects: Sequence[Object], folder: Path
         yield config
 
 
-def upgraded(values: Path, objects: Sequence[Object], folder: Path, chart: Path = CHART) -> list[Object]:
+def upgraded(
+    values: Path,
+    objects: Sequence[Object],
+    folder: Path,
+    chart: Path = CHART,
+    *options: str,
+    release: str = "dragoman",
+    namespace: str = NAMESPACE,
+) -> list[Object]:
     """The render of an upgrade in a cluster with these objects. Raises Refused."""
     without = parsed(template(values, chart, "--skip-schema-validation"))
     kinds = {(one["apiVersion"], one["kind"]) for one in (*without, *objects)}
-    with cluster(kinds, objects, folder) as config:
-        words: list[str | Path] = [
-            "template",
-            "dragoman",
-            chart,
-            "--namespace",
-            NAMESPACE,
-            "--is-upgrade",
-            "--dry-run=server",
-            "--disable-openapi-validation",
-        ]
-        done = helm(*words, "--kubeconfig", config, "--values", values)
+    with cluster(kinds, objects, folder, namespace) as config:
+        words: list[str | Path] = ["template", release, chart, "--namespace", namespace, "--values", values, *options]
+        words += ["--is-upgrade", "--dry-run=server", "--disable-openapi-validation", "--kubeconfig", config]
+        done = helm(*words)
     if done.returncode:
         raise Refused(done.stderr)
     return parsed(done.stdout)

@@ -68,6 +68,37 @@ def test_one_place_makes_it_so(tmp_path: Path) -> None:
     assert copies(among, "Deployment", "dragoman-busy") is None
 
 
+@pytest.mark.parametrize(
+    ("running", "given", "namespace"),
+    [
+        ({"redis": {"addresses": ["a:6379"]}}, "", "dragoman"),
+        ({"redis": {"addresses": ["a:6379"], "namespace": "shared"}}, "", "shared"),
+        ({"redis": {"addresses": ["a:6379"], "namespace": "shared"}}, "other", "other"),
+        ({"models": {}}, "", "llm.dragoman"),
+        (None, "", "llm.dragoman"),
+    ],
+    ids=["0.1.0", "named", "chosen", "without-redis", "installed"],
+)
+def test_the_namespace_in_redis_stays(running: Object | None, given: str, namespace: str, tmp_path: Path) -> None:
+    """Gateways and workers of another namespace would find nobody while the others are replaced."""
+    values = yaml.safe_load((VALUES / "minimal.yaml").read_text())
+    values["redis"]["namespace"] = given
+    file = tmp_path / "values.yaml"
+    file.write_text(yaml.safe_dump(values))
+    config = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "dragoman"}}
+    among = upgraded(file, [config | {"data": {"gateway.yaml": yaml.safe_dump(running)}}] if running else [], tmp_path)
+    gateways = yaml.safe_load(find(among, "ConfigMap", "dragoman")["data"]["gateway.yaml"])
+    assert gateways["redis"]["namespace"] == namespace
+    workers = [
+        arguments[arguments.index("--namespace") + 1]
+        for one in among
+        if one["kind"] == "Deployment"
+        for container in one["spec"]["template"]["spec"]["containers"]
+        if "--namespace" in (arguments := container.get("args") or [])
+    ]
+    assert set(workers) == {namespace}
+
+
 FORMER = {path.stem: yaml.safe_load(path.read_text()) for path in sorted(RELEASED.glob("*.yaml"))}
 
 

@@ -11,11 +11,10 @@ from typing import Any
 import httpx
 import yaml
 
+from tests.acceptance.helm.chart import HELM
 from tests.acceptance.pods.cluster import Cluster, Pod
 from tests.acceptance.pods.machine import run, say
-from tests.repo.tree import ROOT
 
-HELM = ROOT / "tests" / "acceptance" / "helm" / "tools" / "node_modules" / "helm" / "helm"
 RELEASE = "pods"
 PASSWORD = "a password of Valkey's"
 

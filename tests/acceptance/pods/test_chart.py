@@ -15,13 +15,13 @@ from redis import Redis
 from redis.exceptions import AuthenticationError, ResponseError
 
 from gateway.auth import new_key
+from tests.acceptance.helm.chart import CHART
 from tests.acceptance.pods.cluster import Cluster, Pod
 from tests.acceptance.pods.machine import Machine, say
 from tests.acceptance.pods.release import PASSWORD, Client, Installed, rendered, secrets
 from tests.repo.tree import ROOT
 from tests.support.clients import GENERATING
 
-CHART = ROOT / "helm" / "dragoman"
 VALUES = ROOT / "tests" / "acceptance" / "pods" / "values.yaml"
 PARTS = {"gateway": 2, "worker": 4, "valkey": 1}
 STREAMS = 4

@@ -6,15 +6,17 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
 from gateway.auth import new_key
+from tests.acceptance.helm.api import upgraded
+from tests.acceptance.helm.chart import CHART
 from tests.acceptance.pods.cluster import Cluster
 from tests.acceptance.pods.machine import TAG, Machine, say
-from tests.acceptance.pods.release import Client, Installed, rendered, secrets
-from tests.acceptance.pods.test_chart import CHART
+from tests.acceptance.pods.release import RELEASE, Client, Installed, rendered, secrets
 from tests.acceptance.upgrade.versions import HOME
 from tests.repo.tree import ROOT
 
@@ -78,8 +80,8 @@ def running(installed: Installed) -> str:
     return found
 
 
-def changed_under_load(installed: Installed, chart: Path, tag: str) -> None:
-    """Takes the release to another chart while clients ask, none of whose requests may fail."""
+def changed_under_load(installed: Installed, objects: list[dict[str, Any]]) -> None:
+    """Takes the release to other objects while clients ask, none of whose requests may fail."""
     with ExitStack() as stack:
         clients = [Client(installed, number, stream=True, tokens=100, model="served") for number in range(STREAMS)]
         clients.append(Client(installed, STREAMS, stream=False, tokens=2, model="served"))
@@ -87,20 +89,23 @@ def changed_under_load(installed: Installed, chart: Path, tag: str) -> None:
             stack.enter_context(client)
         for client in clients:
             assert client.begun.wait(300)
-        ended = installed.cluster.upgrade(rendered(chart, VALUES, *tags(tag)))
+        ended = installed.cluster.upgrade(objects)
         installed.wait_for("served", 2)
     faults = [fault for client in clients for fault in client.faults]
     whole = sum(client.whole for client in clients)
-    say(f"{len(ended)} containers replaced by those of {tag}: {whole} replies were whole, {len(faults)} were not")
+    say(f"{len(ended)} containers replaced: {whole} replies were whole, {len(faults)} were not")
     assert faults == []
     assert all(client.whole for client in clients)
     killed = [one.container for one in ended if one.killed]
     assert killed == []
 
 
-def test_no_request_is_lost_on_the_way_to_this_version_and_back(installed: Installed) -> None:
+def test_no_request_is_lost_on_the_way_to_this_version_and_back(installed: Installed, tmp_path: Path) -> None:
+    """helm renders an upgrade by what is in the cluster, and a rollback by what it rendered before."""
     assert f'version="{FORMER}"' in running(installed)
-    changed_under_load(installed, CHART, TAG)
+    live = installed.cluster.kept["ConfigMap", f"{RELEASE}-dragoman"]
+    objects = upgraded(VALUES, [live], tmp_path, CHART, *tags(TAG), release=RELEASE, namespace="default")
+    changed_under_load(installed, objects)
     assert f'version="{version("dragoman")}"' in running(installed)
-    changed_under_load(installed, FORMER_CHART, FORMER)
+    changed_under_load(installed, rendered(FORMER_CHART, VALUES, *tags(FORMER)))
     assert f'version="{FORMER}"' in running(installed)
