@@ -169,13 +169,14 @@ class RequestCycle:
             return
         kind = message["type"]
         if kind == "http.response.start" and not self.started:
-            self._start(message["status"], message.get("headers", ()))
+            self.client.transport.write(self._start(message["status"], message.get("headers", ())))
         elif kind == "http.response.body" and self.started and not self.complete:
             self._send_body(message.get("body", b""), message.get("more_body", False))
         else:
             raise RuntimeError(f"the ASGI message {kind} is out of order")
 
-    def _start(self, status: int, headers: Headers) -> None:
+    def _start(self, status: int, headers: Headers) -> bytes:
+        """Begins the response; returns its head, which is to be written."""
         self._bodiless = self.scope["method"] == "HEAD" or status in (204, 304)
         length = next((value for name, value in headers if name == b"content-length"), None)
         if length is not None:
@@ -188,7 +189,7 @@ class RequestCycle:
         more = (b"transfer-encoding: chunked",) if self._chunked else ()
         head = self._head(status, headers, *more)
         self.started = True
-        self.client.transport.write(head)
+        return head
 
     def _send_body(self, body: bytes, more_body: bool) -> None:
         self.flush()
@@ -268,7 +269,12 @@ class RequestCycle:
         return SENT
 
     async def start(self, status: int, headers: Headers) -> None:
-        await self.send({"type": "http.response.start", "status": status, "headers": headers})
+        """The head is written at the end of the turn, with the first block if that comes in the same turn."""
+        if self.client.write_paused and not self.gone:
+            await self.client.writable()
+        if not self.gone:
+            self.pending = self._start(status, headers)
+            self.client.loop_round.send(self)
         self.started = True  # also to a client that is gone
 
     async def carry(self, until: asyncio.Future[None]) -> None:

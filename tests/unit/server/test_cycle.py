@@ -193,3 +193,31 @@ async def test_blocks_of_one_turn_go_out_together_and_before_an_ending() -> None
         one.write(b"x" * 40_000)
     # A turn in which much comes does not end before all of it is held: only what is sent can tell that nobody reads.
     assert [len(block) > 65536 for block in sent[4:]] == [True, True]
+
+
+async def test_a_head_goes_out_with_the_first_block_of_its_turn_and_else_alone() -> None:
+    sent: list[bytes] = []
+    wire = SimpleNamespace(
+        transport=SimpleNamespace(write=sent.append, is_closing=lambda: False),
+        loop_round=LoopRound(),
+        reusable=True,
+        write_paused=False,
+        cut=lambda: sent.append(b"cut"),
+    )
+    scope = {"method": "POST", "http_version": "1.1"}
+    one, two, cut = (RequestCycle(cast(Any, wire), dict(scope), True, False) for _ in range(3))
+    for cycle in (one, two, cut):
+        await cycle.start(200, [])
+    one.write(b"a")
+    cut.cut_off()
+    await asyncio.sleep(0)
+    assert [block.startswith(b"HTTP/1.1 200 OK\r\n") for block in sent] == [True, False, True, True]
+    assert (sent[0][-4:], sent[1], sent[2][-10:], sent[3][-4:]) == (
+        b"\r\n\r\n",
+        b"cut",
+        b"\r\n\r\n1\r\na\r\n",
+        b"\r\n\r\n",
+    )
+    two.write(b"b")
+    await asyncio.sleep(0)
+    assert sent[4:] == [b"1\r\nb\r\n"]
