@@ -169,14 +169,13 @@ class RequestCycle:
             return
         kind = message["type"]
         if kind == "http.response.start" and not self.started:
-            self.client.transport.write(self._start(message["status"], message.get("headers", ())))
+            self.client.transport.write(self._begun(message["status"], message.get("headers", ())))
         elif kind == "http.response.body" and self.started and not self.complete:
             self._send_body(message.get("body", b""), message.get("more_body", False))
         else:
             raise RuntimeError(f"the ASGI message {kind} is out of order")
 
-    def _start(self, status: int, headers: Headers) -> bytes:
-        """Begins the response; returns its head, which is to be written."""
+    def _begun(self, status: int, headers: Headers) -> bytes:
         self._bodiless = self.scope["method"] == "HEAD" or status in (204, 304)
         length = next((value for name, value in headers if name == b"content-length"), None)
         if length is not None:
@@ -187,9 +186,8 @@ class RequestCycle:
         else:
             self._chunked = not self._bodiless
         more = (b"transfer-encoding: chunked",) if self._chunked else ()
-        head = self._head(status, headers, *more)
         self.started = True
-        return head
+        return self._head(status, headers, *more)
 
     def _send_body(self, body: bytes, more_body: bool) -> None:
         self.flush()
@@ -273,7 +271,7 @@ class RequestCycle:
         if self.client.write_paused and not self.gone:
             await self.client.writable()
         if not self.gone:
-            self.pending = self._start(status, headers)
+            self.pending = self._begun(status, headers)
             self.client.loop_round.send(self)
         self.started = True  # also to a client that is gone
 
