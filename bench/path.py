@@ -48,7 +48,10 @@ from gateway.transport.connection import WorkerConnection
 from gateway.transport.pooled import Origin
 
 CHUNKS = 10
-WARM = 30
+PERIOD = 16
+"""Requests while a lease lasts. The next lease is for twice as many."""
+WARM = 2 * PERIOD + 1
+"""Requests that are not counted. The last of them takes a lease."""
 REPEATS = 7
 _MOST_ROUNDS = 1_000_000
 """Of the loop, in which a gateway must have written."""
@@ -187,8 +190,8 @@ class UntimedLoop(uvloop.Loop):
 
 
 class Clock:
-    """Monotonic seconds that stand still while they are `held`: leases and shares last for parts of a second, and a
-    traced request takes as long on a busy machine."""
+    """Monotonic seconds that stand still while they are `held`: leases and shares last for parts of a second, and
+    requests take as long on a busy machine."""
 
     def __init__(self) -> None:
         self.held: float | None = None
@@ -276,13 +279,11 @@ async def count(way: Way, folder: Path, clock: Clock) -> tuple[Counts, list[tupl
     carrier = Carrier(gateway, ports, way)
     found: list[tuple[Counts, list[tuple[str, str, int]]]] = []
     timers.held = True
+    clock.held = clock()
     try:
-        leased = clock() + 3 * LIFE * way.redis
-        warm = 0
-        while warm < WARM or clock() < leased:
+        for _ in range(WARM):
             await carrier.carry()
-            warm += 1
-        clock.held = clock()
+            clock.held += LIFE / PERIOD
         for _ in range(REPEATS):
             called, stepped = Recorder(), Recorder()
             for recorder in (called, stepped):
