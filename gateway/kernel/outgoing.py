@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import cast
+from collections.abc import Callable, Mapping
+from typing import Protocol, cast
 
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Headers, Request
@@ -17,6 +17,14 @@ from gateway.offload import Share, run_step
 from gateway.translation import totals
 from gateway.translation.ability import write_possible
 from gateway.translation.whole import ask
+
+
+class Finish(Protocol):
+    """Changes a request as it was written. names: members of its body -> what workers call them."""
+
+    @property
+    def names(self) -> Mapping[str, str]: ...
+    def __call__(self, request: Request) -> None: ...
 
 
 class Outgoing:
@@ -36,7 +44,7 @@ class Outgoing:
 
     request: Request
     question: Ask[TokenCount | Tokens | Detokenized] | None = None
-    finish: Callable[[Request], None] | None = None
+    finish: Finish | None = None
 
     def __init__(self, served: ServedModel, request_id: str, share: Share | None, context: Headers) -> None:
         self.served = served

@@ -85,7 +85,7 @@ class ReplyCache(Feature):
             call.reply.keep_alive(partial(call.delivery.lane, call))
         since, call.stage = call.runtime.clock(), "queued"
         try:
-            await self._entries.wait(flight)
+            await self._entries.wait(key, flight)
         finally:
             call.waited(since)
         call.confirm()
@@ -96,7 +96,7 @@ class ReplyCache(Feature):
     async def _ask(self, call: Call, key: bytes, inner: Step) -> None:
         entries, reply = self._entries, call.reply
         dialect, flight = reply.dialect, entries.begin(key)
-        recording = Recording(dialect, entries)
+        recording = Recording(dialect, entries, partial(entries.end, key, flight))
         reply.dialect = cast("Dialect", recording)  # the rest of it is the dialect's own
         call.at_end[self] = partial(self._settle, recording, key, flight)
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import OrderedDict
 from collections.abc import Callable
@@ -13,8 +14,10 @@ from gateway.light_task import OneTimeEvent
 _ENTRY = 512
 MOST_WAITING: Final = 1000
 """Requests that wait for the reply to an equal one."""
+LONGEST_WAIT_S: Final = 60.0
+"""A reply may come as slowly as its own client reads it: others do not wait for that."""
 
-Flight = list[OneTimeEvent]
+Flight = set[OneTimeEvent]
 """Those that wait for the reply to one request."""
 
 
@@ -78,21 +81,33 @@ class Entries:
 
     def begin(self, key: bytes) -> Flight | None:
         """A request asks a worker, and equal ones may wait for its reply; None if they wait for another one's."""
-        return None if key in self.flights else self.flights.setdefault(key, [])
+        return None if key in self.flights else self.flights.setdefault(key, set())
 
-    async def wait(self, flight: Flight) -> None:
-        """Returns once the request is over."""
+    async def wait(self, key: bytes, flight: Flight) -> None:
+        """Returns once the request is over, or late. None waits from now on for one that is late."""
         over = OneTimeEvent()
-        flight.append(over)
+
+        def late() -> None:
+            self._forget(key, flight)
+            over.set()
+
+        flight.add(over)
         self.waiting += 1
+        timer = asyncio.get_running_loop().call_later(LONGEST_WAIT_S, late)
         try:
             await over
         finally:
+            timer.cancel()
             self.waiting -= 1
+            flight.discard(over)
 
     def end(self, key: bytes, flight: Flight | None) -> None:
-        """The request is over. Idempotent."""
-        if flight is not None and self.flights.get(key) is flight:
-            del self.flights[key]
+        """The request is over, or its reply is not kept. Idempotent."""
+        if flight is not None:
+            self._forget(key, flight)
             for waiting in flight:
                 waiting.set()
+
+    def _forget(self, key: bytes, flight: Flight) -> None:
+        if self.flights.get(key) is flight:
+            del self.flights[key]

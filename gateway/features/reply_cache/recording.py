@@ -27,11 +27,12 @@ decode_embeddings: Callable[[bytes], Embeddings] = msgspec.json.Decoder(Embeddin
 
 
 class Recording(TeeDialect):
-    """A dialect that keeps a reply which it writes."""
+    """A dialect that keeps a reply which it writes. give_up: called once it is known that the reply is not kept."""
 
-    def __init__(self, dialect: Dialect, entries: Entries) -> None:
+    def __init__(self, dialect: Dialect, entries: Entries, give_up: Callable[[], None]) -> None:
         super().__init__(dialect)
         self._entries = entries
+        self.give_up = give_up
         self._bytes = 0  # of events that are held
         self._whole: bytes | None = None
         self.stream: list[Event] | None = None
@@ -75,6 +76,7 @@ class _Writer(TeeWriter):
     def take(self, event: Event) -> None:
         if self._events is not None and not self._add(self._events, event):
             self._events = None
+            self._recording.give_up()
 
     def _add(self, events: list[Event], event: Event) -> bool:
         """Keeps an event. Returns whether the reply may still be kept."""

@@ -6,9 +6,9 @@ that matches the key, then one that matches the team, then one that matches the 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import Raw
@@ -104,19 +104,23 @@ class Rules:
             _put_first(self.system, op.prompt_of if type(op) is CountTokens else op)
         return dropped, changed
 
-    def finish(self, client: Headers) -> Callable[[Request], None] | None:
+    def finish(self, client: Headers) -> Finish | None:
         """The change of each request for a worker; None if there is none. client: the headers of its request."""
         if not (self.rename or self.headers or self.passed):
             return None
-        added = [*[one for one in client if one[0] in self.passed], *self.headers.items()]
-        rename = self.rename
+        return Finish(self.rename, [*[one for one in client if one[0] in self.passed], *self.headers.items()])
 
-        def finish(request: Request) -> None:
-            request.headers = [*request.headers, *added]
-            if rename and JSON_TYPE in request.headers:
-                _rename(request, rename)
 
-        return finish
+class Finish(NamedTuple):
+    """Implements kernel.outgoing.Finish. headers: those that workers get."""
+
+    names: Mapping[str, str]
+    headers: Headers
+
+    def __call__(self, request: Request) -> None:
+        request.headers = [*request.headers, *self.headers]
+        if self.names and JSON_TYPE in request.headers:
+            _rename(request, self.names)
 
 
 def _by_key(given: Mapping[str, Any]) -> dict[str, Member]:

@@ -15,10 +15,12 @@ from msgspec import Raw
 from gateway.core.events import Start
 from gateway.core.lifecycle import Reply, ReplyChoice, ReplyPart, fold
 from gateway.core.usage import Usage
+from gateway.features.reply_cache import entries as waits
 from gateway.features.reply_cache.entries import Entries
 from gateway.features.reply_cache.events import events_of
 from gateway.features.reply_cache.recording import decode_reply
 from gateway.wire.json import encode
+from gateway.wire.openai.requests.fields import FIELDS
 from tests.support.clients import WAYS, Way, usual
 from tests.support.harness import Stack, until
 from tests.support.sampled import sampled
@@ -136,6 +138,53 @@ def test_what_decides_the_reply_decides_the_hit(stack: Stack) -> None:
     for message in (said, refused):
         turns = [{"role": "user", "content": "q"}, message, {"role": "user", "content": "again"}]
         assert result(post(stack, messages=turns)) == "miss"
+
+
+ABOUT_THE_CALLER = {"user", "seed", "metadata", "store", "safety_identifier"}
+ABOUT_THE_CALLER |= {"prompt_cache_key", "prompt_cache_options", "prompt_cache_retention"}
+
+
+@pytest.mark.parametrize("backend", ["vllm", "openai"])
+@pytest.mark.parametrize("operation", ["chat", "complete"])
+def test_every_member_that_a_worker_gets_decides_the_hit(backend: str, operation: str) -> None:
+    """Whatever a client of OpenAI's API may send: what it changes of the worker's request makes another request."""
+    way = next(way for way in WAYS if (way.dialect, way.operation) == ("openai", operation))
+
+    def sent(control: str, members: dict[str, Any]) -> tuple[httpx.Response, dict[str, Any]]:
+        body = {"model": "m", **way.body("one"), "temperature": 0, "max_tokens": 5, **members}
+        reply = httpx.post(stack.url + way.path("m"), json=body, headers={"cache-control": control}, timeout=30)
+        found: dict[str, Any] = json.loads([one for one in stack.sims[0].ledger.entries if one.generation][-1].body)
+        return reply, found
+
+    with Stack(config={"reply_cache": {}, "models": {"m": {"backend": backend}}}) as stack:
+        plain = sent("", {})[1]
+        given = 0
+        for field in FIELDS[operation]:
+            if field.name in ("model", "messages", "prompt", "temperature", "stream", "stream_options"):
+                continue
+            members = {**field.beside, field.name: field.sample}
+            asked, body = sent("no-store", members)
+            assert asked.status_code in (200, 400), (field.name, asked.text)
+            if asked.status_code == 400 or body == plain:
+                continue
+            unlike = {name for name in body.keys() | plain.keys() if body.get(name) != plain.get(name)}
+            same = unlike <= ABOUT_THE_CALLER
+            assert result(sent("", members)[0]) == ("hit" if same else "miss"), field.name
+            assert result(sent("", members)[0]) == "hit", field.name
+            given += 1
+        assert given > 8
+
+
+def test_what_a_policy_renames_for_one_key_is_no_reply_for_another_one() -> None:
+    secrets, entries = dict[str, str](), dict[str, Any]()
+    for name in ("a", "b", "c"):
+        secrets[name], entry = key(name, team="x")
+        entries |= entry
+    policies = {name: {"match": {"key": [name]}, "rename": {"odd": f"odd_{name[0]}"}} for name in ("a", "b")}
+    policies["c"] = {"match": {"key": ["c"]}, "rename": {"odd": "odd_a"}}
+    with Stack(config={"reply_cache": {}, "keys": entries, "request_policies": policies}) as stack:
+        got = [result(post(stack, secret=secret, odd=1)) for secret in secrets.values()]
+        assert got == ["miss", "miss", "hit"]
 
 
 def test_only_requests_that_have_one_answer_are_served(stack: Stack) -> None:
@@ -344,6 +393,54 @@ def test_those_that_wait_ask_a_worker_if_the_first_one_fails() -> None:
             stack.loop.call_soon_threadsafe(stack.sim.go_on)
             assert [result(one.result()) for one in replies] == ["miss"] * 3
         assert (entries.waiting, entries.flights) == (0, {})
+
+
+def test_nobody_waits_for_a_client_that_reads_slowly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waits, "LONGEST_WAIT_S", 0.3)
+    config = {"reply_cache": {"max_bytes": "256MiB", "max_entry_bytes": "64MiB"}}
+    with Stack(({"max_model_len": 10_000_000},), config=config) as stack:
+        entries = stack.service("reply_cache")
+        body = chat(scripted(pieces=["x" * 10_000] * 3000), temperature=0, stream=True, max_tokens=1_000_000)
+        client = raw_request(stack, body)
+        assert b"200 OK" in client.recv(1000)
+        until(lambda: bool(entries.flights))
+        (slow,) = entries.flights.values()
+        for expected in ("miss", "hit"):
+            reply = httpx.post(stack.url + PATH, json={**body, "stream": False}, timeout=30)
+            assert (reply.status_code, result(reply)) == (200, expected)
+        assert slow not in entries.flights.values()
+        client.close()
+        until(lambda: stack.records()[-1]["outcome"] == "cancelled")
+        assert (entries.waiting, entries.flights, slow) == (0, {}, set())
+        assert entries.bytes == sum(len(one) + 512 for _, one in held(stack))
+
+
+def test_those_that_wait_go_on_once_the_reply_is_too_large_to_be_kept() -> None:
+    config = {"reply_cache": {"max_entry_bytes": 2000}}
+    with Stack(({"fault": "stall@20"},), config=config) as stack, ThreadPoolExecutor(1) as threads:
+        text = scripted(pieces=["x" * 300] * 40)
+        client = raw_request(stack, chat(text, temperature=0, stream=True, max_tokens=5000))
+        until(lambda: worked(stack) == 1)
+        reply = threads.submit(post, stack, text, max_tokens=5000)
+        until(lambda: worked(stack) == 2)
+        stack.loop.call_soon_threadsafe(stack.sim.go_on)
+        assert result(reply.result()) == "miss"
+        client.close()
+
+
+def test_clients_that_wait_and_leave_leave_nothing() -> None:
+    with Stack(({"fault": "stall@before"},), config={"reply_cache": {}}) as stack:
+        entries = stack.service("reply_cache")
+        first = raw_request(stack, chat("same", temperature=0))
+        until(lambda: worked(stack) == 1)
+        for _ in range(20):
+            client = raw_request(stack, chat("same", temperature=0))
+            until(lambda: entries.waiting == 1)
+            client.close()
+            until(lambda: entries.waiting == 0)
+        (flight,) = entries.flights.values()
+        assert not flight
+        first.close()
 
 
 def test_a_hit_is_a_request_that_costs_nothing(stack: Stack) -> None:
