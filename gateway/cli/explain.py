@@ -122,7 +122,7 @@ def _print_record(log: bytes) -> int:
                 record = found
     if record is None:
         raise CommandError(ValueError("there is no record of a request in it"))
-    print(f"request: {record['id']}, {record['outcome']}" + (f" ({record['code']})" if record["code"] else ""))
+    print(f"request: {record['id']}, {record['outcome']}" + (f" ({record['code']})" if record.get("code") else ""))
     if "reasons" in record:
         what = "workers failed, in order" if record["attempts"] else "workers are not ready"
         print(f"{what}: {', '.join(_failed(word) for word in record['reasons'])}")
@@ -134,11 +134,11 @@ def _print_record(log: bytes) -> int:
     if "workers" in record:
         print(f"workers, in order: {', '.join(record['workers'])}")
     print(f"picked: {record['picked']}")
-    if record["moved"]:
+    if record.get("moved"):
         print(f"moved before its client had seen anything: {_reasons(record['moved'])}")
-    if record["continued"]:
+    if record.get("continued"):
         print(f"went on in mid-stream: {_reasons(record['continued'])}; {record['recomputed']} tokens computed again")
-    if record["not_continued"]:
+    if record.get("not_continued"):
         print(f"did not go on: {record['not_continued']} (docs/reliability.md has the reasons)")
     return 0
 

@@ -15,6 +15,8 @@ import msgspec
 
 from gateway.cli import CommandError
 from gateway.cli.colours import coloured
+from gateway.core import written
+from gateway.core.written import Moment
 from gateway.observe.log import LEVELS, readable
 
 _OUTCOMES = ("ok", "refused", "failed", "cancelled")
@@ -24,7 +26,7 @@ _LOOK_S = 0.2
 """Between two looks for more of a file."""
 _FIELDS = {"key": ("key",), "model": ("model", "asked", "alias"), "outcome": ("outcome",), "id": ("id",)}
 """Options -> the fields of a record of which one must have a value that was given."""
-_ALWAYS: dict[str, Any] = {"time": (int, float), "level": str, "event": str}
+_ALWAYS = ("level", "event")
 _LATEST = 253_402_214_400
 """Unix seconds: the end of the year 9999."""
 _decode = msgspec.json.Decoder().decode
@@ -88,8 +90,12 @@ def _record(line: bytes) -> dict[str, Any] | None:
         found = _decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
-    whole = isinstance(found, dict) and all(isinstance(found.get(name), kind) for name, kind in _ALWAYS.items())
-    return found if whole and found["level"] in LEVELS and 0 <= found["time"] < _LATEST else None
+    if not isinstance(found, dict) or not all(isinstance(found.get(name), str) for name in _ALWAYS):
+        return None
+    with suppress(ValueError):
+        found["time"] = written.read(Moment, found.get("time"))
+        return found if found["level"] in LEVELS and 0 <= found["time"] < _LATEST else None
+    return None
 
 
 def _passes(record: dict[str, Any], filters: list[tuple[tuple[str, ...], list[str]]], level: int) -> bool:

@@ -6,10 +6,12 @@ from typing import Literal
 
 from msgspec import UNSET, Struct, UnsetType
 
+from gateway.core.written import always
+
 Source = Literal["engine", "counted", "estimated"]
 
 
-class Usage(Struct, frozen=True):
+class Usage(Struct, frozen=True, omit_defaults=True):
     """Numbers of tokens, and of seconds.
 
     input      of the prompt
@@ -26,7 +28,7 @@ class Usage(Struct, frozen=True):
     output: int | None = None
     cached: int | None = None
     reasoning: int | None = None
-    source: Source = "engine"
+    source: Source = always("engine")
     stored: int | None = None
     audio_s: float | UnsetType = UNSET
     images: int | UnsetType = UNSET

@@ -67,7 +67,7 @@ class Endpoint:
             head.request_id = given_id(headers, runtime.known)
             context = head.context = given_context(headers, runtime.known)
             head.names = frozenset(name for name, _ in headers)
-        record = RequestRecord(head.request_id or new_id(), dialect.name)
+        record = RequestRecord(id=head.request_id or new_id(), dialect=dialect.name)
         route = self.routes.get(method)
         request = Request(
             method,

@@ -17,15 +17,17 @@ from typing import Any
 import msgspec
 
 from gateway.background import cancel_tasks
+from gateway.core import written
 from gateway.core.key_kind import KeyKind
 from gateway.core.ports import RequestRecord
+from gateway.core.written import Moment
 
 KEY_KINDS = (KeyKind("NAMESPACE:STREAM"),)  # STREAM is `accounting.redis_stream`
 _BATCH = 500
 _BACKLOG = 50_000
 _EVERY_S = 0.2
 _TIMEOUT_S = 2.0
-_encode = msgspec.json.Encoder().encode
+_encode = msgspec.json.Encoder(enc_hook=written.write).encode
 
 
 class AccountingStream:
@@ -59,7 +61,7 @@ class AccountingStream:
         if len(self._waiting) >= _BACKLOG:
             self._waiting.popleft()
             self.lost += 1
-        record.time = record.time or round(time.time(), 6)
+        record.time = record.time or Moment(time.time())
         self._waiting.append(_encode(record))
         if self._writer is None:
             self._writer = asyncio.get_running_loop().create_task(self._write())

@@ -24,6 +24,7 @@ from msgspec import UNSET, Struct
 from gateway.background import cancel_tasks
 from gateway.core.key_kind import KeyKind
 from gateway.core.ports import RequestRecord
+from gateway.core.written import Moment
 
 KEPT_S = 396 * 86_400
 """Thirteen months."""
@@ -120,7 +121,7 @@ class Ledger:
         """Counts a request, whose record is complete."""
         if not record.attempts:
             return
-        record.time = record.time or round(time(), 6)
+        record.time = record.time or Moment(time())
         self._sum_up(record)
         if self._writing is None:
             self._writing = asyncio.get_running_loop().create_task(self._write())

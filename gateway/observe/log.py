@@ -23,9 +23,11 @@ from typing import Any, Protocol
 import msgspec
 from msgspec import Struct
 
+from gateway.core import written
 from gateway.core.ports import RequestRecord
+from gateway.core.written import Moment
 
-_encode_lines = msgspec.json.Encoder().encode_lines
+_encode_lines = msgspec.json.Encoder(enc_hook=written.write).encode_lines
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 _BACKLOG = 100_000  # lines
 _MOST_WAITING_BYTES = 64 << 20  # of prompts among them
@@ -96,13 +98,14 @@ class Log:
 
     def request(self, record: RequestRecord) -> None:
         if self.requests and self._level <= 20:
-            record.time = time.time()
+            record.time = Moment(time.time())
             self._put(record)
 
     def event(self, level: str, message: str, **fields: Any) -> None:
-        """An event of the gateway itself; fields must be JSON-able and free of secrets."""
+        """An event of the gateway itself; fields must be JSON-able and free of secrets. A field that is None is left
+        out."""
         if LEVELS[level] >= self._level:
-            self._put({"time": time.time(), "level": level, "event": message, **fields})
+            self._put(_line(level, message, **{name: value for name, value in fields.items() if value is not None}))
 
     def rationed(self, level: str, message: str, **fields: Any) -> None:
         """Like `event`, for events that strangers can cause at will. Writes at most 10 lines a second of one
@@ -121,7 +124,7 @@ class Log:
         """The body of a request as it came. Called only if `log.dangerously_log_prompts` is set."""
         if self._level <= LEVELS["info"]:
             text = body[:_MOST_PROMPT_BYTES].decode("utf-8", "replace")
-            line = {"time": time.time(), "level": "info", "event": "prompt", "id": id, "bytes": len(body), "body": text}
+            line = _line("info", "prompt", id=id, bytes=len(body), body=text)
             self._put(line, sys.getsizeof(text))  # one emoji makes all its characters take 4 bytes each
 
     def bug(self, record: RequestRecord, error: BaseException) -> None:
@@ -192,9 +195,7 @@ class Log:
             if now - ration.since >= 1.0 or self._closing.is_set():
                 del self._rations[message]
                 if ration.held:
-                    self._lines.append(
-                        {"time": time.time(), "level": ration.level, "event": message, "suppressed": ration.held}
-                    )
+                    self._lines.append(_line(ration.level, message, suppressed=ration.held))
 
     def _written(self, data: bytes) -> bool:
         """Whether the output took all of `data`. The rest is kept for the next call."""
@@ -251,11 +252,11 @@ _BARE = re.compile(r"[A-Za-z0-9_./:@+,-]+\Z")
 
 
 def readable(lines: list[RequestRecord | dict[str, Any]], days: bool = False) -> bytes:
-    """`12:34:56.789 warning worker down  model=m`: what is null or empty is left out. Nothing in it can move a
+    """`12:34:56.789 warning worker down  model=m`: what is null, 0 or empty is left out. Nothing in it can move a
     terminal's cursor: all but plain ASCII is escaped as in JSON. days: the date is before the time."""
     text, form = [], "%Y-%m-%d %H:%M:%S" if days else "%H:%M:%S"
     for line in lines:
-        fields: dict[str, Any] = msgspec.to_builtins(line)
+        fields: dict[str, Any] = msgspec.to_builtins(line, enc_hook=float)
         moment, level, event = fields.pop("time"), fields.pop("level"), fields.pop("event")
         clock = time.strftime(form, time.localtime(moment)) + f".{int(moment * 1000) % 1000:03d}"
         shown = [f"{name}={_shown(value)}" for name, value in fields.items() if value not in (None, "", [], {}, 0)]
@@ -263,8 +264,12 @@ def readable(lines: list[RequestRecord | dict[str, Any]], days: bool = False) ->
     return "".join(text).encode()
 
 
+def _line(level: str, event: str, /, **fields: Any) -> dict[str, Any]:
+    return {"time": Moment(time.time()), "level": level, "event": event, **fields}
+
+
 def _lost(lines: int) -> dict[str, Any]:
-    return {"time": time.time(), "level": "error", "event": "log lines lost", "lost": lines}
+    return _line("error", "log lines lost", lost=lines)
 
 
 def _shown(value: Any) -> str:

@@ -20,6 +20,7 @@ from prometheus_client.core import Metric
 
 from gateway.core.figures import ConnectionCounts, Histogram
 from gateway.core.ports import RequestRecord
+from gateway.core.written import Moment
 from gateway.observe import exposition
 from gateway.observe.by_key import ByKey
 from gateway.observe.catalogue import FIGURES
@@ -201,7 +202,7 @@ class Metrics:
     def finished(self, record: RequestRecord) -> None:
         self._running[record.dialect] -= 1
         if record.trace is not None and not record.time:
-            record.time = time.time()  # an exemplar has its moment
+            record.time = Moment(time.time())  # an exemplar has its moment
         self._pending.append(record)
         if len(self._pending) >= _TOGETHER:
             self._count()

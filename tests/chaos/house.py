@@ -17,6 +17,7 @@ import yaml
 from gateway.auth import new_key
 from tests.chaos.link import Answer, Link, request
 from tests.support.ports import free_port
+from tests.support.records import Members, parsed, seconds
 
 ROOT = Path(__file__).resolve().parents[2]
 CHAT = "/v1/chat/completions"
@@ -35,12 +36,15 @@ class Process:
         """Another one in the place of this one, which has ended."""
         return await _spawn(self.words, self.address, self.log)
 
-    def lines(self) -> list[dict[str, Any]]:
-        """The records of its log so far."""
+    def lines(self) -> list[Members]:
+        """The records of its log so far, their times in Unix seconds."""
         found = []
         for line in self.log.read_bytes().splitlines():
             with contextlib.suppress(ValueError):
-                found.append(json.loads(line))
+                record = parsed(line)
+                if "time" in record:
+                    record["time"] = seconds(record["time"])
+                found.append(record)
         return found
 
     def descriptors(self) -> int:
@@ -145,7 +149,7 @@ class House:
     def records(self) -> dict[str, dict[str, Any]]:
         """The gateways' request log: id -> record, its time by this machine's clock."""
         return {
-            line["id"]: {**line, "time": line["time"] - ahead}
+            line["id"]: Members(line, time=line["time"] - ahead)
             for one, ahead in zip(self.gateways, self.clocks, strict=True)
             for line in one.lines()
             if line.get("event") == "request"

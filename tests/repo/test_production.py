@@ -43,7 +43,7 @@ def test_every_field_of_a_record_is_there() -> None:
     assert set(words(outcome)) == set(words(FIGURES["dragoman_requests_total"].text))
     (phase,) = (text for fields, text in table("Log") if fields == "`phase`")
     assert set(words(phase)) == set(words(FIGURES["dragoman_cancelled_requests_total"].text))
-    assert msgspec.structs.asdict(RequestRecord("", ""))["event"] == "request"
+    assert msgspec.structs.asdict(RequestRecord(id="", dialect=""))["event"] == "request"
 
 
 LOGS = re.compile(r"\b(?:event|rationed|trace|_trace|log|_log|_announce|_on_event)\(")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
 import os
 import queue
 import subprocess
@@ -19,6 +18,7 @@ import yaml
 from gateway import cli
 from tests.repo.tree import ROOT
 from tests.support.harness import HEALTH
+from tests.support.records import Members, parsed
 
 CLEAN = {name: value for name, value in os.environ.items() if not name.startswith("DRAGOMAN_")}
 
@@ -74,7 +74,7 @@ class Serving:
         self.process = subprocess.Popen(
             [self.python, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=CLEAN, cwd=self.folder
         )
-        self.lines: list[dict[str, Any]] = []
+        self.lines: list[Members] = []
         self._queue: queue.Queue[bytes] = queue.Queue()
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
@@ -89,12 +89,12 @@ class Serving:
             self._queue.put(line)
         self._queue.put(b"")
 
-    def event(self, name: str) -> dict[str, Any]:
+    def event(self, name: str) -> Members:
         """The next log line of this event."""
         while True:
             line = self._queue.get(timeout=30)
             assert line, f"it ended without saying {name!r}: {self.lines}"
-            self.lines.append(json.loads(line))
+            self.lines.append(parsed(line))
             if self.lines[-1]["event"] == name:
                 return self.lines[-1]
 
@@ -110,7 +110,7 @@ class Serving:
         while not self._queue.empty():
             line = self._queue.get()
             if line:
-                self.lines.append(json.loads(line))
+                self.lines.append(parsed(line))
         return status, self.process.stderr.read().decode()
 
     def close(self) -> None:

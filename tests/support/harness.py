@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
-import json
 import socket
 import threading
 import time
@@ -28,6 +27,7 @@ from gateway.app import KNOWN, Gateway
 from gateway.config import Config, Listen, has_feature, load
 from gateway.observe.log import Log
 from gateway.server import OperationsListener, Server
+from tests.support.records import Members, parsed
 from tests.support.simulated import Simulated
 
 T = TypeVar("T")
@@ -50,15 +50,15 @@ class Captured(io.BytesIO):
 
     def __init__(self) -> None:
         super().__init__()
-        self._parsed: list[dict[str, Any]] = []
+        self._parsed: list[Members] = []
         self._end = 0
 
-    def lines(self) -> list[dict[str, Any]]:
+    def lines(self) -> list[Members]:
         new = self.getvalue()[self._end :]
         new = new[: new.rfind(b"\n") + 1]
         self._end += len(new)
-        self._parsed += [json.loads(line) for line in new.splitlines()]
-        return [dict(line) for line in self._parsed]
+        self._parsed += [parsed(line) for line in new.splitlines()]
+        return [Members(line) for line in self._parsed]
 
 
 class Stack:
@@ -130,18 +130,18 @@ class Stack:
 
         return asyncio.run_coroutine_threadsafe(awaited(), self.loop).result(timeout + 5)
 
-    def records(self) -> list[dict[str, Any]]:
+    def records(self) -> list[Members]:
         """All request records, once no request is under way, also of a configuration that was replaced: a client may
         have its reply before that is written."""
         for deployment in list(self.gateway.host.deployments):  # it is nobody else's business which there still are
             self.run(deployment.runtime.active.empty(20))
         return self.events("request")
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> Members:
         """The last one."""
         return self.records()[-1]
 
-    def events(self, name: str) -> list[dict[str, Any]]:
+    def events(self, name: str) -> list[Members]:
         """The lines logged so far of this event, flushed."""
         self.gateway.log.flush()
         return [line for line in self.output.lines() if line["event"] == name]

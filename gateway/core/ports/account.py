@@ -13,11 +13,14 @@ from gateway.core.http import Headers
 from gateway.core.messages import Op
 from gateway.core.money import Rates
 from gateway.core.usage import Usage
+from gateway.core.written import Moment, always
 
 
-class RequestRecord(Struct):
+class RequestRecord(Struct, omit_defaults=True):
     """The record of one request, for the log, the metrics and accounting. Never holds text of a prompt or a reply.
+    What is None or empty is absent where it is written.
 
+    time      when it ended
     status    the status that the client saw; 0 for none
     outcome   ok | refused (a 4xx, ours or the worker's) | failed | cancelled (the client left)
     ms        milliseconds from begin to end
@@ -54,25 +57,27 @@ class RequestRecord(Struct):
     cache     what came of the cache of replies: hit | miss; absent if it was not asked
     saved     nano of the currency that a hit would have cost; absent if its model has no price
     end_user  whom the client named, see `core.end_users`; absent if it named nobody
-    time      Unix seconds at the end
     """
 
-    id: str
-    dialect: str
-    operation: str = ""
-    model: str = ""
-    key: str = ""
+    time: Moment = Moment(0.0)
+    level: str = always("info")
+    event: str = always("request")
+    id: str = always("")
+    dialect: str = always("")
+    operation: str = always("")
+    model: str = always("")
+    key: str = always("")
     team: str | None = None
-    stream: bool = False
-    status: int = 0
-    outcome: str = "ok"
+    stream: bool = always(False)
+    status: int = always(0)
+    outcome: str = always("ok")
     code: str | None = None
-    ms: float = 0.0
-    queue_ms: float = 0.0
-    upstream_ms: float = 0.0
-    overhead_ms: float = 0.0
+    ms: float = always(0.0)
+    queue_ms: float = always(0.0)
+    upstream_ms: float = always(0.0)
+    overhead_ms: float = always(0.0)
     ttft_ms: float | None = None
-    attempts: int = 0
+    attempts: int = always(0)
     worker: str | None = None
     picked: str | None = None
     prefill: str | None = None
@@ -100,9 +105,6 @@ class RequestRecord(Struct):
     saved: int | UnsetType = UNSET
     end_user: str | UnsetType = UNSET
     alias: str | UnsetType = UNSET
-    time: float = 0.0
-    level: str = "info"
-    event: str = "request"
 
 
 class Charge(Protocol):

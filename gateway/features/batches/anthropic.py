@@ -5,12 +5,12 @@ Source: Anthropic's reference of `/v1/messages/batches`; anthropic-python 2.12 a
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Route
+from gateway.core.written import iso
 from gateway.features.batches.api_call import ApiCall
 from gateway.features.batches.apis import BatchApi
 from gateway.features.batches.files import page
@@ -151,14 +151,10 @@ class MessageBatches(BatchApi):
                 "canceled": undone - expired,
                 "expired": expired,
             },
-            "created_at": _time(spec.created),
-            "expires_at": _time(spec.ends),
-            "ended_at": _time(state.at[state.status]) if ended else None,
-            "cancel_initiated_at": None if seen.cancel is None else _time(seen.cancel),
+            "created_at": iso(spec.created),
+            "expires_at": iso(spec.ends),
+            "ended_at": iso(state.at[state.status]) if ended else None,
+            "cancel_initiated_at": None if seen.cancel is None else iso(seen.cancel),
             "archived_at": None,
             "results_url": f"/v1/messages/batches/{spec.id}/results" if ended and state.output is not None else None,
         }
-
-
-def _time(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

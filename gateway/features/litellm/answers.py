@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Awaitable, Mapping, Sequence
-from datetime import UTC, datetime
 from hashlib import sha256
 from math import inf
 from typing import Any
@@ -25,6 +24,7 @@ from gateway.core.http import JSON_TYPE, Response, Route
 from gateway.core.messages import ListModels, ModelCard
 from gateway.core.money import NANO, Tariff
 from gateway.core.ports import Dialect
+from gateway.core.written import iso
 from gateway.features import Parts
 from gateway.kernel import Endpoint, Runtime
 from gateway.kernel.call import Call
@@ -118,7 +118,7 @@ class Answers:
             "user_id": None,
             "models": models,
             "aliases": {} if key is None else key.aliases,
-            "expires": _moment(key.expires.timestamp()) if key is not None and key.expires is not None else None,
+            "expires": iso(key.expires.timestamp(), "seconds") if key is not None and key.expires is not None else None,
             "blocked": False,
             "metadata": {},
             **_limits(await self._states(caller.key, caller.team)),
@@ -154,7 +154,7 @@ def _limits(states: list[LimitState]) -> dict[str, Any]:
             "spend": budget.used / NANO,
             "max_budget": budget.limit / NANO,
             "budget_duration": _PERIODS.get(rule.calendar.per),
-            "budget_reset_at": None if ends == inf else _moment(ends),
+            "budget_reset_at": None if ends == inf else iso(ends, "seconds"),
         }
     return found
 
@@ -181,10 +181,6 @@ def _model(card: ModelCard, tariff: Tariff | None) -> dict[str, Any]:
         "output_cost_per_token": None if rates is None else rates.output / _PER_TOKEN,
     }
     return {"model_name": card.name, "litellm_params": {"model": card.name}, "model_info": info}
-
-
-def _moment(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
 
 
 def _json(value: Any, status: int = 200) -> Response:

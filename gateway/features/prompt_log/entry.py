@@ -14,6 +14,7 @@ from gateway.core.http import Headers
 from gateway.core.lifecycle import Reply
 from gateway.core.ports import Dialect, RequestRecord
 from gateway.core.usage import Usage
+from gateway.core.written import Moment, always
 from gateway.translation.texts import Guarded, Shown, called, texts_of, unshown
 
 PART = 128
@@ -53,28 +54,28 @@ class Answer(Struct):
     cut: bool = False
 
 
-class Line(Struct, kw_only=True):
+class Line(Struct, kw_only=True, omit_defaults=True):
     """The line of one request. by: the rule that chose it, or `key`. ms, outcome, code and usage are those of
-    its record. masked: how many texts were masked."""
+    its record; a member that is None is not written. masked: how many texts were masked."""
 
-    time: float
+    time: Moment
     id: str
     by: str
     key: str
-    team: str | None
+    team: str | None = None
     dialect: str
     operation: str
     model: str
     stream: bool
     status: int
     outcome: str
-    code: str | None
+    code: str | None = None
     ms: float
-    trace: str | None
-    usage: Usage | None
+    trace: str | None = None
+    usage: Usage | None = None
     prompt: Prompt
-    reply: Answer | None
-    masked: int = 0
+    reply: Answer | None = None
+    masked: int = always(0)
 
 
 class ReplyTexts:
@@ -159,7 +160,7 @@ class Entry:
         self.most = most
         self.reserved = 0
         self.reply: ReplyTexts | None = None
-        self.time = 0.0
+        self.time = Moment(0.0)
         self.record: RequestRecord | None = None
         self.context: Headers = []
         self._texts: list[tuple[Shown, bytes]] = []
@@ -195,7 +196,7 @@ class Entry:
 
     def end(self, record: RequestRecord, context: Headers) -> None:
         """The record of the request is complete. context: names its trace, if that is recorded."""
-        self.time, self.record, self.context = time.time(), record, context
+        self.time, self.record, self.context = Moment(time.time()), record, context
         if self.reply is not None and self.reply.whole and record.outcome != "ok":
             self.reply = None  # a guard has refused it
 

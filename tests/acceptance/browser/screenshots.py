@@ -20,6 +20,7 @@ import httpx
 
 from gateway.core.ports import RequestRecord
 from gateway.core.usage import Usage
+from gateway.core.written import Moment
 from gateway.observe.ledger import Ledger
 from gateway.redis import connect
 from tests.acceptance.browser.chromium import Browser
@@ -159,9 +160,9 @@ async def _history(server: Server) -> None:
                 used = Usage(chance.randrange(400, 4_000), chance.randrange(50, 900), 0)
                 nano = round(cost * chance.uniform(0.5, 1.3) * 10**9 / 40 * (1.6 if days_ago < 7 else 1))
                 record = RequestRecord(
-                    "id", "openai", model=model, key=name, team=team, attempts=1, usage=used, cost=nano
+                    id="id", dialect="openai", model=model, key=name, team=team, attempts=1, usage=used, cost=nano
                 )
-                record.time = now - days_ago * 86_400
+                record.time = Moment(now - days_ago * 86_400)
                 ledger.add(record)
     await ledger.close()
 

@@ -18,6 +18,7 @@ from gateway.core.money import NANO, shown
 from tests.support.clients import GENERATING, usual
 from tests.support.harness import Stack, until
 from tests.support.ports import free_port
+from tests.support.records import seconds
 from tests.support.redis_server import Server
 from tests.unit.app.asking import CHAT, GONE, key
 
@@ -142,7 +143,17 @@ def test_sums_that_are_lost_are_rebuilt_from_the_log(
     lines = busy.output.getvalue().splitlines(keepends=True)
     more = tmp_path / "more"
     more.write_bytes(b"".join(lines[::2]))
-    odd = ('"time": 1e300', '"time": 1795000000000', '"time": 1, "cost": 9e18', '"time": 1, "usage": {"input": -1}')
+    assert json.loads(lines[-1])["time"].endswith("Z")
+    for place, line in enumerate(lines[::4]):  # as up to 0.9
+        old = {**json.loads(line), "team": None} | json.loads(line)
+        lines[4 * place] = json.dumps(old | {"time": seconds(old["time"])}).encode() + b"\n"
+    odd = (
+        '"time": 1e300',
+        '"time": "soon"',
+        '"time": 1795000000000',
+        '"time": 1, "cost": 9e18',
+        '"time": 1, "usage": {"input": -1}',
+    )
     wrong = "".join(f'{{"event": "request", "id": "a", "dialect": "openai", "attempts": 1, {one}}}\n' for one in odd)
     log.write_bytes(b"".join(lines[1::2]) + wrong.encode() + b'not JSON\n{"event": "request", "id": 5}\n{"time": 1')
     for _ in range(2):  # a second time changes nothing

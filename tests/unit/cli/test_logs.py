@@ -21,7 +21,7 @@ from tests.unit.cli.terminals import on_a_terminal
 
 def record(**fields: Any) -> dict[str, Any]:
     return {
-        "time": 1e9,
+        "time": "2001-09-09T01:46:40.250Z",
         "level": "info",
         "event": "request",
         "id": "a",
@@ -91,10 +91,16 @@ def test_wrong_filters_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_line_to_read_has_the_day_the_event_and_what_is_there(tmp_path: Path) -> None:
-    (line,) = called("logs", log(tmp_path, record(code=None, ms=1.5))).stdout.splitlines()
+    (line,) = called("logs", log(tmp_path, record(ms=1.5))).stdout.splitlines()
     day, clock, level, event, *fields = line.split()
-    assert (day[:3], clock[-4:], level, event) == ("200", ".000", "info", "request")
+    assert (day[:3], clock[-4:], level, event) == ("200", ".250", "info", "request")
     assert fields == ["id=a", "key=app", "model=m", "outcome=ok", "ms=1.5"]
+
+
+def test_a_log_of_an_older_version_is_read(tmp_path: Path) -> None:
+    """Up to 0.9 times were Unix seconds, and what was not there was null."""
+    new, old = called("logs", log(tmp_path, record(), record(time=1e9 + 0.25, code=None))).stdout.splitlines()
+    assert old == new
 
 
 @pytest.mark.parametrize(
@@ -104,6 +110,9 @@ def test_a_line_to_read_has_the_day_the_event_and_what_is_there(tmp_path: Path) 
         '{"time": 1, "level": "info"',
         '{"time": 1, "level": "info"}',
         '{"time": "now", "level": "info", "event": "request"}',
+        '{"time": "2001-09-09T01:46:40", "level": "info", "event": "request"}',
+        '{"time": true, "level": "info", "event": "request"}',
+        '{"level": "info", "event": "request"}',
         '{"time": 1e300, "level": "info", "event": "request"}',
         '{"time": 1, "level": ["info"], "event": "request"}',
         '{"time": 1, "level": "info", "event": null}',

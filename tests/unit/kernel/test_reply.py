@@ -97,7 +97,7 @@ class Stream:
 class Case:
     def __init__(self, keepalive_s: float = 0.0) -> None:
         self.sent = Sent()
-        self.record = RequestRecord("id", "openai")
+        self.record = RequestRecord(id="id", dialect="openai")
         self.observer = Observer()
         request = Request("POST", "/v1/chat/completions", id="id")
         client = AsgiClient(asyncio.Event().wait, self.sent)

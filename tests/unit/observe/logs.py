@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import io
-import json
 from typing import Any
 
 from gateway.core.ports import RequestRecord
+from tests.support.records import Members, parsed
 
 
 class Output(io.BytesIO):
-    def lines(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self.getvalue().splitlines()]
+    def lines(self) -> list[Members]:
+        return [parsed(line) for line in self.getvalue().splitlines()]
 
 
 def record(**fields: Any) -> RequestRecord:
-    return RequestRecord("id-1", "openai", **fields)
+    return RequestRecord(id="id-1", dialect="openai", **fields)

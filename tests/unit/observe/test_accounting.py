@@ -38,7 +38,7 @@ class Lost:
 async def test_it_ends_although_its_writer_swallows_the_cancellation() -> None:
     client = Lost()
     stream = AccountingStream("usage", 10, client)
-    stream.add(RequestRecord("1", "openai"))
+    stream.add(RequestRecord(id="1", dialect="openai"))
     await client.asked.wait()
     async with asyncio.timeout(30):
         await stream.close()

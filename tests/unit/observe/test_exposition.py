@@ -27,7 +27,11 @@ def large() -> Metrics:
     metrics = Metrics()
     for number in range(500):
         metrics.begun("openai")
-        metrics.finished(RequestRecord("id", "openai", "chat", f"model-{number}", status=200, ms=1.0, attempts=1))
+        metrics.finished(
+            RequestRecord(
+                id="id", dialect="openai", operation="chat", model=f"model-{number}", status=200, ms=1.0, attempts=1
+            )
+        )
     return metrics
 
 
@@ -70,7 +74,17 @@ async def test_others_have_their_turn_while_it_is_made() -> None:
 def test_a_traced_request_is_an_exemplar_of_its_bucket_in_openmetrics_alone() -> None:
     metrics = Metrics(genai=True)
     metrics.begun("openai")
-    record = RequestRecord("id", "openai", "chat", "m", status=200, ms=30.0, ttft_ms=20.0, attempts=1, trace=TRACE)
+    record = RequestRecord(
+        id="id",
+        dialect="openai",
+        operation="chat",
+        model="m",
+        status=200,
+        ms=30.0,
+        ttft_ms=20.0,
+        attempts=1,
+        trace=TRACE,
+    )
     metrics.finished(record)
     assert TRACE not in metrics.page().decode()
     found = {

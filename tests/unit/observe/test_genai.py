@@ -17,7 +17,7 @@ CHAT = {**BASE, "gen_ai_operation_name": "chat"}
 
 def finish(metrics: Metrics, operation: str = "chat", **fields: Any) -> None:
     metrics.begun("openai")
-    metrics.finished(RequestRecord("id", "openai", operation, **fields))
+    metrics.finished(RequestRecord(id="id", dialect="openai", operation=operation, **fields))
 
 
 def value(metrics: Metrics, name: str, **labels: str) -> float | None:

@@ -18,6 +18,7 @@ import pytest
 
 from gateway.core.ports import RequestRecord
 from gateway.core.usage import Usage
+from gateway.core.written import Moment
 from gateway.observe import ledger as module
 from gateway.observe.ledger import OTHER, Ledger, figures_of
 from gateway.observe.spending import Report, Wrong, days_of, make
@@ -61,9 +62,11 @@ def record(chance: random.Random, at: float = NOON, **more: Any) -> RequestRecor
     usage = (
         None if chance.random() < 0.1 else Usage(chance.randrange(9_999), chance.randrange(999), chance.randrange(99))
     )
-    made = RequestRecord("id", "openai", model=f"m{chance.randrange(3)}", key=f"k{chance.randrange(4)}", attempts=1)
+    made = RequestRecord(
+        id="id", dialect="openai", model=f"m{chance.randrange(3)}", key=f"k{chance.randrange(4)}", attempts=1
+    )
     made.team = chance.choice([None, "red", "blue"])
-    made.usage, made.time, made.cost = usage, at, chance.randrange(10**12)
+    made.usage, made.time, made.cost = usage, Moment(at), chance.randrange(10**12)
     for name, value in more.items():
         setattr(made, name, value)
     return made

@@ -37,7 +37,7 @@ def value(metrics: Metrics | str, name: str, **labels: str) -> float:
 
 def finish(metrics: Metrics, **fields: Any) -> None:
     metrics.begun("openai")
-    metrics.finished(RequestRecord("id", "openai", **fields))
+    metrics.finished(RequestRecord(id="id", dialect="openai", **fields))
 
 
 def test_a_histogram_counts_into_the_right_buckets() -> None:
@@ -64,7 +64,7 @@ def test_running_goes_up_and_down() -> None:
     metrics.begun("openai")
     metrics.begun("openai")
     assert value(metrics, "dragoman_requests_running", dialect="openai") == 2
-    metrics.finished(RequestRecord("id", "openai"))
+    metrics.finished(RequestRecord(id="id", dialect="openai"))
     assert value(metrics, "dragoman_requests_running", dialect="openai") == 1
 
 
@@ -161,7 +161,7 @@ def test_no_sum_over_keys_falls_while_they_take_places() -> None:
     for _ in range(40):
         weights = [draw.random() ** 4 for _ in range(12)]
         for key in draw.choices(range(12), weights, k=60):
-            one.add(RequestRecord("id", "openai", key=f"k{key}"))
+            one.add(RequestRecord(id="id", dialect="openai", key=f"k{key}"))
         shown = {(s.labels["key"], s.labels["team"]): s.value for s in next(one.collect()).samples}
         assert len(shown) <= 4
         grown = sum(value - seen.get(row, 0) for row, value in shown.items())
@@ -180,11 +180,11 @@ def test_keys_that_are_used_more_take_places() -> None:
         nonlocal now
         for key, times in requests.items():
             for _ in range(times):
-                one.add(RequestRecord("id", "openai", key=key))
+                one.add(RequestRecord(id="id", dialect="openai", key=key))
         now += 3600
         one.turn()
         for key in requests:
-            one.add(RequestRecord("id", "openai", key=key))
+            one.add(RequestRecord(id="id", dialect="openai", key=key))
         return {sample.labels["key"] for sample in next(one.collect()).samples}
 
     def fresh(settled: bool) -> ByKey:

@@ -21,6 +21,7 @@ from gateway.config import Limit
 from gateway.config.money import Budget, Spend
 from gateway.core.estimate import Cost
 from gateway.core.ports import RequestRecord
+from gateway.core.written import Moment
 from gateway.observe import ledger as module
 from gateway.observe.ledger import Ledger
 from gateway.ratelimit import Subject, SubjectLimiter, decisions, plan
@@ -112,7 +113,11 @@ async def test_sums_keep_so_many_and_add_up(emptied: Server) -> None:
     now = time()
 
     async def one(name: str) -> None:
-        ledger.add(RequestRecord("id", "openai", model="m", key="k", attempts=1, cost=7, end_user=name, time=now))
+        ledger.add(
+            RequestRecord(
+                id="id", dialect="openai", model="m", key="k", attempts=1, cost=7, end_user=name, time=Moment(now)
+            )
+        )
 
     await ask(range(SOME), one)
     before = resident_mib()

@@ -203,7 +203,7 @@ async def test_what_nobody_counted_is_charged_by_its_time(
     limiter = await make(tokens(100))
     lease = await limiter.reserve(ANN, Cost(600, prompt=10))
     monkeypatch.setattr("gateway.ratelimit.reservation.monotonic", lambda: lease.admitted + seconds)
-    lease.settle(RequestRecord("id", "openai", outcome="cancelled", attempts=1))
+    lease.settle(RequestRecord(id="id", dialect="openai", outcome="cancelled", attempts=1))
     await limiter.flush()
     assert (await limiter.inspect(ANN))[0].used == charged
 

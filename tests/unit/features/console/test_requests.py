@@ -42,7 +42,7 @@ class Call:
     reply = SimpleNamespace(stream=None)
 
     def __init__(self, id_: str = "one", **record: Any) -> None:
-        self.record = RequestRecord(id_, "openai", **record)
+        self.record = RequestRecord(id=id_, dialect="openai", **record)
         self.interrupted: list[str] = []
 
     def interrupt(self, error: Any) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from gateway.config.money import Spend
 from gateway.core.ports import RequestRecord
+from gateway.core.written import Moment
 from gateway.features.console import spend as module
 from gateway.features.console.spend import Overview
 from gateway.observe.ledger import Ledger
@@ -100,7 +101,9 @@ async def test_movers_compare_two_weeks_also_over_a_month(server: Server, monkey
 
     def spent(key: str, days_ago: int, cost: int) -> None:
         moment = datetime(today.year, today.month, today.day, 12, tzinfo=UTC) - timedelta(days=days_ago)
-        record = RequestRecord("id", "openai", model="m", key=key, attempts=1, cost=cost, time=moment.timestamp())
+        record = RequestRecord(
+            id="id", dialect="openai", model="m", key=key, attempts=1, cost=cost, time=Moment(moment.timestamp())
+        )
         ledger.add(record)
 
     for days, cost in ((0, 10**9), (6, 10**9), (7, 5 * 10**9), (13, 10**9), (14, 10**12)):
@@ -123,7 +126,11 @@ async def test_rows_in_memory_are_bounded(server: Server, monkeypatch: pytest.Mo
     monkeypatch.setattr(module, "_REMEMBERED", 50)
     ledger = Ledger("many", UTC, connect(server.settings))
     for number in range(500):
-        ledger.add(RequestRecord("id", "openai", model="m", key=f"k{number}", attempts=1, cost=number, time=time()))
+        ledger.add(
+            RequestRecord(
+                id="id", dialect="openai", model="m", key=f"k{number}", attempts=1, cost=number, time=Moment(time())
+            )
+        )
     await ledger.close()
     ledger = Ledger("many", UTC, connect(server.settings))
     overview = Overview(None, SPEND)

@@ -44,7 +44,9 @@ def state(metrics: Metrics, *models: Any) -> State:
 
 def finish(metrics: Metrics, **fields: Any) -> None:
     metrics.begun("openai")
-    metrics.finished(RequestRecord("id", "openai", "chat", **{"model": "m", "status": 200, **fields}))
+    metrics.finished(
+        RequestRecord(id="id", dialect="openai", operation="chat", **{"model": "m", "status": 200, **fields})
+    )
 
 
 def test_every_counter_of_a_model_and_a_team() -> None:

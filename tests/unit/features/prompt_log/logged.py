@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import httpx
 
 from tests.support.harness import Stack, until
+from tests.support.records import Members, parsed
 from tests.unit.kernel.asking import PATH, chat
 
 ALL = {"all": {"match": {"model": ["m"]}}}
@@ -19,12 +19,12 @@ def config(folder: Path, rules: Mapping[str, Any] = ALL, **options: Any) -> dict
     return {"prompt_log": {"directory": str(folder), "rules": dict(rules), **options}}
 
 
-def lines(folder: Path) -> list[dict[str, Any]]:
+def lines(folder: Path) -> list[Members]:
     """All that was written, in its order."""
-    return [json.loads(line) for file in sorted(folder.glob("*")) for line in file.read_text().splitlines()]
+    return [parsed(line) for file in sorted(folder.glob("*")) for line in file.read_text().splitlines()]
 
 
-def written(stack: Stack, folder: Path) -> list[dict[str, Any]]:
+def written(stack: Stack, folder: Path) -> list[Members]:
     """All that was written, once nothing waits or is under way."""
     stack.records()
     until(lambda: stack.service("prompt_log").bytes == 0)

@@ -16,6 +16,7 @@ from gateway.config.sharing import Limiter
 from gateway.core.errors import Kind
 from gateway.core.estimate import Cost
 from gateway.core.ports import RequestRecord
+from gateway.core.written import Moment
 from gateway.ratelimit import RebuiltBudgets, StoreDown, Subject, SubjectLimiter
 from gateway.ratelimit.model import Limited
 from gateway.ratelimit.redis.store import RedisStore
@@ -106,7 +107,9 @@ async def test_a_request_from_before_a_flush_gives_nothing_back_to_the_new_count
 
 
 def cost_of(when: float, cost: int, key: str = "ann", team: str | None = "sales") -> RequestRecord:
-    return RequestRecord("id", "openai", model="m", key=key, team=team, attempts=1, cost=cost, time=when)
+    return RequestRecord(
+        id="id", dialect="openai", model="m", key=key, team=team, attempts=1, cost=cost, time=Moment(when)
+    )
 
 
 async def test_records_restore_the_budgets_of_an_emptied_server(server: Server, started: Make) -> None:
@@ -127,7 +130,9 @@ async def test_records_restore_the_budgets_of_an_emptied_server(server: Server, 
         for record in (cost_of(now, 300), cost_of(now, 200, "bob"), cost_of(now, 9, team=None)):
             found.add(record)
         found.add(cost_of(now - 40 * 86_400, 5_000))
-        found.add(RequestRecord("id", "openai", model="m", key="ann", team="sales", attempts=1, time=now))
+        found.add(
+            RequestRecord(id="id", dialect="openai", model="m", key="ann", team="sales", attempts=1, time=Moment(now))
+        )
         await found.send()
         states = {state.rule.name: state.used for state in await limiter.inspect(ANN)}
         assert states == {"b": 500, "days": 500, "budget": 309}
