@@ -47,7 +47,7 @@ OnBudget = Callable[[BudgetRule, Subject, float, int], None]
 """Called with a budget, whose it is, the share of it that was passed just now (1.0: a request was refused), and what
 was spent, in nano. One gateway calls it for all, once for each share of a period."""
 _RENEWED, _RENEWED_EVERY = 200, 0.01
-"""Leases renewed at once, and the pause after them in seconds, so that admissions do not queue behind thousands."""
+"""Reservations renewed at once, and the pause after them in seconds, so that admissions need not wait for thousands."""
 _CLOSED_RETRY = 5.0
 """Seconds that a closed rule tells clients to wait. The store is probed again within it."""
 _REPLACED_SLOTS = 600.0
@@ -65,7 +65,7 @@ _SLOT_SPREAD = 5.0
 class SubjectLimiter:
     """Enforces `rules` by counters in a store. The configuration has checked that they fit the store's layout.
 
-    lease_ttl   seconds that a slot lives without renewal; it is renewed three times in it or more often
+    slot_ttl   seconds that a slot lives without renewal; it is renewed three times in it or more often
     heartbeat   seconds between two heartbeats
     on_change   called with ("strict" | "degraded", reason) after each change, for one log line and a gauge
     on_budget   see `OnBudget`
@@ -82,7 +82,7 @@ class SubjectLimiter:
         rules: Sequence[Limit] | RuleIndex,
         store: Store,
         *,
-        lease_ttl: float = 30.0,
+        slot_ttl: float = 30.0,
         heartbeat: float = 5.0,
         on_change: Callable[[str, str], None] | None = None,
         on_alone: Callable[[int, float], None] | None = None,
@@ -100,14 +100,14 @@ class SubjectLimiter:
         self.replaced: list[Replaced] = []
         self._next_end = inf  # when replaced rules end
         self._plans = Plans(self._index, store.layout)
-        self._lease_ttl = lease_ttl
-        self._every = min(heartbeat, lease_ttl / 3)
+        self._slot_ttl = slot_ttl
+        self._every = min(heartbeat, slot_ttl / 3)
         self._on_change = on_change
         self._on_budget = on_budget
         self._turning: TimerHandle | None = None  # at the end of a budget's period
         self._prefix = secrets.token_hex(6)
         self._count = 0
-        self._live: dict[str, ref[Reservation]] = {}  # with slots; a lease that its holder dropped must not be renewed
+        self._live: dict[str, ref[Reservation]] = {}  # with slots; one that its request dropped must not be renewed
         self._beating: Task[None] | None = None
         store.changed = self._changed
 
@@ -165,8 +165,8 @@ class SubjectLimiter:
     async def start(self, *, beats: bool = True) -> None:
         """Connects, and sends heartbeats, unless the caller only reads: it is soon not counted as a replica. Does not
         raise if the store is down: it starts degraded and recovers by itself."""
-        await self._local.start(self._lease_ttl)
-        await self.store.start(self._lease_ttl)
+        await self._local.start(self._slot_ttl)
+        await self.store.start(self._slot_ttl)
         if beats:
             self._beating = asyncio.create_task(self._beat())
             self._turn()
@@ -461,31 +461,31 @@ class SubjectLimiter:
                 self._local.forget_sums()
         else:
             # Running requests hold slots, which this process must keep counting.
-            held = [lease for one in self._live.values() if (lease := one()) is not None and lease.strict]
-            for lease in held:
-                plan = scaled(lease.plan, self.store.replicas)
+            held = [one for known in self._live.values() if (one := known()) is not None and one.strict]
+            for one in held:
+                plan = scaled(one.plan, self.store.replicas)
                 if plan.slots:
-                    self._local.renew([(lease.id, plan)])
-                    lease.adopted = True
+                    self._local.renew([(one.id, plan)])
+                    one.adopted = True
         if self._on_change is not None:
             self._on_change("strict" if up else "degraded", reason)
 
     def _renew(self, ids: Iterable[str]) -> None:
-        """Renews the leases that still hold slots. A released slot must not be taken again."""
-        leases = []
+        """Renews the reservations that still hold slots. A released slot must not be taken again."""
+        held = []
         for id in ids:
-            one = self._live.get(id)
-            lease = one() if one is not None else None
-            if lease is None:
+            known = self._live.get(id)
+            one = known() if known is not None else None
+            if one is None:
                 self._live.pop(id, None)
             else:
-                leases.append(lease)
-        self.store.renew([(lease.id, lease.plan) for lease in leases])
+                held.append(one)
+        self.store.renew([(one.id, one.plan) for one in held])
         if self.store.up:
-            for lease in leases:
-                lease.adopted = lease.adopted or not lease.strict
-        again = [lease for lease in leases if lease.adopted or not lease.strict]
-        self._local.renew([(lease.id, scaled(lease.plan, self.store.replicas)) for lease in again])
+            for one in held:
+                one.adopted = one.adopted or not one.strict
+        again = [one for one in held if one.adopted or not one.strict]
+        self._local.renew([(one.id, scaled(one.plan, self.store.replicas)) for one in again])
 
     async def _beat(self) -> None:
         while True:

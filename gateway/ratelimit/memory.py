@@ -43,12 +43,12 @@ class MemoryStore:
     def __len__(self) -> int:
         return self._size
 
-    def admit(self, plan: Plan, costs: Sequence[Any], lease: str) -> Verdict:
+    def admit(self, plan: Plan, costs: Sequence[Any], holder: str) -> Verdict:
         now, ttl, groups = self._clock() // 1000, self._ttl, self._groups
         if plan.sums:
             for index in plan.sums:
                 self._begin(plan, index, now)
-            return self._decide(plan, costs, lease, now)
+            return self._decide(plan, costs, holder, now)
         # Nearly all requests fit at once. If one does not, what was taken for it goes back.
         taken: list[Window | Slots] = []
         found: list[Counted] = []
@@ -60,16 +60,16 @@ class MemoryStore:
                 counter = group[key][0]
             except KeyError:
                 counter = self._touch(key, shape, now)
-            counted = counter.take_at_once(now, cost, shape, lease, ttl)
+            counted = counter.take_at_once(now, cost, shape, holder, ttl)
             if counted is None:
                 for one, at, charged in zip(taken, found, costs, strict=False):
-                    one.undo(at.entry, charged, lease)
-                return self._decide(plan, costs, lease, now)
+                    one.undo(at.entry, charged, holder)
+                return self._decide(plan, costs, holder, now)
             taken.append(counter)
             found.append(counted)
         return Verdict(ADMITTED, 0, found)
 
-    def _decide(self, plan: Plan, costs: Sequence[Any], lease: str, now: int) -> Verdict:
+    def _decide(self, plan: Plan, costs: Sequence[Any], holder: str, now: int) -> Verdict:
         """As `admit`: looks at all counters before it takes from any."""
         touched = [self._touch(key, shape, now) for key, shape in zip(plan.keys, plan.shapes, strict=True)]
         waits = [one.delay(now, cost, shape) for one, cost, shape in zip(touched, costs, plan.shapes, strict=True)]
@@ -85,7 +85,7 @@ class MemoryStore:
             if wait or violated >= 0:
                 counters.append(Counted(*counter.state(now, shape), -1))
             else:
-                counters.append(counter.take(now, cost, shape, lease, self._ttl))
+                counters.append(counter.take(now, cost, shape, holder, self._ttl))
         for index in plan.sums:
             budget = touched[index]
             assert isinstance(budget, Spent)
@@ -93,7 +93,7 @@ class MemoryStore:
         return Verdict(violated, longest, counters, latest)
 
     def settle(
-        self, plan: Plan, lease: str, settlements: Sequence[Settlement], admitted: Verdict | None = None
+        self, plan: Plan, holder: str, settlements: Sequence[Settlement], admitted: Verdict | None = None
     ) -> None:
         now = self._clock() // 1000
         for one in settlements:
@@ -104,15 +104,15 @@ class MemoryStore:
                 continue  # nothing can be given back
             if isinstance(counter, Spent):
                 self._begin(plan, one.index, now)
-            counter.settle(now, one.entry, one.delta, shape, lease, one.held)
+            counter.settle(now, one.entry, one.delta, shape, holder, one.held)
 
-    def renew(self, leases: Sequence[tuple[str, Plan]]) -> None:
+    def renew(self, holders: Sequence[tuple[str, Plan]]) -> None:
         now = self._clock() // 1000
-        for lease, plan in leases:
+        for holder, plan in holders:
             for index in plan.slots:
                 counter = self._touch(plan.keys[index], plan.shapes[index], now)
                 assert isinstance(counter, Slots)
-                counter.hold(now, lease, self._ttl)
+                counter.hold(now, holder, self._ttl)
 
     async def look(self, plan: Plan) -> Verdict:
         now = self._clock() // 1000
@@ -135,8 +135,8 @@ class MemoryStore:
             counter = self._touch(key, shape, now)
             counter.reset(now, shape)
 
-    async def start(self, lease_ttl: float) -> None:
-        self._ttl = round(lease_ttl * 1_000_000)
+    async def start(self, slot_ttl: float) -> None:
+        self._ttl = round(slot_ttl * 1_000_000)
 
     async def beat(self) -> None:
         now = self._clock() // 1000

@@ -77,14 +77,14 @@ class Spent:
             self.level = self.passed = level
         return wait
 
-    def take(self, now: int, cost: Asked, shape: Shape, lease: str, ttl: int) -> Counted:
+    def take(self, now: int, cost: Asked, shape: Shape, holder: str, ttl: int) -> Counted:
         charged = max(min(cost.expected, shape.limit - self.used), cost.least)
         self.used += charged
         self.held += charged
         self.expires = now + shape.keep * 1000
         return Counted(*self.state(now, shape), self.birth, charged)
 
-    def settle(self, now: int, index: int, delta: int, shape: Shape, lease: str, held: int) -> None:
+    def settle(self, now: int, index: int, delta: int, shape: Shape, holder: str, held: int) -> None:
         self.slide(now, shape)
         self.expires = now + shape.keep * 1000
         if delta > 0 or index == self.birth:

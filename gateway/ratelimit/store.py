@@ -30,19 +30,19 @@ class Store(Protocol):
     replicas: int
     changed: Callable[[bool, str], None] | None
 
-    def admit(self, plan: Plan, costs: Sequence[Any], lease: str) -> Verdict | Promise[Verdict]:
+    def admit(self, plan: Plan, costs: Sequence[Any], holder: str) -> Verdict | Promise[Verdict]:
         """Decides and charges. costs: of each limit of the plan, `spent.Asked` of a budget. The answer may raise
         `StoreDown`; if its waiter is cancelled, the charge is undone."""
 
     def settle(
-        self, plan: Plan, lease: str, settlements: Sequence[Settlement], admitted: Verdict | None = None
+        self, plan: Plan, holder: str, settlements: Sequence[Settlement], admitted: Verdict | None = None
     ) -> None:
         """Settles, after all operations before it, and before all after it. Returns at once; never raises. admitted:
         the store's decision; if it left so much that nobody waits for what is given back, a shared store may learn of
         it later."""
 
-    def renew(self, leases: Sequence[tuple[str, Plan]]) -> None:
-        """Extends the concurrency slots of these leases by `ttl`, and takes expired ones again."""
+    def renew(self, holders: Sequence[tuple[str, Plan]]) -> None:
+        """Extends the concurrency slots of these holders by `ttl`, and takes expired ones again."""
 
     async def look(self, plan: Plan) -> Verdict:
         """The state of each counter, with the amount used in place of the entry. Raises `StoreDown`."""
@@ -50,8 +50,8 @@ class Store(Protocol):
     async def reset(self, plan: Plan) -> None:
         """Forgets the counters of `plan`. Raises `StoreDown`."""
 
-    async def start(self, lease_ttl: float) -> None:
-        """Connects. lease_ttl is the life of a slot without renewal, in seconds. A store that is down does not raise:
+    async def start(self, slot_ttl: float) -> None:
+        """Connects. slot_ttl is the life of a slot without renewal, in seconds. A store that is down does not raise:
         it starts down and recovers by itself."""
 
     async def beat(self) -> None:

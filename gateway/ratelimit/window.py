@@ -172,7 +172,7 @@ class Window:
                 wait = max(wait, int(ahead) + 1)
         return wait
 
-    def take_at_once(self, now: int, cost: int, shape: Shape, lease: str, ttl: int) -> Counted | None:
+    def take_at_once(self, now: int, cost: int, shape: Shape, holder: str, ttl: int) -> Counted | None:
         """As `delay` and `take`; None, and nothing is charged, where that takes a closer look."""
         left = shape.limit - self.used - cost
         index = now // shape.width
@@ -188,7 +188,7 @@ class Window:
             self.expires = keep
         return Counted(left, (index + 1) * shape.width + shape.span - now, index)
 
-    def undo(self, index: int, cost: int, lease: str) -> None:
+    def undo(self, index: int, cost: int, holder: str) -> None:
         """Takes back what `take_at_once` did just now."""
         self.used -= cost
         self.slices[index] -= cost
@@ -197,7 +197,7 @@ class Window:
         if not self.slices[index]:
             del self.slices[index]
 
-    def take(self, now: int, cost: int, shape: Shape, lease: str, ttl: int) -> Counted:
+    def take(self, now: int, cost: int, shape: Shape, holder: str, ttl: int) -> Counted:
         """Charges `cost`, after `delay`."""
         index = self.charge(now, cost, shape)
         if shape.reserves and cost:
@@ -225,7 +225,7 @@ class Window:
             self.paced = max(self.paced, now) + cost * (SLICES * shape.width / shape.limit)
         return index
 
-    def settle(self, now: int, index: int, delta: int, shape: Shape, lease: str, held: int) -> None:
+    def settle(self, now: int, index: int, delta: int, shape: Shape, holder: str, held: int) -> None:
         """Settles what was charged to slice `index`: gives back -delta, or charges delta to now and to what is owed.
         held: of the slice, by this request."""
         if now >= self.stale:
@@ -280,7 +280,7 @@ class Window:
 
 
 class Slots:
-    """Requests in flight: lease id -> when it expires unless renewed. The methods are those of `Window`."""
+    """Requests in flight: holder id -> when it expires unless renewed. The methods are those of `Window`."""
 
     __slots__ = ("expires", "held", "stale")
     debt = 0
@@ -315,30 +315,30 @@ class Slots:
             self.slide(now, shape)
         return RETRY_SLOT if len(self.held) >= shape.limit else 0
 
-    def take_at_once(self, now: int, cost: int, shape: Shape, lease: str, ttl: int) -> Counted | None:
+    def take_at_once(self, now: int, cost: int, shape: Shape, holder: str, ttl: int) -> Counted | None:
         if now >= self.stale:
             self.slide(now, shape)
         held = self.held
         left = shape.limit - len(held) - 1
-        if left < 0 or lease in held:
+        if left < 0 or holder in held:
             return None
-        held[lease] = self.expires = now + ttl
+        held[holder] = self.expires = now + ttl
         return Counted(left, 0, 0)
 
-    def undo(self, index: int, cost: int, lease: str) -> None:
-        del self.held[lease]
+    def undo(self, index: int, cost: int, holder: str) -> None:
+        del self.held[holder]
 
-    def take(self, now: int, cost: int, shape: Shape, lease: str, ttl: int) -> Counted:
-        self.hold(now, lease, ttl)
+    def take(self, now: int, cost: int, shape: Shape, holder: str, ttl: int) -> Counted:
+        self.hold(now, holder, ttl)
         return Counted(shape.limit - len(self.held), 0, 0)
 
-    def hold(self, now: int, lease: str, ttl: int) -> None:
+    def hold(self, now: int, holder: str, ttl: int) -> None:
         """Takes a slot, or renews it."""
-        self.held.pop(lease, None)
-        self.held[lease] = self.expires = now + ttl
+        self.held.pop(holder, None)
+        self.held[holder] = self.expires = now + ttl
 
-    def settle(self, now: int, index: int, delta: int, shape: Shape, lease: str, held: int) -> None:
-        self.held.pop(lease, None)
+    def settle(self, now: int, index: int, delta: int, shape: Shape, holder: str, held: int) -> None:
+        self.held.pop(holder, None)
 
     def reset(self, now: int, shape: Shape) -> None:
         self.held.clear()

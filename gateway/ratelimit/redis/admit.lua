@@ -8,16 +8,16 @@
 --            forms     lists of shapes; a shape is the fields of window.Shape, in their order
 --            plans     [n, form]: the rules of a subject have the keys n + 1, n + 2, ... and the shapes of this form;
 --                      behind them come the counters before those of its budgets that owe
---            ops       [1, lease, plan, [cost, ...]]                     admit by all rules or by none; the cost for a
+--            ops       [1, holder, plan, [cost, ...]]                    admit by all rules or by none; the cost for a
 --                                                                        budget is the fields of spent.Asked
---                      [2, lease, plan, [[rule from 0, entry, delta, held]]]   settle; slots of one lease, or of a list
---                      [3, lease, plan, [rule from 0, ...]]              renew slots
+--                      [2, holder, plan, [[rule from 0, entry, delta, held]]]  settle; slots of one holder, or of a list
+--                      [3, holder, plan, [rule from 0, ...]]             renew slots
 --                      [4, replica, k, ttl]                              heartbeat (0: goodbye) -> live replicas
 --                      [5, "", plan]                                     look -> as admit, "used" for the entry
 --                      [6, "", plan]                                     reset
 --                      [7, replica, k, ttl]                              heartbeat, and room for a new counter
 --                      [8, "", plan, [sum, ...]]                         raise what is spent of each budget
---                      [9, "", plan, [[cost, ...], [lease, ...]]]        lease: charge what requests will use soon, if
+--                      [9, "", plan, [[cost, ...], [holder, ...]]]       lease: charge what requests will use soon, if
 --                                                                        half of each limit is left then
 -- returns  msgpack [now, result of each op 1, 4, 5, 6, 7, 8, 9 in order]; that of 1, 5 and 9 is a verdict:
 --            [violated, wait, [[remaining, reset, entry] of each rule], latest], see model.Verdict;
@@ -172,8 +172,8 @@ local function held(key)
   return n
 end
 
-local function take(key, lease)
-  call('ZADD', key, now + ttl, lease)
+local function take(key, holder)
+  call('ZADD', key, now + ttl, holder)
   taken[key] = true
 end
 

@@ -118,23 +118,25 @@ class Batcher:
         self._loop_round = LoopRound.for_loop(self._loop)
 
     def ask(
-        self, code: int, plan: Plan, what: Sequence[Any], lease: str = "", behind: Operation | None = None
+        self, code: int, plan: Plan, what: Sequence[Any], holder: str = "", behind: Operation | None = None
     ) -> Promise[Result]:
         """Queues an operation that has an answer, and one `behind` it for the same call. Raises `StoreDown` at once
         while the breaker is open."""
         if not self.up:
             raise StoreDown(self.reason)
         waiter: Promise[Result] = Promise()
-        self._queue.append(Operation(code, lease, plan, what, waiter))
+        self._queue.append(Operation(code, holder, plan, what, waiter))
         if behind is not None:
             self._queue.append(behind)
         self._want(at_once=self._loop_round.alone)
         return waiter
 
-    def post(self, code: int, plan: Plan, what: Sequence[Any], lease: str | Sequence[str], needed: bool = True) -> None:
+    def post(
+        self, code: int, plan: Plan, what: Sequence[Any], holder: str | Sequence[str], needed: bool = True
+    ) -> None:
         """Queues an operation without an answer. needed: it is urgent. While the breaker is open settlements are kept,
         renewals dropped."""
-        one = Operation(code, lease, plan, what)
+        one = Operation(code, holder, plan, what)
         if self.up:
             self._queue.append(one)
             if needed or self._drained is not None:
@@ -333,7 +335,7 @@ class Batcher:
                 for index, counted in enumerate(result.counters)
                 if counted.entry >= 0
             ]
-            self._queue.append(Operation(SETTLE, one.lease, one.plan, back))
+            self._queue.append(Operation(SETTLE, one.holder, one.plan, back))
             self._urgent = True  # the caller sends it
 
     def _failed(self, error: Exception) -> None:

@@ -19,12 +19,12 @@ Result = int | Verdict
 
 
 class Operation(Struct, eq=False):
-    """One operation on the counters of a plan. lease: its name, or for SETTLE those of several. what: for ADMIT costs,
+    """One operation on the counters of a plan. holder: its name, or for SETTLE those of several. what: for ADMIT costs,
     for SETTLE settlements, for RENEW slots, for RAISE sums, for LEASE costs and names, for BEAT and PROBE (key, ttl in
     microseconds). waiter: gets the answer; the script answers all but SETTLE and RENEW. again: it was refused once."""
 
     code: int
-    lease: str | Sequence[str]
+    holder: str | Sequence[str]
     plan: Plan
     what: Sequence[Any]
     waiter: Promise[Result] | None = None
@@ -35,7 +35,7 @@ _encode = msgpack.Encoder().encode
 _decode = msgpack.Decoder(list[Result]).decode
 
 
-def pack(items: Iterable[Operation], deadline: int, lease_ttl: int) -> tuple[list[bytes], bytes]:
+def pack(items: Iterable[Operation], deadline: int, slot_ttl: int) -> tuple[list[bytes], bytes]:
     """(keys, payload) of one call. Each plan and each list of shapes is sent once. Times in microseconds."""
     keys: list[bytes] = []
     forms: list[tuple[Shape, ...]] = []
@@ -48,7 +48,7 @@ def pack(items: Iterable[Operation], deadline: int, lease_ttl: int) -> tuple[lis
         if plan is not last:  # the operations of a busy subject come one after the other
             if code in (BEAT, PROBE):
                 keys.append(one.what[0])
-                ops.append((code, one.lease, len(keys), one.what[1]))
+                ops.append((code, one.holder, len(keys), one.what[1]))
                 if code == PROBE:
                     keys.append(one.what[0] + b":probe")
                 continue
@@ -63,8 +63,8 @@ def pack(items: Iterable[Operation], deadline: int, lease_ttl: int) -> tuple[lis
                 keys += plan.keys
                 if plan.before:
                     keys += [key for key in plan.before if key]
-        ops.append((code, one.lease, number, one.what))
-    return keys, _encode((deadline, lease_ttl, forms, plans, ops))
+        ops.append((code, one.holder, number, one.what))
+    return keys, _encode((deadline, slot_ttl, forms, plans, ops))
 
 
 def unpack(raw: bytes) -> tuple[int, list[Result]]:
@@ -83,5 +83,5 @@ def releases_of(one: Operation) -> Operation | None:
         slots = [settlement for settlement in one.what if settlement.index in one.plan.slots]
     elif one.code in (ADMIT, LEASE):
         slots = one.plan.releases
-    names = one.what[1] if one.code == LEASE else one.lease
+    names = one.what[1] if one.code == LEASE else one.holder
     return Operation(SETTLE, names, one.plan, slots) if slots else None

@@ -128,7 +128,7 @@ class LeasingStore(RedisStore):
         self._by_key: dict[bytes, set[Lease]] = {}  # the leases on each counter
         self._gave_back = 0.0  # when a lease last ended, by the monotonic clock
 
-    def admit(self, plan: Plan, costs: Sequence[Any], lease: str) -> Verdict | Promise[Verdict]:
+    def admit(self, plan: Plan, costs: Sequence[Any], holder: str) -> Verdict | Promise[Verdict]:
         demand: Demand | None = plan.demand
         if demand is None:
             demand = plan.demand = Demand(plan)
@@ -141,11 +141,11 @@ class LeasingStore(RedisStore):
                 return verdict
             self._give_back(had)
         if now < demand.ends:
-            return super().admit(plan, costs, lease)
+            return super().admit(plan, costs, holder)
         count = _TIMES * demand.asked if now < demand.ends + LIFE and demand.asked >= LEAST else 0
         demand.ends, demand.asked = now + LIFE, 0
-        wanted = self._wanted(plan, costs, lease, count, demand.ends) if count and all(costs) else None
-        answer: Promise[Any] = self._batchers[plan.tag].ask(ADMIT, plan, costs, lease, wanted)
+        wanted = self._wanted(plan, costs, holder, count, demand.ends) if count and all(costs) else None
+        answer: Promise[Any] = self._batchers[plan.tag].ask(ADMIT, plan, costs, holder, wanted)
         return answer
 
     def _wanted(self, plan: Plan, costs: Sequence[int], name: str, count: int, ends: float) -> Operation | None:
@@ -198,11 +198,11 @@ class LeasingStore(RedisStore):
         return self._gave_back * 1_000_000 >= since  # also by another request of the same call
 
     def settle(
-        self, plan: Plan, lease: str, settlements: Sequence[Settlement], admitted: Verdict | None = None
+        self, plan: Plan, holder: str, settlements: Sequence[Settlement], admitted: Verdict | None = None
     ) -> None:
         had = plan.demand and plan.demand.lease
-        if had is None or not had.settle(lease, settlements):
-            super().settle(plan, lease, settlements, admitted)
+        if had is None or not had.settle(holder, settlements):
+            super().settle(plan, holder, settlements, admitted)
 
     async def flush(self) -> None:
         for lease in list(self._leases):

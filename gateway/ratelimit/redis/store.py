@@ -55,24 +55,24 @@ class RedisStore:
         self._links: list[Link] = []
         self._started = False
 
-    def admit(self, plan: Plan, costs: Sequence[Any], lease: str) -> Verdict | Promise[Verdict]:
-        answer: Promise[Any] = self._batchers[plan.tag].ask(ADMIT, plan, costs, lease)
+    def admit(self, plan: Plan, costs: Sequence[Any], holder: str) -> Verdict | Promise[Verdict]:
+        answer: Promise[Any] = self._batchers[plan.tag].ask(ADMIT, plan, costs, holder)
         return answer  # the codec checked that it is a verdict
 
     def settle(
-        self, plan: Plan, lease: str, settlements: Sequence[Settlement], admitted: Verdict | None = None
+        self, plan: Plan, holder: str, settlements: Sequence[Settlement], admitted: Verdict | None = None
     ) -> None:
         needed = admitted is None or _is_scarce(plan, admitted, settlements)
-        self._batchers[plan.tag].post(SETTLE, plan, settlements, lease, needed)
+        self._batchers[plan.tag].post(SETTLE, plan, settlements, holder, needed)
 
     def make_room(self, plan: Plan, since: int) -> bool:
         """Called when the server refuses a request, before its client learns of it. Returns whether units may have been
         given back since the server was asked, at this microsecond of the monotonic clock: then it is asked again."""
         return False
 
-    def renew(self, leases: Sequence[tuple[str, Plan]]) -> None:
-        for lease, plan in leases:
-            self._batchers[plan.tag].post(RENEW, plan, plan.slots, lease)
+    def renew(self, holders: Sequence[tuple[str, Plan]]) -> None:
+        for holder, plan in holders:
+            self._batchers[plan.tag].post(RENEW, plan, plan.slots, holder)
 
     async def look(self, plan: Plan) -> Verdict:
         verdict = await self._batchers[plan.tag].ask(LOOK, plan, ())
@@ -86,14 +86,14 @@ class RedisStore:
         """As that of `MemoryStore`. Raises `StoreDown`."""
         await self._batchers[plan.tag].ask(RAISE, plan, used)
 
-    async def start(self, lease_ttl: float) -> None:
+    async def start(self, slot_ttl: float) -> None:
         self._servers = servers = Servers(self._settings)
         for tag in range(self.layout.partitions):
             key = self.layout.key(tag, "replicas")
             beat_ttl = _HEARTBEATS_KEPT * self._heartbeat
             link = Link(servers, key, SCRIPT, _SHA)
             self._links.append(link)
-            me = Replica(key, self._me, round(beat_ttl * 1_000_000), round(lease_ttl * 1_000_000))
+            me = Replica(key, self._me, round(beat_ttl * 1_000_000), round(slot_ttl * 1_000_000))
             self._batchers.append(Batcher(link, me, self._settings.timeout_s, self._batcher_changed, self.make_room))
         await asyncio.gather(*(batcher.start() for batcher in self._batchers))
         self._started = True

@@ -280,7 +280,7 @@ async def test_many_at_once_admit_exactly_the_limit(make: Make) -> None:
 
 
 async def test_a_lost_lease_is_not_renewed_and_a_held_one_is(make: Make) -> None:
-    limiter = await make(slots(2), lease_ttl=0.15)
+    limiter = await make(slots(2), slot_ttl=0.15)
     held = await limiter.reserve(ANN)
     lost: Reservation | None = await limiter.reserve(ANN)
     assert await left(limiter) == {"slots": 0}

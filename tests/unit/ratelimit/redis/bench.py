@@ -29,7 +29,7 @@ class Held(Link):
     """A link whose calls wait to be answered."""
 
     def __init__(self) -> None:
-        self.calls: list[list[tuple[int, str]]] = []  # (code, lease) of each operation of each call
+        self.calls: list[list[tuple[int, str]]] = []  # (code, holder) of each operation of each call
         self.deadlines: list[int] = []  # of the calls, in microseconds of the server's clock
         self.dropped = 0
         self.waiting: list[tuple[list[tuple[int, str]], OnAnswer]] = []
@@ -115,25 +115,25 @@ class Bench:
         self.batcher.deadlines = CallDeadlines(0.05)  # what was measured by the other clock counts no more
         return self
 
-    def ask(self, lease: str) -> Promise[Result]:
-        return self.batcher.ask(ADMIT, PLAN, (1,), lease)
+    def ask(self, holder: str) -> Promise[Result]:
+        return self.batcher.ask(ADMIT, PLAN, (1,), holder)
 
-    async def asked(self, lease: str = "a") -> Promise[Result]:
+    async def asked(self, holder: str = "a") -> Promise[Result]:
         """As `ask`; returns when whatever is to happen at once has happened."""
-        waiting = self.ask(lease)
+        waiting = self.ask(holder)
         await turns()
         return waiting
 
-    async def granted(self, lease: str, took: float = 0.0) -> None:
+    async def granted(self, holder: str, took: float = 0.0) -> None:
         """Asks, and is answered after `took` seconds. The call asks nothing else, and is forgotten."""
-        waiting = await self.asked(lease)
-        assert [one for one in self.link.calls.pop() if one[0] != SETTLE] == [(ADMIT, lease)]
+        waiting = await self.asked(holder)
+        assert [one for one in self.link.calls.pop() if one[0] != SETTLE] == [(ADMIT, holder)]
         self.clock.run_until(self.clock.now + took)
         self.link.answer()
         assert await waiting == GRANTED
 
-    def settle(self, lease: str, needed: bool = True) -> None:
-        self.batcher.post(SETTLE, PLAN, RELEASE, lease, needed)
+    def settle(self, holder: str, needed: bool = True) -> None:
+        self.batcher.post(SETTLE, PLAN, RELEASE, holder, needed)
 
 
 async def turns() -> None:

@@ -188,7 +188,7 @@ async def test_a_settlement_that_timed_out_is_not_settled_twice(mortal: Server, 
 
 async def test_one_slow_answer_does_not_open_the_breaker(mortal: Server, make: Make) -> None:
     changes: list[tuple[str, str]] = []
-    limiter = await make(REQUESTS, on_change=lambda *change: changes.append(change), lease_ttl=60)
+    limiter = await make(REQUESTS, on_change=lambda *change: changes.append(change), slot_ttl=60)
     # The second half of it opens the breaker: a machine may stand still for as long.
     freeze(mortal, limiter, patience=3)
     lease = await limiter.reserve(ANN)

@@ -64,17 +64,17 @@ class AtOnce:
         self._queue: list[Operation] = []
 
     def ask(
-        self, code: int, plan: Plan, what: Any, lease: str = "", behind: Operation | None = None
+        self, code: int, plan: Plan, what: Any, holder: str = "", behind: Operation | None = None
     ) -> Promise[Result]:
         waiter: Promise[Result] = Promise()
-        self._queue.append(Operation(code, lease, plan, what, waiter))
+        self._queue.append(Operation(code, holder, plan, what, waiter))
         if behind is not None:
             self._queue.append(behind)
         self.send()
         return waiter
 
-    def post(self, code: int, plan: Plan, what: Any, lease: Any, needed: bool = True) -> None:
-        self._queue.append(Operation(code, lease, plan, what))
+    def post(self, code: int, plan: Plan, what: Any, holder: Any, needed: bool = True) -> None:
+        self._queue.append(Operation(code, holder, plan, what))
 
     def send(self) -> None:
         queue, self._queue, asked = self._queue, [], self._clock.us
