@@ -306,6 +306,7 @@ def _redis(facts: Facts) -> Faults:
             ("accounting", "redis_stream", config.accounting.redis_stream is not None),
             ("store", "where", config.store.where == "redis"),
             ("spend", "daily", config.spend.daily),
+            ("reply_cache", "store", config.reply_cache is not None and config.reply_cache.store == "redis"),
         ):
             if wanted:
                 yield (section, option), "needs a section redis"

@@ -115,6 +115,7 @@ class Metrics:
         self.tool_calls = _counter("dragoman_tool_calls_total", registry)
         self.cache_requests = _counter("dragoman_reply_cache_requests_total", registry)
         self.cache_saved = _counter("dragoman_reply_cache_saved_tokens_total", registry)
+        self.cache_errors = _counter("dragoman_reply_cache_errors_total", registry)
         self.cache_bytes = _gauge("dragoman_reply_cache_bytes", registry)
         self.prompts = _counter("dragoman_logged_prompts_total", registry)
         self.prompts_waiting = _gauge("dragoman_logged_prompts_waiting_bytes", registry)

@@ -128,11 +128,13 @@ BOARD = Board(
         ),
         Panel(
             "Cache of replies",
-            "A second, by what came of it: `hit` or `miss`. And tokens that no worker computed, a second.",
+            "A second, by what came of it: `hit` or `miss`. And a second: tokens that no worker computed, troubles "
+            "with Redis.",
             "ops",
             (
                 Query(rate("dragoman_reply_cache_requests_total{*}", "result"), "{{result}}"),
                 Query(rate("dragoman_reply_cache_saved_tokens_total{*}", "kind"), "{{kind}} tokens saved"),
+                Query(rate("dragoman_reply_cache_errors_total{*}", "call"), "trouble: {{call}}"),
             ),
         ),
         Panel(

@@ -7,15 +7,18 @@ If equal requests come at once, one asks a worker, and the others wait for its r
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import cast
 
+import msgspec
 from msgspec.structs import replace
 
 from gateway.config import Config
+from gateway.config.reply_cache import ReplyCache as Options
 from gateway.core.charged import NOTHING
 from gateway.core.http import Headers, Response
+from gateway.core.key_kind import KeyKind
 from gateway.core.lifecycle import Embeddings, Reply
 from gateway.core.messages import Chat, Complete, Embed, Generate
 from gateway.core.ports import Dialect
@@ -23,6 +26,7 @@ from gateway.core.usage import Usage
 from gateway.features import Built, OneModel, Parts
 from gateway.features.reply_cache.entries import Entries, Flight
 from gateway.features.reply_cache.events import Replayed
+from gateway.features.reply_cache.in_redis import RedisEntries
 from gateway.features.reply_cache.key import key_of
 from gateway.features.reply_cache.recording import Recording, decode_embeddings, decode_reply
 from gateway.kernel.call import Call
@@ -65,40 +69,54 @@ class ReplyCache(Feature):
         return type(op) is Embed or ((type(op) is Chat or type(op) is Complete) and op.sampling.temperature == 0)
 
     async def _answer(self, call: Call, may_hit: bool, inner: Step) -> None:
-        key = await run_step(call.share, key_of, call, "" if self._shared else call.principal.tenant)
-        entry = await self._kept(call, key) if may_hit else None
-        result = "miss" if entry is None else "hit"
+        owner = "" if self._shared else call.principal.tenant
+        key = await run_step(call.share, key_of, call, owner)
+        entry = await self._kept(call, key, owner) if may_hit else None
+        found = None if entry is None else await self._read(call, key, entry)
+        result = "miss" if found is None else "hit"
         call.record.cache = result
         call.reply.headers.append((HEADER, result.encode()))
         self._metrics.cache_requests.labels(call.record.model, result).inc()
-        if entry is None:
-            await self._ask(call, key, inner)
+        if found is None:
+            await self._ask(call, key, owner, inner)
         else:
-            await self._replay(call, entry)
+            await self._replay(call, found, is_large(entry or b""))
 
-    async def _kept(self, call: Call, key: bytes) -> bytes | None:
+    async def _kept(self, call: Call, key: bytes, owner: str) -> bytes | None:
         """The reply that is kept, once an equal request that is under way has it."""
-        entry, flight = self._entries.get(key), self._entries.flights.get(key)
+        entry = await self._entries.find(key, owner)
+        flight = self._entries.flights.get(key)
         if entry is not None or flight is None or not self._entries.may_wait:
             return entry
         if call.record.stream:
             call.reply.keep_alive(partial(call.delivery.lane, call))
         since, call.stage = call.runtime.clock(), "queued"
         try:
-            await self._entries.wait(key, flight)
+            entry = await self._entries.wait(key, flight)
         finally:
             call.waited(since)
         call.confirm()
-        return self._entries.get(key)
+        return entry
+
+    async def _read(self, call: Call, key: bytes, entry: bytes) -> Reply | Embeddings | None:
+        """The reply in an entry; None if it cannot be read."""
+        read: Callable[[bytes], Reply | Embeddings] = decode_embeddings if type(call.op) is Embed else decode_reply
+        try:
+            if is_large(entry):
+                return await offload_in_turn(call.owner, read, entry, share=call.share)
+            return read(entry)
+        except (msgspec.MsgspecError, ValueError, RecursionError):
+            self._entries.refuse(key)
+            return None
 
     # -- a miss -----------------------------------------------------------------------------------------------------
 
-    async def _ask(self, call: Call, key: bytes, inner: Step) -> None:
+    async def _ask(self, call: Call, key: bytes, owner: str, inner: Step) -> None:
         entries, reply = self._entries, call.reply
         dialect, flight = reply.dialect, entries.begin(key)
         recording = Recording(dialect, entries, partial(entries.end, key, flight))
         reply.dialect = cast("Dialect", recording)  # the rest of it is the dialect's own
-        call.at_end[self] = partial(self._settle, recording, key, flight)
+        call.at_end[self] = partial(self._settle, recording, key, owner, flight)
         try:
             await inner(call)
         except BaseException:
@@ -107,24 +125,21 @@ class ReplyCache(Feature):
             entries.end(key, flight)
             raise
 
-    def _settle(self, recording: Recording, key: bytes, flight: Flight | None, call: Call) -> None:
+    def _settle(self, recording: Recording, key: bytes, owner: str, flight: Flight | None, call: Call) -> None:
         """The reply is complete, or the request is over."""
         entry = None if call.record.continued else recording.entry(call.record.status)
         recording.close()
-        if entry is not None:
-            self._entries.put(key, entry)
+        if entry is not None and self._entries.put(key, owner, entry) and flight is not None:
+            flight.entry = entry
         self._entries.end(key, flight)
         self._metrics.cache_bytes.set(self._entries.bytes)
 
     # -- a hit ------------------------------------------------------------------------------------------------------
 
-    async def _replay(self, call: Call, entry: bytes) -> None:
+    async def _replay(self, call: Call, found: Reply | Embeddings, large: bool) -> None:
         if call.hold is not None:
             await become_task()
         op = cast("Generate | Embed", call.asked)
-        read: Callable[[bytes], Reply | Embeddings] = decode_embeddings if type(op) is Embed else decode_reply
-        large = is_large(entry)
-        found = await offload_in_turn(call.owner, read, entry, share=call.share) if large else read(entry)
         self._save(call, found.usage)
         call.record.usage = NOTHING
         if isinstance(found, Reply):
@@ -184,13 +199,29 @@ def _control(headers: Headers) -> set[bytes]:
     return {one.split(b"=")[0].strip().lower() for one in values.split(b",")}
 
 
-def build(parts: Parts) -> Built | None:
+def key_kinds() -> Sequence[KeyKind]:
+    return (
+        KeyKind("{NAMESPACE-replies}:reply:KEY", saved=False),  # a digest
+        KeyKind("{NAMESPACE-replies}:ends", saved=False),
+        KeyKind("{NAMESPACE-replies}:sizes", saved=False),
+    )
+
+
+def _entries(parts: Parts, options: Options) -> Entries:
     """Replies in memory stay over a reload."""
+    redis, before = parts.config.redis, parts.earlier_services.get("reply_cache")
+    if options.store == "redis":
+        assert redis is not None  # the configuration was checked
+        return RedisEntries(redis, parts.log, parts.metrics)
+    return before if type(before) is Entries else Entries()
+
+
+def build(parts: Parts) -> Built | None:
     config: Config = parts.config
     options = config.reply_cache
     if options is None:
         return None
-    entries: Entries = parts.earlier_services.get("reply_cache") or Entries()
+    entries = _entries(parts, options)
     keys = None if options.keys is None else frozenset(options.keys)
     models = None if options.models is None else {config.resolve(name) for name in options.models}
     layer = ReplyCache(entries, keys, options.shared, parts.metrics)

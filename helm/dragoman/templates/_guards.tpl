@@ -57,6 +57,7 @@
   {{- end -}}
   {{- if and $config.accounting $config.accounting.redis_stream -}}{{- fail "gateway.config.accounting.redis_stream: needs Redis; set redis.mode" -}}{{- end -}}
   {{- if and $config.store (eq (toString $config.store.where) "redis") -}}{{- fail "gateway.config.store.where: needs Redis; set redis.mode" -}}{{- end -}}
+  {{- if and $config.reply_cache (eq (toString $config.reply_cache.store) "redis") -}}{{- fail "gateway.config.reply_cache.store: needs Redis; set redis.mode" -}}{{- end -}}
 {{- end -}}
 
 {{- with $v.gateway.batches -}}

@@ -131,7 +131,7 @@ async def seen(enough: Callable[[Mapping[str, Any], Sequence[Series]], bool] = w
             "keys_store": "redis",
             "guards": {"policy": {"url": policy.url, "models": ["apart"]}},
             "batches": {"directory": f"{name}/batches"},
-            "reply_cache": {"models": ["told"]},
+            "reply_cache": {"models": ["told"], "store": "redis"},
             "prompt_log": {"directory": f"{name}/prompts", "rules": {"told": {"match": {"model": ["told"]}}}},
         }
 

@@ -84,6 +84,7 @@ def test_a_loaded_gateway_shows_what_is_in_the_catalogue_and_nothing_else(tmp_pa
         stack.gateway.metrics.tool_calls.labels("search", "ok")
         stack.gateway.metrics.cache_requests.labels("m", "hit")
         stack.gateway.metrics.cache_saved.labels("m", "input")
+        stack.gateway.metrics.cache_errors.labels("late")
         stack.gateway.metrics.guard_checks.labels("g", "before", "allowed")
         stack.gateway.metrics.guard_seconds["g", "before"]
         stack.gateway.metrics.quarantined.labels("m")

@@ -411,7 +411,7 @@ def test_nobody_waits_for_a_client_that_reads_slowly(monkeypatch: pytest.MonkeyP
         assert slow not in entries.flights.values()
         client.close()
         until(lambda: stack.records()[-1]["outcome"] == "cancelled")
-        assert (entries.waiting, entries.flights, slow) == (0, {}, set())
+        assert (entries.waiting, entries.flights, slow.waiting) == (0, {}, set())
         assert entries.bytes == sum(len(one) + 512 for _, one in held(stack))
 
 
@@ -439,7 +439,7 @@ def test_clients_that_wait_and_leave_leave_nothing() -> None:
             client.close()
             until(lambda: entries.waiting == 0)
         (flight,) = entries.flights.values()
-        assert not flight
+        assert not flight.waiting
         first.close()
 
 
@@ -515,7 +515,7 @@ def test_no_more_bytes_are_held_than_allowed_whatever_their_sizes() -> None:
         name = b"%d" % draw.randrange(40)
         match draw.randrange(4):
             case 0:
-                entries.put(name, bytes(draw.randrange(7_000)))
+                entries.put(name, "", bytes(draw.randrange(7_000)))
                 made[name] = now[0]
             case 1:
                 size = draw.randrange(4_000)
@@ -535,9 +535,9 @@ def test_the_reply_that_was_unused_longest_goes_first() -> None:
     entries = Entries(lambda: 0.0)
     entries.bound(4_000, 2_000, 10.0)
     for name in (b"a", b"b", b"c"):
-        entries.put(name, bytes(700))
+        entries.put(name, "", bytes(700))
     assert entries.get(b"a") is not None
-    entries.put(b"d", bytes(700))
+    entries.put(b"d", "", bytes(700))
     assert [name for name in (b"a", b"b", b"c", b"d") if entries.get(name) is not None] == [b"a", b"c", b"d"]
 
 
