@@ -68,6 +68,12 @@ def path_aliases(config: Config) -> list[Callable[[str], str | None]]:
     return [alias for alias in found if alias is not None]
 
 
+def path_advices(config: Config) -> list[Callable[[str], str]]:
+    """Functions of features: a path that is not served -> the rest of the sentence that says so; "" for none."""
+    found = (folder.path_advice(config) for _, folder in folders() if hasattr(folder, "path_advice"))
+    return [advice for advice in found if advice is not None]
+
+
 class Features:
     """The features of one configuration.
 

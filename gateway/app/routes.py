@@ -17,7 +17,7 @@ from starlette.routing import compile_path
 
 from gateway import dialects
 from gateway.app.base_urls import BaseUrls, single_slashes
-from gateway.app.features import path_aliases, routes_of
+from gateway.app.features import path_advices, path_aliases, routes_of
 from gateway.config import Config
 from gateway.core.http import HeaderTest, Route, path_parameter
 from gateway.core.ports import Dialect, Settings
@@ -148,8 +148,11 @@ def router(
     active = active_dialects(config)
     added = routes_of(config)
 
+    of_paths = path_advices(config)
+
     def advice(method: str, path: str) -> str:
-        return urls.advice(method, path)
+        known = "" if served.methods(path) else next(filter(None, (one(path) for one in of_paths)), "")
+        return known or urls.advice(method, path)
 
     elsewhere = next(filter(None, map(_list_path, active)), None)
     for dialect in active:

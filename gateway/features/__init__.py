@@ -4,7 +4,8 @@ there: a folder can be deleted, and its options are unknown options then (`Secti
 The `__init__` of a folder has `build(parts) -> Built | None`, which builds the feature for one configuration, or
 returns None if it is off. A folder that serves clients at paths of its own also has `client_routes(config) -> Routes`,
 which names them without building anything; one that has the paths of others answer at further paths, too, has
-`path_alias(config)`, see `app.features.path_aliases`; one that writes to Redis has `key_kinds()`, which names its keys.
+`path_alias(config)`, and one that knows what was meant by paths that are not served has `path_advice(config)`, see
+`app.features.path_aliases` and `path_advices`; one that writes to Redis has `key_kinds()`, which names its keys.
 No feature imports another one; what they have from each other goes through `Offers`.
 """
 

@@ -20,6 +20,21 @@ ROUTES = (
     Route("GET", "/health/liveness", "liveness", absolute=True, open=True),
 )
 _VERSION = "/v1"
+_KEYS = "keys are made, changed and listed at /admin/v1/keys of the admin address, by `dragoman keys` or on the console"
+_TEAMS = "a team is a name that keys have; its limits and budgets stand in the configuration"
+_USERS = "the users behind a key are named by requests, as `end_users` says"
+_MODELS = "models stand in the configuration, which a reload reads again"
+_SPENT = "`dragoman spend` and /spend.json of the admin address have the sums"
+_HEALTH = "/health/readiness is for probes, and `dragoman check --probe` asks each worker"
+_ELSEWHERE = {
+    **dict.fromkeys(("key", "sso"), _KEYS),
+    **dict.fromkeys(("team", "organization", "budget"), _TEAMS),
+    **dict.fromkeys(("user", "customer", "end_user"), _USERS),
+    **dict.fromkeys(("model", "model_group", "config"), _MODELS),
+    **dict.fromkeys(("spend", "global"), _SPENT),
+    "health": _HEALTH,
+}
+"""The first segments of LiteLLM's paths for operators, and what serves them here."""
 
 
 def client_routes(config: Config) -> Routes:
@@ -32,6 +47,15 @@ def path_alias(config: Config) -> Callable[[str], str | None] | None:
 
 def _without_version(path: str) -> str | None:
     return path.removeprefix(_VERSION) if path.startswith(f"{_VERSION}/") else None
+
+
+def path_advice(config: Config) -> Callable[[str], str] | None:
+    return _elsewhere if config.compat == "litellm" else None
+
+
+def _elsewhere(path: str) -> str:
+    found = _ELSEWHERE.get(path.strip("/").partition("/")[0])
+    return f"; {found} (docs/from-litellm.md)" if found else ""
 
 
 def build(parts: Parts) -> Built | None:

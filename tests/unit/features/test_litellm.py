@@ -251,6 +251,38 @@ def test_a_gateway_that_drains_is_not_ready() -> None:
         assert get(stack, "/health/liveliness", "").status_code == 200
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "named"),
+    [
+        ("POST", "/key/generate", "/admin/v1/keys"),
+        ("POST", "/key/delete", "/admin/v1/keys"),
+        ("GET", "//key/list/", "/admin/v1/keys"),
+        ("GET", "/team/list", "limits and budgets"),
+        ("POST", "/user/new", "`end_users`"),
+        ("POST", "/model/new", "a reload"),
+        ("GET", "/global/spend/report", "`dragoman spend`"),
+        ("GET", "/health", "`dragoman check --probe`"),
+    ],
+)
+def test_paths_for_operators_lead_to_what_serves_them_here(stack: Stack, method: str, path: str, named: str) -> None:
+    """Other APIs have paths of these names, which are not meant."""
+    reply = httpx.request(method, stack.url + path, headers={"authorization": f"Bearer {FREE}"})
+    error = reply.json()["error"]
+    assert (reply.status_code, error["code"]) == (404, "unknown_path")
+    assert named in error["message"]
+    assert "base URL" not in error["message"]
+    with Stack() as plain:
+        assert named not in httpx.request(method, plain.url + path).text
+
+
+def test_a_path_that_has_another_method_keeps_its_answer(stack: Stack) -> None:
+    reply = httpx.post(stack.url + "/key/info", headers={"authorization": f"Bearer {FREE}"})
+    assert (reply.status_code, reply.json()["error"]["message"]) == (
+        405,
+        "POST is not allowed here; this path takes GET, HEAD",
+    )
+
+
 def test_each_own_path_is_known_by_its_route() -> None:
     lines: list[Line] = route_table(Config.model_validate(ON))
     assert {line.name for line in lines if line.name in OWN} == OWN
