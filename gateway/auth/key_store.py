@@ -118,12 +118,12 @@ def encoded(key: StoredKey) -> bytes:
 
 
 class KeyStore:
-    """client: of redis-py (asyncio). call_s: the seconds for an answer. Every method but `close`, which closes the
-    client, raises StoreDown."""
+    """base: the beginning of all its keys. client: of redis-py (asyncio). call_s: the seconds for an answer. Every
+    method but `close`, which closes the client, raises StoreDown."""
 
     def __init__(self, namespace: str, max_audit: int, client: Any, call_s: float) -> None:
-        self._base = f"{{{namespace}-keys}}"
-        self._changes, self._others = self._base + ":changes", self._base + ":audit"
+        self.base = f"{{{namespace}-keys}}"
+        self._changes, self._others = self.base + ":changes", self.base + ":audit"
         self._max_audit = max_audit
         self._client = client
         self._call_s = call_s
@@ -148,7 +148,7 @@ class KeyStore:
         Raises Other, Done.
         """
         name, what = once if once is not None else ("", b"")
-        names = (self._base, self._base + ":version", self._changes, self._once(name))
+        names = (self.base, self.base + ":version", self._changes, self._once(name))
         text = _encode(msgspec.structs.replace(key, version=0))
         words = (key.name, expected, text, _encode(event), self._max_audit, what, ONCE_S * 1000, drop)
         async with self.asked() as client:
@@ -160,7 +160,7 @@ class KeyStore:
             return int(found)
 
     def _once(self, name: str) -> str:
-        return f"{self._base}:once:{sha256(name.encode()).hexdigest()}"
+        return f"{self.base}:once:{sha256(name.encode()).hexdigest()}"
 
     async def done(self, name: str) -> bytes | None:
         """The `once` of a change with this secret name, for a day."""
@@ -171,7 +171,7 @@ class KeyStore:
     async def version(self) -> int:
         """The last version; 0 for a store that is empty."""
         async with self.asked() as client:
-            return int(await client.get(self._base + ":version") or 0)
+            return int(await client.get(self.base + ":version") or 0)
 
     async def last(self) -> str:
         """The id of the last change."""
@@ -182,7 +182,7 @@ class KeyStore:
     async def find(self, name: str) -> StoredKey | None:
         """The key `name` as it is there."""
         async with self.asked() as client:
-            text = await client.hget(self._base, name)
+            text = await client.hget(self.base, name)
             return decoded(text) if text is not None else None
 
     async def pages(self) -> AsyncIterator[Sequence[tuple[str, bytes]]]:
@@ -190,7 +190,7 @@ class KeyStore:
         cursor = 0
         while True:
             async with self.asked() as client:
-                cursor, found = await client.hscan(self._base, cursor, count=_PAGE)
+                cursor, found = await client.hscan(self.base, cursor, count=_PAGE)
             yield [(name.decode(errors="replace"), text) for name, text in found.items()]
             if not cursor:
                 return

@@ -242,6 +242,11 @@ class Fleets:
                     self._report.worker(model, worker.address, worker.ready)
                     self.health.add(model, worker)
 
+    @property
+    def drained(self) -> frozenset[str]:
+        """The addresses that `drain` was called for."""
+        return frozenset(self._roster.drained)
+
     def drain(self, address: str, drained: bool) -> None:
         """Has the known worker at `address` finish its requests and take no new ones, under later configurations, too;
         or take them again, unless it drains by itself."""

@@ -8,11 +8,16 @@ api.py       the admin API; openapi.py: its operations, and their description
 
 from __future__ import annotations
 
+from gateway.core.key_kind import KeyKind
 from gateway.features import Built, Parts
 from gateway.features.admin.api import AdminApi
 from gateway.features.admin.callers import Admins
 from gateway.features.admin.changes import KeyChanges
-from gateway.features.admin.draining import Draining
+from gateway.features.admin.draining import KEY_KINDS, Draining
+
+
+def key_kinds() -> tuple[KeyKind, ...]:
+    return KEY_KINDS
 
 
 def build(parts: Parts) -> Built | None:
@@ -20,7 +25,7 @@ def build(parts: Parts) -> Built | None:
     if parts.keys is None or not admins:
         return None
     changes = KeyChanges(parts.config, parts.available, parts.keys, parts.log.event)
-    draining = Draining(parts.watched, parts.group)
+    draining = Draining(parts.watched, parts.keys.store)
     parts.offers.admin = True
-    parts.offers.answers |= draining.answers
-    return Built(operations={"/admin/": AdminApi(admins, changes, draining, parts.log.rationed, parts.offers)})
+    api = AdminApi(admins, changes, draining, parts.log.rationed, parts.offers)
+    return Built(operations={"/admin/": api}, start=draining.start, close=draining.close)

@@ -111,7 +111,7 @@ class EndedRequest(Struct):
 
 
 class DrainedWorker(Struct):
-    """drained: it takes no new requests of this gateway."""
+    """drained: it takes no new requests, of this gateway from now on, and of the others two seconds later at most."""
 
     address: str
     models: list[str]
@@ -232,7 +232,7 @@ OPERATIONS = (
         "POST",
         "/workers/{address}/drain",
         "drain_worker",
-        "Send no new requests of this gateway to a worker",
+        "Send no new requests to a worker",
         DrainedWorker,
         refusals=(404,),
     ),

@@ -154,6 +154,7 @@ def all_on(server: Server, folder: Path) -> dict[str, Any]:
             {"name": "running", "kind": "concurrency", "limit": 9},
         ],
         "end_users": {},
+        "reply_cache": {"store": "redis"},
     }
 
 
@@ -167,8 +168,12 @@ def test_gateways_write_no_key_of_an_unknown_kind(server: Server, tmp_path: Path
         events.psubscribe("__keyevent@0__:*")
         assert events.get_message(timeout=30) is None  # it has begun
         with Stack(({},), all_on(server, tmp_path / "files")) as stack:
-            Caller(stack, "root-key")("POST", "/keys", {"name": "made"}, headers={"idempotency-key": "once"})
-            ask(stack, "/v1/responses", {"model": "m", "input": "hi", "user": "someone"})
+            root = Caller(stack, "root-key")
+            root("POST", "/keys", {"name": "made"}, headers={"idempotency-key": "once"})
+            for what in ("drain", "undrain"):
+                address = stack.sim.url.replace("/", "%2F")
+                assert root("POST", f"/workers/{address}/{what}").status_code == 200
+            ask(stack, "/v1/responses", {"model": "m", "input": "hi", "user": "someone", "temperature": 0})
             batch(stack)
             line = {"custom_id": "a", "params": {**CHAT, "max_tokens": 9}}
             ask(stack, "/v1/messages/batches", {"requests": [line]})

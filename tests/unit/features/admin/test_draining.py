@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import httpx
 import pytest
+from redis.asyncio import Redis
 
+from gateway.auth.key_store import KeyStore
 from gateway.features.admin.draining import Draining
 from gateway.fleet.discovery import FoundWorker
 from gateway.fleet.fleets import Fleets
-from tests.support.harness import Stack
+from tests.support.harness import Stack, until
 from tests.support.redis_server import Server
 from tests.unit.app.asking import CHAT, key
 from tests.unit.features.console.opened import ENVIRON, KEYED, SECRET, SHOWN
@@ -97,27 +101,46 @@ def test_only_an_admin_of_all_keys_drains_and_only_a_worker(stack: Stack) -> Non
     assert set(conditions(stack).values()) == {"ready"}
 
 
-async def test_each_process_that_shares_the_address_drains_it(stack: Stack) -> None:
-    asked: list[bytes] = []
+def test_a_drain_is_of_all_gateways_and_outlives_them(tmp_path: Path) -> None:
+    with Server(tmp_path) as server:
+        redis = {"addresses": [server.address], "timeout_s": 10}
+        config = {**KEYED, "keys_store": "redis", "admins": ADMINS, "redis": redis}
+        with Stack(({}, {}), config, environ=ENVIRON) as one:
+            at = one.sims[0].url
+            model = {"backend": "vllm", "workers": [sim.url for sim in one.sims]}
 
-    class Others:
-        async def ask(self, question: bytes) -> list[bytes]:
-            asked.append(question)
-            return []
+            def other() -> Stack:
+                return Stack((), {**config, "models": {"m": model}}, environ=ENVIRON)
 
-    others: Any = Others()
-    look = stack.gateway._watched  # the view that a gateway gives its features
-    one, other = Draining(look, others), Draining(look, None)
-    assert one.models_of(stack.sim.url) == ["m"]
-    try:
-        await one.drain(stack.sim.url, True)
-        look().fleets.drain(stack.sim.url, False)
-        word, _, address = asked[0].partition(b" ")
-        assert other.answers[word](address) == b"done"
-        assert conditions(stack)[stack.sim.url] == "draining"
-    finally:
-        await one.drain(stack.sim.url, False)
-    assert asked == [f"drain {stack.sim.url}".encode(), f"undrain {stack.sim.url}".encode()]
+            with other() as two:
+                assert post(one, at, "drain").status_code == 200
+                until(lambda: draining(two) == {at})
+            with other() as three:
+                assert draining(three) == {at}, "from its start on"
+                assert post(three, at, "undrain").status_code == 200
+            until(lambda: draining(one) == set())
+            server.command("SET", "{dragoman-keys}:drained", b"\xff " + at.encode())
+            until(lambda: draining(one) == {at})
+
+
+async def test_the_addresses_in_redis_are_bounded(tmp_path: Path) -> None:
+    """Workers that were drained and never came back."""
+    with Server(tmp_path) as server:
+        fleets = SimpleNamespace(drained=frozenset(), drain=lambda address, drained: None, workers={})
+        client = Redis.from_url(f"redis://{server.address}")
+        one = Draining(lambda: cast(Any, SimpleNamespace(fleets=fleets)), KeyStore("n", 10, client, 10))
+        for number in range(1003):
+            await one.drain(f"http://w{number}", True)
+        await one.drain("http://w500", False)
+        await one.drain("http://w7", True)
+        there = server.command("GET", "{n-keys}:drained").decode().split()
+        assert there == [f"http://w{number}" for number in range(3, 1003) if number not in (7, 500)] + ["http://w7"]
+        await client.aclose()
+
+
+def draining(stack: Stack) -> set[str]:
+    fleet = stack.gateway.deployment.fleets.models["m"]
+    return {worker.address for worker in fleet.workers if worker.draining}
 
 
 def test_a_drained_worker_that_leaves_comes_back_drained_and_may_drain_by_itself(stack: Stack) -> None:
