@@ -148,8 +148,12 @@ EARLIER := 937e3d461b25ebd29f21c2db44d262d683a62af1
 test-upgrade: install .venv-0.1.0/installed ## Test with 0.1.0: its state read by this version and back, both on one Redis
 	$(PYTEST) -m upgrade tests/acceptance/upgrade $(SLICED) $(ARGS)
 
+AXE := tests/acceptance/browser/node
+$(AXE)/node_modules/installed: $(AXE)/package-lock.json scripts/node.sh | .venv/locked
+	scripts/node.sh $(AXE)
+
 .PHONY: test-browser
-test-browser: install ## Test with a real browser (Chromium: as root Debian's package is installed; or CHROMIUM=/path/to/it)
+test-browser: install $(AXE)/node_modules/installed ## Test with a real browser (Chromium: as root Debian's package is installed; or CHROMIUM=/path/to/it)
 	@[ -n "$$CHROMIUM" ] || command -v chromium >/dev/null || command -v google-chrome >/dev/null || scripts/debian.sh chromium
 	$(PYTEST) -m browser tests/acceptance/browser $(SLICED) $(ARGS)
 
@@ -178,7 +182,7 @@ test-agents: install $(AGENTS)/node_modules/installed $(LIBRARIES)/node_modules/
 
 # A pip keeps one core busy and waits for the network: several of them do not.
 .PHONY: environments
-environments: .venv/locked .venv-friendli/locked $(CLIENTS:%=.venv-clients-%/locked) .venv-clients-agents/locked .venv-clients-aider/locked .venv-scan/locked .venv-vllm/installed .venv-0.1.0/installed .venv/installed $(NODE)/node_modules/installed $(HELM)/node_modules/installed $(LIBRARIES)/node_modules/installed $(AGENTS)/node_modules/installed ## Build what the tests' targets need (`make -j4`: in half the time)
+environments: .venv/locked .venv-friendli/locked $(CLIENTS:%=.venv-clients-%/locked) .venv-clients-agents/locked .venv-clients-aider/locked .venv-scan/locked .venv-vllm/installed .venv-0.1.0/installed .venv/installed $(NODE)/node_modules/installed $(HELM)/node_modules/installed $(LIBRARIES)/node_modules/installed $(AGENTS)/node_modules/installed $(AXE)/node_modules/installed ## Build what the tests' targets need (`make -j4`: in half the time)
 	@:
 
 # The service that comes with Debian's package is of no use here.
@@ -357,5 +361,5 @@ lock: .venv/running ## Resolve requirements/*.txt anew from pyproject.toml and *
 
 .PHONY: clean
 clean: ## Remove environments, caches and results
-	rm -rf .venv .venv-* $(NODE)/node_modules $(HELM)/node_modules $(LIBRARIES)/node_modules $(AGENTS)/node_modules $(PORTKEY)/node_modules build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis bench/out
+	rm -rf .venv .venv-* $(NODE)/node_modules $(HELM)/node_modules $(LIBRARIES)/node_modules $(AGENTS)/node_modules $(AXE)/node_modules $(PORTKEY)/node_modules build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis bench/out
 	find . -name __pycache__ -not -path './node_modules/*' -prune -exec rm -rf {} +
