@@ -13,6 +13,8 @@ from gateway.config.rules import Facts, bucket_faults
 
 MOST_WIDTH = 256
 """Characters that a pattern may match: as many are looked at again behind each window of a text."""
+_LINE = 16
+"""A line has a prompt and a reply, as JSON: six bytes for a control character."""
 _MOST_WAYS = 10_000
 """Ways in which a pattern may match one text: a search goes through them all at each place in the worst case."""
 # The module has no public name. `re` itself compiles by it.
@@ -26,16 +28,19 @@ def prompt_log(facts: Facts) -> Faults:
             if key.log_prompts_until is not None:
                 yield ("keys", name, "log_prompts_until"), "has no effect without a section prompt_log"
         return
-    yield from _places(facts, options)
+    kept = options.directory is not None or options.bucket is not None
+    yield from _places(facts, options, kept)
     if 4 * options.max_entry_bytes > options.max_waiting_bytes:
         yield ("prompt_log", "max_waiting_bytes"), "must be at least four times max_entry_bytes"
+    if kept and _LINE * options.max_entry_bytes > options.max_bytes:
+        yield ("prompt_log", "max_bytes"), f"must be at least {_LINE} times max_entry_bytes"
     for name, pattern in options.patterns.items():
         if wrong := pattern_fault(pattern):
             yield ("prompt_log", "patterns", name), wrong
 
 
-def _places(facts: Facts, options: PromptLog) -> Faults:
-    at, kept = ("prompt_log",), options.directory is not None or options.bucket is not None
+def _places(facts: Facts, options: PromptLog, kept: bool) -> Faults:
+    at = ("prompt_log",)
     if not kept and not options.traces:
         yield at, "must say where: directory, bucket or traces"
     if not kept:

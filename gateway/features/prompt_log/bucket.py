@@ -32,7 +32,7 @@ class Objects:
         self._most = most
         self._clock = clock
         self._waiting: list[bytes] = []
-        self._size = 0
+        self._size = self._sent = 0
         self._begun = self._tidied = 0.0
 
     def write(self, entries: Sequence[tuple[Line, Headers]]) -> int:
@@ -50,8 +50,8 @@ class Objects:
         now, sent = self._clock(), 0
         if self._waiting and now - self._begun >= min(_LONGEST_S, self._keep_s / 2):
             sent = self._send()
-        if now - self._tidied >= self._looks_s:
-            self._tidied = now
+        if now - self._tidied >= self._looks_s or self._sent >= self._most // PARTS:
+            self._tidied, self._sent = now, 0
             self._delete()
         return sent
 
@@ -66,6 +66,7 @@ class Objects:
                 obstore.put(self._store, new_name(self._begun), b"".join(lines), use_multipart=False)
         except OSError as error:
             raise Lost(len(lines), str(error)) from None
+        self._sent += sum(map(len, lines))
         return len(lines)
 
     def _delete(self) -> None:

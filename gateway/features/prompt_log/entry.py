@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Sequence
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from gateway.core.events import Delta, End, Event, Finish, PartStart
 from gateway.core.http import Headers
@@ -21,6 +21,9 @@ PART = 128
 """Bytes of memory that a text takes beside its characters."""
 _MOST_OTHERS = 32
 _MOST_BEGUN = 64
+_MOST_OF_NAME = 1024
+LONGEST_NAME = 256
+"""Characters of a name that are written. More are kept until then: a key that a cut goes through must be recognised."""
 _AFTER = ("tools", "format", "suffix")
 """Roles of texts that are kept only where the messages leave room."""
 # A cut splits no word and no number: what is left of a key or of a card is not recognised by a mask.
@@ -33,6 +36,19 @@ _FAR = 600
 def _split(text: str) -> int:
     """How many characters at the begin of what was cut off there may be the rest of a key or a number."""
     return max(found.end() if (found := one.match(text)) else 0 for one in _CUTS)
+
+
+def _begin(text: str) -> str:
+    """`text`, whose end was cut off, without what may be a part of a key or a number."""
+    return text[: len(text) - _split(text[:-_FAR:-1])]
+
+
+def _kept(name: str) -> str:
+    return name if len(name) <= _MOST_OF_NAME else _begin(name[:_MOST_OF_NAME])
+
+
+def _size(name: str | None) -> int:
+    return 0 if name is None else len(name.encode("utf-8", "replace"))
 
 
 class Prompt(Struct):
@@ -97,7 +113,7 @@ class ReplyTexts:
         elif type(event) is PartStart:
             place = event.choice, event.index
             if len(self._begun) < _MOST_BEGUN:
-                self._begun[place] = event
+                self._begun[place] = replace(event, call_id=None, name=event.name and _kept(event.name))
             if event.kind == "tool":
                 self._add(place, "")
         elif type(event) is Finish:
@@ -109,10 +125,10 @@ class ReplyTexts:
         part = self._parts.get(place)
         if part is None:
             begun = self._begun.pop(place, None)
-            if begun is None or self.left <= PART:
+            if begun is None or self.left <= (takes := PART + _size(begun.name)):
                 self.cut = True
                 return
-            self.left -= PART
+            self.left -= takes
             part = self._parts[place] = begun, bytearray()
         data = text[: self.left].encode("utf-8", "replace")
         if len(text) > self.left or len(data) > self.left:
@@ -131,7 +147,7 @@ class ReplyTexts:
         for place, (begun, data) in sorted(self._parts.items(), key=lambda one: one[0][0]):
             text, choice = data.decode("utf-8", "ignore"), place[0]
             if place in self._cut_at:
-                text = text[: len(text) - _split(text[:-_FAR:-1])]
+                text = _begin(text)
             if begun.kind == "tool":
                 found.append(called(begun.name, text, choice=choice))
             else:
@@ -164,21 +180,29 @@ class Entry:
         self.record: RequestRecord | None = None
         self.context: Headers = []
         self._texts: list[tuple[Shown, bytes]] = []
-        self._others: Sequence[str] = ()
+        self._others: list[str] = []
+        self._took = 0
         self._cut = False
 
     def ask(self, op: Guarded) -> None:
         """A model is asked this. The texts are kept from the last one back: a long conversation repeats what was logged
         before."""
         kept: list[tuple[int, Shown, bytes]] = []
-        shown, left, self._cut = texts_of(op), self.most, False
+        shown, left, self._cut, self._others = texts_of(op), self.most, False, []
+        for name in map(_kept, unshown(op)[:_MOST_OTHERS]):
+            if (left := left - PART - _size(name)) < self.most // 2:
+                self._cut = True
+                break
+            self._others.append(name)
         places = sorted(range(len(shown)), key=lambda place: (shown[place].role in _AFTER, -place))
         for place in places:
             one = shown[place]
-            if left <= PART:
+            one.name = one.name and _kept(one.name)
+            takes = PART + _size(one.name)
+            if left <= takes:
                 self._cut = True
                 break
-            left -= PART
+            left -= takes
             data = one.text[-left:].encode("utf-8", "replace")
             if len(one.text) > left or len(data) > left:
                 self._cut = True
@@ -188,7 +212,7 @@ class Entry:
             one.text = ""
             kept.append((place, one, data))
         self._texts = [(one, data) for _, one, data in sorted(kept, key=lambda each: each[0])]
-        self._others = unshown(op)[:_MOST_OTHERS]
+        self._took = self.most - left
 
     def forget_reply(self) -> None:
         """The reply so far reaches nobody."""
@@ -203,8 +227,7 @@ class Entry:
     @property
     def size(self) -> int:
         """About the bytes of memory that it takes."""
-        reply = 0 if self.reply is None else self.most - self.reply.left
-        return sum(len(data) + PART for _, data in self._texts) + reply
+        return self._took + (0 if self.reply is None else self.most - self.reply.left)
 
     def line(self) -> Line:
         """The line that will be written, not masked yet."""

@@ -86,11 +86,16 @@ class Files:
             if self._file >= 0 and (self._size + len(data) > self._most // PARTS or not os.fstat(self._file).st_nlink):
                 self.close()
             if self._file < 0:
-                self._begin()
-            self._size += len(data)
+                self._begin(len(data))
             left = memoryview(data)
-            while left:
-                left = left[os.write(self._file, left) :]
+            try:
+                while left:
+                    left = left[os.write(self._file, left) :]
+            except OSError:
+                with contextlib.suppress(OSError):  # the next line does not join a part of this one
+                    os.ftruncate(self._file, self._size)
+                raise
+            self._size += len(data)
         return len(entries)
 
     def tidy(self) -> int:
@@ -108,18 +113,19 @@ class Files:
             os.close(file)
         return 0
 
-    def _begin(self) -> None:
+    def _begin(self, size: int) -> None:
+        """size: bytes of its first line."""
         os.makedirs(self._folder, 0o700, exist_ok=True)
-        self._delete()
+        self._delete(size)
         self._begun, self._size = self._clock(), 0
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_NOFOLLOW
         self._file = os.open(os.path.join(self._folder, new_name(self._begun)), flags, 0o600)
 
-    def _delete(self) -> None:
-        """Leaves room for one more file."""
+    def _delete(self, size: int = 0) -> None:
+        """Leaves room for one more file, which may have a line of so many bytes."""
         with contextlib.suppress(FileNotFoundError), os.scandir(self._folder) as places:
             found = [(one.name, one.stat(follow_symlinks=False).st_size) for one in places if one.is_file()]
             oldest = self._clock() - self._keep_s + self._looks_s
-            for name in surplus(found, oldest, self._most - self._most // PARTS):
+            for name in surplus(found, oldest, self._most - max(size, self._most // PARTS)):
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(os.path.join(self._folder, name))

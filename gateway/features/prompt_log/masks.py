@@ -15,10 +15,11 @@ from gateway.config.prompt_log_checks import MOST_WIDTH
 _WINDOW = 512
 """Characters in which a match may begin before the time is looked at: one search holds the interpreter."""
 _LONGEST_S = 0.25
+_SHORTEST_CARD = 13
 _KEYS = 16_000
 """Characters that are searched for keys at once."""
-_BREAKS = re.compile(r"[\s\"',]")
-_DIGIT = re.compile(r"[0-9]")
+# No key has such a character: those that stand least likely in one first.
+_BREAKS = tuple(map(re.compile, (r"[\s\"',]", r"[^A-Za-z0-9_.+/=~-]", r"[+/=~]")))
 
 
 class TooLong(Exception):
@@ -26,18 +27,32 @@ class TooLong(Exception):
 
 
 class _Mask(NamedTuple):
-    """holds: whether a match is what the mask is for."""
+    """covers: how many characters of a match are what the mask is for; 0 for none. overlap: a match may begin within
+    another one."""
 
     name: str
     pattern: re.Pattern[str]
-    holds: Callable[[str], bool] = lambda found: True
+    covers: Callable[[str], int] = len
+    overlap: bool = False
 
 
-def _is_card(text: str) -> bool:
-    """Luhn's checksum, by which card numbers are made (ISO/IEC 7812-1)."""
-    digits = [int(digit) for digit in reversed(_DIGIT.findall(text))]
-    doubled = [sum(divmod(2 * digit, 10)) for digit in digits[1::2]]
-    return (sum(digits[::2]) + sum(doubled)) % 10 == 0
+_DOUBLED = tuple(sum(divmod(2 * digit, 10)) for digit in range(10))
+
+
+def _card(text: str) -> int:
+    """Where the longest card number ends that begins here, by Luhn's checksum (ISO/IEC 7812-1): numbers of other things
+    may follow it, as a day or a code does."""
+    end = count = even = odd = 0
+    for place, character in enumerate(text, 1):
+        if not "0" <= character <= "9":
+            continue
+        digit, count = ord(character) - ord("0"), count + 1
+        # Each second digit from the last one is doubled: of an even count those that stand first, third, ...
+        even, odd = (even + _DOUBLED[digit], odd + digit) if count % 2 else (even + digit, odd + _DOUBLED[digit])
+        whole = count >= _SHORTEST_CARD and not text[place : place + 1].isdigit()
+        if whole and (odd if count % 2 else even) % 10 == 0:
+            end = place
+    return end
 
 
 _BUILT_IN = {
@@ -47,7 +62,7 @@ _BUILT_IN = {
             r"(?<![A-Za-z0-9._%+-])[A-Za-z0-9._%+-]{1,64}@[A-Za-z0-9-]{1,48}(?:\.[A-Za-z0-9-]{1,32}){1,4}(?![A-Za-z0-9-])"
         ),
     ),
-    "card": _Mask("card", re.compile(r"(?<![0-9])[0-9](?:[ -]?[0-9]){12,18}(?![0-9])"), _is_card),
+    "card": _Mask("card", re.compile(r"(?<![0-9])[0-9](?:[ -]?[0-9]){12,18}(?![0-9])"), _card, True),
 }
 
 
@@ -86,8 +101,11 @@ class Masking:
         while begin < len(text):
             self._look()
             end = begin + _KEYS
-            if end < len(text):  # no key is split: none has such a character
-                end = max((found.end() for found in _BREAKS.finditer(text, end - 1000, end)), default=end)
+            if end < len(text):  # no key is split
+                ends = (
+                    max((found.end() for found in one.finditer(text, end - 1000, end)), default=0) for one in _BREAKS
+                )
+                end = next(filter(None, ends), end)
             piece = text[begin:end]
             masked = self._known.masked(piece, [])
             self.count += piece != masked
@@ -103,12 +121,13 @@ class Masking:
             if found is None or found.start() >= end:
                 begin = end
                 continue
-            begin = max(found.end(), found.start() + 1)
-            if mask.holds(found[0]):
+            start, covered = found.start(), mask.covers(found[0])
+            begin = start + 1 if mask.overlap else found.end()
+            if covered and start >= done:
                 self.count += 1
-                yield text[done : found.start()]
+                yield text[done:start]
                 yield f"[{mask.name}]"
-                done = begin
+            done = max(done, start + covered) if covered else done
         yield text[done:]
 
     def _look(self) -> None:

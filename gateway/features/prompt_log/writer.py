@@ -14,7 +14,7 @@ from gateway.config import Tracing
 from gateway.config.prompt_log import PromptLog
 from gateway.core.http import Headers
 from gateway.core.ports import Dialect
-from gateway.features.prompt_log.entry import Answer, Entry, Line, Prompt
+from gateway.features.prompt_log.entry import LONGEST_NAME, Answer, Entry, Line, Prompt
 from gateway.features.prompt_log.files import Files, Lost
 from gateway.features.prompt_log.masks import Masking, Masks, TooLong
 from gateway.features.prompt_log.traces import Traces
@@ -169,7 +169,7 @@ class Writer:
 
 def _mask(line: Line, masking: Masking) -> None:
     """Raises TooLong."""
-    line.prompt.others = [masking.masked(name) for name in line.prompt.others]
+    line.prompt.others = [masking.masked(name)[:LONGEST_NAME] for name in line.prompt.others]
     for shown in (*line.prompt.texts, *(line.reply.texts if line.reply is not None else ())):
         shown.text = masking.masked(shown.text)
-        shown.name = shown.name and masking.masked(shown.name)
+        shown.name = shown.name and masking.masked(shown.name)[:LONGEST_NAME]

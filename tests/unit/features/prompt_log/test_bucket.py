@@ -63,6 +63,18 @@ def test_objects_are_sent_in_time_and_deleted_by_age_and_size(server: S3, tmp_pa
     assert list(place.glob("*")) == []
 
 
+def test_a_flood_of_lines_stays_in_the_bound(server: S3, tmp_path: Path) -> None:
+    now, place = [1e9], tmp_path / "some" / "where"
+    objects = Objects(options(server.section(tmp_path)), 7 * 86_400, MIB, lambda: now[0])
+    for number in range(400):
+        now[0] += 0.01
+        objects.write([line(f"{number} " + "x" * 10_000)])
+        objects.tidy()
+        assert sum(file.stat().st_size for file in place.glob("*")) <= MIB, number
+    objects.close()
+    assert said(lines(place)[-1])[0][0].startswith("399 ")
+
+
 def test_lines_that_the_bucket_does_not_take_are_counted(server: S3, tmp_path: Path) -> None:
     made = options(server.section(tmp_path))
     away = Objects(

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from gateway.features.prompt_log.entry import Line, Prompt
 from gateway.features.prompt_log.files import Files
@@ -50,6 +54,32 @@ def test_the_oldest_files_go_when_there_are_too_many_bytes(tmp_path: Path) -> No
     kept = [json.loads(one) for file in sorted(tmp_path.glob("*.jsonl")) for one in file.read_text().splitlines()]
     assert kept[-1]["prompt"]["texts"][0]["text"].startswith("399 ")
     assert sum(sizes(tmp_path)) > MIB // 2
+
+
+def test_long_lines_stay_in_the_bound_too(tmp_path: Path) -> None:
+    files = Files(str(tmp_path), 86400, MIB)
+    for length in (100, 600_000, 900_000, 10, 1_000_000, 500_000):
+        files.write([line("x" * length)])
+        assert sum(sizes(tmp_path)) <= MIB, length
+
+
+def test_a_line_that_a_full_disk_has_cut_spoils_no_other_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files, write = Files(str(tmp_path), 86400, MIB), os.write
+    files.write([line("first")])
+
+    def full(file: int, data: Any) -> int:
+        if len(data) < 20:
+            raise OSError(errno.ENOSPC, "no space left on device")
+        return write(file, data[: len(data) // 2])
+
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(OSError, match="no space"):
+        files.write([line("second")])
+    monkeypatch.undo()
+    files.write([line("third")])
+    (file,) = tmp_path.iterdir()
+    texts = [json.loads(one)["prompt"]["texts"][0]["text"] for one in file.read_text().splitlines()]
+    assert texts == ["first", "third"]
 
 
 def test_no_line_is_kept_for_longer_than_it_may(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import re
 import time
 
 import pytest
@@ -24,6 +26,9 @@ def masked(text: str, **patterns: str) -> str:
         ("4111111111111111", "[card]"),
         ("4111-1111-1111-1111 and 5500 0000 0000 0004", "[card] and [card]"),
         ("4111111111111112", "4111111111111112"),
+        ("4111 1111 1111 1111 12/26, 4111 1111 1111 1111 123", "[card] 12/26, [card] 123"),
+        ("12 4111111111111111; 20-4111-1111-1111-1111-20", "12 [card]; 20-[card]-20"),
+        ("1 2 3 4111 1111 1111 1111 4 5 6", "1 2 3 [card] 4 5 6"),
         ("order 123456789012345678901234", "order 123456789012345678901234"),
         ('{"key": "sk-' + "a1" * 20 + '"}', '{"key": "***"}'),
     ],
@@ -37,6 +42,30 @@ def test_a_match_across_windows_is_found(at: int) -> None:
     pad = "x" * (at - 1) + " "
     found = masked(pad + "me@example.com 4111 1111 1111 1111 P-1234 sk-" + "a1b2" * 8 + " end", part=r"\bP-[0-9]{4}\b")
     assert found == pad + "[email] [card] [part] *** end"
+
+
+@pytest.mark.parametrize("length", [13, 14, 15, 16, 17, 18, 19])
+def test_a_card_is_found_however_it_is_grouped_and_whatever_stands_beside(length: int) -> None:
+    draw = random.Random(length)
+    for _ in range(200):
+        body = "".join(str(draw.randrange(10)) for _ in range(length - 1))
+        card = next(body + str(last) for last in range(10) if _luhn(body + str(last)))
+        grouped = "".join(digit + draw.choice(("", "", "", " ", "-")) for digit in card).rstrip(" -")
+        before, after = (draw.choice(("", "12 ", "7-", "2026 11 ", "x", "(")) for _ in range(2))
+        text = before + grouped + after[::-1]
+        assert all(group not in masked(text) for group in re.findall("[0-9]{4,}", grouped)), text
+
+
+def _luhn(digits: str) -> bool:
+    doubled = [int(digit) * (1 + place % 2) for place, digit in enumerate(reversed(digits))]
+    return sum(digit - 9 if digit > 9 else digit for digit in doubled) % 10 == 0
+
+
+@pytest.mark.parametrize("mark", ";:&=|(}/+~ ")
+@pytest.mark.parametrize("at", [15_970, 15_990, 15_999])
+def test_no_mark_between_words_lets_a_key_be_split(mark: str, at: int) -> None:
+    pad = (("ab" + mark) * 6000)[: at - 1] + mark
+    assert "a1b2" not in masked(pad + "sk-" + "a1b2" * 8 + mark + "end")
 
 
 @pytest.mark.parametrize(

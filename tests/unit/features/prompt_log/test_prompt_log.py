@@ -12,7 +12,9 @@ from typing import Any
 import httpx
 import pytest
 
+from gateway.core.events import Delta, PartStart
 from gateway.features.prompt_log import drawn
+from gateway.features.prompt_log.entry import ReplyTexts
 from tests.support.clients import Way
 from tests.support.harness import Stack, until
 from tests.support.redis_server import Server
@@ -23,7 +25,7 @@ from tests.unit.features.admin.calling import Caller, code
 from tests.unit.features.admin.calling import config as admins
 from tests.unit.features.guards.asking import USUAL, refusing
 from tests.unit.features.prompt_log.logged import ALL, config, lines, post, said, written
-from tests.unit.kernel.asking import TOOL, chat, raw_request, scripted
+from tests.unit.kernel.asking import PATH, TOOL, chat, raw_request, scripted
 
 CASES = [
     (way, stream)
@@ -287,6 +289,51 @@ def test_a_long_prompt_keeps_its_end_and_a_long_reply_its_begin(tmp_path: Path) 
             assert all(len("".join(texts).encode()) <= 1024 for texts in (prompt, reply))
 
 
+LONG = "n-" * 1_000_000 + "sk-" + "a1b2" * 8
+NAMED: dict[str, dict[str, Any]] = {
+    "speaker": {"messages": [{"role": "user", "content": "hi", "name": LONG}]},
+    "member": {LONG: 1},
+    "members": {f"{number}{LONG[:60_000]}": 1 for number in range(32)},
+    "inner member": {"messages": [{"role": "user", "content": "hi", LONG: 1}]},
+    "part": {"messages": [{"role": "user", "content": [{"type": LONG}, {"type": "text", "text": "hi"}]}]},
+    "call": {
+        "messages": [
+            {"role": "assistant", "tool_calls": [{"id": "1", "function": {"name": LONG, "arguments": "{}"}}]},
+            {"role": "tool", "tool_call_id": "1", "content": "hi"},
+        ]
+    },
+    "controls": {"messages": [{"role": "user", "content": "\x01" * 100_000 + "hi"}]},
+    "many names": {"messages": [{"role": "user", "content": "hi", "name": LONG[:900]}] * 500},
+}
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_no_line_is_long_whatever_clients_name(name: str, tmp_path: Path) -> None:
+    most = 16384
+    options = {"max_entry_bytes": most, "max_bytes": "1MiB", "max_waiting_bytes": 4 * most}
+    with Stack(({"max_model_len": 10_000_000},), config=config(tmp_path, **options)) as stack:
+        held = list[tuple[int, int]]()
+        writer = stack.service("prompt_log")
+        line_of = writer._line
+
+        def line(entry: Any) -> Any:
+            names = [*[one.name or "" for one, _ in entry._texts], *entry._others]
+            held.append((sum(map(len, names)) + sum(len(data) for _, data in entry._texts), entry.size))
+            return line_of(entry)
+
+        writer._line = line
+        for _ in range(3):
+            reply = httpx.post(stack.url + PATH, json={**chat(max_tokens=5), **NAMED[name]}, timeout=60)
+            assert reply.status_code == 200, reply.text[:200]
+        found = written(stack, tmp_path)
+        assert len(found) == 3
+        assert all(used <= counted <= 2 * most for used, counted in held)
+        assert found[0]["prompt"]["texts"][-1]["text"].endswith("hi")
+        text = "".join(file.read_text() for file in tmp_path.iterdir())
+        assert "a1b2" not in text
+        assert max(map(len, text.splitlines())) < 7 * most
+
+
 def test_what_does_not_fit_into_memory_is_dropped_and_counted(tmp_path: Path) -> None:
     sections = config(tmp_path, max_entry_bytes=16384, max_waiting_bytes=65536)
     with Stack(({"fault": "stall@before"},), config=sections) as stack:
@@ -316,6 +363,16 @@ def test_a_folder_that_cannot_be_written_to_harms_no_request(tmp_path: Path) -> 
         post(stack, "again")
         assert [said(line)[0] for line in written(stack, tmp_path / "file")] == [["again"]]
         assert stack.events("prompt log writing")
+
+
+def test_a_tool_with_a_long_name_takes_no_more_room_than_any_text() -> None:
+    texts = ReplyTexts(4096)
+    for index in range(100):
+        texts.take(PartStart(0, index, "tool", "c" * 10_000, "t" * 10_000))
+        texts.take(Delta(0, index, "{}"))
+    assert texts.left >= 0
+    assert texts.cut
+    assert sum(len(one.name or "") + len(one.text) for one in texts.texts()) <= 4096
 
 
 def test_a_share_is_drawn_by_the_id(tmp_path: Path) -> None:
