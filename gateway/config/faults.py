@@ -66,7 +66,8 @@ class Unknown:
 
     def __str__(self) -> str:
         few = len(self.names) <= _MOST_COMPARED and len(self.name) <= _LONGEST_NAME
-        near = get_close_matches(self.name, list(self.names), 1) if few else []
+        near = get_close_matches(self.name, list(self.names), 3) if few else []
+        near.sort(key=lambda one: one[:3] != self.name[:3])  # people rarely mistype a name's begin
         return self.what + (f"; did you mean {self.form.format(near[0])}?" if near else self.otherwise)
 
 

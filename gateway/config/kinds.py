@@ -97,7 +97,7 @@ def _seconds(value: Any) -> Any:
         return value
     found = _DURATION.match(value.strip()) if isinstance(value, str) else None
     if found is None:
-        raise ValueError('must be seconds, or a duration such as "500ms", "30s", "2m", "1h"')
+        raise ValueError('must be seconds, or a duration such as "500ms", "30s", "2m", "1h", "1d"')
     return float(found[1]) * _DURATION_UNITS[found[2]]
 
 
@@ -212,8 +212,9 @@ def _key_set(value: str) -> str:
     return url
 
 
-def _address(value: str) -> str:
-    found = re.match(r"(?:\[([0-9A-Fa-f:.%]+)\]|([A-Za-z0-9._-]+)):([0-9]{1,5})\Z", value)
+def _address(value: Any) -> Any:
+    form = r"(?:\[([0-9A-Fa-f:.%]+)\]|([A-Za-z0-9._-]+)):([0-9]{1,5})\Z"
+    found = re.match(form, value) if isinstance(value, str) else None
     if found is None or not 0 < int(found[3]) < 65536 or not is_host(found[1] or found[2]):
         raise ValueError('must be host:port, such as "redis:6379" or "[::1]:6379"')
     return value
@@ -393,7 +394,7 @@ CollectorUrl = Annotated[str, AfterValidator(_collector)]
 KeySetUrl = Annotated[str, AfterValidator(_key_set)]
 """scheme://host[:port]/path of an identity provider's keys."""
 
-Address = Annotated[str, AfterValidator(_address)]
+Address = Annotated[str, BeforeValidator(_address)]
 """host:port; an IPv6 address stands in brackets."""
 
 RedisUrl = Annotated[str, AfterValidator(_redis_url)]

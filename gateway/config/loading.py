@@ -53,8 +53,29 @@ _WORDS = {
     "less_than": "must be less than {lt:.12g}",
     "less_than_equal": "must be at most {le:.12g}",
     "too_long": "must have at most {max_length} items",
-    "string_pattern_mismatch": "must match {pattern}",
+    "string_too_long": "must have at most {max_length} characters",
 }
+
+_FEW = 8
+"""At most as many options are listed where none has a similar name."""
+
+FORMS = {
+    r"^/": "must be an absolute path, such as /var/lib/dragoman",
+    r"^[A-Z]{3}$": "must be three capital letters, such as EUR",
+    r"^[0-9]{4}-[0-9]{2}-[0-9]{2}(-preview)?$": "must be a date such as 2024-10-21, or one with -preview behind it",
+    r"^[0-9a-z]{4,32}$": "must be 4 to 32 digits and small letters",
+    r"^[A-Za-z0-9_-]{4,128}$": "must be 4 to 128 letters, digits, _ and -",
+    r"^[A-Za-z0-9-]{1,64}$": "must be 1 to 64 letters, digits and -",
+    r"^[A-Za-z0-9_.-]{1,64}$": "must be 1 to 64 letters, digits, _, . and -",
+    r"^[A-Za-z0-9_.-]{1,128}$": "must be 1 to 128 letters, digits, _, . and -",
+    r"^[A-Za-z0-9_.:{}-]{1,128}$": "must be 1 to 128 letters, digits, _, ., :, braces and -",
+    r"^[A-Za-z0-9_-]{1,64}(\.[A-Za-z0-9_-]{1,64}){0,8}$": "must be names of members with dots between them",
+    r"^([A-Za-z0-9_-][A-Za-z0-9._-]*(/[A-Za-z0-9_-][A-Za-z0-9._-]*)*)?$": "must be names with slashes between them, "
+    "such as prompts/eu",
+    r"^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$": "must be a bucket's name: 3 to 63 small letters, digits, . and -, with a "
+    "letter or a digit at both ends",
+}
+"""A pattern that a text must match -> what that asks of a person."""
 
 
 def config_file(environ: Mapping[str, str] | None = None) -> str | None:
@@ -274,7 +295,12 @@ def _details(error: ValidationError) -> list[ErrorDetails]:
 def _message(detail: ErrorDetails, path: Path) -> Message:
     kind, context = detail["type"], detail.get("ctx", {})
     if kind == "extra_forbidden":
-        return Unknown("is not an option", str(path[-1]), _options_of(path[:-1]))
+        options = _options_of(path[:-1])
+        verb = "is" if len(options) == 1 else "are"
+        few = f"; there {verb} {', '.join(options)}" if 0 < len(options) <= _FEW else ""
+        return Unknown("is not an option", str(path[-1]), options, otherwise=few)
+    if kind == "string_pattern_mismatch":
+        return FORMS[context["pattern"]]
     if kind == "literal_error":
         return f"must be one of {str(context['expected']).replace(' or ', ', ').replace(chr(39), '')}"
     if kind == "too_short":
@@ -292,4 +318,4 @@ def _options_of(path: Path) -> tuple[str, ...]:
         section = section_in(field.annotation) if field is not None else None
         if field is not None and get_origin(field.annotation) in (dict, tuple):
             next(parts, None)  # a name or an index
-    return tuple(section.model_fields) if section is not None else ()
+    return tuple(field.alias or name for name, field in section.model_fields.items()) if section is not None else ()

@@ -59,7 +59,9 @@ def _members(facts: Facts, at: Path, policy: RequestPolicy) -> Faults:
             yield (*at, option, place), str(error)
             continue
         if option == "caps" and not member.bounded:
-            yield (*at, option, place), "cannot be bounded: its value is not one number that the gateway knows"
+            unknown = "the gateway knows no member of this name"
+            why = "its value is not one number that the gateway knows" if member.known else unknown
+            yield (*at, option, place), f"cannot be bounded: {why}"
         if name == "n" and option in ("defaults", "force") and value != (1,):
             yield (*at, option, name), "may be 1 alone: most client APIs have no form for several replies"
         if option == "force" and name in policy.defaults:

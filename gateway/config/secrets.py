@@ -138,13 +138,14 @@ class _Reading:
         variable: str | None = getattr(section, f"{name}_env")
         file_name: str | None = getattr(section, f"{name}_file")
         option = (*at, f"{name}_env" if variable is not None else f"{name}_file")
-        text = None
+        text, empty = None, "names a file that is empty"
         if variable is not None:
+            named = f": {variable}" if _VARIABLE.match(variable) else ""
+            empty = f"names a variable that is empty{named}"
             if file_name is not None:
                 self.fault(option, f"and {name}_file exclude each other")
             text = self._environ.get(variable)
             if text is None:
-                named = f": {variable}" if _VARIABLE.match(variable) else ""
                 self.fault(option, f"names a variable that is not set{named}")
         elif file_name is not None:
             text = self._file(option, file_name, MOST_SECRET_BYTES + 1)
@@ -152,7 +153,9 @@ class _Reading:
             return
         secret = text.strip()
         least, command = _LENGTHS.get(str(at[0]), (0, ""))
-        if not re.match(r"[\x21-\x7e]+\Z", secret) or len(secret) > MOST_SECRET_BYTES:
+        if not secret:
+            self.fault(option, empty)
+        elif not re.match(r"[\x21-\x7e]+\Z", secret) or len(secret) > MOST_SECRET_BYTES:
             self.fault(option, "must lead to one line of printable ASCII without spaces")
         elif len(secret) < least:
             self.fault(option, f"must lead to {least} characters or more, such as `{command}` makes")

@@ -39,7 +39,8 @@ _PROBLEMS = {
     "did not find expected '-' indicator": "the indentation does not fit the lines above",
     "found character that cannot start any token": "a tab cannot indent, and text that begins with @ or ` needs quotes",
     "found unexpected end of stream": "a quote is not closed",
-    "mapping values are not allowed": "a colon and a space cannot stand here; put the text in quotes",
+    "mapping values are not allowed": "a colon and a space cannot stand here; put the text in quotes, "
+    "or indent the line as those beside it",
 }
 
 

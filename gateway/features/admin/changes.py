@@ -58,7 +58,7 @@ class KeyChanges:
             self.mirror.learn(key)  # another gateway has just made it
         own = self._config.keys.get(name)
         if key is None and own is not None and admin.may(own.team):
-            raise Problem(409, "configured", "the key is one of the configuration, which its editors change")
+            raise Problem(409, "configured", "the key stands in the configuration: change it there and reload")
         if key is None or not admin.may(key.team):
             raise Problem(404, "no_key", "there is no such key in the store")
         return key

@@ -14,6 +14,8 @@ from pydantic import BaseModel
 
 from gateway import app
 from gateway.config import Available, Config, ConfigError, json_schema, load
+from gateway.config.loading import FORMS
+from gateway.config.section import section_in
 from gateway.config.source import read_yaml
 from scripts.reference import main, options
 
@@ -39,6 +41,23 @@ def test_the_example_is_valid_and_matches_the_schema() -> None:
     written, _, _ = read_yaml(ROOT / "gateway.yaml", "gateway.yaml")
     assert set(written) | {"keys", "keys_file", "admins_file"} == set(Config.model_fields)
     jsonschema.Draft202012Validator(json_schema(app.KNOWN)).validate(written)
+
+
+def test_each_pattern_has_words_for_a_person() -> None:
+    sections, patterns = [Config], set()
+    for section in sections:
+        sections += [one for one in map(section_in, annotations(section)) if one is not None and one not in sections]
+        patterns |= {
+            str(pattern)
+            for field in section.model_fields.values()
+            for one in field.metadata
+            if (pattern := getattr(one, "pattern", None)) is not None
+        }
+    assert patterns == FORMS.keys()
+
+
+def annotations(section: type[BaseModel]) -> list[Any]:
+    return [field.annotation for field in section.model_fields.values()]
 
 
 def test_schema_is_a_schema_and_describes_every_option() -> None:

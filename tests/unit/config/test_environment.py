@@ -31,9 +31,18 @@ def test_worker_key_from_the_environment(tmp_path: Path) -> None:
 
 def test_worker_key_that_cannot_be_a_header(tmp_path: Path) -> None:
     wrong = "gateway.yaml:5: models.small.api_key_file: must lead to one line of printable ASCII without spaces"
-    for content in (b"", b"\n", b"a\nb", b"a b", b"k\xc3\xa9y", b"x" * 20000, b"a\x00"):
+    for content in (b"a\nb", b"a b", b"k\xc3\xa9y", b"x" * 20000, b"a\x00"):
         (tmp_path / "key").write_bytes(content)
         assert faults(tmp_path, SMALL + "    api_key_file: key\n") == [wrong]
+
+
+def test_worker_key_that_is_empty(tmp_path: Path) -> None:
+    for content in (b"", b"\n"):
+        (tmp_path / "key").write_bytes(content)
+        wrong = "gateway.yaml:5: models.small.api_key_file: names a file that is empty"
+        assert faults(tmp_path, SMALL + "    api_key_file: key\n") == [wrong]
+    wrong = "gateway.yaml:5: models.small.api_key_env: names a variable that is empty: UPSTREAM_KEY"
+    assert faults(tmp_path, SMALL + "    api_key_env: UPSTREAM_KEY\n", UPSTREAM_KEY="") == [wrong]
 
 
 def test_headers_that_the_transport_writes_are_refused(tmp_path: Path) -> None:
