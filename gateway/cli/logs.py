@@ -13,9 +13,9 @@ from typing import Any, BinaryIO
 
 import msgspec
 
+from gateway import moments
 from gateway.cli import CommandError
 from gateway.cli.colours import coloured
-from gateway.core import written
 from gateway.core.written import Moment
 from gateway.observe.log import LEVELS, readable
 
@@ -93,7 +93,7 @@ def _record(line: bytes) -> dict[str, Any] | None:
     if not isinstance(found, dict) or not all(isinstance(found.get(name), str) for name in _ALWAYS):
         return None
     with suppress(ValueError):
-        found["time"] = written.read(Moment, found.get("time"))
+        found["time"] = moments.read(Moment, found.get("time"))
         return found if found["level"] in LEVELS and 0 <= found["time"] < _LATEST else None
     return None
 

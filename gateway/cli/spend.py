@@ -14,6 +14,7 @@ from itertools import chain
 
 import msgspec
 
+from gateway import moments
 from gateway.auth import StoredKey
 from gateway.cli import CommandError, destructive
 from gateway.cli.configured import config_option, configuration, stored_keys
@@ -21,7 +22,6 @@ from gateway.cli.progress import Progress, share
 from gateway.cli.terminal import columns
 from gateway.config import Config
 from gateway.config.kinds import zone_of
-from gateway.core import written
 from gateway.core.ports import RequestRecord
 from gateway.observe.ledger import Ledger, Unavailable
 from gateway.observe.spending import DIMENSIONS, Report, Wrong, make
@@ -32,7 +32,7 @@ _PATIENCE_S = 30.0
 _DAY_S = 86_400
 _MOST = 1 << 53
 """Tokens and billionths of a currency of one record: sums of a log hold in the 64 bits of Redis' integers."""
-_record = msgspec.json.Decoder(RequestRecord, dec_hook=written.read).decode
+_record = msgspec.json.Decoder(RequestRecord, dec_hook=moments.read).decode
 ABOUT = "The sums are in Redis, and kept with spend.daily. After Redis was lost, --rebuild makes them again from logs."
 
 

@@ -16,8 +16,8 @@ from typing import Any
 
 import msgspec
 
+from gateway import moments
 from gateway.background import cancel_tasks
-from gateway.core import written
 from gateway.core.key_kind import KeyKind
 from gateway.core.ports import RequestRecord
 from gateway.core.written import Moment
@@ -27,7 +27,7 @@ _BATCH = 500
 _BACKLOG = 50_000
 _EVERY_S = 0.2
 _TIMEOUT_S = 2.0
-_encode = msgspec.json.Encoder(enc_hook=written.write).encode
+_encode = msgspec.json.Encoder(enc_hook=moments.write).encode
 
 
 class AccountingStream:

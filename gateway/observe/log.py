@@ -23,11 +23,11 @@ from typing import Any, Protocol
 import msgspec
 from msgspec import Struct
 
-from gateway.core import written
+from gateway import moments
 from gateway.core.ports import RequestRecord
 from gateway.core.written import Moment
 
-_encode_lines = msgspec.json.Encoder(enc_hook=written.write).encode_lines
+_encode_lines = msgspec.json.Encoder(enc_hook=moments.write).encode_lines
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 _BACKLOG = 100_000  # lines
 _MOST_WAITING_BYTES = 64 << 20  # of prompts among them
@@ -35,6 +35,7 @@ _RATION = 10  # lines a second
 _MOST_PROMPT_BYTES = 65536
 _MOST_TEXT = 500  # of a library's message, in characters
 _BATCH_S = 0.05
+_now = time.time
 # How long the end of the process waits for a reader of our output who has stopped reading.
 _LAST_WORDS_S = 2.0
 
@@ -88,7 +89,7 @@ class Log:
     def configure(self, level: str, requests: bool, form: str = "auto") -> None:
         """From now on; see the class."""
         self._level = LEVELS[level]
-        self.requests = requests
+        self.requests = requests and self._level <= LEVELS["info"]
         console = form == "console" or (form == "auto" and self._terminal)
         self._encode = readable if console else _encode_lines
 
@@ -97,8 +98,8 @@ class Log:
         return "" if self.mask is None else self.mask(text)
 
     def request(self, record: RequestRecord) -> None:
-        if self.requests and self._level <= 20:
-            record.time = Moment(time.time())
+        if self.requests:
+            record.time = Moment(_now())
             self._put(record)
 
     def event(self, level: str, message: str, **fields: Any) -> None:
@@ -265,7 +266,7 @@ def readable(lines: list[RequestRecord | dict[str, Any]], days: bool = False) ->
 
 
 def _line(level: str, event: str, /, **fields: Any) -> dict[str, Any]:
-    return {"time": Moment(time.time()), "level": level, "event": event, **fields}
+    return {"time": Moment(_now()), "level": level, "event": event, **fields}
 
 
 def _lost(lines: int) -> dict[str, Any]:

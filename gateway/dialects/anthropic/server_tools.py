@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from base64 import b64decode, urlsafe_b64encode
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from gateway.core.messages import Citation, Page, ServerCall
-from gateway.core.written import iso
 from gateway.wire import clock
 
 _NAMES = {"search": "web_search", "fetch": "web_fetch"}
@@ -58,7 +58,7 @@ def _found(page: Page) -> dict[str, Any]:
 
 
 def _fetched(page: Page) -> dict[str, Any]:
-    at = iso(clock.seconds(), "seconds")
+    at = datetime.fromtimestamp(clock.seconds(), UTC).isoformat(timespec="seconds")
     source = {"type": "text", "media_type": "text/plain", "data": page.text}
     document = {"type": "document", "source": source, "title": page.title or None}
     return {"type": "web_fetch_result", "url": page.url, "content": document, "retrieved_at": at}

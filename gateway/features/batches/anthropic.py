@@ -10,7 +10,6 @@ from typing import Any
 
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Route
-from gateway.core.written import iso
 from gateway.features.batches.api_call import ApiCall
 from gateway.features.batches.apis import BatchApi
 from gateway.features.batches.files import page
@@ -18,6 +17,7 @@ from gateway.features.batches.lines import FORMS, one_line
 from gateway.features.batches.splitting import Splitter
 from gateway.features.batches.state import ENDED, Fault, Full, Seen, State, new_id
 from gateway.features.batches.storage import Sink, aside, opened
+from gateway.moments import iso
 
 ROUTES = (
     Route("POST", "/v1/messages/batches", "create_batch"),

@@ -24,7 +24,6 @@ from gateway.core.http import JSON_TYPE, Response, Route
 from gateway.core.messages import ListModels, ModelCard
 from gateway.core.money import NANO, Tariff
 from gateway.core.ports import Dialect
-from gateway.core.written import iso
 from gateway.features import Parts
 from gateway.kernel import Endpoint, Runtime
 from gateway.kernel.call import Call
@@ -32,6 +31,7 @@ from gateway.kernel.models import list_models
 from gateway.kernel.reading import identify, no_route
 from gateway.kernel.way import OWN, Way
 from gateway.light_task import become_task
+from gateway.moments import iso
 from gateway.ratelimit import BudgetRule, Subject
 from gateway.ratelimit.model import LimitState, tightest
 

@@ -17,7 +17,7 @@ from itertools import count
 
 from msgspec.json import Encoder
 
-from gateway.core import written
+from gateway import moments
 from gateway.core.http import Headers
 from gateway.features.prompt_log.entry import Line
 
@@ -30,7 +30,7 @@ _MOST_S = 3600.0
 _TIDY_S = 60.0
 """Between two looks. A file that would be too old at the next one is deleted."""
 _numbers = count(1)
-_encoder = Encoder(enc_hook=written.write)
+_encoder = Encoder(enc_hook=moments.write)
 
 
 class Lost(Exception):

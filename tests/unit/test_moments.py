@@ -6,7 +6,8 @@ import msgspec
 import pytest
 from msgspec import Struct
 
-from gateway.core.written import Moment, always, iso, read, write
+from gateway.core.written import Moment, always
+from gateway.moments import iso, read, write
 
 MIDNIGHT = 1795996800.0
 
