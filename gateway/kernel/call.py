@@ -309,7 +309,7 @@ class Call:
         """The phase that a client which left was waiting in, as in `RequestRecord.phase`."""
         if self.stage != "visiting":
             return self.stage
-        return "first_output" if self.record.ttft_ms is None else "streaming"
+        return "first_output" if self.record.time_to_first_token_ms is None else "streaming"
 
     # -- from outside -----------------------------------------------------------------------------------------------
 
@@ -404,7 +404,7 @@ class Call:
             record.phase = self.phase
         self.reply.close()
         took = self.runtime.clock() - self.began
-        record.ms = milliseconds(took)
+        record.duration_ms = milliseconds(took)
         others_ms = record.queue_ms + record.upstream_ms + self.apart_ms
         record.overhead_ms = milliseconds(max(0.0, took - others_ms / 1000))
 

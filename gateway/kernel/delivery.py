@@ -239,8 +239,8 @@ async def carry_stream(call: Call, visit: Visit, exchange: Exchange, lane: Lane)
         first_at = stream.first_output_at
         if first_at is not None and (lane.error is None or lane.produced):
             visit.first_output_at = first_at
-            if not goes_on or call.record.ttft_ms is None:
-                call.record.ttft_ms = milliseconds(first_at - call.began)
+            if not goes_on or call.record.time_to_first_token_ms is None:
+                call.record.time_to_first_token_ms = milliseconds(first_at - call.began)
 
 
 async def respond_joined(call: Call, reply: Reply) -> None:

@@ -206,7 +206,8 @@ class Visit:
     def _waited(self, call: Call, error: BaseException | None, routing: RoutingFacts) -> None:
         """The pool learns how long the client waited for the first byte of the reply, or that it left without one."""
         record, now = call.record, call.runtime.clock()
-        first = call.began + record.ttft_ms / 1000 if record.ttft_ms is not None else call.reply_at
+        first_ms = record.time_to_first_token_ms
+        first = call.began + first_ms / 1000 if first_ms is not None else call.reply_at
         left = isinstance(error, CancelledError) and call.reply.client.gone and call.interrupted is None
         if error is None or left:
             most = 0 if record.stream else getattr(call.op, "max_output", 0)

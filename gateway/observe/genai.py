@@ -45,12 +45,12 @@ class GenAi:
         if not record.model:
             return
         labels = (OPERATIONS.get(record.operation, record.operation), PROVIDER, record.model)
-        self._add(_REQUEST, (*labels, _error_type(record)), record.ms / 1000, record)
-        usage, first_ms = record.usage, record.ttft_ms
+        self._add(_REQUEST, (*labels, _error_type(record)), record.duration_ms / 1000, record)
+        usage, first_ms = record.usage, record.time_to_first_token_ms
         if first_ms is not None:
             self._add(_FIRST, labels, first_ms / 1000, record)
             if record.outcome == "ok" and usage is not None and usage.output is not None and usage.output > 1:
-                self._add(_TOKEN, labels, (record.ms - first_ms) / 1000 / (usage.output - 1), record)
+                self._add(_TOKEN, labels, (record.duration_ms - first_ms) / 1000 / (usage.output - 1), record)
         if usage is not None:
             for kind, count in (("input", usage.input), ("output", usage.output)):
                 if count is not None:

@@ -44,9 +44,9 @@ class _Times:
 
     def __init__(self) -> None:
         self.recent: tuple[list[float], list[float], list[float]] = ([], [], [])  # not in the histograms yet
-        self.whole = exposition.new_histogram("dragoman_request_seconds")
+        self.whole = exposition.new_histogram("dragoman_request_duration_seconds")
         self.added = exposition.new_histogram("dragoman_added_seconds")
-        self.first = exposition.new_histogram("dragoman_first_output_seconds")
+        self.first = exposition.new_histogram("dragoman_time_to_first_token_seconds")
 
     def add_up(self) -> None:
         for histogram, seconds in zip((self.whole, self.added, self.first), self.recent, strict=True):
@@ -148,7 +148,9 @@ class Metrics:
         self._genai: GenAi | None = None
         self._by_key: ByKey | None = None
         self.configure(genai, top_keys)
-        self.gaps = defaultdict[str, Histogram](partial(exposition.new_histogram, "dragoman_output_gap_seconds"))
+        self.gaps = defaultdict[str, Histogram](
+            partial(exposition.new_histogram, "dragoman_inter_token_latency_seconds")
+        )
         self.waits = defaultdict[str, Histogram](partial(exposition.new_histogram, "dragoman_queue_wait_seconds"))
         self.guard_seconds = defaultdict[tuple[str, str], Histogram](
             partial(exposition.new_histogram, "dragoman_guard_seconds")
@@ -227,11 +229,11 @@ class Metrics:
         series.count += 1
         if record.trace is None:
             whole, added, first = series.times.recent
-            whole.append(record.ms / 1000)
+            whole.append(record.duration_ms / 1000)
             if record.attempts:
-                added.append((record.ms - record.upstream_ms) / 1000)
-            if record.ttft_ms is not None:
-                first.append(record.ttft_ms / 1000)
+                added.append((record.duration_ms - record.upstream_ms) / 1000)
+            if record.time_to_first_token_ms is not None:
+                first.append(record.time_to_first_token_ms / 1000)
         else:
             _add_traced(series.times, record, record.trace)
         if usage is not None:
@@ -294,7 +296,7 @@ class Metrics:
             times = ((labels, pick(one)) for labels, one in self._times.items())
             yield exposition.histogram(name, (each for each in times if any(each[1].counts)))
         for name, by_model in (
-            ("dragoman_output_gap_seconds", self.gaps),
+            ("dragoman_inter_token_latency_seconds", self.gaps),
             ("dragoman_queue_wait_seconds", self.waits),
         ):
             yield exposition.histogram(name, (((model,), one) for model, one in by_model.items()))
@@ -342,19 +344,19 @@ _COUNTERS: dict[str, Callable[[_Series], _Parts]] = {
     "dragoman_dropped_fields_total": lambda one: [((one.key.dialect,), one.dropped)],
 }
 _TIMES: dict[str, Callable[[_Times], Histogram]] = {
-    "dragoman_request_seconds": lambda one: one.whole,
+    "dragoman_request_duration_seconds": lambda one: one.whole,
     "dragoman_added_seconds": lambda one: one.added,
-    "dragoman_first_output_seconds": lambda one: one.first,
+    "dragoman_time_to_first_token_seconds": lambda one: one.first,
 }
 
 
 def _add_traced(times: _Times, record: RequestRecord, trace: str) -> None:
     at = record.time
-    times.whole.add_traced(record.ms / 1000, trace, at)
+    times.whole.add_traced(record.duration_ms / 1000, trace, at)
     if record.attempts:
-        times.added.add_traced((record.ms - record.upstream_ms) / 1000, trace, at)
-    if record.ttft_ms is not None:
-        times.first.add_traced(record.ttft_ms / 1000, trace, at)
+        times.added.add_traced((record.duration_ms - record.upstream_ms) / 1000, trace, at)
+    if record.time_to_first_token_ms is not None:
+        times.first.add_traced(record.time_to_first_token_ms / 1000, trace, at)
 
 
 def _gauge(name: str, registry: CollectorRegistry) -> Gauge:

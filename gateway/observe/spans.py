@@ -223,12 +223,13 @@ class RequestSpans:
 
 
 def _attributes(record: RequestRecord, operation: str) -> dict[str, AttributeValue]:
+    first_ms = record.time_to_first_token_ms
     found: dict[str, AttributeValue | None] = {
         "gen_ai.operation.name": operation or None,
         "gen_ai.provider.name": PROVIDER,
         "gen_ai.request.model": (record.routed and record.asked) or record.model or None,
         "gen_ai.response.model": record.model if record.worker is not None and record.outcome == "ok" else None,
-        "gen_ai.response.time_to_first_chunk": record.ttft_ms / 1000 if record.ttft_ms is not None else None,
+        "gen_ai.response.time_to_first_chunk": None if first_ms is None else first_ms / 1000,
         "http.response.status_code": record.status or None,
         "error.type": record.code,
         "dragoman.request_id": record.id,

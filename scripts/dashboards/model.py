@@ -37,13 +37,13 @@ BOARD = Board(
         share_of_failures("Share of failures"),
         *times("model"),
         Panel(
-            "Time to the first output by client API",
+            "Time to first token by client API",
             f"95th percentile. {FIRST}",
             "s",
             (
                 Query(
                     "histogram_quantile(0.95, sum by (le, dialect) "
-                    f"(rate(dragoman_first_output_seconds_bucket{{*}}{RATE})))",
+                    f"(rate(dragoman_time_to_first_token_seconds_bucket{{*}}{RATE})))",
                     "{{dialect}}",
                 ),
             ),
@@ -93,10 +93,11 @@ BOARD = Board(
             ),
         ),
         Panel(
-            "Between two pieces of output",
-            "Of streams, as the gateway passes them on. Tokens that a worker sends together are one piece.",
+            "Inter-token latency",
+            "Between two pieces of output of a stream, as the gateway passes them on. Tokens that a worker sends "
+            "together are one piece.",
             "s",
-            quantiles("dragoman_output_gap_seconds", "model"),
+            quantiles("dragoman_inter_token_latency_seconds", "model"),
         ),
         Panel(
             "Wait in the queue",

@@ -6,7 +6,7 @@ from scripts.dashboards.grafana import Panel, Query
 from scripts.dashboards.promql import FAILED, OUTCOMES, quantiles, rate, share
 
 FIRST = "From the request's head to the first output of a stream, as the client sees it."
-"""What the time to the first output is."""
+"""What the time to first token is."""
 
 REQUESTS_BY_OUTCOME = Panel(
     "Requests by outcome",
@@ -41,14 +41,14 @@ def share_of_failures(title: str) -> Panel:
 
 
 def times(by: str = "") -> tuple[Panel, Panel]:
-    """The times to the first output and of whole requests, over all series or by a label."""
+    """The times to first token and the durations of requests, over all series or by a label."""
     return (
-        Panel("Time to the first output", FIRST, "s", quantiles("dragoman_first_output_seconds", by)),
+        Panel("Time to first token", FIRST, "s", quantiles("dragoman_time_to_first_token_seconds", by)),
         Panel(
-            "Time of a request",
+            "Request duration",
             "From the request's head to the end of its reply.",
             "s",
-            quantiles("dragoman_request_seconds", by),
+            quantiles("dragoman_request_duration_seconds", by),
         ),
     )
 

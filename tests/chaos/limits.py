@@ -37,7 +37,7 @@ class Admit:
     is nobody's, and shown beside."""
 
     def __init__(self, record: dict[str, Any], entry: dict[str, Any], shift: float) -> None:
-        self.earliest = record["time"] - record["ms"] / 1000
+        self.earliest = record["time"] - record["duration_ms"] / 1000
         self.latest = entry["started"] + shift
         left = record["outcome"] == "cancelled"
         self.tokens = entry["prompt_tokens"] + ((record["usage"] or {}).get("output", 0) if left else entry["tokens"])

@@ -83,7 +83,7 @@ def test_the_checker_sees_what_is_too_much() -> None:
     """It counts those that were certainly decided within one window."""
 
     def admit(earliest: float, latest: float, tokens: int = 1) -> Admit:
-        record = {"time": earliest, "ms": 0, "outcome": "ok"}
+        record = {"time": earliest, "duration_ms": 0, "outcome": "ok"}
         return Admit(record, {"started": latest, "prompt_tokens": tokens, "tokens": 0}, 0.0)
 
     assert fullest([admit(0, 0.1), admit(0.5, 0.6, 5), admit(0.95, 1.05), admit(1.5, 1.6)], 1.0) == (2, 6)

@@ -23,7 +23,7 @@ LINES = {
     "gateway/fleet": 6_362,
     "gateway/kernel": 3_419,
     "gateway/native": 514,
-    "gateway/observe": 2_078,
+    "gateway/observe": 2_081,
     "gateway/ratelimit": 4_041,
     "gateway/redis": 471,
     "gateway/server": 1823,

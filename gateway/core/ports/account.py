@@ -18,16 +18,16 @@ from gateway.core.written import Moment, always
 
 class RequestRecord(Struct, omit_defaults=True):
     """The record of one request, for the log, the metrics and accounting. Never holds text of a prompt or a reply.
-    What is None or empty is absent where it is written.
+    Members that are None or empty are not written.
 
     time      when it ended
     status    the status that the client saw; 0 for none
     outcome   ok | refused (a 4xx, ours or the worker's) | failed | cancelled (the client left)
-    ms        milliseconds from begin to end
-    queue_ms  part of `ms`: the wait for a worker
-    upstream_ms  part of `ms`: the time with workers, from sending until the end of the reply or of the attempt
-    ttft_ms   milliseconds to the first output of a stream
-    overhead_ms  part of `ms`: the rest, our own
+    duration_ms  milliseconds from begin to end
+    queue_ms  part of `duration_ms`: the wait for a worker
+    upstream_ms  part of `duration_ms`: the time with workers, from sending until the end of the reply or of the attempt
+    time_to_first_token_ms  milliseconds to the first output of a stream
+    overhead_ms  part of `duration_ms`: the rest, our own
     attempts  how many times a worker was picked
     picked    why that worker: `core.routing_facts.RoutingFacts.picked`
     prefill   the worker that computed the prompt for it, or None
@@ -52,7 +52,7 @@ class RequestRecord(Struct, omit_defaults=True):
     batch     the id of the batch that it is a line of; absent for all others
     guards    what came of asking guards, as `pii before replaced`: allowed | refused | replaced | failed, each once;
               absent if none was asked
-    guard_ms  part of `ms`: the wait for guards while no worker was at work; absent if none was asked
+    guard_ms  part of `duration_ms`: the wait for guards while no worker was at work; absent if none was asked
     cost      nano (billionths) of the currency that it is charged; absent if its model has no price
     cache     what came of the cache of replies: hit | miss; absent if it was not asked
     saved     nano of the currency that a hit would have cost; absent if its model has no price
@@ -72,11 +72,11 @@ class RequestRecord(Struct, omit_defaults=True):
     status: int = always(0)
     outcome: str = always("ok")
     code: str | None = None
-    ms: float = always(0.0)
+    duration_ms: float = always(0.0)
     queue_ms: float = always(0.0)
     upstream_ms: float = always(0.0)
     overhead_ms: float = always(0.0)
-    ttft_ms: float | None = None
+    time_to_first_token_ms: float | None = None
     attempts: int = always(0)
     worker: str | None = None
     picked: str | None = None

@@ -43,7 +43,7 @@ class RequestView(Struct, omit_defaults=True):
     """One request, by the members of `core.ports.RequestRecord`.
 
     began    Unix seconds
-    ms       from its begin to its end, or until now
+    duration_ms  from its begin to its end, or until now
     stage    how far one under way is: reading, queued, first_output or streaming; "" once it has ended
     outcome  "" while it is under way
     output_tokens  while it is under way, those that its client has been sent
@@ -51,7 +51,7 @@ class RequestView(Struct, omit_defaults=True):
 
     id: str
     began: float
-    ms: float
+    duration_ms: float
     dialect: str
     stage: str = ""
     outcome: str = ""
@@ -67,7 +67,7 @@ class RequestView(Struct, omit_defaults=True):
     worker: str | None = None
     attempts: int = 0
     queue_ms: float = 0.0
-    ttft_ms: float | None = None
+    time_to_first_token_ms: float | None = None
     input_tokens: int | None = None
     output_tokens: int | None = None
     reasons: tuple[str, ...] = ()
@@ -148,7 +148,7 @@ class RecentRequests(Feature):
         calls = sorted(self._under_way.items(), key=lambda one: one[1], reverse=True)
         running = (_view(call.record, began, (now - began) * 1000, call) for call, began in calls)
         found = [one for one in running if one.matches(text)]
-        past = (_view(record, began, record.ms) for began, record in reversed(self._ended))
+        past = (_view(record, began, record.duration_ms) for began, record in reversed(self._ended))
         ended = [one for one in past if one.matches(text)]
         return Requests(found[:MOST], ended, self._refused(now), max(0, len(found) - MOST))
 
@@ -225,7 +225,7 @@ def _view(record: RequestRecord, began: float, ms: float, call: Call | None = No
         worker=record.worker,
         attempts=record.attempts,
         queue_ms=round(record.queue_ms, 1),
-        ttft_ms=record.ttft_ms,
+        time_to_first_token_ms=record.time_to_first_token_ms,
         reasons=() if record.reasons is UNSET else record.reasons,
         moved=record.moved,
         continued=record.continued,
@@ -234,8 +234,8 @@ def _view(record: RequestRecord, began: float, ms: float, call: Call | None = No
     )
     if call is not None:
         view.stage, stream = call.phase, call.reply.stream
-        if stream is not None and stream.first_output_at is not None and view.ttft_ms is None:
-            view.stage, view.ttft_ms = "streaming", milliseconds(stream.first_output_at - call.began)
+        if stream is not None and stream.first_output_at is not None and view.time_to_first_token_ms is None:
+            view.stage, view.time_to_first_token_ms = "streaming", milliseconds(stream.first_output_at - call.began)
         view.output_tokens = None if call.lane is None else call.lane.produced
         return view
     view.outcome, view.status, view.code = record.outcome, record.status, record.code

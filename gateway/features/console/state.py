@@ -62,7 +62,7 @@ class ModelState(Struct, frozen=True):
 
     waiting       requests that wait for a worker now
     requests      finished ones by outcome: ok, refused, failed, cancelled
-    first_output  time from a request's head to the first output of its stream; None before the first stream
+    first_output  time to first token of streams; None before the first stream
     lost_worker   what became of requests that left or lost their worker: moved, continued, not_continued -> by reason
     """
 
@@ -215,7 +215,7 @@ def _model(model: ModelFleet, waiting: int, counters: _Counters) -> ModelState:
         requests=counters.by("dragoman_requests_total", "outcome", model=model.name),
         input_tokens=tokens.get("input", 0),
         output_tokens=tokens.get("output", 0),
-        first_output=counters.histogram("dragoman_first_output_seconds", model.name),
+        first_output=counters.histogram("dragoman_time_to_first_token_seconds", model.name),
         lost_worker={
             what: counters.by(f"dragoman_{what}_total", "reason", model=model.name)
             for what in ("moved", "continued", "not_continued")

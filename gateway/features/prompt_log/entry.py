@@ -71,7 +71,7 @@ class Answer(Struct):
 
 
 class Line(Struct, kw_only=True, omit_defaults=True):
-    """The line of one request. by: the rule that chose it, or `key`. ms, outcome, code and usage are those of
+    """The line of one request. by: the rule that chose it, or `key`. duration_ms, outcome, code and usage are those of
     its record; a member that is None is not written. masked: how many texts were masked."""
 
     time: Moment
@@ -86,7 +86,7 @@ class Line(Struct, kw_only=True, omit_defaults=True):
     status: int
     outcome: str
     code: str | None = None
-    ms: float
+    duration_ms: float
     trace: str | None = None
     usage: Usage | None = None
     prompt: Prompt
@@ -244,7 +244,7 @@ class Entry:
 
 _SAME = (
     *("id", "key", "team", "dialect", "operation", "model", "stream"),
-    *("status", "outcome", "code", "ms", "trace", "usage"),
+    *("status", "outcome", "code", "duration_ms", "trace", "usage"),
 )
 """Members of a line that are those of the request's record."""
 

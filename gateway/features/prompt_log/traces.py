@@ -34,7 +34,7 @@ class Traces:
     def write(self, entries: Sequence[tuple[Line, Headers]]) -> int:
         found = [(line, context) for line, context in entries if context]
         for line, context in found:
-            self._spans.add(context, line.time - line.ms / 1000, line.time, event_of(line))
+            self._spans.add(context, line.time - line.duration_ms / 1000, line.time, event_of(line))
         self._spans.send()
         return len(found)
 

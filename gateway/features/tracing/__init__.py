@@ -137,7 +137,7 @@ class DebugLog(Feature):
                     worker=worker.address,
                     attempt=record.attempts,
                     half_open=worker.half_open,
-                    ms=round((call.runtime.clock() - call.began) * 1000, 3),
+                    after_ms=round((call.runtime.clock() - call.began) * 1000, 3),
                 )
             return inner(call, visit)
 
@@ -175,8 +175,8 @@ class _LoggedSteps(CallObserver):
         self._log("worker answered", id=self._id, worker=worker, status=status)
 
     def guarded(self, guard: str, stage: str, result: str, seconds: float) -> None:
-        ms = round(seconds * 1000, 3)
-        self._log("guard asked", id=self._id, guard=guard, stage=stage, result=result, ms=ms)
+        took = round(seconds * 1000, 3)
+        self._log("guard asked", id=self._id, guard=guard, stage=stage, result=result, duration_ms=took)
 
 
 class Explain(Feature):

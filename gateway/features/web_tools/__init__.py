@@ -120,7 +120,7 @@ class Rounds(Delivery):
         """Has the model answer, round after round. Raises GatewayError."""
         await self._ask(self._call)
         call, rounds = self._call, self._rounds
-        ttft_ms = call.record.ttft_ms
+        time_to_first_token_ms = call.record.time_to_first_token_ms
         while rounds.pending:
             lane = self._lane
             try:
@@ -137,7 +137,7 @@ class Rounds(Delivery):
                 call.reply.committed = call.reply.committed or lane is not None
                 raise
             finally:
-                call.record.ttft_ms = ttft_ms
+                call.record.time_to_first_token_ms = time_to_first_token_ms
 
     async def _run_tools(self) -> None:
         """Runs the pending calls, one after the other; a streaming client sees each begin and end."""

@@ -79,7 +79,7 @@ def test_it_fires_in_one_case_and_is_quiet_in_another(rule: dict[str, Any]) -> N
 # one reading of the metrics: they ask for many events over minutes.
 BORN_LATER = {
     "dragoman_requests_total": "one status of many, asked for over 20 minutes",
-    "dragoman_first_output_seconds_bucket": "a share of many streams",
+    "dragoman_time_to_first_token_seconds_bucket": "a share of many streams",
 }
 WATCHED = {
     selector: rule["alert"]

@@ -32,7 +32,7 @@ def test_what_is_asked_for(expression: str, metrics: dict[str, set[str]], groupe
     ("name", "labels"),
     [
         ("dragoman_requests_total", {"dialect", "operation", "model", "status", "outcome"}),
-        ("dragoman_request_seconds_bucket", {"dialect", "model", "le"}),
+        ("dragoman_request_duration_seconds_bucket", {"dialect", "model", "le"}),
         ("dragoman_draining", set()),
         ("vllm:request_success_total", {"model_name", "engine", "finished_reason"}),
     ],

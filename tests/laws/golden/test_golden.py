@@ -145,7 +145,7 @@ def assert_told(cut: Played, whole: Played, ok: bool, where: str) -> None:
         assert int(cut.got.first) >= 400, where
         assert not cut.got.ending, where
         return
-    assert cut.record.usage is not None or cut.record.ttft_ms is None, where  # nothing was said
+    assert cut.record.usage is not None or cut.record.time_to_first_token_ms is None, where  # nothing was said
     before, after = list(show_body(whole.got)), list(show_body(cut.got))
     shared = next(
         (place for place, (one, other) in enumerate(zip(before, after, strict=False)) if one != other),

@@ -183,7 +183,7 @@ def test_sound_passes_as_it_is_made() -> None:
             assert (got.headers["content-type"], next(blocks)) == ("audio/mpeg", b"ID3 one")
             first.set()
             assert b"".join(blocks) == b" two"
-        assert stack.record()["ttft_ms"] is not None
+        assert stack.record()["time_to_first_token_ms"] is not None
 
 
 @pytest.mark.parametrize("empty", [True, False])

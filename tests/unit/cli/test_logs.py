@@ -91,10 +91,10 @@ def test_wrong_filters_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_line_to_read_has_the_day_the_event_and_what_is_there(tmp_path: Path) -> None:
-    (line,) = called("logs", log(tmp_path, record(ms=1.5))).stdout.splitlines()
+    (line,) = called("logs", log(tmp_path, record(duration_ms=1.5))).stdout.splitlines()
     day, clock, level, event, *fields = line.split()
     assert (day[:3], clock[-4:], level, event) == ("200", ".250", "info", "request")
-    assert fields == ["id=a", "key=app", "model=m", "outcome=ok", "ms=1.5"]
+    assert fields == ["id=a", "key=app", "model=m", "outcome=ok", "duration_ms=1.5"]
 
 
 def test_a_log_of_an_older_version_is_read(tmp_path: Path) -> None:

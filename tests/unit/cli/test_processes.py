@@ -73,7 +73,7 @@ def test_metrics_are_those_of_all_whichever_is_asked(pair: Serving) -> None:
     for _ in range(6):
         page = httpx.get(pair.admin + "/metrics").text
         assert total(page, "dragoman_requests_total") == 20
-        assert total(page, "dragoman_request_seconds_count") == 20
+        assert total(page, "dragoman_request_duration_seconds_count") == 20
         assert total(page, "dragoman_build_info") == 1
         assert total(page, "dragoman_worker_ready") == 1
     # Another pair at this address is refused: sockets that share a port would serve it together without a word.
@@ -113,7 +113,7 @@ def test_one_that_dies_is_started_anew_and_its_counters_stay(pair: Serving) -> N
 
     def counted() -> tuple[float, float]:
         page = httpx.get(pair.admin + "/metrics").text
-        return total(page, "dragoman_requests_total"), total(page, "dragoman_request_seconds_count")
+        return total(page, "dragoman_requests_total"), total(page, "dragoman_request_duration_seconds_count")
 
     assert counted() == (20, 20)
     before = children(parent)
@@ -266,7 +266,7 @@ async def test_counters_stay_while_a_process_is_slow_dead_or_new(tmp_path: Path)
     def registry(count: int) -> CollectorRegistry:
         made = CollectorRegistry()
         Counter("dragoman_retries", "", ["model"], registry=made).labels("m").inc(count)
-        Histogram("dragoman_request_seconds", "", registry=made, buckets=[1.0]).observe(0.5)
+        Histogram("dragoman_request_duration_seconds", "", registry=made, buckets=[1.0]).observe(0.5)
         Gauge("dragoman_connections", "", registry=made).set(1)
         return made
 
@@ -276,13 +276,13 @@ async def test_counters_stay_while_a_process_is_slow_dead_or_new(tmp_path: Path)
             for metric in (await one.together(made)).collect()
             for sample in metric.samples
         }
-        return {name: found[name] for name in ("retries_total", "request_seconds_count", "connections")}
+        return {name: found[name] for name in ("retries_total", "request_duration_seconds_count", "connections")}
 
     first, second = ProcessGroup(tmp_path, 0, 2), ProcessGroup(tmp_path, 1, 2)
     mine, theirs = registry(5), registry(7)
     await first.start(mine, bytes)
     await second.start(theirs, bytes)
-    both = {"retries_total": 12.0, "request_seconds_count": 2.0, "connections": 2.0}
+    both = {"retries_total": 12.0, "request_duration_seconds_count": 2.0, "connections": 2.0}
     assert await shown(first, mine) == await shown(second, theirs) == both
     second.close()
     for _ in range(2):
@@ -290,7 +290,7 @@ async def test_counters_stay_while_a_process_is_slow_dead_or_new(tmp_path: Path)
     third = ProcessGroup(tmp_path, 1, 2)
     again = registry(1)
     await third.start(again, bytes)
-    with_it = {"retries_total": 13.0, "request_seconds_count": 3.0, "connections": 2.0}
+    with_it = {"retries_total": 13.0, "request_duration_seconds_count": 3.0, "connections": 2.0}
     for _ in range(2):
         assert await shown(first, mine) == await shown(third, again) == with_it
     third.close()

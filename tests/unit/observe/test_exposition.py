@@ -29,7 +29,13 @@ def large() -> Metrics:
         metrics.begun("openai")
         metrics.finished(
             RequestRecord(
-                id="id", dialect="openai", operation="chat", model=f"model-{number}", status=200, ms=1.0, attempts=1
+                id="id",
+                dialect="openai",
+                operation="chat",
+                model=f"model-{number}",
+                status=200,
+                duration_ms=1.0,
+                attempts=1,
             )
         )
     return metrics
@@ -45,7 +51,7 @@ def test_pieces_are_small_and_make_one_page(accept: bytes) -> None:
     read = read_open if accept else text_string_to_metric_families
     found = {family.name: family for family in read(page)}
     assert len(found["dragoman_requests"].samples) == 500
-    assert {sample.labels["model"] for sample in found["dragoman_request_seconds"].samples} == {
+    assert {sample.labels["model"] for sample in found["dragoman_request_duration_seconds"].samples} == {
         f"model-{number}" for number in range(500)
     }
 
@@ -80,8 +86,8 @@ def test_a_traced_request_is_an_exemplar_of_its_bucket_in_openmetrics_alone() ->
         operation="chat",
         model="m",
         status=200,
-        ms=30.0,
-        ttft_ms=20.0,
+        duration_ms=30.0,
+        time_to_first_token_ms=20.0,
         attempts=1,
         trace=TRACE,
     )
@@ -94,14 +100,14 @@ def test_a_traced_request_is_an_exemplar_of_its_bucket_in_openmetrics_alone() ->
         if sample.exemplar is not None
     }
     assert {name: bound for name, (bound, _) in found.items()} == {
-        "dragoman_request_seconds_bucket": "0.05",
+        "dragoman_request_duration_seconds_bucket": "0.05",
         "dragoman_added_seconds_bucket": "0.05",
-        "dragoman_first_output_seconds_bucket": "0.025",
+        "dragoman_time_to_first_token_seconds_bucket": "0.025",
         "gen_ai_server_request_duration_seconds_bucket": "0.04",
         "gen_ai_server_time_to_first_token_seconds_bucket": "0.02",
     }
     assert all(exemplar.labels == {"trace_id": TRACE} and exemplar.timestamp for _, exemplar in found.values())
-    assert found["dragoman_request_seconds_bucket"][1].value == 0.03
+    assert found["dragoman_request_duration_seconds_bucket"][1].value == 0.03
 
 
 def test_a_metric_that_is_not_described_cannot_be_made() -> None:

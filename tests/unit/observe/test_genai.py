@@ -30,7 +30,7 @@ def value(metrics: Metrics, name: str, **labels: str) -> float | None:
 
 def test_a_stream_is_counted_by_its_first_and_its_later_tokens() -> None:
     metrics = Metrics(genai=True)
-    finish(metrics, model="m", status=200, ms=1200.0, ttft_ms=200.0, usage=Usage(7, 11))
+    finish(metrics, model="m", status=200, duration_ms=1200.0, time_to_first_token_ms=200.0, usage=Usage(7, 11))
     assert value(metrics, "gen_ai_server_request_duration_seconds_sum", **CHAT, error_type="") == 1.2
     assert value(metrics, "gen_ai_server_time_to_first_token_seconds_sum", **CHAT) == 0.2
     per_token = value(metrics, "gen_ai_server_time_per_output_token_seconds_sum", **CHAT)
@@ -65,7 +65,7 @@ def test_operations_have_the_conventions_names(operation: str, name: str) -> Non
 
 def test_without_the_switch_or_a_model_nothing_is_counted() -> None:
     for metrics, model in ((Metrics(), "m"), (Metrics(genai=True), "")):
-        finish(metrics, model=model, ttft_ms=1.0, usage=Usage(1, 2))
+        finish(metrics, model=model, time_to_first_token_ms=1.0, usage=Usage(1, 2))
         assert "gen_ai_client_token_usage_count" not in metrics.page().decode()
     metrics = Metrics()
     metrics.configure(genai=True)

@@ -35,10 +35,10 @@ def test_a_record_says_everything_that_there_is(log: Log, output: Output) -> Non
             team="t",
             stream=True,
             status=200,
-            ms=12.5,
+            duration_ms=12.5,
             queue_ms=1.5,
             upstream_ms=10.25,
-            ttft_ms=3.25,
+            time_to_first_token_ms=3.25,
             attempts=2,
             worker="http://w",
             usage=Usage(3, 5, cached=1, reasoning=2),
@@ -66,11 +66,11 @@ def test_a_record_says_everything_that_there_is(log: Log, output: Output) -> Non
         "stream": True,
         "status": 200,
         "outcome": "ok",
-        "ms": 12.5,
+        "duration_ms": 12.5,
         "queue_ms": 1.5,
         "upstream_ms": 10.25,
         "overhead_ms": 0.0,
-        "ttft_ms": 3.25,
+        "time_to_first_token_ms": 3.25,
         "attempts": 2,
         "worker": "http://w",
         "usage": {"input": 3, "output": 5, "cached": 1, "reasoning": 2, "source": "engine"},
@@ -285,10 +285,10 @@ def test_every_request_has_its_record() -> None:
     assert (plain["operation"], plain["model"], plain["key"]) == ("chat", "m", "anonymous")
     assert plain["usage"]["output"] > 0
     assert plain["usage"]["source"] == "engine"
-    assert plain["ttft_ms"] is None
+    assert plain["time_to_first_token_ms"] is None
     assert plain["worker"].startswith("http://127.0.0.1:")
     assert streamed["stream"] is True
-    assert 0 < streamed["ttft_ms"] <= streamed["ms"]
+    assert 0 < streamed["time_to_first_token_ms"] <= streamed["duration_ms"]
     assert (refused["status"], refused["outcome"], refused["code"]) == (404, "refused", "model_not_found")
     assert (refused["model"], refused["worker"], refused["attempts"]) == ("", None, 0)
     assert (refused["asked"], refused["routed"]) == ("unknown", None)
@@ -300,7 +300,7 @@ def test_every_request_has_its_record() -> None:
 
 def test_lines_for_people_say_what_there_is_and_move_no_cursor(output: Output) -> None:
     log = Log("debug", True, output, "console")
-    log.request(record(status=200, model="m", ms=1.5, key="\x1b[2Jkey", worker="http://w"))
+    log.request(record(status=200, model="m", duration_ms=1.5, key="\x1b[2Jkey", worker="http://w"))
     log.event("warning", "worker\x9b down", model="a b", count=3, nothing=None)
     log.close()
     first, second = output.getvalue().decode("ascii").splitlines()
@@ -308,7 +308,7 @@ def test_lines_for_people_say_what_there_is_and_move_no_cursor(output: Output) -
     assert first.split(maxsplit=1)[1].startswith("info    request  id=id-1 dialect=openai model=m ")
     assert 'key="\\u001b[2Jkey"' in first
     assert "worker=http://w" in first
-    assert "ttft_ms" not in first, "what is null is left out"
+    assert "time_to_first_token_ms" not in first, "what is null is left out"
     assert second.endswith('warning worker\\u009b down  model="a b" count=3')
 
 

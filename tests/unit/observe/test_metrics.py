@@ -44,19 +44,19 @@ def test_a_histogram_counts_into_the_right_buckets() -> None:
     metrics = Metrics()
     times = [0.0, 4.999, 5.0, 5.001, 49.9, 1000.0, 599_999.0, 600_001.0]
     for ms in times:
-        finish(metrics, model="m", ms=ms)
+        finish(metrics, model="m", duration_ms=ms)
     page = metrics.page().decode()
 
     def below(bound: str) -> float:
-        return value(page, "dragoman_request_seconds_bucket", dialect="openai", model="m", le=bound)
+        return value(page, "dragoman_request_duration_seconds_bucket", dialect="openai", model="m", le=bound)
 
     assert [below(bound) for bound in ("0.005", "0.01", "0.025", "0.05", "0.5", "1.0", "300.0", "600.0", "+Inf")] == [
         *(3, 4, 4, 5, 5, 6, 6, 7, 8)
     ]
-    assert value(page, "dragoman_request_seconds_count", dialect="openai", model="m") == len(times)
-    total = value(page, "dragoman_request_seconds_sum", dialect="openai", model="m")
+    assert value(page, "dragoman_request_duration_seconds_count", dialect="openai", model="m") == len(times)
+    total = value(page, "dragoman_request_duration_seconds_sum", dialect="openai", model="m")
     assert total == pytest.approx(sum(times) / 1000)
-    assert "dragoman_first_output_seconds_count{" not in page, "nothing was streamed"
+    assert "dragoman_time_to_first_token_seconds_count{" not in page, "nothing was streamed"
 
 
 def test_running_goes_up_and_down() -> None:
@@ -276,9 +276,9 @@ def test_it_can_be_turned_off() -> None:
 
 def test_added_time_is_what_was_not_spent_with_workers() -> None:
     metrics = Metrics()
-    finish(metrics, model="m", ms=100.0, upstream_ms=98.5, attempts=1)
-    finish(metrics, model="m", ms=100.0, upstream_ms=40.0, attempts=2)
-    finish(metrics, model="m", ms=1.0)
+    finish(metrics, model="m", duration_ms=100.0, upstream_ms=98.5, attempts=1)
+    finish(metrics, model="m", duration_ms=100.0, upstream_ms=40.0, attempts=2)
+    finish(metrics, model="m", duration_ms=1.0)
     page = metrics.page().decode()
     labels = {"dialect": "openai", "model": "m"}
     assert value(page, "dragoman_added_seconds_count", **labels) == 2, "one was never sent"
@@ -343,7 +343,7 @@ def test_streams_tell_of_gaps_and_connections_of_their_use() -> None:
         page = client.get("/metrics").text
         whole = sum(stack.gateway.metrics.gaps["m"].counts)
         assert 0 < whole <= 3 * 6
-        assert value(page, "dragoman_output_gap_seconds_count", model="m") == whole
+        assert value(page, "dragoman_inter_token_latency_seconds_count", model="m") == whole
         opened = value(page, "dragoman_upstream_connections_opened_total", model="m")
         reused = value(page, "dragoman_upstream_connections_reused_total", model="m")
         assert opened + reused == 3
@@ -362,7 +362,7 @@ def test_numbers_outlive_a_reload() -> None:
     with Stack(({"itl_ms": 5},)) as stack, httpx.Client(base_url=stack.url) as client:
         client.post(CHAT, json=chat(stream=True, max_tokens=5, ignore_eos=True))
         stack.records()
-        names = ("dragoman_output_gap_seconds_count", "dragoman_upstream_connections_opened_total")
+        names = ("dragoman_inter_token_latency_seconds_count", "dragoman_upstream_connections_opened_total")
         before = [value(client.get("/metrics").text, name, model="m") for name in names]
         stack.run(stack.gateway.reload(stack.config({"metrics": {"genai": True}})))
         client.post(CHAT, json=chat(stream=True, max_tokens=5, ignore_eos=True))

@@ -100,7 +100,9 @@ def test_a_request_has_its_spans(stream: bool) -> None:
         assert about["gen_ai.request.model"] == about["gen_ai.response.model"] == "m"
         assert (about["http.request.method"], about["http.route"]) == ("POST", CHAT)
         assert about["gen_ai.response.finish_reasons"] == ("stop",)
-        assert about.get("gen_ai.response.time_to_first_chunk") == (record["ttft_ms"] / 1000 if stream else None)
+        assert about.get("gen_ai.response.time_to_first_chunk") == (
+            record["time_to_first_token_ms"] / 1000 if stream else None
+        )
         assert about["gen_ai.usage.input_tokens"] == record["usage"]["input"]
         assert about["gen_ai.usage.output_tokens"] == record["usage"]["output"]
         assert about["http.response.status_code"] == 200
@@ -140,7 +142,9 @@ def test_every_way_to_ask_has_its_route_and_what_became_of_it(backend: str) -> N
                 continue
             assert found["gen_ai.response.model"] == "m", way
             assert found["gen_ai.response.finish_reasons"] == ("stop",), (way, stream)
-            assert ("gen_ai.response.time_to_first_chunk" in found) == (stack.record()["ttft_ms"] is not None), way
+            assert ("gen_ai.response.time_to_first_chunk" in found) == (
+                stack.record()["time_to_first_token_ms"] is not None
+            ), way
 
 
 @pytest.mark.parametrize("stream", [False, True])

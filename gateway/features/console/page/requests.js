@@ -65,12 +65,12 @@ export class Requests {
 
   draw({ under_way, ended, refusals, others }) {
     rows("under-way", under_way.map((one) => [
-      this.button(one), one.key || "–", one.dialect, one.model || "–", bare(one.worker), STAGES[one.stage], clock(one.began), took(one.ms),
-      took(one.ttft_ms), count(one.output_tokens),
+      this.button(one), one.key || "–", one.dialect, one.model || "–", bare(one.worker), STAGES[one.stage], clock(one.began), took(one.duration_ms),
+      took(one.time_to_first_token_ms), count(one.output_tokens),
     ]), others);
     rows("ended", ended.map((one) => [
       this.button(one), one.key || "–", one.dialect, one.model || "–", bare(one.worker), [`${one.outcome} ${one.status || ""}`, STYLES[one.outcome]],
-      clock(one.began), took(one.ms), took(one.ttft_ms), tokens(one), why(one),
+      clock(one.began), took(one.duration_ms), took(one.time_to_first_token_ms), tokens(one), why(one),
     ]));
     rows("refusals", refusals.map((one) => [one.key || "–", one.team ?? "–", one.limit, [count(one.requests), "warn"]]));
     at("requests-none").textContent = under_way.length || ended.length ? "" : at("requests-match").value.trim() ? "No request here matches." : "No request is under way, and none has ended since the start.";

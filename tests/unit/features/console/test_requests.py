@@ -87,7 +87,7 @@ def test_a_request_of_each_dialect_is_shown_without_its_text(keyed: Stack, diale
     assert (one["dialect"], one["status"], one["key"], one["team"]) == (dialect, reply.status_code, "blue-app", "blue")
     assert (one["outcome"], one["model"], one["worker"]) == ("ok", "m", keyed.sim.url), reply.text
     assert one["output_tokens"] >= 1
-    assert one["ms"] > 0
+    assert one["duration_ms"] > 0
     assert "stage" not in one
 
 
@@ -99,7 +99,7 @@ def test_one_under_way_is_shown_as_it_streams_and_then_as_ended(keyed: Stack) ->
         next(pieces)
         (one,) = shown(keyed, "LONG-one")["under_way"]
         assert (one["stage"], one["key"], one["model"], one["worker"]) == ("streaming", "blue-app", "m", keyed.sim.url)
-        assert one["ttft_ms"] > 0
+        assert one["time_to_first_token_ms"] > 0
         assert one["output_tokens"] >= 1
         assert "outcome" not in one
         assert shown(keyed, "another")["under_way"] == []

@@ -51,8 +51,8 @@ def finish(metrics: Metrics, **fields: Any) -> None:
 
 def test_every_counter_of_a_model_and_a_team() -> None:
     metrics = Metrics()
-    finish(metrics, ttft_ms=40.0, usage=Usage(3, 5), team="blue")
-    finish(metrics, ttft_ms=40.0, usage=Usage(30, 50, source="estimated"))
+    finish(metrics, time_to_first_token_ms=40.0, usage=Usage(3, 5), team="blue")
+    finish(metrics, time_to_first_token_ms=40.0, usage=Usage(30, 50, source="estimated"))
     finish(metrics, status=500, outcome="failed")
     finish(metrics, model="other", usage=Usage(1000, 1000), team="blue")
     metrics.begun("openai")
@@ -165,7 +165,7 @@ def test_a_worker_that_is_left_out() -> None:
 
 def test_its_json_can_be_read_again() -> None:
     metrics = Metrics()
-    finish(metrics, ttft_ms=1e9)
+    finish(metrics, time_to_first_token_ms=1e9)
     found = state(metrics, fleet("m", worker()))
     assert msgspec.json.decode(msgspec.json.encode(found), type=State) == found
     assert isinstance(found.models[0].first_output, Histogram)

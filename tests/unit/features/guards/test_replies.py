@@ -151,7 +151,11 @@ def test_a_refusal_before_anything_was_shown_has_its_status(fresh: tuple[Stack, 
         assert "not here" in reply.text
         assert "na" not in reply.text.replace("not here", "").replace("name", "")
         record = stack.record()
-        assert (record["outcome"], record["status"], record["ttft_ms"]) == ("refused", reply.status_code, None)
+        assert (record["outcome"], record["status"], record["time_to_first_token_ms"]) == (
+            "refused",
+            reply.status_code,
+            None,
+        )
 
 
 @pytest.mark.parametrize("way", sampled(STREAMED, 3, of_dialect), ids=str)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from gateway.core.written import Moment
 from gateway.features.prompt_log.entry import Line, Prompt
 from gateway.features.prompt_log.files import Files
 from gateway.translation.texts import Shown
@@ -19,9 +20,9 @@ MIB = 1 << 20
 
 def line(text: str = "hi") -> tuple[Line, Any]:
     made = Line(
-        time=1.0, id="i", by="key", key="k", team=None, dialect="openai", operation="chat", model="m", stream=False,
-        status=200, outcome="ok", code=None, ms=1.0, trace=None, usage=None, prompt=Prompt([Shown("user", text)], []),
-        reply=None,
+        time=Moment(1.0), id="i", by="key", key="k", team=None, dialect="openai", operation="chat", model="m",
+        stream=False, status=200, outcome="ok", code=None, duration_ms=1.0, trace=None, usage=None,
+        prompt=Prompt([Shown("user", text)], []), reply=None,
     )  # fmt: skip
     return made, []
 

@@ -131,7 +131,7 @@ def test_an_error_frame_first_is_an_error_status(stack: Stack, path: str) -> Non
     assert '"type":"invalid_request_error"' in reply.text
     assert reply.text.endswith("data: [END]\n\n") is path.endswith("sse")
     record = stack.record()
-    assert (record["usage"], record["ttft_ms"]) == (None, None)  # nothing was generated, or ever came
+    assert (record["usage"], record["time_to_first_token_ms"]) == (None, None)  # nothing was generated, or ever came
 
 
 def test_worker_4xx_keeps_its_words_and_is_no_failure_of_the_worker(stack: Stack) -> None:
