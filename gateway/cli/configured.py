@@ -53,6 +53,12 @@ def configuration(
         raise ConfigError(faults, error.partial) from None
 
 
+def of_caller(path: str | None, key: str | None) -> Config:
+    """The configuration, of whose files and secrets only those are read by which `key` is known. Raises CommandError if
+    its store of keys is away."""
+    return with_stored(configuration(path, only=("keys_file", "redis") if key else ())[0], key)
+
+
 def with_stored(config: Config, name: str | None) -> Config:
     """`config`, with the key `name` of its store beside its own keys. Raises CommandError if the store is away."""
     if name is None or name in config.keys:

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from gateway import backends, dialects
 from gateway.auth import ANONYMOUS, Principal
 from gateway.cli import CommandError
-from gateway.cli.configured import config_option, configuration, read, request_options, with_stored
+from gateway.cli.configured import config_option, of_caller, read, request_options
 from gateway.cli.policies import Policies
 from gateway.config import Aliases, Breaker, Config, Key, Queue
 from gateway.config.routing import WorkerOptions
@@ -57,9 +57,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--model", metavar="NAME", help="the model (default: the one that the body names)")
     request_options(parser)
-    parser.add_argument(
-        "--key", metavar="NAME", help="the key that asks, by its name in the configuration (default: none)"
-    )
+    parser.add_argument("--key", metavar="NAME", help="the key that asks, by its name (default: none)")
     parser.add_argument(
         "--worker", metavar="URL", action="append", default=[], help="a worker that the configuration does not list"
     )
@@ -73,9 +71,7 @@ def run(options: argparse.Namespace) -> int:
     """Prints the worker, the reason, and what the policy knew of the prompt."""
     if options.record is not None:
         return _print_record(read(options.record))
-    config = with_stored(
-        configuration(options.config, only=("keys_file", "redis") if options.key else ())[0], options.key
-    )
+    config = of_caller(options.config, options.key)
     try:
         ops = [_read(options, read(name)) for name in (*options.seen, options.body)]
         asked = _model(config, options.model or ops[-1].model, config.keys.get(options.key))

@@ -8,7 +8,7 @@ import sys
 
 from gateway import backends, dialects
 from gateway.cli import CommandError
-from gateway.cli.configured import configuration, read, request_options
+from gateway.cli.configured import of_caller, read, request_options
 from gateway.cli.policies import Policies
 from gateway.config import Config
 from gateway.core.http import JSON_TYPE, Request, Response
@@ -49,7 +49,7 @@ def run(options: argparse.Namespace) -> int:
         raise CommandError("--status is of a reply: it needs --reply")
     dialect = dialects.create(options.source, Settings())
     backend = backends.create(options.target)
-    config = configuration(options.policies)[0] if options.policies is not None else Config()
+    config = of_caller(options.policies, options.key) if options.policies is not None else Config()
     policies = Policies(config, options.model, options.key)
     try:
         request, op = offline.read(

@@ -13,6 +13,7 @@ from gateway.cli.importing.drafts import Draft, Options
 from gateway.config.faults import masked
 
 _ENVIRONMENT = "os.environ/"
+_PORT = 4000
 _SECRET = re.compile(r"key|token|secret|auth|password|cookie|credential", re.I)
 _OPENAI_NAMES = re.compile(r"(gpt-|chatgpt-|o\d|text-embedding-|whisper|tts-|dall-e)")
 
@@ -222,8 +223,10 @@ class LiteLLM:
             one.rest(_REASONS)
         draft.values["compat"] = "litellm"
         draft.note("Clients keep LiteLLM's paths. Take this out once all base URLs end in /v1.", ("compat",))
+        draft.section("listen")["port"] = _PORT
+        draft.note("LiteLLM's port, unless its command line named another one", ("listen",))
         if any(model.get("price") for model in draft.values["models"].values()):
-            draft.section("spend")["currency"] = "USD"
+            draft.values["spend"] = {"currency": "USD"} | ({"daily": True} if "redis" in draft.values else {})
 
     def aliased(self, name: str) -> str:
         """The model_name that `name` means, itself or by an alias."""

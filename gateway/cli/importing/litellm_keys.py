@@ -92,6 +92,8 @@ def take_in(draft: Draft, config: LiteLLM, found: list[dict[str, Any]]) -> tuple
     for hash_, row in zip(hashes, keys, strict=True):
         team = str(row["team_id"]) if row.get("team_id") else None
         _key(draft, config, _full(row, budgets), entries[hash_], teams.get(team or ""), names.get(team or "", team))
+    if entries:
+        draft.section("listen")["host"] = "0.0.0.0"  # as LiteLLM does; without keys a gateway may not
     return len(entries), len(teams)
 
 

@@ -82,7 +82,8 @@ def test_the_sample_installation_passes_check_and_holds_no_secret(tmp_path: Path
     checked = called("check", "gateway.yaml", folder=tmp_path, **VARIABLES)
     assert (checked.returncode, checked.stdout[:35]) == (0, "gateway.yaml: 8 models, 40 keys, 13"), checked.stderr
     values = yaml.safe_load(text)
-    assert values["compat"] == "litellm"
+    assert (values["compat"], values["listen"]) == ("litellm", {"port": 4000, "host": "0.0.0.0"})
+    assert values["spend"] == {"currency": "USD", "daily": True}
     assert [budget["per"] for budget in values["budgets"]] == ["month", "week"]
     assert values["models"]["qwen"]["workers"] == ["http://gpu-2:8000", "http://gpu-3:8000"]
     assert values["models"]["gpt-4o"]["split"] == [{"model": "gpt-4o--2", "share": 0.25}]
@@ -90,6 +91,12 @@ def test_the_sample_installation_passes_check_and_holds_no_secret(tmp_path: Path
     assert values["request_policies"]["llama"]["defaults"] == {"temperature": 0.2, "max_tokens": 64}
     again = called(*words, folder=tmp_path)
     assert (again.returncode, again.stderr) == (2, "dragoman: gateway.yaml cannot be made: File exists\n")
+
+
+def test_without_keys_other_machines_are_not_served() -> None:
+    values, _ = imported({"model_list": [deployment(input_cost_per_token=1e-6)]})
+    assert values["listen"] == {"port": 4000}
+    assert values["spend"] == {"currency": "USD"}, "sums for reports need Redis"
 
 
 def test_keys_of_the_sample_work_with_their_secrets() -> None:

@@ -53,6 +53,7 @@ class Fleet:
                 "admins_file": "../admins.yaml",
                 "metrics": {"listen": f"127.0.0.1:{free_port()}"},
                 "redis": {"addresses": [self.server.address], "timeout_s": 10},
+                "request_policies": {"blue": {"match": {"team": ["blue"]}, "caps": {"max_tokens": 7}}},
             }
             self.gateways.append(Serving(place, sections))
         for one in self.gateways:
@@ -79,6 +80,20 @@ def fleet(tmp_path_factory: pytest.TempPathFactory, worker: Stack) -> Iterator[F
     fleet = Fleet(tmp_path_factory.mktemp("fleet"), worker)
     yield fleet
     fleet.close()
+
+
+def test_commands_that_show_a_request_know_keys_of_the_store(fleet: Fleet) -> None:
+    """By their teams, for the policies of these. Other files and secrets of the configuration are not read."""
+    assert fleet.keys("create", "shown", "--team", "blue").returncode == 0
+    body = fleet.folder / "body.json"
+    body.write_text(json.dumps({**CHAT, "max_tokens": 90}))
+    file, asked = str(fleet.folder / "0" / "gateway.yaml"), ("--key", "shown", "--body", str(body))
+    explained = called("explain", "--config", file, *asked)
+    assert "changed: max_tokens=7\n" in explained.stdout, explained.stderr
+    crossing = ("--from", "openai", "--to", "vllm", "--model", "m", "--policies", file)
+    translated = called("translate", *crossing, *asked)
+    assert translated.stderr == "changed: max_tokens=7\n"
+    assert '"max_tokens": 7' in translated.stdout
 
 
 class Busy(BaseHTTPRequestHandler):
