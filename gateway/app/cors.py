@@ -18,6 +18,12 @@ EXPOSED = (
     *("x-request-id", "request-id", "x-dragoman-dropped", "retry-after", "retry-after-ms", "x-should-retry"),
     *("www-authenticate", "x-dragoman-model", "x-dragoman-routed", "x-dragoman-policy", "x-dragoman-cache"),
     *(f"x-ratelimit-{what}-{kind}" for what in ("limit", "remaining", "reset") for kind in ("requests", "tokens")),
+    *(
+        f"anthropic-ratelimit-{kind}-{what}"
+        for what in ("limit", "remaining", "reset")
+        for kind in ("requests", "tokens")
+    ),
+    *("ratelimit", "ratelimit-policy"),
     *("x-ms-error-code", "azureml-model-deployment", "apim-request-id", "x-ms-client-request-id"),
     *("x-amzn-requestid", "x-amzn-errortype", "x-amzn-invoked-production-variant", "x-amz-retry-after"),
     *("x-amzn-sagemaker-content-type", "x-amzn-sagemaker-custom-attributes"),

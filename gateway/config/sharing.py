@@ -30,6 +30,7 @@ _MOST = 10**12
 
 Dimension = Literal["key", "team", "model", "address", "end_user"]
 Reserve = Literal["expected", "maximum"]
+LimitHeadersOf = Literal["openai", "anthropic", "ietf"]
 WrittenKind = Literal["requests", "tokens", "concurrency", "audio_seconds"]
 KindOfLimit = Literal[WrittenKind, "cost"]
 """`cost` is that of budgets (`config.money.Budget`)."""
@@ -172,6 +173,9 @@ class Limiter(Section):
     """Assumed where neither the client nor the model's context bounds the output."""
     image_tokens: Whole = Field(default=1024, ge=0, le=10_000_000)
     """Assumed for an image."""
+    headers: tuple[LimitHeadersOf, ...] = ("openai", "anthropic")
+    """Headers of replies about limits: OpenAI's in every dialect; Anthropic's in its own; `RateLimit` and
+    `RateLimit-Policy` of the IETF's draft in every dialect."""
 
 
 class Jwt(Section):

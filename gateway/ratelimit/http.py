@@ -14,6 +14,7 @@ from gateway.core.messages import QUESTIONS, Op
 from gateway.core.money import Rates
 from gateway.core.ports import Charge, RequestRecord
 from gateway.ratelimit.addresses import Scope, client_address
+from gateway.ratelimit.headers import Beside
 from gateway.ratelimit.kinds import KINDS
 from gateway.ratelimit.limiter import FREE, OnBudget, SubjectLimiter
 from gateway.ratelimit.memory import MemoryStore
@@ -89,6 +90,8 @@ class HttpRateLimiter:
         self._measured = limits.measured
         self._spend = config.spend
         self._reserve = config.limiter.reserve
+        self._beside = Beside(config.limiter.headers)
+        self._described = self._beside.dialects
         # A rule by address that a reload replaced is enforced for a while longer.
         self._by_address = self._by_address or limits.by_address
         self._trusted = [ip_network(one) for one in config.listen.trusted_proxies]
@@ -127,21 +130,18 @@ class HttpRateLimiter:
         charges: list[Charge],
     ) -> Awaitable[None] | None:
         """See core.ports.RateLimiter."""
-        early = None
-        for charge in charges:
-            if isinstance(charge, Reservation) and charge.early:
-                early = charge
+        early = next((one for one in charges if isinstance(one, Reservation) and one.early), None) if charges else None
         address = client_address(scope, self._trusted) if self._by_address else None
         try:
             named = None if record.end_user is UNSET else record.end_user
             subject = Subject(record.key, record.team, record.model, address, named)
             made = self.limiter.begin(subject, cost, early)
         except Limited as limited:
-            _refuse(record, limited, cost, early, headers)
+            self._refuse(record, limited, cost, early, headers)
             raise
         if type(made) is not Reservation:
             return self._answered(made, record, cost, early, headers, charges)  # type: ignore[arg-type]  # a coroutine
-        self._admitted(made, early, headers, charges)
+        self._admitted(made, record, early, headers, charges)
         return None
 
     async def _answered(
@@ -155,28 +155,37 @@ class HttpRateLimiter:
     ) -> None:
         """Ends an admission that waits for the store."""
         try:
-            self._admitted(await made, early, headers, charges)
+            self._admitted(await made, record, early, headers, charges)
         except Limited as limited:
-            _refuse(record, limited, cost, early, headers)
+            self._refuse(record, limited, cost, early, headers)
             raise
 
-    @staticmethod
-    def _admitted(made: Reservation, early: Reservation | None, headers: Headers, charges: list[Charge]) -> None:
+    def _admitted(
+        self,
+        made: Reservation,
+        record: RequestRecord,
+        early: Reservation | None,
+        headers: Headers,
+        charges: list[Charge],
+    ) -> None:
         charges.append(made)
         known = made.plan.headers
-        if known is None:
-            known = made.plan.headers = _known_headers(made.plan)
-        if early is not None or not known:
-            _describe((*(early.states if early is not None else ()), *made.states), headers)
+        if not known or early is not None or record.dialect in self._described:
+            if known is None:
+                made.plan.headers = _known_headers(made.plan)
+            self._describe(record, (*(early.states if early is not None else ()), *made.states), None, headers)
             return
-        counters, last, text = made.verdict.counters, -1, b""
+        counters = made.verdict.counters
+        last = -1
         for one in known:
             counted = counters[one.index]
             ms = counted.reset_us // 1000
             if ms != one.ms:
                 if ms != last:  # limits of equal windows are free again at one time
-                    last, text = ms, duration(ms)
-                one.ms, one.resets = ms, (one.reset, text)
+                    last = ms
+                    text = duration(ms)
+                one.ms = ms
+                one.resets = one.reset, text
             headers += (one.limit, (one.remaining, b"%d" % counted.remaining), one.resets)
 
     async def admit_early(self, record: RequestRecord, scope: Scope, headers: Headers, charges: list[Charge]) -> None:
@@ -185,22 +194,27 @@ class HttpRateLimiter:
         try:
             charges.append(await self.limiter.reserve(Subject(record.key, record.team, None, address), early=True))
         except Limited as limited:
-            _refused(record, limited, (), headers)
+            self._refused(record, limited, (), headers)
             raise
 
+    def _refuse(
+        self, record: RequestRecord, limited: Limited, cost: Cost | None, early: Reservation | None, headers: Headers
+    ) -> None:
+        self._refused(record, limited, () if early is None else early.states, headers)
+        state = limited.violated  # without one it can never fit: the message says why
+        if state is not None and cost is not None:
+            limited.message += KINDS[state.rule.kind].advice(cost, state.remaining)
 
-def _refuse(
-    record: RequestRecord, limited: Limited, cost: Cost | None, early: Reservation | None, headers: Headers
-) -> None:
-    _refused(record, limited, () if early is None else early.states, headers)
-    state = limited.violated  # without one it can never fit: the message says why
-    if state is not None and cost is not None:
-        limited.message += KINDS[state.rule.kind].advice(cost, state.remaining)
+    def _refused(self, record: RequestRecord, limited: Limited, before: Sequence[LimitState], headers: Headers) -> None:
+        record.limit, limited.code = limited.code, None
+        self._describe(record, (*before, *limited.states), limited, headers)
 
-
-def _refused(record: RequestRecord, limited: Limited, before: Sequence[LimitState], headers: Headers) -> None:
-    record.limit, limited.code = limited.code, None
-    _describe((*before, *limited.states), headers)
+    def _describe(
+        self, record: RequestRecord, states: Sequence[LimitState], limited: Limited | None, headers: Headers
+    ) -> None:
+        if self._beside.openai:
+            _describe(states, headers)
+        self._beside.write(record.dialect, states, limited, headers)
 
 
 def _known_headers(plan: Plan) -> Sequence[LimitHeaders]:

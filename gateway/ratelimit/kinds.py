@@ -59,7 +59,8 @@ class LimitKind:
     in_flight  a request is counted while it runs, so its end gives back what it held
     adds_up    what a request cost is charged for good, instead of its tokens
     sized      the prompt and the cap on the output decide what a request reserves
-    shown      replies have headers about it (OpenAI's names)
+    shown      replies have headers about it, OpenAI's and Anthropic's
+    unit       in headers of the IETF's draft; None for none. Tokens are not in its registry
     """
 
     measured = False
@@ -67,6 +68,7 @@ class LimitKind:
     adds_up = False
     sized = False
     shown = True
+    unit: str | None = "requests"
 
     def shape(self, rule: Limit, most: int) -> Shape:
         """The numbers of `rule` with the limit `most`, of which its burst has the same share."""
@@ -119,6 +121,7 @@ class Tokens(LimitKind):
     may have more tokens together."""
 
     measured = sized = True
+    unit = "tokens"
 
     def reserves(self, cost: Cost) -> int:
         return cost.tokens if cost.tokens > cost.least else cost.least
@@ -147,6 +150,7 @@ class Heard(LimitKind):
 
     measured = True
     shown = False
+    unit = None
 
     def reserves(self, cost: Cost) -> int:
         return cost.audio_s
@@ -160,6 +164,7 @@ class InFlight(LimitKind):
 
     in_flight = True
     shown = False
+    unit = "concurrent-requests"
 
     def shape(self, rule: Limit, most: int) -> Shape:
         return Slots.shape(most, rule.shadow)
@@ -193,6 +198,7 @@ class Spending(LimitKind):
 
     measured = sized = adds_up = True
     shown = False
+    unit = None
 
     def shape(self, rule: Limit, most: int) -> Shape:
         assert isinstance(rule, BudgetRule)

@@ -19,7 +19,7 @@ from gateway.wire.json import NULL, decoded, encode_line, text_in
 _CREATE = Raw(b'"response.create"')
 _LANE = re.compile(r"[A-Za-z0-9_.-]{1,256}")
 # Headers of an error that clients act on or report. Codex reads them.
-_TOLD = (b"retry-after", b"x-request-id", b"x-ratelimit-")
+_TOLD = (b"retry-after", b"x-request-id", b"x-ratelimit-", b"ratelimit")
 _ERROR = b"event: error\n"
 
 
