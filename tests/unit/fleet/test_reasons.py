@@ -194,7 +194,7 @@ def test_check_probe_has_the_same_words(stack: Stack, bad: dict[str, Bad], tmp_p
     well["well"]["backend"] = "openai"
     config.write_text(yaml.dump({"models": well, "health": {"interval_s": 10, "timeout_s": 10}}))
     holes = called("check", "--probe", str(config))
-    assert re.search(r"good, but for \d+ holes \(--holes lists them\)$", holes.stdout.strip())
+    assert re.search(r"good, but for \d+ holes \(parts .* --holes lists them\)$", holes.stdout.strip())
     assert "hole: " not in holes.stderr
     assert "hole: " in called("check", "--probe", "--holes", str(config)).stderr
 
