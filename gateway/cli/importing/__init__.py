@@ -8,18 +8,23 @@ drafts.py        gateway.yaml as it is being written, of whatever program
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
+import time
 
 from gateway.cli import COMMANDS, CommandError, subcommand
 from gateway.cli.configured import read
 from gateway.cli.importing.drafts import Draft, read_foreign
 from gateway.cli.importing.litellm import LiteLLM
 from gateway.cli.importing.litellm_keys import rows, take_in
+from gateway.config import Key
 from gateway.config.environment import variable
 from gateway.config.faults import masked
 from gateway.config.source import MOST_BYTES
 
+_BY = "import litellm"
+"""The maker of the keys, in the audit record of the store."""
 ABOUT = "It reads LiteLLM's. Comments in the file name each option without a counterpart (docs/from-litellm.md)."
 
 
@@ -36,6 +41,12 @@ def options(parser: argparse.ArgumentParser) -> None:
         help="rows of its tables of keys, teams and budgets, or what /key/list and /team/list answer, as JSON; again "
         "for more",
     )
+    source.add_argument(
+        "--stored-keys",
+        metavar="FILE",
+        help="a new file for the keys, which `dragoman keys import` takes into the store: they are changed while "
+        "gateways run (default: they stand in gateway.yaml)",
+    )
     source.add_argument("--out", metavar="FILE", help="a new file for gateway.yaml (default: standard output)")
 
 
@@ -50,13 +61,18 @@ def run(options: argparse.Namespace) -> int:
     keys, teams = take_in(draft, imported, found)
     _prices(draft)
     draft.settle()
+    stored = None
+    if options.stored_keys is not None:
+        stored = _store(draft, options.stored_keys, int(time.time()))
     text = "".join(f"{line}\n" for line in draft.lines())
     if len(text.encode()) > MOST_BYTES:
         draft.todo["move the entries below `keys` to a file that `keys_file` names: gateway.yaml is too large"] = None
+    if stored is not None:
+        _write(stored, options.stored_keys)
     _write(text, options.out)
     for one in draft.todo:
         print(f"dragoman: to do: {masked(one)}", file=sys.stderr)
-    if not draft.values.get("keys"):
+    if not keys:
         print("dragoman: no keys: the gateway asks for none, on loopback alone; give --keys", file=sys.stderr)
     print(
         f"dragoman: {options.file}: {len(draft.values['models'])} models, {keys} keys and {teams} teams: "
@@ -64,6 +80,27 @@ def run(options: argparse.Namespace) -> int:
         file=sys.stderr,
     )
     return 1 if draft.commented else 0
+
+
+def _store(draft: Draft, name: str, now: int) -> str:
+    """Takes the keys out of the draft: lines for `dragoman keys import`. Raises CommandError."""
+    if "redis" not in draft.values:
+        raise CommandError(
+            "--stored-keys needs the store of keys, which is Redis, and LiteLLM's configuration names none"
+        )
+    made = {"created": now, "changed": now, "created_by": _BY, "changed_by": _BY}
+    keys = draft.values.pop("keys", {})
+    draft.values |= {"keys_store": "redis", "admins_file": "admins.yaml", "metrics": {"listen": "127.0.0.1:9090"}}
+    new = "dragoman keys new --name YOURS --key-file admin.key >> admins.yaml"
+    draft.todo[f"make an admin's key beside gateway.yaml: {new}"] = None
+    taken = f"dragoman keys import --key-file admin.key {name}"
+    draft.todo[f"take the keys in once the gateway runs, and before clients call: {taken}"] = None
+    lines = []
+    for key, entry in keys.items():
+        ends = Key.model_validate(entry).expires  # in the file a date may stand for a time
+        times = made if ends is None else {"expires": ends.isoformat(), **made}
+        lines.append(json.dumps({"name": key, **entry, "seal": entry["hash"], **times}))
+    return "".join(f"{line}\n" for line in lines)
 
 
 def _prices(draft: Draft) -> None:

@@ -143,7 +143,7 @@ def _key(
         entry["expires"] = expires
     if _shut(row) or _shut(team or {}):
         entry["disabled"] = True
-        draft.note("disabled: the key or its team is blocked, or has a bound of 0", at)
+        draft.note(f"{name} is disabled: the key or its team is blocked, or has a bound of 0", at)
     given.take("blocked")
     limits: dict[str, object] = {
         kind: int(most) for option, kind in _LIMITS if (most := given.number(option)) is not None and most >= 1

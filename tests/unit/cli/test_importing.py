@@ -14,6 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gateway.app import KNOWN
+from gateway.auth import new_key
 from gateway.cli.importing.drafts import Draft
 from gateway.cli.importing.litellm import LiteLLM, period
 from gateway.cli.importing.litellm_keys import take_in
@@ -91,6 +92,33 @@ def test_the_sample_installation_passes_check_and_holds_no_secret(tmp_path: Path
     assert values["request_policies"]["llama"]["defaults"] == {"temperature": 0.2, "max_tokens": 64}
     again = called(*words, folder=tmp_path)
     assert (again.returncode, again.stderr) == (2, "dragoman: gateway.yaml cannot be made: File exists\n")
+
+
+def test_keys_may_go_into_the_store(tmp_path: Path) -> None:
+    """gateway.yaml has none of them then, and passes with an admin's key; limits and budgets are those of before."""
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(litellm.config(), sort_keys=False))
+    (tmp_path / "rows.json").write_text(json.dumps(litellm.rows()))
+    words = ("import", "litellm", "config.yaml", "--keys", "rows.json", "--stored-keys", "keys.jsonl")
+    made = called(*words, "--out", "gateway.yaml", folder=tmp_path)
+    assert made.returncode == 1
+    assert "8 models, 40 keys and 2 teams: " in made.stderr.splitlines()[-1]
+    assert "keys import --key-file admin.key keys.jsonl" in made.stderr
+    values = yaml.safe_load((tmp_path / "gateway.yaml").read_text())
+    assert ("keys" in values, values["keys_store"]) == (False, "redis")
+    assert [budget["match"] for budget in values["budgets"]] == [{"team": ["Team-Blue"]}, {"key": ["app-3"]}]
+    keys = [json.loads(line) for line in (tmp_path / "keys.jsonl").read_text().splitlines()]
+    assert len(keys) == 40
+    assert {one["name"] for one in keys if one.get("disabled")} == {"app-7"}
+    assert litellm.MARK not in (tmp_path / "keys.jsonl").read_text()
+    for line in made.stderr.splitlines():
+        if " to the file " in line:
+            (tmp_path / line.partition(" to the file ")[2].partition(",")[0]).write_text("a-secret-of-a-file")
+    (tmp_path / "admins.yaml").write_text(new_key("root")[1])
+    checked = called("check", "gateway.yaml", folder=tmp_path, **VARIABLES)
+    assert (checked.returncode, checked.stdout[:35]) == (0, "gateway.yaml: 8 models, 0 keys, 13 "), checked.stderr
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump({"model_list": [deployment()]}))
+    without = called(*words, folder=tmp_path)
+    assert (without.returncode, "names none" in without.stderr) == (2, True)
 
 
 def test_without_keys_other_machines_are_not_served() -> None:
