@@ -29,6 +29,7 @@ BEGIN, END = "<!-- values: begin -->", "<!-- values: end -->"
 OWN_SECTIONS = ("auth", "console", "keys", "keys_file", "models", "redis", "metrics")
 OWN_OPTIONS = {
     "Batches": ("directory", "bucket"),
+    "PromptLog": ("directory",),
     "Listen": ("host", "port"),
     "Start": ("known_folder",),
     "Relay": ("drain_s", "notice_s"),
@@ -60,7 +61,8 @@ def with_gateway_options(schema: dict[str, Any]) -> dict[str, Any]:
         one["properties"] = {key: value for key, value in one["properties"].items() if key not in options}
     # Only a file can lead to the secret; see OWN_OPTIONS.
     definitions["CacheSalt"] = {**definitions["CacheSalt"], "anyOf": None, "required": ["secret_file"]}
-    definitions["Batches"] = {**definitions["Batches"], "anyOf": None}
+    for name in ("Batches", "PromptLog"):
+        definitions[name] = {**definitions[name], "anyOf": None}
     forms = value_forms.read((CHART / "files" / "forms.yaml").read_text())
     definitions = {name: _bare(one) for name, one in (definitions | kubernetes_types()).items()}
     written = {**schema, "$defs": own}

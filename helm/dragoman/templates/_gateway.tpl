@@ -37,6 +37,9 @@ close connections, and 2 s to spare. */ -}}
   {{- end -}}{{- end -}}
   {{- $_ := set $config "batches" (merge $place (default dict $config.batches)) -}}
 {{- end -}}
+{{- if .Values.gateway.promptLog.enabled -}}
+  {{- $_ := set $config "prompt_log" (merge (dict "directory" "/var/lib/dragoman/prompts") (default dict $config.prompt_log)) -}}
+{{- end -}}
 {{- if ne .Values.redis.mode "none" -}}
   {{- $_ := set $config "redis" (include "dragoman.gatewayRedis" . | fromJson) -}}
   {{- $copies := ternary .Values.gateway.autoscaling.minReplicas .Values.gateway.replicas .Values.gateway.autoscaling.enabled -}}

@@ -60,6 +60,17 @@
   {{- if and $config.reply_cache (eq (toString $config.reply_cache.store) "redis") -}}{{- fail "gateway.config.reply_cache.store: needs Redis; set redis.mode" -}}{{- end -}}
 {{- end -}}
 
+{{- with $v.gateway.promptLog -}}
+  {{- $log := default dict $config.prompt_log -}}
+  {{- if and $config.prompt_log (not (or .enabled $log.bucket $log.traces)) -}}{{- fail "gateway.config.prompt_log: must say where: by its bucket or traces, or by gateway.promptLog.enabled" -}}{{- end -}}
+  {{- if and .existingClaim (not .enabled) -}}{{- fail "gateway.promptLog.existingClaim: has no effect without gateway.promptLog.enabled" -}}{{- end -}}
+  {{- $most := default "1GiB" $log.max_bytes -}}
+  {{- if kindIs "string" $most -}}{{- $most = trimSuffix "B" $most -}}{{- end -}}
+  {{- if and .enabled (not .existingClaim) (lt (include "dragoman.bytes" .size | float64) (mulf 2 (include "dragoman.bytes" $most | float64))) -}}
+    {{- fail "gateway.promptLog.size: must be at least twice gateway.config.prompt_log.max_bytes (1GiB without it): Kubernetes ends a Pod whose volume is full" -}}
+  {{- end -}}
+{{- end -}}
+
 {{- with $v.gateway.batches -}}
   {{- if and $config.batches (not .enabled) -}}{{- fail "gateway.config.batches: has no effect without gateway.batches.enabled, which says where files are kept" -}}{{- end -}}
   {{- if and .enabled (eq $v.redis.mode "none") -}}{{- fail "gateway.batches.enabled: needs Redis; set redis.mode" -}}{{- end -}}

@@ -121,6 +121,8 @@ def test_a_bad_combination_is_refused_by_the_name_of_the_value(
         {"redis": {**GOOD["redis"], "valkey": {"resources": None}}},
         {"gateway": {"autoscaling": {"enabled": True}, "resources": {"requests": {"cpu": None}, "limits": {"cpu": 2}}}},
         {"gateway": {"replicas": 1, "config": {"store": {"where": "memory"}, "limiter": {"store": "memory"}}}},
+        {"gateway": {"promptLog": {"enabled": True, "size": "1Gi"}, "config": {"prompt_log": {"max_bytes": 1048576}}}},
+        {"gateway": {"promptLog": {"enabled": True, "size": "1Gi", "existingClaim": "prompts"}}},
         {"gateway": {"env": [{"name": "DRAGOMAN_METRICS__GENAI", "value": "true"}]}},
         {"gateway": {"secrets": {"a": "s"}, "volumeMounts": [{"name": "secrets-a", "mountPath": "/a"}]}},
         {**model(gateway={"aliases": ["claude-*", "a"]}), "test": {"model": "a"}},

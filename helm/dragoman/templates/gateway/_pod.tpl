@@ -78,6 +78,10 @@ spec:
         - name: batches
           mountPath: /var/lib/dragoman/batches
         {{- end }}
+        {{- if .Values.gateway.promptLog.enabled }}
+        - name: prompts
+          mountPath: /var/lib/dragoman/prompts
+        {{- end }}
         {{- range $folder, $secret := include "dragoman.gatewaySecrets" . | fromJson }}
         - name: {{ $folder | replace "/" "-" }}
           mountPath: /run/dragoman/{{ $folder }}
@@ -96,6 +100,18 @@ spec:
     - name: batches
       persistentVolumeClaim:
         claimName: {{ default (printf "%s-batches" (include "dragoman.fullname" $)) .existingClaim }}
+    {{- end }}
+    {{- end }}
+    {{- with .Values.gateway.promptLog }}
+    {{- if .enabled }}
+    - name: prompts
+      {{- if .existingClaim }}
+      persistentVolumeClaim:
+        claimName: {{ .existingClaim }}
+      {{- else }}
+      emptyDir:
+        sizeLimit: {{ .size }}
+      {{- end }}
     {{- end }}
     {{- end }}
     {{- range $folder, $secret := include "dragoman.gatewaySecrets" . | fromJson }}
