@@ -163,9 +163,9 @@ class Rounds(Delivery):
         runtime, served, share, before = call.runtime, call.served, call.share, call.routing
         rounds.go_on(runtime.estimate, served.can.max_context)
         call.op = op = rounds.op
-        deadlines = call.outgoing.deadlines
+        last = call.outgoing
         call.outgoing = outgoing = Outgoing(served, call.record.id, share, call.context)
-        outgoing.deadlines = deadlines
+        outgoing.deadlines, outgoing.finish = last.deadlines, last.finish
         write = partial(outgoing.write, op, lambda _: rounds.prompt, grown=True)
         cut = await run_step(share, write)
         if cut:

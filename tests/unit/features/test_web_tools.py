@@ -122,7 +122,7 @@ def test_a_search_a_page_and_an_answer_that_cites(stack: Stack, service: Web, st
         "ok",
         3,
         ["search", "fetch"],
-        [],
+        None,
     )
     assert [part["role"] for part in told(stack, 2)] == ["user", "assistant", "tool", "assistant", "tool"]
     assert "It rains." in told(stack, 1)[-1]["content"]
@@ -308,6 +308,18 @@ def test_a_forced_choice_holds_for_the_first_round(stack: Stack) -> None:
     assert post(stack, body, stream=True)["content"][-1]["text"] == "Done."
     choices = [json.loads(entry.body)["tool_choice"] for entry in stack.sim.ledger.entries if entry.generation]
     assert [choice if isinstance(choice, str) else choice["type"] for choice in choices] == ["function", "auto"]
+
+
+def test_what_a_policy_sends_to_workers_goes_with_every_round(service: Web) -> None:
+    policy = {"rename": {"top_k": "best_k"}, "headers": {"x-lane": "slow"}}
+    with Stack(config={**tools(service), "request_policies": {"p": policy}}) as stack:
+        search = {"tool_calls": [call("web_search", query="weather")]}
+        post(stack, asked(search, {"text": "Rain."}, top_k=3), stream=False)
+        rounds = [one for one in stack.sim.ledger.entries if one.generation]
+        assert len(rounds) == 2
+        for one in rounds:
+            assert json.loads(one.body)["best_k"] == 3
+            assert dict(one.headers)[b"x-lane"] == b"slow"
 
 
 def test_a_history_with_results_reaches_the_model(stack: Stack, service: Web) -> None:
