@@ -42,7 +42,8 @@ guide to reasoning models."""
 
 @dataclass
 class Rules:
-    """The rules for a request, of all policies that match it. refuse: the caps that refuse instead of lowering."""
+    """The rules for a request, of all policies that match it. refuse: the caps that refuse instead of lowering. ruled:
+    the names of the members that clients do not decide."""
 
     defaults: dict[str, Member] = field(default_factory=dict)
     force: dict[str, Member] = field(default_factory=dict)
@@ -54,6 +55,7 @@ class Rules:
     rename: dict[str, str] = field(default_factory=dict)
     headers: dict[bytes, bytes] = field(default_factory=dict)
     passed: frozenset[bytes] = frozenset()
+    ruled: frozenset[str] = frozenset()
 
     def add(self, policy: RequestPolicy) -> None:
         """Adds a policy that is nearer than those before."""
@@ -73,14 +75,16 @@ class Rules:
         for found in (self.defaults, self.force, self.caps):
             for name in found.keys() & self.drop.keys():
                 del found[name]
+        ruled = [*self.force.values(), *self.caps.values(), *self.drop.values()]
+        self.ruled = frozenset(name for member in ruled for name in member.names)
 
     def apply(self, op: Op) -> tuple[list[str], list[str]]:
         """Changes the request. Returns the names of the members that it had and lacks now, and what else of it became
         another than it was: `name`, or `name=value` for a cap.
 
         Raises GatewayError(BAD_REQUEST) for a cap that refuses."""
-        settle_names(op)
-        dropped = [member.name for member in self.drop.values() if member.drop(op)]
+        dropped = settle_names(op, self.ruled)
+        dropped += [member.name for member in self.drop.values() if member.drop(op)]
         for member in self.defaults.values():
             if not member.said(op):
                 member.put(op)

@@ -9,10 +9,15 @@ from typing import Any
 import httpx
 import pytest
 
+from gateway import backends
 from gateway.cli import main
+from gateway.config.request_policies import RequestPolicy
 from gateway.core.messages import Chat
+from gateway.core.ports import Capabilities
+from gateway.features.request_policies import Rules
+from gateway.translation import offline
 from gateway.wire.openai.requests.members import Member
-from tests.support.clients import WAYS, Way, usual
+from tests.support.clients import DIALECTS, WAYS, Way, usual
 from tests.support.harness import Stack
 from tests.unit.app.asking import CHAT, GONE, key
 from tests.unit.kernel.asking import chat
@@ -105,6 +110,75 @@ def test_limits_count_what_a_cap_leaves() -> None:
     limits = [{"name": "t", "kind": "tokens", "limit": 200, "scope": [], "reserve": "maximum"}]
     with stack({"caps": {"max_tokens": 20}}, limits=limits) as running:
         assert httpx.post(running.url + URL, json=chat(max_tokens=9000)).status_code == 200
+
+
+RULED: dict[str, Any] = {
+    "temperature": 1.5,
+    "seed": 9,
+    "max_tokens": 900,
+    "max_completion_tokens": 900,
+    "top_k": 50,
+    "n": 3,
+    "logit_bias": {"5": 1},
+    "stop": ["z"],
+    "top_p": 0.3,
+    "presence_penalty": 1.0,
+    "min_p": 0.2,
+    "ignore_eos": True,
+    "min_tokens": 3,
+    "stop_token_ids": [3],
+    "repetition_penalty": 1.2,
+    "top_logprobs": 2,
+    "logprobs": True,
+}
+"""What clients ask for against the policy, by the names of vLLM's wire."""
+DROPPED = ("logit_bias", "stop", "top_p", "presence_penalty", "min_p", "ignore_eos", "min_tokens", "stop_token_ids")
+DROPPED += ("repetition_penalty", "logprobs")
+
+
+@pytest.mark.parametrize("backend", ["vllm", "openai", "tgi", "llamacpp"])
+def test_no_client_evades_a_policy(backend: str) -> None:
+    """Each member, by itself and beside the others, in capitals and not, in the words of every dialect and of vLLM,
+    which all of them take: what a worker gets is what the policy says."""
+    rules, worker = Rules(), backends.create(backend)
+    force, caps = {"temperature": 0.5, "seed": 5}, {"max_tokens": 40, "top_k": 7, "n": 1}
+    rules.add(RequestPolicy(force=force, caps=caps, drop=DROPPED))
+    given = 0
+    for way in GENERATING:
+        asked = [{name: value} for name, value in RULED.items()]
+        asked += [{name.upper(): value} for name, value in RULED.items()]
+        asked += [{"\u017feed": 9}, {"max_to\u212aens": 900}, {"n": 3, "seed": [1, 7, 9]}, RULED]
+        for members in asked:
+            for body in ({**way.body(), **members}, way.body(**members)):
+                try:
+                    request, op = offline.read(
+                        DIALECTS[way.dialect],
+                        json.dumps(body).encode(),
+                        route=way.example.route,
+                        query=way.example.query,
+                    )
+                    dialect, can = DIALECTS[way.dialect], Capabilities("m")
+                    crossing = offline.cross(dialect, request, op, worker, can, rules.apply)
+                except offline.Refused:
+                    continue
+                given += 1
+                assert not crossing.more, (str(way), members)
+                flat = json.loads(crossing.outgoing.body)
+                flat |= flat.get("parameters", {})
+                most = [value for name, value in flat.items() if name.casefold() in MOST]
+                assert most
+                assert all(value is not None and value <= 40 for value in most), (str(way), members, flat)
+                assert flat["temperature"] == 0.5, (str(way), members, flat)
+                assert flat.get("seed", 5) == 5, (str(way), members, flat)
+                assert (flat.get("n") or 1, flat.get("top_k") or 1) <= (1, 7), (str(way), members, flat)
+                left = {name.casefold(): value for name, value in flat.items()}
+                passed = [name for name in DROPPED if left.get(name) == RULED[name]]
+                assert not passed, (str(way), members, flat)
+                assert way.operation == "complete" or "top_logprobs" not in left, (str(way), members, flat)
+    assert given > 500
+
+
+MOST = ("max_tokens", "max_completion_tokens", "max_new_tokens", "n_predict", "num_predict")
 
 
 def test_models_that_reason_get_what_they_take() -> None:

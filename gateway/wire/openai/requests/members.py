@@ -14,7 +14,7 @@ from gateway.core.http import JSON_TYPE, Request
 from gateway.core.messages import Chat, Complete, Embed, Op, Sampling
 from gateway.wire.json import encode, members
 from gateway.wire.openai import operations
-from gateway.wire.openai.requests.fields import EXAMPLES, FIELDS
+from gateway.wire.openai.requests.fields import EXAMPLES, FIELDS, SAMPLES
 
 _KINDS: Mapping[str, type[Chat | Complete | Embed]] = {"chat": Chat, "complete": Complete, "embed": Embed}
 _KNOWN = body_members({kind: FIELDS[kind] for kind in _KINDS})
@@ -70,6 +70,7 @@ class _Form(Struct, frozen=True):
 
 class Member:
     """A member of a body with a value, in each kind of operation that has it. key: one for names that mean the same.
+    names: those, and of members that have no meaning without it.
 
     Raises ValueError, which completes a sentence about the member, if no request can have it or this value.
     """
@@ -78,10 +79,11 @@ class Member:
         """Without a value it is there to ask for, and to drop."""
         kinds = _kinds_of(name)
         if value is _ANY:
-            value = next((_FIELDS[kind][name].sample for kind in kinds if name in _FIELDS[kind]), None)
+            value = next((_FIELDS[kind][name].sample for kind in kinds if name in _FIELDS[kind]), SAMPLES.get(name))
         self.name = name
         self.key = "max_tokens" if name in _ALSO else name
         self.value = value
+        self.names = (name, _ALSO.get(name, name), *[one for one, needed in _BESIDE.items() if name in needed])
         self._json = Raw(encode(value))
         self._beside = {one: Raw(encode(beside)) for one, beside in _BESIDE.get(name, {}).items()}
         self._forms: dict[type[Op], _Form] = {}
@@ -127,9 +129,10 @@ class Member:
         form = self._of(op)
         assert form is not None
         self._set(op, form.absent, form.no_sampling)
-        if op.raw is not None:
-            op.raw = _without(op.raw, self.name)
-        op.extra = _without(op.extra, self.name)
+        for name in self.names:
+            if op.raw is not None:
+                op.raw = _without(op.raw, name)
+            op.extra = _without(op.extra, name)
         return True
 
     def exceeds(self, op: Op) -> bool:
@@ -171,12 +174,22 @@ class Member:
         if sampling:
             assert isinstance(op, (Chat, Complete))
             op.sampling = replace(op.sampling, **sampling)
+        if isinstance(op, Complete) and op.seeds:  # they say how many replies there are, and go before a seed
+            seed, count = sampling.get("seed"), min(len(op.seeds), op.n * len(op.prompts))
+            op.seeds = op.seeds[:count] if seed is None else tuple(range(seed, seed + count))
 
 
-def settle_names(op: Op) -> None:
-    """Leaves one of two names of the same member in the body, the one that counts."""
+def settle_names(op: Op, ours: frozenset[str]) -> list[str]:
+    """Leaves one of two names of the same member in the body, the one that counts. Returns the names that were taken
+    away because they are one of `ours` but for capitals: some workers read them as the same."""
     if op.raw is not None and op.raw.keys() >= _ALSO.keys():
         op.raw = {name: value for name, value in op.raw.items() if name != "max_tokens"}
+    found = {*(op.raw or ()), *op.extra} - ours
+    alike = [name for name in sorted(found) if name.casefold() in ours]
+    if alike:
+        op.raw = op.raw and {name: value for name, value in op.raw.items() if name not in alike}
+        op.extra = {name: value for name, value in op.extra.items() if name not in alike}
+    return alike
 
 
 def _kinds_of(name: str) -> list[str]:
@@ -195,7 +208,8 @@ def _form(kind: str, name: str, value: Any) -> _Form:
     tools = field.beside if field is not None and name in _OF_TOOLS else {}
     beside = {**tools, **_BESIDE.get(name, {})}
     bare, op = _read(kind, tools), _read(kind, {**beside, name: value})
-    sample = _read(kind, {**beside, name: field.sample}) if field is not None else op
+    value_of_table = field.sample if field is not None else SAMPLES.get(name)  # the table has OpenAI's alone
+    sample = op if value_of_table is None else _read(kind, {**beside, name: value_of_table})
     names = [one for one in op.__struct_fields__ if one not in _NOT_COMPARED]
     changed = [one for one in names if not (getattr(op, one) == getattr(bare, one) == getattr(sample, one))]
     drawn: list[str] = []
