@@ -244,12 +244,11 @@ class KeyChanges:
         return key
 
     def _modest(self, key: StoredKey, before: StoredKey | None) -> None:
-        """A lead of a team cannot put its keys before those of others, nor out of a limit that counts for all, nor have
-        prompts logged."""
+        """A lead of a team cannot put its keys before those of others, nor out of a limit that counts for all, nor say
+        whether prompts are logged."""
         if key.priority > (before.priority if before is not None else 0):
             raise _forbidden("priority: is raised by admins of all keys only")
-        until = key.log_prompts_until
-        if until is not None and until != (before.log_prompts_until if before is not None else None):
+        if key.log_prompts_until != (before.log_prompts_until if before is not None else None):
             raise _forbidden("log_prompts_until: is set by admins of all keys only")
         general = {limit.name for limit in self._config.limits} | {one.name for one in self._config.budgets}
         listen = self._config.listen

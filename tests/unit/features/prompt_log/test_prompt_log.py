@@ -433,6 +433,9 @@ def test_an_admin_has_one_key_logged_for_a_time(tmp_path: Path) -> None:
         change = root("GET", "/audit").json()["changes"][0]
         assert (change["by"], change["what"], change["name"]) == ("root", "update", "bob")
         assert change["options"] == ["log_prompts_until"]
+        for until in (None, moment(1), moment(7200)):
+            assert code(lead("PATCH", "/keys/bob", {"log_prompts_until": until})) == (403, "role")
+        assert lead("PATCH", "/keys/bob", {"expires": moment(7200)}).status_code == 200
         for stack, folder in ((one, tmp_path / "one"), (other, tmp_path / "other")):
             wait_logged(stack, ["key bob"])
             for text, who in (("of bob", secret), ("of eve", unlogged)):
