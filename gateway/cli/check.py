@@ -77,14 +77,8 @@ def _report(config: Config, name: str, options: argparse.Namespace) -> int:
     down = sum(not serves for serves, _ in found)
     but = [f"{down} of {_counted(len(found), 'worker')} cannot serve"] if down else []
     but += [_counted(len(warnings), "warning")] if warnings else []
-    but += (
-        [
-            _counted(len(holes), "hole")
-            + ("" if options.holes else " (parts of client APIs that workers refuse: --holes lists them)")
-        ]
-        if holes
-        else []
-    )
+    hint = "" if options.holes else " (parts of client APIs that workers refuse: --holes lists them)"
+    but += [_counted(len(holes), "hole") + hint] if holes else []
     if down or (options.strict and (warnings or (holes and options.holes))):
         print(f"{name}: {held}: {' and '.join(but)}", file=sys.stderr)
         return 1

@@ -118,11 +118,8 @@ def test_check_finds_its_file_as_serve_does_and_says_what_is_good(tmp_path: Path
     good = f"environment: 1 model, 0 keys, {len(REGISTRY)} dialects: good, but for {holes} holes"
     assert said.stdout == f"{good}\n"
     plain = called("check", "--strict", folder=tmp_path, DRAGOMAN_MODELS=alone)
-    assert (plain.returncode, plain.stdout, plain.stderr) == (
-        0,
-        f"{good} (parts of client APIs that workers refuse: --holes lists them)\n",
-        "",
-    )
+    hint = "(parts of client APIs that workers refuse: --holes lists them)"
+    assert (plain.returncode, plain.stdout, plain.stderr) == (0, f"{good} {hint}\n", "")
     strict = called("check", "--strict", "--holes", folder=tmp_path, DRAGOMAN_MODELS=alone)
     summary = f"environment: 1 model, 0 keys, {len(REGISTRY)} dialects: {holes} holes\n"
     assert (strict.returncode, strict.stdout, strict.stderr) == (1, "", said.stderr + summary)
