@@ -11,6 +11,7 @@ from gateway.auth import KeyTable, StoredKey
 from gateway.config import Config, ConfigError, Fault, Model, plain_secrets
 from gateway.config.faults import Position
 from gateway.core.figures import ConnectionCounts
+from gateway.dialects import REGISTRY
 from gateway.ratelimit import Limits
 from gateway.transport.by_httpx import ByHttpx
 from gateway.transport.pooled import Pooled
@@ -33,7 +34,8 @@ class Prepared:
             places = (Position("keys_store", path=("keys", name)) for name in both)
             raise ConfigError(Fault(place, "is also in the store") for place in places)
         self.keys = KeyTable(config, stored)
-        self.limits = Limits(config, [(key.name, key.limits) for key in stored if key.revoked is None])
+        own = {name: dialect.limit_headers for name, dialect in REGISTRY.items() if dialect.limit_headers}
+        self.limits = Limits(config, [(key.name, key.limits) for key in stored if key.revoked is None], own)
         files = {options.ca_file for options in config.models.values() if options.ca_file is not None}
         # Reading those of the web takes some 30 ms.
         self.trust: dict[str | None, ssl.SSLContext] = {None: httpx.create_ssl_context(trust_env=False)}

@@ -177,6 +177,18 @@ class Limiter(Section):
     """Headers of replies about limits: OpenAI's in every dialect; Anthropic's in its own; `RateLimit` and
     `RateLimit-Policy` of the IETF's draft in every dialect."""
 
+    @property
+    def common_headers(self) -> bool:
+        return "openai" in self.headers
+
+    @property
+    def own_headers(self) -> bool:
+        return "anthropic" in self.headers
+
+    @property
+    def draft_headers(self) -> bool:
+        return "ietf" in self.headers
+
 
 class Jwt(Section):
     """Tokens of an identity provider, beside or instead of keys."""

@@ -1,4 +1,4 @@
-"""The headers about limits that clients get beside OpenAI's: Anthropic's, and those of the IETF's draft.
+"""The forms of headers about limits: the common one, that of a dialect, and that of the IETF's draft.
 
 Sources: https://platform.claude.com/docs/en/api/rate-limits and
 https://datatracker.ietf.org/doc/draft-ietf-httpapi-ratelimit-headers/11/.
@@ -6,22 +6,17 @@ https://datatracker.ietf.org/doc/draft-ietf-httpapi-ratelimit-headers/11/.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from math import ceil
 from time import time
 
-from gateway.config.sharing import LimitHeadersOf
+from gateway.config.sharing import Limiter
 from gateway.core.http import Headers
 from gateway.moments import iso
 from gateway.ratelimit.kinds import KINDS
 from gateway.ratelimit.model import Limited, LimitState, tightest
 
-_ANTHROPIC = {
-    kind: tuple(f"anthropic-ratelimit-{kind}-{one}".encode() for one in ("limit", "remaining", "reset"))
-    for kind, what in KINDS.items()
-    if what.shown
-}
-"""Kind -> Anthropic's names of its three headers. Anthropic has none for requests in flight."""
+_PARTS = ("limit", "remaining", "reset")
 
 
 class _Every:
@@ -29,32 +24,44 @@ class _Every:
         return True
 
 
-class Beside:
-    """The headers of `forms` beside OpenAI's.
+class Forms:
+    """The headers that `options` ask for. own: the beginning of a dialect's own names, of those that have some.
 
-    openai    whether replies have OpenAI's
-    dialects  those whose replies have others, or lack OpenAI's
+    common   whether replies of all dialects have the common ones
+    further  the dialects whose replies have others, or lack the common ones
     """
 
-    def __init__(self, forms: Collection[LimitHeadersOf]) -> None:
-        self.openai = "openai" in forms
-        self._ietf = "ietf" in forms
-        self._own = frozenset(("anthropic",)) & frozenset(forms)
-        self.dialects: Container[str] = _Every() if self._ietf or not self.openai else self._own
+    def __init__(self, options: Limiter, own: Mapping[str, bytes]) -> None:
+        self.common = options.common_headers
+        self._draft = options.draft_headers
+        self._own = {name: _names(prefix) for name, prefix in own.items() if options.own_headers}
+        self.further: Container[str] = _Every() if self._draft or not self.common else self._own
 
     def write(self, dialect: str, states: Sequence[LimitState], limited: Limited | None, headers: Headers) -> None:
-        """Writes them, about the limits of a request that was refused by an error, or admitted (None)."""
-        if dialect in self._own:
-            _write_anthropic(states, limited, headers)
-        if self._ietf:
-            _write_ietf(states, limited, headers)
+        """Writes all but the common ones, about the limits of a request that was refused by an error, or admitted
+        (None)."""
+        if (names := self._own.get(dialect)) is not None:
+            _write_own(names, states, limited, headers)
+        if self._draft:
+            _write_draft(states, limited, headers)
 
 
-def _write_anthropic(states: Sequence[LimitState], limited: Limited | None, headers: Headers) -> None:
+def _names(prefix: bytes) -> dict[str, tuple[bytes, bytes, bytes]]:
+    """Kind -> a dialect's names of its three headers. There are none for requests in flight."""
+    shown = [kind for kind, what in KINDS.items() if what.shown]
+    return {kind: tuple(prefix + f"{kind}-{one}".encode() for one in _PARTS) for kind in shown}  # type: ignore[misc]
+
+
+def _write_own(
+    names: Mapping[str, tuple[bytes, bytes, bytes]],
+    states: Sequence[LimitState],
+    limited: Limited | None,
+    headers: Headers,
+) -> None:
     """About the limit of each kind with the least remaining. A reset of the limit that refused is never before the end
     of `retry-after`."""
     now = time()
-    for kind, (limit, remaining, reset) in _ANTHROPIC.items():
+    for kind, (limit, remaining, reset) in names.items():
         state = tightest(states, kind)
         if state is not None:
             refused = limited is not None and state is limited.violated
@@ -66,7 +73,7 @@ def _write_anthropic(states: Sequence[LimitState], limited: Limited | None, head
             )
 
 
-def _write_ietf(states: Sequence[LimitState], limited: Limited | None, headers: Headers) -> None:
+def _write_draft(states: Sequence[LimitState], limited: Limited | None, headers: Headers) -> None:
     """About all limits that are counted in requests or tokens; of those of one name about that with the least
     remaining. No time is behind the end of `retry-after`."""
     found: dict[str, LimitState] = {}

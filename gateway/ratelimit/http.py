@@ -14,7 +14,6 @@ from gateway.core.messages import QUESTIONS, Op
 from gateway.core.money import Rates
 from gateway.core.ports import Charge, RequestRecord
 from gateway.ratelimit.addresses import Scope, client_address
-from gateway.ratelimit.headers import Beside
 from gateway.ratelimit.kinds import KINDS
 from gateway.ratelimit.limiter import FREE, OnBudget, SubjectLimiter
 from gateway.ratelimit.memory import MemoryStore
@@ -90,8 +89,8 @@ class HttpRateLimiter:
         self._measured = limits.measured
         self._spend = config.spend
         self._reserve = config.limiter.reserve
-        self._beside = Beside(config.limiter.headers)
-        self._described = self._beside.dialects
+        self._forms = limits.forms
+        self._described = self._forms.further
         # A rule by address that a reload replaced is enforced for a while longer.
         self._by_address = self._by_address or limits.by_address
         self._trusted = [ip_network(one) for one in config.listen.trusted_proxies]
@@ -212,9 +211,9 @@ class HttpRateLimiter:
     def _describe(
         self, record: RequestRecord, states: Sequence[LimitState], limited: Limited | None, headers: Headers
     ) -> None:
-        if self._beside.openai:
+        if self._forms.common:
             _describe(states, headers)
-        self._beside.write(record.dialect, states, limited, headers)
+        self._forms.write(record.dialect, states, limited, headers)
 
 
 def _known_headers(plan: Plan) -> Sequence[LimitHeaders]:

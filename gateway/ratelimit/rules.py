@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from math import ceil
+from types import MappingProxyType
 from typing import get_args
 
 from gateway.config import Config, Limit
@@ -15,14 +16,16 @@ from gateway.core.end_users import end_user
 from gateway.core.estimate import Estimator
 from gateway.ratelimit.addresses import canonical
 from gateway.ratelimit.calendar import Calendar
+from gateway.ratelimit.headers import Forms
 from gateway.ratelimit.kinds import KINDS, BudgetRule
 from gateway.ratelimit.plan import RuleIndex
 
 
 class Limits:
     """The limits of a configuration, ready for use. A reload makes them in a thread. stored: the keys of the store,
-    each with its limits.
+    each with its limits. own_headers: of each dialect that has some, as `core.ports.Dialect.limit_headers`.
 
+    forms       the headers about them
     index       the rules
     any         whether there are some, or keys of the store may bring some
     measured    whether some need to know what a request may use
@@ -30,8 +33,14 @@ class Limits:
     marks       (a budget's name, a share of it that is counted when it is passed, whether it is a shadow), of all
     """
 
-    def __init__(self, config: Config, stored: Iterable[tuple[str, object]] = ()) -> None:
+    def __init__(
+        self,
+        config: Config,
+        stored: Iterable[tuple[str, object]] = (),
+        own_headers: Mapping[str, bytes] = MappingProxyType({}),
+    ) -> None:
         found = rules(config)
+        self.forms = Forms(config.limiter, own_headers)
         self.index = RuleIndex(found)
         self._spend, self._reserve = config.spend, config.limiter.reserve
         self.measured = any(KINDS[rule.kind].measured for rule in found)

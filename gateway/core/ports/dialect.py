@@ -189,6 +189,7 @@ class Dialect(Protocol):
     errors    Kind -> (status, type, code), for every Kind
     key_header  where its clients send their key: in `authorization` behind `Bearer`, in any other alone
     key_query   the parameter of the query in which they may send it instead, or b""
+    limit_headers  the beginning of the names of its own headers about limits, whose resets are moments; b"" without any
     socket    the messages of its web sockets, None without any
     lists     the name of the route that lists the models, if it has one
     lone_errors  its clients see the error of a failed stream only if no text comes with it in one read
@@ -204,6 +205,7 @@ class Dialect(Protocol):
     errors: Mapping[Kind, tuple[int, str, str]]
     key_header: bytes = b"authorization"
     key_query: bytes = b""
+    limit_headers: bytes = b""
     socket: SocketWire | None = None
     lists: str = "models"
     lone_errors: bool = False

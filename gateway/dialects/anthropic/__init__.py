@@ -40,6 +40,7 @@ class Anthropic(Api):
     )
     fields, examples, errors = FIELDS, EXAMPLES, ERRORS
     key_header = b"x-api-key"
+    limit_headers = b"anthropic-ratelimit-"
     answered = {"probe": listing(_hello), "models": models.read_list, "model": listing(models.write_one)}
     refusal = staticmethod(refuse)
     write_reply = staticmethod(replies.write)

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from gateway.config import Limit
+from gateway.config.sharing import Limiter
 from gateway.core.http import Headers
-from gateway.ratelimit.headers import Beside
+from gateway.ratelimit.headers import Forms
 from gateway.ratelimit.model import Limited, LimitState
 from tests.support.clients import REQUESTS
 from tests.support.harness import Stack
@@ -85,7 +86,8 @@ def state(name: str, kind: str, remaining: int, reset_s: float = 9.5, **options:
 
 def written(form: Any, states: list[LimitState], limited: Limited | None = None) -> dict[str, str]:
     headers: Headers = []
-    Beside([form]).write("anthropic", states, limited, headers)
+    own = {"anthropic": b"anthropic-ratelimit-"}
+    Forms(Limiter(headers=(form,)), own).write("anthropic", states, limited, headers)
     return {name.decode(): value.decode() for name, value in headers}
 
 
