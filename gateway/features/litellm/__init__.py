@@ -20,11 +20,11 @@ ROUTES = (
     Route("GET", "/health/liveness", "liveness", absolute=True, open=True),
 )
 _VERSION = "/v1"
-_KEYS = "keys are made, changed and listed at /admin/v1/keys of the admin address, by `dragoman keys` or on the console"
+_KEYS = "keys are made, changed and listed at /admin/v1/keys of `metrics.listen`, by `dragoman keys` or on the console"
 _TEAMS = "a team is a name that keys have; its limits and budgets stand in the configuration"
 _USERS = "the users behind a key are named by requests, as `end_users` says"
 _MODELS = "models stand in the configuration, which a reload reads again"
-_SPENT = "`dragoman spend` and /spend.json of the admin address have the sums"
+_SPENT = "`dragoman spend` and /spend.json of `metrics.listen` have the sums"
 _HEALTH = "/health/readiness is for probes, and `dragoman check --probe` asks each worker"
 _ELSEWHERE = {
     **dict.fromkeys(("key", "sso"), _KEYS),

@@ -44,9 +44,11 @@ def test_the_example_is_valid_and_matches_the_schema() -> None:
 
 
 def test_each_pattern_has_words_for_a_person() -> None:
-    sections, patterns = [Config], set()
+    sections: list[type[BaseModel]] = [Config]
+    patterns: set[str] = set()
     for section in sections:
-        sections += [one for one in map(section_in, annotations(section)) if one is not None and one not in sections]
+        held = (section_in(field.annotation) for field in section.model_fields.values())
+        sections += [one for one in held if one is not None and one not in sections]
         patterns |= {
             str(pattern)
             for field in section.model_fields.values()
@@ -54,10 +56,6 @@ def test_each_pattern_has_words_for_a_person() -> None:
             if (pattern := getattr(one, "pattern", None)) is not None
         }
     assert patterns == FORMS.keys()
-
-
-def annotations(section: type[BaseModel]) -> list[Any]:
-    return [field.annotation for field in section.model_fields.values()]
 
 
 def test_schema_is_a_schema_and_describes_every_option() -> None:
