@@ -82,37 +82,6 @@ def fleet(tmp_path_factory: pytest.TempPathFactory, worker: Stack) -> Iterator[F
     fleet.close()
 
 
-def test_commands_that_show_a_request_know_keys_of_the_store(fleet: Fleet) -> None:
-    """By their teams, for the policies of these. Other files and secrets of the configuration are not read."""
-    assert fleet.keys("create", "shown", "--team", "blue").returncode == 0
-    body = fleet.folder / "body.json"
-    body.write_text(json.dumps({**CHAT, "max_tokens": 90}))
-    file, asked = str(fleet.folder / "0" / "gateway.yaml"), ("--key", "shown", "--body", str(body))
-    explained = called("explain", "--config", file, *asked)
-    assert "changed: max_tokens=7\n" in explained.stdout, explained.stderr
-    crossing = ("--from", "openai", "--to", "vllm", "--model", "m", "--policies", file)
-    translated = called("translate", *crossing, *asked)
-    assert translated.stderr == "changed: max_tokens=7\n"
-    assert '"max_tokens": 7' in translated.stdout
-
-
-def test_keys_of_litellm_are_taken_into_the_store(fleet: Fleet) -> None:
-    worker = {"model": "hosted_vllm/m", "api_base": "http://w:1/v1"}
-    moved = {"model_list": [{"model_name": "m", "litellm_params": worker}], "router_settings": {"redis_host": "r"}}
-    secret = "sk-of-LiteLLM-0123456789"
-    row = {"token": sha256(secret.encode()).hexdigest(), "key_alias": "moved", "rpm_limit": 1, "expires": "2099-01-01"}
-    row |= {"max_budget": 5, "budget_duration": "30d"}
-    for name, value in (("config.yaml", moved), ("rows.json", row)):
-        (fleet.folder / name).write_text(json.dumps(value))
-    words = ("import", "litellm", "config.yaml", "--keys", "rows.json", "--stored-keys", "moved.jsonl")
-    assert called(*words, folder=fleet.folder).returncode == 0
-    assert fleet.keys("import", "moved.jsonl").returncode == 0
-    until(lambda: fleet.status(secret) == 200)
-    assert fleet.status(secret) == 429
-    new = fleet.keys("rotate", "moved").stdout.strip()
-    until(lambda: fleet.status(new) == 429)
-
-
 class Busy(BaseHTTPRequestHandler):
     """An admin API whose store answers only the fourth time, when a second has gone by at least."""
 
@@ -358,3 +327,34 @@ def test_a_key_is_changed_from_the_command_line(fleet: Fleet) -> None:
         refused = fleet.keys("update", "changing", *words)
         assert refused.returncode != 0
         assert why in refused.stderr
+
+
+def test_commands_that_show_a_request_know_keys_of_the_store(fleet: Fleet) -> None:
+    """By their teams, for the policies of these. Other files and secrets of the configuration are not read."""
+    assert fleet.keys("create", "shown", "--team", "blue").returncode == 0
+    body = fleet.folder / "body.json"
+    body.write_text(json.dumps({**CHAT, "max_tokens": 90}))
+    file, asked = str(fleet.folder / "0" / "gateway.yaml"), ("--key", "shown", "--body", str(body))
+    explained = called("explain", "--config", file, *asked)
+    assert "changed: max_tokens=7\n" in explained.stdout, explained.stderr
+    crossing = ("--from", "openai", "--to", "vllm", "--model", "m", "--policies", file)
+    translated = called("translate", *crossing, *asked)
+    assert translated.stderr == "changed: max_tokens=7\n"
+    assert '"max_tokens": 7' in translated.stdout
+
+
+def test_keys_of_litellm_are_taken_into_the_store(fleet: Fleet) -> None:
+    worker = {"model": "hosted_vllm/m", "api_base": "http://w:1/v1"}
+    moved = {"model_list": [{"model_name": "m", "litellm_params": worker}], "router_settings": {"redis_host": "r"}}
+    secret = "sk-of-LiteLLM-0123456789"
+    row = {"token": sha256(secret.encode()).hexdigest(), "key_alias": "moved", "rpm_limit": 1, "expires": "2099-01-01"}
+    row |= {"max_budget": 5, "budget_duration": "30d"}
+    for name, value in (("config.yaml", moved), ("rows.json", row)):
+        (fleet.folder / name).write_text(json.dumps(value))
+    words = ("import", "litellm", "config.yaml", "--keys", "rows.json", "--stored-keys", "moved.jsonl")
+    assert called(*words, folder=fleet.folder).returncode == 0
+    assert fleet.keys("import", "moved.jsonl").returncode == 0
+    until(lambda: fleet.status(secret) == 200)
+    assert fleet.status(secret) == 429
+    new = fleet.keys("rotate", "moved").stdout.strip()
+    until(lambda: fleet.status(new) == 429)
