@@ -34,6 +34,7 @@ OWN_OPTIONS = {
     "Start": ("known_folder",),
     "Relay": ("drain_s", "notice_s"),
     "CacheSalt": ("secret_env",),
+    "ConsoleOidc": ("client_secret_file", "client_secret_env", "session_secret_file", "session_secret_env"),
     "Tracing": ("headers",),
     "WebSearch": ("headers",),
     "Guard": ("headers",),
@@ -63,6 +64,7 @@ def with_gateway_options(schema: dict[str, Any]) -> dict[str, Any]:
     definitions["CacheSalt"] = {**definitions["CacheSalt"], "anyOf": None, "required": ["secret_file"]}
     for name in ("Batches", "PromptLog"):
         definitions[name] = {**definitions[name], "anyOf": None}
+    definitions["ConsoleOidc"] = {**definitions["ConsoleOidc"], "required": None}  # a guard asks for them
     forms = value_forms.read((CHART / "files" / "forms.yaml").read_text())
     definitions = {name: _bare(one) for name, one in (definitions | kubernetes_types()).items()}
     written = {**schema, "$defs": own}

@@ -132,6 +132,7 @@ class Gateway:
             admin=state.offers.admin,
             prompts_logged=state.offers.prompts_logged(state.prepared.keys.logged),
             dialects=postable(state.config),
+            team_of=state.prepared.keys.team_of,
             application=partial(router, state.config),
         )
 

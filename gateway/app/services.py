@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
-
-import httpx
 
 from gateway.auth import JwtVerifier, KnownKeys
 from gateway.auth.key_mirror import KeyMirror
@@ -28,30 +25,10 @@ from gateway.observe.metrics import Metrics
 from gateway.observe.process_group import ProcessGroup
 from gateway.observe.webhook import Webhook
 from gateway.redis import connect
-from gateway.tools.bounded import read
+from gateway.tools.bounded import fetch_soon
 
 if TYPE_CHECKING:
     from gateway.app.deployment import Deployment
-
-_FETCH_S = 5.0
-_MOST_BYTES = 1 << 20
-
-
-async def fetch_keys(url: str) -> bytes:
-    """The keys of an identity provider. They come soon or not at all, because a start waits for them. Raises
-    httpx.HTTPStatusError for a status that is not 2xx, ValueError for a body above 1 MiB, and httpx.HTTPError,
-    TimeoutError, httpx.InvalidURL."""
-    plain = {"accept-encoding": "identity"}  # a few bytes can unpack to any number
-    async with (
-        asyncio.timeout(_FETCH_S),
-        httpx.AsyncClient(trust_env=False) as client,
-        client.stream("GET", url, headers=plain, timeout=None) as answer,
-    ):
-        answer.raise_for_status()
-        body, whole = await read(answer, _MOST_BYTES)
-    if not whole:
-        raise ValueError("the answer is too large")
-    return body
 
 
 class Host:
@@ -116,7 +93,7 @@ class Services:
         if self.keys is not None:
             await self.keys.start()
         if self.tokens is not None:
-            await self.tokens.start(fetch_keys)
+            await self.tokens.start(fetch_soon)
 
     async def close(self, others: Collection[Services]) -> None:
         """Closes what none of `others` has."""

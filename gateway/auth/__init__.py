@@ -1,5 +1,7 @@
 """From the head of a request to its caller, a `Principal`. No other room knows which headers carry keys.
 
+admin.py       what admins may see and change
+
 Keys that are made, changed and revoked while gateways run:
 
 stored.py      one of them
@@ -8,6 +10,7 @@ key_mirror.py  all of it in this process's memory, so that no request waits for 
 durable.py     whether Redis would keep the keys
 """
 
+from gateway.auth.admin import Admin
 from gateway.auth.headers import find_key, from_path, from_query, refused
 from gateway.auth.jwt import JwtVerifier, read_keys
 from gateway.auth.keyring import Keyring

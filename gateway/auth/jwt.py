@@ -11,7 +11,7 @@ import contextlib
 import json
 from collections.abc import Callable, Mapping
 from hashlib import sha256
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jwt
 from msgspec import Struct
@@ -21,6 +21,8 @@ from gateway.background import cancel_tasks, keep_running
 from gateway.config import Jwt
 from gateway.config.kinds import checked_name
 from gateway.core.errors import GatewayError, Kind
+
+T = TypeVar("T")
 
 _KINDS = {"RSA": "RS256", "EC": "ES256"}
 _PUBLIC = ("kty", "n", "e", "crv", "x", "y")
@@ -125,12 +127,10 @@ class JwtVerifier:
     def read(self, token: bytes) -> Bearer:
         """Verifies a token. Raises GatewayError, whose message holds nothing of the token: UNAUTHENTICATED; OVERLOADED
         while the provider's keys have never been read, which says nothing about the token."""
-        if len(token) > _LONGEST:
-            raise refused("the token is too long")
         digest = sha256(token).digest()
         known = self._known.get(digest)
         if known is None:
-            known = self._verified(token)
+            known = self.verified(token, self._bearer)
             if len(self._known) >= _REMEMBERED:
                 for old in list(self._known)[: _REMEMBERED // 2]:
                     del self._known[old]
@@ -139,7 +139,11 @@ class JwtVerifier:
             raise refused("the token has expired")
         return known
 
-    def _verified(self, token: bytes) -> Bearer:
+    def verified(self, token: bytes, read: Callable[[Mapping[str, Any]], T]) -> T:
+        """The result of `read`, which gets the claims of a token once its signature, issuer, audience and times are
+        right. `read` may raise ValueError and GatewayError. Raises as `self.read`."""
+        if len(token) > _LONGEST:
+            raise refused("the token is too long")
         try:
             kid = jwt.get_unverified_header(token).get("kid")
             only = next(iter(self._keys)) if kid is None and len(self._keys) == 1 else kid
@@ -153,7 +157,9 @@ class JwtVerifier:
                 leeway=_LEEWAY_S,
                 options={"require": ["exp", "iss", "aud", "sub"]},
             )
-            return self._bearer(claims)
+            if isinstance(claims["exp"], (str, bool)):  # PyJWT reads "123"; RFC 7519, section 2, wants a number
+                raise refused("the token's claim 'exp' must be a number")
+            return read(claims)
         except KeyError:
             if not self._keys:
                 message = "the keys of the identity provider could not be read yet"
@@ -176,13 +182,21 @@ class JwtVerifier:
         models = None
         if options.models_claim is not None:
             # A missing claim allows nothing: the restriction is meant for all tokens.
-            models = _listed(claims, options.models_claim, "models")
-        if isinstance(claims["exp"], (str, bool)):  # PyJWT reads "123"; RFC 7519, section 2, wants a number
-            raise refused("the token's claim 'exp' must be a number")
-        subject = _name("sub", claims["sub"])
-        team = None if team is None else _name(str(options.team_claim), team)
-        roles = frozenset[str]() if options.roles_claim is None else _listed(claims, options.roles_claim, "roles")
+            models = values(claims, options.models_claim, "models")
+        subject = named("sub", claims["sub"])
+        team = None if team is None else named(str(options.team_claim), team)
+        roles = frozenset[str]() if options.roles_claim is None else values(claims, options.roles_claim, "roles")
         return Bearer(subject, team, models, float(claims["exp"]), roles)
+
+    @property
+    def url(self) -> str | None:
+        """The address of the keys, unless they are in a file."""
+        return self._options.jwks_url
+
+    @property
+    def outdated(self) -> bool:
+        """Whether a token came that is signed by none of the keys that were read last."""
+        return self._unknown.is_set()
 
     @property
     def unread(self) -> bool:
@@ -216,12 +230,12 @@ class JwtVerifier:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(_EVERY_S - _RETRY_S):
                         await self._unknown.wait()
-            self._unknown.clear()
             with keep_running("keys of tokens"):
                 await self.refresh(fetch, url)
 
     async def refresh(self, fetch: Fetch, url: str) -> None:
         """Reads the keys at `url` now."""
+        self._unknown.clear()
         try:
             body = await fetch(url)
             keys = read_keys(body)
@@ -252,14 +266,16 @@ _WHY: dict[type[jwt.PyJWTError], str] = {
 """The faults of a token whose signature is good, as its bearer reads them."""
 
 
-def _listed(claims: Mapping[str, Any], claim: str, what: str) -> frozenset[str]:
+def values(claims: Mapping[str, Any], claim: str, what: str) -> frozenset[str]:
+    """The values that a claim lists; none where the claim is missing. Raises GatewayError."""
     listed = claims.get(claim, [])
     if not isinstance(listed, (str, list)):
         raise refused(f"the token's claim '{claim}' must be a list of {what}")
     return frozenset(listed.split() if isinstance(listed, str) else [str(one) for one in listed])
 
 
-def _name(claim: str, value: object) -> str:
+def named(claim: str, value: object) -> str:
+    """The value of a claim that must be a name. Raises GatewayError."""
     try:
         return checked_name(str(value))
     except ValueError as error:

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from gateway.config import Key, Seal
 from gateway.core.sealing import secret_name
 
-# `serve --processes` forks after it was made: all processes have the same one.
-_PROCESS = secrets.token_bytes(32)
+PROCESS_SECRET = secrets.token_bytes(32)
+"""`serve --processes` forks after it was made: all processes have the same one."""
 
 
 class SealingSecrets:
@@ -41,7 +41,7 @@ class SealingSecrets:
             return bytes.fromhex(key.hash.removeprefix("sha256:"))
         if key is not None and key.aws_secret is not None:
             return key.aws_secret.encode()
-        return _PROCESS
+        return PROCESS_SECRET
 
     def add(self, name: str, seal: str) -> None:
         """seal: of a key of the store. Texts of its callers stay readable after it was revoked."""

@@ -89,6 +89,11 @@ class KeyTable:
             return self.by_access_key[key.aws_access_key_id][0]
         return next(entry for *_, entry in self._networks if entry.principal.key == name)
 
+    def team_of(self, name: str) -> str | None:
+        """The team of the key of this name; None if it has none, or is not in force."""
+        entry = self.named(name)
+        return None if entry is None else entry.principal.team
+
     def near(self, address: str | None) -> Entry | None:
         """The caller whose network `address` is in; None for no address, and for what is not an IP address."""
         try:

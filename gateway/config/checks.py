@@ -6,7 +6,6 @@ from collections.abc import Callable
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from itertools import product
 from typing import get_args
-from urllib.parse import urlsplit
 
 from gateway.config.available import listed
 from gateway.config.batch_checks import batches
@@ -19,7 +18,7 @@ from gateway.config.policy_checks import policies
 from gateway.config.prompt_log_checks import prompt_log
 from gateway.config.reply_cache import ReplyCache
 from gateway.config.rules import Facts, header_faults, repeated
-from gateway.config.serving import is_loopback
+from gateway.config.serving import ConsoleOidc, is_loopback, is_private
 from gateway.config.sharing import WrittenKind
 
 _KEY_PLACE = "/k"
@@ -207,15 +206,30 @@ def _metrics(facts: Facts) -> Faults:
 
 def _console(facts: Facts) -> Faults:
     console, place = facts.config.console, facts.config.metrics.listen
-    keyless = console.key_file is None and console.key_env is None
+    keyless = console.key_file is None and console.key_env is None and console.oidc is None
     if not console.enabled:
         return
     if place is None or not facts.config.metrics.enabled:
         yield ("console", "enabled"), "needs metrics.listen, such as 127.0.0.1:9090: the console is served there"
     elif keyless and facts.config.auth == "keys":
-        yield ("console", "key_file"), "or key_env is needed, as clients need keys, too"
+        yield ("console", "key_file"), "or key_env or oidc is needed, as clients need keys, too"
     elif keyless and not is_loopback(place.rpartition(":")[0].strip("[]")):
-        yield ("console", "key_file"), "or key_env is needed, as other machines can call metrics.listen"
+        yield ("console", "key_file"), "or key_env or oidc is needed, as other machines can call metrics.listen"
+    if console.oidc is not None:
+        yield from _console_oidc(console.oidc)
+
+
+def _console_oidc(oidc: ConsoleOidc) -> Faults:
+    at, roles = ("console", "oidc"), oidc.roles
+    for name in ("issuer", "url"):
+        if not is_private(getattr(oidc, name)):
+            yield (*at, name), "must begin with https://, unless it is on this machine: who listens could log in"
+    if "openid" not in oidc.scopes:
+        yield (*at, "scopes"), "must hold openid"
+    if not (roles.admin or roles.lead or roles.viewer):
+        yield (*at, "roles"), "gives nobody a role; it needs one of admin, lead, viewer"
+    if bool(roles.lead) != (roles.team_claim is not None):
+        yield (*at, "roles", "team_claim"), "and lead need each other: the claim names the team of a lead"
 
 
 def _overlap(one: str, other: str) -> bool:
@@ -244,8 +258,7 @@ def _jwt(facts: Facts) -> Faults:
         return
     if (jwt.jwks_file is None) == (jwt.jwks_url is None):
         yield ("jwt", "jwks_url"), "or jwks_file is needed, and only one of them"
-    address = urlsplit(jwt.jwks_url or "https://")
-    if address.scheme != "https" and not is_loopback(address.hostname or ""):
+    if jwt.jwks_url is not None and not is_private(jwt.jwks_url):
         yield ("jwt", "jwks_url"), "must begin with https://: an attacker who changes the answer can make tokens"
 
 

@@ -25,7 +25,7 @@ _RULES = {
     "accounting": _Rule("redis_stream", (None,), ("max_length",), "without redis_stream"),
     "cors": _Rule("origins", ((),), ("headers", "max_age"), "without origins"),
     "metrics": _Rule("enabled", (False,), ("listen", "genai", "top_keys"), "while metrics are not enabled"),
-    "console": _Rule("enabled", (False,), ("key_file", "key_env"), "while the console is not enabled"),
+    "console": _Rule("enabled", (False,), ("key_file", "key_env", "oidc"), "while the console is not enabled"),
 }
 _DISCOVER = _Rule("dns", (None,), ("interval_s",), "without dns: it is the time between two look-ups of that name")
 _FALLBACK = _Rule("fallback", ((),), ("fallback_on",), "without fallback")

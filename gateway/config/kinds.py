@@ -212,6 +212,11 @@ def _key_set(value: str) -> str:
     return url
 
 
+def _issuer(value: str) -> str:
+    _url(value)
+    return value  # a slash at its end is a part of it: tokens must name exactly this
+
+
 def _address(value: Any) -> Any:
     form = r"(?:\[([0-9A-Fa-f:.%]+)\]|([A-Za-z0-9._-]+)):([0-9]{1,5})\Z"
     found = re.match(form, value) if isinstance(value, str) else None
@@ -393,6 +398,9 @@ CollectorUrl = Annotated[str, AfterValidator(_collector)]
 
 KeySetUrl = Annotated[str, AfterValidator(_key_set)]
 """scheme://host[:port]/path of an identity provider's keys."""
+
+IssuerUrl = Annotated[str, AfterValidator(_issuer)]
+"""scheme://host[:port][/path] of an identity provider, as its tokens name it."""
 
 Address = Annotated[str, BeforeValidator(_address)]
 """host:port; an IPv6 address stands in brackets."""

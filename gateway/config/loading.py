@@ -255,7 +255,7 @@ class Written:
     def _resolve_paths(self) -> None:
         """Makes names of files relative to the configuration's folder."""
         sections = [self.values, *self.values.values()]
-        for name in ("models", "keys", "batches", "prompt_log"):
+        for name in ("models", "keys", "batches", "prompt_log", "console"):
             if isinstance(entries := self.values.get(name), dict):
                 sections += entries.values()
         for options in sections:

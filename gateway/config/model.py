@@ -478,6 +478,8 @@ class Config(Section):
         """The files, once loaded, that name callers: they may change while the gateway runs."""
         found = [self.keys_file, self.admins_file, self.console.key_file]
         found.append(self.jwt.jwks_file if self.jwt is not None else None)
+        if (oidc := self.console.oidc) is not None:
+            found += [oidc.client_secret_file, oidc.session_secret_file]
         found += [key.aws_secret_file for key in self.keys.values()]
         return tuple(dict.fromkeys(name for name in found if name is not None))
 

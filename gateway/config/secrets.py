@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import re
 import ssl
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping, Sequence
 from hashlib import sha256
 from typing import Any
 from urllib.parse import urlsplit
 
 from gateway.config.available import Available
-from gateway.config.batches import Bucket
 from gateway.config.faults import Message, Path
 from gateway.config.files import read_file, why
 from gateway.config.kinds import redis_server
@@ -25,18 +24,21 @@ from gateway.config.sharing import Redis
 MOST_SECRET_BYTES = 16384
 MOST_FILE_BYTES = 1 << 22
 """Certificate bundles and key sets. That of all public authorities has some 230 KB."""
-# Section -> the fewest characters of its secret, and a command that makes one.
+# Section, name -> the fewest characters of this secret, and a command that makes one.
 _LENGTHS = {
-    "cache_salt": (32, "openssl rand -hex 32"),
-    "seal": (32, "openssl rand -hex 32"),
-    "budget_webhook": (32, "openssl rand -hex 32"),
-    "end_users": (32, "openssl rand -hex 32"),
-    "console": (16, "openssl rand -hex 16"),
+    ("cache_salt", "secret"): (32, "openssl rand -hex 32"),
+    ("seal", "secret"): (32, "openssl rand -hex 32"),
+    ("budget_webhook", "secret"): (32, "openssl rand -hex 32"),
+    ("end_users", "secret"): (32, "openssl rand -hex 32"),
+    ("console", "key"): (16, "openssl rand -hex 16"),
+    ("oidc", "session_secret"): (32, "openssl rand -hex 32"),
 }
 
 # In capitals with an underscore; a secret in the place of the name looks otherwise.
 _VARIABLE = re.compile(r"[A-Z][A-Z0-9]*(_[A-Z0-9]+)+\Z")
 _BUCKETS: tuple[Path, ...] = (("batches", "bucket"), ("prompt_log", "bucket"))
+_INNER: tuple[Path, ...] = (*_BUCKETS, ("console", "oidc"))
+"""Sections within a section."""
 
 Secrets = dict[Path, dict[str, str]]
 """The secrets that were read, by name, by the path of their section."""
@@ -68,7 +70,7 @@ def read_secrets(
             if model.ca_file not in bundles:
                 bundles[model.ca_file] = _bundle_fault(model.ca_file)
             reading.fault(("models", model_name, "ca_file"), bundles[model.ca_file])
-    for at, bucket in _buckets(config):
+    for at, bucket in _inner(config, _BUCKETS):
         if bucket.ca_file is not None and wanted(at[0]):
             reading.fault((*at, "ca_file"), _bundle_fault(bucket.ca_file))
     return reading.secrets, reading.faults
@@ -80,9 +82,9 @@ def with_secrets(config: Config, secrets: Secrets) -> Config:
     for at, section in _sections(config):
         if at in secrets:
             held = section.holding(secrets[at])
-            if at in _BUCKETS:
-                name = str(at[0])
-                changed[name] = getattr(config, name).model_copy(update={"bucket": held})
+            if at in _INNER:
+                name, inner = map(str, at)
+                changed[name] = changed.get(name, getattr(config, name)).model_copy(update={inner: held})
                 continue
             holder = changed if len(at) == 1 else changed[str(at[0])]
             holder[str(at[-1])] = held
@@ -108,17 +110,18 @@ def _sections(config: Config) -> Iterator[tuple[Path, Section]]:
     for name in ("redis", "jwt", "cache_salt", "seal", "end_users", "budget_webhook", "console"):
         if (section := getattr(config, name)) is not None:
             yield (name,), section
-    yield from _buckets(config)
+    yield from _inner(config, _INNER)
     for name, entries in (("keys", config.keys), ("models", config.models)):
         for entry, one in entries.items():
             yield (name, entry), one
 
 
-def _buckets(config: Config) -> Iterator[tuple[Path, Bucket]]:
-    for at in _BUCKETS:
+def _inner(config: Config, places: Sequence[Path]) -> Iterator[tuple[Path, Any]]:
+    """The sections at `places` that are there."""
+    for at in places:
         section = getattr(config, str(at[0]))
-        if section is not None and section.bucket is not None:
-            yield at, section.bucket
+        if section is not None and (inner := getattr(section, str(at[1]))) is not None:
+            yield at, inner
 
 
 class _Reading:
@@ -152,7 +155,7 @@ class _Reading:
         if text is None:
             return
         secret = text.strip()
-        least, command = _LENGTHS.get(str(at[0]), (0, ""))
+        least, command = _LENGTHS.get((str(at[-1]), name), (0, ""))
         if not secret:
             self.fault(option, empty)
         elif not re.match(r"[\x21-\x7e]+\Z", secret) or len(secret) > MOST_SECRET_BYTES:

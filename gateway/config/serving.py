@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 from typing import Literal
+from urllib.parse import urlsplit
 
 from pydantic import Field
 
@@ -14,10 +15,12 @@ from gateway.config.kinds import (
     Flag,
     HeaderName,
     Host,
+    IssuerUrl,
     Name,
     Network,
     Origin,
     Seconds,
+    ServiceUrl,
     Share,
     Variable,
     Whole,
@@ -33,6 +36,12 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host.lower() == "localhost"
+
+
+def is_private(url: str) -> bool:
+    """Whether nobody on the way to `url` can read or change what passes: it has TLS, or is on this machine."""
+    address = urlsplit(url)
+    return address.scheme == "https" or is_loopback(address.hostname or "")
 
 
 class Listen(Section):
@@ -163,6 +172,62 @@ class Metrics(Section):
     """Also show requests, tokens and cost of so many keys by name (`dragoman_key_*`), to all readers of `/metrics`."""
 
 
+class ConsoleRoles(Section):
+    """The roles of people who log in, by a claim of their token; the first that fits counts."""
+
+    claim: str = Field(default="groups", min_length=1, max_length=200)
+    """Claim of the ID token that lists groups or roles."""
+    admin: tuple[str, ...] = Field(default=(), max_length=1000)
+    """Its values by which somebody may see and change everything."""
+    lead: tuple[str, ...] = Field(default=(), max_length=1000)
+    """Its values by which somebody may see and change what is the team's alone."""
+    team_claim: str | None = Field(default=None, min_length=1, max_length=200)
+    """Claim that names a lead's team, or lists several."""
+    viewer: tuple[str, ...] = Field(default=(), max_length=1000)
+    """Its values by which somebody may see everything, and change nothing."""
+
+
+class ConsoleOidc(Section):
+    """Login to the console by an identity provider (OpenID Connect); see docs/console.md."""
+
+    SECRETS = ("client_secret", "session_secret")
+
+    issuer: IssuerUrl
+    """The provider, exactly as its tokens name it; `/.well-known/openid-configuration` is behind it."""
+    client_id: str = Field(min_length=1, max_length=256)
+    """The console's name at the provider."""
+    client_secret_file: str | None = Field(default=None, min_length=1)
+    """File with its secret there; relative to this file's folder. Absent, and no variable: it is a public client."""
+    client_secret_env: Variable | None = None
+    """Environment variable with that secret."""
+    url: ServiceUrl
+    """Address of the admin side as browsers reach it, such as `https://ops.example.com`. The provider must allow
+    `/console/callback` behind it."""
+    scopes: tuple[Name, ...] = Field(default=("openid",), min_length=1, max_length=50)
+    """Scopes to ask for; `openid` is needed."""
+    name_claim: str = Field(default="sub", min_length=1, max_length=200)
+    """Claim by which the audit record names people, such as `email`: one that the provider gives to one person."""
+    roles: ConsoleRoles
+    """The roles of people who log in."""
+    session_s: Seconds = Field(default=28800.0, ge=60, le=7 * _DAY)
+    """How long a login holds."""
+    session_secret_file: str | None = Field(default=None, min_length=1)
+    """File, relative to this one, with a secret of 32 characters or more, the same for all gateways. Absent: a session
+    is of one process."""
+    session_secret_env: Variable | None = None
+    """Environment variable with that secret."""
+
+    @property
+    def client_secret(self) -> str | None:
+        """Read by `load` from `client_secret_file` or `client_secret_env`."""
+        return self.held("client_secret")
+
+    @property
+    def session_secret(self) -> str | None:
+        """Read by `load` from `session_secret_file` or `session_secret_env`."""
+        return self.held("session_secret")
+
+
 class Console(Section):
     """A page for operators at `/console` of `metrics.listen`: live plots, and a playground for single requests."""
 
@@ -175,6 +240,8 @@ class Console(Section):
     `metrics.listen` is not loopback."""
     key_env: Variable | None = None
     """Environment variable with that key."""
+    oidc: ConsoleOidc | None = None
+    """People log in by an identity provider, beside the key or instead of it."""
 
     @property
     def key(self) -> str | None:

@@ -32,7 +32,7 @@ from gateway.core.ports import (
 if TYPE_CHECKING:
     from ssl import SSLContext
 
-    from gateway.auth import Absent, JwtVerifier, KnownKeys, Principal
+    from gateway.auth import Absent, Admin, JwtVerifier, KnownKeys, Principal
     from gateway.auth.key_mirror import KeyMirror
     from gateway.config import Available, Config
     from gateway.config import Model as ModelOptions
@@ -141,7 +141,7 @@ class Offers:
     listening       follows what engines cache
     sockets         the web sockets of this process
     batches         the batches of all tenants
-    admin           whether the admin API is served
+    admin           the admin API for a caller who is known; None where it is not served
     requests        those under way at this process and at the others that share its address
     answers         what answers the other processes that share this one's address, by the first word of a question;
                     takes the rest of it
@@ -162,7 +162,7 @@ class Offers:
     listening: Listening | None = None
     sockets: WebSockets | None = None
     batches: AllBatches | None = None
-    admin: bool = False
+    admin: Callable[[Admin], Application] | None = None
     requests: AllRequests | None = None
     answers: dict[bytes, Callable[[bytes], bytes]] = field(default_factory=dict)
     prompts_logged: Callable[[Mapping[str, float]], Sequence[str]] = lambda logged: ()
@@ -187,10 +187,11 @@ class Watched:
     unread       the sources that it has not read since it started
     limiter      None without limits
     ledger       the sums of spending; None if none are kept
-    admin        the admin API is there
+    admin        as the offer of this name
     prompts_logged  as the offer of this name
     dialects     by the path, in Starlette's syntax, of each of their routes with a body: the dialect there, and the
                  route's name
+    team_of      returns the team of the key of this name; None if it has none, or is not in force
     application  makes the gateway's own ASGI application on another runtime
     """
 
@@ -203,9 +204,10 @@ class Watched:
     runtime: Runtime
     limiter: SubjectLimiter | None
     ledger: Ledger | None
-    admin: bool
+    admin: Callable[[Admin], Application] | None
     prompts_logged: Sequence[str]
     dialects: Mapping[str, tuple[Dialect, str]]
+    team_of: Callable[[str], str | None]
     application: Callable[[Runtime], Application]
 
 

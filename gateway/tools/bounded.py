@@ -1,8 +1,14 @@
-"""GET with a bound on what comes: in bytes and, by its caller, in time."""
+"""Answers with a bound on what comes: in bytes and, by their caller or here, in time."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Mapping
+
 import httpx
+
+_SOON_S = 5.0
+_MOST_BYTES = 1 << 20
 
 
 class Refused(Exception):
@@ -11,6 +17,25 @@ class Refused(Exception):
     def __init__(self, word: str) -> None:
         super().__init__(word)
         self.word = word
+
+
+async def fetch_soon(url: str, form: Mapping[str, str] | None = None, **headers: str) -> bytes:
+    """The answer of an identity provider to a GET, or to a POST of `form`. It comes soon or not at all, because a start
+    waits for it, or somebody who logs in. Raises httpx.HTTPStatusError for a status that is not 2xx, ValueError for a
+    body above 1 MiB, and httpx.HTTPError, TimeoutError, httpx.InvalidURL."""
+    plain = {"accept-encoding": "identity"}  # a few bytes can unpack to any number
+    async with (
+        asyncio.timeout(_SOON_S),
+        httpx.AsyncClient(trust_env=False) as client,
+        client.stream(
+            "GET" if form is None else "POST", url, data=form, headers=plain | headers, timeout=None
+        ) as answer,
+    ):
+        answer.raise_for_status()
+        body, whole = await read(answer, _MOST_BYTES)
+    if not whole:
+        raise ValueError("the answer is too large")
+    return body
 
 
 async def get(client: httpx.AsyncClient, url: str, most: int) -> bytes:

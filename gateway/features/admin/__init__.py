@@ -22,10 +22,10 @@ def key_kinds() -> tuple[KeyKind, ...]:
 
 def build(parts: Parts) -> Built | None:
     admins = Admins(parts.config, parts.tokens)
-    if parts.keys is None or not admins:
+    if parts.keys is None or not (admins or parts.config.console.oidc):
         return None
     changes = KeyChanges(parts.config, parts.available, parts.keys, parts.log.event)
     draining = Draining(parts.watched, parts.keys.store)
-    parts.offers.admin = True
     api = AdminApi(admins, changes, draining, parts.log.rationed, parts.offers)
+    parts.offers.admin = api.of
     return Built(operations={"/admin/": api}, start=draining.start, close=draining.close)

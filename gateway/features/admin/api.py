@@ -19,13 +19,13 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route, Router
 
-from gateway.auth import OPTIONS, StoredKey
+from gateway.auth import OPTIONS, Admin, StoredKey
 from gateway.auth.key_store import Event, StoreDown
 from gateway.config import Key
 from gateway.core.errors import GatewayError, Kind
 from gateway.features import AllBatches, Offers
 from gateway.features.admin.batches import BatchPage, BatchView
-from gateway.features.admin.callers import Admin, Admins
+from gateway.features.admin.callers import Admins
 from gateway.features.admin.changes import KeyChanges, Problem
 from gateway.features.admin.draining import Draining
 from gateway.features.admin.openapi import (
@@ -43,6 +43,7 @@ from gateway.features.admin.openapi import (
     Shown,
     description,
 )
+from gateway.kernel import Application
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -52,6 +53,8 @@ _MOST_PAGE, _PAGE = 500, 100
 _ONCE, _ID = re.compile(r"[\x21-\x7e]{1,255}\Z"), re.compile(r"[0-9]{1,20}-[0-9]{1,20}")
 _STATUS = {Kind.UNAUTHENTICATED: 401, Kind.FORBIDDEN: 403, Kind.OVERLOADED: 503}
 _JSON = "application/json"
+_ADMIN = "dragoman.admin"
+"""In the scope of a request: its caller, where that is known."""
 _encode = msgspec.json.Encoder().encode
 
 
@@ -80,11 +83,20 @@ class AdminApi:
         # A task of its own: a request's first steps run outside of any, and time-outs need one.
         await asyncio.get_running_loop().create_task(self._router(scope, receive, send))
 
+    def of(self, admin: Admin) -> Application:
+        """The same application, for a caller who is known: the headers of a request are not asked."""
+
+        async def known(scope: Any, receive: Any, send: Any) -> None:
+            await self({**scope, _ADMIN: admin}, receive, send)
+
+        return known
+
     def _endpoint(self, operation: Operation) -> Callable[[Request], Any]:
         async def endpoint(request: Request) -> Response:
             admin = None
             try:
-                admin = self._admins.identify(request.scope["headers"])
+                admin = request.scope.get(_ADMIN) or self._admins.identify(request.scope["headers"])
+                admin.check(operation.method)
                 if not (self._mirror.up or (operation.remembered and self._mirror.read)):
                     raise StoreDown("away, or not read yet")
                 answer = await getattr(self, operation.name)(admin, request)
@@ -128,13 +140,13 @@ class AdminApi:
         return Page([_view(name, key) for name, key in found], more)
 
     async def export(self, admin: Admin, request: Request) -> Export:
-        if admin.teams is not None:
+        if not admin.all:
             raise Problem(403, "role", "an export is for admins of all keys")
         found, more = await self._page(request, self._mirror.keys, lambda key: True)
         return Export([replace(key, version=0) for _, key in found], more)
 
     async def refill(self, admin: Admin, request: Request) -> Refilled:
-        if admin.teams is not None:
+        if not admin.all:
             raise Problem(403, "role", "a refill is for admins of all keys")
         return Refilled(await self._mirror.refill(admin.name))
 
@@ -224,7 +236,7 @@ class AdminApi:
         return await self._drain(admin, _name(request), False)
 
     async def _drain(self, admin: Admin, address: str, drained: bool) -> DrainedWorker:
-        if admin.teams is not None:
+        if not admin.all:
             raise Problem(403, "role", "workers are drained by admins of all keys")
         models = self._draining.models_of(address)
         if not models:

@@ -4,25 +4,13 @@ from __future__ import annotations
 
 from hashlib import sha256
 
-from msgspec import Struct
-
-from gateway.auth import JwtVerifier, digest_of, find_key, refused
+from gateway.auth import Admin, JwtVerifier, digest_of, find_key, refused
 from gateway.config import Config
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Headers
 
 ALL, TEAM = "dragoman-admin", "dragoman-team-admin"
 """The roles that a token may name."""
-
-
-class Admin(Struct, frozen=True):
-    """name as in the audit record. teams: whose keys it may see and change; None is all keys."""
-
-    name: str
-    teams: frozenset[str] | None = None
-
-    def may(self, team: str | None) -> bool:
-        return self.teams is None or team in self.teams
 
 
 class Admins:

@@ -10,11 +10,10 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec.structs import fields, replace
 
-from gateway.auth import MOST_OLD, OPTIONS, OldSecret, OwnLimits, StoredKey, new_secret, options_of
+from gateway.auth import MOST_OLD, OPTIONS, Admin, OldSecret, OwnLimits, StoredKey, new_secret, options_of
 from gateway.auth.key_mirror import KeyMirror
 from gateway.auth.key_store import MOST_BYTES, Done, Event, Other
 from gateway.config import Available, Config, Key, key_of
-from gateway.features.admin.callers import Admin
 
 MOST_VALID_S = 31 * 86_400.0
 _TRIES = 4
@@ -175,7 +174,7 @@ class KeyChanges:
     async def put(self, admin: Admin, name: str, given: Mapping[str, Any]) -> StoredKey:
         """Takes in a key as it was exported. One that was revoked here stays so, and one that is another here stays,
         too."""
-        if admin.teams is not None:
+        if not admin.all:
             raise _forbidden("an import is for admins of all keys")
         if wrong := _unknown(given, name):
             raise Problem(422, "invalid", f"not a key as it was exported: {wrong}")

@@ -3,6 +3,7 @@
 state.py       the state: models, workers, teams, limits, and the counters behind their rates
 requests.py    the requests under way and the last ones, with what refused them
 guard.py       access to the console, and headers for browsers
+login.py       people who log in, and their sessions; provider.py: the identity provider behind it
 playground.py  one request through the gateway's own kernel, with what both sides sent and got
 spend.py       a month of spending for the page
 transcript.py  what a playground's request has shown so far, bounded
@@ -27,4 +28,10 @@ def build(parts: Parts) -> Built | None:
     if options.enabled:
         parts.offers.requests = console.requests
     layers = (console.recent,) if options.enabled else ()
-    return Built(layers, service=console, operations=console.endpoints(options, local))
+    oidc = options.oidc
+
+    def say() -> None:
+        if oidc is not None and oidc.session_secret is None:
+            parts.log.event("info", "console sessions hold at this gateway alone", reason="no session_secret")
+
+    return Built(layers, service=console, operations=console.endpoints(options, local, parts.log), take_effect=say)

@@ -1,9 +1,12 @@
 """Access to the console, and headers that restrict browsers.
 
 With a key, every request for data must show it in `Authorization: Bearer`. A page of another origin cannot know it, and
-no browser sends it by itself. Without a key the admin address is loopback, and any page in a browser on that machine
-could try: by its own requests, which carry an `Origin` or `Sec-Fetch-Site` of another place, or by a host name of its
-own that it lets point here (DNS rebinding), which shows in `Host`.
+no browser sends it by itself. With a login, a session may stand in its place. Browsers send its cookie by themselves,
+so what changes something must have the header `CHANGE`, which pages of other origins cannot send.
+
+Without either the admin address is loopback, and any page in a browser on that machine could try: by its own requests,
+which carry an `Origin` or `Sec-Fetch-Site` of another place, or by a host name of its own that it lets point here (DNS
+rebinding), which shows in `Host`.
 """
 
 from __future__ import annotations
@@ -12,9 +15,20 @@ import re
 from collections.abc import Sequence
 from hashlib import sha256
 from hmac import compare_digest
+from typing import TYPE_CHECKING
 
+from gateway.auth import Admin
 from gateway.config import is_loopback
+from gateway.core.errors import GatewayError
 from gateway.core.http import Headers, header_value
+
+if TYPE_CHECKING:
+    from gateway.features.console.login import Login
+
+CHANGE = b"x-dragoman-console"
+"""A header, with any value."""
+KEY_HOLDER = Admin("console")
+"""A caller who shows the console's key, or needs none."""
 
 SECURITY_HEADERS: Headers = [
     (
@@ -46,32 +60,63 @@ class Denied(Exception):
 
 
 class Guard:
-    """key is the console's, or None; local says that the admin address is loopback."""
+    """key is the console's, or None; local says that the admin address is loopback. login: of people, if there is one.
 
-    def __init__(self, key: str | None, local: bool) -> None:
+    ways  how one may come in, by what a page can offer: "key", "login"; empty where anybody may
+    """
+
+    def __init__(self, key: str | None, local: bool, login: Login | None = None) -> None:
         self._digest = sha256(key.encode()).digest() if key is not None else None
         self._local = local
+        self._login = login
+        self.ways = {"key": key is not None, "login": login is not None}
+        self._open = not any(self.ways.values())
 
-    def check_place(self, headers: Headers) -> None:
-        """Raises Denied when a browser was led here by a page of another place."""
+    def check_place(self, headers: Headers, *, led: bool = False) -> None:
+        """Raises Denied when a browser was led here by a page of another place. led: that is what the path is for."""
         host = header_value(headers, b"host") or b""
-        if self._local and self._digest is None and not is_loopback(_name(host)):
+        if self._local and self._open and not is_loopback(_name(host)):
             raise Denied(
                 421, "without a key the console is for this machine: call it localhost, or set console.key_file"
             )
+        if led:
+            return
         if (header_value(headers, b"sec-fetch-site") or b"none") not in (b"same-origin", b"none"):
             raise Denied(403, "pages of other origins may not call the console")
         origin = header_value(headers, b"origin")
         if origin is not None and origin not in (b"http://" + host, b"https://" + host):
             raise Denied(403, "pages of other origins may not call the console")
 
-    def check_key(self, headers: Headers) -> None:
-        """Raises Denied unless the key is shown, where there is one. Takes as long for any wrong key."""
+    def caller(self, headers: Headers, method: str) -> Admin:
+        """Raises Denied: 401 unless the key is shown, or there is a session; 403 for a change that may be none of the
+        page's. Takes as long for any wrong key."""
+        if self._open:
+            return KEY_HOLDER
+        if self._login is not None and not any(name == b"authorization" for name, _ in headers):
+            return self._session(self._login, headers, method)
         if self._digest is None:
-            return
+            raise Denied(401, "this console has no key: log in with a browser")
         shown = _shown([value for name, value in headers if name == b"authorization"])
         if not compare_digest(sha256(shown).digest(), self._digest):
             raise Denied(401, "the console's key is needed, in 'Authorization: Bearer'")
+        return KEY_HOLDER
+
+    def _session(self, login: Login, headers: Headers, method: str) -> Admin:
+        admin = login.caller(headers)
+        if admin is None:
+            way = ", or the console's key in 'Authorization: Bearer'" if self._digest is not None else ""
+            raise Denied(401, f"a login is needed{way}")
+        if method not in ("GET", "HEAD") and header_value(headers, CHANGE) is None:
+            raise Denied(403, f"a change needs the header '{CHANGE.decode()}'")
+        return admin
+
+
+def check_role(admin: Admin, method: str) -> None:
+    """Raises Denied if a viewer wants to change something."""
+    try:
+        admin.check(method)
+    except GatewayError as error:
+        raise Denied(403, error.message) from None
 
 
 def _name(host: bytes) -> str:

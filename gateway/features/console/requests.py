@@ -100,11 +100,12 @@ class Requests(Struct):
 
 
 class _Question(Struct):
-    """A question of one process of a group to another. text: what is looked for, or an id."""
+    """A question of one process of a group to another. text: what is looked for, or an id. teams: as for `listed` and
+    `end`."""
 
     what: Literal["list", "teams", "end"]
     text: str
-    teams: Sequence[str | None] = ()
+    teams: Sequence[str | None] | None = ()
 
 
 _teams_decoder = msgspec.json.Decoder(list[str | None])
@@ -142,21 +143,22 @@ class RecentRequests(Feature):
         refusal = record.key, record.team, record.limit or record.code or str(record.status)
         counts[refusal if refusal in counts or len(counts) < _MOST_REFUSALS else ("", None, "others")] += 1
 
-    def listed(self, match: str) -> Requests:
-        """Those that have the text `match` in a name, an id or a state; of one that has ended, all that is known."""
+    def listed(self, match: str, teams: Collection[str | None] | None = None) -> Requests:
+        """Those that have the text `match` in a name, an id or a state; of one that has ended, all that is known. Those
+        of `teams` alone, unless that is None."""
         now, text = self._clock(), match[:_LONGEST_MATCH].lower()
         calls = sorted(self._under_way.items(), key=lambda one: one[1], reverse=True)
         running = (_view(call.record, began, (now - began) * 1000, call) for call, began in calls)
-        found = [one for one in running if one.matches(text)]
+        found = [one for one in running if one.matches(text) and (teams is None or one.team in teams)]
         past = (_view(record, began, record.duration_ms) for began, record in reversed(self._ended))
-        ended = [one for one in past if one.matches(text)]
-        return Requests(found[:MOST], ended, self._refused(now), max(0, len(found) - MOST))
+        ended = [one for one in past if one.matches(text) and (teams is None or one.team in teams)]
+        return Requests(found[:MOST], ended, self._refused(now, teams), max(0, len(found) - MOST))
 
-    def _refused(self, now: float) -> Sequence[RefusalCount]:
+    def _refused(self, now: float, teams: Collection[str | None] | None) -> Sequence[RefusalCount]:
         counts: Counter[_Refusal] = Counter()
         for slice_, some in self._refusals:
             if slice_ > now // _SLICE_S - _SLICES:
-                counts.update(some)
+                counts.update({one: count for one, count in some.items() if teams is None or one[1] in teams})
         return _counted(counts)
 
     def teams(self, id_: str) -> set[str | None]:
@@ -182,15 +184,16 @@ class AllRequests:
         """The answer to another process of the group."""
         asked = _question_decoder.decode(question)
         if asked.what == "list":
-            return _encode(self._own.listed(asked.text))
+            return _encode(self._own.listed(asked.text, asked.teams))
         if asked.what == "end":
-            self._own.end(asked.text, asked.teams)
+            self._own.end(asked.text, asked.teams or ())
         return _encode(self._own.teams(asked.text))
 
-    async def listed(self, match: str) -> Requests:
+    async def listed(self, match: str, teams: Collection[str | None] | None = None) -> Requests:
         """As `RecentRequests.listed`."""
-        found = [self._own.listed(match)]
-        for data in await self._ask(_Question("list", match[:_LONGEST_MATCH])):
+        found = [self._own.listed(match, teams)]
+        asked = _Question("list", match[:_LONGEST_MATCH], None if teams is None else [*teams])
+        for data in await self._ask(asked):
             with contextlib.suppress(msgspec.DecodeError):  # of a process that ends while it answers
                 found.append(_requests_decoder.decode(data))
         return found[0] if len(found) == 1 else _together(found)

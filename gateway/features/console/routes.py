@@ -1,8 +1,8 @@
 """The console's ASGI endpoints, on the admin address: `/status.json`, and `/console` with what belongs to it.
 
-| path | method | what | key |
+| path | method | what | who |
 |---|---|---|---|
-| `/status.json` | GET | the state, see state.py | yes |
+| `/status.json`, `/console/status.json` | GET | the state, see state.py | yes |
 | `/spend.json` | GET | a month's spending: `?by=team,model&month=2026-11`, see observe/spending.py | yes |
 | `/console` | GET | leads to the first of `VIEWS` | no |
 | `/console/live` | GET | the page, which shows the view of that name, as of all in `VIEWS`; no data | no |
@@ -12,9 +12,14 @@
 | `/console/spend.json` | GET | a month of spending for the page: `?month=2026-11`, see spend.py | yes |
 | `/console/budgets.json` | GET | the budgets of a key and its team: `?key=NAME&team=NAME` | yes |
 | `/console/ways.json` | GET | the models, and how each dialect is called | yes |
-| `/console/play` | POST | one request; a line of JSON for each thing that a side sent or got | yes |
+| `/console/play` | POST | one request; a line of JSON for each thing that a side sent or got | no viewer |
+| `/console/login`, `/console/callback` | GET | to the identity provider, and back with a session: see login.py | no |
+| `/console/logout` | POST | ends the session in this browser | no |
+| `/console/admin/v1/...` | all | the admin API for who has the session | yes |
 
-"Yes" is where a key is configured.
+"Yes" is with the console's key, or a session, where there is one; a session of a team sees that team's alone.
+`/status.json` and `/spend.json` have no session, because its cookie is for `/console`. The last three are there where
+people log in.
 """
 
 from __future__ import annotations
@@ -22,31 +27,39 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from html import escape
 from pathlib import Path
+from typing import Any, TypeVar
 from urllib.parse import parse_qsl
 
 import msgspec
 from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import Metric
 
+from gateway.auth import Admin
 from gateway.config import Console as Options
 from gateway.config.kinds import zone_of
 from gateway.core.errors import GatewayError
 from gateway.core.http import Headers, header_value
 from gateway.features import Watched
-from gateway.features.console.guard import SECURITY_HEADERS, Denied, Guard
+from gateway.features.console.guard import CHANGE, KEY_HOLDER, SECURITY_HEADERS, Denied, Guard, check_role
+from gateway.features.console.login import Login
 from gateway.features.console.playground import LONGEST_S, MOST_BYTES, Asked, asked_for, at, play, translated, ways
+from gateway.features.console.provider import Provider
 from gateway.features.console.requests import AllRequests, RecentRequests
 from gateway.features.console.spend import Overview, budgets
-from gateway.features.console.state import State, of_all, read_state
+from gateway.features.console.state import State, narrowed, of_all, read_state
 from gateway.features.console.transcript import Transcript
 from gateway.kernel import Application, Receive, Scope, Send, send_whole
 from gateway.kernel.internal_request import InternalRequest
 from gateway.observe.ledger import Ledger, Unavailable
+from gateway.observe.log import Log
 from gateway.observe.process_group import ProcessGroup
 from gateway.observe.spending import Wrong, make
 from gateway.ratelimit import Subject
+
+T = TypeVar("T")
 
 FRESH_S = 0.5
 """A state is made at most this often, however many look at it."""
@@ -63,7 +76,12 @@ _PAGE = Path(__file__).parent / "page"
 _KINDS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 _JSON = b"application/json"
 _LINES = b"application/x-ndjson"
-Read = Callable[[str], Awaitable[object]]
+_HTML = b"text/html; charset=utf-8"
+_ADMIN = "/console/admin/v1/"
+NOBODY = Admin("", frozenset(), changes=False)
+Endpoint = Callable[[Scope, Receive, Send, Admin], Awaitable[None]]
+Read = Callable[[str, Admin], Awaitable[object]]
+"""Answers to a query of this caller."""
 _encode = msgspec.json.Encoder().encode
 _decoder = msgspec.json.Decoder(State)
 
@@ -84,15 +102,18 @@ class Console:
         self._group = group
         self._started = time.monotonic()
         self._playing = 0
-        self._state: tuple[float, bytes] | None = None
+        self._state: tuple[float, State, bytes] | None = None
         self._making = asyncio.Lock()
         self._reporting = asyncio.Lock()
         self.recent = RecentRequests()
         self.requests = AllRequests(self.recent, group)
 
-    def endpoints(self, options: Options, local: bool) -> dict[str, Application]:
+    def endpoints(self, options: Options, local: bool, log: Log) -> dict[str, Application]:
         """The endpoints by path under `options`. local says that the admin address is loopback."""
-        guard = Guard(options.key if options.enabled else None, local)
+        login = None
+        if options.enabled and options.oidc is not None:
+            login = Login(options.oidc, Provider(options.oidc, log.event), VIEWS)
+        guard = Guard(options.key if options.enabled else None, local, login)
         found = {"/status.json": _guarded(guard, "GET", _sent(self._encoded_state))}
         if options.enabled:
             found["/console"] = _guarded(guard, "GET", _lead, public=True)
@@ -102,6 +123,7 @@ class Console:
                 names = VIEWS if file.suffix == ".html" else (file.name,)
                 found |= {f"/console/{name}": served for name in names}
             answers: dict[str, Read] = {
+                "/console/status.json": self._encoded_state,
                 "/spend.json": self._sums(_report),  # it names keys, as /metrics does not
                 "/console/views.json": self._views,
                 "/console/requests.json": self._requests,
@@ -111,6 +133,11 @@ class Console:
             }
             found |= {path: _guarded(guard, "GET", _sent(read)) for path, read in answers.items()}
             found["/console/play"] = _guarded(guard, "POST", self._play)
+        if login is not None:
+            found["/console/login"] = _guarded(guard, "GET", _begin(login), public=True)
+            found["/console/callback"] = _guarded(guard, "GET", _finish(login, log), public=True, led=True)
+            found["/console/logout"] = _guarded(guard, "POST", _end(login), public=True)
+            found["/console/"] = _guarded(guard, None, self._administer)
         return found
 
     def state(self) -> State:
@@ -127,23 +154,25 @@ class Console:
     def _state_by(self, families: Iterable[Metric]) -> State:
         return read_state(families, self._look(), time.monotonic() - self._started)
 
-    async def _encoded_state(self, query: str) -> bytes:
+    async def _encoded_state(self, query: str, admin: Admin) -> bytes:
         async with self._making:  # several may ask while one state is made
             if self._state is None or time.monotonic() - self._state[0] >= FRESH_S:
-                state = _encode(await self._state_of_all())
-                self._state = (time.monotonic(), state)
-            return self._state[1]
+                state = await self._state_of_all()
+                self._state = (time.monotonic(), state, _encode(state))
+            _, state, encoded = self._state
+        return encoded if admin.teams is None else _encode(narrowed(state, admin))
 
-    def _sums(self, read: Callable[[Ledger, Watched, Mapping[str, str]], Awaitable[object]]) -> Read:
+    def _sums(self, read: Callable[[Ledger, Watched, Mapping[str, str], Admin], Awaitable[object]]) -> Read:
         """Answers with what `read` makes of the sums and the query."""
 
-        async def found(query: str) -> object:
+        async def found(query: str, admin: Admin) -> object:
             watched = self._look()
             if watched.ledger is None:
                 raise Denied(404, "no sums are kept: spend.daily is off")
             async with self._reporting:  # one reads a whole month at a time
                 try:
-                    return await asyncio.wait_for(read(watched.ledger, watched, dict(parse_qsl(query))), _REPORT_S)
+                    asked = dict(parse_qsl(query))
+                    return await asyncio.wait_for(read(watched.ledger, watched, asked, admin), _REPORT_S)
                 except Wrong as wrong:
                     raise Denied(400, str(wrong)) from None
                 except (Unavailable, TimeoutError):
@@ -151,18 +180,27 @@ class Console:
 
         return found
 
-    async def _views(self, query: str) -> object:
+    async def _views(self, query: str, admin: Admin) -> object:
         watched = self._look()
-        batches = watched.admin and watched.config.batches is not None
+        keys = watched.admin is not None
+        batches = keys and watched.config.batches is not None
         currency = watched.config.spend.currency or ""
-        return {"spend": watched.ledger is not None, "keys": watched.admin, "batches": batches, "currency": currency}
+        who = None
+        if admin is not KEY_HOLDER:
+            teams = None if admin.teams is None else sorted(admin.teams)
+            who = {"name": admin.name, "teams": teams, "changes": admin.changes}
+        return {"spend": watched.ledger is not None, "keys": keys, "batches": batches, "currency": currency, "who": who}
 
-    async def _budgets(self, query: str) -> object:
-        asked, limiter = dict(parse_qsl(query)), self._look().limiter
+    async def _budgets(self, query: str, admin: Admin) -> object:
+        watched = self._look()
+        asked, limiter = dict(parse_qsl(query)), watched.limiter
+        key, team = asked.get("key"), asked.get("team")
+        if admin.teams is not None and not (admin.may(team) and (key is None or watched.team_of(key) == team)):
+            raise Denied(404, "there is no such key or team, or none that you may see")
         if limiter is None:
             return []
         try:
-            return await budgets(limiter, Subject(asked.get("key"), asked.get("team")))
+            return await budgets(limiter, Subject(key, team), admin)
         except GatewayError as error:
             raise Denied(503, error.message) from None
 
@@ -170,15 +208,26 @@ class Console:
         """The answer to another process of the group."""
         return _encode(self.state())
 
-    async def _requests(self, query: str) -> object:
-        return await self.requests.listed(dict(parse_qsl(query)).get("match", ""))
+    async def _requests(self, query: str, admin: Admin) -> object:
+        return await self.requests.listed(dict(parse_qsl(query)).get("match", ""), admin.teams)
 
-    async def _ways(self, query: str) -> object:
+    async def _ways(self, query: str, admin: Admin) -> object:
         watched = self._look()
         models, needs_key = list(watched.fleets.models), watched.config.auth == "keys"
         return {"models": models, "needs_key": needs_key, "ways": list(ways(watched.dialects))}
 
-    async def _play(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _administer(self, scope: Scope, receive: Receive, send: Send, admin: Admin) -> None:
+        """Answers as the admin API does to this caller. The key of the console opens no keys."""
+        of, raw = self._look().admin, scope["raw_path"]
+        if of is None or not (scope["path"].startswith(_ADMIN) and raw.startswith(_ADMIN.encode())):
+            raise Denied(404, "there is nothing at this path")
+        if admin is KEY_HOLDER:
+            raise Denied(401, "a login is needed: the console's key opens no keys")
+        cut = len("/console")
+        await of(admin)({**scope, "path": scope["path"][cut:], "raw_path": raw[cut:]}, receive, send)
+
+    async def _play(self, scope: Scope, receive: Receive, send: Send, admin: Admin) -> None:
+        check_role(admin, scope["method"])
         if (header_value(scope["headers"], b"content-type") or b"").partition(b";")[0].strip() != _JSON:
             raise Denied(415, "the playground takes application/json")
         if self._playing >= MOST_PLAYING:
@@ -252,53 +301,121 @@ async def _body(receive: Receive) -> bytes | None:
             return bytes(body)
 
 
-def _guarded(guard: Guard, method: str, endpoint: Application, *, public: bool = False) -> Application:
-    """`endpoint` behind `guard`; public ones hold no data and need no key."""
+def _guarded(
+    guard: Guard, method: str | None, endpoint: Endpoint, *, public: bool = False, led: bool = False
+) -> Application:
+    """`endpoint` behind `guard`; public ones hold no data and need no key. method: None for all; led: as for
+    `Guard.check_place`."""
 
     async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            guard.check_place(scope["headers"])
-            if scope["method"] != method and (method, scope["method"]) != ("GET", "HEAD"):
+            asked = scope["method"]
+            guard.check_place(scope["headers"], led=led)
+            if method is not None and asked != method and (method, asked) != ("GET", "HEAD"):
                 raise Denied(405, f"only {method} is answered here")
-            if not public:
-                guard.check_key(scope["headers"])
-            await endpoint(scope, receive, send)
+            admin = NOBODY if public else guard.caller(scope["headers"], asked)
+            await endpoint(scope, receive, send, admin)
         except Denied as denied:
-            more: Headers = [(b"allow", method.encode())] if denied.status == 405 else []
+            more: Headers = [(b"allow", (method or "").encode())] if denied.status == 405 else []
+            said: dict[str, object] = {"error": denied.message}
             if denied.status == 401:
                 more = [(b"www-authenticate", b'Bearer realm="dragoman console"')]
-            await _answer(send, denied.status, _encode({"error": denied.message}) + b"\n", _JSON, more)
+                said |= guard.ways
+            await _answer(send, denied.status, _encode(said) + b"\n", _JSON, more)
 
     return guarded
 
 
-async def _report(ledger: Ledger, watched: Watched, asked: Mapping[str, str]) -> object:
+def _begin(login: Login) -> Endpoint:
+    async def begin(scope: Scope, receive: Receive, send: Send, admin: Admin) -> None:
+        try:
+            led = await _in_task(login.begin(_query(scope)))
+        except Denied as denied:
+            await _answer(send, denied.status, _page("No login", denied.message), _HTML)
+            return
+        await _answer(send, 302, b"", b"text/plain", [(b"location", led.to.encode()), *led.cookies])
+
+    return begin
+
+
+def _finish(login: Login, log: Log) -> Endpoint:
+    """A page leads on, and not a redirect: after one a browser would still say that it comes from the provider's."""
+
+    async def finish(scope: Scope, receive: Receive, send: Send, admin: Admin) -> None:
+        try:
+            who, led = await _in_task(login.finish(_query(scope), scope["headers"]))
+        except Denied as denied:
+            log.rationed("warning", "console login refused", status=denied.status, reason=denied.message)
+            await _answer(send, denied.status, _page("No login", denied.message), _HTML)
+            return
+        teams = None if who.teams is None else sorted(who.teams)
+        log.event("info", "console login", by=who.name, teams=teams, changes=who.changes)
+        page = _page("Logged in", "You are logged in.", led.to)
+        await _answer(send, 200, page, _HTML, led.cookies)
+
+    return finish
+
+
+def _end(login: Login) -> Endpoint:
+    async def end(scope: Scope, receive: Receive, send: Send, admin: Admin) -> None:
+        if header_value(scope["headers"], CHANGE) is None:
+            raise Denied(403, f"a change needs the header '{CHANGE.decode()}'")
+        await _answer(send, 200, b"{}", _JSON, login.ended())
+
+    return end
+
+
+async def _in_task(job: Coroutine[Any, Any, T]) -> T:
+    """A request's first steps run outside of any task, and time-outs need one."""
+    return await asyncio.get_running_loop().create_task(job)
+
+
+def _page(title: str, text: str, onward: str = "") -> bytes:
+    """A page that says so, and leads on to the view `onward` by itself; without one there is a link to the first."""
+    meta = f'<meta http-equiv="refresh" content="0; url={onward}">' if onward else ""
+    return (
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8">{meta}<title>{title} · Dragoman console</title>'
+        '<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="icon.svg">'
+        '<link rel="stylesheet" href="console.css"></head><body><header><h1>Dragoman</h1></header>'
+        f'<div id="login-form" class="card"><h2>{title}</h2><p>{escape(text)}</p>'
+        f'<p><a href="{onward or VIEWS[0]}">Go to the console</a></p></div></body></html>\n'
+    ).encode()
+
+
+def _query(scope: Scope) -> str:
+    query: bytes = scope["query_string"]
+    return query.decode("latin-1")
+
+
+async def _report(ledger: Ledger, watched: Watched, asked: Mapping[str, str], admin: Admin) -> object:
+    if admin.teams is not None:
+        raise Denied(403, "this report is for all teams")
     spend = watched.config.spend
     zone, by = zone_of(spend.time_zone), asked.get("by", "team,model")
     return (await make(ledger, by, asked.get("month"), spend.currency or "", zone)).json()
 
 
-async def _overview(ledger: Ledger, watched: Watched, asked: Mapping[str, str]) -> object:
-    return await Overview(asked.get("month"), watched.config.spend).read(ledger, watched.limiter)
+async def _overview(ledger: Ledger, watched: Watched, asked: Mapping[str, str], admin: Admin) -> object:
+    return await Overview(asked.get("month"), watched.config.spend, admin).read(ledger, watched.limiter)
 
 
-async def _lead(scope: Scope, receive: Receive, send: Send) -> None:
+async def _lead(scope: Scope, receive: Receive, send: Send, admin: Admin) -> None:
     """Leads to the first view. The path is relative: a proxy may serve it below a path of its own."""
     await _answer(send, 302, b"", b"text/plain", [(b"location", b"console/" + VIEWS[0].encode())])
 
 
 def _always(content: bytes) -> Read:
-    async def read(query: str) -> bytes:
+    async def read(query: str, admin: Admin) -> bytes:
         return content
 
     return read
 
 
-def _sent(read: Read, kind: bytes = _JSON) -> Application:
+def _sent(read: Read, kind: bytes = _JSON) -> Endpoint:
     """Answers with what `read` returns for the query: bytes as they are, all else as JSON."""
 
-    async def sent(scope: Scope, receive: Receive, send: Send) -> None:
-        found = await read(scope["query_string"].decode("latin-1"))
+    async def sent(scope: Scope, receive: Receive, send: Send, admin: Admin) -> None:
+        found = await read(_query(scope), admin)
         await _answer(send, 200, found if isinstance(found, bytes) else _encode(found), kind)
 
     return sent

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from heapq import nlargest
 from typing import Any
 
+from gateway.auth import Admin
 from gateway.config.kinds import zone_of
 from gateway.config.money import Spend
 from gateway.core.errors import GatewayError
@@ -27,8 +28,9 @@ _MOST_NEAR, _NEAR = 50, 0.5
 class Overview:
     """One month. Its days are read one after the other, so that the rows of one are in memory at once."""
 
-    def __init__(self, month: str | None, spend: Spend) -> None:
-        """month: as 2026-11; None: this one. Raises `spending.Wrong`."""
+    def __init__(self, month: str | None, spend: Spend, admin: Admin) -> None:
+        """month: as 2026-11; None: this one. admin: sees it. Raises `spending.Wrong`."""
+        self._admin = admin
         self._days = days_of(month, datetime.now(zone_of(spend.time_zone)).date())
         self._currency = spend.currency or ""
         self._total = Sums()
@@ -41,12 +43,13 @@ class Overview:
         weeks = [self._days[-1] - timedelta(days=number) for number in range(2 * _WEEK)]
         by_user = limiter is not None and limiter.counts_end_users
         for day in sorted({*self._days, *weeks}):
-            rows = await ledger.report([day], _TABLES)
+            rows = self._seen(await ledger.report([day], _TABLES))
             if day in weeks:
                 self._move(weeks.index(day) // _WEEK, rows.items())
             if day in self._days:
                 self._add(day.isoformat(), rows.items())
-                self._call((await ledger.report([day], (*_TABLES, "end_user")) if by_user else rows).items())
+                users = self._seen(await ledger.report([day], (*_TABLES, "end_user"))) if by_user else rows
+                self._call(users.items())
         return {
             "currency": self._currency,
             "from": self._days[0].isoformat(),
@@ -54,8 +57,24 @@ class Overview:
             "total": named(self._total),
             "by": {name: _table(name, found) for name, found in self._by.items()},
             "movers": self._movers(),
-            "budgets": [] if limiter is None else await _near(limiter, _most(self._callers, _MOST_CALLERS)),
+            "budgets": [] if limiter is None else await self._near(limiter),
         }
+
+    async def _near(self, limiter: SubjectLimiter) -> list[dict[str, Any]] | None:
+        """Budgets of which much is spent, the most first. None while the store cannot be read."""
+        found: dict[tuple[str, ...], dict[str, Any]] = {}
+        for key, team, model, *user in _most(self._callers, _MOST_CALLERS):
+            subject = Subject(key, team or None, model, None, (user[0] or None) if user else None)
+            try:
+                rows = await budgets(limiter, subject, self._admin)
+            except GatewayError:
+                return None
+            found |= {(row["budget"], *row["of"].values()): row for row in rows if row["share"] >= _NEAR}
+        return nlargest(_MOST_NEAR, found.values(), key=lambda row: row["share"])
+
+    def _seen(self, rows: dict[tuple[str, ...], Sums]) -> dict[tuple[str, ...], Sums]:
+        team = _TABLES.index("team")
+        return {names: sums for names, sums in rows.items() if self._admin.may(names[team] or None)}
 
     def _add(self, day: str, rows: Iterable[tuple[tuple[str, ...], Sums]]) -> None:
         for names, sums in rows:
@@ -95,9 +114,9 @@ def _table(dimension: Dimension, found: dict[str, Sums]) -> dict[str, Any]:
     return {"rows": rows, "others": len(names) - len(rows)}
 
 
-async def budgets(limiter: SubjectLimiter, subject: Subject) -> list[dict[str, Any]]:
-    """The budgets that count `subject`, with what is spent of them and left; amounts are text. Raises GatewayError if
-    the store cannot be read."""
+async def budgets(limiter: SubjectLimiter, subject: Subject, admin: Admin) -> list[dict[str, Any]]:
+    """The budgets that count `subject`, with what is spent of them and left; amounts are text. Those that other teams
+    spend, too, are for an admin of all teams. Raises GatewayError if the store cannot be read."""
     return [
         {
             "budget": rule.name,
@@ -109,18 +128,5 @@ async def budgets(limiter: SubjectLimiter, subject: Subject) -> list[dict[str, A
             "per": rule.calendar.per,
         }
         for state in await limiter.inspect(subject)
-        if isinstance(rule := state.rule, BudgetRule)
+        if isinstance(rule := state.rule, BudgetRule) and (admin.teams is None or {"key", "team"} & {*rule.scope})
     ]
-
-
-async def _near(limiter: SubjectLimiter, callers: Iterable[tuple[str, ...]]) -> list[dict[str, Any]] | None:
-    """The budgets of `callers` of which much is spent, the most first. None while the store cannot be read."""
-    found: dict[tuple[str, ...], dict[str, Any]] = {}
-    for key, team, model, *user in callers:
-        subject = Subject(key, team or None, model, None, (user[0] or None) if user else None)
-        try:
-            rows = await budgets(limiter, subject)
-        except GatewayError:
-            return None
-        found |= {(row["budget"], *row["of"].values()): row for row in rows if row["share"] >= _NEAR}
-    return nlargest(_MOST_NEAR, found.values(), key=lambda row: row["share"])

@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Struct
 from prometheus_client.metrics_core import Metric
 
+from gateway.auth import Admin
 from gateway.core.failures import Cause
 from gateway.features import Watched
 from gateway.fleet.model_fleet import ModelFleet
@@ -221,6 +222,12 @@ def _model(model: ModelFleet, waiting: int, counters: _Counters) -> ModelState:
             for what in ("moved", "continued", "not_continued")
         },
     )
+
+
+def narrowed(state: State, admin: Admin) -> State:
+    """The state as this caller may see it: with its own teams, and without names of keys whose prompts are logged."""
+    teams = tuple(team for team in state.teams if admin.may(team.name))
+    return msgspec.structs.replace(state, teams=teams, prompts_logged=())
 
 
 _WORST = ("down", "stalled", "ejected", "leaving", "draining", "ready")

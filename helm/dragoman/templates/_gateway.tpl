@@ -20,7 +20,18 @@ close connections, and 2 s to spare. */ -}}
   {{- $_ := set $config "keys_file" (printf "/run/dragoman/keys/%s" .Values.auth.secretKey) -}}
 {{- end -}}
 {{- if .Values.console.enabled -}}
-  {{- $_ := set $config "console" (dict "enabled" true "key_file" (printf "/run/dragoman/console/%s" .Values.console.secretKey)) -}}
+  {{- $console := dict "enabled" true -}}
+  {{- if .Values.console.existingSecret -}}
+    {{- $_ := set $console "key_file" (printf "/run/dragoman/console/%s" .Values.console.secretKey) -}}
+  {{- end -}}
+  {{- if .Values.console.oidc -}}
+    {{- $oidc := deepCopy .Values.console.oidc -}}
+    {{- range $name := list "client_secret" "session_secret" -}}
+      {{- $_ := set $oidc (printf "%s_file" $name) (printf "/run/dragoman/console-oidc/%s" $name) -}}
+    {{- end -}}
+    {{- $_ := set $console "oidc" $oidc -}}
+  {{- end -}}
+  {{- $_ := set $config "console" $console -}}
 {{- end -}}
 {{- if .Values.gateway.batches.enabled -}}
   {{- $place := dict "directory" "/var/lib/dragoman/batches" -}}
@@ -143,6 +154,7 @@ Secret arrives in a running Pod. */ -}}
 {{- $found := dict -}}
 {{- with .Values.auth.existingSecret -}}{{- $_ := set $found "keys" . -}}{{- end -}}
 {{- with .Values.console.existingSecret -}}{{- $_ := set $found "console" . -}}{{- end -}}
+{{- with .Values.console.oidcExistingSecret -}}{{- $_ := set $found "console-oidc" . -}}{{- end -}}
 {{- if include "dragoman.redisPassword" . -}}{{- $_ := set $found "redis" .Values.redis.existingSecret -}}{{- end -}}
 {{- if and (eq .Values.redis.mode "external") .Values.redis.external.caSecret.name -}}
   {{- $_ := set $found "redis-ca" .Values.redis.external.caSecret.name -}}

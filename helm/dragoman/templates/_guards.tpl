@@ -18,8 +18,17 @@
   {{- end -}}
 {{- end -}}
 
-{{- if and $v.console.enabled (not $v.console.existingSecret) -}}{{- fail "console.existingSecret: name the Secret with the console's key: other Pods can call its port" -}}{{- end -}}
-{{- if and $v.console.existingSecret (not $v.console.enabled) -}}{{- fail "console.existingSecret: has no effect without console.enabled" -}}{{- end -}}
+{{- if and $v.console.enabled (not (or $v.console.existingSecret $v.console.oidc)) -}}{{- fail "console.existingSecret: name the Secret with the console's key, or set console.oidc: other Pods can call its port" -}}{{- end -}}
+{{- range $name := list "existingSecret" "oidc" -}}
+  {{- if and (index $v.console $name) (not $v.console.enabled) -}}{{- fail (printf "console.%s: has no effect without console.enabled" $name) -}}{{- end -}}
+{{- end -}}
+{{- if $v.console.oidc -}}
+  {{- range $name := list "issuer" "client_id" "url" "roles" -}}
+    {{- if not (index $v.console.oidc $name) -}}{{- fail (printf "console.oidc.%s: is needed" $name) -}}{{- end -}}
+  {{- end -}}
+{{- end -}}
+{{- if and $v.console.oidc (not $v.console.oidcExistingSecret) -}}{{- fail "console.oidcExistingSecret: name the Secret with client_secret and session_secret" -}}{{- end -}}
+{{- if and $v.console.oidcExistingSecret (not $v.console.oidc) -}}{{- fail "console.oidcExistingSecret: has no effect without console.oidc" -}}{{- end -}}
 
 {{- $password := "://[^/\"]*@" -}}
 {{- if regexMatch $password (toJson $config) -}}{{- fail "gateway.config: an address with a user or a password stands in a ConfigMap, for many to read" -}}{{- end -}}

@@ -85,11 +85,24 @@ def checksum(among: Sequence[Object]) -> bool:
 
 def console(among: Sequence[Object]) -> bool:
     """It asks for a key, which comes from a mounted Secret."""
-    file = "/run/dragoman/console/console.key"
+    given, file = gateway_yaml(among)["console"], "/run/dragoman/console/console.key"
+    return given["enabled"] is True and given["key_file"] == file and _mounted(among, file) == "dragoman-console"
+
+
+def console_login(among: Sequence[Object]) -> bool:
+    """The values are those of gateway.yaml; both secrets come from a mounted Secret."""
+    given = gateway_yaml(among)["console"]["oidc"]
+    files = {given["client_secret_file"], given["session_secret_file"]}
+    place = "/run/dragoman/console-oidc/"
+    whole = files == {f"{place}client_secret", f"{place}session_secret"} and given["roles"]["admin"] == ["ops"]
+    return whole and {_mounted(among, file) for file in files} == {"dragoman-console-oidc"}
+
+
+def _mounted(among: Sequence[Object], file: str) -> str:
+    """The Secret in whose folder the gateway's file is."""
     mounts = {mount["mountPath"]: mount["name"] for mount in gateway(among)["volumeMounts"]}
     volumes = {volume["name"]: volume for volume in at(deployment(among), "template.spec.volumes")}
-    secret = at(volumes[mounts[file.rpartition("/")[0]]], "secret.secretName")
-    return bool(gateway_yaml(among)["console"] == {"enabled": True, "key_file": file} and secret == "dragoman-console")
+    return str(at(volumes[mounts[file.rpartition("/")[0]]], "secret.secretName"))
 
 
 ALL = (

@@ -36,6 +36,8 @@ def secrets() -> dict[str, str]:
         "keys/keys.yaml": KEYS,
         "console/key": "a-key-of-the-console",
         "console/console.key": "a-key-of-the-console",
+        "console-oidc/client_secret": "the-provider-s",
+        "console-oidc/session_secret": "0123456789abcdef0123456789abcdef",
         "redis/password": "a-password",
         "bucket/access_key_id": "an-id",
         "bucket/secret_access_key": "a-secret",

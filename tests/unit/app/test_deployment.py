@@ -18,6 +18,7 @@ import httpx
 import pytest
 
 from gateway.app import services
+from gateway.tools import bounded
 from tests.support.harness import PROBED, Stack, load_text, soon, until
 from tests.unit.app.asking import CHAT, GONE, key
 from tests.unit.auth.test_jwt import AUDIENCE, ISSUER, RSA, keys, token
@@ -107,17 +108,17 @@ class Provider:
 async def test_the_keys_of_tokens_come_soon_and_are_small_or_not_at_all(
     answer: bytes, error: type[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(services, "_FETCH_S", 0.5)
+    monkeypatch.setattr(bounded, "_SOON_S", 0.5)
     async with Provider(answer) as url:
         with pytest.raises(error):
-            await services.fetch_keys(url)
+            await bounded.fetch_soon(url)
 
 
 async def test_the_keys_of_tokens_are_asked_for_unpacked() -> None:
     """A few packed bytes could be any number of them."""
     provider = Provider(b"content-length: 2\r\n\r\n{}")
     async with provider as url:
-        assert await services.fetch_keys(url) == b"{}"
+        assert await bounded.fetch_soon(url) == b"{}"
     assert b"accept-encoding: identity" in provider.asked[0].lower()
 
 
@@ -127,7 +128,7 @@ def test_a_reload_keeps_the_keys_of_a_provider_that_is_away(monkeypatch: pytest.
     async def fetch(url: str) -> str:
         return answers.pop()
 
-    monkeypatch.setattr(services, "fetch_keys", fetch)
+    monkeypatch.setattr(services, "fetch_soon", fetch)
     jwt = {"issuer": ISSUER, "audience": AUDIENCE, "jwks_url": "http://127.0.0.1:1/keys"}
     with Stack(config={"jwt": jwt}) as stack:
         headers = {"authorization": f"Bearer {token().decode()}"}

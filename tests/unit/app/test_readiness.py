@@ -88,7 +88,7 @@ def of_a_listed_name(patch: pytest.MonkeyPatch, folder: Path) -> Any:
 
 def of_a_provider(patch: pytest.MonkeyPatch, folder: Path) -> Any:
     away = Away(keys(r=RSA).encode(), OSError("away"))
-    patch.setattr(services, "fetch_keys", away)
+    patch.setattr(services, "fetch_soon", away)
     patch.setattr("gateway.auth.jwt._RETRY_S", 0.1)
     jwt = {"issuer": ISSUER, "audience": AUDIENCE, "jwks_url": "https://id.example/keys"}
     return {"jwt": jwt}, lambda: setattr(away, "there", True), lambda: None

@@ -147,7 +147,7 @@ def test_without_a_strong_secret_only_this_process_opens_it(kind: str, monkeypat
 
     text, common = close(who(None)), close(who("s" * 32))
     assert opens(who(None), text)
-    monkeypatch.setattr(sealing, "_PROCESS", b"x" * 32)
+    monkeypatch.setattr(sealing, "PROCESS_SECRET", b"x" * 32)
     assert not opens(who(None), text)
     assert opens(who("s" * 32), common)
 

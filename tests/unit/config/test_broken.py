@@ -134,8 +134,9 @@ def test_every_file_that_is_named_and_cannot_be_read_is_named_with_the_line_of_i
     elif path[:2] == ("keys", "*"):
         lines += ["keys:", "  small:", "    aws_access_key_id: AKIDEXAMPLE", f"    {path[2]}: none"]
     elif len(path) == 3:
-        lines += [f"{path[0]}:", f"  {path[1]}:", "    url: http://127.0.0.1:1", "    name: abc"]
-        lines += [f"    {path[2]}: none"]
+        client = ["    issuer: https://a", "    client_id: b", "    roles: {admin: [c]}"]
+        more = client if path[1] == "oidc" else ["    name: abc"]
+        lines += [f"{path[0]}:", f"  {path[1]}:", "    url: http://127.0.0.1:1", *more, f"    {path[2]}: none"]
     elif len(path) == 2:
         others = {"jwt": ["  issuer: a", "  audience: b"], "budget_webhook": ["  url: http://127.0.0.1:1"]}
         lines += [f"{path[0]}:", *others.get(path[0], ()), f"  {path[1]}: none"]

@@ -62,7 +62,7 @@ export class Batches {
     button.type = "button";
     button.dataset.row = batch.id;
     button.textContent = this.sure === batch.id ? "Cancel: sure?" : "Cancel";
-    button.hidden = batch.ended || batch.status === "cancelling";
+    button.hidden = !this.keys.changes || batch.ended || batch.status === "cancelling";
     button.onclick = () => this.cancel(batch.id);
     return button;
   }

@@ -15,6 +15,7 @@ const KEPT = "dragoman.console.key";
 const at = (id) => document.getElementById(id);
 
 let key = sessionStorage.getItem(KEPT) ?? "";
+let who = null; // who has logged in; null with the key, or where nobody has to
 let states = [];
 let playground = null, spending = null, keys = null, batches = null;
 let polling = 0;
@@ -29,16 +30,18 @@ const plots = {
   workers: new Plot(at("plot-workers"), "Requests in flight by worker"),
 };
 
+// A session's changes need a header of their own, which pages of other origins cannot send.
 function headers(more = {}) {
-  return key ? { ...more, authorization: `Bearer ${key}` } : more;
+  const own = { ...more, "x-dragoman-console": "1" };
+  return key ? { ...own, authorization: `Bearer ${key}` } : own;
 }
 
 async function poll() {
   const mine = ++polling;
   try {
-    const reply = await fetch("../status.json", { headers: headers(), cache: "no-store" });
+    const reply = await fetch("status.json", { headers: headers(), cache: "no-store" });
     if (mine !== polling) return;
-    if (reply.status === 401) return askForKey();
+    if (reply.status === 401) return askForKey(await reply.json());
     if (!reply.ok) throw new Error(`status ${reply.status}`);
     take(await reply.json());
   } catch (error) {
@@ -47,16 +50,28 @@ async function poll() {
   setTimeout(() => (mine === polling ? poll() : null), EVERY_MS);
 }
 
-function askForKey() {
+// ways: those in that this console has.
+function askForKey(ways) {
+  if (who) return location.reload(); // nothing that was shown to somebody stays for the next
+  at("login-form").hidden = !ways.login;
+  at("login").href = `login?next=${encodeURIComponent(tabs.name)}`;
   at("key-wrong").textContent = key ? "This is not the console's key." : "";
   sessionStorage.removeItem(KEPT);
   key = "";
+  named();
   requests.watch(false);
   at("main").hidden = true;
-  at("forget").hidden = true;
-  at("key-form").hidden = false;
+  at("key-form").hidden = !ways.key;
   tell("condition", "locked", "pill warn");
-  at("key").focus();
+  at(ways.key ? "key" : "login").focus();
+}
+
+// What the head says of who looks.
+function named() {
+  const role = who?.changes === false ? "viewer" : who?.teams ? `lead of ${who.teams.join(", ")}` : "admin";
+  at("who").textContent = who ? `${who.name}, ${role}` : "";
+  at("forget").textContent = who ? "Log out" : "Forget the key";
+  at("forget").hidden = !key && !who;
 }
 
 at("key-form").addEventListener("submit", (event) => {
@@ -66,15 +81,22 @@ at("key-form").addEventListener("submit", (event) => {
   sessionStorage.setItem(KEPT, key);
   poll();
 });
-at("forget").addEventListener("click", () => { key = ""; states = []; playground = null; keys?.forget(""); askForKey(); });
+at("forget").addEventListener("click", async () => {
+  if (who) await fetch("logout", { method: "POST", headers: headers() });
+  sessionStorage.removeItem(KEPT);
+  key = "";
+  states = [];
+  playground = null;
+  keys?.forget("");
+  poll();
+});
 
 function take(state) {
-  at("key-form").hidden = true;
+  at("key-form").hidden = at("login-form").hidden = true;
   if (at("main").hidden) {
     at("main").hidden = false;
     requests.watch(!at("requests").hidden);
   }
-  at("forget").hidden = !key;
   if (states.length && state.uptime_s < states[states.length - 1].uptime_s) states = []; // it was started anew
   states.push(state);
   states = states.filter((one) => one.time > state.time - SPAN_S - RATE_S);
@@ -90,9 +112,11 @@ async function offer() {
   const reply = await fetch("views.json", { headers: headers(), cache: "no-store" });
   if (!reply.ok) return;
   const found = await reply.json();
+  who = found.who;
+  named();
   tabs.offer(found);
   if (found.spend) spending ??= new Spending(headers);
-  if (found.keys) keys ??= new Keys(headers, found.currency);
+  if (found.keys) keys ??= new Keys(headers, found.currency, who);
   if (found.batches) batches ??= new Batches(keys);
 }
 

@@ -40,7 +40,7 @@ export class Fleet {
     ]));
     at("workers-none").hidden = workers.length > 0;
     const keys = this.keys();
-    at("fleet-locked").hidden = !keys || Boolean(keys.admin) || !workers.length;
+    at("fleet-locked").hidden = !keys?.locked || !workers.length;
     rows("lost", models.flatMap((model) => Object.entries(model.lost_worker).flatMap(([what, counts]) =>
       Object.entries(counts).map(([reason, count]) => [model.name, [what.replace("_", " "), what === "not_continued" ? "bad" : "good"], reason, count]))));
   }
@@ -49,7 +49,7 @@ export class Fleet {
     const button = document.createElement("button"), drained = condition === "draining";
     button.type = "button";
     button.dataset.row = `${model.name} ${address}`;
-    button.hidden = !this.keys()?.admin || condition === "leaving";
+    button.hidden = !this.keys()?.changes || condition === "leaving";
     button.textContent = drained ? "Undrain" : this.sure === address ? "Drain: sure?" : "Drain";
     button.onclick = () => this.drain(address, drained);
     return button;

@@ -1,5 +1,5 @@
-// Keys of the store, by the admin API beside the console, with an admin's own credential. It is kept in this page alone,
-// and gone when the page is.
+// Keys of the store, by the admin API: with the session of a person who has logged in, or beside the console with an
+// admin's own credential, which is kept in this page alone, and gone when the page is.
 
 import { money, per, strain } from "./spend.js";
 import { rows } from "./tables.js";
@@ -42,9 +42,10 @@ function state(key) {
 }
 
 export class Keys {
-  // headers: () => those that the console needs; currency: of amounts, "" without one
-  constructor(headers, currency) {
+  // headers: (more) => those that the console needs; currency: of amounts, "" without one; who: has logged in, or null
+  constructor(headers, currency, who) {
     this.headers = headers;
+    this.who = who;
     this.currency = currency;
     if (currency) at("new-currency").textContent += `, ${currency}`;
     this.changing = null; // the name of the key that the form changes, and its options before; null: it makes a key
@@ -65,6 +66,17 @@ export class Keys {
     at("key-rotate").onclick = () => this.rotate();
     at("key-revoke").onclick = () => this.revoke();
     at("key-close").onclick = () => this.close();
+    at("keys-how").hidden = at("admin-form").hidden = at("admin-forget").hidden = Boolean(who);
+    if (who) this.list();
+  }
+
+  // Whether nobody is known who could see keys, and whether who is known may change something.
+  get locked() {
+    return !this.who && !this.admin;
+  }
+
+  get changes() {
+    return this.who ? this.who.changes : !this.locked;
   }
 
   follow(told) {
@@ -74,12 +86,13 @@ export class Keys {
 
   // The answer's JSON. Throws an error with the API's message.
   async call(method, path, body = null, more = {}) {
-    const headers = { authorization: `Bearer ${this.admin}`, ...more };
+    const [place, headers] = this.who ? ["admin", this.headers(more)] : ["../admin", { authorization: `Bearer ${this.admin}`, ...more }];
     if (body !== null) headers["content-type"] = "application/json";
-    const reply = await fetch(`../admin/v1${path}`, { method, headers, cache: "no-store", body: body === null ? undefined : JSON.stringify(body) });
+    const reply = await fetch(`${place}/v1${path}`, { method, headers, cache: "no-store", body: body === null ? undefined : JSON.stringify(body) });
     const found = await reply.json();
-    if (reply.status === 401) this.forget(found.error.message);
-    if (!reply.ok) throw new Error(found.error.message);
+    const wrong = found.error?.message ?? found.error; // of the admin API, or of the console before it
+    if (reply.status === 401) this.forget(wrong);
+    if (!reply.ok) throw new Error(wrong);
     return found;
   }
 
@@ -109,7 +122,7 @@ export class Keys {
     this.hide();
     this.close();
     this.make();
-    at("admin-form").hidden = false;
+    at("admin-form").hidden = Boolean(this.who);
     at("keys-open").hidden = true;
     at("keys-wrong").textContent = why;
     for (const told of this.followers) told(false);
@@ -129,6 +142,7 @@ export class Keys {
     at("admin-form").hidden = true;
     const first = at("keys-open").hidden;
     at("keys-open").hidden = false;
+    at("keys-new").hidden = !this.changes;
     this.draw();
     if (first) for (const told of this.followers) told(true);
   }
@@ -151,7 +165,7 @@ export class Keys {
     at("key-title").textContent = key.name;
     const { name, version, ...rest } = key;
     at("key-options").textContent = JSON.stringify(Object.fromEntries(Object.entries(rest).filter(([, value]) => value !== null && String(value) !== "")), null, 2);
-    for (const id of ["key-edit", "key-rotate", "key-revoke", "key-valid-label"]) at(id).hidden = key.revoked !== null || key.where !== "store";
+    for (const id of ["key-edit", "key-rotate", "key-revoke", "key-valid-label"]) at(id).hidden = !this.changes || key.revoked !== null || key.where !== "store";
     at("key-file").hidden = key.where === "store";
     this.look(key);
     at("key-card").hidden = false;

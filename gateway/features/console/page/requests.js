@@ -95,8 +95,8 @@ export class Requests {
     const running = Boolean(one.stage), keys = this.keys();
     at("request-title").textContent = one.id;
     at("request-facts").textContent = JSON.stringify({ ...one, began: new Date(one.began * 1000).toISOString() }, null, 2);
-    at("request-end").hidden = !running || !keys?.admin;
-    at("request-locked").hidden = !running || !keys || Boolean(keys.admin);
+    at("request-end").hidden = !running || !keys?.changes;
+    at("request-locked").hidden = !running || !keys?.locked;
     at("request-card").hidden = false;
   }
 

@@ -28,7 +28,7 @@ export class Tabs {
   }
 
   open(name) {
-    if (name !== this.nameOf(this.current)) history.pushState(null, "", name);
+    if (name !== this.name) history.pushState(null, "", name);
     this.show(name);
   }
 
@@ -42,6 +42,11 @@ export class Tabs {
     }
     document.title = `${this.current.textContent} · Dragoman console`;
     this.shown(name);
+  }
+
+  // The name of the view that is shown.
+  get name() {
+    return this.nameOf(this.current);
   }
 
   nameOf(tab) {

@@ -14,7 +14,8 @@ from prometheus_client import CollectorRegistry
 
 from gateway.config import Console as Options
 from gateway.features.console.routes import VIEWS, Console
-from tests.support.harness import Stack
+from gateway.observe.log import Log
+from tests.support.harness import Captured, Stack
 from tests.unit.app.asking import CHAT
 from tests.unit.features.console.opened import CONSOLE_KEY, ENTRY, ENVIRON, KEYED, LOCAL, SECRET, SHOWN
 
@@ -241,7 +242,7 @@ async def test_one_state_is_made_for_all_who_look_at_once(local: Stack) -> None:
     async def send(message: Any) -> None:
         told.append(message)
 
-    endpoint = console.endpoints(Options(), local=True)["/status.json"]
+    endpoint = console.endpoints(Options(), True, Log(out=Captured()))["/status.json"]
     scope = {"method": "GET", "query_string": b"", "headers": [(b"host", b"localhost")]}
     await asyncio.gather(*(endpoint(scope, asyncio.Event().wait, send) for _ in range(5)))
     bodies = [json.loads(message["body"]) for message in told if "body" in message]

@@ -15,6 +15,7 @@ from gateway.config.money import Spend
 from gateway.core.ports import RequestRecord
 from gateway.core.written import Moment
 from gateway.features.console import spend as module
+from gateway.features.console.guard import KEY_HOLDER
 from gateway.features.console.spend import Overview
 from gateway.observe.ledger import Ledger
 from gateway.redis import connect
@@ -113,11 +114,11 @@ async def test_movers_compare_two_weeks_also_over_a_month(server: Server, monkey
     spent("rises", 3, 3 * 10**9)
     await ledger.close()
     ledger = Ledger("moved", UTC, connect(server.settings))
-    found = await Overview(None, SPEND).read(ledger, None)
+    found = await Overview(None, SPEND, KEY_HOLDER).read(ledger, None)
     moved = {row["name"]: (row["before"], row["now"]) for row in found["movers"] if row["dimension"] == "key"}
     assert moved == {"falls": ("6", "2"), "rises": ("0", "3")}
     monkeypatch.setattr(module, "_MOST_ROWS", 1)
-    found = await Overview(None, SPEND).read(ledger, None)
+    found = await Overview(None, SPEND, KEY_HOLDER).read(ledger, None)
     assert (len(found["by"]["key"]["rows"]), found["by"]["key"]["others"] > 0) == (1, True)
     await ledger.close()
 
@@ -133,7 +134,7 @@ async def test_rows_in_memory_are_bounded(server: Server, monkeypatch: pytest.Mo
         )
     await ledger.close()
     ledger = Ledger("many", UTC, connect(server.settings))
-    overview = Overview(None, SPEND)
+    overview = Overview(None, SPEND, KEY_HOLDER)
     await overview.read(ledger, None)
     assert ("k499", "", "m") in overview._callers  # its memory is bounded
     assert len(overview._callers) <= 100  # its memory is bounded
@@ -158,6 +159,6 @@ def test_views_are_those_that_there_are(server: Server, tmp_path: Path) -> None:
     more = {"keys": one, "keys_store": "redis", "admins": root}
     batched = {**more, "batches": {"directory": str(tmp_path)}}
     for extra, keyed, batches in (({}, False, False), (more, True, False), (batched, True, True)):
-        expected = {"spend": True, "keys": keyed, "batches": batches, "currency": "EUR"}
+        expected = {"spend": True, "keys": keyed, "batches": batches, "currency": "EUR", "who": None}
         with Stack(config=config(server, **{"keys": one, **extra}), environ=ENVIRON) as stack:
             assert httpx.get(f"{stack.admin_url}/console/views.json", headers=SHOWN).json() == expected
