@@ -61,12 +61,7 @@ def options() -> str:
         section = _section(node, schema)
         if section is not None:
             path = f"{name}.NAME" if "additionalProperties" in node else f"{name}[]" if "items" in node else name
-            sections.append(_section_table(path, node, section))
-            for option, inner in section["properties"].items():
-                nested = _section(inner, schema)
-                if nested is not None and nested is not _section(schema["properties"].get(option, {}), schema):
-                    listed = "[]" if "items" in inner else ""
-                    sections.append(_section_table(f"{path}.{option}{listed}", inner, nested))
+            sections += _section_tables(path, node, section, schema)
     return "\n".join(sections)
 
 
@@ -85,9 +80,16 @@ def defaults() -> dict[str, str]:
     return found
 
 
-def _section_table(path: str, node: Json, section: Json) -> str:
+def _section_tables(path: str, node: Json, section: Json, schema: Json) -> list[str]:
+    """That of a section, and those of the sections in it that are not at the top, too."""
     text = node.get("description") or section["description"]
-    return _table(f"`{path}`", text, [*section["properties"].items()], section.get("required", []))
+    found = [_table(f"`{path}`", text, [*section["properties"].items()], section.get("required", []))]
+    for option, inner in section["properties"].items():
+        nested = _section(inner, schema)
+        if nested is not None and nested is not _section(schema["properties"].get(option, {}), schema):
+            listed = "[]" if "items" in inner else ""
+            found += _section_tables(f"{path}.{option}{listed}", inner, nested, schema)
+    return found
 
 
 def _section(node: Json, schema: Json) -> Json | None:
