@@ -40,8 +40,8 @@ _DOUBLED = tuple(sum(divmod(2 * digit, 10)) for digit in range(10))
 
 
 def _card(text: str) -> int:
-    """Where the longest card number ends that begins here, by Luhn's checksum (ISO/IEC 7812-1): numbers of other things
-    may follow it, as a day or a code does."""
+    """Characters of the longest card number that begins here, by Luhn's checksum (ISO/IEC 7812-1); 0 for none. Other
+    numbers may follow it, as a day or a code does."""
     end = count = even = odd = 0
     for place, character in enumerate(text, 1):
         if not "0" <= character <= "9":
@@ -58,9 +58,8 @@ def _card(text: str) -> int:
 _BUILT_IN = {
     "email": _Mask(
         "email",
-        re.compile(
-            r"(?<![A-Za-z0-9._%+-])[A-Za-z0-9._%+-]{1,64}@[A-Za-z0-9-]{1,48}(?:\.[A-Za-z0-9-]{1,32}){1,4}(?![A-Za-z0-9-])"
-        ),
+        # Text of any length may stand before and behind an address without a gap.
+        re.compile(r"[A-Za-z0-9._%+-]{1,64}+@[A-Za-z0-9-]{1,48}+(?:\.[A-Za-z0-9-]{1,32}+){1,4}"),
     ),
     "card": _Mask("card", re.compile(r"(?<![0-9])[0-9](?:[ -]?[0-9]){12,18}(?![0-9])"), _card, True),
 }
