@@ -15,7 +15,6 @@ from gateway.config.prompt_log_checks import MOST_WIDTH
 _WINDOW = 512
 """Characters in which a match may begin before the time is looked at: one search holds the interpreter."""
 _LONGEST_S = 0.25
-_SHORTEST_CARD = 13
 _KEYS = 16_000
 """Characters that are searched for keys at once."""
 # No key has such a character: those that stand least likely in one first.
@@ -26,42 +25,68 @@ class TooLong(Exception):
     """The texts of one request took too long to mask."""
 
 
+Places = Callable[[str, Callable[[], None]], Iterator[tuple[int, int]]]
+"""Returns where matches are in a text, by their begins; calls the function often, which raises TooLong."""
+
+
 class _Mask(NamedTuple):
-    """covers: how many characters of a match are what the mask is for; 0 for none. overlap: a match may begin within
-    another one."""
-
     name: str
-    pattern: re.Pattern[str]
-    covers: Callable[[str], int] = len
-    overlap: bool = False
+    places: Places
 
 
+def _matches(pattern: re.Pattern[str]) -> Places:
+    def places(text: str, look: Callable[[], None]) -> Iterator[tuple[int, int]]:
+        begin = 0
+        while begin < len(text):
+            look()
+            end = begin + _WINDOW
+            found = pattern.search(text, begin, end + MOST_WIDTH + 1)
+            if found is None or found.start() >= end:
+                begin = end
+            else:
+                yield found.span()
+                begin = found.end()
+
+    return places
+
+
+_DIGITS = re.compile(r"[0-9](?:[ -]?[0-9]){12,}")
+_CARD = range(13, 20)
 _DOUBLED = tuple(sum(divmod(2 * digit, 10)) for digit in range(10))
 
 
-def _card(text: str) -> int:
-    """Characters of the longest card number that begins here, by Luhn's checksum (ISO/IEC 7812-1); 0 for none. Other
-    numbers may follow it, as a day or a code does."""
-    end = count = even = odd = 0
-    for place, character in enumerate(text, 1):
-        if not "0" <= character <= "9":
-            continue
-        digit, count = ord(character) - ord("0"), count + 1
-        # Each second digit from the last one is doubled: of an even count those that stand first, third, ...
-        even, odd = (even + _DOUBLED[digit], odd + digit) if count % 2 else (even + digit, odd + _DOUBLED[digit])
-        whole = count >= _SHORTEST_CARD and not text[place : place + 1].isdigit()
-        if whole and (odd if count % 2 else even) % 10 == 0:
-            end = place
-    return end
+def _cards(text: str, look: Callable[[], None]) -> Iterator[tuple[int, int]]:
+    """Card numbers, by Luhn's checksum (ISO/IEC 7812-1). Other numbers may stand beside one, as a day or a code does.
+    So each group of digits is taken for its first, and for its last."""
+    for run in _DIGITS.finditer(text):
+        look()
+        places = [place for place, character in enumerate(run[0], run.start()) if character not in " -"]
+        # Each second digit from the last one is doubled. The sums up to a place, for a last one of either parity.
+        sums: tuple[list[int], list[int]] = ([0], [0])
+        for count, place in enumerate(places):
+            digit = int(text[place])
+            sums[count % 2].append(sums[count % 2][-1] + digit)
+            sums[1 - count % 2].append(sums[1 - count % 2][-1] + _DOUBLED[digit])
+        last = len(places) - 1
+        for first, place in enumerate(places):
+            if first and places[first - 1] == place - 1:
+                continue
+            if not first % _WINDOW:
+                look()
+            for end in range(first + _CARD.start, min(first + _CARD.stop, last + 2)):
+                upto = sums[(end - 1) % 2]
+                whole = end > last or places[end] > places[end - 1] + 1
+                if whole and (upto[end] - upto[first]) % 10 == 0:
+                    yield place, places[end - 1] + 1
 
 
 _BUILT_IN = {
+    # Text of any length may stand before and behind an address without a gap.
     "email": _Mask(
         "email",
-        # Text of any length may stand before and behind an address without a gap.
-        re.compile(r"[A-Za-z0-9._%+-]{1,64}+@[A-Za-z0-9-]{1,48}+(?:\.[A-Za-z0-9-]{1,32}+){1,4}"),
+        _matches(re.compile(r"[A-Za-z0-9._%+-]{1,64}+@[A-Za-z0-9-]{1,48}+(?:\.[A-Za-z0-9-]{1,32}+){1,4}")),
     ),
-    "card": _Mask("card", re.compile(r"(?<![0-9])[0-9](?:[ -]?[0-9]){12,18}(?![0-9])"), _card, True),
+    "card": _Mask("card", _cards),
 }
 
 
@@ -71,7 +96,7 @@ class Masks:
     def __init__(self, options: PromptLog, known: KnownKeys) -> None:
         self._known = known
         self._masks = [_BUILT_IN[name] for name in options.mask]
-        self._masks += [_Mask(name, re.compile(pattern)) for name, pattern in options.patterns.items()]
+        self._masks += [_Mask(name, _matches(re.compile(pattern))) for name, pattern in options.patterns.items()]
 
     def begin(self) -> Masking:
         """For the texts of one request."""
@@ -92,7 +117,7 @@ class Masking:
         TooLong."""
         text = "".join(self._without_keys(text))
         for mask in self._masks:
-            text = "".join(self._replaced(mask, text))
+            text = "".join(self._replaced(mask.name, text, mask.places(text, self._look)))
         return text
 
     def _without_keys(self, text: str) -> Iterator[str]:
@@ -111,22 +136,14 @@ class Masking:
             yield masked
             begin = end
 
-    def _replaced(self, mask: _Mask, text: str) -> Iterator[str]:
-        done = begin = 0
-        while begin < len(text):
-            self._look()
-            end = begin + _WINDOW
-            found = mask.pattern.search(text, begin, end + MOST_WIDTH + 1)
-            if found is None or found.start() >= end:
-                begin = end
-                continue
-            start, covered = found.start(), mask.covers(found[0])
-            begin = start + 1 if mask.overlap else found.end()
-            if covered and start >= done:
+    def _replaced(self, name: str, text: str, places: Iterator[tuple[int, int]]) -> Iterator[str]:
+        done = 0
+        for start, end in places:
+            if start >= done:
                 self.count += 1
                 yield text[done:start]
-                yield f"[{mask.name}]"
-            done = max(done, start + covered) if covered else done
+                yield f"[{name}]"
+            done = max(done, end)
         yield text[done:]
 
     def _look(self) -> None:

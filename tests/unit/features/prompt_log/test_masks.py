@@ -95,6 +95,14 @@ def test_ordinary_patterns_are_taken(pattern: str) -> None:
     assert pattern_fault(pattern) is None
 
 
+@pytest.mark.parametrize("text", ["1 ", "1-", "12 34 ", "1", "a", "a@", "a.b-", "a1_", "x@y.", "sk-"])
+def test_no_ordinary_text_takes_so_long_that_it_is_left_out(text: str) -> None:
+    most = PromptLog(directory="/x").max_entry_bytes
+    began = time.thread_time()
+    masked(text * (most // len(text)))
+    assert time.thread_time() - began < 0.2
+
+
 def test_masking_ends_in_time_whatever_the_text_is() -> None:
     pattern = "a{1,90}a{1,90}b"
     assert pattern_fault(pattern) is None
