@@ -1,6 +1,7 @@
 """The operators' view: the gateway's state as one JSON document, a page that draws it, and a playground.
 
 state.py       the state: models, workers, teams, limits, and the counters behind their rates
+gateways.py    the other gateways, as each writes it to Redis
 requests.py    the requests under way and the last ones, with what refused them
 guard.py       access to the console, and headers for browsers
 login.py       people who log in, and their sessions; provider.py: the identity provider behind it
@@ -13,9 +14,17 @@ page/          the page: HTML, CSS and JavaScript, served as they are
 
 from __future__ import annotations
 
+from typing import Any
+
 from gateway.config import is_loopback
+from gateway.core.key_kind import KeyKind
 from gateway.features import Built, Parts
+from gateway.features.console.gateways import KEY_KINDS, Gateways
 from gateway.features.console.routes import Console
+
+
+def key_kinds() -> tuple[KeyKind, ...]:
+    return KEY_KINDS
 
 
 def build(parts: Parts) -> Built | None:
@@ -34,4 +43,9 @@ def build(parts: Parts) -> Built | None:
         if oidc is not None and oidc.session_secret is None:
             parts.log.event("info", "console sessions hold at this gateway alone", reason="no session_secret")
 
-    return Built(layers, service=console, operations=console.endpoints(options, local, parts.log), take_effect=say)
+    gateways, life = None, dict[str, Any]()
+    if options.enabled and parts.config.redis is not None:
+        gateways = Gateways(parts.config.redis, place.rpartition(":")[2], console.current)
+        life = {"start": gateways.start, "close": gateways.close}
+    operations = console.endpoints(options, local, parts.log, gateways)
+    return Built(layers, service=console, operations=operations, take_effect=say, **life)

@@ -11,6 +11,7 @@
 | `/console/requests.json` | GET | requests under way, ended and refused: `?match=TEXT`, see requests.py | yes |
 | `/console/spend.json` | GET | a month of spending for the page: `?month=2026-11`, see spend.py | yes |
 | `/console/budgets.json` | GET | the budgets of a key and its team: `?key=NAME&team=NAME` | yes |
+| `/console/gateways.json` | GET | the other gateways, see gateways.py | of all teams |
 | `/console/ways.json` | GET | the models, and how each dialect is called | yes |
 | `/console/play` | POST | one request; a line of JSON for each thing that a side sent or got | no viewer |
 | `/console/login`, `/console/callback` | GET | to the identity provider, and back with a session: see login.py | no |
@@ -43,6 +44,7 @@ from gateway.config.kinds import zone_of
 from gateway.core.errors import GatewayError
 from gateway.core.http import Headers, header_value
 from gateway.features import Watched
+from gateway.features.console.gateways import Gateways
 from gateway.features.console.guard import CHANGE, KEY_HOLDER, SECURITY_HEADERS, Denied, Guard, check_role
 from gateway.features.console.login import Login
 from gateway.features.console.playground import LONGEST_S, MOST_BYTES, Asked, asked_for, at, play, translated, ways
@@ -108,8 +110,11 @@ class Console:
         self.recent = RecentRequests()
         self.requests = AllRequests(self.recent, group)
 
-    def endpoints(self, options: Options, local: bool, log: Log) -> dict[str, Application]:
-        """The endpoints by path under `options`. local says that the admin address is loopback."""
+    def endpoints(
+        self, options: Options, local: bool, log: Log, gateways: Gateways | None = None
+    ) -> dict[str, Application]:
+        """The endpoints by path under `options`. local says that the admin address is loopback. gateways: the others,
+        where they can be known."""
         login = None
         if options.enabled and options.oidc is not None:
             login = Login(options.oidc, Provider(options.oidc, log.event), VIEWS)
@@ -131,6 +136,8 @@ class Console:
                 "/console/budgets.json": self._budgets,
                 "/console/ways.json": self._ways,
             }
+            if gateways is not None:
+                answers["/console/gateways.json"] = _others(gateways)
             found |= {path: _guarded(guard, "GET", _sent(read)) for path, read in answers.items()}
             found["/console/play"] = _guarded(guard, "POST", self._play)
         if login is not None:
@@ -154,12 +161,16 @@ class Console:
     def _state_by(self, families: Iterable[Metric]) -> State:
         return read_state(families, self._look(), time.monotonic() - self._started)
 
-    async def _encoded_state(self, query: str, admin: Admin) -> bytes:
+    async def current(self) -> tuple[State, bytes]:
+        """The state of all processes, not older than `FRESH_S`, and as JSON."""
         async with self._making:  # several may ask while one state is made
             if self._state is None or time.monotonic() - self._state[0] >= FRESH_S:
                 state = await self._state_of_all()
                 self._state = (time.monotonic(), state, _encode(state))
-            _, state, encoded = self._state
+            return self._state[1:]
+
+    async def _encoded_state(self, query: str, admin: Admin) -> bytes:
+        state, encoded = await self.current()
         return encoded if admin.teams is None else _encode(narrowed(state, admin))
 
     def _sums(self, read: Callable[[Ledger, Watched, Mapping[str, str], Admin], Awaitable[object]]) -> Read:
@@ -189,7 +200,9 @@ class Console:
         if admin is not KEY_HOLDER:
             teams = None if admin.teams is None else sorted(admin.teams)
             who = {"name": admin.name, "teams": teams, "changes": admin.changes}
-        return {"spend": watched.ledger is not None, "keys": keys, "batches": batches, "currency": currency, "who": who}
+        fleet = watched.config.redis is not None and admin.teams is None
+        views = {"spend": watched.ledger is not None, "keys": keys, "batches": batches, "gateways": fleet}
+        return {**views, "currency": currency, "who": who}
 
     async def _budgets(self, query: str, admin: Admin) -> object:
         watched = self._look()
@@ -385,6 +398,15 @@ def _page(title: str, text: str, onward: str = "") -> bytes:
 def _query(scope: Scope) -> str:
     query: bytes = scope["query_string"]
     return query.decode("latin-1")
+
+
+def _others(gateways: Gateways) -> Read:
+    async def read(query: str, admin: Admin) -> object:
+        if admin.teams is not None:
+            raise Denied(403, "gateways are shown to those who may see all teams")
+        return await _in_task(gateways.others())
+
+    return read
 
 
 async def _report(ledger: Ledger, watched: Watched, asked: Mapping[str, str], admin: Admin) -> object:

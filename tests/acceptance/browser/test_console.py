@@ -6,6 +6,7 @@ import json
 import socket
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from tests.acceptance.browser.chromium import Browser
 from tests.support.clients import DIALECTS
 from tests.support.harness import Stack
+from tests.support.redis_server import Server
 from tests.unit.app.asking import CHAT, GONE, key
 
 pytestmark = pytest.mark.browser
@@ -337,6 +339,26 @@ def at_view(name: str) -> tuple[str, list[str], list[str]]:
 def press(browser: Browser, key: str) -> None:
     for kind in ("keyDown", "keyUp"):
         browser.call("Input.dispatchKeyEvent", type=kind, key=key, code=key)
+
+
+def test_the_other_gateways_are_shown_with_what_they_see_otherwise(browser: Browser, tmp_path: Path) -> None:
+    seen = "document.querySelector('#gateways tbody')?.textContent"
+    with Server(tmp_path) as server:
+        redis = {"redis": {"addresses": [server.address], "timeout_s": 10}}
+        with Stack(config={**OPEN, **redis}) as one:
+            more = {"models": {"m": {"backend": "vllm", "workers": [one.sim.url, "http://127.0.0.1:9"]}}}
+            with Stack((), {**OPEN, **redis, **more}) as two:
+                browser.open(two.admin_url + "/console/fleet")
+                browser.until(f"{seen}.includes('ready')")
+                cells = browser.run("[...document.querySelectorAll('#gateways tbody td')].map(one => one.textContent)")
+                assert cells[0] == f"{socket.gethostname()}:9090"
+                assert (cells[1], cells[3:6]) == ("ready", ["0", "0", "1"])
+                browser.open(one.admin_url + "/console/fleet")
+                browser.until(f"{seen}.includes('127.0.0.1:9: down (refused)')")
+                for width in (1440, 390):
+                    resize(browser, width)
+                    assert browser.run("document.documentElement.scrollWidth") == width
+    assert browser.faults == []
 
 
 def test_each_view_has_an_address_that_can_be_shared(browser: Browser) -> None:

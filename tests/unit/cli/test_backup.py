@@ -155,6 +155,7 @@ def all_on(server: Server, folder: Path) -> dict[str, Any]:
         ],
         "end_users": {},
         "reply_cache": {"store": "redis"},
+        "console": {"enabled": True, "key_env": "CONSOLE_KEY"},
     }
 
 
@@ -167,7 +168,7 @@ def test_gateways_write_no_key_of_an_unknown_kind(server: Server, tmp_path: Path
     with redis.Redis(port=server.port) as client, client.pubsub(ignore_subscribe_messages=True) as events:
         events.psubscribe("__keyevent@0__:*")
         assert events.get_message(timeout=30) is None  # it has begun
-        with Stack(({},), all_on(server, tmp_path / "files")) as stack:
+        with Stack(({},), all_on(server, tmp_path / "files"), environ={"CONSOLE_KEY": "k" * 32}) as stack:
             root = Caller(stack, "root-key")
             root("POST", "/keys", {"name": "made"}, headers={"idempotency-key": "once"})
             for what in ("drain", "undrain"):

@@ -56,7 +56,8 @@ TAKEN = [(name, form) for name, kind in KINDS.items() for form in FORMS if of_ad
 def test_kinds_that_have_a_host_are_found() -> None:
     found = {name for name, _ in TAKEN}
     assert found == {
-        "Address", "CollectorUrl", "Host", "IssuerUrl", "KeySetUrl", "Origin", "ProxyUrl", "RedisUrl", "ServiceUrl", "WorkerUrl",
+        "Address", "CollectorUrl", "Host", "IssuerUrl", "KeySetUrl", "Origin", "ProxyUrl", "RedisUrl", "ServiceUrl",
+        "WorkerUrl",
     }  # fmt: skip
 
 

@@ -19,7 +19,7 @@ let who = null; // who has logged in; null with the key, or where nobody has to
 let states = [];
 let playground = null, spending = null, keys = null, batches = null;
 let polling = 0;
-const fleet = new Fleet(() => keys);
+const fleet = new Fleet(() => keys, headers);
 const requests = new Requests(headers, () => keys);
 const tabs = new Tabs((name) => requests.watch(name === "requests" && !at("main").hidden));
 
@@ -114,6 +114,7 @@ async function offer() {
   const found = await reply.json();
   who = found.who;
   named();
+  fleet.gateways = found.gateways;
   tabs.offer(found);
   if (found.spend) spending ??= new Spending(headers);
   if (found.keys) keys ??= new Keys(headers, found.currency, who);

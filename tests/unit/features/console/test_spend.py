@@ -159,6 +159,7 @@ def test_views_are_those_that_there_are(server: Server, tmp_path: Path) -> None:
     more = {"keys": one, "keys_store": "redis", "admins": root}
     batched = {**more, "batches": {"directory": str(tmp_path)}}
     for extra, keyed, batches in (({}, False, False), (more, True, False), (batched, True, True)):
-        expected = {"spend": True, "keys": keyed, "batches": batches, "currency": "EUR", "who": None}
+        views = {"spend": True, "keys": keyed, "batches": batches, "gateways": True}
+        expected = {**views, "currency": "EUR", "who": None}
         with Stack(config=config(server, **{"keys": one, **extra}), environ=ENVIRON) as stack:
             assert httpx.get(f"{stack.admin_url}/console/views.json", headers=SHOWN).json() == expected
