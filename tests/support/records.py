@@ -6,12 +6,14 @@ import json
 from datetime import datetime
 from typing import Any
 
+_LISTS = frozenset(("continued", "dropped", "moved"))
+
 
 class Members(dict[str, Any]):
-    """An object of a record. A member that is absent reads as None."""
+    """An object of a record. A member that is absent reads as None, or as an empty list if it is one."""
 
-    def __missing__(self, name: str) -> None:
-        return None
+    def __missing__(self, name: str) -> list[Any] | None:
+        return [] if name in _LISTS else None
 
 
 def parsed(line: bytes | str) -> Members:

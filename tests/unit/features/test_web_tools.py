@@ -122,7 +122,7 @@ def test_a_search_a_page_and_an_answer_that_cites(stack: Stack, service: Web, st
         "ok",
         3,
         ["search", "fetch"],
-        None,
+        [],
     )
     assert [part["role"] for part in told(stack, 2)] == ["user", "assistant", "tool", "assistant", "tool"]
     assert "It rains." in told(stack, 1)[-1]["content"]

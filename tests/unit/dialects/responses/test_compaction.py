@@ -148,7 +148,7 @@ def test_the_gateway_does_not_end_a_stream_without_a_summary() -> None:
         response = replied(client, request)
         record = stack.record()
     assert (response["status"], response["error"]["code"]) == ("failed", "upstream_truncated")
-    assert (record["outcome"], record["not_continued"], record["continued"]) == ("failed", "failed", None)
+    assert (record["outcome"], record["not_continued"], record["continued"]) == ("failed", "failed", [])
 
 
 def test_the_question_for_a_summary_is_a_part_of_a_last_message_of_the_user() -> None:

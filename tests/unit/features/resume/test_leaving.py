@@ -86,7 +86,7 @@ def test_it_leaves_its_worker(wrap: Callable[[Any], Any], code: str, reason: str
         assert streaming.leave(code) == 1
         assert text_of(streaming.whole()) == TEXT
         record = stack.record()
-        assert (record["outcome"], record["continued"], record["moved"]) == ("ok", [reason], None)
+        assert (record["outcome"], record["continued"], record["moved"]) == ("ok", [reason], [])
         stack.run(streaming.sim.ledger.wait(aborted=1))
         (left,) = [one for one in stack.gateway.deployment.pools["m"].workers if one.address == streaming.sim.url]
         assert left.breaker.failures == failures
