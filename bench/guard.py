@@ -29,7 +29,7 @@ WATCHED = (
     ("dragoman", LIMITER_ROW),
     (LIMITED, LIMITER_ROW),
     ("dragoman", "openai → vllm stream"),
-    ("dragoman", "ollama → vllm stream"),
+    ("dragoman", "ollama_style → vllm stream"),
 )
 """(subject, row): what is watched. A dialect of the worker's wire and a translated one stand for the others."""
 

@@ -103,8 +103,8 @@ def said(**members: object) -> bytes:
 AZURE = "/azure/chat/completions?api-version=2024-05-01-preview"
 SAGEMAKER = "/sagemaker/invocations"
 ENDPOINT = f"/sagemaker/endpoints/{MODEL}/invocations"
-OLLAMA = "/ollama/chat/completions"
-OLLAMA_NATIVE = "/ollama/api/chat"
+OLLAMA_STYLE = "/ollama/chat/completions"
+OLLAMA = "/ollama/api/chat"
 TGI = "/tgi/"
 FRIENDLI = "/friendli/v1/completions"
 ANTHROPIC = "/anthropic/v1/messages"
@@ -160,13 +160,20 @@ ROWS: tuple[Row, ...] = (
     Row("openai → vllm plain", "plain", "/openai/v1/chat/completions", chat(False), limit_us=100),
     Row("openai → vllm plain, client's headers", "plain", "/openai/v1/chat/completions", chat(False), CLIENT),
     Row("openai → vllm stream", "stream", "/openai/v1/chat/completions", chat(True), limit_ratio=2),
-    Row("azure → vllm plain", "plain", AZURE, said(model=MODEL)),
-    Row("azure → vllm stream", "stream", AZURE, said(model=MODEL, stream=True), limit_ratio=2),
+    Row("azure_inference → vllm plain", "plain", AZURE, said(model=MODEL)),
+    Row("azure_inference → vllm stream", "stream", AZURE, said(model=MODEL, stream=True), limit_ratio=2),
     Row("sagemaker → vllm plain", "plain", SAGEMAKER, said(model=MODEL)),
     Row("sagemaker → vllm stream", "stream", SAGEMAKER, said(model=MODEL, stream=True), limit_ratio=2),
     Row("sagemaker (boto3) → vllm stream", "stream", ENDPOINT + "-response-stream", said(), limit_ratio=2),
-    Row("ollama → vllm plain", "plain", OLLAMA, said(model=MODEL)),
-    Row("ollama → vllm stream", "stream", OLLAMA, said(model=MODEL, stream=True), limit_ratio=2, end=b'"done":true'),
+    Row("ollama_style → vllm plain", "plain", OLLAMA_STYLE, said(model=MODEL)),
+    Row(
+        "ollama_style → vllm stream",
+        "stream",
+        OLLAMA_STYLE,
+        said(model=MODEL, stream=True),
+        limit_ratio=2,
+        end=b'"done":true',
+    ),
     Row("friendli → vllm plain", "plain", FRIENDLI, prompt()),
     Row(
         "friendli → vllm stream",
@@ -198,8 +205,8 @@ ROWS: tuple[Row, ...] = (
     ),
     Row("azure_openai → vllm plain", "plain", DEPLOYMENT, chat(False)),
     Row("azure_openai → vllm stream", "stream", DEPLOYMENT, chat(True), limit_ratio=2),
-    Row("ollama_native → vllm plain", "plain", OLLAMA_NATIVE, said(model=MODEL, stream=False)),
-    Row("ollama_native → vllm stream", "stream", OLLAMA_NATIVE, said(model=MODEL), limit_ratio=2, end=b'"done":true'),
+    Row("ollama → vllm plain", "plain", OLLAMA, said(model=MODEL, stream=False)),
+    Row("ollama → vllm stream", "stream", OLLAMA, said(model=MODEL), limit_ratio=2, end=b'"done":true'),
     Row("tgi → vllm plain", "plain", TGI, inputs()),
     Row("tgi → vllm stream", "stream", TGI, inputs(stream=True), limit_ratio=2, end=b'"generated_text":"', times=2),
     Row("gemini → vllm plain", "plain", GEMINI + ":generateContent", contents()),
@@ -214,5 +221,7 @@ ROWS: tuple[Row, ...] = (
     Row("cohere → vllm plain", "plain", "/v2/chat", said(model=MODEL, max_tokens=256)),
     Row("cohere → vllm stream", "stream", "/v2/chat", said(model=MODEL, max_tokens=256, stream=True), limit_ratio=2),
     Row("rerank → vllm plain", "plain", "/v2/rerank", ranked()),
-    Row("ollama (SSE) → vllm stream", "stream", "/ollama/chat/sse", said(model=MODEL), limit_ratio=2, end=b"[END]"),
+    Row(
+        "ollama_style (SSE) → vllm stream", "stream", "/ollama/chat/sse", said(model=MODEL), limit_ratio=2, end=b"[END]"
+    ),
 )

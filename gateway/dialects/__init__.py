@@ -7,13 +7,13 @@ from collections.abc import Mapping
 
 from gateway.core.ports import Dialect, Settings
 from gateway.dialects.anthropic import Anthropic
-from gateway.dialects.azure import Azure
+from gateway.dialects.azure_inference import AzureInference
 from gateway.dialects.azure_openai import AzureOpenAI
 from gateway.dialects.cohere import Cohere
 from gateway.dialects.friendli import Friendli
 from gateway.dialects.gemini import Gemini
 from gateway.dialects.ollama import Ollama
-from gateway.dialects.ollama_native import OllamaNative
+from gateway.dialects.ollama_style import OllamaStyle
 from gateway.dialects.openai import OpenAI
 from gateway.dialects.rerank import Rerank
 from gateway.dialects.responses import Responses
@@ -23,13 +23,13 @@ from gateway.dialects.tgi import TGI
 REGISTRY: Mapping[str, type[Dialect]] = {
     "openai": OpenAI,
     "sagemaker": SageMaker,
-    "azure": Azure,
-    "ollama": Ollama,
+    "azure_inference": AzureInference,
+    "ollama_style": OllamaStyle,
     "friendli": Friendli,
     "anthropic": Anthropic,
     "responses": Responses,
     "azure_openai": AzureOpenAI,
-    "ollama_native": OllamaNative,
+    "ollama": Ollama,
     "tgi": TGI,
     "rerank": Rerank,
     "gemini": Gemini,

@@ -153,7 +153,7 @@ async def no_way_around(findings: Findings) -> None:
     p99 ≤ 5 ms; a route that is missing in the table of decisions fails the row.
     """
     states, entries = credentials()
-    entries["other-dialects"]["dialects"] = ["ollama"]
+    entries["other-dialects"]["dialects"] = ["ollama_style"]
     config = {
         "keys": entries,
         "models": {"secret-model": {"backend": "vllm", "upstream_model": "sim", "workers": ["http://127.0.0.1:9"]}},

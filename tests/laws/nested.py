@@ -21,7 +21,7 @@ Place = tuple[str | int, ...]
 
 # Whatever stands in there is carried as it is: schemas, and arguments.
 FREE = {"parameters", "schema", "arguments", "input_schema", "input"}
-ALWAYS_NAMED = {"anthropic", "responses", "ollama_native", "gemini", "cohere"}
+ALWAYS_NAMED = {"anthropic", "responses", "ollama", "gemini", "cohere"}
 """Nothing behind these has a place for what their objects do not define."""
 PNG = "iVBORw0KGgo="
 _CALL: dict[str, Any] = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
@@ -150,7 +150,7 @@ def free(dialect: str) -> set[str]:
     """`FREE` as this dialect has it: the `input` of a response is its prompt, `format` at Ollama's a schema, and Google
     and Cohere have names of their own."""
     google = {"args", "response", "parametersJsonSchema", "responseSchema"}
-    own = {"responses": FREE - {"input"}, "ollama_native": FREE | {"format"}, "gemini": FREE | google}
+    own = {"responses": FREE - {"input"}, "ollama": FREE | {"format"}, "gemini": FREE | google}
     own["cohere"] = FREE | {"data", "json_schema"}
     return own.get(dialect, FREE)
 
@@ -212,7 +212,7 @@ def is_free(dialect: str, place: Place) -> bool:
 
 def rich(dialect: str, operation: str, backend: str) -> dict[str, Any]:
     """A request with every kind of object that the dialect reads and the backend can execute."""
-    if dialect == "ollama_native":
+    if dialect == "ollama":
         return _OLLAMA if operation == "chat" else {"prompt": "hi", "raw": True, "options": {"temperature": 0.5}}
     if (dialect, operation) == ("tgi", "complete"):
         return _TGI
@@ -231,11 +231,11 @@ def rich(dialect: str, operation: str, backend: str) -> dict[str, Any]:
     if dialect == "cohere":
         return _COHERE
     body = _CHAT if backend == "tgi" else {**_CHAT, "messages": [*_CHAT["messages"], _AUDIO]}
-    if dialect == "ollama":
+    if dialect == "ollama_style":
         image = {"role": "user", "content": "what", "images": [PNG]}
         body = {**body, "messages": [image, *body["messages"]]}
         del body["stream_options"]
-    if dialect == "azure":
+    if dialect == "azure_inference":
         own = [{"type": "text", "content": "a"}, {"type": "image", "content": "http://x/y.png", "detail": "low"}]
         body = {**body, "messages": [{"role": "user", "content": own}, *body["messages"]]}
         body["messages"][2] = {"role": "user", "content": body["messages"][2]["content"][:2]}

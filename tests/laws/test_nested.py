@@ -81,7 +81,7 @@ def allowed(
 
 def test_every_reply_names_what_was_dropped() -> None:
     """What the dialect leaves out, and what the backend does: whole, streamed, and in an error of the worker's."""
-    azure = {"dialects": {"azure": {"extras": "pass"}}}
+    azure = {"dialects": {"azure_inference": {"extras": "pass"}}}
     body = {"model": "m", **_chat(**_LIMITS, tool_choice="auto")}
     wanted = "tool_choice, max_tokens"
     with Stack(config=azure) as stack:

@@ -107,7 +107,7 @@ SENT: list[tuple[Place, dict[str, Any]]] = [
 ]
 
 # What Ollama's API and Friendli's have a place of their own for.
-_PLACED = {("ollama", name) for name in ("thinking", "images", "tool_name")} | {("friendli", "schema")}
+_PLACED = {("ollama_style", name) for name in ("thinking", "images", "tool_name")} | {("friendli", "schema")}
 
 # What reaches the worker under its other name, as the field tables say.
 _RENAMED = {"max_completion_tokens": "max_tokens"}

@@ -46,7 +46,7 @@ ASKED: Mapping[str, dict[str, Any]] = {
 # What a dialect's specification promises of what is absent, and the gateway therefore says aloud.
 PROMISED: Mapping[str, dict[str, Any]] = {
     # "temperature: Non-negative number. Return 422 if unsupported"; defaults as in Microsoft's API definition.
-    "azure": {"temperature": 1.0, "top_p": 1.0, "frequency_penalty": 0.0, "presence_penalty": 0.0},
+    "azure_inference": {"temperature": 1.0, "top_p": 1.0, "frequency_penalty": 0.0, "presence_penalty": 0.0},
     # "Defaults to 1.0", "The default value is 0", "Defaults to 1.0".
     "friendli": {"temperature": 1.0, "top_k": 0, "top_p": 1.0},
 }

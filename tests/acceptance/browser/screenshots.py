@@ -78,7 +78,7 @@ def take() -> None:
         (IMAGES / "fleet.png").write_bytes(browser.picture("#fleet"))
         tab(browser, "playground")
         browser.type("#client-key", search[0])
-        browser.choose("#dialect", "ollama")
+        browser.choose("#dialect", "ollama_style")
         browser.click("#send")
         browser.until("document.querySelector('#outcome').textContent.includes('whole')")
         (IMAGES / "playground.png").write_bytes(browser.picture("#playground"))

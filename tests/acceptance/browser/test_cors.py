@@ -89,9 +89,9 @@ def test_a_listed_page_calls_with_a_key_and_reads_replies_streams_and_errors(
 
 
 def test_the_lines_of_the_ollama_style_are_read(site: Site, tmp_path: Path) -> None:
-    """As docs/dialects/ollama.md shows it."""
+    """As docs/dialects/ollama_style.md shows it."""
     with Stack(config={"cors": {"origins": [site.origin]}, "keys": ENTRY}) as stack:
-        (seen,) = site.calls(tmp_path, stack.url, [post("ollama", KEYED, stream=True)])
+        (seen,) = site.calls(tmp_path, stack.url, [post("ollama_style", KEYED, stream=True)])
     lines = [json.loads(line) for line in seen["text"].splitlines()]
     assert lines[-1]["done"] is True
     assert "".join(line["message"]["content"] for line in lines)

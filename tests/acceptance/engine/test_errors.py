@@ -25,7 +25,7 @@ def test_a_prompt_beyond_the_context(gateway: httpx.Client, way: Way, stream: bo
         return
     assert response.status_code == DIALECTS[name].errors[Kind.CONTEXT_LENGTH][0], response.text
     assert "context" in response.text
-    if name == "azure":
+    if name == "azure_inference":
         assert response.headers["x-ms-error-code"]
         assert response.json()["detail"]["loc"] == ["body", "messages"]
     if name in ("openai", "friendli"):

@@ -30,7 +30,7 @@ def stack(redis: Server) -> Iterator[Stack]:
         "models": {"smollm2": {"backend": "vllm", "discover": {"redis": True}}},
         "redis": {"addresses": [redis.address], "timeout_s": 10},
         "health": {"interval_s": 10, "timeout_s": 10},
-        "dialects": {name: {"default_model": "smollm2"} for name in ("azure", "friendli")},
+        "dialects": {name: {"default_model": "smollm2"} for name in ("azure_inference", "friendli")},
     }
     with Stack(workers=(), config=config) as stack:
         yield stack

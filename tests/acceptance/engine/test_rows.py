@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.dialects.azure.fields import FIELDS as AZURE
+from gateway.dialects.azure_inference.fields import FIELDS as AZURE
 from gateway.dialects.friendli.fields import FIELDS as FRIENDLI
 
 pytestmark = pytest.mark.engine

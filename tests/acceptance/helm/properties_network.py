@@ -90,8 +90,8 @@ def tests_every_dialect(among: Sequence[Object]) -> bool:
         pod["metadata"]["annotations"]["helm.sh/hook"] == "test"
         and pod["spec"]["restartPolicy"] == "Never"
         and one["image"] == container(among, "Deployment", "dragoman")["image"]
-        and set(variables["DIALECTS"].split(",")) == set(REGISTRY) - {"ollama", "friendli"}
-        and variables["PREFIXES"] == '{"azure":"/foundry"}'
+        and set(variables["DIALECTS"].split(",")) == set(REGISTRY) - {"ollama_style", "friendli"}
+        and variables["PREFIXES"] == '{"azure_inference":"/foundry"}'
         and variables["MODEL"] == "qwen3-8b"
         and variables["KEY"] == {"secretKeyRef": {"name": "dragoman-test-key", "key": "key"}}
         and "def main()" in find(among, "ConfigMap", "dragoman-completions")["data"]["completions.py"]

@@ -74,9 +74,9 @@ def test_without_a_key_it_fails_and_says_which_value_is_missing(stack: Stack) ->
 
 
 def test_a_prefix_of_ones_own() -> None:
-    with Stack(config={"dialects": {"azure": {"prefixes": ["/foundry"]}}}) as stack:
-        assert ran(stack.url, DIALECTS="azure", PREFIXES='{"azure": "/foundry"}')[0] == 0
-        assert ran(stack.url, DIALECTS="azure")[0] == 1
+    with Stack(config={"dialects": {"azure_inference": {"prefixes": ["/foundry"]}}}) as stack:
+        assert ran(stack.url, DIALECTS="azure_inference", PREFIXES='{"azure_inference": "/foundry"}')[0] == 0
+        assert ran(stack.url, DIALECTS="azure_inference")[0] == 1
 
 
 @pytest.mark.parametrize("fault", ["reset@3", "eof@3", "error-frame@3", "status:500"])

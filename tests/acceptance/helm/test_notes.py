@@ -76,7 +76,7 @@ def test_the_addresses_of_clients_are_printed() -> None:
     """Those of the Ingress with their scheme; an HTTPRoute does not know its listener's."""
     said = notes("everything")
     assert "  https://llm.example\n" in said
-    assert "  https://cloud.example (azure, sagemaker)\n" in said
+    assert "  https://cloud.example (azure_inference, sagemaker)\n" in said
     assert "\n  openai.example (openai)\n" in said
     assert "\n  http://llm.apps.example\n" in notes("openshift")
     assert "Clients reach it at" not in notes("minimal")

@@ -100,16 +100,30 @@ def test_the_namespace_in_redis_stays(running: Object | None, given: str, namesp
 
 
 FORMER = {path.stem: yaml.safe_load(path.read_text()) for path in sorted(RELEASED.glob("*.yaml"))}
+RENAMED = {"ollama": "ollama_style", "ollama_native": "ollama", "azure": "azure_inference"}
+"""Dialects up to 0.9. The chart refuses the former names: docs/upgrading.md asks for the new ones."""
+
+
+def by_new_names(values: Any) -> Any:
+    """`values` with the new names of dialects, and nothing else changed."""
+    found = deepcopy(values)
+    config = found.get("gateway", {}).get("config", {})
+    if "dialects" in config:
+        config["dialects"] = {RENAMED.get(name, name): options for name, options in config["dialects"].items()}
+    for host in (host for where in ("ingress", "httpRoute") for host in found.get(where, {}).get("hosts", [])):
+        if "dialects" in host:
+            host["dialects"] = [RENAMED.get(name, name) for name in host["dialects"]]
+    return found
 
 
 @pytest.mark.parametrize(
     ("version", "name"),
     sampled([(version, name) for version, sets in FORMER.items() for name in sets], 8, lambda case: case[0]),
 )
-def test_a_release_upgrades_with_its_values_as_they_are(version: str, name: str) -> None:
+def test_a_release_upgrades_with_its_values(version: str, name: str) -> None:
     """The values are still accepted, no object goes, and no field changes that Kubernetes would refuse to change."""
     former = FORMER[version][name]
-    assert former["fixed"].items() <= fixed(parsed(template(former["values"]))).items()
+    assert former["fixed"].items() <= fixed(parsed(template(by_new_names(former["values"])))).items()
 
 
 @pytest.mark.parametrize(

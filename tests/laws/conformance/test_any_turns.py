@@ -143,7 +143,7 @@ def test_arguments_in_a_history_are_objects(name: str, backend: str) -> None:
     items: list[dict[str, Any]] = [
         {"type": "function_call", "call_id": call["id"], **call["function"]} for call in calls
     ]
-    messages = [{"role": "assistant", "content": None if name != "ollama_native" else "", "tool_calls": calls}]
+    messages = [{"role": "assistant", "content": None if name != "ollama" else "", "tool_calls": calls}]
     asked: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}, *messages]}
     answers = [{"role": "tool", "tool_call_id": call["id"], "content": "r"} for call in calls]
     asked["messages"] += answers

@@ -16,8 +16,8 @@ from tests.support.clients import DIALECTS, WAYS, Way
 from tests.support.raised import raised
 
 # (dialect, route) -> the type of the answer to a request for a stream, if it is not a whole JSON document. The
-# specification of `ollama` is the only one that writes a refusal as events: "SSE Streaming Error Responses".
-EVENTS = {("ollama", "sse"): b"text/event-stream"}
+# specification of `ollama_style` is the only one that writes a refusal as events: "SSE Streaming Error Responses".
+EVENTS = {("ollama_style", "sse"): b"text/event-stream"}
 STREAMED = {f"{way}": way for way in WAYS if way.answers(stream=True)}
 
 
@@ -52,7 +52,7 @@ def test_a_body_that_says_it_is_text_is_refused(way: Way) -> None:
     """A page of another origin can send it without asking. Two dialects have clients that name no type of their own."""
     body, headers = json.dumps(way.body(model="m")).encode(), [(b"content-type", b"text/plain")]
     request = Request("POST", way.route.path, headers, body, way.example.query, way.route.name)
-    if way.dialect in ("sagemaker", "ollama_native"):
+    if way.dialect in ("sagemaker", "ollama"):
         DIALECTS[way.dialect].read(request)
     else:
         assert raised(DIALECTS[way.dialect].read, request).kind is Kind.MEDIA_TYPE

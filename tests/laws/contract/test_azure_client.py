@@ -38,7 +38,7 @@ from azure.core.exceptions import (
 
 from gateway.auth import new_key
 from gateway.core.errors import GatewayError, Kind
-from gateway.dialects.azure import Azure
+from gateway.dialects.azure_inference import AzureInference
 from tests.support.harness import Stack
 
 # A ChatCompletionsClient. Its annotations hide that a stream is a context manager.
@@ -52,7 +52,7 @@ PATH = "/azure/chat/completions?api-version=2024-05-01-preview"
 @pytest.fixture(scope="module")
 def stack() -> Iterator[Stack]:
     config = {
-        "dialects": {"azure": {"default_model": "m"}},
+        "dialects": {"azure_inference": {"default_model": "m"}},
         "models": {"plain": {"backend": "vllm", "workers": ["http://127.0.0.1:9"], "features": ["completions"]}},
     }
     # A token takes time, so that what follows it is not in the same packet.
@@ -340,7 +340,7 @@ def test_429_is_retried_only_when_told_to(
         seen.append(1)
         raise GatewayError(Kind.LIMITED, "slow down", retry_after=retry_after)
 
-    monkeypatch.setattr(Azure, "read", limited)
+    monkeypatch.setattr(AzureInference, "read", limited)
     with chat_client(stack, retry_total=1) as client:
         error = failure(client)
     assert (error.status_code, len(seen)) == (429, requests)
@@ -391,7 +391,7 @@ def test_forms_of_a_workers_stream_that_this_client_cannot_read(client: Client, 
 def test_keepalives_pass_unnoticed(chat_client: Open) -> None:
     asked = script(pieces=["a", "b"], fault="stall:0.3@1")
     body = {"messages": [asked[0].as_dict()], "stream": True}
-    config = {"dialects": {"azure": {"default_model": "m"}}, "relay": {"keepalive_s": 0.05}}
+    config = {"dialects": {"azure_inference": {"default_model": "m"}}, "relay": {"keepalive_s": 0.05}}
     with Stack(config=config) as running, chat_client(running) as client:
         raw = httpx.post(running.url + PATH, json=body).content
         assert b"\n\n\n" in raw
@@ -400,7 +400,7 @@ def test_keepalives_pass_unnoticed(chat_client: Open) -> None:
 
 
 def test_leaving_a_stream_frees_the_worker(chat_client: Open) -> None:
-    with Stack(workers=({"itl_ms": 5.0},), config={"dialects": {"azure": {"default_model": "m"}}}) as running:
+    with Stack(workers=({"itl_ms": 5.0},), config={"dialects": {"azure_inference": {"default_model": "m"}}}) as running:
         with (
             chat_client(running) as own,
             own.complete(messages=script(text="a ", repeat=5000), stream=True) as updates,

@@ -12,7 +12,7 @@ import pytest
 from tests.laws.contract.running_node import node
 from tests.support.harness import Stack
 
-AZURE = {"dialects": {"azure": {"default_model": "m"}}}
+AZURE = {"dialects": {"azure_inference": {"default_model": "m"}}}
 
 CASES: dict[str, dict[str, Any]] = {
     "plain": {"returned": ["m", "Grüezi 👋🏽", "stop", True]},

@@ -69,7 +69,7 @@ _OPENAI = (
 SHAPES: Mapping[str, tuple[Shape, ...]] = {
     "openai": _OPENAI,
     "azure_openai": _OPENAI,
-    "azure": (
+    "azure_inference": (
         Shape(
             r"/chat/completions$",
             described(azure.ChatCompletions),
@@ -92,7 +92,7 @@ SHAPES: Mapping[str, tuple[Shape, ...]] = {
         Shape(r"enerateContent$", google.GenerateContentResponse, google.GenerateContentResponse),
         Shape(r":countTokens$", google.CountTokensResponse),
     ),
-    "ollama_native": (
+    "ollama": (
         Shape(r"/chat$", ollama.ChatResponse, ollama.ChatResponse),
         Shape(r"/generate$", ollama.GenerateResponse, ollama.GenerateResponse),
         Shape(r"/tags$", ollama.ListResponse),
@@ -109,9 +109,9 @@ _CODES = "an error has the gateway's own code: clients know more codes than the 
 _UNCOUNTED = "a worker may report no usage"
 _CHUNKS = "chunks are OpenAI's, which TGI's clients read"
 DIFFERENCES: Mapping[tuple[str, str], str] = {
-    ("azure", r"choices\.N\.finish_reason: .* \(NoneType\)"): _LIKE_OPENAI,
-    ("azure", r"choices\.N\.delta\.tool_calls\.N\.(id|function\.name): Field required .*"): _LIKE_OPENAI,
-    ("azure", r"usage: .* \(NoneType\)"): _UNCOUNTED,
+    ("azure_inference", r"choices\.N\.finish_reason: .* \(NoneType\)"): _LIKE_OPENAI,
+    ("azure_inference", r"choices\.N\.delta\.tool_calls\.N\.(id|function\.name): Field required .*"): _LIKE_OPENAI,
+    ("azure_inference", r"usage: .* \(NoneType\)"): _UNCOUNTED,
     ("openai", r"choices\.N\.finish_reason: .* \(NoneType\)"): _LIKE_OPENAI,
     ("azure_openai", r"choices\.N\.finish_reason: .* \(NoneType\)"): _LIKE_OPENAI,
     ("responses", r"response\.error\.code: .*"): _CODES,

@@ -62,7 +62,7 @@ def stack(keys: dict[str, str]) -> Iterator[Stack]:
     config = {
         "keys": entries,
         "limits": limits,
-        "dialects": {name: {"default_model": "m"} for name in ("azure", "sagemaker", "friendli")},
+        "dialects": {name: {"default_model": "m"} for name in ("azure_inference", "sagemaker", "friendli")},
     }
     with Stack(({},), config, environ={"SECRET": SECRET}) as running:
         yield running

@@ -47,13 +47,13 @@ SPECIFIED: Mapping[tuple[str, str], tuple[str, ...]] = {
     ),
     ("sagemaker", "complete"): ("prompt", "stream", "n", "logprobs", "stop", "prompt_logprobs", "kv_transfer_params"),
     # "Request Body for /chat/completions".
-    ("ollama", "chat"): ("model", "messages", "stream", "temperature"),
+    ("ollama_style", "chat"): ("model", "messages", "stream", "temperature"),
     # "URI Parameters", "Request Header", "Request Body".
-    ("azure", "chat"): (
+    ("azure_inference", "chat"): (
         "api-version", "extra-parameters", "azureml-model-deployment", "messages", "frequency_penalty", "max_tokens",
         "presence_penalty", "response_format", "seed", "stop", "stream", "temperature", "tool_choice", "tools", "top_p",
     ),
-    ("azure", "embed"): ("api-version", "extra-parameters", "azureml-model-deployment", "input"),
+    ("azure_inference", "embed"): ("api-version", "extra-parameters", "azureml-model-deployment", "input"),
     # The page has lost its names; these are its fields in its order, by V1CompletionsRequest of friendli-client 1.5.8.
     ("friendli", "complete"): (
         "X-Friendli-Team", "prompt", "tokens", "model", "stream", "timeout_microseconds", "max_tokens",
@@ -100,15 +100,15 @@ SPECIFIED: Mapping[tuple[str, str], tuple[str, ...]] = {
     ("azure_openai", "complete"): ("prompt", "model", "stream", "suffix", "echo", "best_of", "logprobs"),
     ("azure_openai", "embed"): ("input", "model", "encoding_format", "dimensions", "user"),
     # Ollama's reference of its API, and what its clients were seen to send.
-    ("ollama_native", "chat"): (
+    ("ollama", "chat"): (
         "model", "messages", "tools", "think", "format", "options", "stream", "keep_alive", "logprobs", "top_logprobs",
         "truncate", "shift", "_debug_render_only",
     ),
-    ("ollama_native", "complete"): (
+    ("ollama", "complete"): (
         "model", "prompt", "suffix", "system", "template", "context", "stream", "raw", "format", "keep_alive", "images",
         "options", "think", "truncate", "shift", "logprobs", "top_logprobs", "_debug_render_only",
     ),
-    ("ollama_native", "embed"): ("model", "input", "prompt", "truncate", "dimensions", "keep_alive", "options"),
+    ("ollama", "embed"): ("model", "input", "prompt", "truncate", "dimensions", "keep_alive", "options"),
     # The references of Cohere (both versions) and Jina, TEI's OpenAPI file, and vLLM's request classes.
     ("rerank", "rerank"): (
         "model", "query", "documents", "top_n", "max_tokens_per_doc", "max_chunks_per_doc", "return_documents",

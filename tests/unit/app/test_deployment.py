@@ -139,7 +139,7 @@ def test_a_reload_keeps_the_keys_of_a_provider_that_is_away(monkeypatch: pytest.
 
 
 def test_a_key_speaks_only_its_dialects() -> None:
-    secret, entry = key("k", dialects=["ollama"])
+    secret, entry = key("k", dialects=["ollama_style"])
     with Stack(config={"keys": entry}) as stack:
         headers = {"authorization": f"Bearer {secret}"}
         refused = httpx.post(stack.url + "/v1/chat/completions", json=CHAT, headers=headers)

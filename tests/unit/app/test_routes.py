@@ -72,7 +72,7 @@ def test_a_method_that_no_dialect_has_is_refused_in_the_form_of_none(stack: Stac
         shared.setdefault(line.path, {}).setdefault(line.dialect, []).append(line.when)
     shared = {path: found for path, found in shared.items() if len(found) > 1}
     assert "/v1/models" in shared
-    shared["/"] = {"anthropic": [""], "ollama_native": [""]}  # a HEAD there is the GET's
+    shared["/"] = {"anthropic": [""], "ollama": [""]}  # a HEAD there is the GET's
     for path, found in shared.items():
         plain = [dialect for dialect, tests in found.items() if "" in tests]
         for dialect, tests in [("", [""]), *found.items()]:
@@ -172,24 +172,24 @@ def test_no_request_is_meant_for_two() -> None:
         ("GET", "/openai/models/m?api-version=2024-10-21", {"api-key": "k"}, "azure_openai"),
         ("POST", "/openai/v1/chat/completions", {"authorization": "Bearer k"}, "openai"),
         ("GET", "/openai/v1/models?api-version=preview", {"api-key": "k"}, "openai"),
-        ("POST", "/api/chat", {"authorization": "Bearer k"}, "ollama_native"),
-        ("POST", "/ollama/api/generate", {}, "ollama_native"),
-        ("POST", "/ollama/chat/completions", {}, "ollama"),
-        ("POST", "/api/embed", {}, "ollama_native"),
-        ("GET", "/api/tags", {}, "ollama_native"),
-        ("GET", "/api/status", {}, "ollama_native"),
-        ("POST", "/ollama/api/me", {}, "ollama_native"),
+        ("POST", "/api/chat", {"authorization": "Bearer k"}, "ollama"),
+        ("POST", "/ollama/api/generate", {}, "ollama"),
+        ("POST", "/ollama/chat/completions", {}, "ollama_style"),
+        ("POST", "/api/embed", {}, "ollama"),
+        ("GET", "/api/tags", {}, "ollama"),
+        ("GET", "/api/status", {}, "ollama"),
+        ("POST", "/ollama/api/me", {}, "ollama"),
         ("POST", "/api/never", {"anthropic-version": "2023-06-01"}, "anthropic"),
         ("POST", "/v2/chat", {"authorization": "Bearer k"}, "cohere"),
         ("GET", "/v1/models?endpoint=chat&default_only=true", {"x-fern-sdk-name": "cohere"}, "cohere"),
         ("GET", "/v1/models/m", {"x-fern-sdk-name": "cohere"}, "cohere"),
         ("POST", "/v2/rerank", {"x-fern-sdk-name": "cohere"}, "rerank"),
-        ("GET", "/ollama/api/version", {}, "ollama_native"),
-        ("GET", "/", {}, "ollama_native"),
+        ("GET", "/ollama/api/version", {}, "ollama"),
+        ("GET", "/", {}, "ollama"),
         ("POST", "/tgi", {"authorization": "Bearer k"}, "tgi"),
         ("POST", "/tgi/generate_stream", {}, "tgi"),
         ("GET", "/tgi/info", {}, "tgi"),
-        ("HEAD", "/", {"user-agent": "Bun/1.3"}, "ollama_native"),
+        ("HEAD", "/", {"user-agent": "Bun/1.3"}, "ollama"),
         ("HEAD", "/anthropic", {"user-agent": "Bun/1.3"}, "anthropic"),
         ("HEAD", "/anthropic/api/hello", {"user-agent": "Bun/1.3"}, "anthropic"),
     ],

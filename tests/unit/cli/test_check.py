@@ -101,7 +101,7 @@ def test_check_says_everything_at_once_and_never_a_traceback(tmp_path: Path) -> 
 def test_check_finds_its_file_as_serve_does_and_says_what_is_good(tmp_path: Path) -> None:
     model = "{backend: vllm, workers: ['http://127.0.0.1:1']}"
     (tmp_path / "gateway.yaml").write_text(
-        f"models: {{a: {model}, b: {model}}}\ndialects: {{azure: {{enabled: false}}}}\n"
+        f"models: {{a: {model}, b: {model}}}\ndialects: {{azure_inference: {{enabled: false}}}}\n"
     )
     (tmp_path / "other.yaml").write_text(f"models: {{a: {model}}}\nkeys: {{a: {{hash: 'sha256:{'ab' * 32}'}}}}\n")
     here = dragoman("check", folder=tmp_path)

@@ -12,7 +12,7 @@ from gateway.config import Available, Config, ConfigError, load
 from gateway.wire.openai.requests.members import Member
 
 KNOWN = Available(
-    {"openai": ("/openai", "/"), "ollama": ("/ollama",)},
+    {"openai": ("/openai", "/"), "ollama_style": ("/ollama",)},
     serves=served_at,
     member=Member,
     backends={"openai": frozenset(), "vllm": frozenset({"prefill", "adapters", "kv_events"})},

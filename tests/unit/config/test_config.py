@@ -128,12 +128,12 @@ def test_without_known_names_none_is_checked(tmp_path: Path) -> None:
 
 
 def test_prefixes_may_move_and_swap(tmp_path: Path) -> None:
-    text = SMALL + "dialects:\n  openai: {prefixes: [/ollama]}\n  ollama: {prefixes: [/, /openai]}\n"
+    text = SMALL + "dialects:\n  openai: {prefixes: [/ollama]}\n  ollama_style: {prefixes: [/, /openai]}\n"
     config = read(tmp_path, text)
     assert config.dialect("openai").prefixes == ("/ollama",)
-    assert config.dialect("ollama").prefixes == ("", "/openai")
-    text = SMALL + "dialects:\n  openai: {prefixes: [/ollama]}\n  ollama: {enabled: false}\n"
-    assert not read(tmp_path, text).dialect("ollama").enabled
+    assert config.dialect("ollama_style").prefixes == ("", "/openai")
+    text = SMALL + "dialects:\n  openai: {prefixes: [/ollama]}\n  ollama_style: {enabled: false}\n"
+    assert not read(tmp_path, text).dialect("ollama_style").enabled
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from scripts.reference import main, options
 
 ROOT = Path(__file__).resolve().parents[3]
 KNOWN = Available(
-    {"openai": ("/openai", "/"), "ollama": ("/ollama",)},
+    {"openai": ("/openai", "/"), "ollama_style": ("/ollama",)},
     backends={"openai": frozenset(), "vllm": frozenset({"prefill", "adapters"})},
 )
 

@@ -64,7 +64,7 @@ def test_a_specification_may_have_its_literal_paths_at_the_root(dialect: str, tm
     """Those of a dialect at `/`, beside all dialects that have other paths there."""
     moved: dict[str, Any] = {dialect: {"prefixes": ["/"], "default_model": "m"}}
     in_the_way = {name for pair in ambiguous(moved) for name in pair} - {dialect}
-    assert not in_the_way or dialect not in ("azure", "ollama")
+    assert not in_the_way or dialect not in ("azure_inference", "ollama_style")
     config = {"dialects": {**moved, **{name: {"enabled": False} for name in in_the_way}}}
     assert said(tmp_path, config["dialects"]) == []
     with Stack(config=config) as stack:

@@ -16,7 +16,9 @@ from gateway.dialects import create
 from tests.repo.tree import ROOT
 from tests.support.clients import refusal
 
-DIALECTS: dict[str, Dialect] = {name: create(name, Settings(extras="pass")) for name in ("azure", "ollama")}
+DIALECTS: dict[str, Dialect] = {
+    name: create(name, Settings(extras="pass")) for name in ("azure_inference", "ollama_style")
+}
 WORDS = ["user", "tool", "text", "image", "image_url", "function", "content", "type", "role", "json", "name", "url"]
 NAMES = sorted(
     {field.name.removeprefix("options.") for dialect in DIALECTS.values() for field in dialect.fields["chat"]}

@@ -111,7 +111,7 @@ def test_no_number_is_refused_but_beyond_the_pages_range(way: Way) -> None:
             within = (low < value if beyond else low <= value) and value <= high
             if (way.operation, field.name) == ("draw", "n"):
                 within = 1 <= value <= MOST_IMAGES
-            if (way.dialect, field.name, value) == ("ollama", "options.num_predict", 0):
+            if (way.dialect, field.name, value) == ("ollama_style", "options.num_predict", 0):
                 within = False
             if is_read(way, field, value) is not within:
                 wrong.append(
@@ -121,8 +121,8 @@ def test_no_number_is_refused_but_beyond_the_pages_range(way: Way) -> None:
 
 
 def test_ranges_are_found_on_the_pages() -> None:
-    assert given("ollama", "min_p", True) == (0, 1, False)
-    assert given("ollama", "repetition_penalty", True) == (0, 10, True)
+    assert given("ollama_style", "min_p", True) == (0, 1, False)
+    assert given("ollama_style", "repetition_penalty", True) == (0, 10, True)
     assert given("friendli", "seed", True) == (0, 2**63 - 1, False)
     assert given("openai", "max_tokens", False) == (0, 2**31 - 1, False)
     assert given("friendli", "logit_bias", True) is None

@@ -134,7 +134,7 @@ def test_another_value_is_refused(value: object, tmp_path: Path) -> None:
 
 
 def test_a_dialect_that_has_such_a_path_itself_is_in_the_way(tmp_path: Path) -> None:
-    moved = {"dialects": {"azure": {"prefixes": ["/"], "default_model": "m"}}}
+    moved = {"dialects": {"azure_inference": {"prefixes": ["/"], "default_model": "m"}}}
     assert refused(moved, tmp_path) == ""
     assert "answers POST /chat/completions as openai does" in refused(ON | moved, tmp_path)
 

@@ -126,7 +126,7 @@ def test_a_refusal_says_which_limit_how_much_is_left_and_when(
     assert (record["limit"], record["code"], record["outcome"]) == ("requests", "rate_limit_exceeded", "refused")
     if dialect == "sagemaker":
         assert bad.headers["x-amzn-errortype"] == "ThrottlingException"
-    elif dialect == "azure":
+    elif dialect == "azure_inference":
         assert bad.headers["x-ms-error-code"] == "rate_limit_exceeded"
     else:
         assert "rate_limit_exceeded" in bad.text
@@ -264,7 +264,7 @@ def test_what_a_key_may_not_do(dialect: str) -> None:
     refused: dict[str, dict[str, Any]] = {
         "expired": {"expires": "2020-01-01"},
         "disabled": {"disabled": True},
-        "elsewhere": {"dialects": ["openai" if dialect != "openai" else "azure"]},
+        "elsewhere": {"dialects": ["openai" if dialect != "openai" else "azure_inference"]},
     }
     for name, options in refused.items():
         others[name], entry = made(name, **options)

@@ -85,7 +85,7 @@ def test_a_route_is_found_by_the_members_of_the_body(dialect: str) -> None:
 
 
 def test_a_request(run: Any) -> None:
-    ran = run("--from", "ollama", "--to", "vllm", "--model", "upstream", body=CHAT)
+    ran = run("--from", "ollama_style", "--to", "vllm", "--model", "upstream", body=CHAT)
     assert ran.status == 0
     head, _, body = ran.out.partition("\n\n")
     assert head == "POST /v1/chat/completions"
@@ -93,20 +93,21 @@ def test_a_request(run: Any) -> None:
 
 
 def test_dropped_fields_are_named(run: Any) -> None:
-    ran = run("--from", "ollama", "--to", "vllm", body=CHAT[:-1] + b',"keep_alive":5}')
+    ran = run("--from", "ollama_style", "--to", "vllm", body=CHAT[:-1] + b',"keep_alive":5}')
     assert (ran.status, ran.err) == (0, "dropped: keep_alive\n")
 
 
 def test_a_route_a_query_and_headers(run: Any) -> None:
     ran = run(
-        "--from", "azure", "--to", "vllm", "--query", "api-version=2024-05-01", "--header", "extra-parameters: drop",
+        "--from", "azure_inference", "--to", "vllm",
+        "--query", "api-version=2024-05-01", "--header", "extra-parameters: drop",
         body=CHAT[:-1] + b',"x":1}',
     )  # fmt: skip
     assert (ran.status, ran.err) == (0, "dropped: x\n")
-    assert run("--from", "azure", "--to", "vllm", body=CHAT).status == 1
-    ran = run("--from", "ollama", "--to", "vllm", "--route", "sse", body=CHAT)
+    assert run("--from", "azure_inference", "--to", "vllm", body=CHAT).status == 1
+    ran = run("--from", "ollama_style", "--to", "vllm", "--route", "sse", body=CHAT)
     assert json.loads(ran.out.partition("\n\n")[2])["stream"] is True
-    ran = run("--from", "ollama", "--to", "vllm", "--route", "nowhere", body=CHAT)
+    ran = run("--from", "ollama_style", "--to", "vllm", "--route", "nowhere", body=CHAT)
     assert (ran.status, "chat, sse" in ran.err) == (2, True)
 
 
@@ -192,7 +193,7 @@ def test_options_that_mean_nothing_are_refused(run: Any, capfd: pytest.CaptureFi
     assert (ran.status, ran.out, ran.err) == (2, "", "dragoman: --status is of a reply: it needs --reply\n")
     for header in ("extra-parameters", ": drop"):
         with pytest.raises(SystemExit):
-            run("--from", "azure", "--to", "vllm", "--header", header, body=CHAT)
+            run("--from", "azure_inference", "--to", "vllm", "--header", header, body=CHAT)
         assert "--header: must be NAME:VALUE" in capfd.readouterr().err
 
 
@@ -203,7 +204,7 @@ def test_files_that_are_not_there(run: Any, tmp_path: Path) -> None:
 
 
 def test_embeddings() -> None:
-    made, target = dialects.create("azure", Settings()), backends.create("vllm")
+    made, target = dialects.create("azure_inference", Settings()), backends.create("vllm")
     crossing = send(made, target, b'{"input":["a"]}', CAN, query=b"api-version=2024-05-01")
     answer = Response(200, [], b'{"data":[{"index":0,"embedding":[0.5]}],"model":"x","usage":{"prompt_tokens":1}}')
     assert json.loads(reply(made, target, crossing, answer))["data"][0]["embedding"] == [0.5]

@@ -68,7 +68,7 @@ def test_every_dialect_gives_the_same_entry(stack: Stack, folder: Path, number: 
     line = written(stack, folder)[-1]
     record = stack.record()
     # Ollama's generate is a chat, by the model's template.
-    role = "prompt" if way.operation == "complete" and way.dialect != "ollama_native" else "user"
+    role = "prompt" if way.operation == "complete" and way.dialect != "ollama" else "user"
     assert line["prompt"] == {"texts": [{"role": role, "text": text}], "others": [], "cut": False}
     reply = {"texts": [{"role": "assistant", "text": TEXT}], "finish": ["stop"], "complete": True, "cut": False}
     assert line["reply"] == reply

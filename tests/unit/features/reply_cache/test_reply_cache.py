@@ -73,7 +73,7 @@ def result(reply: httpx.Response) -> str | None:
 
 def family(case: tuple[Way, bool]) -> str:
     """The dialects of a family read the same words as the same request: two promise sampling values of their own."""
-    return case[0].dialect if case[0].dialect in ("azure", "friendli") else ""
+    return case[0].dialect if case[0].dialect in ("azure_inference", "friendli") else ""
 
 
 def worked(stack: Stack) -> int:
