@@ -98,6 +98,8 @@ class Gateway:
         """New requests use `deployment` from now on."""
         deployment.put_in_force()
         config = deployment.config
+        if config.former:
+            self.log.event("warning", "names have changed", options=list(config.former))
         self._cors = Cors(config.cors, self.host.known_keys)
         paths = router(config, deployment.runtime, deployment.features.endpoints)
         self._router = self._cors.wrap(paths)

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from gateway.auth import Moment, StoredKey
+from gateway.config.former import FORMER, OLLAMA, OLLAMA_STYLE
 from gateway.core.key_kind import KeyKind
 
 KEY_KINDS = (
@@ -107,9 +108,19 @@ def decoded(text: bytes) -> StoredKey | None:
     """The key in a value of the hash; None if it is malformed."""
     version, _, rest = text.partition(b" ")
     try:
-        return msgspec.structs.replace(_decoder.decode(rest), version=int(version))
+        key = _decoder.decode(rest)
+        return msgspec.structs.replace(key, version=int(version), dialects=_by_new_names(key.dialects))
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return None
+
+
+def _by_new_names(dialects: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    """By today's names. Gateways of 0.9 wrote `ollama` for the Ollama-style API: until the next minor version a key
+    that may speak `ollama` may speak both."""
+    if dialects is None or not (FORMER.keys() | {OLLAMA}).intersection(dialects):
+        return dialects
+    both = (OLLAMA_STYLE,) if OLLAMA in dialects else ()
+    return tuple(dict.fromkeys(FORMER.get(name, name) for name in (*dialects, *both)))
 
 
 def encoded(key: StoredKey) -> bytes:

@@ -142,7 +142,7 @@ def _holes(config: Config, offered: list[Dialect]) -> list[str]:
 
 def _warnings(config: Config) -> list[str]:
     """Options that a model cannot keep, one sentence each."""
-    found = []
+    found = [*config.former]
     if config.cache_salt is not None:
         found += [
             f"cache_salt, model {name} ({model.backend}): all callers share what its workers cache"

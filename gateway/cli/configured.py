@@ -14,6 +14,7 @@ from gateway.auth import StoredKey, options_of
 from gateway.auth.key_store import KeyStore, StoreDown, decoded
 from gateway.cli import CommandError
 from gateway.config import Config, ConfigError, Key, config_file, load
+from gateway.config.former import FORMER
 from gateway.redis import connect
 
 T = TypeVar("T")
@@ -29,6 +30,13 @@ def config_option(parser: argparse.ArgumentParser, text: str = FILE_HELP) -> arg
     named.add_argument("config", nargs="?", metavar="FILE", default=argparse.SUPPRESS, help=text)
     named.add_argument("--config", metavar="FILE", help="the same")
     return named
+
+
+def dialect_name(given: str) -> str:
+    """The type of an option that names a dialect, which may be by a former name until the next minor version."""
+    if given in FORMER:
+        print(f"dragoman: warning: the dialect {given} is called {FORMER[given]} now", file=sys.stderr)
+    return FORMER.get(given, given)
 
 
 def configuration(

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from gateway import backends, dialects
 from gateway.auth import ANONYMOUS, Principal
 from gateway.cli import CommandError
-from gateway.cli.configured import config_option, of_caller, read, request_options
+from gateway.cli.configured import config_option, dialect_name, of_caller, read, request_options
 from gateway.cli.policies import Policies
 from gateway.config import Aliases, Breaker, Config, Key, Queue
 from gateway.config.routing import WorkerOptions
@@ -52,6 +52,7 @@ def options(parser: argparse.ArgumentParser) -> None:
         "--from",
         dest="source",
         default="openai",
+        type=dialect_name,
         choices=dialects.REGISTRY,
         help="the client's dialect (default: openai)",
     )

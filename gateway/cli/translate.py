@@ -8,7 +8,7 @@ import sys
 
 from gateway import backends, dialects
 from gateway.cli import CommandError
-from gateway.cli.configured import of_caller, read, request_options
+from gateway.cli.configured import dialect_name, of_caller, read, request_options
 from gateway.cli.policies import Policies
 from gateway.config import Config
 from gateway.core.http import JSON_TYPE, Request, Response
@@ -22,7 +22,14 @@ ABOUT = (
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--from", dest="source", required=True, choices=dialects.REGISTRY, help="the client's dialect")
+    parser.add_argument(
+        "--from",
+        dest="source",
+        required=True,
+        type=dialect_name,
+        choices=dialects.REGISTRY,
+        help="the client's dialect",
+    )
     parser.add_argument("--to", dest="target", required=True, choices=backends.REGISTRY, help="the worker's backend")
     parser.add_argument(
         "--route", metavar="NAME", help="the dialect's route (default: the one that knows most of the body)"

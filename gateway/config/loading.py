@@ -28,6 +28,7 @@ from gateway.config.faults import (
     masked,
     shown,
 )
+from gateway.config.former import rename
 from gateway.config.model import Config, Key
 from gateway.config.rules import Facts
 from gateway.config.secrets import read_secrets, with_secrets
@@ -127,7 +128,9 @@ def _checked(
     faults = [*check(Facts(config, known, written.auth, written.unread)), *unread]
     if faults or written.faults:
         raise written.error(faults)
-    return with_secrets(config, secrets)
+    config = with_secrets(config, secrets)
+    config._former = tuple(written.former)
+    return config
 
 
 def key_of(config: Config, known: Available | None, name: str, options: Mapping[str, Any]) -> Key:
@@ -157,6 +160,7 @@ class Written:
     unread  the keys file could not be read, or was not asked for: there may be keys in it
     placed  whether values have positions
     auth    the option as it was written, None if it is absent
+    former  a warning for each former name in them
 
     Raises ConfigError if the configuration file cannot be read: to judge the rest would raise false alarms only.
     """
@@ -194,6 +198,8 @@ class Written:
             elif f"{section}_file" in self.values:
                 self.unread = True
         self._resolve_paths()
+        faults, self.former = rename(self.values, self.positions)
+        self.faults += [Fault(locate(self.positions, at), message) for at, message in faults]
 
     def error(self, faults: Iterable[tuple[Path, Message]], partial: bool = False) -> ConfigError:
         """The error for `faults` and those of reading. Without positions it says nothing."""

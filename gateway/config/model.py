@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Any, Literal
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, PrivateAttr, model_validator
 
 from gateway.config.aliases import Aliases
 from gateway.config.batches import Batches
@@ -363,6 +363,7 @@ class Config(Section):
     """
 
     model_config = ConfigDict(title="gateway.yaml")
+    _former: tuple[str, ...] = PrivateAttr(default=())
     FEATURES = {
         "keys_store": "limits",  # its keys may have some
         "limits": "limits",
@@ -505,6 +506,11 @@ class Config(Section):
     @cached_property
     def _aliases(self) -> dict[str, str]:
         return {alias: model for model, options in self.models.items() for alias in options.aliases}
+
+    @property
+    def former(self) -> tuple[str, ...]:
+        """A warning for each former name in it, found by `load`."""
+        return self._former
 
     def dialect(self, name: str) -> DialectOptions:
         """The options of dialect `name`, defaults when the configuration does not mention it."""

@@ -151,6 +151,7 @@ class Stack:
         shedding = {"shed_lag_s": 0} if has_feature("shedding") else {}
         merged: dict[str, Any] = {"listen": {"port": 0, **shedding}, "health": HEALTH}
         merged["relay"] = {"native": self.native}
+        merged["dialects"] = {"ollama_style": {}}  # so `ollama` is read: gateway.config.former
         merged["models"] = {"m": {"backend": "vllm", "upstream_model": "sim", "aliases": ["alias"]}}
         if self.sims:
             merged["models"]["m"]["workers"] = [sim.url for sim in self.sims]

@@ -124,6 +124,10 @@
 {{- if and $v.ingress.enabled (not $v.ingress.hosts) -}}{{- fail "ingress.hosts: name at least one host" -}}{{- end -}}
 {{- if and $v.httpRoute.enabled (not $v.httpRoute.hosts) -}}{{- fail "httpRoute.hosts: name at least one host" -}}{{- end -}}
 {{- if and $v.httpRoute.enabled (not $v.httpRoute.parentRefs) -}}{{- fail "httpRoute.parentRefs: name the Gateway that carries the routes" -}}{{- end -}}
+{{- range $former, $name := dict "azure" "azure_inference" "ollama_native" "ollama" -}}
+  {{- if hasKey (default dict $config.dialects) $former -}}{{- fail (printf "gateway.config.dialects.%s: the dialect is called %s now" $former $name) -}}{{- end -}}
+{{- end -}}
+{{- if and (hasKey (default dict $config.dialects) "ollama") (not (hasKey $config.dialects "ollama_style")) -}}{{- fail "gateway.config.dialects.ollama: is Ollama's own API now; the section ollama_style, which may be empty, says that this is meant" -}}{{- end -}}
 {{- range $where := list "ingress" "httpRoute" -}}
   {{- range $index, $host := (get $v $where).hosts -}}
     {{- range $dialect := default list $host.dialects -}}

@@ -21,7 +21,8 @@ EVERY = sorted({prefix or "/" for prefixes in KNOWN.dialects.values() for prefix
 
 def said(folder: Path, dialects: dict[str, Any]) -> list[str]:
     path = folder / "gateway.yaml"
-    path.write_text(json.dumps({"models": {"m": {"backend": "vllm", "workers": ["http://a"]}}, "dialects": dialects}))
+    models = {"m": {"backend": "vllm", "workers": ["http://a"]}}
+    path.write_text(json.dumps({"models": models, "dialects": {"ollama_style": {}, **dialects}}))
     try:
         load(path, KNOWN, {})
     except ConfigError as error:
