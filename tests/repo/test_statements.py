@@ -174,6 +174,10 @@ NO_METRICS = {
     "dragoman_config": "a function of bench/subjects.py",
     "dragoman_connection": "a variable of nginx",
     "dragoman_upgrade": "a variable of nginx",
+    **dict.fromkeys(
+        (f"dragoman_{name}_seconds" for name in ("first_output", "output_gap", "request")),
+        "former, in docs/upgrading.md",
+    ),
 }
 MADE = re.compile(r"bench/out/|.*/x(/|\.|$)")
 """Paths that are there once somebody has made them."""
