@@ -10,7 +10,7 @@ import random
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -213,7 +213,7 @@ class Pauses(Struct):
         return f"{p999:.1f} and {most:.1f}"
 
 
-def pauses(lines: list[dict[str, Any]], began: float, ended: float) -> Pauses:
+def pauses(lines: Sequence[dict[str, Any]], began: float, ended: float) -> Pauses:
     found = Pauses()
     for line in lines:
         blocks = line["blocks"][:-1]  # the last block holds a finish, and its end comes with it

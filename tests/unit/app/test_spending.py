@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +67,7 @@ def busy(config: dict[str, Any]) -> Iterator[Stack]:
         yield stack
 
 
-def worth(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def worth(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """What a report should have of them."""
     usages = [record["usage"] or {} for record in records]
     return {
