@@ -84,7 +84,8 @@ async def remembered(findings: Findings) -> None:
 
 
 def team_of(key: str) -> str:
-    return KEYS[key].get("team", key)
+    team: str = KEYS[key].get("team", key)
+    return team
 
 
 def _kept(record: Mapping[str, Any]) -> bool:

@@ -132,7 +132,16 @@ RULED: dict[str, Any] = {
     "logprobs": True,
 }
 """What clients ask for against the policy, by the names of vLLM's wire."""
-DROPPED = ("logit_bias", "stop", "top_p", "presence_penalty", "min_p", "ignore_eos", "min_tokens", "stop_token_ids")
+DROPPED: tuple[str, ...] = (
+    "logit_bias",
+    "stop",
+    "top_p",
+    "presence_penalty",
+    "min_p",
+    "ignore_eos",
+    "min_tokens",
+    "stop_token_ids",
+)
 DROPPED += ("repetition_penalty", "logprobs")
 
 
@@ -141,7 +150,8 @@ def test_no_client_evades_a_policy(backend: str) -> None:
     """Each member, by itself and beside the others, in capitals and not, in the words of every dialect and of vLLM,
     which all of them take: what a worker gets is what the policy says."""
     rules, worker = Rules(), backends.create(backend)
-    force, caps = {"temperature": 0.5, "seed": 5}, {"max_tokens": 40, "top_k": 7, "n": 1}
+    force: dict[str, Any] = {"temperature": 0.5, "seed": 5}
+    caps: dict[str, float] = {"max_tokens": 40, "top_k": 7, "n": 1}
     rules.add(RequestPolicy(force=force, caps=caps, drop=DROPPED))
     given = 0
     for way in GENERATING:

@@ -310,7 +310,7 @@ NAMED: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", NAMED)
 def test_no_line_is_long_whatever_clients_name(name: str, tmp_path: Path) -> None:
     most = 16384
-    options = {"max_entry_bytes": most, "max_bytes": "1MiB", "max_waiting_bytes": 4 * most}
+    options: dict[str, Any] = {"max_entry_bytes": most, "max_bytes": "1MiB", "max_waiting_bytes": 4 * most}
     with Stack(({"max_model_len": 10_000_000},), config=config(tmp_path, **options)) as stack:
         held = list[tuple[int, int]]()
         writer = stack.service("prompt_log")

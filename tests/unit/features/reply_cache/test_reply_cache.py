@@ -150,13 +150,16 @@ def test_every_member_that_a_worker_gets_decides_the_hit(backend: str, operation
     """Whatever a client of OpenAI's API may send: what it changes of the worker's request makes another request."""
     way = next(way for way in WAYS if (way.dialect, way.operation) == ("openai", operation))
 
-    def sent(control: str, members: dict[str, Any]) -> tuple[httpx.Response, dict[str, Any]]:
-        body = {"model": "m", **way.body("one"), "temperature": 0, "max_tokens": 5, **members}
-        reply = httpx.post(stack.url + way.path("m"), json=body, headers={"cache-control": control}, timeout=30)
-        found: dict[str, Any] = json.loads([one for one in stack.sims[0].ledger.entries if one.generation][-1].body)
-        return reply, found
+    with Stack(config={"reply_cache": {}, "models": {"m": {"backend": backend}}}) as running:
 
-    with Stack(config={"reply_cache": {}, "models": {"m": {"backend": backend}}}) as stack:
+        def sent(control: str, members: dict[str, Any]) -> tuple[httpx.Response, dict[str, Any]]:
+            body = {"model": "m", **way.body("one"), "temperature": 0, "max_tokens": 5, **members}
+            reply = httpx.post(running.url + way.path("m"), json=body, headers={"cache-control": control}, timeout=30)
+            found: dict[str, Any] = json.loads(
+                [one for one in running.sims[0].ledger.entries if one.generation][-1].body
+            )
+            return reply, found
+
         plain = sent("", {})[1]
         given = 0
         for field in FIELDS[operation]:
