@@ -23,7 +23,7 @@ from gateway.features.prompt_log.entry import Line
 
 PARTS = 8
 """A file is at most such a part of what all may have."""
-_NAME = re.compile(r"prompts-([0-9]{8}T[0-9]{6}Z)-[A-Za-z0-9._-]{1,64}-[0-9]+-[0-9]+\.jsonl\Z")
+_NAME = re.compile(r"prompts-([0-9]{8}T[0-9]{6}Z)-[A-Za-z0-9._-]{1,64}-[0-9]+-([0-9]+)\.jsonl\Z")
 _HOST = re.sub(r"[^A-Za-z0-9._-]", "_", socket.gethostname())[:64] or "host"
 _MOST_S = 3600.0
 """A file gets lines for this long at most."""
@@ -54,9 +54,10 @@ def new_name(now: float) -> str:
 def surplus(found: Iterable[tuple[str, int]], oldest: float, room: int) -> Iterator[str]:
     """The names of those files that began before `oldest`, in Unix seconds, and of the oldest until all others have at
     most `room` bytes. found: names with sizes; names of others than ours are passed over."""
-    ours = sorted((match[1], name, size) for name, size in found if (match := _NAME.match(name)) is not None)
-    room -= sum(size for _, _, size in ours)
-    for begun, name, size in ours:
+    named = ((_NAME.match(name), name, size) for name, size in found)
+    ours = sorted((match[1], int(match[2]), name, size) for match, name, size in named if match is not None)
+    room -= sum(size for *_, size in ours)
+    for begun, _, name, size in ours:
         if begun > _moment(oldest) and room >= 0:
             return
         room += size

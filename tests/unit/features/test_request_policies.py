@@ -145,7 +145,7 @@ DROPPED: tuple[str, ...] = (
 DROPPED += ("repetition_penalty", "logprobs")
 
 
-@pytest.mark.parametrize("backend", ["vllm", "openai", "tgi", "llamacpp"])
+@pytest.mark.parametrize("backend", backends.REGISTRY)
 def test_no_client_evades_a_policy(backend: str) -> None:
     """Each member, by itself and beside the others, in capitals and not, in the words of every dialect and of vLLM,
     which all of them take: what a worker gets is what the policy says."""
