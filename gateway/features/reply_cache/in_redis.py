@@ -21,8 +21,9 @@ from gateway.offload import offload
 from gateway.redis import connect
 from gateway.wire.bulk import is_large
 
-MOST_CALLS: Final = 64
-"""Reads, and likewise writes, that wait for Redis at once. While it is silent no further request waits for it."""
+MOST_CALLS: Final = 48
+"""Reads, and likewise writes, that wait for Redis at once: redis-py opens 100 connections at most. While Redis is
+silent no further request waits for it."""
 _DIGEST = 32
 # KEYS[1]  the names of the replies, by when they end (Unix ms)
 # KEYS[2]  their bytes by name, and those of `all`
@@ -60,8 +61,10 @@ if fits then
   held = held + size
 end
 redis.call('HSET', sizes, 'all', string.format('%.0f', held))
-redis.call('PEXPIRE', ends, ARGV[4])
-redis.call('PEXPIRE', sizes, ARGV[4])
+for _, key in ipairs({ends, sizes}) do
+  -- Replies that another gateway keeps for longer stay counted.
+  if redis.call('PTTL', key) < tonumber(ARGV[4]) then redis.call('PEXPIRE', key, ARGV[4]) end
+end
 return fits and 1 or 0
 """
 
