@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import threading
 import time
 from collections.abc import Iterator
@@ -13,9 +14,12 @@ import httpx
 import pytest
 
 from gateway.core.events import Delta, PartStart
+from gateway.core.messages import Chat
+from gateway.core.ports import RequestRecord
 from gateway.features.prompt_log import drawn
-from gateway.features.prompt_log.entry import ReplyTexts
-from tests.support.clients import Way
+from gateway.features.prompt_log.entry import Entry, ReplyTexts
+from gateway.translation import offline
+from tests.support.clients import DIALECTS, Way
 from tests.support.harness import Stack, until
 from tests.support.redis_server import Server
 from tests.support.sampled import sampled
@@ -308,26 +312,29 @@ NAMED: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", NAMED)
+def test_what_is_held_of_a_prompt_is_counted(name: str) -> None:
+    most, dialect = 16384, DIALECTS["openai"]
+    entry = Entry("key", dialect, most)
+    _, op = offline.read(dialect, json.dumps({**chat(), **NAMED[name]}).encode(), route="chat")
+    assert isinstance(op, Chat)
+    entry.ask(op)
+    entry.end(RequestRecord("i", "openai"), [])
+    prompt = entry.line().prompt
+    names = [*[one.name or "" for one in prompt.texts], *prompt.others]
+    assert sum(map(len, names)) + sum(len(one.text) for one in prompt.texts) <= entry.size <= most
+    assert prompt.texts[-1].text.endswith("hi") or not NAMED[name].get("messages")
+
+
+@pytest.mark.parametrize("name", NAMED)
 def test_no_line_is_long_whatever_clients_name(name: str, tmp_path: Path) -> None:
     most = 16384
     options: dict[str, Any] = {"max_entry_bytes": most, "max_bytes": "1MiB", "max_waiting_bytes": 4 * most}
     with Stack(({"max_model_len": 10_000_000},), config=config(tmp_path, **options)) as stack:
-        held = list[tuple[int, int]]()
-        writer = stack.service("prompt_log")
-        line_of = writer._line
-
-        def line(entry: Any) -> Any:
-            names = [*[one.name or "" for one, _ in entry._texts], *entry._others]
-            held.append((sum(map(len, names)) + sum(len(data) for _, data in entry._texts), entry.size))
-            return line_of(entry)
-
-        writer._line = line
         for _ in range(3):
             reply = httpx.post(stack.url + PATH, json={**chat(max_tokens=5), **NAMED[name]}, timeout=60)
             assert reply.status_code == 200, reply.text[:200]
         found = written(stack, tmp_path)
         assert len(found) == 3
-        assert all(used <= counted <= 2 * most for used, counted in held)
         assert found[0]["prompt"]["texts"][-1]["text"].endswith("hi")
         text = "".join(file.read_text() for file in tmp_path.iterdir())
         assert "a1b2" not in text
