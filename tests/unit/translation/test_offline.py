@@ -111,6 +111,12 @@ def test_a_route_a_query_and_headers(run: Any) -> None:
     assert (ran.status, "chat, sse" in ran.err) == (2, True)
 
 
+def test_a_former_name_of_a_dialect_is_read_with_a_warning(run: Any) -> None:
+    ran = run("--from", "ollama_native", "--to", "vllm", "--route", "chat", body=CHAT)
+    assert (ran.status, ran.err) == (0, "dragoman: warning: the dialect ollama_native is called ollama now\n")
+    assert ran.out == run("--from", "ollama", "--to", "vllm", "--route", "chat", body=CHAT).out
+
+
 @pytest.mark.parametrize(
     ("dialect", "body", "param"),
     [
