@@ -81,9 +81,9 @@ def sent(stack: Stack, secret: str, path: str, body: dict[str, Any], id_: str) -
 def test_a_request_of_each_dialect_is_shown_without_its_text(keyed: Stack, dialect: str) -> None:
     way = usual(dialect)
     body = way.body(MARKER, stream=False, max_tokens=3) | ({"model": "m"} if way.field("model") else {})
-    reply = sent(keyed, BLUE, way.path("m"), body, f"shown-{dialect}")
+    reply = sent(keyed, BLUE, way.path("m"), body, f"shown-{dialect}-")
     keyed.records()
-    (one,) = shown(keyed, f"shown-{dialect}")["ended"]
+    (one,) = shown(keyed, f"shown-{dialect}-")["ended"]
     assert (one["dialect"], one["status"], one["key"], one["team"]) == (dialect, reply.status_code, "blue-app", "blue")
     assert (one["outcome"], one["model"], one["worker"]) == ("ok", "m", keyed.sim.url), reply.text
     assert one["output_tokens"] >= 1
