@@ -105,7 +105,8 @@ class Watch:
                 self._read[file.name] = whole
                 for line in map(json.loads, new):
                     self.lines += 1
-                    told = line["reply"] if line["prompt"]["texts"][0]["text"].startswith("sim:") else line
+                    script = any(one["text"].startswith("sim:") for one in line["prompt"]["texts"])
+                    told = line["reply"] if script else line
                     text = json.dumps(told, ensure_ascii=False)
                     self.found |= {secret for secret in self._secrets if secret in text}
         self.most = max(self.most, size)
