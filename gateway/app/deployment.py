@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from gateway import backends
 from gateway.app.features import Features
 from gateway.app.memory import room_for_bodies
-from gateway.app.observer import FleetObserver, Observer
+from gateway.app.observer import FleetObserver, KeysObserver, Observer
 from gateway.app.prepared import Prepared
 from gateway.app.probing import headers_of
 from gateway.app.routes import posts, templates
@@ -42,6 +42,8 @@ from gateway.kernel.delivery import DELIVERIES
 from gateway.kernel.other_models import UNAVAILABLE, OtherModels
 from gateway.kernel.runtime import Callers, Retries
 from gateway.kernel.way import Way
+from gateway.observe.log import Log
+from gateway.observe.metrics import Metrics
 from gateway.ratelimit import estimator
 from gateway.ratelimit.addresses import client_network, sole_address
 from gateway.server import EXTENSION
@@ -113,7 +115,7 @@ class Deployment:
             models=models,
             patterns=config.patterns,
             callers=Callers(self.keyring.identify, self.keyring.confirm),
-            observer=Observer(log, metrics, services.stream, services.ledger),
+            observer=self._observer(log, metrics),
             extension=EXTENSION,
             max_body_bytes=config.listen.max_body_bytes,
             relay=config.relay,
@@ -130,6 +132,10 @@ class Deployment:
             receive_form=offers.receive_form,
             response_store=offers.response_store,
         )
+
+    def _observer(self, log: Log, metrics: Metrics) -> Observer:
+        told = (log, metrics, self.services.stream, self.services.ledger)
+        return Observer(*told) if self.services.keys is None else KeysObserver(self.services.keys.used, *told)
 
     def endpoint(self, dialect: str, path: str) -> Endpoint | None:
         """As `features.InForce`."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from gateway.auth import ANONYMOUS
+from gateway.auth.last_used import LastUsed
 from gateway.core.errors import Blame, GatewayError
 from gateway.core.ports import RequestRecord
 from gateway.fleet.waiting import Refusal
@@ -120,3 +122,15 @@ class Observer:
     def bug(self, record: RequestRecord, error: BaseException) -> None:
         self._metrics.bugs.inc()
         self._log.bug(record, error)
+
+
+class KeysObserver(Observer):
+    """One that also notes when each key was used last."""
+
+    def __init__(self, used: LastUsed, *others: Any) -> None:
+        super().__init__(*others)
+        self._used = used
+
+    def finished(self, record: RequestRecord) -> None:
+        super().finished(record)
+        self._used.note(record.key)

@@ -7,6 +7,7 @@ Keys that are made, changed and revoked while gateways run:
 stored.py      one of them
 key_store.py   what Redis holds of them: the keys, and the record of changes that is both audit and news
 key_mirror.py  all of it in this process's memory, so that no request waits for Redis; survives what Redis loses
+last_used.py   when each was used last
 durable.py     whether Redis would keep the keys
 """
 

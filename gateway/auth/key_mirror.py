@@ -21,6 +21,7 @@ from msgspec.structs import replace
 from gateway.auth import KeyTable, StoredKey
 from gateway.auth.durable import doubt
 from gateway.auth.key_store import Change, Event, KeyStore, Other, StoreDown, decoded
+from gateway.auth.last_used import LastUsed
 from gateway.background import cancel_tasks, keep_running
 from gateway.config import StoredKeys
 
@@ -51,9 +52,10 @@ async def _in_slices(items: Sequence[T]) -> AsyncIterator[T]:
 
 
 class KeyMirror:
-    """keys: by name, those that were revoked too, as long as they are remembered. revoked: their versions. up: whether
-    Redis answers; None before the first answer. read: whether all keys were read once. unread: that they were not, and
-    none is known from before. changes: grows with each of them. log: called with a level, an event and facts."""
+    """keys: by name, those that were revoked too, as long as they are remembered. revoked: their versions. used: when
+    each was used last. up: whether Redis answers; None before the first answer. read: whether all keys were read once.
+    unread: that they were not, and none is known from before. changes: grows with each of them. log: called with a
+    level, an event and facts."""
 
     def __init__(
         self,
@@ -63,6 +65,7 @@ class KeyMirror:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.store = store
+        self.used = LastUsed(store, log)
         self.options = options
         self.keys: dict[str, StoredKey] = {}
         self.revoked: dict[str, int] = {}
@@ -302,4 +305,5 @@ class KeyMirror:
 
     async def close(self) -> None:
         await cancel_tasks(self._following)
+        await self.used.close()
         await self.store.close()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from hashlib import sha256
 from itertools import chain
 from typing import Any, NamedTuple
@@ -28,12 +28,16 @@ KEY_KINDS = (
     KeyKind("{NAMESPACE-keys}:changes"),
     # A stream: `event` of what else admins and operators did, such as resets of limits.
     KeyKind("{NAMESPACE-keys}:audit"),
+    # A sorted set: the key's name -> the Unix seconds of its last use, in a file or here.
+    KeyKind("{NAMESPACE-keys}:used"),
     KeyKind("{NAMESPACE-keys}:once:SUM"),  # the name that a creation with an Idempotency-Key made
 )
 _PAGE = 100
 """Keys or changes that are read, and taken in, in one turn of the event loop."""
 MOST_BYTES = 8192
 """Bytes of one key as JSON."""
+MOST_USED = 300_000
+"""Keys whose last use is kept; those that were used longest ago go first."""
 ONCE_S = 86_400
 """How long a creation is recognised by its Idempotency-Key."""
 
@@ -224,6 +228,18 @@ class KeyStore:
         """Adds a line to the record that is about no key of the store."""
         async with self.asked() as client:
             await client.xadd(self._others, {"event": _encode(event)}, maxlen=self._max_audit)
+
+    async def used(self, times: Mapping[str, float]) -> None:
+        """Notes when keys were used, in Unix seconds by name. A later time that is there stays."""
+        async with self.asked() as client:
+            await client.zadd(self._base + ":used", {name: int(moment) for name, moment in times.items()}, gt=True)
+            await client.zremrangebyrank(self._base + ":used", 0, -MOST_USED - 1)
+
+    async def last_used(self, names: Collection[str]) -> dict[str, float]:
+        """When these were used last, by name; without those that were not."""
+        async with self.asked() as client:
+            found = await client.zmscore(self._base + ":used", [*names])
+        return {name: moment for name, moment in zip(names, found, strict=True) if moment is not None}
 
     async def close(self) -> None:
         with contextlib.suppress(Exception):

@@ -218,10 +218,11 @@ def _update(options: argparse.Namespace, api: _Api) -> None:
 def _list(options: argparse.Namespace, api: _Api) -> None:
     query = {"team": options.team} if options.team is not None else {}
     query |= {"revoked": "true"} if options.revoked else {}
-    lines = [("name", "team", "id", "state", "where", "changed", "by")]
+    lines = [("name", "team", "id", "state", "where", "used", "changed", "by")]
     for key in api.pages("/keys", **query):
         changed, by = (key["changed"] or "-")[:19], key["changed_by"] or "-"
-        lines.append((key["name"], key["team"] or "-", key["id"] or "-", _state(key), key["where"], changed, by))
+        used = (key.get("last_used") or "-")[:16]  # a gateway of an earlier version has none
+        lines.append((key["name"], key["team"] or "-", key["id"] or "-", _state(key), key["where"], used, changed, by))
     print("\n".join(map(coloured, columns(lines, len(lines[0])))))
 
 

@@ -9,6 +9,7 @@ import asyncio
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from heapq import nsmallest
 from typing import Any, TypeVar
 from urllib.parse import unquote
@@ -126,7 +127,7 @@ class AdminApi:
         if once is not None and not _ONCE.match(once):
             raise Problem(422, "invalid", "Idempotency-Key: must be up to 255 printable characters without spaces")
         key, secret, again = await self._changes.create(admin, await _body(request), once)
-        return _answer(_shown(key, secret), 201, {"idempotent-replayed": "true"} if again else {})
+        return _answer(await self._shown(key, secret), 201, {"idempotent-replayed": "true"} if again else {})
 
     async def list(self, admin: Admin, request: Request) -> Page:
         team, revoked = request.query_params.get("team"), request.query_params.get("revoked") == "true"
@@ -137,7 +138,7 @@ class AdminApi:
 
         known: dict[str, StoredKey | Key] = {**self._mirror.keys, **self._changes.configured}
         found, more = await self._page(request, known, wanted)
-        return Page([_view(name, key) for name, key in found], more)
+        return Page([*await self._used([_view(name, key) for name, key in found])], more)
 
     async def export(self, admin: Admin, request: Request) -> Export:
         if not admin.all:
@@ -168,21 +169,34 @@ class AdminApi:
         name = _name(request)
         own = self._changes.configured.get(name)
         if own is not None and admin.may(own.team):
-            return _view(name, own)
-        return _viewed(await self._changes.find(admin, name))
+            (view,) = await self._used([_view(name, own)])
+            return view
+        return await self._viewed(await self._changes.find(admin, name))
 
     async def update(self, admin: Admin, request: Request) -> KeyView:
-        return _viewed(await self._changes.update(admin, _name(request), await _body(request)))
+        return await self._viewed(await self._changes.update(admin, _name(request), await _body(request)))
 
     async def put(self, admin: Admin, request: Request) -> KeyView:
-        return _viewed(await self._changes.put(admin, _name(request), await _body(request)))
+        return await self._viewed(await self._changes.put(admin, _name(request), await _body(request)))
 
     async def rotate(self, admin: Admin, request: Request) -> Shown:
         given = await _body(request, optional=True)
-        return _shown(*await self._changes.rotate(admin, _name(request), given))
+        return await self._shown(*await self._changes.rotate(admin, _name(request), given))
 
     async def revoke(self, admin: Admin, request: Request) -> KeyView:
-        return _viewed(await self._changes.revoke(admin, _name(request)))
+        return await self._viewed(await self._changes.revoke(admin, _name(request)))
+
+    async def _viewed(self, key: StoredKey) -> KeyView:
+        (view,) = await self._used([_view(key.name, key)])
+        return view
+
+    async def _shown(self, key: StoredKey, secret: str | None) -> Shown:
+        return Shown(**msgspec.structs.asdict(await self._viewed(key)), key=secret)
+
+    async def _used(self, views: Sequence[KeyView]) -> Sequence[KeyView]:
+        """The keys with their last use. An earlier key of the same name may have been used, too."""
+        times = await self._mirror.used.of([view.name for view in views]) if self._mirror.up else {}
+        return [replace(view, last_used=_use(view, times.get(view.name))) for view in views]
 
     async def audit(self, admin: Admin, request: Request) -> Audit:
         count, before = _count(request), request.query_params.get("before")
@@ -265,12 +279,11 @@ def _view(name: str, key: StoredKey | Key) -> KeyView:
     return msgspec.convert({"id": None, **options, "name": name, "where": "configuration"}, KeyView)
 
 
-def _viewed(key: StoredKey) -> KeyView:
-    return _view(key.name, key)
-
-
-def _shown(key: StoredKey, secret: str | None) -> Shown:
-    return Shown(**msgspec.structs.asdict(_viewed(key)), key=secret)
+def _use(view: KeyView, moment: float | None) -> datetime | None:
+    """The last use of a key, if it was one of this key."""
+    if moment is None or (view.created is not None and moment < int(view.created.timestamp())):
+        return None
+    return datetime.fromtimestamp(moment, UTC)
 
 
 def _is_change(id_: str) -> bool:

@@ -27,7 +27,8 @@ class OldView(Struct):
 
 
 class KeyView(KeyOptions, frozen=True, kw_only=True, omit_defaults=False):
-    """A key without its secret. where: in the store, or in the configuration, which knows nothing of its history."""
+    """A key without its secret. where: in the store, or in the configuration, which knows nothing of its history.
+    last_used: when a request of it ended last, to some minutes; null before the first, and while Redis is away."""
 
     name: str
     where: Literal["store", "configuration"] = "store"
@@ -38,6 +39,7 @@ class KeyView(KeyOptions, frozen=True, kw_only=True, omit_defaults=False):
     changed: datetime | None = None
     changed_by: str | None = None
     revoked: datetime | None = None
+    last_used: datetime | None = None
     version: int = 0
 
 

@@ -143,7 +143,7 @@ def test_a_key_from_create_to_revoke(fleet: Fleet) -> None:
     assert shown["created_by"] == "root"
     assert shown["id"] == key.split("_")[1]
     listed = fleet.keys("list", "--team", "blue", gateway=1).stdout.splitlines()
-    assert listed[0].split() == ["name", "team", "id", "state", "where", "changed", "by"]
+    assert listed[0].split() == ["name", "team", "id", "state", "where", "used", "changed", "by"]
     assert [line.split()[:4] for line in listed[1:]] == [["app", "blue", shown["id"], "valid"]]
 
     new = fleet.keys("rotate", "app", "--valid", "60").stdout.strip()

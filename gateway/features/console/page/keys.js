@@ -41,6 +41,8 @@ function state(key) {
   return key.old.length ? ["rotating", "warn"] : ["valid", "good"];
 }
 
+const used = (key) => [key.last_used?.slice(0, 10) ?? "–", "", key.last_used?.replace("T", " ").slice(0, 16) ?? "never, as far as is known"];
+
 export class Keys {
   // headers: (more) => those that the console needs; currency: of amounts, "" without one; who: has logged in, or null
   constructor(headers, currency, who) {
@@ -153,7 +155,7 @@ export class Keys {
       button.type = "button";
       button.textContent = "Open";
       button.onclick = () => this.show(key);
-      return [key.name, key.team ?? "–", key.models?.join(", ") ?? "all", key.limits?.budget ? money(key.limits.budget, this.currency) : "–", state(key), key.changed?.slice(0, 10) ?? "–", key.changed_by ?? "configuration", button];
+      return [key.name, key.team ?? "–", key.models?.join(", ") ?? "all", key.limits?.budget ? money(key.limits.budget, this.currency) : "–", state(key), used(key), key.changed?.slice(0, 10) ?? "–", key.changed_by ?? "configuration", button];
     }), 0, Infinity); // those that were asked for by pages
     at("keys-none").textContent = this.keys.length ? "" : "No key is here.";
     at("keys-more").hidden = !this.next;

@@ -7,6 +7,7 @@ import re
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -27,6 +28,30 @@ from tests.unit.auth.stored_keys import hash_of
 from tests.unit.auth.test_jwt import AUDIENCE, ISSUER, RSA, token
 from tests.unit.auth.test_jwt import keys as jwt_keys
 from tests.unit.features.admin.calling import CHAT, PATH, Caller, code, config, status
+
+
+def test_each_key_has_its_last_use_at_every_gateway(
+    gateways: tuple[Stack, Stack], root: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.auth.last_used._EVERY_S", 0.0)
+    one, other = gateways
+
+    def used(name: str) -> str | None:
+        found: str | None = Caller(other, "root-key")("GET", f"/keys/{name}").json()["last_used"]
+        return found
+
+    key = root.made("busy", team="blue")
+    assert used("busy") is None
+    before = datetime.now(UTC).replace(microsecond=0)
+    assert (status(one, key), status(one, "configured")) == (200, 200)
+    until(lambda: None not in (used("busy"), used("own")))
+    assert before <= datetime.fromisoformat(str(used("busy"))) <= datetime.now(UTC)
+    listed = {key["name"]: key["last_used"] for key in root("GET", "/keys").json()["keys"]}
+    assert listed["busy"] == used("busy")
+    assert root("POST", "/keys/busy/revoke").json()["last_used"] == used("busy")
+    time.sleep(1.1)  # its time is one of whole seconds
+    root.made("busy", team="blue")
+    assert used("busy") is None, "another key had that name"
 
 
 def test_a_key_lives_from_create_to_revoke_on_every_gateway(gateways: tuple[Stack, Stack], root: Caller) -> None:
@@ -80,7 +105,8 @@ def test_the_secret_is_nowhere_but_in_the_answer(stack: Stack, root: Caller, ser
     texts = [stack.output.getvalue().decode(), root("GET", "/export").text, root("GET", "/audit").text]
     for name in server.command("KEYS", "*-keys}*"):
         kind = server.command("TYPE", name)
-        read = {b"hash": ("HGETALL", name), b"stream": ("XRANGE", name, "-", "+")}.get(kind, ("GET", name))
+        ways = {b"hash": ("HGETALL", name), b"stream": ("XRANGE", name, "-", "+"), b"zset": ("ZRANGE", name, 0, -1)}
+        read = ways.get(kind, ("GET", name))
         texts.append(str(server.command(*read)))
     assert not any(part in text for part in parts for text in texts)
 
