@@ -232,13 +232,13 @@ class KeyStore:
     async def used(self, times: Mapping[str, float]) -> None:
         """Notes when keys were used, in Unix seconds by name. A later time that is there stays."""
         async with self.asked() as client:
-            await client.zadd(self._base + ":used", {name: int(moment) for name, moment in times.items()}, gt=True)
-            await client.zremrangebyrank(self._base + ":used", 0, -MOST_USED - 1)
+            await client.zadd(self.base + ":used", {name: int(moment) for name, moment in times.items()}, gt=True)
+            await client.zremrangebyrank(self.base + ":used", 0, -MOST_USED - 1)
 
     async def last_used(self, names: Collection[str]) -> dict[str, float]:
         """When these were used last, by name; without those that were not."""
         async with self.asked() as client:
-            found = await client.zmscore(self._base + ":used", [*names])
+            found = await client.zmscore(self.base + ":used", [*names])
         return {name: moment for name, moment in zip(names, found, strict=True) if moment is not None}
 
     async def close(self) -> None:

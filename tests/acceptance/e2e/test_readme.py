@@ -21,7 +21,7 @@ EXAMPLES = [sample for page in PAGES for sample in _SAMPLE.findall(page.read_tex
 
 def dialect(title: str) -> str:
     """Whose example has this title: all of its words are a dialect's name, or the first one is."""
-    whole = title.lower().replace(" ", "_")
+    whole = re.sub("[ -]", "_", title.lower())
     return whole if whole in REGISTRY else title.split()[0].split("-")[0].strip(",").lower()
 
 

@@ -318,7 +318,7 @@ def test_what_is_held_of_a_prompt_is_counted(name: str) -> None:
     _, op = offline.read(dialect, json.dumps({**chat(), **NAMED[name]}).encode(), route="chat")
     assert isinstance(op, Chat)
     entry.ask(op)
-    entry.end(RequestRecord("i", "openai"), [])
+    entry.end(RequestRecord(id="i", dialect="openai"), [])
     prompt = entry.line().prompt
     names = [*[one.name or "" for one in prompt.texts], *prompt.others]
     assert sum(map(len, names)) + sum(len(one.text) for one in prompt.texts) <= entry.size <= most
