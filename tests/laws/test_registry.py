@@ -35,7 +35,8 @@ def test_nothing_in_the_folder_is_unregistered(package: object) -> None:
     registry = dialects.REGISTRY if package is dialects else backends.REGISTRY
     folder = ROOT / "gateway" / ("dialects" if package is dialects else "backends")
     registered = {made.__module__.rsplit(".", 1)[1] for made in registry.values()}
-    assert {path.stem for path in folder.glob("[!_]*")} == registered
+    modules = [*folder.glob("[!_]*.py"), *(path.parent for path in folder.glob("[!_]*/__init__.py"))]
+    assert {path.stem for path in modules} == registered
     for name, made in registry.items():
         assert made.__module__.endswith(f".{name}"), f"{name} lives in a file or a package of its own name"
 
