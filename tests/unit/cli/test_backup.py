@@ -159,6 +159,8 @@ def all_on(server: Server, folder: Path) -> dict[str, Any]:
     }
 
 
+@pytest.mark.feature("console")
+@pytest.mark.feature("reply_cache")
 def test_gateways_write_no_key_of_an_unknown_kind(server: Server, tmp_path: Path) -> None:
     """Redis reports each key that is written, also one that is gone soon. The code that makes keys of a new kind
     declares it (`KEY_KINDS`), and so says whether a backup holds them."""
