@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -105,3 +106,9 @@ def test_good_text_is_not(tmp_path: Path, text: str) -> None:
 def test_bad_code_is_found(tmp_path: Path, file: str, text: str) -> None:
     write(tmp_path, {file: text + "\n"})
     assert len(bad_code(tmp_path, [tmp_path / file])) == 1
+
+
+def test_no_link_is_in_git() -> None:
+    """It would lead to where one machine has something."""
+    listed = subprocess.run(["git", "ls-files", "-s"], cwd=ROOT, capture_output=True, check=True, text=True).stdout
+    assert [line for line in listed.splitlines() if line.startswith("120000")] == []
