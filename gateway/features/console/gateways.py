@@ -77,9 +77,9 @@ def view_of(name: str, state: State) -> View:
 
 
 class Gateways:
-    """port: of the admin address. state: returns that of this gateway as it is now, and it as JSON."""
+    """port: of the admin address. state: returns that of this gateway as it is now."""
 
-    def __init__(self, redis: Redis, port: str, state: Callable[[], Awaitable[tuple[State, bytes]]]) -> None:
+    def __init__(self, redis: Redis, port: str, state: Callable[[], Awaitable[State]]) -> None:
         self._client: Any = connect(redis)
         self._call_s = redis.call_s
         self._key = f"{{{redis.namespace}-gateways}}"
@@ -99,7 +99,7 @@ class Gateways:
             await asyncio.sleep(EVERY_S)
 
     async def _write(self) -> None:
-        state, _ = await self._state()
+        state = await self._state()
         name = f"{state.host}:{self._port}"
         text = await asyncio.to_thread(lambda: zlib.compress(_encode(view_of(name, state)), 1))
         try:

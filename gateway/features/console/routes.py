@@ -151,7 +151,8 @@ class Console:
         """The state of this process now."""
         return self._state_by(self._registry.collect())
 
-    async def _state_of_all(self) -> State:
+    async def state_of_all(self) -> State:
+        """The state of all processes now."""
         if self._group is None:
             return self.state()
         others = await self._group.ask(b"state")
@@ -161,16 +162,12 @@ class Console:
     def _state_by(self, families: Iterable[Metric]) -> State:
         return read_state(families, self._look(), time.monotonic() - self._started)
 
-    async def current(self) -> tuple[State, bytes]:
-        """The state of all processes, not older than `FRESH_S`, and as JSON."""
+    async def _encoded_state(self, query: str, admin: Admin) -> bytes:
         async with self._making:  # several may ask while one state is made
             if self._state is None or time.monotonic() - self._state[0] >= FRESH_S:
-                state = await self._state_of_all()
+                state = await self.state_of_all()
                 self._state = (time.monotonic(), state, _encode(state))
-            return self._state[1:]
-
-    async def _encoded_state(self, query: str, admin: Admin) -> bytes:
-        state, encoded = await self.current()
+            _, state, encoded = self._state
         return encoded if admin.teams is None else _encode(narrowed(state, admin))
 
     def _sums(self, read: Callable[[Ledger, Watched, Mapping[str, str], Admin], Awaitable[object]]) -> Read:

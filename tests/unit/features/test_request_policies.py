@@ -17,6 +17,7 @@ from gateway.core.ports import Capabilities
 from gateway.features.request_policies import Rules
 from gateway.translation import offline
 from gateway.wire.openai.requests.members import Member
+from tests.chaos import ruled
 from tests.support.clients import DIALECTS, WAYS, Way, usual
 from tests.support.harness import Stack
 from tests.unit.app.asking import CHAT, GONE, key
@@ -112,37 +113,9 @@ def test_limits_count_what_a_cap_leaves() -> None:
         assert httpx.post(running.url + URL, json=chat(max_tokens=9000)).status_code == 200
 
 
-RULED: dict[str, Any] = {
-    "temperature": 1.5,
-    "seed": 9,
-    "max_tokens": 900,
-    "max_completion_tokens": 900,
-    "top_k": 50,
-    "n": 3,
-    "logit_bias": {"5": 1},
-    "stop": ["z"],
-    "top_p": 0.3,
-    "presence_penalty": 1.0,
-    "min_p": 0.2,
-    "ignore_eos": True,
-    "min_tokens": 3,
-    "stop_token_ids": [3],
-    "repetition_penalty": 1.2,
-    "top_logprobs": 2,
-    "logprobs": True,
-}
-"""What clients ask for against the policy, by the names of vLLM's wire."""
-DROPPED: tuple[str, ...] = (
-    "logit_bias",
-    "stop",
-    "top_p",
-    "presence_penalty",
-    "min_p",
-    "ignore_eos",
-    "min_tokens",
-    "stop_token_ids",
-)
-DROPPED += ("repetition_penalty", "logprobs")
+RULED: dict[str, Any] = {**ruled.RULED, "top_logprobs": 2, "logprobs": True}
+"""The members that clients ask for against the policy, by the names of vLLM's wire."""
+DROPPED = (*ruled.DROPPED, "repetition_penalty", "logprobs")
 
 
 @pytest.mark.parametrize("backend", backends.REGISTRY)
