@@ -45,7 +45,7 @@ def build(parts: Parts) -> Built | None:
 
     gateways, life = None, dict[str, Any]()
     if options.enabled and parts.config.redis is not None:
-        gateways = Gateways(parts.config.redis, place.rpartition(":")[2], console.state_of_all)
+        gateways = Gateways(parts.config.redis, place.rpartition(":")[2], console.state_of_all, parts.log.event)
         life = {"start": gateways.start, "close": gateways.close}
     operations = console.endpoints(options, local, parts.log, gateways)
     return Built(layers, service=console, operations=operations, take_effect=say, **life)

@@ -77,14 +77,19 @@ def view_of(name: str, state: State) -> View:
 
 
 class Gateways:
-    """port: of the admin address. state: returns that of this gateway as it is now."""
+    """port: of the admin address. state: returns that of this gateway as it is now. log: called with a level, an event
+    and facts."""
 
-    def __init__(self, redis: Redis, port: str, state: Callable[[], Awaitable[State]]) -> None:
+    def __init__(
+        self, redis: Redis, port: str, state: Callable[[], Awaitable[State]], log: Callable[..., None]
+    ) -> None:
         self._client: Any = connect(redis)
         self._call_s = redis.call_s
         self._key = f"{{{redis.namespace}-gateways}}"
         self._port = port
         self._state = state
+        self._log = log
+        self._failing = False
         self._id = secrets.token_hex(8)  # hosts of containers may have one name
         self._writing: asyncio.Task[None] | None = None
 
@@ -107,8 +112,12 @@ class Gateways:
                 await self._client.set(f"{self._key}:{self._id}", text, ex=_LIFE_S)
                 await self._client.zadd(self._key, {self._id: state.time})
                 await self._client.zremrangebyrank(self._key, 0, -MOST - 1)
-        except FAILURES:
-            pass  # limits and keys report it; the page shows this gateway alone
+        except FAILURES as error:
+            if not self._failing:
+                self._log("warning", "other gateways do not see this one", reason=type(error).__name__)
+            self._failing = True
+        else:
+            self._failing = False
 
     async def others(self) -> list[View]:
         """The other gateways that wrote lately, by name. None are found while Redis does not answer."""

@@ -88,6 +88,7 @@ def test_redis_that_is_away_hides_the_others_and_nothing_else(tmp_path: Path) ->
     with Server(tmp_path) as away, gateway(away) as one:
         until(lambda: away.command("ZCARD", INDEX) == 1)
         away.kill()
+        until(lambda: len(one.events("other gateways do not see this one")) == 1)
         assert others(one) == []
         assert httpx.get(f"{one.admin_url}/status.json", headers=SHOWN, timeout=30).status_code == 200
 
