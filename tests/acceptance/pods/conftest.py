@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import FrameType
@@ -34,12 +34,25 @@ with socket.create_connection(("127.0.0.1", 6379), 2) as link:
 VALKEY = "valkey/valkey:9.1-alpine"
 VLLM = "localhost/engine:pods"
 WORKER = "dragoman/worker:pods"
+_SHOWN = 20_000
+"""Characters at the end of a gateway's log."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.nodeid.startswith("tests/acceptance/pods/"):
             item.add_marker("pods")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Adds the logs of the gateways' Pods to the report of a test that failed: the Pods are gone afterwards."""
+    report = yield
+    installed = getattr(item, "funcargs", {}).get("installed")
+    if report.failed and installed is not None:
+        for pod in installed.pods("gateway"):
+            report.sections.append((f"log of {pod.name}", installed.cluster.log(pod)[-_SHOWN:]))
+    return report
 
 
 def _stopped(number: int, frame: FrameType | None) -> None:
