@@ -186,8 +186,13 @@ class Fleets:
             assert self._config.redis is not None  # the configuration was checked
             self._redis = connect(self._config.redis)
             namespace, known = self._config.redis.namespace, self.known.get(Registry.name)
-            found.append(Registry(self._redis, registered, time.monotonic, namespace, self._ignored, known))
+            report = self._ignored
+            found.append(Registry(self._redis, registered, time.monotonic, namespace, report, known, self._answering))
         return found
+
+    def _answering(self) -> set[str]:
+        """The addresses of the workers that answer their probes."""
+        return {address for (_, address), worker in self.workers.items() if worker.ready}
 
     def _known_before(self) -> Mapping[str, Fleet]:
         """The fleets that the configuration in force has found, of the models that are still looked up."""

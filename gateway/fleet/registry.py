@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Annotated, Any
 
 import msgspec
@@ -21,8 +21,8 @@ from gateway.fleet.discovery import MOST_WORKERS, Fleet, FoundWorker
 
 READ_S = 0.5
 LINGER_S = 10.0
-"""Seconds for which an entry is kept after it vanished without notice (a killed worker, an emptied Redis). Health
-probes show whether the worker still answers."""
+"""Seconds for which an entry stays after it vanished without notice, as that of a killed worker does. Health probes
+show whether the worker still answers."""
 FORMAT = 1
 _LONGEST_ID = 64
 _MOST_BYTES = 1 << 16
@@ -91,6 +91,22 @@ class WorkerEntry(msgspec.Struct, frozen=True):
 _decoder = msgspec.json.Decoder(WorkerEntry)
 
 
+def _entry(served: str, member: FoundWorker) -> WorkerEntry:
+    """An entry for a worker of which only this is known. It stands for one model, and under no id of a worker."""
+    facts = member.facts
+    return WorkerEntry(
+        format=FORMAT,
+        id="",
+        address=member.address,
+        models=(served,),
+        version=facts.version,
+        max_model_len=facts.max_model_len,
+        abilities=dict(facts.abilities),
+        draining=member.draining,
+        leaving=member.leaving,
+    )
+
+
 def index_of(namespace: str) -> str:
     """The key of the set of all ids. The braces put the entries into the same slot of a cluster."""
     return f"{{{namespace}-workers}}"
@@ -111,6 +127,10 @@ def decode(worker: bytes, text: bytes) -> WorkerEntry | None:
     return record if base == record.address else msgspec.structs.replace(record, address=base)
 
 
+class EmptyRegistry(Exception):
+    """Redis has no entry, and yet workers that had one answer their probes: Redis was emptied, or refuses writes."""
+
+
 class Registry:
     """Reads all entries; a source of `Discovery`.
 
@@ -119,6 +139,7 @@ class Registry:
     clock   monotonic seconds
     report  called with how many entries count for nothing (malformed, too large, too many), when that changed
     known   the fleets from before; one without an entry lingers from the first reading on
+    ready   returns the addresses of the workers that answer their probes
     """
 
     name = "registry"
@@ -132,47 +153,43 @@ class Registry:
         namespace: str = "dragoman",
         report: Callable[[int], None] = lambda ignored: None,
         known: Fleet | None = None,
+        ready: Callable[[], Set[str]] = frozenset,
     ) -> None:
         self._client = client
         self._index = index_of(namespace)
         self._models = dict(models)
         self._clock = clock
         self._report = report
+        self._ready = ready
         self._ignored = 0
-        self._seen: dict[str, tuple[WorkerEntry, float]] = {}
         self._read_at: float | None = None
-        self._known = known or {}
-        self._known_until: float | None = None
+        # Each entry by its id, and the seconds for which it stays if it is not read again.
+        self._entries: dict[str, tuple[WorkerEntry, float]] = {
+            f"{model} {member.address}": (_entry(self._models[model], member), LINGER_S)
+            for model, members in (known or {}).items()
+            for member in members
+            if model in self._models
+        }
 
     async def read(self) -> Fleet:
+        """The workers of each model. Raises EmptyRegistry, and what redis-py raises."""
         found = await self._records()
-        now = self._clock()
-        away = now - self._read_at - 2 * READ_S if self._read_at is not None else 0.0
-        self._read_at = now
-        if away > 0:  # time without a working Redis does not count: a Redis that returns may be empty
-            self._seen = {worker: (record, seen + away) for worker, (record, seen) in self._seen.items()}
-        for record in found:
-            self._seen[record.id] = (record, now)
         addresses = {record.address for record in found}
-        for worker, (record, seen) in list(self._seen.items()):
-            if seen == now:
-                continue
-            # A worker that was draining has left as announced. One whose address has a new entry was restarted.
-            if record.draining or record.address in addresses or now - seen > LINGER_S:
-                del self._seen[worker]
-        return self._with_known(self._fleet([record for record, _ in self._seen.values()]), now, max(away, 0.0))
-
-    def _with_known(self, fleet: Fleet, now: float, away: float) -> Fleet:
-        """The fleet, and for `LINGER_S` those that were known before the first reading, unless they were draining."""
-        if self._known:
-            self._known_until = (now + LINGER_S) if self._known_until is None else self._known_until + away
-            if now > self._known_until:
-                self._known = {}
-        for model in self._known.keys() & fleet.keys():
-            there = {member.address for member in fleet[model]}
-            kept = (one for one in self._known[model] if not one.draining and one.address not in there)
-            fleet[model] = [*fleet[model], *kept][:MOST_WORKERS]
-        return fleet
+        # A worker that was draining has left as announced. One whose address has a new entry was restarted.
+        absent = {
+            worker: (record, left)
+            for worker, (record, left) in self._entries.items()
+            if not record.draining and record.address not in addresses
+        }
+        if absent and not found and not self._ready().isdisjoint(record.address for record, _ in absent.values()):
+            raise EmptyRegistry
+        now = self._clock()
+        # Time without a working Redis does not count: a Redis that returns may be empty.
+        passed = 0.0 if self._read_at is None else min(now - self._read_at, 2 * READ_S)
+        self._read_at = now
+        self._entries = {worker: (record, left - passed) for worker, (record, left) in absent.items() if left >= passed}
+        self._entries |= {record.id: (record, LINGER_S) for record in found}
+        return self._fleet([record for record, _ in self._entries.values()])
 
     def _fleet(self, records: Sequence[WorkerEntry]) -> Fleet:
         """One member an address: of several entries, one that is not draining. No entry takes another worker out."""

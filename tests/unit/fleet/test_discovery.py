@@ -12,7 +12,7 @@ import pytest
 
 from gateway.core.ports import Capabilities, Facts
 from gateway.fleet.discovery import MOST_WORKERS, Discovery, Dns, Fleet, FoundWorker, able
-from gateway.fleet.registry import LINGER_S, READ_S, Registry, decode
+from gateway.fleet.registry import LINGER_S, READ_S, EmptyRegistry, Registry, decode
 from tests.support.steps import rounds
 from workers import registry as writer
 
@@ -305,7 +305,7 @@ async def test_known_workers_linger_while_a_registry_that_came_back_empty_fills(
     redis.put(record("http://c:1"))
     for _ in range(2 * int(LINGER_S)):
         now[0] += READ_S
-        assert [one.address for one in (await registry.read())["m"]] == ["http://c:1", "http://a:1"]
+        assert [one.address for one in (await registry.read())["m"]] == ["http://a:1", "http://c:1"]
     now[0] += READ_S
     assert [one.address for one in (await registry.read())["m"]] == ["http://c:1"]
 
@@ -319,6 +319,45 @@ async def test_a_redis_that_returns_empty_after_a_long_time_empties_no_fleet() -
     now[0] = 3600.0  # between: nothing but failures
     assert len((await registry.read())["m"]) == 1
     while now[0] < 3600.0 + LINGER_S + 1:
+        now[0] += READ_S
+        found = await registry.read()
+    assert found["m"] == []
+
+
+async def test_a_redis_that_takes_no_writes_empties_no_fleet() -> None:
+    """All leases end, and Redis answers: it is full, cannot save, or is a replica. Workers that answer stay, however
+    long that takes, and then have the usual time for a new entry."""
+    redis, now = FakeRedis(), [0.0]
+    first, second = record("http://10.0.0.1:8000"), record("http://10.0.0.2:8000")
+    ready = {first.address, second.address}
+    registry = Registry(redis, {"m": "served"}, lambda: now[0], ready=lambda: ready)
+    redis.put(first)
+    redis.put(second)
+    await registry.read()
+    redis.values.clear()
+    for _ in range(1000):
+        now[0] += READ_S
+        with pytest.raises(EmptyRegistry):
+            await registry.read()
+    redis.put(second)
+    while now[0] < 500 + LINGER_S - READ_S:
+        now[0] += READ_S
+        assert len((await registry.read())["m"]) == 2
+    now[0] += READ_S
+    assert [one.address for one in (await registry.read())["m"]] == [second.address]
+
+
+async def test_a_registry_without_an_entry_keeps_no_worker_that_is_gone() -> None:
+    redis, now = FakeRedis(), [0.0]
+    killed, left = record("http://10.0.0.1:8000"), record("http://10.0.0.2:8000", draining=True)
+    registry = Registry(redis, {"m": "served"}, lambda: now[0], ready=lambda: {left.address})
+    redis.put(killed)
+    redis.put(left)
+    await registry.read()
+    redis.values.clear()
+    found = await registry.read()
+    assert [one.address for one in found["m"]] == [killed.address]
+    while now[0] < LINGER_S + READ_S:
         now[0] += READ_S
         found = await registry.read()
     assert found["m"] == []

@@ -319,6 +319,21 @@ def test_a_killed_worker_takes_no_stream_along(redis: Server) -> None:
         assert set(plain.statuses) == {200}
 
 
+def test_a_full_redis_keeps_the_fleet_and_a_worker_killed_meanwhile_goes(redis: Server) -> None:
+    """Workers cannot renew their leases, and reading goes on: no entry is left of workers that answer."""
+    with Process(redis, "--lease", "1") as one, Process(redis, "--lease", "1") as two, stack(redis) as gateway:
+        until(gateway, {one.url: True, two.url: True})
+        redis.command("CONFIG", "SET", "maxmemory", 1)
+        until_logged(gateway, "workers cannot be looked up; the known ones stay")
+        assert gateway.events("workers cannot be looked up; the known ones stay")[0]["error"] == "EmptyRegistry"
+        two.popen.kill()
+        until(gateway, {one.url: True, two.url: False})
+        assert ask(gateway).status_code == 200
+        redis.command("CONFIG", "SET", "maxmemory", 0)
+        until_logged(gateway, "workers can be looked up again")
+        until(gateway, {one.url: True})
+
+
 def test_losing_redis_keeps_the_fleet_and_so_does_its_return_without_data(redis: Server) -> None:
     with Process(redis) as one, stack(redis) as gateway:
         until(gateway, {one.url: True})
