@@ -76,7 +76,7 @@ async def pooled() -> AsyncIterator[MakeClient]:
         assert client.open == client.idle == 0
 
 
-# httpx has another parser of HTTP/1.1, h11. It reads these, of which none can split a reply: see docs/workers.md.
+# httpx has another parser of HTTP/1.1, h11. It reads these, of which none can split a reply.
 LENIENT = frozenset({"the same length twice", "a list of lengths", "folded header", "bare line feeds"})
 # It waits for more of these, up to 100 kB or the deadline for the first byte; or for more of the body.
 LATE = frozenset(
