@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from gateway.core.errors import GatewayError, Kind
-from gateway.core.http import Request, Route
+from gateway.core.http import Headers, Request, Route
 from gateway.core.messages import Op
 from gateway.core.ports import (
     Backend,
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from gateway.kernel.client import Scope
     from gateway.kernel.delivery import Delivery
     from gateway.kernel.feature import Feature
+    from gateway.kernel.outgoing import Finish
     from gateway.kernel.visit import Visit
     from gateway.observe.ledger import Ledger
     from gateway.observe.log import Log
@@ -108,6 +109,9 @@ class AllRequests(Protocol):
 
 
 SendEvent = Callable[[str, dict[str, object]], None]
+Police = Callable[[Op, "Principal", Headers], "Finish | None"]
+"""Changes a request of a caller, with these headers, as request policies have it, and returns the change of what a
+worker gets of it. Raises GatewayError for what a policy refuses."""
 Routes = Mapping[str, Sequence[Route]]
 """By the name of their dialect."""
 
@@ -147,6 +151,7 @@ class Offers:
                     takes the rest of it
     prompts_logged  the requests whose prompts and replies are logged, for people; takes `KeyTable.logged`
     trace_of        returns the trace of a request; None if it is not recorded
+    police          the policies on requests for the model of this name; None if there are none
     """
 
     deliveries: Deliveries = field(default_factory=Deliveries)
@@ -167,6 +172,7 @@ class Offers:
     answers: dict[bytes, Callable[[bytes], bytes]] = field(default_factory=dict)
     prompts_logged: Callable[[Mapping[str, float]], Sequence[str]] = lambda logged: ()
     trace_of: Callable[[Call], RequestTrace | None] = lambda call: None
+    police: Callable[[str], Police | None] = lambda model: None
 
 
 class InForce(Protocol):
@@ -188,7 +194,7 @@ class Watched:
     limiter      None without limits
     ledger       the sums of spending; None if none are kept
     admin        as the offer of this name
-    prompts_logged  as the offer of this name
+    prompts_logged, police  as the offers of these names
     dialects     by the path, in Starlette's syntax, of each of their routes with a body: the dialect there, and the
                  route's name
     team_of      returns the team of the key of this name; None if it has none, or is not in force
@@ -206,6 +212,7 @@ class Watched:
     ledger: Ledger | None
     admin: Callable[[Admin], Application] | None
     prompts_logged: Sequence[str]
+    police: Callable[[str], Police | None]
     dialects: Mapping[str, tuple[Dialect, str]]
     team_of: Callable[[str], str | None]
     application: Callable[[Runtime], Application]

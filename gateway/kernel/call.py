@@ -70,7 +70,7 @@ class Call:
     The operation
     coding      the content coding of the body as it came, None for none
     op          what is asked of the model; None before it was read, and after `drop_prompt`
-    untouched   a copy of `op` for fallbacks, since what a model cannot do is left out of `op`
+    untouched   a copy of `op` for other models, since `op` becomes what the first one gets; None if no other is asked
     share       of the thread's time; None if reading and writing it takes less than milliseconds
     waits       how long its client announces to wait
     until       when nobody waits for it any more, in seconds of the runtime's clock

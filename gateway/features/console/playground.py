@@ -16,14 +16,18 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from gateway.auth import ANONYMOUS
 from gateway.core.errors import GatewayError
 from gateway.core.fields import WORDS
 from gateway.core.http import JSON_TYPE, Headers, Request, header_value
+from gateway.core.messages import Op
 from gateway.core.ports import BodySink, Deadlines, Dialect, Exchange, Transport
+from gateway.features import Police
 from gateway.features.console.guard import Denied
 from gateway.features.console.transcript import Transcript
 from gateway.kernel import Application, Runtime, ServedModel
 from gateway.kernel.internal_request import InternalRequest, scope_of
+from gateway.kernel.outgoing import Finish
 from gateway.kernel.runtime import Callers
 from gateway.translation import offline
 
@@ -167,12 +171,29 @@ async def play(
         transcript.end("client", "ended without a reply")
 
 
-def translated(asked: Asked, dialect: Dialect, route: str, served: ServedModel, transcript: Transcript) -> None:
-    """Shows the request that the model's workers would get, or the dialect's refusal."""
+def translated(
+    asked: Asked,
+    dialect: Dialect,
+    route: str,
+    served: ServedModel,
+    callers: Callers,
+    police: Police | None,
+    transcript: Transcript,
+) -> None:
+    """Shows the request that the model's workers would get, or the dialect's refusal. police: the policies on requests
+    for the model, which hold for the key that is named, or for nobody's."""
+    headers = asked.headers(dialect.key_header)
+    finish: Finish | None = None
+
+    def change(op: Op) -> None:
+        nonlocal finish
+        if police is not None:
+            caller = callers.identify(headers, dialect.name, None).principal if asked.key else ANONYMOUS
+            finish = police(op, caller, headers)
+
     try:
-        crossing = offline.send(
-            dialect, served.backend, asked.body.encode(), served.can, route=route, query=asked.query.encode()
-        )
+        request, op = offline.read(dialect, asked.body.encode(), route=route, query=asked.query.encode())
+        crossing = offline.cross(dialect, request, op, served.backend, served.can, change)
     except offline.Refused as refused:
         response = refused.response
         transcript.head("client", response.status, _shown(response.headers))
@@ -181,6 +202,8 @@ def translated(asked: Asked, dialect: Dialect, route: str, served: ServedModel, 
         return
     for request in (crossing.first, crossing.outgoing):
         if request is not None:
+            if finish is not None:
+                finish(request)
             transcript.request("", request.method, request.path, request.body)
     transcript.end("worker")
 

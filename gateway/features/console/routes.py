@@ -258,7 +258,7 @@ class Console:
             served = watched.runtime.models.get(asked.model)
             if place is None or served is None:
                 raise Denied(400, "to translate, name a path of a dialect and a model")
-            translated(asked, *place, served, transcript)
+            translated(asked, *place, served, watched.runtime.callers, watched.police(served.name), transcript)
             await _answer(send, 200, transcript.rest(), _LINES)
             return
         headers = [(b"content-type", _LINES), *SECURITY_HEADERS]

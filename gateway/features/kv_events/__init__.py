@@ -15,6 +15,7 @@ from gateway.fleet.worker import Worker
 from gateway.kernel.call import Call
 from gateway.kernel.feature import Feature, Step
 from gateway.kernel.models import ServedModel
+from gateway.kernel.outgoing import Finish
 from gateway.kernel.visit import Visit
 from gateway.offload import run_step
 
@@ -63,7 +64,7 @@ async def ask_tokens(call: Call) -> None:
     deadlines = Deadlines(min(_LONGEST_S, served.deadlines.connect), _LONGEST_S, _LONGEST_S)
     try:
         prompt = op if isinstance(op, Chat) else first
-        ask = await run_step(call.share, _question, op, prompt, served)
+        ask = await run_step(call.share, _question, op, prompt, served, call.outgoing.finish)
         worker = served.pool.borrow(silent)
         with Visit(served.pool, worker, None, served.transport, call) as visit:
             try:
@@ -79,11 +80,15 @@ async def ask_tokens(call: Call) -> None:
     routing.tokens, routing.salt = found.tokens, op.salt
 
 
-def _question(op: Chat | Complete, prompt: Chat | str, served: ServedModel) -> Ask[Tokens | Detokenized]:
+def _question(
+    op: Chat | Complete, prompt: Chat | str, served: ServedModel, finish: Finish | None
+) -> Ask[Tokens | Detokenized]:
     """Raises GatewayError(UNSUPPORTED) if these workers cannot return tokens."""
     extra = {name: op.extra[name] for name in _READ if name in op.extra}
     asked = Tokenize(model=op.model, prompt=prompt, special=isinstance(prompt, str), extra=extra)
     ask = served.backend.tokenize(asked, served.can)
+    if finish is not None:
+        finish(ask.request)
     ask.request.headers = [*ask.request.headers, *served.headers]
     return ask
 

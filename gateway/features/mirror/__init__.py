@@ -9,12 +9,13 @@ from copy import copy
 from functools import partial
 from typing import Any
 
+from gateway.auth import Principal
 from gateway.background import cancel_tasks
 from gateway.config import Mirror as Options
 from gateway.core.errors import GatewayError
 from gateway.core.http import Request
 from gateway.core.messages import Op
-from gateway.features import Built, Deaths, OneModel, Parts
+from gateway.features import Built, Deaths, OneModel, Parts, Police
 from gateway.kernel.call import Call
 from gateway.kernel.feature import Attempt, Feature
 from gateway.kernel.models import ServedModel
@@ -27,15 +28,18 @@ _MAX_COUNT_BYTES = 1 << 16
 
 
 class Mirror(Feature):
-    """Sends copies of one model's requests to another model. Copies pass no limit, are charged to nobody and have no
-    record. Each takes a free worker or none: it does not wait in the queue, and is not tried again.
+    """Sends copies of one model's requests to another model, as its own policies have them. Copies pass no limit, are
+    charged to nobody and have no record. Each takes a free worker or none: it does not wait in the queue, and is not
+    tried again.
 
     model     the one that gets copies, not an alias
-    count     called with the outcome of each: answered | failed | refused (the model cannot do it) | skipped (too many
-              are under way, no worker is free, the request is heavy, or two of the model's workers died of its copies)
+    count     called with the outcome of each: answered | failed | refused (the model cannot do it, or a policy refuses)
+              | skipped (too many are under way, no worker is free, the request is heavy, or two of the model's workers
+              died of its copies)
     models    by name
     quarantine  None if requests of which workers died are sent on
     estimate  tokens of a prompt
+    police    the policies on requests for the model; None if there are none
     """
 
     def __init__(
@@ -46,6 +50,7 @@ class Mirror(Feature):
         models: Mapping[str, ServedModel],
         estimate: Callable[[Op], int],
         quarantine: Deaths | None = None,
+        police: Police | None = None,
         draw: Callable[[], float] = random.random,
     ) -> None:
         self.model = model
@@ -54,6 +59,7 @@ class Mirror(Feature):
         self._models = models
         self._estimate = estimate
         self._quarantine = quarantine
+        self._police = police
         self._draw = draw
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -62,7 +68,8 @@ class Mirror(Feature):
             # An upload is gone when its own request has ended.
             if call.delivery.takes_place and self not in call.notes and call.request.form is None:
                 call.notes[self] = True
-                self.copy(call.asked, call.record.id, call.request, call.share is not None)
+                op = call.untouched or call.asked
+                self.copy(op, call.record.id, call.request, call.principal, call.share is not None)
             return inner(call, visit)
 
         return attempt
@@ -70,9 +77,9 @@ class Mirror(Feature):
     def for_adapter(self, pools: Sequence[Any]) -> None:
         """Other models do not have the adapter."""
 
-    def copy(self, op: Op, request_id: str, request: Request, large: bool) -> None:
+    def copy(self, op: Op, request_id: str, request: Request, caller: Principal, large: bool) -> None:
         """Sends a copy of `op`, if it is one of those that are mirrored, when the loop goes round next. request is the
-        client's; large: to write it takes milliseconds."""
+        caller's; large: to write it takes milliseconds."""
         if self._options.share < 1 and self._draw() >= self._options.share:
             return
         if large or len(self._tasks) >= self._options.max_in_flight:
@@ -80,11 +87,11 @@ class Mirror(Feature):
             return
         # Copies are known by a digest of their own: what the mirror's workers die of is refused to no client.
         known = Request(request.method, f"{self.model} {request.path}", request.headers, body=request.body)
-        task = asyncio.get_running_loop().create_task(self._send(copy(op), request_id, known))
+        task = asyncio.get_running_loop().create_task(self._send(copy(op), request_id, known, caller))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _send(self, op: Op, request_id: str, known: Request) -> None:
+    async def _send(self, op: Op, request_id: str, known: Request, caller: Principal) -> None:
         served, quarantine = self._models[self.model], self._quarantine
         if quarantine is not None and await _is_held(quarantine, known):
             self._count("skipped")
@@ -92,6 +99,8 @@ class Mirror(Feature):
         try:
             refuse_beyond(op, served.can)
             outgoing = Outgoing(served, request_id, None, [])
+            if self._police is not None:
+                outgoing.finish = self._police(op, caller, known.headers)
             outgoing.write(op, self._estimate)
         except GatewayError:
             self._count("refused")
@@ -167,7 +176,8 @@ def build(parts: Parts) -> Built:
         def count(result: str) -> None:
             parts.metrics.mirrored.labels(model.name, to, result).inc()
 
-        mirrors.append(Mirror(to, options, count, parts.models, parts.estimate, parts.offers.deaths))
+        police = parts.offers.police(to)
+        mirrors.append(Mirror(to, options, count, parts.models, parts.estimate, parts.offers.deaths, police))
         return mirrors[-1]
 
     async def close() -> None:

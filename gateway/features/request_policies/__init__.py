@@ -7,6 +7,7 @@ that matches the key, then one that matches the team, then one that matches the 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Collection, Mapping
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -19,7 +20,7 @@ from gateway.config.request_policies import RequestPolicy
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import JSON_TYPE, Headers, Request
 from gateway.core.messages import Chat, CountTokens, Message, Op, Text
-from gateway.features import Built, Parts
+from gateway.features import Built, Parts, Police
 from gateway.kernel.call import Call
 from gateway.kernel.feature import Feature, Step
 from gateway.wire.json import encode
@@ -83,16 +84,11 @@ class Rules:
         another than it was: `name`, or `name=value` for a cap.
 
         Raises GatewayError(BAD_REQUEST) for a cap that refuses."""
-        dropped = settle_names(op, self.ruled)
-        dropped += [member.name for member in self.drop.values() if member.drop(op)]
-        for member in self.defaults.values():
-            if not member.said(op):
-                member.put(op)
-        changed = []
-        for member in self.force.values():
-            said = member.said(op)
-            if member.put(op) and said:
-                changed.append(member.name)
+        if type(op) is CountTokens:  # members such as chat_template_kwargs decide how long the prompt is
+            op.prompt_of = copy(op.prompt_of)  # copies of `op` share it
+            self._set(op.prompt_of)
+            return [], []
+        dropped, changed = self._set(op)
         for key, cap in self.caps.items():
             if cap.exceeds(op):
                 said = cap.said(op)
@@ -104,8 +100,23 @@ class Rules:
                     self.least.put(op)
                 if said:
                     changed.append(f"{cap.name}={cap.value}")
-        if self.system is not None:
-            _put_first(self.system, op.prompt_of if type(op) is CountTokens else op)
+        return dropped, changed
+
+    def _set(self, op: Op) -> tuple[list[str], list[str]]:
+        """Does all but caps. Returns what `apply` does."""
+        dropped = settle_names(op, self.ruled)
+        dropped += [member.name for member in self.drop.values() if member.drop(op)]
+        for member in self.defaults.values():
+            if not member.said(op):
+                member.put(op)
+        changed = []
+        for member in self.force.values():
+            said = member.said(op)
+            if member.put(op) and said:
+                changed.append(member.name)
+        if self.system is not None and isinstance(op, Chat):
+            op.messages = (Message("system", (Text(self.system),)), *op.messages)
+            op.rewritten = True
         return dropped, changed
 
     def finish(self, client: Headers) -> Finish | None:
@@ -140,21 +151,19 @@ def _rename(request: Request, names: Mapping[str, str]) -> None:
         )
 
 
-def _put_first(system: str, op: Op) -> None:
-    if isinstance(op, Chat):
-        op.messages = (Message("system", (Text(system),)), *op.messages)
-        op.rewritten = True
-
-
 class RequestPolicies(Feature):
-    """Applies those of `policies`, by name and the farthest first, whose keys and teams are the caller's."""
+    """Applies those of `policies`, by name and the farthest first, whose keys and teams are the caller's. copied:
+    requests for the model may be copied for another one, which has policies of its own."""
 
-    def __init__(self, policies: Mapping[str, RequestPolicy]) -> None:
+    def __init__(self, policies: Mapping[str, RequestPolicy], copied: bool = False) -> None:
         self._policies = tuple(policies.items())
+        self._copied = copied
         self._rules: dict[tuple[int, ...], Rules] = {}
 
     def around_answer(self, inner: Step) -> Step:
         def answer(call: Call) -> Awaitable[None]:
+            if self._copied and call.untouched is None:
+                call.untouched = copy(call.asked)
             rules = self.rules_of(call.principal)
             dropped, changed = rules.apply(call.asked)
             if dropped:
@@ -165,6 +174,12 @@ class RequestPolicies(Feature):
             return inner(call)
 
         return answer
+
+    def police(self, op: Op, caller: Principal, client: Headers) -> Finish | None:
+        """Implements features.Police."""
+        rules = self.rules_of(caller)
+        rules.apply(op)
+        return rules.finish(client)
 
     def rules_of(self, principal: Principal) -> Rules:
         """The rules for requests of a caller, made once for all callers that the same policies match."""
@@ -188,14 +203,23 @@ def _matches(policy: RequestPolicy, caller: Principal) -> bool:
 
 def build(parts: Parts) -> Built | None:
     config = parts.config
-    return Built(of_model=lambda model: of_model(config, model.name)) if config.request_policies else None
+    if not config.request_policies:
+        return None
+
+    def police(model: str) -> Police | None:
+        found = of_model(config, model)
+        return None if found is None else found.police
+
+    parts.offers.police = police
+    return Built(of_model=lambda model: of_model(config, model.name))
 
 
 def of_model(config: Config, name: str) -> RequestPolicies | None:
     """The policies on requests for a model; None if there are none."""
     ranked = sorted(config.request_policies.items(), key=lambda one: _distance(one[1]))
     found = {one: policy for one, policy in ranked if name in _models(policy, name, config)}
-    return RequestPolicies(found) if found else None
+    model = config.models.get(name)
+    return RequestPolicies(found, model is not None and model.mirror is not None) if found else None
 
 
 def _distance(policy: RequestPolicy) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any, Self
 
 import httpx
@@ -25,13 +26,19 @@ def copies(stack: Stack) -> Mirror:
 
 
 class Mirrored(Stack):
-    """A gateway whose model `m` is mirrored to `copy`, a worker of its own."""
+    """A gateway whose model `m` is mirrored to `copy`, a worker of its own. policies: on requests for both."""
 
     def __init__(
-        self, copy: dict[str, Any], config: dict[str, Any] | None = None, main: Any = None, **mirror: Any
+        self,
+        copy: dict[str, Any],
+        config: dict[str, Any] | None = None,
+        main: Any = None,
+        policies: Any = None,
+        **mirror: Any,
     ) -> None:
         super().__init__(({}, copy), config)
         self.main = dict(main or {})
+        self.policies = {"request_policies": policies} if policies else {}
         self.mirror = mirror
 
     def __enter__(self) -> Self:
@@ -41,7 +48,7 @@ class Mirrored(Stack):
             "m": {**base, "workers": [self.sims[0].url], "mirror": {"model": "copy", **self.mirror}, **self.main},
             "copy": {**base, "workers": [self.sims[1].url]},
         }
-        self.run(self.gateway.reload(self.config({"models": models})))
+        self.run(self.gateway.reload(self.config({"models": models, **self.policies})))
         return self
 
 
@@ -74,6 +81,46 @@ def assert_answered(stack: Stack, way: Way) -> None:
     reply = httpx.post(stack.url + way.path("m"), json={"model": "m", **way.body(stream=stream, max_tokens=5)})
     assert reply.status_code == 200, (str(way), reply.text)
     assert "x-dragoman-model" not in reply.headers
+
+
+@pytest.mark.feature("request_policies")
+def test_a_copy_has_the_policies_of_its_own_model() -> None:
+    """For the same caller; those of the model that was asked change no copy."""
+    policies = {
+        "asked": {"match": {"model": ["m"]}, "system": "Asked.", "force": {"seed": 1}, "drop": ["stop"]},
+        "own": {
+            "match": {"model": ["copy"]},
+            "system": "Own.",
+            "caps": {"max_tokens": 7},
+            "rename": {"max_tokens": "max_completion_tokens"},
+            "headers": {"x-house": "copy"},
+            "pass_headers": ["x-mine"],
+        },
+    }
+    main = {"fallback": ["copy"]}
+    for options in ({}, main):
+        with Mirrored({}, main=options, policies=policies) as stack:
+            for stream in (False, True):
+                body = chat(stop=["z"], max_tokens=90, stream=stream)
+                assert httpx.post(stack.url + PATH, json=body, headers={"x-mine": "a"}).status_code == 200
+                stack.run(copies(stack).idle())
+                main_got, copy_got = (json.loads(sim.ledger.entries[-1].body) for sim in stack.sims)
+                assert (main_got["seed"], main_got["max_tokens"], main_got["messages"][0]["content"]) == (
+                    1,
+                    90,
+                    "Asked.",
+                )
+                assert (copy_got["messages"][0]["content"], len(copy_got["messages"])) == ("Own.", 2)
+                assert (copy_got["stop"], copy_got["max_completion_tokens"]) == (["z"], 7)
+                assert copy_got.keys().isdisjoint({"seed", "max_tokens"})
+                entry = stack.sims[1].ledger.entries[-1]
+                assert (entry.header("x-house"), entry.header("x-mine")) == ("copy", "a")
+                assert stack.sim.ledger.entries[-1].header("x-house") is None
+    policies["own"]["over_cap"] = "refuse"
+    with Mirrored({}, policies=policies) as stack:
+        assert httpx.post(stack.url + PATH, json=chat(max_tokens=90)).status_code == 200
+        stack.run(copies(stack).idle())
+        assert results(stack) == {"refused": 1}
 
 
 def test_a_copy_that_is_slow_keeps_nobody_and_further_ones_are_left_out() -> None:

@@ -223,6 +223,50 @@ def test_a_fallback_has_its_own_policy_alone() -> None:
         assert reply.headers.keys().isdisjoint({"x-dragoman-policy", "x-dragoman-dropped"})
 
 
+COUNTED = ("/v1/messages/count_tokens", "/v1beta/models/{}:countTokens", "/v1/responses/input_tokens")
+
+
+def count_of(running: Stack, path: str, model: str, **members: Any) -> int:
+    """What the client gets for a prompt of a word."""
+    contents = [{"role": "user", "parts": [{"text": "hi"}]}]
+    body: dict[str, Any] = {**chat("hi"), "input": "hi"} if "{" not in path else {"contents": contents}
+    body = {name: value for name, value in body.items() if name in ("messages", "contents", "input")} | members
+    if "input_tokens" in path:
+        del body["messages"]
+    reply = httpx.post(running.url + path.format(model), json={"model": model, **body}, timeout=30)
+    assert reply.status_code == 200, reply.text
+    found = reply.json()
+    return int(found.get("input_tokens") or found["totalTokens"])
+
+
+def asked_of(running: Stack) -> dict[str, Any]:
+    """The body of the last question to the worker."""
+    found: dict[str, Any] = json.loads(
+        [one for one in running.sims[0].ledger.entries if "tokenize" in one.path][-1].body
+    )
+    return found
+
+
+@pytest.mark.parametrize("path", COUNTED)
+def test_a_prompt_is_counted_as_its_worker_would_get_it(path: str) -> None:
+    """By the policies of the model that counts, once: not also by those of a model that could not."""
+    kwargs = {"chat_template_kwargs": {"enable_thinking": False}}
+    gone = {"match": {"model": ["gone"]}, "system": "Gone."}
+    with stack(
+        {"match": {"model": ["m"]}, "system": "Be brief.", "force": kwargs}, gone, models={"gone": fallback()}
+    ) as running:
+        plain = count_of(running, path, "m")
+        assert asked_of(running)["chat_template_kwargs"] == kwargs["chat_template_kwargs"]
+        assert [one["content"] for one in asked_of(running)["messages"]][:1] == ["Be brief."]
+        assert count_of(running, path, "gone") == plain
+        assert "Gone." not in json.dumps(asked_of(running))
+        assert json.dumps(asked_of(running)).count("Be brief.") == 1
+
+
+def fallback() -> dict[str, Any]:
+    return {**GONE, "fallback": ["m"]}
+
+
 def test_a_model_without_a_policy_has_no_layer() -> None:
     with stack({"match": {"model": ["other"]}, "system": "x"}, models={"other": dict(GONE)}) as running:
         models = running.gateway.deployment.runtime.models

@@ -226,6 +226,21 @@ def test_a_translation_reaches_no_worker(local: Stack) -> None:
     assert len(local.records()) == before
 
 
+@pytest.mark.feature("request_policies")
+def test_a_translation_shows_what_policies_make_of_it() -> None:
+    policies = {
+        "all": {"caps": {"max_tokens": 5}, "rename": {"max_tokens": "max_completion_tokens"}},
+        "one": {"match": {"key": ["team-a"]}, "system": "Be brief."},
+    }
+    with Stack(config={**KEYED, "request_policies": policies}, environ=ENVIRON) as stack:
+        for given, roles in (("", ["user"]), (SECRET, ["system", "user"])):
+            (request, _) = play(stack, SHOWN, model="m", send=False, key=given)
+            text = json.loads(request["text"])
+            assert (text["max_completion_tokens"], [one["role"] for one in text["messages"]]) == (5, roles)
+        (head, *_) = play(stack, SHOWN, model="m", send=False, key="another")
+        assert head["status"] == 401
+
+
 @pytest.mark.parametrize("name", DIALECTS)
 def test_the_key_goes_where_clients_of_that_api_send_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In headers of their own in Azure's, Anthropic's and Google's clients; everywhere the gateway finds it."""

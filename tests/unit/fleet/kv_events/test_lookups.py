@@ -71,6 +71,17 @@ def test_tenants_are_kept_apart() -> None:
         assert tokenized(stack) == 3
 
 
+@pytest.mark.feature("request_policies")
+def test_workers_are_asked_with_the_headers_of_policies() -> None:
+    policies = {"all": {"headers": {"x-house": "a"}, "system": "Be brief."}}
+    with Stack((WORKER, WORKER), {"request_policies": policies}) as stack:
+        listen(stack)
+        until(lambda: blocks(stack, 0).live and blocks(stack, 1).live)
+        ask(stack, chat("one"))
+        (question,) = [one for sim in stack.sims for one in sim.ledger.entries if one.path == "/tokenize"]
+        assert (question.header("x-house"), b"Be brief." in question.body) == ("a", True)
+
+
 def test_tokens_that_cannot_be_had_are_done_without(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(worker: Any, body: bytes) -> Any:
         raise Refused(500, "InternalServerError", "no", None)
