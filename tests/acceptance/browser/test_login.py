@@ -10,7 +10,7 @@ from tests.acceptance.browser.chromium import Browser
 from tests.support.harness import Stack
 from tests.support.redis_server import Server
 from tests.support.standins.identity import SECRET, Identity, identity
-from tests.unit.features.console.test_login import ADMIN, BLUE, LEAD, VIEWER, ask, sections
+from tests.unit.features.console.logging_in import ADMIN, BLUE, LEAD, VIEWER, ask, sections
 
 pytestmark = pytest.mark.browser
 
