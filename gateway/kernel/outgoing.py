@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Protocol, cast
 
+from msgspec.structs import replace
+
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Headers, Request
 from gateway.core.lifecycle import Detokenized, TokenCount, Tokens
 from gateway.core.messages import QUESTIONS, Chat, Complete, Op, Question
-from gateway.core.ports import Ask
+from gateway.core.ports import Ask, Partial, Resumption
 from gateway.kernel.models import ServedModel
 from gateway.kernel.request_ids import worker_request_id
 from gateway.kernel.visit import Visit
@@ -17,6 +19,7 @@ from gateway.offload import Share, run_step
 from gateway.translation import totals
 from gateway.translation.ability import write_possible
 from gateway.translation.whole import ask
+from gateway.wire.json import renamed
 
 
 class Finish(Protocol):
@@ -115,6 +118,17 @@ class Outgoing:
     def _check_path(self, request: Request) -> None:
         if not self._may_call(request):
             raise GatewayError(Kind.UNSUPPORTED, "this model does not offer this operation", code="beyond_model")
+
+    def resume(self, partial: Partial) -> Resumption | str:
+        """As `Backend.resume`: the backend knows members by its own names."""
+        names, resume = {} if self.finish is None else self.finish.names, self.served.backend.resume
+        if not names:
+            return resume(self.request, partial)
+        own = {new: name for name, new in names.items()}
+        found = resume(replace(self.request, body=renamed(self.request.body, own)), partial)
+        if not isinstance(found, str):
+            found.request.body = renamed(found.request.body, names)
+        return found
 
     def forget(self) -> None:
         """The request is sent for the last time: its body is not kept."""

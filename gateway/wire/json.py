@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Mapping
 from operator import is_not
 from typing import Any, TypeVar
 
@@ -59,6 +59,14 @@ _UNREAD_INTEGERS = ("prompt_logprobs", "truncate_prompt_tokens")
 _FRACTION = re.compile(rb"[.eE]")
 # msgspec writes the place as `$.messages[0].content`.
 _PLACE = re.compile(r"^(.*?)(?: - at `(?:key in )?\$\.?(.*)`)?$", re.S)
+
+
+def renamed(body: bytes, names: Mapping[str, str]) -> bytes:
+    """A JSON object whose members have other names. One that has the new name already is left out under the old one."""
+    found = members_of(body)
+    if names.keys().isdisjoint(found):
+        return body
+    return encode({names.get(name, name): value for name, value in found.items() if names.get(name) not in found})
 
 
 def members(request: Request) -> dict[str, Raw]:

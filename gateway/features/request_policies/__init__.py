@@ -11,9 +11,6 @@ from copy import copy
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-import msgspec
-from msgspec import Raw
-
 from gateway.auth import Principal
 from gateway.config import Config
 from gateway.config.request_policies import RequestPolicy
@@ -23,7 +20,7 @@ from gateway.core.messages import Chat, CountTokens, Message, Op, Text
 from gateway.features import Built, Parts, Police
 from gateway.kernel.call import Call
 from gateway.kernel.feature import Feature, Step
-from gateway.wire.json import encode
+from gateway.wire.json import renamed
 from gateway.wire.openai.requests.members import Member, settle_names
 
 HEADER = b"x-dragoman-policy"
@@ -135,20 +132,11 @@ class Finish(NamedTuple):
     def __call__(self, request: Request) -> None:
         request.headers = [*request.headers, *self.headers]
         if self.names and JSON_TYPE in request.headers:
-            _rename(request, self.names)
+            request.body = renamed(request.body, self.names)
 
 
 def _by_key(given: Mapping[str, Any]) -> dict[str, Member]:
     return {member.key: member for member in (Member(name, value) for name, value in given.items())}
-
-
-def _rename(request: Request, names: Mapping[str, str]) -> None:
-    """Renames members of a JSON body. One that has the new name already is left out under the old one."""
-    body = msgspec.json.decode(request.body, type=dict[str, Raw])
-    if not names.keys().isdisjoint(body):
-        request.body = encode(
-            {names.get(name, name): value for name, value in body.items() if names.get(name) not in body}
-        )
 
 
 class RequestPolicies(Feature):

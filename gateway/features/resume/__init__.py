@@ -124,7 +124,7 @@ class Resume(Feature):
         partial = lane.partial()
         if isinstance(partial, str) or partial.finished:
             return False
-        return isinstance(call.served.backend.resume(call.outgoing.request, partial), Resumption)
+        return isinstance(call.outgoing.resume(partial), Resumption)
 
 
 _REFUSED = (Kind.UNAUTHENTICATED, Kind.FORBIDDEN)
@@ -227,7 +227,7 @@ async def resumed(call: Call, lane: Lane) -> Resumption | Partial | str:
     partial = lane.partial()
     if isinstance(partial, str) or partial.finished:
         return partial
-    found = await run_step(call.share, call.served.backend.resume, call.outgoing.request, partial)
+    found = await run_step(call.share, call.outgoing.resume, partial)
     return partial if found == "length" else found
 
 

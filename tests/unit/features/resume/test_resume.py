@@ -306,3 +306,15 @@ def test_it_goes_on_where_its_prompt_is_cached() -> None:
         record = stack.record()
         assert {record["worker"], streaming.sim.url} == had
         assert "why=prefix" in record["picked"]
+
+
+@pytest.mark.feature("request_policies")
+def test_a_bound_under_another_name_is_what_is_left_of_it() -> None:
+    policies = {"all": {"rename": {"max_tokens": "most"}, "caps": {"max_tokens": 60}}}
+    with Stack(({}, {}), {**ROUND, "request_policies": policies}) as stack:
+        _, record = broken_once(stack, "reset@4", PATH, chat(scripted(text=TEXT), stream=True))
+        assert record["continued"] == ["died"]
+        bodies = [json.loads(one.body) for sim in stack.sims for one in sim.ledger.entries if one.generation]
+        again = next(body for body in bodies if body.get("continue_final_message"))
+        assert 0 < again["most"] < 60
+        assert "max_tokens" not in again
