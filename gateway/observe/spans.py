@@ -83,8 +83,8 @@ class Spans:
 
 
 class PromptSpans:
-    """Sends events with texts, each in a span below that of its request. They wait for the collector, and hold no more
-    than they are given: all of it is for one thread."""
+    """Sends spans with texts, each below that of its request. They wait for the collector, and hold no more than they
+    are given: all of it is for one thread."""
 
     def __init__(self, settings: Tracing) -> None:
         self._exporter = exporter(settings)
@@ -94,9 +94,9 @@ class PromptSpans:
         self._tracer = provider.get_tracer("dragoman")
 
     def add(self, context: Headers, began: float, ended: float, about: Mapping[str, AttributeValue]) -> None:
-        """An event of the request with this `RequestTrace.context`. Times are Unix seconds."""
-        span = self._tracer.start_span("prompt", _extracted(context), SpanKind.INTERNAL, start_time=int(began * 1e9))
-        span.add_event("gen_ai.client.inference.operation.details", about, int(ended * 1e9))
+        """A span of the request with this `RequestTrace.context`. Times are Unix seconds."""
+        within, start = _extracted(context), int(began * 1e9)
+        span = self._tracer.start_span("prompt", within, SpanKind.INTERNAL, about, start_time=start)
         span.end(int(ended * 1e9))
 
     def send(self) -> None:
@@ -147,6 +147,7 @@ class RequestSpans:
         self._server = server
         self._within = set_span_in_context(server, Context())
         self._recording = server.is_recording()
+        self._logged = False
         self._queue: Span | None = None
         self._attempt: Span | None = None
 
@@ -157,6 +158,9 @@ class RequestSpans:
     @property
     def context(self) -> Headers:
         return _injected(self._within) if self._recording else []
+
+    def logged(self) -> None:
+        self._logged = True
 
     def waiting(self) -> None:
         if self._recording:
@@ -209,7 +213,7 @@ class RequestSpans:
         if self._recording:
             operation = OPERATIONS.get(record.operation, record.operation)
             span.update_name(f"{operation} {(record.routed and record.asked) or record.model}".strip() or "request")
-            span.set_attributes(_attributes(record, operation))
+            span.set_attributes(_attributes(record, operation, self._logged))
             if finishes:
                 span.set_attribute("gen_ai.response.finish_reasons", finishes)
             if record.outcome == "failed":
@@ -222,7 +226,8 @@ class RequestSpans:
             self._queue = None
 
 
-def _attributes(record: RequestRecord, operation: str) -> dict[str, AttributeValue]:
+def _attributes(record: RequestRecord, operation: str, logged: bool) -> dict[str, AttributeValue]:
+    """logged: another span has the request's texts and its usage, which count once."""
     first_ms = record.time_to_first_token_ms
     found: dict[str, AttributeValue | None] = {
         "gen_ai.operation.name": operation or None,
@@ -241,7 +246,9 @@ def _attributes(record: RequestRecord, operation: str) -> dict[str, AttributeVal
         "dragoman.limit": record.limit,
     }
     usage = record.usage
-    if usage is not None:
+    if logged:
+        found["langfuse.observation.type"] = "span"  # and the other one a generation
+    elif usage is not None:
         found["gen_ai.usage.input_tokens"] = usage.input
         found["gen_ai.usage.output_tokens"] = usage.output
         found["gen_ai.usage.cache_read.input_tokens"] = usage.cached

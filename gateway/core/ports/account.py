@@ -154,6 +154,9 @@ class RequestTrace(Protocol):
     def id(self) -> str | None: ...
     @property
     def context(self) -> Headers: ...
+    def logged(self) -> None:
+        """The texts of the request, and its usage, are sent in a span of their own."""
+
     def waiting(self) -> None:
         """The request begins to wait for a worker."""
 

@@ -6,7 +6,7 @@ recording.py  keeps the reply that a dialect writes
 masks.py      takes secrets out of texts
 writer.py     the thread that writes, and how much may wait for it
 files.py      a folder of files, bounded in bytes and age; bucket.py: objects of a bucket
-traces.py     events of traces
+traces.py     spans of traces
 """
 
 from __future__ import annotations
@@ -94,6 +94,8 @@ class PromptLog(Feature):
                 entry: Entry | None = call.notes.pop(self, None)
                 if entry is not None:
                     trace = self._trace_of(call)
+                    if trace is not None and self._writer.tracing is not None:
+                        trace.logged()
                     entry.end(call.record, [] if trace is None else trace.context)
                     self._writer.put(entry)
 

@@ -1,7 +1,8 @@
-"""Lines as events of traces, by OpenTelemetry's semantic conventions for generative AI.
+"""Lines as spans, by OpenTelemetry's semantic conventions for generative AI.
 
-Source: https://opentelemetry.io/docs/specs/semconv/gen-ai/gen-ai-events/, the event
-`gen_ai.client.inference.operation.details`; its messages are JSON there.
+Source: https://opentelemetry.io/docs/specs/semconv/gen-ai/gen-ai-spans/ and its JSON schemas of messages. Langfuse
+(`OtelIngestionProcessor`) and Phoenix (`trace/gen_ai/conversion.py`) read messages from attributes of spans, and not
+from events; Phoenix shows none of them if one has no finish_reason.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from msgspec.json import encode
+from msgspec import MsgspecError
+from msgspec.json import decode, encode
 
 from gateway.core.http import Headers
 from gateway.features.prompt_log.entry import Answer, Line
@@ -23,10 +25,11 @@ _ROLES = frozenset(("system", "user", "assistant", "tool"))
 _OURS = {"developer": "system"}
 _NOT_SAID = frozenset(("tools", "format", "suffix"))
 _TYPES = {"thinking": "reasoning", "refusal": "text", "text": "text"}
+_FINISHES = {"tool_calls": "tool_call"}
 
 
 class Traces:
-    """Implements writer.Sink. A request whose trace is not recorded has no event."""
+    """Implements writer.Sink. A request whose trace is not recorded has no span."""
 
     def __init__(self, spans: PromptSpans) -> None:
         self._spans = spans
@@ -34,7 +37,7 @@ class Traces:
     def write(self, entries: Sequence[tuple[Line, Headers]]) -> int:
         found = [(line, context) for line, context in entries if context]
         for line, context in found:
-            self._spans.add(context, line.time - line.duration_ms / 1000, line.time, event_of(line))
+            self._spans.add(context, line.time - line.duration_ms / 1000, line.time, attributes_of(line))
         self._spans.send()
         return len(found)
 
@@ -46,8 +49,8 @@ class Traces:
         return 0
 
 
-def event_of(line: Line) -> dict[str, Any]:
-    """The attributes of the event."""
+def attributes_of(line: Line) -> dict[str, Any]:
+    """Those of the span."""
     found: dict[str, Any] = {
         "gen_ai.operation.name": OPERATIONS.get(line.operation, line.operation),
         "gen_ai.provider.name": PROVIDER,
@@ -79,12 +82,22 @@ def _messages(texts: Iterable[Shown]) -> Iterator[dict[str, Any]]:
 
 def _choices(reply: Answer) -> Iterator[dict[str, Any]]:
     for choice in sorted({one.choice for one in reply.texts}):
-        finish = {"finish_reason": reply.finish[choice]} if choice < len(reply.finish) else {}
+        finish = reply.finish[choice] if choice < len(reply.finish) else "error"
         parts = [_part(one) for one in reply.texts if one.choice == choice]
-        yield {"role": "assistant", "parts": parts, **finish}
+        yield {"role": "assistant", "parts": parts, "finish_reason": _FINISHES.get(finish, finish)}
 
 
 def _part(one: Shown) -> dict[str, Any]:
     if one.kind == "tool":
-        return {"type": "tool_call", "name": one.name or "", "arguments": one.text}
+        return {"type": "tool_call", "name": one.name or "", "arguments": _value(one.text)}
+    if one.role == "tool":
+        return {"type": "tool_call_response", "response": one.text}
     return {"type": _TYPES.get(one.kind, "text"), "content": one.text}
+
+
+def _value(arguments: str) -> Any:
+    """The value that the JSON stands for; the text itself, if it is cut or masked."""
+    try:
+        return decode(arguments)
+    except (MsgspecError, RecursionError):
+        return arguments

@@ -340,12 +340,19 @@ def test_without_tracing_nothing_of_it_is_imported() -> None:
     assert not [one for one in imported if one.startswith(("gateway.observe.spans", "opentelemetry.exporter"))]
 
 
-def test_logged_prompts_are_events_below_their_requests(collector: Collector) -> None:
+def test_logged_prompts_are_spans_below_their_requests(collector: Collector) -> None:
+    """In attributes, where Langfuse and Phoenix look for them; tokens count once."""
     tracing = {"endpoint": collector.url, "sample": 1}
     log = {"traces": True, "rules": {"all": {"match": {"model": ["m"]}}}}
     with Stack(config={"tracing": tracing, "prompt_log": log}) as stack:
         said = "sim:" + json.dumps({"text": "to me@example.com"})
-        httpx.post(stack.url + CHAT, json=chat(said, stream=True))
+        function = {"name": "f", "arguments": '{"a": 1}'}
+        turns = [
+            {"role": "assistant", "tool_calls": [{"id": "1", "type": "function", "function": function}]},
+            {"role": "tool", "tool_call_id": "1", "content": "found"},
+        ]
+        body = chat(said, stream=True)
+        httpx.post(stack.url + CHAT, json={**body, "messages": [*turns, *body["messages"]]})
         httpx.post(stack.url + CHAT, json=chat(), headers={"traceparent": UNSAMPLED})
         trace = next(record["trace"] for record in stack.records() if record["trace"])
     sent = [
@@ -358,15 +365,16 @@ def test_logged_prompts_are_events_below_their_requests(collector: Collector) ->
     (span,) = [span for span in sent if span.name == "prompt"]
     (server,) = [one for one in sent if one.name == "chat m"]
     assert (span.trace_id.hex(), span.parent_span_id) == (trace, server.span_id)
-    (event,) = span.events
-    assert event.name == "gen_ai.client.inference.operation.details"
-    found = {one.key: one.value for one in event.attributes}
+    found = {one.key: one.value for one in span.attributes}
     assert found["gen_ai.operation.name"].string_value == "chat"
-    (asked,) = json.loads(found["gen_ai.input.messages"].string_value)
+    called, returned, asked = json.loads(found["gen_ai.input.messages"].string_value)
+    assert called["parts"] == [{"type": "tool_call", "name": "f", "arguments": {"a": 1}}]
+    assert returned == {"role": "tool", "parts": [{"type": "tool_call_response", "response": "found"}]}
     assert asked["role"] == "user"
     assert "[email]" in asked["parts"][0]["content"]
     assert json.loads(found["gen_ai.output.messages"].string_value) == [
         {"role": "assistant", "parts": [{"type": "text", "content": "to [email]"}], "finish_reason": "stop"}
     ]
     assert [one.string_value for one in found["gen_ai.response.finish_reasons"].array_value.values] == ["stop"]
-    assert not [one for one in server.attributes if CANARY in str(one)]
+    assert found["gen_ai.usage.output_tokens"].int_value > 0
+    assert not [one for one in server.attributes if CANARY in str(one) or "usage" in one.key]
