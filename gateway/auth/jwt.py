@@ -1,6 +1,6 @@
 """Tokens of an identity provider (JWT, RFC 7519): who the bearer is. PyJWT checks the signatures.
 
-Only RS256 and ES256 are accepted, each with a key of its own kind, so a public key can never be taken for a shared
+Only RS256, PS256 and ES256 are accepted. Each key has one of them, so a public key can never be taken for a shared
 secret. The key set comes from a file, or from a URL that is read again in the background; no request waits for it.
 """
 
@@ -24,7 +24,8 @@ from gateway.core.errors import GatewayError, Kind
 
 T = TypeVar("T")
 
-_KINDS = {"RSA": "RS256", "EC": "ES256"}
+_ALGORITHMS = {"RSA": ("RS256", "PS256"), "EC": ("ES256",)}
+"""By kind of key; the first is that of a key that names none."""
 _PUBLIC = ("kty", "n", "e", "crv", "x", "y")
 _LEAST_RSA_BITS = 2048
 _LEEWAY_S = 30.0
@@ -71,16 +72,19 @@ def read_keys(text: str | bytes) -> dict[str | None, ProviderKey]:
     try:
         listed = read["keys"]
         for one in listed:
-            algorithm = _KINDS.get(one.get("kty", ""))
-            fits = one.get("use", "sig") == "sig" and one.get("alg", algorithm) == algorithm
+            of_kind = _ALGORITHMS.get(one.get("kty", ""), ())
+            algorithm = one.get("alg", *of_kind[:1])
+            fits = one.get("use", "sig") == "sig" and algorithm in of_kind
             # The operations of a private key are those of its private half.
             needed = "sign" if "d" in one else "verify"
             fits = fits and (needed in one.get("key_ops", (needed,)) or "verify" in one["key_ops"])
-            if algorithm is None or not fits or (algorithm == "ES256" and one.get("crv") != "P-256"):
+            if not fits or (algorithm == "ES256" and one.get("crv") != "P-256"):
+                continue
+            if algorithm == "PS256" and one.get("kid") in found:  # some list a key once for each of its algorithms
                 continue
             public = {name: one[name] for name in _PUBLIC if name in one}
             key = jwt.PyJWK(public, algorithm).key
-            if algorithm == "RS256" and key.key_size < _LEAST_RSA_BITS:
+            if algorithm != "ES256" and key.key_size < _LEAST_RSA_BITS:
                 continue
             found[one.get("kid")] = ProviderKey(key, algorithm)
     except (KeyError, TypeError, AttributeError, jwt.PyJWTError) as error:
@@ -178,7 +182,7 @@ class JwtVerifier:
 
     def _bearer(self, claims: Mapping[str, Any]) -> Bearer:
         options = self._options
-        team = claims.get(options.team_claim) if options.team_claim is not None else None
+        team = claim_of(claims, options.team_claim) if options.team_claim is not None else None
         models = None
         if options.models_claim is not None:
             # A missing claim allows nothing: the restriction is meant for all tokens.
@@ -266,9 +270,23 @@ _WHY: dict[type[jwt.PyJWTError], str] = {
 """The faults of a token whose signature is good, as its bearer reads them."""
 
 
+def claim_of(claims: Mapping[str, Any], name: str) -> Any:
+    """The claim called `name`, or None. A claim of exactly this name wins; else the name is a path into objects, as
+    `realm_access.roles`. Names on the path may contain dots: the longest that fits wins."""
+    if name in claims:
+        return claims[name]
+    for place in (at for at in range(len(name) - 1, 0, -1) if name[at] == "."):
+        inner = claims.get(name[:place])
+        if isinstance(inner, dict) and (found := claim_of(inner, name[place + 1 :])) is not None:
+            return found
+    return None
+
+
 def values(claims: Mapping[str, Any], claim: str, what: str) -> frozenset[str]:
     """The values that a claim lists; none where the claim is missing. Raises GatewayError."""
-    listed = claims.get(claim, [])
+    listed = claim_of(claims, claim)
+    if listed is None:
+        return frozenset()
     if not isinstance(listed, (str, list)):
         raise refused(f"the token's claim '{claim}' must be a list of {what}")
     return frozenset(listed.split() if isinstance(listed, str) else [str(one) for one in listed])

@@ -110,6 +110,8 @@ class Cluster:
         self._over.set()
         for thread in self._probing:
             thread.join()
+        for pod in self.pods.values():  # others on this machine may have their names
+            self._remove(pod)
         asyncio.run_coroutine_threadsafe(self._close(), self._loop).result(60)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
@@ -210,7 +212,7 @@ class Cluster:
             waiting.communicate()
             raise AssertionError(f"{name_of(template)} has not ended: {self.log(pod)}") from None
         said = self.log(pod)
-        self.machine.podman("pod", "rm", "--force", "--time", "0", pod.name)
+        self._remove(pod)
         return status, said
 
     def log(self, pod: Pod) -> str:
@@ -242,8 +244,11 @@ class Cluster:
             ended.append(Ended(container, status, seconds, status == 137, self.log(pod)))
         del self.pods[name]
         self._publish()
-        self.machine.podman("pod", "rm", "--force", "--time", "0", pod.name)
+        self._remove(pod)
         return ended
+
+    def _remove(self, pod: Pod) -> None:
+        self.machine.podman("pod", "rm", "--force", "--time", "0", pod.name)
 
     def _before_the_end(self, pod: Pod, handler: Object | None) -> None:
         if handler is None:

@@ -22,7 +22,7 @@ from jwt.algorithms import ECAlgorithm, RSAAlgorithm
 
 from gateway.app import KNOWN
 from gateway.auth import JwtVerifier, Keyring, new_key, read_keys
-from gateway.auth.jwt import Fetch
+from gateway.auth.jwt import Fetch, claim_of
 from gateway.config import CacheSalt, Config, ConfigError, Jwt, Key, Model, load
 from gateway.core.errors import GatewayError, Kind
 from tests.support.clients import CHAT
@@ -75,6 +75,66 @@ def test_both_algorithms_and_a_set_of_one_key_without_id() -> None:
     assert tokens.read(token(EC, "e", "ES256", models="m n")).models == frozenset({"m", "n"})
     assert tokens.read(token()).models == frozenset(), "no claim, no model"
     assert made(keys(r=RSA)).read(token(kid=None)).models is None
+
+
+def test_the_algorithm_that_a_key_names_is_its_only_one() -> None:
+    (listed,) = json.loads(keys(r=RSA))["keys"][:1]
+    both = [{**listed, "alg": "RS256"}, {**listed, "alg": "PS256"}]
+    for shown, good, bad in (
+        (both[1:], "PS256", "RS256"),
+        (both[:1], "RS256", "PS256"),
+        (both, "RS256", "PS256"),
+        (both[::-1], "RS256", "PS256"),
+    ):
+        tokens = made(json.dumps({"keys": shown}))
+        assert tokens.read(token(algorithm=good)).subject == "alice"
+        with pytest.raises(GatewayError, match="not valid"):
+            tokens.read(token(algorithm=bad))
+    for name in ("RS512", "HS256", "none", "", ["RS256"], None):
+        with pytest.raises(ValueError, match="for signatures"):
+            read_keys(json.dumps({"keys": [{**listed, "alg": name}]}))
+
+
+ROLES_URL = "https://example.com/roles"
+NESTED = {
+    "realm_access": {"roles": ["a"]},
+    "resource_access": {"my.app": {"roles": ["b"]}, "my": {"app": {"roles": ["c"]}}},
+    ROLES_URL: ["d"],
+    "x.y": ["e"],
+    "x": {"y": ["f"], "z": None, "n": "text"},
+    "https://example": {"com/roles": ["g"]},
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("realm_access.roles", ["a"]),
+        ("resource_access.my.app.roles", ["b"]),
+        (ROLES_URL, ["d"]),
+        ("x.y", ["e"]),
+        ("x.n", "text"),
+        ("x.n.more", None),
+        ("x.z", None),
+        ("realm_access.", None),
+        (".roles", None),
+        ("roles", None),
+        ("." * 200, None),
+    ],
+)
+def test_a_claim_is_found_by_its_name_and_then_by_its_path(name: str, found: Any) -> None:
+    assert claim_of(NESTED, name) == found
+
+
+def test_teams_models_and_roles_may_be_in_objects() -> None:
+    tokens = made(team_claim="org.name", models_claim="access.models", roles_claim="realm_access.roles")
+    nested: dict[str, Any] = {
+        "org": {"name": "red"},
+        "access": {"models": ["m"]},
+        "realm_access": {"roles": ["dragoman-admin"]},
+    }
+    bearer = tokens.read(token(**nested))
+    assert (bearer.team, bearer.models, bearer.roles) == ("red", frozenset({"m"}), frozenset({"dragoman-admin"}))
 
 
 def shared() -> bytes:
