@@ -34,7 +34,7 @@ OWN_OPTIONS = {
     "Start": ("known_folder",),
     "Relay": ("drain_s", "notice_s"),
     "CacheSalt": ("secret_env",),
-    "ConsoleOidc": ("client_secret_file", "client_secret_env", "session_secret_file", "session_secret_env"),
+    "ConsoleOidc": ("client_secret_file", "client_secret_env", "session_secret_file", "session_secret_env", "ca_file"),
     "Tracing": ("headers",),
     "WebSearch": ("headers",),
     "Guard": ("headers",),

@@ -224,6 +224,8 @@ def _console_oidc(oidc: ConsoleOidc) -> Faults:
     for name in ("issuer", "url"):
         if not is_private(getattr(oidc, name)):
             yield (*at, name), "must begin with https://, unless it is on this machine: who listens could log in"
+    if oidc.ca_file is not None and not oidc.issuer.startswith("https://"):
+        yield (*at, "ca_file"), "has no effect: issuer is not https"
     if "openid" not in oidc.scopes:
         yield (*at, "scopes"), "must hold openid"
     if not (roles.admin or roles.lead or roles.viewer):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import ssl
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping
 from hashlib import sha256
 from typing import Any
 from urllib.parse import urlsplit
@@ -36,9 +36,8 @@ _LENGTHS = {
 
 # In capitals with an underscore; a secret in the place of the name looks otherwise.
 _VARIABLE = re.compile(r"[A-Z][A-Z0-9]*(_[A-Z0-9]+)+\Z")
-_BUCKETS: tuple[Path, ...] = (("batches", "bucket"), ("prompt_log", "bucket"))
-_INNER: tuple[Path, ...] = (*_BUCKETS, ("console", "oidc"))
-"""Sections within a section."""
+_INNER: tuple[Path, ...] = (("batches", "bucket"), ("prompt_log", "bucket"), ("console", "oidc"))
+"""Sections within a section. Each may name secrets and an authority."""
 
 Secrets = dict[Path, dict[str, str]]
 """The secrets that were read, by name, by the path of their section."""
@@ -70,9 +69,9 @@ def read_secrets(
             if model.ca_file not in bundles:
                 bundles[model.ca_file] = _bundle_fault(model.ca_file)
             reading.fault(("models", model_name, "ca_file"), bundles[model.ca_file])
-    for at, bucket in _inner(config, _BUCKETS):
-        if bucket.ca_file is not None and wanted(at[0]):
-            reading.fault((*at, "ca_file"), _bundle_fault(bucket.ca_file))
+    for at, inner in _inner(config):
+        if inner.ca_file is not None and wanted(at[0]):
+            reading.fault((*at, "ca_file"), _bundle_fault(inner.ca_file))
     return reading.secrets, reading.faults
 
 
@@ -110,15 +109,15 @@ def _sections(config: Config) -> Iterator[tuple[Path, Section]]:
     for name in ("redis", "jwt", "cache_salt", "seal", "end_users", "budget_webhook", "console"):
         if (section := getattr(config, name)) is not None:
             yield (name,), section
-    yield from _inner(config, _INNER)
+    yield from _inner(config)
     for name, entries in (("keys", config.keys), ("models", config.models)):
         for entry, one in entries.items():
             yield (name, entry), one
 
 
-def _inner(config: Config, places: Sequence[Path]) -> Iterator[tuple[Path, Any]]:
-    """The sections at `places` that are there."""
-    for at in places:
+def _inner(config: Config) -> Iterator[tuple[Path, Any]]:
+    """The sections of `_INNER` that are there."""
+    for at in _INNER:
         section = getattr(config, str(at[0]))
         if section is not None and (inner := getattr(section, str(at[1]))) is not None:
             yield at, inner

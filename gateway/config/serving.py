@@ -176,7 +176,7 @@ class ConsoleRoles(Section):
     """The roles of people who log in, by a claim of their token; the first that fits counts."""
 
     claim: str = Field(default="groups", min_length=1, max_length=200)
-    """Claim of the ID token that lists groups or roles."""
+    """Claim that lists groups or roles. In an object it is named by its path, such as `realm_access.roles`."""
     admin: tuple[str, ...] = Field(default=(), max_length=1000)
     """Its values by which somebody may see and change everything."""
     lead: tuple[str, ...] = Field(default=(), max_length=1000)
@@ -200,9 +200,12 @@ class ConsoleOidc(Section):
     """File with its secret there; relative to this file's folder. Absent, and no variable: it is a public client."""
     client_secret_env: Variable | None = None
     """Environment variable with that secret."""
+    ca_file: str | None = Field(default=None, min_length=1)
+    """PEM bundle that the provider's certificate must chain to, relative to this file's folder. Absent: that of the
+    web's authorities."""
     url: ServiceUrl
     """Address of the admin side as browsers reach it, such as `https://ops.example.com`. The provider must allow
-    `/console/callback` behind it."""
+    `/console/callback` behind it, and `/console/logged-out` after a logout."""
     scopes: tuple[Name, ...] = Field(default=("openid",), min_length=1, max_length=50)
     """Scopes to ask for; `openid` is needed."""
     name_claim: str = Field(default="sub", min_length=1, max_length=200)

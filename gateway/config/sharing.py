@@ -191,7 +191,8 @@ class Limiter(Section):
 
 
 class Jwt(Section):
-    """Tokens of an identity provider, beside or instead of keys."""
+    """Tokens of an identity provider, beside or instead of keys. A claim in an object is named by its path, such as
+    `realm_access.roles`."""
 
     FEATURES = {"roles_claim": "admin"}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Mapping
 
 import httpx
@@ -19,20 +20,25 @@ class Refused(Exception):
         self.word = word
 
 
-async def fetch_soon(url: str, form: Mapping[str, str] | None = None, **headers: str) -> bytes:
+async def fetch_soon(
+    url: str, form: Mapping[str, str] | None = None, *, ca_file: str | None = None, **headers: str
+) -> bytes:
     """The answer of an identity provider to a GET, or to a POST of `form`. It comes soon or not at all, because a start
-    waits for it, or somebody who logs in. Raises httpx.HTTPStatusError for a status that is not 2xx, ValueError for a
-    body above 1 MiB, and httpx.HTTPError, TimeoutError, httpx.InvalidURL."""
+    waits for it, or somebody who logs in. ca_file: the PEM bundle that its certificate must chain to, in place of the
+    web's. Raises httpx.HTTPStatusError for a status that is not 2xx, ValueError for a body above 1 MiB, and
+    httpx.HTTPError, TimeoutError, httpx.InvalidURL, and OSError for a bundle that cannot be read."""
     plain = {"accept-encoding": "identity"}  # a few bytes can unpack to any number
-    async with (
-        asyncio.timeout(_SOON_S),
-        httpx.AsyncClient(trust_env=False) as client,
-        client.stream(
-            "GET" if form is None else "POST", url, data=form, headers=plain | headers, timeout=None
-        ) as answer,
-    ):
-        answer.raise_for_status()
-        body, whole = await read(answer, _MOST_BYTES)
+    method = "GET" if form is None else "POST"
+    trust: ssl.SSLContext | bool = True
+    async with asyncio.timeout(_SOON_S):
+        if ca_file is not None:
+            trust = await asyncio.to_thread(ssl.create_default_context, cafile=ca_file)
+        async with (
+            httpx.AsyncClient(trust_env=False, verify=trust) as client,
+            client.stream(method, url, data=form, headers=plain | headers, timeout=None) as answer,
+        ):
+            answer.raise_for_status()
+            body, whole = await read(answer, _MOST_BYTES)
     if not whole:
         raise ValueError("the answer is too large")
     return body

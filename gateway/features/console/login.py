@@ -1,4 +1,4 @@
-"""Login to the console by an identity provider: the way there and back, and the session behind it.
+"""Login to the console by an identity provider: the way there and back, the session behind it, and its end.
 
 A gateway keeps nothing of it. The begin of a login and the session at its end are cookies that are sealed
 (`wire.sealed`), so any gateway with the same `session_secret` takes them, and nobody else can make or read one.
@@ -7,10 +7,14 @@ The way back is a request from the provider's page. It needs the cookie of the b
 its `state`; the token needs the `nonce` of that cookie, and the code its PKCE verifier. Each login makes a new session,
 whatever cookie came. Sessions come with a cookie that browsers send by themselves, so what changes something needs the
 header `guard.CHANGE`, too, which a page of another origin cannot send, beside what `guard` asks of every request.
+
+A logout ends the session at the provider, too, if that has an address for it. The ID token, by which the provider knows
+the session, waits for it in a sealed cookie that only the path of the logout gets.
 """
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import time
 from base64 import urlsafe_b64encode
@@ -24,22 +28,25 @@ import msgspec
 from msgspec import Struct
 
 from gateway.auth import Admin
-from gateway.auth.jwt import named, values
+from gateway.auth.jwt import claim_of, named, values
 from gateway.auth.sealing import PROCESS_SECRET
 from gateway.config import ConsoleOidc
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Headers
 from gateway.core.sealing import Sealing
 from gateway.features.console.guard import Denied
-from gateway.features.console.provider import Provider
+from gateway.features.console.provider import Provider, accepted
 from gateway.wire.sealed import Seal
 
-_SESSION, _BEGUN = "dragoman_console", "dragoman_login"
+_SESSION, _BEGUN, _HINT = "dragoman_console", "dragoman_login", "dragoman_id_token"
 _LONGEST_S = 600
 """A login may take so long."""
 _MOST_COOKIE, _MOST_COOKIES = 3800, 8
 """Bytes of a cookie that every browser keeps, and cookies of one name that are looked at."""
+_MOST_HINT = 2600
+"""Bytes of the cookie with an ID token: with it the head of a reply fits 4 KiB, the least that proxies take."""
 _MOST_TEAMS, _MOST_QUERY = 100, 8192
+_HERE_ALONE = "logged-out?here"
 _AGAIN = "this login was not begun in this browser, was used before, or took too long: log in again"
 _encode = msgspec.json.Encoder().encode
 
@@ -63,7 +70,14 @@ class _Session(Struct, array_like=True):
     until: int
 
 
-_T = TypeVar("_T", _Begun, _Session)
+class _Hint(Struct, array_like=True):
+    """The ID token of a login, for the provider that ends its session."""
+
+    token: str
+    until: int
+
+
+_T = TypeVar("_T", _Begun, _Session, _Hint)
 
 
 class Led(Struct):
@@ -89,12 +103,13 @@ class Login:
         self._clock = clock
         self._back = f"{options.url}/console/callback"
         secure = "; Secure" if options.url.startswith("https://") else ""
-        self._attributes = f"; Path={urlsplit(options.url).path}/console; HttpOnly; SameSite=Lax{secure}"
+        self._path, self._attributes = f"{urlsplit(options.url).path}/console", f"; HttpOnly; SameSite=Lax{secure}"
         secret = options.session_secret
         sealing = Sealing(
             f"console {options.issuer} {options.client_id}", PROCESS_SECRET if secret is None else secret.encode()
         )
-        self._sessions, self._logins = (Seal(lambda: sealing, use) for use in (b"console session", b"console login"))
+        uses = (b"console session", b"console login", b"console logout")
+        self._sessions, self._logins, self._hints = (Seal(lambda: sealing, use) for use in uses)
 
     async def begin(self, query: str) -> Led:
         """To the provider. query: `next`, a view. Raises Denied."""
@@ -113,9 +128,8 @@ class Login:
             "code_challenge": urlsafe_b64encode(sha256(verifier.encode()).digest()).rstrip(b"=").decode(),
             "code_challenge_method": "S256",
         }
-        place = described.authorization_endpoint
         cookie = self._cookie(_BEGUN, self._logins.close(_encode(begun).decode()), _LONGEST_S)
-        return Led(f"{place}{'&' if '?' in place else '?'}{urlencode(question)}", [cookie])
+        return Led(_with(described.authorization_endpoint, question), [cookie])
 
     async def finish(self, query: str, headers: Headers) -> tuple[Admin, Led]:
         """The person who has logged in, and the view to show. Raises Denied."""
@@ -128,9 +142,11 @@ class Login:
             raise _refused(asked["error"])
         if not asked.get("code"):
             raise Denied(400, "the identity provider sent no code")
-        session = await self._provider.claims(
-            asked["code"], begun.verifier, self._back, lambda claims: self._session(claims, begun.nonce)
+        claims, token = await self._provider.login(
+            asked["code"], begun.verifier, self._back, lambda own: self._missing(own, begun.nonce)
         )
+        with accepted():
+            session = self._session(claims)
         admin = self._admin(session)
         if admin is None:
             raise Denied(403, f"{session.name} has logged in, but has no role here (console.oidc.roles)")
@@ -138,24 +154,58 @@ class Login:
         if len(sealed) > _MOST_COOKIE:
             raise Denied(403, "the token names too many or too long teams for a session")
         cookie = self._cookie(_SESSION, sealed, int(self._options.session_s))
-        return admin, Led(begun.view, [cookie, self._cookie(_BEGUN, "", 0)])
+        hint = self._hints.close(_encode(_Hint(token, session.until)).decode())
+        kept = self._hint(hint, int(self._options.session_s)) if len(hint) <= _MOST_HINT else self._hint("", 0)
+        return admin, Led(begun.view, [cookie, self._cookie(_BEGUN, "", 0), kept])
+
+    async def end(self, headers: Headers) -> Led:
+        """To the provider, which ends its session, or to a page that says that it may go on."""
+        place = None
+        with contextlib.suppress(Denied):  # whatever the provider does, the session here ends
+            place = (await self._provider.described()).end_session_endpoint
+        hint = next(self._opened(self._hints, headers, _HINT, _Hint), None)
+        who = {"client_id": self._options.client_id} if hint is None else {"id_token_hint": hint.token}
+        after = {"post_logout_redirect_uri": f"{self._options.url}/console/logged-out"}
+        return Led(
+            _HERE_ALONE if place is None else _with(place, who | after),
+            [self._cookie(_SESSION, "", 0), self._hint("", 0)],
+        )
 
     def _begun(self, headers: Headers) -> _Begun | None:
         return next(self._opened(self._logins, headers, _BEGUN, _Begun), None)
 
-    def _session(self, claims: Mapping[str, Any], nonce: str) -> _Session:
-        """Raises GatewayError."""
+    def _missing(self, claims: Mapping[str, Any], nonce: str) -> list[str]:
+        """The claims that the ID token of this login lacks. Raises GatewayError."""
         options, roles = self._options, self._options.roles
         if not compare_digest(str(claims.get("nonce", "")).encode(), nonce.encode()):
             raise GatewayError(Kind.UNAUTHENTICATED, "it was made for another login")
         if claims.get("azp", options.client_id) != options.client_id:
             raise GatewayError(Kind.UNAUTHENTICATED, "it was made for another client")
-        name = named(options.name_claim, claims.get(options.name_claim, ""))
+        elsewhere = claims.get("_claim_names")  # OpenID Connect Core, section 5.6.2; Entra ID: above 200 groups
+        if isinstance(elsewhere, dict) and roles.claim in elsewhere and roles.claim not in claims:
+            wrong = f"the identity provider leaves the claim '{roles.claim}' out, as it is too long: let it list less"
+            raise GatewayError(Kind.FORBIDDEN, wrong)
+        needed = [roles.claim, options.name_claim]
+        if roles.team_claim is not None and {*roles.lead} & values(claims, roles.claim, "roles"):
+            needed.append(roles.team_claim)
+        if all(claim_of(claims, name) is not None for name in needed):
+            return []
+        every = (roles.claim, options.name_claim, roles.team_claim)
+        return [name for name in every if name is not None and claim_of(claims, name) is None]
+
+    def _session(self, claims: Mapping[str, Any]) -> _Session:
+        """Raises GatewayError."""
+        options, roles = self._options, self._options.roles
+        if "email" in (options.name_claim, roles.claim) and claims.get("email_verified") in (False, "false"):
+            raise GatewayError(Kind.FORBIDDEN, "the identity provider has not verified this email address")
+        found = claim_of(claims, options.name_claim)
+        name = named(options.name_claim, "" if found is None else found)
         known = {*roles.admin, *roles.lead, *roles.viewer}
         held = known & values(claims, roles.claim, "roles")
         teams: list[str] = []
         if held & {*roles.lead} and roles.team_claim is not None:
-            given = claims.get(roles.team_claim, [])
+            given = claim_of(claims, roles.team_claim)
+            given = [] if given is None else given
             teams = [named(roles.team_claim, one) for one in (given if isinstance(given, list) else [given])]
             if len(teams) > _MOST_TEAMS:
                 raise GatewayError(Kind.FORBIDDEN, f"the token names more than {_MOST_TEAMS} teams")
@@ -175,10 +225,6 @@ class Login:
         session = next(self._opened(self._sessions, headers, _SESSION, _Session), None)
         return None if session is None else self._admin(session)
 
-    def ended(self) -> Headers:
-        """The cookies of a browser that has logged out."""
-        return [self._cookie(_SESSION, "", 0)]
-
     def _opened(self, seal: Seal, headers: Headers, name: str, kind: type[_T]) -> Iterator[_T]:
         """The cookies called `name` that hold, opened."""
         for sealed in list(_cookies(headers, name))[:_MOST_COOKIES]:
@@ -192,8 +238,15 @@ class Login:
             if self._clock() < found.until:
                 yield found
 
-    def _cookie(self, name: str, text: str, age_s: int) -> tuple[bytes, bytes]:
-        return b"set-cookie", f"{name}={text}{self._attributes}; Max-Age={age_s}".encode()
+    def _cookie(self, name: str, text: str, age_s: int, below: str = "") -> tuple[bytes, bytes]:
+        return b"set-cookie", f"{name}={text}; Path={self._path}{below}{self._attributes}; Max-Age={age_s}".encode()
+
+    def _hint(self, text: str, age_s: int) -> tuple[bytes, bytes]:
+        return self._cookie(_HINT, text, age_s, "/logout")
+
+
+def _with(address: str, query: Mapping[str, str]) -> str:
+    return f"{address}{'&' if '?' in address else '?'}{urlencode(query)}"
 
 
 def _cookies(headers: Headers, name: str) -> Iterator[str]:

@@ -3,7 +3,7 @@
 It is asked when somebody logs in and never before, so no start waits for it. All that comes from it is bounded in time
 and size (`tools.bounded.fetch_soon`); `auth.JwtVerifier` reads its keys and checks what it has signed.
 
-Sources: OpenID Connect Core 1.0 and Discovery 1.0; RFC 7636 (PKCE).
+Sources: OpenID Connect Core 1.0, Discovery 1.0 and RP-Initiated Logout 1.0; RFC 7636 (PKCE).
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ import asyncio
 import math
 import time
 from base64 import b64encode
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import quote_plus
 
@@ -21,6 +23,7 @@ import msgspec
 from msgspec import Struct
 
 from gateway.auth import JwtVerifier
+from gateway.auth.jwt import claim_of
 from gateway.config import ConsoleOidc, Jwt, is_private
 from gateway.core.errors import GatewayError, Kind
 from gateway.features.console.guard import Denied
@@ -43,11 +46,19 @@ class Described(Struct):
     authorization_endpoint: str
     token_endpoint: str
     jwks_uri: str
+    userinfo_endpoint: str | None = None
+    end_session_endpoint: str | None = None
     token_endpoint_auth_methods_supported: tuple[str, ...] = ("client_secret_basic",)
+
+    @property
+    def addresses(self) -> Iterator[str]:
+        every = (self.authorization_endpoint, self.token_endpoint, self.jwks_uri)
+        yield from (one for one in (*every, self.userinfo_endpoint, self.end_session_endpoint) if one is not None)
 
 
 class _Tokens(Struct):
     id_token: str
+    access_token: str | None = None
 
 
 class Provider:
@@ -89,14 +100,16 @@ class Provider:
         url = self._options.issuer.rstrip("/") + "/.well-known/openid-configuration"
         found = _decoded(await self._asked(url), Described)
         if found.issuer != self._options.issuer:
-            raise Denied(502, "the identity provider names another issuer than console.oidc.issuer")
-        if not all(map(is_private, (found.authorization_endpoint, found.token_endpoint, found.jwks_uri))):
+            slash = found.issuer.rstrip("/") == self._options.issuer.rstrip("/")
+            how = ": they differ by the slash at the end" if slash else ""
+            raise Denied(502, f"the identity provider names another issuer than console.oidc.issuer{how}")
+        if not all(map(is_private, found.addresses)):
             raise Denied(502, "the identity provider has addresses without TLS: what passes there could be changed")
         return found
 
     async def _asked(self, url: str, form: Mapping[str, str] | None = None, **headers: str) -> bytes:
         try:
-            return await self._fetch(url, form, **headers)
+            return await self._fetch(url, form, ca_file=self._options.ca_file, **headers)
         except httpx.HTTPStatusError as error:
             status = error.response.status_code
             if form is not None and status in _CLIENT_ERRORS:
@@ -107,22 +120,43 @@ class Provider:
                 ) from None
             raise Denied(503, f"the identity provider failed (status {status})") from None
         except Exception as error:  # whatever it does, the person who logs in has done nothing wrong
+            if "CERTIFICATE_VERIFY_FAILED" in str(error):
+                wrong = "the identity provider's certificate is not trusted here (console.oidc.ca_file)"
+                raise Denied(503, wrong) from None
             raise Denied(503, f"the identity provider does not answer ({type(error).__name__})") from None
 
-    async def claims(self, code: str, verifier: str, back: str, read: Callable[[Mapping[str, Any]], T]) -> T:
-        """The result of `read`, which gets the claims of the ID token for `code`, as in `JwtVerifier.verified`.
-        verifier: that of PKCE; back: the address to which the provider sent the code. Raises Denied."""
+    async def login(
+        self, code: str, verifier: str, back: str, missing: Callable[[Mapping[str, Any]], Collection[str]]
+    ) -> tuple[Mapping[str, Any], str]:
+        """The claims of the ID token for `code`, and the token. verifier: that of PKCE; back: the address to which the
+        provider sent the code. missing: gets the claims, as `read` of `JwtVerifier.verified`, and returns the names of
+        those that it lacks; they are looked for at the userinfo endpoint. Raises Denied."""
         if self._exchanging >= MOST:
             raise Denied(429, f"{MOST} logins are under way: try again in a moment")
         self._exchanging += 1
         try:
             described = await self.described()
-            token = await self._exchange(described, code, verifier, back)
-            return await self._read_token(described, token, read)
+            tokens = await self._exchange(described, code, verifier, back)
+            with accepted():
+                read = await self._read_token(described, tokens.id_token.encode(), lambda own: (own, missing(own)))
+            claims, names = read
+            if names and tokens.access_token and described.userinfo_endpoint is not None:
+                claims = await self._completed(claims, names, described.userinfo_endpoint, tokens.access_token)
+            return claims, tokens.id_token
         finally:
             self._exchanging -= 1
 
-    async def _exchange(self, described: Described, code: str, verifier: str, back: str) -> bytes:
+    async def _completed(
+        self, claims: Mapping[str, Any], names: Collection[str], url: str, token: str
+    ) -> Mapping[str, Any]:
+        """`claims` with what the userinfo endpoint has beside them; OpenID Connect Core, section 5.3."""
+        more = _decoded(await self._asked(url, authorization=f"Bearer {token}"), dict[str, Any])
+        if more.get("sub") != claims["sub"]:
+            raise Denied(502, "the identity provider's userinfo is about somebody else than its token")
+        found = {name: claim_of(more, name) for name in names}
+        return {**more, **claims, **{name: one for name, one in found.items() if one is not None}}
+
+    async def _exchange(self, described: Described, code: str, verifier: str, back: str) -> _Tokens:
         options, headers = self._options, {}
         form = {"grant_type": "authorization_code", "code": code, "redirect_uri": back, "code_verifier": verifier}
         form["client_id"] = options.client_id
@@ -132,7 +166,7 @@ class Provider:
                 headers["authorization"] = f"Basic {b64encode(pair.encode()).decode()}"
             else:
                 form["client_secret"] = secret
-        return _decoded(await self._asked(described.token_endpoint, form, **headers), _Tokens).id_token.encode()
+        return _decoded(await self._asked(described.token_endpoint, form, **headers), _Tokens)
 
     async def _read_token(self, described: Described, token: bytes, read: Callable[[Mapping[str, Any]], T]) -> T:
         url, options = described.jwks_uri, self._options
@@ -142,22 +176,28 @@ class Provider:
             except ValueError:
                 raise Denied(502, "the identity provider names no address of its keys") from None
             self._verifier = JwtVerifier(jwt, time.time, self._on_event)
-        verifier = self._verifier
+        verifier, fetch = self._verifier, partial(self._fetch, ca_file=options.ca_file)
         if verifier.unread or self._clock() >= self._keys_until:
             self._keys_until = self._clock() + _HOLDS_S
-            await verifier.refresh(self._fetch, url)
+            await verifier.refresh(fetch, url)
         try:
-            try:
-                return verifier.verified(token, read)
-            except GatewayError:
-                if not verifier.outdated:
-                    raise
-            await verifier.refresh(self._fetch, url)  # the provider may have just changed its keys
             return verifier.verified(token, read)
-        except GatewayError as error:
-            status = {Kind.OVERLOADED: 503, Kind.FORBIDDEN: 403}.get(error.kind, 502)
-            what = "" if status != 502 else "the identity provider's token is not accepted: "
-            raise Denied(status, what + error.message) from None
+        except GatewayError:
+            if not verifier.outdated:
+                raise
+        await verifier.refresh(fetch, url)  # the provider may have just changed its keys
+        return verifier.verified(token, read)
+
+
+@contextmanager
+def accepted() -> Iterator[None]:
+    """Raises Denied for a GatewayError, which is about a token or its claims."""
+    try:
+        yield
+    except GatewayError as error:
+        status = {Kind.OVERLOADED: 503, Kind.FORBIDDEN: 403}.get(error.kind, 502)
+        what = "" if status != 502 else "the identity provider's token is not accepted: "
+        raise Denied(status, what + error.message) from None
 
 
 def _decoded(body: bytes, kind: type[T]) -> T:

@@ -15,11 +15,12 @@
 | `/console/ways.json` | GET | the models, and how each dialect is called | yes |
 | `/console/play` | POST | one request; a line of JSON for each thing that a side sent or got | no viewer |
 | `/console/login`, `/console/callback` | GET | to the identity provider, and back with a session: see login.py | no |
-| `/console/logout` | POST | ends the session in this browser | no |
+| `/console/logout` | POST | ends the session in this browser; the address that ends it at the provider, too | no |
+| `/console/logged-out` | GET | says so: `?here` where the provider's session may go on | no |
 | `/console/admin/v1/...` | all | the admin API for who has the session | yes |
 
 "Yes" is with the console's key, or a session, where there is one; a session of a team sees that team's alone.
-`/status.json` and `/spend.json` have no session, because its cookie is for `/console`. The last three are there where
+`/status.json` and `/spend.json` have no session, because its cookie is for `/console`. The last five are there where
 people log in.
 """
 
@@ -144,6 +145,7 @@ class Console:
             found["/console/login"] = _guarded(guard, "GET", _begin(login), public=True)
             found["/console/callback"] = _guarded(guard, "GET", _finish(login, log), public=True, led=True)
             found["/console/logout"] = _guarded(guard, "POST", _end(login), public=True)
+            found["/console/logged-out"] = _guarded(guard, "GET", _ended, public=True, led=True)
             found["/console/"] = _guarded(guard, None, self._administer)
         return found
 
@@ -370,9 +372,17 @@ def _end(login: Login) -> Endpoint:
     async def end(scope: Scope, receive: Receive, send: Send, admin: Admin) -> None:
         if header_value(scope["headers"], CHANGE) is None:
             raise Denied(403, f"a change needs the header '{CHANGE.decode()}'")
-        await _answer(send, 200, b"{}", _JSON, login.ended())
+        led = await _in_task(login.end(scope["headers"]))
+        await _answer(send, 200, _encode({"to": led.to}), _JSON, led.cookies)
 
     return end
+
+
+async def _ended(scope: Scope, receive: Receive, send: Send, admin: Admin) -> None:
+    text = "You are logged out."
+    if _query(scope) == "here":
+        text += " The identity provider's session may go on: then the next login asks for no password."
+    await _answer(send, 200, _page("Logged out", text), _HTML)
 
 
 async def _in_task(job: Coroutine[Any, Any, T]) -> T:

@@ -29,6 +29,9 @@ close connections, and 2 s to spare. */ -}}
     {{- range $name := list "client_secret" "session_secret" -}}
       {{- $_ := set $oidc (printf "%s_file" $name) (printf "/run/dragoman/console-oidc/%s" $name) -}}
     {{- end -}}
+    {{- with .Values.console.oidcCaSecret -}}
+      {{- if .name -}}{{- $_ := set $oidc "ca_file" (printf "/run/dragoman/console-ca/%s" .key) -}}{{- end -}}
+    {{- end -}}
     {{- $_ := set $console "oidc" $oidc -}}
   {{- end -}}
   {{- $_ := set $config "console" $console -}}
@@ -155,6 +158,7 @@ Secret arrives in a running Pod. */ -}}
 {{- with .Values.auth.existingSecret -}}{{- $_ := set $found "keys" . -}}{{- end -}}
 {{- with .Values.console.existingSecret -}}{{- $_ := set $found "console" . -}}{{- end -}}
 {{- with .Values.console.oidcExistingSecret -}}{{- $_ := set $found "console-oidc" . -}}{{- end -}}
+{{- with .Values.console.oidcCaSecret.name -}}{{- $_ := set $found "console-ca" . -}}{{- end -}}
 {{- if include "dragoman.redisPassword" . -}}{{- $_ := set $found "redis" .Values.redis.existingSecret -}}{{- end -}}
 {{- if and (eq .Values.redis.mode "external") .Values.redis.external.caSecret.name -}}
   {{- $_ := set $found "redis-ca" .Values.redis.external.caSecret.name -}}

@@ -28,7 +28,9 @@
   {{- end -}}
 {{- end -}}
 {{- if and $v.console.oidc (not $v.console.oidcExistingSecret) -}}{{- fail "console.oidcExistingSecret: name the Secret with client_secret and session_secret" -}}{{- end -}}
-{{- if and $v.console.oidcExistingSecret (not $v.console.oidc) -}}{{- fail "console.oidcExistingSecret: has no effect without console.oidc" -}}{{- end -}}
+{{- range $option, $given := dict "oidcExistingSecret" $v.console.oidcExistingSecret "oidcCaSecret.name" $v.console.oidcCaSecret.name -}}
+  {{- if and $given (not $v.console.oidc) -}}{{- fail (printf "console.%s: has no effect without console.oidc" $option) -}}{{- end -}}
+{{- end -}}
 
 {{- $password := "://[^/\"]*@" -}}
 {{- if regexMatch $password (toJson $config) -}}{{- fail "gateway.config: an address with a user or a password stands in a ConfigMap, for many to read" -}}{{- end -}}

@@ -62,8 +62,25 @@ def test_an_admin_logs_in_makes_a_key_and_logs_out(browser: Browser, provider: I
     browser.until("document.querySelector('#keys-table').textContent.includes('oidc:alice')")
     assert browser.faults == []
     browser.click("#forget")
-    browser.until("document.querySelector('#login-form')?.hidden === false")
+    browser.until("document.title.startsWith('Logged out')")
+    assert browser.run("location.pathname") == "/console/logged-out"
+    assert provider.ended[-1]["id_token_hint"]
     assert "from-the-page" not in browser.text("body")
+    browser.click("a")
+    browser.until("document.querySelector('#tabs') && !document.querySelector('#login-form').hidden")
+
+
+def test_a_logout_that_the_provider_has_no_way_for_says_so(browser: Browser, provider: Identity, stack: Stack) -> None:
+    provider.person = ADMIN
+    login(browser)
+    end = provider.described.pop("end_session_endpoint")
+    try:
+        stack.run(stack.gateway.reload(stack.config()))  # what the provider said of itself is asked for again
+        browser.click("#forget")
+        browser.until("document.body?.textContent.includes('session may go on')")
+    finally:
+        provider.described["end_session_endpoint"] = end
+        stack.run(stack.gateway.reload(stack.config()))
 
 
 def test_a_viewer_sees_keys_and_no_way_to_change_them(browser: Browser, provider: Identity) -> None:

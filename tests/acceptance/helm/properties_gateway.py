@@ -90,12 +90,13 @@ def console(among: Sequence[Object]) -> bool:
 
 
 def console_login(among: Sequence[Object]) -> bool:
-    """The values are those of gateway.yaml; both secrets come from a mounted Secret."""
+    """The values are those of gateway.yaml; both secrets come from a mounted Secret, the authority from another."""
     given = gateway_yaml(among)["console"]["oidc"]
     files = {given["client_secret_file"], given["session_secret_file"]}
-    place = "/run/dragoman/console-oidc/"
+    place, authority = "/run/dragoman/console-oidc/", "/run/dragoman/console-ca/ca.crt"
     whole = files == {f"{place}client_secret", f"{place}session_secret"} and given["roles"]["admin"] == ["ops"]
-    return whole and {_mounted(among, file) for file in files} == {"dragoman-console-oidc"}
+    trusted = given["ca_file"] == authority and _mounted(among, authority) == "dragoman-login-ca"
+    return whole and trusted and {_mounted(among, file) for file in files} == {"dragoman-console-oidc"}
 
 
 def _mounted(among: Sequence[Object], file: str) -> str:

@@ -37,6 +37,7 @@ def secrets() -> dict[str, str]:
         "console/key": "a-key-of-the-console",
         "console/console.key": "a-key-of-the-console",
         "console-oidc/client_secret": "the-provider-s",
+        "console-ca/ca.crt": Path(certifi.where()).read_text(),
         "console-oidc/session_secret": "0123456789abcdef0123456789abcdef",
         "redis/password": "a-password",
         "bucket/access_key_id": "an-id",

@@ -1,12 +1,14 @@
 """An identity provider of OpenID Connect with real RS256 keys. It asks nobody for a password: who comes by `login`, or
 with a real browser, is whom the test says.
 
-Sources: OpenID Connect Core 1.0, sections 3.1.2 and 3.1.3; Discovery 1.0, section 4; RFC 7636, section 4.6.
+Sources: OpenID Connect Core 1.0, sections 3.1.2, 3.1.3 and 5.3; Discovery 1.0, section 4; RP-Initiated Logout 1.0,
+section 2; RFC 7636, section 4.6.
 """
 
 from __future__ import annotations
 
 import json
+import ssl
 import threading
 import time
 from base64 import b64decode, urlsafe_b64encode
@@ -27,8 +29,9 @@ CLIENT, SECRET = "console", "secret:of/the-client%+"
 
 class Identity:
     """asked: paths, as they were asked for. answers: path -> (status, body), in place of its own. claims: added to each
-    token, or taken away by None. person: the claims of who comes with a real browser. key, kid, algorithm: by which
-    tokens are signed; keys: those that it shows."""
+    token, or taken away by None. person: the claims of who comes with a real browser. userinfo: what that endpoint has.
+    key, kid, algorithm: by which tokens are signed; keys: those that it shows. described: what it says of itself.
+    ended: the queries of logouts."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -40,21 +43,21 @@ class Identity:
         self.kid = "one"
         self.algorithm = "RS256"
         self.keys = {"one": self.key}
-        self.methods = ["client_secret_basic"]
+        self.userinfo: dict[str, Any] = {}
+        self.ended: list[dict[str, str]] = []
+        self.described: dict[str, Any] = {
+            "issuer": url,
+            "authorization_endpoint": f"{url}/authorize?tenant=a",
+            "token_endpoint": f"{url}/token",
+            "jwks_uri": f"{url}/keys",
+            "userinfo_endpoint": f"{url}/userinfo",
+            "end_session_endpoint": f"{url}/logout?tenant=a",
+            "token_endpoint_auth_methods_supported": ["client_secret_basic"],
+        }
         self.held = threading.Event()
         self.held.set()
         self._codes: dict[str, dict[str, str]] = {}
         self._people: dict[str, dict[str, Any]] = {}
-
-    @property
-    def described(self) -> dict[str, Any]:
-        return {
-            "issuer": self.url,
-            "authorization_endpoint": f"{self.url}/authorize?tenant=a",
-            "token_endpoint": f"{self.url}/token",
-            "jwks_uri": f"{self.url}/keys",
-            "token_endpoint_auth_methods_supported": self.methods,
-        }
 
     def login(self, location: str, sub: str = "alice", **claims: Any) -> str:
         """The address to which the provider sends the browser back that came to `location`."""
@@ -85,7 +88,11 @@ class Identity:
         claims |= self._people[form["code"]] | self.claims
         claims = {name: value for name, value in claims.items() if value is not None}
         token = jwt.encode(claims, self.key, self.algorithm, {"kid": self.kid})
-        return 200, {"access_token": "none", "token_type": "Bearer", "id_token": token}
+        return 200, {"access_token": f"for {claims.get('sub')}", "token_type": "Bearer", "id_token": token}
+
+    def _known(self, authorization: str) -> tuple[int, dict[str, Any]]:
+        kind, _, sub = authorization.partition(" for ")
+        return (200, {"sub": sub, **self.userinfo}) if kind == "Bearer" else (401, {"error": "invalid_token"})
 
     def answer(self, path: str, form: dict[str, str], authorization: str) -> tuple[int, bytes]:
         if path in self.answers:
@@ -101,11 +108,13 @@ class Identity:
             status, found = 200, {"keys": shown}
         elif path == "/token":
             status, found = self._token(form, authorization)
+        elif path == "/userinfo":
+            status, found = self._known(authorization)
         return status, json.dumps(found).encode()
 
 
 @contextmanager
-def identity() -> Iterator[Identity]:
+def identity(tls: ssl.SSLContext | None = None) -> Iterator[Identity]:
     """Runs it on a free port."""
 
     class Answers(Answering):
@@ -122,10 +131,15 @@ def identity() -> Iterator[Identity]:
             if path == "/authorize":
                 self.answer(302, location=found.login(found.url + self.path, **found.person))
                 return
+            if path == "/logout":
+                asked = {name: one[0] for name, one in parse_qs(urlsplit(self.path).query).items()}
+                found.ended.append(asked)
+                self.answer(302, location=asked["post_logout_redirect_uri"])
+                return
             status, body = found.answer(path, form, self.headers.get("authorization", ""))
             self.answer(status, body, **{"content-type": "application/json"})
 
-    with serving(Answers) as origin:
+    with serving(Answers, tls) as origin:
         found = Identity(origin)
         try:
             yield found

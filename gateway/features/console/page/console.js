@@ -82,7 +82,10 @@ at("key-form").addEventListener("submit", (event) => {
   poll();
 });
 at("forget").addEventListener("click", async () => {
-  if (who) await fetch("logout", { method: "POST", headers: headers() });
+  if (who) {
+    const reply = await fetch("logout", { method: "POST", headers: headers() });
+    if (reply.ok) return location.assign((await reply.json()).to);
+  }
   sessionStorage.removeItem(KEPT);
   key = "";
   states = [];

@@ -37,10 +37,10 @@ def identities() -> Iterator[Identity]:
 @pytest.fixture
 def id_(identities: Identity) -> Iterator[Identity]:
     """The provider, which is as it was again after the test."""
-    before = (identities.key, identities.kid, identities.algorithm, dict(identities.keys), list(identities.methods))
+    before = (identities.key, identities.kid, identities.algorithm, dict(identities.keys), dict(identities.described))
     yield identities
-    identities.key, identities.kid, identities.algorithm, identities.keys, identities.methods = before
-    identities.claims, identities.answers = {}, {}
+    identities.key, identities.kid, identities.algorithm, identities.keys, identities.described = before
+    identities.claims, identities.answers, identities.userinfo = {}, {}, {}
 
 
 @pytest.fixture(scope="module")

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from urllib.parse import parse_qs, urlsplit
+
+import httpx
+import jwt
+import pytest
 
 from tests.support.harness import Stack
-from tests.support.standins.identity import SECRET, Identity
+from tests.support.standins.identity import CLIENT, SECRET, Identity
 from tests.unit.features.console.logging_in import (
     ADMIN,
     CHANGE,
     ENVIRON,
     SESSION_SECRET,
     Browser,
+    sealed,
     sections,
 )
 from tests.unit.features.console.opened import SHOWN
@@ -71,7 +78,7 @@ def test_a_session_holds_at_other_gateways_with_its_secret_and_at_no_others(
 
 
 def test_a_public_client_and_one_that_posts_its_secret(id_: Identity) -> None:
-    id_.methods = ["client_secret_post"]
+    id_.described["token_endpoint_auth_methods_supported"] = ["client_secret_post"]
     with Stack(config=sections(id_.url), environ=ENVIRON) as stack:
         assert Browser(stack).login(id_, **ADMIN).status_code == 200
     with Stack(config=sections(id_.url, client_secret_env=None), environ=ENVIRON) as stack:
@@ -88,6 +95,72 @@ def test_logout_ends_the_session_in_this_browser(entered: Callable[..., Browser]
     assert browser("POST", "/console/logout", headers=CHANGE).status_code == 200
     assert not browser.jar
     assert browser("GET", "/console/status.json").status_code == 401
+
+
+def leave(browser: Browser) -> str:
+    reply = browser("POST", "/console/logout", headers=CHANGE)
+    assert reply.status_code == 200
+    return str(reply.json()["to"])
+
+
+AFTER = "http://127.0.0.1:9090/ops/console/logged-out"
+
+
+def test_logout_ends_the_session_at_the_provider_by_the_token_of_the_login(
+    entered: Callable[..., Browser], id_: Identity
+) -> None:
+    browser = entered(**ADMIN)
+    (kept,) = [one for one in browser.set if one.startswith("dragoman_id_token=")]
+    assert kept.partition(";")[2] == " Path=/ops/console/logout; HttpOnly; SameSite=Lax; Max-Age=28800"
+    address = leave(browser)
+    assert address.startswith(f"{id_.url}/logout?tenant=a&")
+    assert not browser.jar
+    led = httpx.get(address)
+    assert led.headers["location"] == AFTER
+    ended = id_.ended[-1]
+    assert ended.keys() == {"tenant", "id_token_hint", "post_logout_redirect_uri"}
+    assert jwt.decode(ended["id_token_hint"], options={"verify_signature": False})["sub"] == "alice"
+    # The way back is led by the provider's page.
+    page = browser("GET", "/console/logged-out", headers={"sec-fetch-site": "cross-site"})
+    assert page.status_code == 200
+    assert "You are logged out.<" in page.text
+
+
+def test_logout_without_a_token_that_fits_a_cookie_names_the_client(
+    entered: Callable[..., Browser], id_: Identity
+) -> None:
+    browser = entered(**ADMIN)
+    browser.login(id_, pad="x" * 4000, **ADMIN)
+    assert "dragoman_id_token" not in browser.jar, "that of the login before is gone, too"
+    asked = parse_qs(urlsplit(leave(browser)).query)
+    assert asked == {"tenant": ["a"], "client_id": [CLIENT], "post_logout_redirect_uri": [AFTER]}
+
+
+def test_a_forged_token_of_a_login_is_sent_nowhere(entered: Callable[..., Browser], id_: Identity) -> None:
+    browser = entered(**ADMIN)
+    later = int(time.time()) + 100
+    for forged in ("x", sealed(id_, ["x", later]), sealed(id_, ["x", 1], use=b"console logout")):
+        browser.jar["dragoman_id_token"] = forged
+        assert "id_token_hint" not in leave(browser)
+
+
+@pytest.mark.parametrize("away", [True, False])
+def test_logout_is_here_alone_where_the_provider_ends_no_session_and_the_page_says_so(
+    id_: Identity, away: bool
+) -> None:
+    del id_.described["end_session_endpoint"]
+    with Stack(config=sections(id_.url), environ=ENVIRON) as stack:
+        browser = Browser(stack)
+        if away:
+            id_.answers["/.well-known/openid-configuration"] = (500, b"")
+            browser.jar["dragoman_console"] = sealed(id_, ["oidc:eve", ["ops"], [], int(time.time()) + 100])
+            assert browser.get("/console/status.json")
+        else:
+            browser.login(id_, **ADMIN)
+        to = leave(browser)
+        assert "dragoman_console" not in browser.jar
+        page = browser("GET", f"/console/{to}")
+    assert "The identity provider&#x27;s session may go on" in page.text
 
 
 def test_nothing_of_it_is_there_without_the_option() -> None:

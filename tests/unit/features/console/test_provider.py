@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import httpx
@@ -11,7 +12,8 @@ import pytest
 
 from gateway.features.console import provider
 from tests.support.harness import Stack
-from tests.support.standins.identity import Identity
+from tests.support.standins.identity import CLIENT, Identity, identity
+from tests.support.standins.serving import certificate, server_tls
 from tests.unit.features.console.logging_in import (
     ADMIN,
     BLUE,
@@ -91,6 +93,8 @@ def test_a_provider_that_never_answers_holds_nobody_for_long(id_: Identity, monk
         {"token_endpoint": "http://id.example/token"},
         {"authorization_endpoint": "javascript:alert(1)"},
         {"jwks_uri": "http://id.example/keys"},
+        {"userinfo_endpoint": "http://id.example/userinfo"},
+        {"end_session_endpoint": "javascript:alert(1)"},
     ],
 )
 def test_a_description_that_is_not_of_this_provider_is_refused(id_: Identity, described: dict[str, str]) -> None:
@@ -116,3 +120,41 @@ def test_a_refusal_of_the_provider_is_said_and_no_text_of_a_link(
         "GET", "/console/callback", params={"error": error, "error_description": "call 0800", "state": state}
     )
     assert (reply.status_code, said in reply.text, "0800" in reply.text) == (status, True, False)
+
+
+def test_an_issuer_that_differs_by_its_last_slash_is_named_as_the_reason(id_: Identity) -> None:
+    """Auth0's and Authentik's issuers end with one."""
+    with Stack(config=sections(f"{id_.url}/"), environ=ENVIRON) as stack:
+        assert "they differ by the slash at the end" in Browser(stack)("GET", "/console/login").text
+    id_.described["issuer"] = id_.claims["iss"] = f"{id_.url}/"
+    with Stack(config=sections(f"{id_.url}/"), environ=ENVIRON) as stack:
+        assert Browser(stack).login(id_, **ADMIN).status_code == 200
+
+
+def test_a_provider_with_a_certificate_of_a_private_authority(tmp_path: Path) -> None:
+    files = certificate(tmp_path)
+    with identity(server_tls(files)) as private:
+        with Stack(config=sections(private.url), environ=ENVIRON) as stack:
+            reply = Browser(stack)("GET", "/console/login")
+            assert reply.status_code == 503
+            assert "certificate is not trusted here (console.oidc.ca_file)" in reply.text
+        with Stack(config=sections(private.url, ca_file=str(files[0])), environ=ENVIRON) as stack:
+            private.described["userinfo_endpoint"] = f"{private.url}/userinfo"
+            private.userinfo = ADMIN
+            assert Browser(stack).login(private).status_code == 200, "each of its addresses is asked by it"
+
+
+def test_clocks_may_differ_by_half_a_minute(browser: Browser, id_: Identity) -> None:
+    now = int(time.time())
+    for times, status in (
+        ({"iat": now + 20, "nbf": now + 20}, 200),
+        ({"exp": now - 20}, 200),
+        ({"iat": now + 60}, 502),
+        ({"exp": now - 60}, 502),
+    ):
+        assert browser.login(id_, **ADMIN, **times).status_code == status, times
+
+
+def test_a_token_may_be_for_several(browser: Browser, id_: Identity) -> None:
+    for more in ({"aud": [CLIENT]}, {"aud": ["other", CLIENT], "azp": CLIENT}, {"azp": CLIENT}):
+        assert browser.login(id_, **ADMIN, **more).status_code == 200
