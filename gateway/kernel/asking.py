@@ -115,6 +115,7 @@ async def answer(call: Call) -> None:
         if call.awaits is not None:
             awaits, call.awaits = call.awaits, None
             await awaits
+            del awaits  # over, and a stream lasts long
     if outgoing.request.dropped or cut:
         reply.name_left_out((*outgoing.request.dropped, *cut))
     routing.tenant, routing.until = call.principal.tenant, call.until

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Sequence
-from functools import partial
 
 from msgspec import UNSET
 
@@ -29,7 +28,7 @@ async def ask_workers(call: Call) -> None:
     failure: GatewayError | None = None
     failed_at, lost = "", False
     if record.stream:
-        reply.keep_alive(partial(call.delivery.lane, call))
+        reply.keep_alive(call.own_lane)
     while True:
         call.stage = "queued"
         for observer in call.observers:

@@ -238,6 +238,10 @@ class Call:
             before = () if self.record.reasons is UNSET else self.record.reasons
             self.record.reasons = (*before, *[cause.value for cause in causes])[:_MOST_WORKERS]
 
+    def own_lane(self) -> Lane:
+        """A lane for words of the gateway's own, while no worker's is there."""
+        return self.delivery.lane(self)
+
     # -- what it holds ----------------------------------------------------------------------------------------------
 
     async def admit_early(self) -> None:

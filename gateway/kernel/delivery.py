@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Protocol, cast
 
 from gateway.core.continuation import NOT_KEPT, SeenText
 from gateway.core.errors import reply_too_large
-from gateway.core.figures import milliseconds
 from gateway.core.http import Response
 from gateway.core.lifecycle import Embeddings, Reply, Scores
 from gateway.core.messages import Chat, Complete, CountTokens, Detokenize, Embed, Generate, Score, Tokenize
@@ -116,13 +115,13 @@ class Delivery:
 
     # -- streams ----------------------------------------------------------------------------------------------------
 
-    async def stream(self, call: Call, visit: Visit, exchange: Exchange) -> None:
+    def stream(self, call: Call, visit: Visit, exchange: Exchange) -> Awaitable[None]:
         lane = call.lane
         if lane is None or visit.repeated is None:
             lane = call.lane = self.lane(call, call.seen)
         else:
             lane.splice(visit.repeated)
-        await carry_stream(call, visit, exchange, lane)
+        return carry_stream(call, visit, exchange, lane)
 
     def lane(self, call: Call, seen: SeenText = NOT_KEPT) -> Lane:
         """A lane for a new stream. seen: keeps its text."""
@@ -181,10 +180,10 @@ class _Series(Delivery):
         finally:
             outgoing.request = begin  # another worker is asked for all
 
-    async def stream(self, call: Call, visit: Visit, exchange: Exchange) -> None:
+    def stream(self, call: Call, visit: Visit, exchange: Exchange) -> Awaitable[None]:
         if self._lane is None:
             self._lane = call.lane = self.lane(call, call.seen)
-        await carry_stream(call, visit, exchange, self._lane)
+        return carry_stream(call, visit, exchange, self._lane)
 
     def lane(self, call: Call, seen: SeenText = NOT_KEPT) -> Lane:
         dialect, backend, most = call.reply.dialect, call.served.backend, call.runtime.relay.max_reply_bytes
@@ -227,20 +226,12 @@ DELIVERIES: Mapping[type, Delivery] = {
 """The kernel's deliveries, by operation. Features may bring more."""
 
 
-async def carry_stream(call: Call, visit: Visit, exchange: Exchange, lane: Lane) -> None:
-    """Carries a worker's stream through `lane` to the client. Raises GatewayError if the stream failed."""
-    goes_on = call.reply.committed
+def carry_stream(call: Call, visit: Visit, exchange: Exchange, lane: Lane) -> Awaitable[None]:
+    """Carries a worker's stream through `lane` to the client, once it is awaited. Raises GatewayError then if the
+    stream failed."""
     if visit.produced_before != lane.produced:
         visit.produced_before = lane.produced
-    stream = Pump(exchange, lane, call, visit)
-    try:
-        await stream.run()
-    finally:
-        first_at = stream.first_output_at
-        if first_at is not None and (lane.error is None or lane.produced):
-            visit.first_output_at = first_at
-            if not goes_on or call.record.time_to_first_token_ms is None:
-                call.record.time_to_first_token_ms = milliseconds(first_at - call.began)
+    return Pump(exchange, lane, call, visit).run()
 
 
 async def respond_joined(call: Call, reply: Reply) -> None:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 
 from gateway.core.errors import GatewayError, Kind
+from gateway.core.figures import milliseconds
 from gateway.core.ports import Exchange, Lane
 from gateway.kernel.call import Call
 from gateway.kernel.visit import Visit
@@ -36,24 +37,28 @@ class Pump:
     first_output_at  likewise, or None
     """
 
+    __slots__ = (
+        "_beginning", "_call", "_closed", "_exchange", "_gaps", "_opened", "_over", "_reply", "_visit", "_write",
+        "first_output_at", "lane", "written_at",
+    )  # fmt: skip
+
     def __init__(self, exchange: Exchange, lane: Lane, call: Call, visit: Visit) -> None:
         self.lane = lane
         self.written_at = 0.0
         self.first_output_at: float | None = None
         self._call = call
         self._gaps = call.served.gaps
-        self._half_open = visit if visit.worker.half_open else None
+        self._visit = visit
         self._beginning = True  # no token yet
         self._exchange = exchange
         self._reply = call.reply
         self._write: Callable[[bytes], None] = call.reply.write
-        loop = asyncio.get_running_loop()
         # There is something to send, or there will be nothing.
         self._opened = OneTimeEvent()  # no future: what waits for a first token goes on in the round that brought it
         # The client's stream must end: nothing more of the worker's is passed on.
-        self._over: asyncio.Future[None] = loop.create_future()
-        # The worker's body has ended.
-        self._closed: asyncio.Future[None] = loop.create_future()
+        self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        # True once the worker's body has ended; a future if the end is waited for.
+        self._closed: asyncio.Future[None] | bool = False
 
     # -- called by the transport, for every block -------------------------------------------------------------------
 
@@ -96,8 +101,9 @@ class Pump:
             else:
                 lane.error = error
         self.ended()
-        if not self._closed.done():
+        if isinstance(self._closed, asyncio.Future) and not self._closed.done():
             self._closed.set_result(None)
+        self._closed = True
 
     def broken(self, bug: Exception) -> None:
         """Ends this reply alone with a bug of ours. If it were raised through the transport, it would count as a
@@ -108,8 +114,8 @@ class Pump:
 
     def _first(self, now: float) -> None:
         self.first_output_at = now
-        if self._half_open is not None:
-            self._half_open.answered()
+        if self._visit.worker.half_open:
+            self._visit.answered()
 
     def _begun(self) -> None:
         """Something was sent, or will be."""
@@ -151,6 +157,7 @@ class Pump:
     async def run(self) -> None:
         """Carries the whole reply. Raises the lane's GatewayError if the stream failed."""
         reply, lane, exchange = self._reply, self.lane, self._exchange
+        goes_on = reply.committed
         try:
             reply.attach(self)
             exchange.pipe(self)
@@ -169,8 +176,18 @@ class Pump:
                 return  # the worker's part in the reply is over, the reply is not
             await reply.finish()
             # Once the worker's framing has ended, its connection can be used again.
-            if not self._closed.done():
-                await asyncio.wait([self._closed], timeout=_LINGER_S)
+            if not self._closed:
+                self._closed = closed = asyncio.get_running_loop().create_future()
+                await asyncio.wait([closed], timeout=_LINGER_S)
         finally:
             reply.detach()
             exchange.close()
+            if self.first_output_at is not None and (lane.error is None or lane.produced):
+                self._note_first(self.first_output_at, goes_on)
+
+    def _note_first(self, at: float, goes_on: bool) -> None:
+        """Records when the first output came. goes_on: the client had a part of the reply before."""
+        record = self._call.record
+        self._visit.first_output_at = at
+        if not goes_on or record.time_to_first_token_ms is None:
+            record.time_to_first_token_ms = milliseconds(at - self._call.began)

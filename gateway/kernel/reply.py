@@ -9,6 +9,8 @@ from time import monotonic
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
+from msgspec import Struct
+
 from gateway.auth import KnownKeys
 from gateway.core.errors import Blame, GatewayError, GuardRefusal, Kind
 from gateway.core.fields import own_names
@@ -32,7 +34,7 @@ _MODEL_NAME = re.compile(r"[A-Za-z0-9._:/@+-]{1,128}")
 _UNFIT = re.compile(r"[^A-Za-z0-9_.\[\]-]")
 
 
-class ClientReply:
+class ClientReply(Struct, eq=False):
     """The reply to one request, in three states.
 
     unseen     nothing went out, or only the head of a 200 and keep-alives: another worker may still get all of it
@@ -43,7 +45,7 @@ class ClientReply:
     wait for the commit, and the keep-alive timer. It writes into the record what the client got: status, outcome,
     code, dropped.
 
-    headers    that any reply carries, those of the request's dialect aside
+    headers    that any reply carries, those of the request's dialect aside; the first is the request's id
     client     its connection
     request    the client's
     committed  see above
@@ -51,9 +53,20 @@ class ClientReply:
     more_headers  what features add to a head when it is sent, called with `call`
     """
 
-    committed = False
-    _flowing = False
-    _pending = b""
+    # A Struct, because an object of a plain class gets a dictionary if many were made before the first one had all its
+    # attributes: a crowd of streams begins so.
+    client: Client
+    dialect: Dialect
+    request: Request
+    _record: RequestRecord
+    _observer: Observer
+    _keepalive_s: float
+    _known: KnownKeys
+    headers: Headers
+    _dropped: tuple[str, ...] = ()
+    committed: bool = False
+    _flowing: bool = False
+    _pending: bytes = b""
     stream: Pump | None = None
     # It has the words for what follows while no worker's stream is attached: set when the head of a 200 goes out, and
     # until the end.
@@ -63,27 +76,7 @@ class ClientReply:
     more_headers: Sequence[Callable[[Call], Headers]] = ()
     call: Call | None = None
     # When the client was last sent something other than a stream's output, or began to wait, by the monotonic clock.
-    _sent_at = 0.0
-
-    def __init__(
-        self,
-        client: Client,
-        dialect: Dialect,
-        request: Request,
-        record: RequestRecord,
-        observer: Observer,
-        keepalive_s: float,
-        known: KnownKeys,
-    ) -> None:
-        self.headers: Headers = [(b"x-request-id", record.id.encode())]
-        self.client = client
-        self.dialect = dialect
-        self.request = request
-        self._record = record
-        self._observer = observer
-        self._keepalive_s = keepalive_s
-        self._known = known
-        self._dropped: tuple[str, ...] = ()
+    _sent_at: float = 0.0
 
     @property
     def unseen(self) -> bool:
@@ -125,7 +118,7 @@ class ClientReply:
         if not self.request.reply:
             return head
         # The dialect's may repeat what the client sent.
-        id_ = self.headers[0][1]
+        id_ = self._record.id.encode()
         own = [
             (name, value if value == id_ else self._masked(value.decode("latin-1")).encode("latin-1"))
             for name, value in self.request.reply
@@ -250,6 +243,7 @@ class ClientReply:
         self._record.status = 200
         if not client.started:
             await client.start(200, [*lane.headers, *self._head()])
+            self.headers = []  # they are out, and a stream lasts long
         self._flowing = True
         pending, self._pending = self._pending, b""
         if pending:
@@ -263,9 +257,9 @@ class ClientReply:
         else:
             self._pending += data
 
-    async def carry(self, until: asyncio.Future[None]) -> None:
-        """Carries what is written to the client until `until` is done."""
-        await self.client.carry(until)
+    def carry(self, until: asyncio.Future[None]) -> Awaitable[None]:
+        """Carries what is written to the client until `until` is done, once it is awaited."""
+        return self.client.carry(until)
 
     def end(self) -> None:
         """The attached stream is whole: it ends with what was written last, if that goes to the client already."""

@@ -82,10 +82,17 @@ class Endpoint:
             stored=None if runtime.response_store is None else {},
         )
         client = connect(scope, receive, send, runtime.extension, record.id)
+        more = scope.get(REPLY_HEADERS, ())
         reply = ClientReply(
-            client, dialect, request, record, runtime.observer, runtime.relay.keepalive_s, runtime.known
+            client,
+            dialect,
+            request,
+            record,
+            runtime.observer,
+            runtime.relay.keepalive_s,
+            runtime.known,
+            [(b"x-request-id", record.id.encode()), *more],
         )
-        reply.headers += scope.get(REPLY_HEADERS, ())
         call = Call(runtime, self, scope, reply, record, context, route)
         if layers:
             call.layers, call.way = layers, call.way.inside(*layers)

@@ -101,7 +101,9 @@ class Case:
         self.observer = Observer()
         request = Request("POST", "/v1/chat/completions", id="id")
         client = AsgiClient(asyncio.Event().wait, self.sent)
-        self.reply = ClientReply(client, DIALECT, request, self.record, self.observer, keepalive_s, KnownKeys())
+        self.reply = ClientReply(
+            client, DIALECT, request, self.record, self.observer, keepalive_s, KnownKeys(), [(b"x-request-id", b"id")]
+        )
 
 
 def nothing() -> None:
