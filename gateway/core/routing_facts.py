@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from hashlib import blake2b
 
 from msgspec import Struct
+
+Texts = Sequence[str] | int
+"""Texts that place a conversation, or that place itself; () or 0 for none."""
 
 
 class RoutingFacts(Struct):
@@ -14,7 +18,8 @@ class RoutingFacts(Struct):
     ends             the length of each of these prefixes, in estimated tokens
     prompt           estimated tokens of the prompt
     output           the expected cost of the reply, in tokens of a prompt
-    first_texts      texts that place a conversation that was not seen before; () if its beginning is unknown
+    first_texts      texts that place a conversation that was not seen before; () if its beginning is unknown. Behind
+                     `forget_prompt` the place itself, and so for the next
     system_texts     the first and last texts of tools and system prompt, if these are most of the first turn: they
                      place the first conversation that has them; else ()
     system_tokens    tokens before the first user message if the conversation had turns before; else None
@@ -44,8 +49,8 @@ class RoutingFacts(Struct):
     ends: Sequence[int] = ()
     prompt: int = 0
     output: int = 0
-    first_texts: Sequence[str] = ()
-    system_texts: Sequence[str] = ()
+    first_texts: Texts = ()
+    system_texts: Texts = ()
     system_tokens: int | None = None
     prompt_key: int = 0
     previous_tokens: int = 0
@@ -72,10 +77,15 @@ class RoutingFacts(Struct):
 
     def forget_prompt(self, goes_on: bool) -> None:
         """Drops the facts about the prompt that are large for a long one; all, unless another worker may be picked to
-        go on with the reply."""
+        go on with the reply. Its texts become the places that they name."""
         self.tokens, self.chains = (), {}
         if not goes_on:
             self.keys = self.ends = self.first_texts = self.system_texts = ()
+            return
+        if self.first_texts:
+            self.first_texts = home_of(self.first_texts)
+        if self.system_texts:
+            self.system_texts = home_of(self.system_texts)
 
     @property
     def picked(self) -> str:
@@ -89,3 +99,13 @@ class RoutingFacts(Struct):
     def share(self) -> float:
         """The fraction of the prompt that matched, 0 to 1."""
         return min(1.0, self.matched / self.prompt) if self.prompt else 0.0
+
+
+def home_of(texts: Texts) -> int:
+    """The place of a conversation's `first_texts` or `system_texts`: a 64-bit hash, the same in every gateway. Most
+    requests go where their prompt is, and need none."""
+    return texts if isinstance(texts, int) else place_named("\x00".join(texts).encode("utf-8", "surrogatepass"))
+
+
+def place_named(name: bytes) -> int:
+    return int.from_bytes(blake2b(name, digest_size=8).digest(), "big") or 1

@@ -24,13 +24,12 @@ from operator import or_
 
 from msgspec import Struct
 
-from gateway.core.routing_facts import RoutingFacts
+from gateway.core.routing_facts import RoutingFacts, home_of
 from gateway.fleet.blocks import chain
 from gateway.fleet.candidates import Candidates
 from gateway.fleet.pick.places import FEW, Fits, Places, Shares, best_of, place_of
 from gateway.fleet.pick.plain import Entry, by_tokens, take
 from gateway.fleet.pick.policy import PickPolicy
-from gateway.fleet.pick.reading import home_of
 from gateway.fleet.pick.seen import MOST_KEYS, Level, Seen
 from gateway.fleet.worker import Worker
 

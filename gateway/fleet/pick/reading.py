@@ -42,7 +42,7 @@ from gateway.core.messages import (
     Thinking,
     ToolCall,
 )
-from gateway.core.routing_facts import RoutingFacts
+from gateway.core.routing_facts import RoutingFacts, place_named
 from gateway.fleet.worker import OUTPUT_COSTS
 
 WHOLE = 16_384
@@ -68,7 +68,7 @@ def session_of(headers: Headers, names: frozenset[bytes]) -> int | None:
     """The session that the client named, in the first of these headers (lower case) that it sent."""
     for name, value in headers:
         if name in names and value:
-            return _place(value)
+            return place_named(value)
     return None
 
 
@@ -274,13 +274,3 @@ def _token_keys(tokens: Sequence[int], routing: RoutingFacts, salt: str | None) 
         keys.append(key)
         start = end
     routing.keys, routing.ends = keys, _TOKENS
-
-
-def home_of(texts: Sequence[str]) -> int:
-    """The place of a conversation's `first_texts` or `system_texts`: a 64-bit hash, the same in every gateway. Most
-    requests go where their prompt is, and need none."""
-    return _place("\x00".join(texts).encode("utf-8", "surrogatepass"))
-
-
-def _place(name: bytes) -> int:
-    return int.from_bytes(blake2b(name, digest_size=8).digest(), "big") or 1

@@ -17,8 +17,8 @@ from gateway.config import Breaker
 from gateway.core.estimate import IMAGE
 from gateway.core.http import JSON_TYPE, Request
 from gateway.core.messages import Chat, Complete, Image, Message, Text, Tool, ToolCall
-from gateway.core.routing_facts import RoutingFacts
-from gateway.fleet.pick.reading import ENDS, OPENING, STEP, WHOLE, describe, home_of, session_of
+from gateway.core.routing_facts import RoutingFacts, home_of
+from gateway.fleet.pick.reading import ENDS, OPENING, STEP, WHOLE, describe, session_of
 from gateway.fleet.pick.seen import Seen
 from gateway.fleet.worker import Worker
 from tests.support.clients import DIALECTS, Way, ways
@@ -149,7 +149,7 @@ def test_conversations_that_mostly_are_one_system_prompt_have_a_place_in_common(
 def test_a_place_is_the_same_in_every_process() -> None:
     code = (
         "from gateway.core.routing_facts import RoutingFacts; from gateway.core.messages import Chat, Message, Text\n"
-        "from gateway.fleet.pick.reading import describe, home_of, session_of\n"
+        "from gateway.core.routing_facts import home_of\nfrom gateway.fleet.pick.reading import describe, session_of\n"
         "d = RoutingFacts()\n"
         "describe(Chat(model='m', messages=(Message('user', (Text('hello'),)),)), d, 'salt', True)\n"
         "print([home_of(d.first_texts), session_of([(b'x', b's')], frozenset([b'x']))])"
