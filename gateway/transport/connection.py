@@ -65,7 +65,7 @@ class WorkerConnection(asyncio.BufferedProtocol):
     __slots__ = (
         "_blocks", "_dirty", "_feed", "_framed", "_late", "_loop_round", "_most", "_outgoing", "_pausing", "_reusable",
         "_small", "_spare", "_timer", "_timer_at", "_unsent", "_used", "_waits", "_whole", "began_at", "dropped",
-        "exchange", "head_at", "idle_limit", "limit", "loop", "origin", "parser", "probe", "reading_paused", "since",
+        "exchange", "fd", "head_at", "idle_limit", "limit", "loop", "origin", "parser", "reading_paused", "since",
         "transport", "write_paused",
     )  # fmt: skip
 
@@ -75,7 +75,7 @@ class WorkerConnection(asyncio.BufferedProtocol):
         self._loop_round = LoopRound.for_loop(self.loop)
         self.parser = HttpResponseParser(self)
         self.transport: asyncio.Transport | None = None
-        self.probe = select.poll()
+        self.fd = -1
         self.dropped = False  # closed by us, or about to report its loss: must not be used again
         # The deadline.
         self.since = 0.0
@@ -164,13 +164,16 @@ class WorkerConnection(asyncio.BufferedProtocol):
         read are taken in only in this turn's round. Otherwise unrequested bytes (such as a 408 on idle) would be taken
         for the answer to the next request.
         """
-        return (
-            self.transport is not None
-            and not self.transport.is_closing()
-            and not self._late
-            and self.loop.time() - self.since < self.limit
-            and not self.probe.poll(0)
-        )
+        if (
+            self.transport is None
+            or self.transport.is_closing()
+            or self._late
+            or self.loop.time() - self.since >= self.limit
+        ):
+            return False
+        probe = select.poll()  # to keep one costs a connection 0.4 KB, and saves 0.1 us
+        probe.register(self.fd, select.POLLIN)
+        return not probe.poll(0)
 
     def fail(self, error: GatewayError | None) -> None:
         """Ends the exchange with `error` and closes the socket. None: the end of the connection completes the body."""
@@ -234,7 +237,7 @@ class WorkerConnection(asyncio.BufferedProtocol):
             self.transport.abort()
             return
         self.origin.connections.add(self)
-        self.probe.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
+        self.fd = transport.get_extra_info("socket").fileno()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.take_in()

@@ -28,6 +28,7 @@ class Incoming:
     """One response in progress: the `Exchange` that callers see. It knows nothing about sockets.
 
     status  0 until the head is accepted
+    headers until the body is piped
     source  None once the response has ended, successfully or not
     stale   a reused connection closed before it answered, so the request may be sent once more
     """
@@ -95,6 +96,7 @@ class Incoming:
         After `pause()` the sink gets no block and no end until `resume()`; after `close()` it gets nothing more.
         """
         self._sink = sink
+        self.headers = []  # a stream lasts long
         self._flow()
 
     def pause(self) -> None:

@@ -25,7 +25,6 @@ from gateway.core.figures import ConnectionCounts, Silence
 from gateway.core.http import Request
 from gateway.core.ports import Deadlines
 from gateway.core.upload import Body
-from gateway.light_task import become_task
 from gateway.transport.causes import not_connected
 from gateway.transport.connection import WorkerConnection
 from gateway.transport.incoming import READ_BYTES, Incoming, Source
@@ -172,17 +171,19 @@ class Origin:
         """A new connection, with the TLS handshake done. Raises GatewayError: UPSTREAM, TIMEOUT after `seconds`, or
         OVERLOADED if this process has no file descriptor left."""
         connection = WorkerConnection(self)
+        opening = self._open(connection, seconds)
         try:
-            await become_task()  # for the timeout
-            async with asyncio.timeout(seconds):
-                await self._open(connection, await self._name.addresses(seconds))
-        except (OSError, UnicodeError) as error:
-            connection.drop()
-            raise self.not_connected(error) from error
+            # In a task, which the timeout needs: the request would be one as long as it lasts.
+            error = await connection.loop.create_task(opening)
         except BaseException:
             connection.drop()
             raise
-        return connection
+        if error is None:
+            return connection
+        connection.drop()
+        if isinstance(error, (OSError, UnicodeError)):
+            raise self.not_connected(error) from error
+        raise error
 
     def not_connected(self, error: BaseException) -> GatewayError:
         """The error of a request for which no connection came about, for the reason `error`."""
@@ -195,7 +196,16 @@ class Origin:
             )
         return GatewayError(Kind.OVERLOADED, "the gateway has no file descriptor left", retry_after=1)
 
-    async def _open(self, connection: WorkerConnection, addresses: Sequence[str]) -> None:
+    async def _open(self, connection: WorkerConnection, seconds: float) -> Exception | None:
+        """Returns what went wrong: it never stays unread in the task, even if the request is cancelled meanwhile."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._connect(connection, await self._name.addresses(seconds))
+        except Exception as error:
+            return error
+        return None
+
+    async def _connect(self, connection: WorkerConnection, addresses: Sequence[str]) -> None:
         """Connects to the first of `addresses` that takes a connection. Raises the last one's error."""
         host = None if self._ssl is None else self._host
         for number, address in enumerate(addresses, 1):
