@@ -107,7 +107,7 @@ class _Served:
                 await send({"type": "websocket.close", "code": 1008})
         finally:
             if connection.on_lost is not None:
-                connection.on_lost()
+                connection.on_lost(connection.owner)
 
 
 def _path(scope: Scope) -> str:
@@ -136,7 +136,7 @@ class _Connection:
 
     def __init__(self) -> None:
         self.owner = ""
-        self.on_lost: Callable[[], None] | None = None
+        self.on_lost: Callable[[str], None] | None = None
 
 
 class _Socket:

@@ -128,7 +128,7 @@ class ClientConnection(asyncio.Protocol):
         self.tasks: set[Any] = server_state.tasks  # uvicorn counts and cancels them: tasks, light ones too
         self._place: str | None = None  # who its place is counted to
         self.owner = ""
-        self.on_lost: Callable[[], None] | None = None
+        self.on_lost: Callable[[str], None] | None = None
         self.client: tuple[str, int] | None = None
         self.server: tuple[str, int] | None = None
         self.running: RequestCycle | None = None
@@ -175,7 +175,7 @@ class ClientConnection(asyncio.Protocol):
             self.places.release(1, self._place)
             self._place = None
         if self.on_lost is not None:
-            self.on_lost()
+            self.on_lost(self.owner)
         for timer in (self._timer, self._stall):
             if timer is not None:
                 timer.cancel()
@@ -224,6 +224,10 @@ class ClientConnection(asyncio.Protocol):
 
     def take_turn(self) -> None:
         """Called by `turns`: parses a part of what was read and not parsed."""
+        raise NotImplementedError
+
+    def rest(self) -> None:
+        """A response has begun that may last long: lets go of what only the next request needs."""
         raise NotImplementedError
 
     def _pause_a_turn(self) -> None:

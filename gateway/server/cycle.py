@@ -272,11 +272,12 @@ class RequestCycle:
             await self.client.writable()
         if not self.gone:
             self.pending = self._begun(status, headers)
+            self.client.rest()
             self.client.loop_round.send(self)
         self.started = True  # also to a client that is gone
 
-    async def carry(self, until: asyncio.Future[None]) -> None:
-        await until
+    def carry(self, until: asyncio.Future[None]) -> Awaitable[None]:
+        return until
 
     async def send_block(self, data: bytes, more: bool) -> None:
         await self.send({"type": "http.response.body", "body": data, "more_body": more})

@@ -55,7 +55,7 @@ class HttpProtocol(ClientConnection):
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
-        self.parser: Any = httptools.HttpRequestParser(self)
+        self.parser: Any = None  # made when a head begins that is not known
         self._resumed = False  # the parser gets the framing again that is known
         self._target = b""
         self._line: bytes | None = None  # what has come of a request line that is not whole
@@ -87,6 +87,10 @@ class HttpProtocol(ClientConnection):
                 return
         self.steer_reading()
 
+    def rest(self) -> None:
+        if self._part is BETWEEN:
+            self.parser = None  # a kilobyte
+
     def take_turn(self) -> None:
         self._queued = False
         if not self._discarding and not self.transport.is_closing():
@@ -111,7 +115,7 @@ class HttpProtocol(ClientConnection):
                     at += skipped
                     self._body_left -= skipped
                     if not self._body_left:
-                        self.parser = httptools.HttpRequestParser(self)  # the one before waits for that body
+                        self.parser = None  # it waits for that body
                         self._part = BETWEEN
                         self._deadline = self._body_since = 0.0
                 else:
@@ -146,6 +150,8 @@ class HttpProtocol(ClientConnection):
             self._tail = b""
             self._target = b""
             self.headers = []
+            if self.parser is None:
+                self.parser = httptools.HttpRequestParser(self)
             return 0
         piece = data[at : at + _PIECE_BYTES]
         skipped = len(piece) - len(piece.lstrip(b"\r\n"))

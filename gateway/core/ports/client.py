@@ -13,11 +13,11 @@ class CountedConnection(Protocol):
     """One connection of a client.
 
     owner    the key that it is counted for, or ""
-    on_lost  called once when it is lost
+    on_lost  called once, with the owner, when it is lost
     """
 
     owner: str
-    on_lost: Callable[[], None] | None
+    on_lost: Callable[[str], None] | None
 
 
 class Client(Protocol):
@@ -84,8 +84,8 @@ class Client(Protocol):
         that leaves from then on has had its whole response, unless it reads too slowly now: then it has once it has
         caught up."""
 
-    async def carry(self, until: Any) -> None:
-        """Carries what is written to the client, until `until`, a future, is done."""
+    def carry(self, until: Any) -> Awaitable[None]:
+        """Carries what is written to the client, once it is awaited, until `until`, a future, is done."""
 
     async def finish(self, data: bytes) -> None:
         """Sends `data` and ends the response in order, unless it has ended."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 from gateway.auth import Principal
 from gateway.core.errors import Busy
@@ -27,6 +28,7 @@ class Caps(Feature):
         self._on_refuse = on_refuse
         self.streams = Streams(self)
         self.connections: Counter[str] = Counter()
+        self._lost = partial(_drop, self.connections)  # one for all connections
 
     def around_receive(self, inner: Step) -> Step:
         def receive(call: Call) -> Awaitable[None]:
@@ -61,13 +63,13 @@ class Caps(Feature):
         if connection.owner == key:
             return
         if connection.on_lost is not None:
-            connection.on_lost()
+            connection.on_lost(connection.owner)
             connection.owner, connection.on_lost = "", None
         if principal.connections is None:
             return
         self.add(self.connections, key, principal.connections, "connections")
         connection.owner = key
-        connection.on_lost = lambda: _drop(self.connections, key)
+        connection.on_lost = self._lost
 
     def add(self, counts: Counter[str], key: str, most: int | None, what: str) -> None:
         """Counts one more. Raises `Busy` if it is one too many."""

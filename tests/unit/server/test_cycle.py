@@ -202,6 +202,7 @@ async def test_a_head_goes_out_with_the_first_block_of_its_turn_and_else_alone()
         loop_round=LoopRound(),
         reusable=True,
         write_paused=False,
+        rest=lambda: None,
         cut=lambda: sent.append(b"cut"),
     )
     scope = {"method": "POST", "http_version": "1.1"}
