@@ -51,6 +51,7 @@ _PLAIN = ("content", "text")
 _TEXTS = ("content", "reasoning", "reasoning_content", "refusal")
 _HOLE = b'"%b"' % MARK
 _ZERO, _EMPTY, _ASSISTANT, _NONE = Raw(b"0"), Raw(b'""'), Raw(b'"assistant"'), Raw(b"[]")
+_CHAT, _TEXT = Raw(b'"chat.completion.chunk"'), Raw(b'"text_completion"')
 _FUNCTION = Raw(b'"function"')
 _SILENT = (NULL, _NONE)
 # So many templates in one stream are of chunks that hardly repeat.
@@ -319,13 +320,13 @@ class PassthroughLane:
         said_at = _time(top.get("created", NULL))
         at = wire.created_at(said_at, clock.seconds())
         prefix = "chatcmpl-" if self._asked.chat else "cmpl-"
-        if said_id and said_at == at and type(said_at) is int:
-            self.lessons.own = bytes(top["id"]), bytes(top["created"])
-        return {
-            "id": top["id"] if said_id else Raw(encode(clock.new_id(prefix))),
-            "object": Raw(b'"chat.completion.chunk"' if self._asked.chat else b'"text_completion"'),
-            "created": top["created"] if said_at == at and type(said_at) is int else Raw(encode(at)),
-        }
+        own_time = said_at == at and type(said_at) is int
+        # Copies: a member as it was read keeps all of its chunk.
+        id_ = bytes(top["id"]) if said_id else encode(clock.new_id(prefix))
+        created = bytes(top["created"]) if own_time else encode(at)
+        if said_id and own_time:
+            self.lessons.own = id_, created
+        return {"id": Raw(id_), "object": _CHAT if self._asked.chat else _TEXT, "created": Raw(created)}
 
     def _take_usage(self, chunk: _Chunk) -> None:
         """Takes a chunk's usage. A separate usage chunk is passed on as it is; usage beside choices is sent at the
