@@ -12,12 +12,14 @@ import json
 import os
 import sys
 import time
+from collections.abc import Iterable
 
+from gateway import moments
 from gateway.cli import COMMANDS, CommandError, subcommand
 from gateway.cli.configured import read
 from gateway.cli.importing.drafts import Draft, read_foreign
-from gateway.cli.importing.litellm import LiteLLM
-from gateway.cli.importing.litellm_keys import rows, take_in
+from gateway.cli.importing.litellm import LiteLLM, nano
+from gateway.cli.importing.litellm_keys import Spent, models_named, rows, take_in
 from gateway.config import Key
 from gateway.config.environment import variable
 from gateway.config.faults import masked
@@ -47,6 +49,17 @@ def options(parser: argparse.ArgumentParser) -> None:
         help="a new file for the keys, which `dragoman keys import` takes into the store: they are changed while "
         "gateways run (default: they stand in gateway.yaml)",
     )
+    source.add_argument(
+        "--prices",
+        metavar="FILE",
+        help="LiteLLM's model_prices_and_context_window.json, for models without a price of their own (default: none)",
+    )
+    source.add_argument(
+        "--spent",
+        metavar="FILE",
+        help="a new file with what keys and teams have spent, with which `dragoman spend --rebuild` has their budgets "
+        "begin (default: they begin at 0)",
+    )
     source.add_argument("--out", metavar="FILE", help="a new file for gateway.yaml (default: standard output)")
 
 
@@ -57,18 +70,23 @@ def run(options: argparse.Namespace) -> int:
         raise CommandError(f"{options.file} is not a mapping of options")
     found = [row for name in options.keys for row in rows(read(name), name)]
     draft = Draft()
-    imported = LiteLLM(draft, config, variable)
-    keys, teams = take_in(draft, imported, found)
-    _prices(draft)
+    prices = {} if options.prices is None else read_foreign(read(options.prices), options.prices)
+    if not isinstance(prices, dict):
+        raise CommandError(f"{options.prices} is not LiteLLM's list of prices, which is a mapping")
+    imported = LiteLLM(draft, config, variable, models_named(found), prices)
+    keys, teams, spent = take_in(draft, imported, found)
     draft.settle()
     stored = None
     if options.stored_keys is not None:
         stored = _store(draft, options.stored_keys, int(time.time()))
+    records = _spent(draft, spent, options.spent)
     text = "".join(f"{line}\n" for line in draft.lines())
     if len(text.encode()) > MOST_BYTES:
         draft.todo["move the entries below `keys` to a file that `keys_file` names: gateway.yaml is too large"] = None
     if stored is not None:
         _write(stored, options.stored_keys)
+    if options.spent is not None:
+        _write(records, options.spent)
     _write(text, options.out)
     for one in draft.todo:
         print(f"dragoman: to do: {masked(one)}", file=sys.stderr)
@@ -103,13 +121,22 @@ def _store(draft: Draft, name: str, now: int) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def _prices(draft: Draft) -> None:
-    """LiteLLM has a list of prices of its own, which budgets there go by."""
-    own = (key.get("limits", {}) for key in draft.values.get("keys", {}).values())
-    if "budgets" in draft.values or any("budget" in limits for limits in own):
-        for name, model in draft.values["models"].items():
-            if "price" not in model:
-                draft.todo[f"give the model {name} a price: without one it spends nothing of a budget"] = None
+def _spent(draft: Draft, spent: Iterable[Spent], name: str | None) -> str:
+    """Records by which budgets begin with what LiteLLM has counted since it last reset them. Raises CommandError."""
+    records = []
+    for one in spent:
+        if cost := nano(one.amount):
+            record = {"time": moments.iso(time.time()), "event": "request", "id": _BY, "attempts": 1, "cost": cost}
+            records.append({**record, "key": one.key} | ({} if one.team is None else {"team": one.team}))
+    if name is not None and "redis" not in draft.values:
+        raise CommandError("--spent needs budgets in Redis, and LiteLLM's configuration names none")
+    if name is not None:
+        draft.todo[f"after the keys, and before clients call: dragoman spend --rebuild {name}"] = None
+    elif records:
+        draft.todo["budgets begin at 0, whatever LiteLLM has counted: give --spent to take that in"] = None
+    if records and any(budget.get("scope") == [] for budget in draft.values.get("budgets", ())):
+        draft.todo["look at the budget of all: LiteLLM's own sum of it is in no row, so it begins otherwise"] = None
+    return "".join(f"{json.dumps(record)}\n" for record in records)
 
 
 def _write(text: str, name: str | None) -> None:

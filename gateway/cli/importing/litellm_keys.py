@@ -10,7 +10,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from gateway.cli import CommandError
 from gateway.cli.importing.drafts import Draft, Options
@@ -25,14 +25,11 @@ _BOOKKEEPING = frozenset(_COLUMNS.split())
 """Columns beside options: who made it, when, and what it has spent."""
 _REASONS = {
     "organization_id": "has no counterpart: models, limits and budget of an organization are not taken over",
-    "user_id": "has no counterpart: a key is its name's",
-    "metadata": "has no counterpart",
+    "user_id": "has no counterpart: a key is its name's, and a user's own budget is not taken over",
     "allowed_routes": "has no counterpart: THE KEY MAY CALL MORE THAN BEFORE; bound it by `dialects`",
     "permissions": "has no counterpart: look whether it took something away",
     "soft_budget": "has no counterpart: warn_at of a budget is a share of it",
-    "model_max_budget": "has no counterpart: write a budget that matches key and model",
-    "model_rpm_limit": "has no counterpart: write a limit that matches key and model",
-    "model_tpm_limit": "has no counterpart: write a limit that matches key and model",
+    **dict.fromkeys(("model_max_budget", "model_rpm_limit", "model_tpm_limit"), "is not a mapping of models"),
 }
 _LISTS = frozenset(["keys", "teams", "budgets"])
 _LIMITS = (
@@ -40,6 +37,23 @@ _LIMITS = (
     ("tpm_limit", "tokens"),
     ("max_parallel_requests", "concurrency"),
 )
+_OF_MODELS = (("model_rpm_limit", "requests"), ("model_tpm_limit", "tokens"), ("model_max_budget", "budget"))
+
+
+class Spent(NamedTuple):
+    """An amount that LiteLLM has counted to the budget of a key, or of a team, since it was last reset."""
+
+    key: str
+    team: str | None
+    amount: object
+
+
+class TakenIn(NamedTuple):
+    """Keys and teams, how many there are of each."""
+
+    keys: int
+    teams: int
+    spent: list[Spent]
 
 
 def rows(text: bytes, name: str) -> list[dict[str, Any]]:
@@ -68,8 +82,17 @@ def _objects(values: Iterable[object], name: str) -> Iterator[dict[str, Any]]:
             raise CommandError(f"{name} holds something other than rows of keys, teams and budgets")
 
 
-def take_in(draft: Draft, config: LiteLLM, found: list[dict[str, Any]]) -> tuple[int, int]:
-    """Adds keys and teams, and returns how many there are of each."""
+def models_named(found: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """The models that keys and teams name."""
+    for row in found:
+        yield from _listed(row.get("models"))
+        if isinstance(aliases := row.get("aliases"), dict):
+            yield from map(str, aliases.values())
+
+
+def take_in(draft: Draft, config: LiteLLM, found: list[dict[str, Any]]) -> TakenIn:
+    """Adds keys and teams, and what budgets go by."""
+    spent: list[Spent] = []
     keys = list({str(row["token"]): row for row in found if row.get("token")}.values())
     teams = {str(row["team_id"]): row for row in found if not row.get("token") and row.get("team_id")}
     budgets = {
@@ -81,7 +104,7 @@ def take_in(draft: Draft, config: LiteLLM, found: list[dict[str, Any]]) -> tuple
         draft.left_out("--keys", f"{others} rows are of no key, team or budget", ("keys",))
     names = _names((id_, row.get("team_alias") or id_) for id_, row in teams.items())
     for id_, row in teams.items():
-        _team(draft, _full(row, budgets), names[id_])
+        _team(draft, config, _full(row, budgets), names[id_], spent)
     hashes = [str(row["token"]) for row in keys]
     entries = _names((hash_, row.get("key_alias")) for hash_, row in zip(hashes, keys, strict=True))
     for id_ in dict.fromkeys(str(row["team_id"]) for row in keys if row.get("team_id")):
@@ -91,10 +114,28 @@ def take_in(draft: Draft, config: LiteLLM, found: list[dict[str, Any]]) -> tuple
             )
     for hash_, row in zip(hashes, keys, strict=True):
         team = str(row["team_id"]) if row.get("team_id") else None
-        _key(draft, config, _full(row, budgets), entries[hash_], teams.get(team or ""), names.get(team or "", team))
+        own, name = _full(row, budgets), entries[hash_]
+        _key(draft, config, own, name, teams.get(team or ""), names.get(team or "", team), spent)
     if entries:
         draft.section("listen")["host"] = "0.0.0.0"  # as LiteLLM does; without keys a gateway may not
-    return len(entries), len(teams)
+    _prices(draft)
+    return TakenIn(len(entries), len(teams), spent)
+
+
+def _prices(draft: Draft) -> None:
+    """LiteLLM goes by a list of prices of its own. Without any price here budgets would be refused."""
+    models: dict[str, Any] = draft.values["models"]
+    own = (key.get("limits", {}) for key in draft.values.get("keys", {}).values())
+    bounded = "budgets" in draft.values or any("budget" in limits for limits in own)
+    free = [name for name, model in models.items() if "price" not in model]
+    for name in free if bounded else ():
+        draft.todo[f"give the model {name} a price: without one it spends nothing of a budget (--prices)"] = None
+    if bounded and len(free) == len(models):
+        for name in free:
+            models[name]["price"] = {"input": "0", "output": "0"}
+            draft.left_out(f"price of {name}", "is in LiteLLM's own list: write it here", ("models", name, "price"))
+    if any("price" in model for model in models.values()):
+        draft.values["spend"] = {"currency": "USD"} | ({"daily": True} if "redis" in draft.values else {})
 
 
 def _names(given: Iterable[tuple[str, object]]) -> dict[str, str]:
@@ -123,7 +164,13 @@ def _full(row: Mapping[str, Any], budgets: Mapping[str, Mapping[str, Any]]) -> d
 
 
 def _key(
-    draft: Draft, config: LiteLLM, row: dict[str, Any], name: str, team: Mapping[str, Any] | None, team_name: str | None
+    draft: Draft,
+    config: LiteLLM,
+    row: dict[str, Any],
+    name: str,
+    team: Mapping[str, Any] | None,
+    team_name: str | None,
+    spent: list[Spent],
 ) -> None:
     at = ("keys", name)
     given = Options(draft, f"key {name}", row)
@@ -156,9 +203,12 @@ def _key(
     elif budget is not None:
         match = {"name": "key-budget", "scope": ["key"], "match": {"key": [name]}}
         add_budget(draft, f"key {name}", match, budget, duration)
+    if budget is not None and row.get("spend"):
+        spent.append(Spent(name, None, row["spend"]))
     if limits:
         entry["limits"] = limits
     draft.section("keys")[name] = entry
+    _of_models(draft, config, given, "key", name, at)
     given.rest(_REASONS, at, _BOOKKEEPING)
 
 
@@ -209,7 +259,7 @@ def _meant(draft: Draft, config: LiteLLM, listed: list[str], at: tuple[str, str]
     return list(found)
 
 
-def _team(draft: Draft, row: dict[str, Any], name: str) -> None:
+def _team(draft: Draft, config: LiteLLM, row: dict[str, Any], name: str, spent: list[Spent]) -> None:
     given = Options(draft, f"team {name}", row)
     match = {"scope": ["team"], "match": {"team": [name]}}
     for option, kind in _LIMITS:
@@ -219,6 +269,34 @@ def _team(draft: Draft, row: dict[str, Any], name: str) -> None:
     budget, duration = given.number("max_budget"), given.take("budget_duration", str)
     if budget is not None and budget > 0:
         add_budget(draft, f"team {name}", {"name": "team-budget", **match}, budget, duration)
+        if row.get("spend"):
+            spent.append(Spent("", name, row["spend"]))
     given.take("models")
     given.take("blocked")
+    _of_models(draft, config, given, "team", name, ("limits", name))
     given.rest(_REASONS, ("limits",), _BOOKKEEPING)
+
+
+def _of_models(draft: Draft, config: LiteLLM, given: Options, whose: str, name: str, at: tuple[str, str]) -> None:
+    """Limits and budgets of a key or a team for single models, which LiteLLM may keep in its metadata."""
+    more = given.inner("metadata", dict) or {}
+    metadata = Options(Draft(), "", more)
+    for option, kind in _OF_MODELS:
+        bounds = given.take(option, dict) or metadata.take(option, dict) or {}
+        for model, bound in bounds.items():
+            parts = _meant(draft, config, [str(model)], at)
+            held = bound if isinstance(bound, dict) else {"budget_limit": bound}
+            found = Options(Draft(), "", held)
+            most = next((one for one in map(found.number, ("budget_limit", "max_budget")) if one is not None), None)
+            if not parts or most is None or most <= 0 or (kind != "budget" and most < 1):
+                why = "is not possible here" if parts else "is of a model that is left out"
+                draft.left_out(f"{given.where}.{option}.{model}", f"{why}: look whether more is allowed now", at)
+                continue
+            rule = {"name": f"{whose}-{kind}-{model}", "scope": [whose], "match": {whose: [name], "model": parts}}
+            if kind == "budget":
+                period_of = found.take("time_period", str) or found.take("budget_duration", str)
+                add_budget(draft, f"{given.where}.{option}.{model}", rule, most, period_of)
+            else:
+                draft.item("limits", {**rule, "kind": kind, "limit": int(most)})
+    if left := metadata.names():
+        draft.left_out(f"{given.where}.metadata", f"has no counterpart: {', '.join(left)}", at)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from gateway.config.source import read_yaml
 from tests.support import litellm
 from tests.support.commands import called
 from tests.support.harness import Stack
+from tests.support.redis_server import Server
 from tests.support.sampled import examples
 
 VARIABLES = dict.fromkeys(litellm.ENVIRONMENT, "a-secret-of-the-environment")
@@ -75,7 +77,7 @@ def test_the_sample_installation_passes_check_and_holds_no_secret(tmp_path: Path
     assert "8 models, 40 keys and 2 teams: " in made.stderr.splitlines()[-1]
     text = (tmp_path / "gateway.yaml").read_text()
     assert litellm.MARK not in text + made.stderr
-    for wanted in ("master_key", "database_url", "success_callback", "cache", "claude", "x-key", "LANGFUSE_SECRET_KEY"):
+    for wanted in ("master_key", "database_url", "success_callback.langfuse", "claude", "x-key", "LANGFUSE_SECRET_KEY"):
         assert any(wanted in line for line in text.splitlines() if line.lstrip().startswith("#")), wanted
     for line in made.stderr.splitlines():
         if " to the file " in line:
@@ -87,8 +89,9 @@ def test_the_sample_installation_passes_check_and_holds_no_secret(tmp_path: Path
     assert values["spend"] == {"currency": "USD", "daily": True}
     assert [budget["per"] for budget in values["budgets"]] == ["month", "week"]
     assert values["models"]["qwen"]["workers"] == ["http://gpu-2:8000", "http://gpu-3:8000"]
-    assert values["models"]["gpt-4o"]["split"] == [{"model": "gpt-4o--2", "share": 0.25}]
-    assert values["models"]["gpt-4o"]["fallback"] == ["gpt-4o--2", "qwen"]
+    assert values["models"]["gpt-4o"]["split"] == [{"model": "gpt-4o@api.openai.com", "share": 0.25}]
+    assert values["models"]["gpt-4o"]["fallback"] == ["gpt-4o@api.openai.com", "qwen"]
+    assert values["reply_cache"] == {"store": "redis"}
     assert values["request_policies"]["llama"]["defaults"] == {"temperature": 0.2, "max_tokens": 64}
     again = called(*words, folder=tmp_path)
     assert (again.returncode, again.stderr) == (2, "dragoman: gateway.yaml cannot be made: File exists\n")
@@ -214,18 +217,172 @@ def test_a_budgets_period_is_never_shorter_than_before(duration: str | None, wan
 
 
 def test_deployments_that_agree_are_workers_and_others_are_models() -> None:
+    """Workers of one model may differ in speed, room, and how long they are waited for."""
+    priced = {"input_cost_per_token": 1e-6}
     found = models(
-        deployment(weight=1),
-        deployment(api_base="http://w:2", weight=3),
-        deployment(api_base="http://w:3", weight=4, timeout=5),
+        deployment(weight=1, timeout=5, max_parallel_requests=4),
+        deployment(api_base="http://w:2", weight=3, timeout=9, **priced),
+        deployment(api_base="http://w:3", weight=4, api_key="os.environ/OTHER"),
+        deployment(api_base="http://w:3", weight=4, model="hosted_vllm/n"),
+        deployment(api_base="http://w:4", weight=4, input_cost_per_token=2e-6),
     )
     assert found["m"]["workers"] == ["http://w:1", "http://w:2"]
-    assert found["m"]["worker_options"] == {"http://w:1": {"weight": 0.5}, "http://w:2": {"weight": 1.5}}
-    assert found["m"]["split"] == [{"model": "m--2", "share": 0.5}]
-    assert (found["m--2"]["fallback"], found["m--2"]["deadlines"]) == (["m"], {"first_byte_s": 5})
-    ordered = models(deployment(order=2), deployment(api_base="http://w:2", order=1))
-    assert (ordered["m"]["workers"], ordered["m"]["fallback"]) == (["http://w:2"], ["m--2"])
+    assert found["m"]["worker_options"] == {"http://w:1": {"weight": 0.5, "capacity": 4}, "http://w:2": {"weight": 1.5}}
+    assert (found["m"]["deadlines"], found["m"]["price"]) == ({"first_byte_s": 9}, {"input": "1"})
+    others = ["m@2", "m@n", "m@4"]
+    assert [one for one in found if one != "m"] == others
+    assert found["m"]["split"] == [{"model": name, "share": 0.25} for name in others]
+    assert found["m"]["fallback"] == others
+    assert found["m@4"]["fallback"] == ["m", "m@2", "m@n"]
+    alike = models(deployment(max_parallel_requests=4), deployment(api_base="http://w:2", max_parallel_requests=4))
+    assert (alike["m"]["max_in_flight"], "worker_options" in alike["m"]) == (4, False)
+    ordered = models(deployment(order=2), deployment(api_base="http://x:2", order=1))
+    assert (ordered["m"]["workers"], ordered["m"]["fallback"]) == (["http://x:2"], ["m@w"])
     assert "split" not in ordered["m"]
+
+
+def test_names_that_a_pattern_covers_are_models_once_somebody_names_them() -> None:
+    """LiteLLM asks the nearest pattern; names that nobody mentions would be guesses."""
+    pattern = {"model_name": "openai/*", "litellm_params": {"model": "openai/*", "api_key": "os.environ/A"}}
+    wide = {"model_name": "*", "litellm_params": {"model": "hosted_vllm/*", "api_base": "http://w:9"}}
+    config = {
+        "model_list": [deployment(), pattern, wide],
+        "router_settings": {"fallbacks": [{"m": ["openai/gpt-4o", "plain"]}], "model_group_alias": {"x": "openai/o3"}},
+    }
+    draft = Draft()
+    LiteLLM(draft, config, lambda name: None, ["openai/gpt-4.1", "openai/*", "m"])
+    found = draft.values["models"]
+    assert {name: model.get("upstream_model") for name, model in found.items()} == {
+        "m": None,
+        "openai/gpt-4.1": "gpt-4.1",
+        "openai/gpt-4o": "gpt-4o",
+        "openai/o3": "o3",
+        "plain": None,
+    }
+    assert found["plain"]["workers"] == ["http://w:9"]
+    assert found["m"]["fallback"] == ["openai/gpt-4o", "plain"]
+    assert found["openai/o3"]["aliases"] == ["x"]
+    draft.settle()
+    assert "model_list[1] (openai/*: openai): this model is a pattern: " in "\n".join(draft.lines())
+
+
+def test_bounds_for_single_models_hold_for_their_key_or_team() -> None:
+    bounds = {"model_rpm_limit": {"m": 5, "gone": 1}, "tags": ["a"]}
+    spending = {"m": {"budget_limit": 2.5, "time_period": "1d"}}
+    team = {"team_id": "t", "team_alias": "blue", "model_tpm_limit": {"m": 900}}
+    values, text = imported(
+        {"model_list": [deployment(input_cost_per_token=1)]},
+        [row(team_id="t", metadata=bounds, model_max_budget=spending), team],
+    )
+    match = {"key": ["k"], "model": ["m"]}
+    assert {"name": "key-requests-m", "scope": ["key"], "match": match, "kind": "requests", "limit": 5} in values[
+        "limits"
+    ]
+    assert values["budgets"] == [
+        {"name": "key-budget-m", "scope": ["key"], "match": match, "amount": "2.5", "per": "day"}
+    ]
+    assert values["limits"][0]["match"] == {"team": ["blue"], "model": ["m"]}
+    assert "key k.model_rpm_limit.gone: is of a model that is left out" in text
+    assert "key k.metadata: has no counterpart: tags" in text
+
+
+def test_prices_are_those_of_litellms_list_where_a_model_has_none(tmp_path: Path) -> None:
+    """And 0, with a comment, if there is none at all: without a price no budget would be left."""
+    params = {"model": "azure/eu", "api_base": "https://e.openai.azure.com", "api_key": "os.environ/A"}
+    entries = [
+        {"model_name": "a", "litellm_params": params, "model_info": {"base_model": "azure/gpt-4o"}},
+        {"model_name": "b", "litellm_params": {"model": "mistral/large"}},
+        {"model_name": "c", "litellm_params": {"model": "gpt-4o", "input_cost_per_token": 1e-6}},
+    ]
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump({"model_list": entries}))
+    known = {"azure/gpt-4o": {"input_cost_per_token": 2.5e-6, "output_cost_per_token": 1e-5}, "sample_spec": "x"}
+    known |= {"mistral/large": {"output_cost_per_token": 6e-6}, "gpt-4o": {"input_cost_per_token": 9}}
+    (tmp_path / "prices.json").write_text(json.dumps(known))
+    made = called("import", "litellm", "config.yaml", "--prices", "prices.json", folder=tmp_path)
+    values = yaml.safe_load(made.stdout)
+    prices = {name: model["price"] for name, model in values["models"].items()}
+    assert prices == {"a": {"input": "2.5", "output": "10"}, "b": {"output": "6"}, "c": {"input": "1"}}
+    values, text = imported({"model_list": [deployment()]}, [row(max_budget=5, budget_duration="30d")])
+    assert values["keys"]["k"]["limits"] == {"budget": "5"}
+    assert values["models"]["m"]["price"] == {"input": "0", "output": "0"}
+    assert "price of m: is in LiteLLM's own list" in text
+
+
+def test_defaults_of_the_router_are_those_of_all_models() -> None:
+    values, text = imported(
+        {
+            "model_list": [deployment(), deployment("n", max_parallel_requests=2)],
+            "router_settings": {
+                "default_max_parallel_requests": 9,
+                "default_litellm_params": {"temperature": 0.1, "other": 1},
+                "retry_policy": {"TimeoutErrorRetries": 3},
+            },
+            "litellm_settings": {"callbacks": ["prometheus", "langfuse"], "cache": True, "cache_params": {"ttl": 60}},
+            "general_settings": {"completion_model": "m", "enforce_user_param": True, "allowed_ips": ["10.0.0.1"]},
+            "guardrails": [{"guardrail_name": "pii", "litellm_params": {"guardrail": "presidio"}}],
+        }
+    )
+    assert [values["models"][name]["max_in_flight"] for name in ("m", "n")] == [9, 2]
+    assert values["request_policies"] == {"default": {"defaults": {"temperature": 0.1}}}
+    assert values["reply_cache"] == {"ttl_s": 60}
+    assert (values["dialects"], values["end_users"]) == ({"openai": {"default_model": "m"}}, {"required": True})
+    for line in (
+        "guardrails: is the section guards",
+        "callbacks.prometheus: needs no option",
+        "callbacks.langfuse: is prompt_log with traces",
+        "allowed_ips: has no counterpart: CALLERS MAY DO MORE",
+        "retry_policy: has no counterpart",
+        "default_litellm_params.other: has no counterpart",
+    ):
+        assert line in text
+    semantic, text = imported(
+        {
+            "model_list": [deployment()],
+            "litellm_settings": {"cache": True, "cache_params": {"type": "qdrant-semantic"}},
+        }
+    )
+    assert "reply_cache" not in semantic
+    assert "a cache of the kind qdrant-semantic" in text
+
+
+@pytest.mark.feature("limits")
+@pytest.mark.feature("pricing")
+def test_budgets_begin_with_what_was_spent(tmp_path: Path) -> None:
+    """Of LiteLLM's sums, those that a budget there goes by."""
+    (tmp_path / "redis").mkdir()
+    with Server(tmp_path / "redis") as server, Stack() as worker:
+        config = {
+            "model_list": [
+                {"model_name": "m", "litellm_params": {"model": "hosted_vllm/sim", "api_base": worker.sim.url}}
+            ],
+            "litellm_settings": {"cache_params": {"type": "redis", "host": "127.0.0.1", "port": server.port}},
+        }
+        secrets = [litellm.secret(number) for number in range(3)]
+        team = {"team_id": "t", "team_alias": "blue", "max_budget": 50, "budget_duration": "30d", "spend": 20.25}
+        budgets = (
+            {"max_budget": 5, "budget_duration": "30d", "spend": 5.5},
+            {"max_budget": 5, "spend": "1.5"},
+            {"spend": 9},
+        )
+        keys = [
+            {"token": sha256(secret.encode()).hexdigest(), "key_alias": f"k{number}", "team_id": "t", **budget}
+            for number, (secret, budget) in enumerate(zip(secrets, budgets, strict=True))
+        ]
+        (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
+        (tmp_path / "rows.json").write_text(json.dumps([team, *keys]))
+        words = ["import", "litellm", "config.yaml", "--keys", "rows.json", "--spent", "spent.jsonl", "--out", "g.yaml"]
+        made = called(*words, folder=tmp_path)
+        assert "before clients call: dragoman spend --rebuild spent.jsonl" in made.stderr
+        rebuilt = called("spend", "--config", "g.yaml", "--rebuild", "spent.jsonl", "--yes", folder=tmp_path)
+        assert (rebuilt.returncode, rebuilt.stdout) == (0, "3 records that a worker was picked for\n"), rebuilt.stderr
+        used = {}
+        for name in ("k0", "k1", "k2"):
+            shown = called("limits", "show", "--config", "g.yaml", "--key", name, folder=tmp_path).stdout
+            used[name] = {line.split()[0]: line.split()[3] for line in shown.splitlines()[1:]}
+        team = {"team-budget": "20.25"}
+        assert used == {"k0": {"budget": "5.5", **team}, "k1": {"key-budget": "1.5", **team}, "k2": team}
+    without = called(*words[:5], folder=tmp_path)
+    assert "budgets begin at 0, whatever LiteLLM has counted: give --spent" in without.stderr
 
 
 def test_fallbacks_follow_the_router_and_what_is_left_out_is_named() -> None:
