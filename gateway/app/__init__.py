@@ -22,6 +22,7 @@ from gateway.app.routes import postable, router, served_at, sockets
 from gateway.app.saved_state import SavedState
 from gateway.app.services import Host, kept_keys
 from gateway.auth import from_path, read_keys
+from gateway.auth.key_mirror import NOTHING
 from gateway.background import cancel_tasks
 from gateway.config import Available, Config
 from gateway.core.byte_budget import Held
@@ -159,7 +160,7 @@ class Gateway:
         raises, nothing has changed."""
         async with self._reloading:
             keys = kept_keys(config, self.host)
-            prepared = await asyncio.to_thread(Prepared, config, keys.known() if keys is not None else ())
+            prepared = await asyncio.to_thread(Prepared, config, keys.known() if keys is not None else NOTHING)
             old, new = self.deployment, Deployment(config, prepared, self.host)
             try:
                 await new.start()

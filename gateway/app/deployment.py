@@ -207,7 +207,8 @@ class Deployment:
         await self.features.start()
         await self.fleets.start()
         if self.services.keys is not None:
-            await self.services.keys.catch_up(InForce(self.prepared.keys, self.prepared.limits.own))
+            limits = self.prepared.limits
+            await self.services.keys.catch_up(InForce(self.prepared.keys, limits.own, limits.own_of_team))
 
     @property
     def unread(self) -> list[str]:
@@ -240,7 +241,7 @@ class Deployment:
         if services.keys is not None:
             limiter = self.offers.limiter
             assert limiter is not None  # a store of keys may bring limits
-            services.keys.use(InForce(self.prepared.keys, limiter.own))
+            services.keys.use(InForce(self.prepared.keys, limiter.own, limiter.own_of_team))
         self.prepared.keys.changed = self._callers_changed
         self._callers_changed()
 

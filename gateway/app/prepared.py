@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Sequence
 
 import httpx
 
-from gateway.auth import KeyTable, StoredKey
+from gateway.auth import KeyTable
+from gateway.auth.key_mirror import NOTHING, Known
 from gateway.config import Config, ConfigError, Fault, Model, plain_secrets
 from gateway.config.faults import Position
 from gateway.core.figures import ConnectionCounts
@@ -18,8 +18,8 @@ from gateway.transport.pooled import Pooled
 
 
 class Prepared:
-    """Made of `config`, and of `stored`, the keys of its store so far. A reload makes it in a thread, so that requests
-    go on. Raises OSError if a file cannot be read, and ConfigError for a key that the store has too.
+    """Made of `config`, and of `stored`, the keys and teams of its store so far. A reload makes it in a thread, so that
+    requests go on. Raises OSError if a file cannot be read, and ConfigError for a key or a team that the store has too.
 
     keys        the callers
     limits      the rules
@@ -28,14 +28,16 @@ class Prepared:
     priorities  those that requests may have; callers without a key have 0
     """
 
-    def __init__(self, config: Config, stored: Sequence[StoredKey] = ()) -> None:
-        both = sorted(key.name for key in stored if key.revoked is None and key.name in config.keys)
+    def __init__(self, config: Config, stored: Known = NOTHING) -> None:
+        both = [("keys", key.name) for key in stored.keys if not key.gone and key.name in config.keys]
+        both += [("teams", team.name) for team in stored.teams if not team.gone and team.name in config.teams]
         if both:
-            places = (Position("keys_store", path=("keys", name)) for name in both)
+            places = (Position("keys_store", path=path) for path in sorted(both))
             raise ConfigError(Fault(place, "is also in the store") for place in places)
-        self.keys = KeyTable(config, stored)
+        self.keys = KeyTable(config, stored.keys, stored.teams)
         own = {name: dialect.limit_headers for name, dialect in REGISTRY.items() if dialect.limit_headers}
-        self.limits = Limits(config, [(key.name, key.limits) for key in stored if key.revoked is None], own)
+        keys = [(key.name, key.limits) for key in stored.keys if not key.gone]
+        self.limits = Limits(config, keys, own, [(team.name, team) for team in stored.teams if not team.gone])
         files = {options.ca_file for options in config.models.values() if options.ca_file is not None}
         # Reading those of the web takes some 30 ms.
         self.trust: dict[str | None, ssl.SSLContext] = {None: httpx.create_ssl_context(trust_env=False)}

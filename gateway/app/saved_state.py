@@ -1,4 +1,4 @@
-"""Knowledge of the last process, kept in a folder: workers, keys of the store, and the keys of an identity provider.
+"""Knowledge of the last process, kept in a folder: workers, the store's teams and keys, an identity provider's keys.
 
 A gateway that restarts while Redis, a name server or the provider is away begins with it, as one goes on that has lost
 them while it ran: probes judge the workers, and keys hold for `stored_keys.hold_s`. The files hold no secret: of a key
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gateway.auth.key_store import decoded, encoded
+from gateway.auth.key_store import decoded, decoded_team, encoded
 from gateway.background import cancel_tasks, keep_running
 from gateway.config import Config
 from gateway.fleet.discovery import Fleet, FoundWorker
@@ -32,7 +32,7 @@ _OLDEST_S = 86_400.0
 """Workers, and an identity provider's keys, that were read longer ago are forgotten."""
 _READ_S = 5.0
 _MOST_BYTES = 1 << 26
-_WORKERS, _KEYS, _TOKENS = "workers", "keys", "tokens"
+_WORKERS, _TEAMS, _KEYS, _TOKENS = "workers", "teams", "keys", "tokens"
 
 
 class SavedFleet(msgspec.Struct, frozen=True):
@@ -64,7 +64,8 @@ class SavedState:
         """Gives the deployment, which has not started yet, what the process before knew; then keeps what it knows."""
         config = self._deployment().config
         if (folder := config.start.known_folder) is not None:
-            for name, restore in ((_WORKERS, self._workers), (_KEYS, self._keys), (_TOKENS, self._tokens)):
+            known = (_WORKERS, self._workers), (_TEAMS, self._teams), (_KEYS, self._keys), (_TOKENS, self._tokens)
+            for name, restore in known:
                 try:
                     async with asyncio.timeout(_READ_S):  # a mounted folder may answer never
                         at, lines = await asyncio.to_thread(_read, _file(folder, config, name))
@@ -82,6 +83,10 @@ class SavedState:
                 found.setdefault(one.source, {})[one.model] = one.workers
                 self._at[one.source] = one.at
         self._deployment().fleets.known = found
+
+    def _teams(self, at: float, lines: list[bytes]) -> None:
+        if (mirror := self._deployment().services.keys) is not None:
+            mirror.restore_teams([team for team in map(decoded_team, lines) if team is not None])
 
     def _keys(self, at: float, lines: list[bytes]) -> None:
         if (mirror := self._deployment().services.keys) is not None and lines:
@@ -113,7 +118,8 @@ class SavedState:
             found = [(one.source, one.model, one.workers) for one in fleets]
             jobs.append((_WORKERS, found, now, lambda: map(_encode, fleets)))
         if (mirror := services.keys) is not None and not mirror.unread:
-            keys = list(mirror.keys.values())
+            keys, teams = list(mirror.keys.values()), list(mirror.teams.values())
+            jobs.append((_TEAMS, (id(mirror), mirror.changes), now - mirror.heard_s, lambda: map(encoded, teams)))
             jobs.append((_KEYS, (id(mirror), mirror.changes), now - mirror.heard_s, lambda: map(encoded, keys)))
         if (tokens := services.tokens) is not None and (body := tokens.body):
             jobs.append((_TOKENS, body, now, lambda: body.split(b"\n")))

@@ -4,8 +4,8 @@ admin.py       what admins may see and change
 
 Keys that are made, changed and revoked while gateways run:
 
-stored.py      one of them
-key_store.py   what Redis holds of them: the keys, and the record of changes that is both audit and news
+stored.py      one of them, and a team
+key_store.py   what Redis holds of them: keys, teams, and the record of changes that is both audit and news
 key_mirror.py  all of it in this process's memory, so that no request waits for Redis; survives what Redis loses
 last_used.py   when each was used last
 durable.py     whether Redis would keep the keys
@@ -18,5 +18,16 @@ from gateway.auth.keyring import Keyring
 from gateway.auth.keys import new_key, new_secret
 from gateway.auth.masking import KnownKeys
 from gateway.auth.principal import ANONYMOUS, Absent, PendingAuth, Principal
-from gateway.auth.stored import MOST_OLD, OPTIONS, Moment, OldSecret, OwnLimits, StoredKey, options_of
+from gateway.auth.stored import (
+    MOST_OLD,
+    OPTIONS,
+    TEAM_OPTIONS,
+    Moment,
+    OldSecret,
+    OwnLimits,
+    Stored,
+    StoredKey,
+    StoredTeam,
+    options_of,
+)
 from gateway.auth.table import KeyTable, digest_of

@@ -1,10 +1,11 @@
-"""The keys of the store in this process: the one that requests are identified by, without a question to Redis.
+"""The keys and teams of the store in this process: those that requests are identified by, without a question to Redis.
 
 It follows the stream of changes: one call waits at Redis for the next change, and takes it in as it comes. Whenever the
 connection was lost, or the version there is another than that of the last change here, everything is read again: no
 change is missed. A gateway that knows a later version of a key than Redis has, because Redis lost its last writes or
 came back from a copy, keeps its own and writes it back: what was revoked once stays revoked. A key that vanished from
-Redis was not revoked, since a revoked one stays there as such; it works on for as long as while Redis is away.
+Redis was not revoked, since a revoked one stays there as such; it works on for as long as while Redis is away. A team
+that vanished was not deleted, for the same reason: it stays in force, and is written back.
 """
 
 from __future__ import annotations
@@ -14,18 +15,19 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from itertools import islice
-from typing import NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
-from gateway.auth import KeyTable, StoredKey
+from gateway.auth import KeyTable, Stored, StoredKey, StoredTeam
 from gateway.auth.durable import doubt
-from gateway.auth.key_store import Change, Event, KeyStore, Other, StoreDown, decoded
+from gateway.auth.key_store import Change, Event, KeyStore, Kind, Other, StoreDown, decoded_as, kind_of
 from gateway.auth.last_used import LastUsed
 from gateway.background import cancel_tasks, keep_running
 from gateway.config import StoredKeys
 
 T = TypeVar("T")
+S = TypeVar("S", StoredKey, StoredTeam)
 
 _WAIT_S = 1.0
 """How long one call waits for a change; then the versions are compared."""
@@ -37,10 +39,47 @@ _SLICE = 100
 
 
 class InForce(NamedTuple):
-    """The table of the configuration in force, or of the next one, and its limits: both learn of each change."""
+    """The table of the configuration in force, or of the next one, and its limits of keys and of teams: all learn of
+    each change."""
 
     table: KeyTable
     limits: Callable[[str, object], object]
+    limits_of_team: Callable[[str, object], object]
+
+
+class Known(NamedTuple):
+    """The keys and teams that are in force now."""
+
+    keys: Sequence[StoredKey] = ()
+    teams: Sequence[StoredTeam] = ()
+
+
+NOTHING = Known()
+
+
+class Kept(Generic[S]):
+    """Keys, or teams, by name.
+
+    gone  the versions of those that were revoked or deleted
+    most  of those that are remembered
+    """
+
+    def __init__(self, most: int) -> None:
+        self.by_name: dict[str, S] = {}
+        self.gone: dict[str, int] = {}
+        self._most = most
+
+    def take(self, one: S) -> None:
+        self.by_name[one.name] = one
+        self.gone.pop(one.name, None)
+        if one.gone:
+            if oldest := self.dropped():
+                del self.by_name[oldest], self.gone[oldest]
+            self.gone[one.name] = one.version
+
+    def dropped(self) -> str:
+        """The one that is forgotten as the next one goes; "" while there is room."""
+        return min(self.gone, key=self.gone.__getitem__) if len(self.gone) >= self._most else ""
 
 
 async def _in_slices(items: Sequence[T]) -> AsyncIterator[T]:
@@ -52,10 +91,9 @@ async def _in_slices(items: Sequence[T]) -> AsyncIterator[T]:
 
 
 class KeyMirror:
-    """keys: by name, those that were revoked too, as long as they are remembered. revoked: their versions. used: when
-    each was used last. up: whether Redis answers; None before the first answer. read: whether all keys were read once.
-    unread: that they were not, and none is known from before. changes: grows with each of them. log: called with a
-    level, an event and facts."""
+    """used: when each key was used last. up: whether Redis answers; None before the first answer. read: whether all
+    keys were read once. unread: that they were not, and none is known from before. changes: grows with each of them.
+    log: called with a level, an event and facts."""
 
     def __init__(
         self,
@@ -67,8 +105,7 @@ class KeyMirror:
         self.store = store
         self.used = LastUsed(store, log)
         self.options = options
-        self.keys: dict[str, StoredKey] = {}
-        self.revoked: dict[str, int] = {}
+        self._keys, self._teams = Kept[StoredKey](options.max_keys), Kept[StoredTeam](options.max_keys)
         self.up: bool | None = None
         self.read = False
         self.unread = True
@@ -77,28 +114,50 @@ class KeyMirror:
         self._clock = clock
         self._in_force: InForce | None = None
         # Changes since `known` was asked, for a configuration that is not in force yet: None for a key that went.
-        self._unseen: dict[str, StoredKey | None] | None = {}
+        self._unseen: dict[tuple[Kind, str], Stored | None] | None = {}
         self._heard = clock()
         self._over = False
         self._version = 0
         self._last = "0-0"
         self._missing: dict[str, float] = {}
-        self._ignored: set[str] = set()
+        self._ignored: set[tuple[Kind, str]] = set()
         self._following: asyncio.Task[None] | None = None
+
+    @property
+    def keys(self) -> dict[str, StoredKey]:
+        """By name, those that were revoked too, as long as they are remembered."""
+        return self._keys.by_name
+
+    @property
+    def revoked(self) -> dict[str, int]:
+        """The versions of those."""
+        return self._keys.gone
+
+    @property
+    def teams(self) -> dict[str, StoredTeam]:
+        """As `keys`, with those that were deleted."""
+        return self._teams.by_name
+
+    @property
+    def deleted(self) -> dict[str, int]:
+        return self._teams.gone
+
+    def _kept(self, kind: Kind) -> Kept[Any]:
+        return self._keys if kind == "key" else self._teams
 
     # -- the configuration in force ---------------------------------------------------------------------------------
 
-    def known(self) -> list[StoredKey]:
+    def known(self) -> Known:
         """Those that are in force now, for a table that is made of them: what changes from then on is for `catch_up`
-        and `use`. Without this call that is every key."""
+        and `use`. Without this call that is every key and team."""
         self._unseen = {}
-        return [] if self._over else list(self.keys.values())
+        return Known([] if self._over else list(self.keys.values()), list(self.teams.values()))
 
     async def catch_up(self, coming: InForce) -> None:
         """Tells `coming` what it was not made of, in slices, but for the last few changes."""
         while self._unseen is not None and len(self._unseen) > _SLICE:
-            for name in list(islice(self._unseen, _SLICE)):
-                self._tell(coming, name, self._unseen.pop(name))
+            for one in list(islice(self._unseen, _SLICE)):
+                self._tell(coming, *one, self._unseen.pop(one))
             await asyncio.sleep(0)
 
     def use(self, in_force: InForce) -> None:
@@ -106,31 +165,47 @@ class KeyMirror:
         unseen, self._unseen = self._unseen, None
         self._in_force = in_force
         in_force.table.away = not self.up
-        for name, key in (unseen or {}).items():
-            self._tell(in_force, name, key)
+        for one, found in (unseen or {}).items():
+            self._tell(in_force, *one, found)
 
-    def _tell(self, one: InForce, name: str, key: StoredKey | None) -> None:
-        if key is None:
-            one.table.forget(name)
-        elif not one.table.put(key):
-            self._log("error", "key refused, the configuration has it", key=name)
-        one.limits(name, key.limits if key is not None and key.revoked is None else None)
+    def _tell(self, coming: InForce, kind: Kind, name: str, one: Stored | None) -> None:
+        fits = True
+        if one is None:
+            coming.table.forget(name)
+        else:
+            fits = coming.table.put(one) if isinstance(one, StoredKey) else coming.table.put_team(one)
+        if not fits:
+            self._log(
+                "error",
+                "key refused, the configuration has it" if kind == "key" else "team refused, the configuration has it",
+                **{kind: name},
+            )
+        living = one if one is not None and not one.gone else None
+        if kind == "team":
+            coming.limits_of_team(name, living if fits else None)
+        else:
+            coming.limits(name, living.limits if living is not None else None)
 
-    def _put(self, name: str, key: StoredKey | None) -> None:
-        """This key came or changed; or, with None, is not in force any more."""
+    def _put(self, kind: Kind, name: str, one: Stored | None) -> None:
+        """This key or team came or changed; or, with None, the key is not in force any more."""
         if self._unseen is not None:
-            self._unseen[name] = key
+            self._unseen[kind, name] = one
         if self._in_force is not None:
-            self._tell(self._in_force, name, key)
+            self._tell(self._in_force, kind, name, one)
 
     def restore(self, keys: Sequence[StoredKey], age_s: float) -> None:
         """These were in force `age_s` seconds ago, when a process before this one read them last. They count as such
-        until the store is read, as while Redis is away. Call it before `start`."""
+        until the store is read, as while Redis is away. Call it before `start`, and `restore_teams` before it."""
         if self._following is None and age_s < self.options.hold_s:
             self._heard -= age_s
             self.unread = False
             for key in keys[: 2 * self.options.max_keys]:
                 self._take(key)
+
+    def restore_teams(self, teams: Sequence[StoredTeam]) -> None:
+        """As `restore`. Teams bind their callers however long ago that was."""
+        for team in teams[: 2 * self.options.max_keys]:
+            self._take(team)
 
     @property
     def heard_s(self) -> float:
@@ -165,21 +240,11 @@ class KeyMirror:
     async def _read_all(self) -> None:
         self._last = await self.store.last()
         version = await self.store.version()
-        seen, later = set(), []
-        async for page in self.store.pages():
-            for name, text in page:
-                seen.add(name)
-                key = decoded(text)
-                if key is None or key.name != name:
-                    self._ignore(name)
-                elif (own := self.keys.get(name)) is None or key.version > own.version:
-                    self._take(key)
-                else:
-                    if self._over:
-                        self._put(name, own)
-                    if key.version < own.version:
-                        later.append((own, key.version))
-            await asyncio.sleep(0)
+        later: list[tuple[Stored, int]] = []
+        # The teams first: no key is in force without the bounds of its team.
+        seen = await self._read_kind("team", later)
+        later += [(team, 0) for name, team in self.teams.items() if name not in seen and not team.gone]
+        seen = await self._read_kind("key", later)
         known = tuple(self.keys.items())
         lost = [one async for one in _in_slices(known) if one[0] not in seen and one[1].revoked is None]
         if lost and not self._missing:
@@ -192,6 +257,26 @@ class KeyMirror:
         await self._back()
         for own, there in later:
             await self._repair(own, there)
+
+    async def _read_kind(self, kind: Kind, later: list[tuple[Stored, int]]) -> set[str]:
+        """Takes in what the store has of a kind, and returns the names. later: gets those that are known here by a
+        later version than there, each with that."""
+        seen = set()
+        async for page in self.store.pages(kind):
+            for name, text in page:
+                seen.add(name)
+                one = decoded_as(kind, text)
+                if one is None or one.name != name:
+                    self._ignore(kind, name)
+                elif (own := self._kept(kind).by_name.get(name)) is None or one.version > own.version:
+                    self._take(one)
+                else:
+                    if self._over and kind == "key":
+                        self._put(kind, name, own)
+                    if one.version < own.version:
+                        later.append((own, one.version))
+            await asyncio.sleep(0)
+        return seen
 
     async def _read_on(self) -> bool:
         """Takes in the next changes; False if everything has to be read again."""
@@ -208,7 +293,7 @@ class KeyMirror:
             if self._heard - since >= self.options.hold_s and self._missing.pop(name, None) is not None:
                 self.changes += 1
                 self.keys.pop(name, None)
-                self._put(name, None)
+                self._put("key", name, None)
         return bool(changes) or version == self._version
 
     def _learn(self, change: Change) -> bool:
@@ -218,38 +303,38 @@ class KeyMirror:
             if change.after != self._version:
                 return False
             self._version = change.version
-        if change.key is None:
-            self._ignore(change.event.name)
+        if change.what is None:
+            self._ignore(change.kind, change.event.name)
         else:
-            self.learn(change.key)
+            self.learn(change.what)
         return True
 
-    def learn(self, key: StoredKey) -> None:
+    def learn(self, one: Stored) -> None:
         """A change that is in the store."""
-        own = self.keys.get(key.name)
-        if own is None or key.version > own.version:
-            self._take(key)
+        own = self._kept(kind_of(one)).by_name.get(one.name)
+        if own is None or one.version > own.version:
+            self._take(one)
 
-    def _take(self, key: StoredKey) -> None:
+    def _take(self, one: Stored) -> None:
+        kind = kind_of(one)
         self.changes += 1
-        self.keys[key.name] = key
-        self._missing.pop(key.name, None)
-        self.revoked.pop(key.name, None)
-        if key.revoked is not None:
-            if oldest := self.dropped():
-                del self.keys[oldest], self.revoked[oldest]
-            self.revoked[key.name] = key.version
-        self._put(key.name, key)
+        self._kept(kind).take(one)
+        if kind == "key":
+            self._missing.pop(one.name, None)
+        self._put(kind, one.name, one)
 
-    def dropped(self) -> str:
-        """The revoked key that is forgotten as the next one is revoked; "" while there is room."""
-        full = len(self.revoked) >= self.options.max_keys
-        return min(self.revoked, key=self.revoked.__getitem__) if full else ""
+    def dropped(self, kind: Kind = "key") -> str:
+        """The revoked key, or the deleted team, that is forgotten as the next one goes; "" while there is room."""
+        return self._kept(kind).dropped()
 
-    def _ignore(self, name: str) -> None:
-        if name not in self._ignored and len(self._ignored) < self.options.max_keys:
-            self._ignored.add(name)
-            self._log("warning", "key ignored, it is malformed", key=name)
+    def _ignore(self, kind: Kind, name: str) -> None:
+        if (kind, name) not in self._ignored and len(self._ignored) < self.options.max_keys:
+            self._ignored.add((kind, name))
+            self._log(
+                "warning",
+                "key ignored, it is malformed" if kind == "key" else "team ignored, it is malformed",
+                **{kind: name},
+            )
 
     @property
     def missing(self) -> int:
@@ -270,13 +355,19 @@ class KeyMirror:
             count += 1
         return count
 
-    async def _repair(self, own: StoredKey, there: int) -> None:
-        event = Event(time.time(), "gateway", "repair", own.name, own.team)
+    async def _repair(self, own: Stored, there: int) -> None:
+        kind = kind_of(own)
+        what = "repair" if kind == "key" else "repair team"
+        event = Event(time.time(), "gateway", what, own.name, own.team)
         try:
             version = await self.store.change(own, there, event)
         except Other:  # another gateway did so, or an admin
             return
-        self._log("error", "key repaired, its last change was lost", key=own.name, version=version)
+        self._log(
+            "error",
+            "key repaired, its last change was lost" if kind == "key" else "team repaired, its last change was lost",
+            **{kind: own.name, "version": version},
+        )
 
     # -- Redis comes and goes ---------------------------------------------------------------------------------------
 
@@ -300,7 +391,7 @@ class KeyMirror:
         if not self._over and self._clock() - self._heard >= self.options.hold_s:
             self._over = True
             async for name in _in_slices(tuple(self.keys)):
-                self._put(name, None)
+                self._put("key", name, None)
             self._log("error", "keys refused, store away too long", keys=len(self.keys))
 
     async def close(self) -> None:

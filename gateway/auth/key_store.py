@@ -1,7 +1,7 @@
-"""The keys of `keys_store` in Redis, and the record of all changes; docs/keys.md has the format.
+"""The keys and teams of `keys_store` in Redis, and the record of all changes; docs/keys.md has the format.
 
 A version is the time of the change in microseconds, or one more than the version before: it grows even if Redis has
-lost what it held. One script makes a change, so that key, version and record never disagree.
+lost what it held. One script makes a change, so that what is stored, version and record never disagree.
 """
 
 from __future__ import annotations
@@ -11,20 +11,21 @@ import contextlib
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from hashlib import sha256
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from gateway.auth import Moment, StoredKey
+from gateway.auth import Moment, Stored, StoredKey, StoredTeam
 from gateway.config.former import FORMER, OLLAMA, OLLAMA_STYLE
 from gateway.core.key_kind import KeyKind
 
 KEY_KINDS = (
     # A hash: name -> the version of the key's last change, a space, the key as JSON.
     KeyKind("{NAMESPACE-keys}"),
+    KeyKind("{NAMESPACE-keys}:teams"),  # the same for teams
     KeyKind("{NAMESPACE-keys}:version"),  # the last version
-    # A stream: `event` is who did what as JSON, `key` the key as it was then, as in the hash, `after` the version
-    # before.
+    # A stream: `event` is who did what as JSON, `key` or `team` what was changed, as it is in its hash from then on,
+    # `after` the version before.
     KeyKind("{NAMESPACE-keys}:changes"),
     # A stream: `event` of what else admins and operators did, such as resets of limits.
     KeyKind("{NAMESPACE-keys}:audit"),
@@ -42,7 +43,7 @@ ONCE_S = 86_400
 """How long a creation is recognised by its Idempotency-Key."""
 
 _CHANGE = """
-local name, expected, text, event, max_audit, once, once_ms, dropped = unpack(ARGV)
+local name, expected, text, event, max_audit, once, once_ms, dropped, kind = unpack(ARGV)
 if once ~= '' then
   local done = redis.call('GET', KEYS[4])
   if done then return {'done', done} end
@@ -56,13 +57,15 @@ version = string.format('%.0f', version)
 redis.call('SET', KEYS[2], version)
 if dropped ~= '' then redis.call('HDEL', KEYS[1], dropped) end  -- it may be the same key
 redis.call('HSET', KEYS[1], name, version .. ' ' .. text)
-redis.call('XADD', KEYS[3], 'MAXLEN', '~', max_audit, '*', 'event', event, 'key', version .. ' ' .. text, 'after', last)
+redis.call('XADD', KEYS[3], 'MAXLEN', '~', max_audit, '*', 'event', event, kind, version .. ' ' .. text, 'after', last)
 if once ~= '' then redis.call('SET', KEYS[4], once, 'PX', once_ms) end
 return {'made', version}
 """
 
 _encode = msgspec.json.Encoder().encode
-_decoder = msgspec.json.Decoder(StoredKey)
+_keys = msgspec.json.Decoder(StoredKey)
+_teams = msgspec.json.Decoder(StoredTeam)
+Kind = Literal["key", "team"]
 
 
 class StoreDown(Exception):
@@ -71,8 +74,8 @@ class StoreDown(Exception):
 
 class Event(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=False):
     """One line of the audit record. at: Unix seconds; what: create, update, rotate, revoke, import, refill, repair,
-    cancel (a batch), end (a request), drain or undrain (a worker), reset (limits), rebuild (sums of spending) or
-    restore (a backup); options: names of them."""
+    create team, update team, delete team, repair team, cancel (a batch), end (a request), drain or undrain (a worker),
+    reset (limits), rebuild (sums of spending) or restore (a backup); options: names of them."""
 
     at: Moment
     by: str
@@ -83,21 +86,24 @@ class Event(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=False):
 
 
 class Change(NamedTuple):
-    """An entry of the stream. key is None if it cannot be read; version is its own, after that of the change before."""
+    """An entry of the stream. kind: that of what was changed. what: None if it cannot be read; version is its own,
+    after that of the change before."""
 
     id: str
     event: Event
-    key: StoredKey | None
+    kind: Kind
+    what: Stored | None
     version: int
     after: int
 
 
 class Other(Exception):
-    """The key is not as the change expected it. key: as it is; None without one."""
+    """The key, or the team, is not as the change expected it. key, team: as it is; None without one."""
 
-    def __init__(self, key: StoredKey | None) -> None:
+    def __init__(self, found: Stored | None) -> None:
         super().__init__()
-        self.key = key
+        self.key = found if isinstance(found, StoredKey) else None
+        self.team = found if isinstance(found, StoredTeam) else None
 
 
 class Done(Exception):
@@ -109,13 +115,31 @@ class Done(Exception):
 
 
 def decoded(text: bytes) -> StoredKey | None:
-    """The key in a value of the hash; None if it is malformed."""
+    """The key in a value of its hash; None if it is malformed."""
     version, _, rest = text.partition(b" ")
     try:
-        key = _decoder.decode(rest)
+        key = _keys.decode(rest)
         return msgspec.structs.replace(key, version=int(version), dialects=_by_new_names(key.dialects))
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return None
+
+
+def decoded_team(text: bytes) -> StoredTeam | None:
+    """As `decoded`, a team."""
+    version, _, rest = text.partition(b" ")
+    try:
+        return msgspec.structs.replace(_teams.decode(rest), version=int(version))
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return None
+
+
+def decoded_as(kind: Kind, text: bytes) -> Stored | None:
+    """The value of a hash as what that kind of it holds; None if it is malformed."""
+    return decoded(text) if kind == "key" else decoded_team(text)
+
+
+def kind_of(one: Stored) -> Kind:
+    return "key" if isinstance(one, StoredKey) else "team"
 
 
 def _by_new_names(dialects: tuple[str, ...] | None) -> tuple[str, ...] | None:
@@ -127,9 +151,9 @@ def _by_new_names(dialects: tuple[str, ...] | None) -> tuple[str, ...] | None:
     return tuple(dict.fromkeys(FORMER.get(name, name) for name in (*dialects, *both)))
 
 
-def encoded(key: StoredKey) -> bytes:
-    """The key as a value of the hash."""
-    return b"%d %s" % (key.version, _encode(msgspec.structs.replace(key, version=0)))
+def encoded(one: Stored) -> bytes:
+    """The key, or the team, as a value of its hash."""
+    return b"%d %s" % (one.version, _encode(msgspec.structs.replace(one, version=0)))
 
 
 class KeyStore:
@@ -155,24 +179,29 @@ class KeyStore:
             raise StoreDown(type(error).__name__) from error
 
     async def change(
-        self, key: StoredKey, expected: int, event: Event, once: tuple[str, bytes] | None = None, drop: str = ""
+        self, one: Stored, expected: int, event: Event, once: tuple[str, bytes] | None = None, drop: str = ""
     ) -> int:
-        """Writes `key` if its version there is `expected`, 0 for none, and returns the new version. once: the secret
-        name of the change, and what `Done` shows if it comes again. drop: a revoked key to forget, or "".
+        """Writes a key or a team if its version there is `expected`, 0 for none, and returns the new version. once: the
+        secret name of the change, and what `Done` shows if it comes again. drop: a revoked key, or a deleted team, to
+        forget, or "".
 
         Raises Other, Done.
         """
+        kind = kind_of(one)
         name, what = once if once is not None else ("", b"")
-        names = (self.base, self.base + ":version", self._changes, self._once(name))
-        text = _encode(msgspec.structs.replace(key, version=0))
-        words = (key.name, expected, text, _encode(event), self._max_audit, what, ONCE_S * 1000, drop)
+        names = (self._hash(kind), self.base + ":version", self._changes, self._once(name))
+        text = _encode(msgspec.structs.replace(one, version=0))
+        words = (one.name, expected, text, _encode(event), self._max_audit, what, ONCE_S * 1000, drop, kind)
         async with self.asked() as client:
             answer, found = await client.eval(_CHANGE, len(names), *names, *words)
             if answer == b"done":
                 raise Done(found)
             if answer == b"other":
-                raise Other(decoded(found) if found else None)
+                raise Other(decoded_as(kind, found) if found else None)
             return int(found)
+
+    def _hash(self, kind: Kind) -> str:
+        return self.base if kind == "key" else self.base + ":teams"
 
     def _once(self, name: str) -> str:
         return f"{self.base}:once:{sha256(name.encode()).hexdigest()}"
@@ -196,16 +225,25 @@ class KeyStore:
 
     async def find(self, name: str) -> StoredKey | None:
         """The key `name` as it is there."""
-        async with self.asked() as client:
-            text = await client.hget(self.base, name)
-            return decoded(text) if text is not None else None
+        text = await self._value("key", name)
+        return decoded(text) if text is not None else None
 
-    async def pages(self) -> AsyncIterator[Sequence[tuple[str, bytes]]]:
+    async def find_team(self, name: str) -> StoredTeam | None:
+        """As `find`, a team."""
+        text = await self._value("team", name)
+        return decoded_team(text) if text is not None else None
+
+    async def _value(self, kind: Kind, name: str) -> bytes | None:
+        async with self.asked() as client:
+            text: bytes | None = await client.hget(self._hash(kind), name)
+            return text
+
+    async def pages(self, kind: Kind = "key") -> AsyncIterator[Sequence[tuple[str, bytes]]]:
         """All names with their values, some twice if the store changes."""
         cursor = 0
         while True:
             async with self.asked() as client:
-                cursor, found = await client.hscan(self.base, cursor, count=_PAGE)
+                cursor, found = await client.hscan(self._hash(kind), cursor, count=_PAGE)
             yield [(name.decode(errors="replace"), text) for name, text in found.items()]
             if not cursor:
                 return
@@ -256,7 +294,8 @@ def _change(entry: tuple[bytes, dict[bytes, bytes]]) -> Change:
         event = msgspec.json.decode(fields[b"event"], type=Event)
     except (msgspec.MsgspecError, KeyError):
         event = Event(0.0, "?", "?", "?")
-    text = fields.get(b"key", b"")
+    kind: Kind = "team" if b"team" in fields else "key"
+    text = fields.get(kind.encode(), b"")
     version, after = text.partition(b" ")[0], fields.get(b"after", b"")
     numbers = (int(one) if one.isdigit() else -1 for one in (version, after))
-    return Change(id_.decode(), event, decoded(text), *numbers)
+    return Change(id_.decode(), event, kind, decoded_as(kind, text), *numbers)

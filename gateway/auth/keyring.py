@@ -161,6 +161,9 @@ class Keyring:
         models = bearer.models
         if models is not None:
             models = frozenset(self._config.resolve(one) or one for one in models)
+        bounds = self._table.bounds(bearer.team)
+        if bounds.disabled:
+            raise refused("the team of the token is disabled")
         key = _TOKEN + bearer.subject
         salt = self._table.salt(key, bearer.team, self._issuer)
         return Principal(
@@ -172,12 +175,15 @@ class Keyring:
             connections=self._config.listen.connections_per_key,
             secrets=self._table.sealing,
             identity=self._issuer,
+            bounds=bounds,
         )
 
     def _admit(self, entry: Entry, dialect: str | None) -> Principal:
         """The caller has shown the right secret, so it may learn that its key is disabled or has expired."""
         if entry.disabled:
             raise refused("the API key is disabled")
+        if entry.principal.bounds.disabled:
+            raise refused("the team of the API key is disabled")
         if entry.expires is not None and self._clock() >= entry.expires:
             raise refused("the API key has expired")
         if dialect is not None and not entry.principal.may_speak(dialect):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import force_setattr
 
 from gateway.auth.sealing import SealingSecrets
@@ -20,12 +20,28 @@ def tenant_of(key: str, team: str | None, identity: str) -> str:
     return f"key {key}\n{identity}" if identity else f"key {key}"
 
 
+class TeamBounds(Struct, eq=False):
+    """The bounds of all callers of one team. They change with the team's entry, and its callers hold this object: a
+    change is in force for all of them at once.
+
+    models    those that they may use at most, aliases resolved; None is all
+    disabled  they are refused
+    """
+
+    models: frozenset[str] | None = None
+    disabled: bool = False
+
+
+UNBOUND = TeamBounds()
+"""The bounds of callers without a team."""
+
+
 class Principal(Struct, frozen=True):
     """On whose behalf a request runs, and what it may do.
 
     key       the name of the key in the configuration, never the key; "anonymous" when everybody may call
     team      whose key it is, or None
-    models    models it may use, aliases resolved; None is all
+    models    models it may use, aliases resolved, as its key or token says; None is all
     dialects  dialects it may speak; None is all
     priority  among waiting requests the highest goes first
     streams   most streams at once in one process, or None
@@ -36,6 +52,7 @@ class Principal(Struct, frozen=True):
     identity  tells the key from an earlier or later one of its name; empty only where everybody may call
     since     Unix seconds in which the key was made; 0 where that is not known
     logged_until  Unix seconds until which its prompts and replies are logged
+    bounds    those of its team
     tenant    the unit that owns what is stored, and takes turns with others if requests wait: the team, or the key of a
               caller without a team: that key alone, and no other one that has or had its name. It follows from the rest
     """
@@ -53,6 +70,7 @@ class Principal(Struct, frozen=True):
     identity: str = ""
     since: float = 0.0
     logged_until: float = 0.0
+    bounds: TeamBounds = field(default_factory=lambda: UNBOUND)
     tenant: str = ""
 
     def __post_init__(self) -> None:
@@ -79,7 +97,16 @@ class Principal(Struct, frozen=True):
 
     def may_use(self, model: str) -> bool:
         """model is the configured name, not an alias. Answer a forbidden one as if it did not exist."""
+        if self.bounds.models is not None and model not in self.bounds.models:
+            return False
         return self.models is None or model in self.models
+
+    @property
+    def usable(self) -> frozenset[str] | None:
+        """The models that it may use; None is all."""
+        if self.models is None or self.bounds.models is None:
+            return self.bounds.models if self.models is None else self.models
+        return self.models & self.bounds.models
 
     def may_speak(self, dialect: str) -> bool:
         return self.dialects is None or dialect in self.dialects

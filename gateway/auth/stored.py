@@ -1,7 +1,7 @@
-"""One key that was made while gateways ran, as the store of `keys_store` holds it: its options and its history.
+"""A key that was made while gateways ran, and a team, as `keys_store` holds them: their options and their history.
 
-Its options are those of an entry in gateway.yaml (`gateway.config.Key`), but for pairs that sign requests: the secret
-of such a pair would have to be stored itself.
+The options are those of an entry in gateway.yaml, but for pairs that sign requests: the secret of such a pair would
+have to be stored itself.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct, to_builtins
 
-from gateway.config import Key
+from gateway.config import Key, Team
 
 Hash = Annotated[str, Meta(pattern="^sha256:[0-9a-f]{64}$")]
 _Name = Annotated[str, Meta(min_length=1, max_length=200)]
@@ -77,13 +77,51 @@ class StoredKey(KeyOptions, frozen=True, omit_defaults=True, kw_only=True):
     revoked: Moment | None = None
     version: int = 0
 
+    @property
+    def gone(self) -> bool:
+        return self.revoked is not None
+
+
+class TeamOptions(Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """See `gateway.config.Team`. budgets: amounts as they are written there."""
+
+    models: tuple[_Name, ...] | None = None
+    limits: dict[str, Annotated[int, Meta(ge=1)]] = {}
+    budgets: dict[str, str] = {}
+    disabled: bool = False
+    description: Annotated[str, Meta(max_length=1000)] | None = None
+
+
+class StoredTeam(TeamOptions, frozen=True, omit_defaults=True, kw_only=True):
+    """A team and what became of it. Its fields are those of `StoredKey`; deleted: when its entry went, which stays as
+    such, so that an old copy does not bring it back."""
+
+    name: _Name
+    created: Moment
+    created_by: str
+    changed: Moment
+    changed_by: str
+    deleted: Moment | None = None
+    version: int = 0
+
+    @property
+    def team(self) -> str:
+        return self.name
+
+    @property
+    def gone(self) -> bool:
+        return self.deleted is not None
+
+
+Stored = StoredKey | StoredTeam
 
 _IN_FILES = ("hash", "id", "match")
 OPTIONS = tuple(name for name in Key.model_fields if name not in _IN_FILES and not name.startswith("aws_"))
 """The options that an admin may give a key; as in gateway.yaml."""
+TEAM_OPTIONS = tuple(Team.model_fields)
 
 
-def options_of(key: StoredKey) -> dict[str, Any]:
+def options_of(one: Stored) -> dict[str, Any]:
     """The options that it has, as an admin would give them."""
-    found: dict[str, Any] = to_builtins(key)
-    return {name: found[name] for name in OPTIONS if name in found}
+    found: dict[str, Any] = to_builtins(one)
+    return {name: found[name] for name in (OPTIONS if isinstance(one, StoredKey) else TEAM_OPTIONS) if name in found}

@@ -1,4 +1,4 @@
-"""The keys of one configuration and of the store, found by what callers send."""
+"""The keys of one configuration and of the store, found by what callers send, and the bounds of their teams."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from operator import itemgetter
 
 from msgspec import Struct
 
-from gateway.auth.principal import Principal, tenant_of
+from gateway.auth.principal import UNBOUND, Principal, TeamBounds, tenant_of
 from gateway.auth.sealing import SealingSecrets
-from gateway.auth.stored import StoredKey
-from gateway.config import Aliases, CacheSalt, Config, Key
+from gateway.auth.stored import StoredKey, StoredTeam
+from gateway.config import Aliases, CacheSalt, Config, Key, Team
 
 
 class Entry(Struct, frozen=True):
@@ -28,7 +28,7 @@ class Entry(Struct, frozen=True):
 
 class KeyTable:
     """Making it takes time in proportion to the keys, so a reload makes it in a thread. The keys of the configuration
-    stay; those of the store come, change and go by `put` and `forget`.
+    stay; those of the store come, change and go by `put` and `forget`, teams of the store by `put_team`.
 
     by_digest      SHA-256 of a key -> its caller
     by_access_key  id of an AWS pair -> its caller and its secret
@@ -39,11 +39,14 @@ class KeyTable:
     away           the store cannot be read: a key that is not known here may be good
     logged         name -> when it ends, in Unix seconds, of each key that is logged until then
     revoked        SHA-256 sums of keys of the store that were revoked, as many as `stored_keys.max_keys`
-    changed        called when a key of the store came, changed or went
+    changed        called when a key or a team of the store came, changed or went
     """
 
-    def __init__(self, config: Config, stored: Iterable[StoredKey] = ()) -> None:
+    def __init__(self, config: Config, stored: Iterable[StoredKey] = (), teams: Iterable[StoredTeam] = ()) -> None:
         self._config = config
+        self._bounds: dict[str, TeamBounds] = {}
+        for name, team in config.teams.items():
+            self._bind(name, team)
         self.by_digest: dict[bytes, Entry] = {}
         self.by_access_key: dict[str, tuple[Entry, str]] = {}
         self.sealing = SealingSecrets(config.seal, config.keys)
@@ -66,6 +69,8 @@ class KeyTable:
                 self._networks.append((network.version, int(network[0]), int(network[-1]), entry))
         self._networks.sort(key=itemgetter(0, 1))
         self.has_networks = bool(self._networks)
+        for team_stored in teams:
+            self.put_team(team_stored)
         for one in stored:
             self.put(one)
 
@@ -141,6 +146,27 @@ class KeyTable:
             del self.by_digest[digest]
         self.changed()
 
+    def put_team(self, team: StoredTeam) -> bool:
+        """The team of the store is in force as it is now, for all its callers. False if the configuration has it."""
+        fits = team.name not in self._config.teams
+        if fits:
+            self._bind(team.name, None if team.gone else team)
+            self.changed()
+        return fits
+
+    def _bind(self, name: str, team: Team | StoredTeam | None) -> None:
+        bounds = self._bounds.setdefault(name, TeamBounds())
+        bounds.models = None if team is None or team.models is None else self._resolved(team.models)
+        bounds.disabled = team is not None and team.disabled
+
+    def bounds(self, team: str | None) -> TeamBounds:
+        """Those of the callers of this team, as they are now."""
+        return UNBOUND if team is None else self._bounds.get(team, UNBOUND)
+
+    def _resolved(self, models: Iterable[str]) -> frozenset[str]:
+        # A model that was removed stays in the set, so that the set is never empty by accident.
+        return frozenset(self._config.resolve(one) or one for one in models)
+
     def _principal(self, name: str, key: Key | StoredKey) -> Principal:
         config, own = self._config, key.limits
         made = key.created if isinstance(key, StoredKey) else 0.0
@@ -148,11 +174,10 @@ class KeyTable:
         until = key.log_prompts_until.timestamp() if key.log_prompts_until is not None else 0.0
         if until:
             self.logged[name] = until
-        # A model that was removed stays in the set, so that the set is never empty by accident.
         return Principal(
             name,
             key.team,
-            None if key.models is None else frozenset(config.resolve(one) or one for one in key.models),
+            None if key.models is None else self._resolved(key.models),
             None if key.dialects is None else frozenset(key.dialects),
             key.priority,
             self.salt(name, key.team, identity),
@@ -163,6 +188,7 @@ class KeyTable:
             identity,
             made,
             until,
+            UNBOUND if key.team is None else self._bounds.setdefault(key.team, TeamBounds()),
         )
 
 

@@ -10,10 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from gateway.auth import StoredKey, options_of
-from gateway.auth.key_store import KeyStore, StoreDown, decoded
+from gateway.auth import options_of
+from gateway.auth.key_mirror import Known
+from gateway.auth.key_store import KeyStore, StoreDown, decoded, decoded_team
 from gateway.cli import CommandError
-from gateway.config import Config, ConfigError, Key, config_file, load
+from gateway.config import Config, ConfigError, Key, Team, config_file, load
 from gateway.config.former import FORMER
 from gateway.redis import connect
 
@@ -62,9 +63,10 @@ def configuration(
 
 
 def of_caller(path: str | None, key: str | None) -> Config:
-    """The configuration, of whose files and secrets only those are read by which `key` is known. Raises CommandError if
-    its store of keys is away."""
-    return with_stored(configuration(path, only=("keys_file", "redis") if key else ())[0], key)
+    """The configuration, of whose files and secrets only those are read by which `key` and its team are known. Raises
+    CommandError if its store of keys is away."""
+    config = with_stored(configuration(path, only=("keys_file", "redis") if key else ())[0], key)
+    return with_team(config, config.keys[key].team if key in config.keys else None)
 
 
 def with_stored(config: Config, name: str | None) -> Config:
@@ -77,14 +79,28 @@ def with_stored(config: Config, name: str | None) -> Config:
     return config.model_copy(update={"keys": {**config.keys, name: Key(hash=key.hash, **options_of(key))}})
 
 
-def stored_keys(config: Config) -> list[StoredKey]:
-    """The keys of the store that are not revoked. Raises CommandError if the store is away."""
+def with_team(config: Config, name: str | None) -> Config:
+    """As `with_stored`, the team `name`."""
+    if name is None or name in config.teams:
+        return config
+    team = _from_store(config, lambda store: store.find_team(name))
+    if team is None or team.gone:
+        return config
+    return config.model_copy(update={"teams": {**config.teams, name: Team(**options_of(team))}})
 
-    async def keys(store: KeyStore) -> list[StoredKey]:
-        found = [decoded(text) async for page in store.pages() for _, text in page]
-        return [key for key in found if key is not None and key.revoked is None]
 
-    return _from_store(config, keys) or []
+def stored(config: Config) -> Known:
+    """The keys and teams of the store that are not revoked or deleted. Raises CommandError if the store is away."""
+
+    async def read(store: KeyStore) -> Known:
+        keys = [decoded(text) async for page in store.pages() for _, text in page]
+        teams = [decoded_team(text) async for page in store.pages("team") for _, text in page]
+        return Known(
+            [key for key in keys if key is not None and not key.gone],
+            [team for team in teams if team is not None and not team.gone],
+        )
+
+    return _from_store(config, read) or Known()
 
 
 def _from_store(config: Config, ask: Callable[[KeyStore], Awaitable[T]]) -> T | None:

@@ -189,9 +189,12 @@ def _split(config: Config, asked: str, options: argparse.Namespace) -> tuple[str
         drawn.append(random.random())
         return drawn[-1]
 
-    models = config.keys[options.key].models if options.key is not None else None
-    allowed = None if models is None else frozenset(config.model_names[one] for one in models)
-    who = ANONYMOUS if options.key is None else Principal(options.key, models=allowed)
+    who = ANONYMOUS
+    if options.key is not None:
+        key = config.keys[options.key]
+        bounds = [one.models for one in (key, config.teams.get(key.team or "")) if one is not None]
+        allowed = [{config.model_names[one] for one in models} for models in bounds if models is not None]
+        who = Principal(options.key, models=frozenset(set.intersection(*allowed)) if allowed else None)
     chosen = replace(found.split, draw=draw).choose(options.header, who)
     return chosen or asked, bool(drawn)
 

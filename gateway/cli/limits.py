@@ -10,7 +10,7 @@ from ipaddress import ip_address
 
 from gateway.auth import ANONYMOUS
 from gateway.cli import CommandError, destructive, subcommand
-from gateway.cli.configured import config_option, configuration, with_stored
+from gateway.cli.configured import config_option, configuration, with_stored, with_team
 from gateway.cli.terminal import columns
 from gateway.config import Config
 from gateway.core.end_users import end_user
@@ -47,6 +47,7 @@ def run(options: argparse.Namespace) -> int:
     config = with_stored(configuration(options.config, only=("redis", "end_users", "keys_file"))[0], options.key)
     _check(config, options)
     team = options.team or (config.keys[options.key].team if options.key in config.keys else None)
+    config = with_team(config, team)
     models = [config.resolve(options.model)] if options.model is not None else [None, *config.models]
     named = end_user(options.end_user or "", config.end_users.secret if config.end_users is not None else None)
     subjects = [Subject(options.key, team, model, options.address, named) for model in models]

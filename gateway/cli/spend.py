@@ -15,9 +15,9 @@ from itertools import chain
 import msgspec
 
 from gateway import moments
-from gateway.auth import StoredKey
+from gateway.auth.key_mirror import Known
 from gateway.cli import CommandError, destructive
-from gateway.cli.configured import config_option, configuration, stored_keys
+from gateway.cli.configured import config_option, configuration, stored
 from gateway.cli.progress import Progress, share
 from gateway.cli.terminal import columns
 from gateway.config import Config
@@ -92,20 +92,21 @@ def _rebuild(config: Config, logs: Sequence[str], options: argparse.Namespace) -
         f"sums of spending and budgets are raised to those of {', '.join(logs)}, and cannot be lowered again", options
     )
     try:
-        count = asyncio.run(_raise(config, logs, stored_keys(config)))
+        count = asyncio.run(_raise(config, logs, stored(config)))
     except (Unavailable, StoreDown) as error:
         raise CommandError(error, 1) from None
     print(f"{count} records that a worker was picked for")
     return 0
 
 
-async def _raise(config: Config, logs: Sequence[str], stored: Sequence[StoredKey]) -> int:
+async def _raise(config: Config, logs: Sequence[str], known: Known) -> int:
     """Raises the sums and budgets in Redis to those of the records in `logs`. Returns the number of records. Raises
     `Unavailable`, `StoreDown`."""
     await destructive.note(config, "rebuild", ", ".join(logs), None, ())
     budgets = None
     if config.limiter.store != "memory":
-        budgets = RebuiltBudgets(config, [(key.name, key.limits) for key in stored])
+        keys = [(key.name, key.limits) for key in known.keys]
+        budgets = RebuiltBudgets(config, keys, [(team.name, team) for team in known.teams])
 
     def records() -> Iterator[RequestRecord]:
         with Progress() as progress:

@@ -20,6 +20,7 @@ from gateway.config.reply_cache import ReplyCache
 from gateway.config.rules import Facts, header_faults, repeated
 from gateway.config.serving import ConsoleOidc, is_loopback, is_private
 from gateway.config.sharing import WrittenKind
+from gateway.config.teams import teams
 
 _KEY_PLACE = "/k"
 """The begin of a path that has a key."""
@@ -376,8 +377,8 @@ def _limits(facts: Facts) -> Faults:
 def _matches(facts: Facts) -> Faults:
     """Values in the `match` of a limit or a policy that no request can have."""
     keys = facts.config.keys
-    teams = {key.team for key in keys.values() if key.team is not None}
-    names = {"key": keys, "team": teams, "model": facts.config.model_names}
+    known = {key.team for key in keys.values() if key.team is not None} | facts.config.teams.keys()
+    names = {"key": keys, "team": known, "model": facts.config.model_names}
     for place, match in facts.matches():
         for dimension, values in match.items():
             path = (*place, "match", dimension)
@@ -390,9 +391,9 @@ def _matches(facts: Facts) -> Faults:
                     continue
                 if dimension == "end_user":
                     continue
-                known = names[dimension]
-                if value not in known and (known if dimension == "model" else not facts.any_key):
-                    yield (*path, at), Unknown(_STRANGERS[dimension], value, known)
+                there = names[dimension]
+                if value not in there and (there if dimension == "model" else not facts.any_key):
+                    yield (*path, at), Unknown(_STRANGERS[dimension], value, there)
 
 
 def _kept_in_memory(facts: Facts) -> Faults:
@@ -411,6 +412,10 @@ def _kept_in_memory(facts: Facts) -> Faults:
             for kind in (*get_args(WrittenKind), "budget"):
                 if getattr(key.limits, kind, None) is not None:
                     yield ("keys", name, "limits", kind), wrong
+        for name, team in config.teams.items():
+            for option in ("limits", "budgets"):
+                if getattr(team, option):
+                    yield ("teams", name, option), wrong
         for path, _ in facts.bounds():
             yield path, wrong
     if config.store.where == "memory":
@@ -488,6 +493,7 @@ _RULES: tuple[Callable[[Facts], Faults], ...] = (
     prompt_log,
     _keys,
     _networks,
+    teams,
     _limits,
     money,
     _matches,

@@ -33,6 +33,7 @@ from gateway.config.model import Config, Key
 from gateway.config.rules import Facts
 from gateway.config.secrets import read_secrets, with_secrets
 from gateway.config.section import section_in
+from gateway.config.sharing import Team
 from gateway.config.source import MOST_BYTES, MOST_ENTRIES_BYTES, NOT_READ, Unreadable, read_yaml
 
 # pydantic's error type, or its begin -> our words, with values of the error's context. They never hold the value.
@@ -136,12 +137,24 @@ def _checked(
 def key_of(config: Config, known: Available | None, name: str, options: Mapping[str, Any]) -> Key:
     """The key `name` with `options`, checked as an entry of the file is, beside the rest of `config`. Raises ValueError
     with every fault, as `option: what is wrong`."""
-    valid = _validated({"keys": {name: options}})
+    found: Key = _entry_of(config, known, "keys", name, options)
+    return found
+
+
+def team_of(config: Config, known: Available | None, name: str, options: Mapping[str, Any]) -> Team:
+    """As `key_of`, a team."""
+    found: Team = _entry_of(config, known, "teams", name, options)
+    return found
+
+
+def _entry_of(config: Config, known: Available | None, section: str, name: str, options: Mapping[str, Any]) -> Any:
+    valid = _validated({section: {name: options}})
     if isinstance(valid, Config):
-        facts = Facts(config.model_copy(update={"keys": valid.keys}), known)
-        faults = [(path, message) for path, message in check(facts) if path[:2] == ("keys", name)]
+        entries = getattr(valid, section)
+        facts = Facts(config.model_copy(update={"keys": {}, "teams": {}, section: entries}), known)
+        faults = [(path, message) for path, message in check(facts) if path[:2] == (section, name)]
         if not faults:
-            return valid.keys[name]
+            return entries[name]
     else:
         faults = valid
     raise ValueError("; ".join(masked(f"{shown(path[2:]) or 'name'}: {what}") for path, what in faults))

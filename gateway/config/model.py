@@ -56,6 +56,7 @@ from gateway.config.sharing import (
     Seal,
     Store,
     StoredKeys,
+    Team,
 )
 from gateway.config.tools import Tools
 from gateway.core.ports import Capabilities, Moves, Settings
@@ -401,6 +402,9 @@ class Config(Section):
     """Take a key at the begin of a path, `/k/KEY/...`, too, for clients that can send none; see docs/keys.md for the
     risk."""
     stored_keys: StoredKeys = StoredKeys()
+    teams: dict[Name, Team] = {}
+    """Bounds of teams, by the names that keys and tokens have of theirs. With `keys_store` admins set others at run
+    time."""
     admins: dict[Name, Admin] = {}
     """Admins of the keys in `keys_store`, by name."""
     admins_file: str | None = Field(default=None, min_length=1)

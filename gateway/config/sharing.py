@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -144,6 +144,25 @@ class KeyLimits(Section):
     """Streamed replies at once. Absent: `listen.max_streams_per_key`."""
     connections: Whole | None = Field(default=None, ge=1, le=_MOST)
     """Connections at once. Absent: `listen.max_connections_per_key`."""
+
+
+class Team(Section):
+    """One team: bounds of all its keys and tokens together; see docs/keys.md."""
+
+    FEATURES = {"limits": "limits", "budgets": "limits"}
+
+    models: tuple[Name, ...] | None = None
+    """Models (or aliases) that its callers may use at most. Absent: as each key says."""
+    limits: dict[str, Annotated[Whole, Field(ge=1, le=_MOST)]] = {}
+    """Its own numbers, by the names of limits with `team` in their scope. `team-requests` and `team-tokens`, a minute,
+    and `team-concurrency` need no such limit."""
+    budgets: dict[str, Budgeted] = {}
+    """Its own amounts, by the names of budgets with `team` in their scope. `team-budget`, a month, needs no such
+    budget."""
+    disabled: Flag = False
+    """Refuse its callers for now."""
+    description: str | None = Field(default=None, max_length=1000)
+    """Shown to admins."""
 
 
 class KeyMatch(Section):

@@ -82,7 +82,7 @@ def resolve_model(
     unknown hints name one, and BAD_REQUEST where nothing does and there is no default.
     """
     if principal.aliases is not None:
-        meant = _by_alias(models, principal.aliases, op)
+        meant = _by_alias(models, principal.aliases, op, bound=principal.bounds.models)
         if meant is not None:
             return meant
     for hint in op.model_hints:
@@ -94,26 +94,32 @@ def resolve_model(
     served = models.get(name) if name is not None else None
     if served is None:
         served = _by_alias(models, patterns, op, frozenset() if default is None else PLACEHOLDERS)
-    if served is None and default is not None and (name is None or name in PLACEHOLDERS):
-        served = models[default]
-        op.model = default
-    if name is None and served is None and not op.model_hints:
-        raise GatewayError(
-            Kind.BAD_REQUEST, "missing required parameter: 'model'", param="model", code="missing_parameter"
-        )
-    if served is None or (principal.models is not None and not principal.may_use(served.name)):
+        if served is None and default is not None and (name is None or name in PLACEHOLDERS):
+            served = models[default]
+            op.model = default
+        if name is None and served is None and not op.model_hints:
+            raise GatewayError(
+                Kind.BAD_REQUEST, "missing required parameter: 'model'", param="model", code="missing_parameter"
+            )
+    if served is None or (
+        (principal.models is not None or principal.bounds.models is not None) and not principal.may_use(served.name)
+    ):
         raise _unknown_model(name or next(iter(op.model_hints), ""))
     return served
 
 
 def _by_alias(
-    models: Mapping[str, ServedModel], aliases: Aliases, op: Op, without: Container[str] = ()
+    models: Mapping[str, ServedModel],
+    aliases: Aliases,
+    op: Op,
+    without: Container[str] = (),
+    bound: Container[str] | None = None,
 ) -> ServedModel | None:
     """The model that a name in `op` means by `aliases`, none of the names `without`. If there is one, `op.model`
-    becomes that name."""
+    becomes that name. bound: the models that may be meant; None for all."""
     for name in op.model_hints if op.model is None else (*op.model_hints, op.model):
         found = None if name in without else aliases.find(name)
-        if found is not None:
+        if found is not None and (bound is None or found in bound):
             op.model = name
             return models.get(found)
     return None

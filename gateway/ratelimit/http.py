@@ -84,6 +84,7 @@ class HttpRateLimiter:
 
     def use(self, config: Config, limits: Limits) -> None:
         """limits: those of `config`."""
+        self._limits = limits
         self.limiter.use(limits.index)
         self._estimator = estimator(config)
         self._measured = limits.measured
@@ -100,6 +101,12 @@ class HttpRateLimiter:
         found = key_rules(key, limits, self._spend, self._reserve)
         self._measured = self._measured or any(KINDS[rule.kind].measured for rule in found)
         self.limiter.own(key, found)
+
+    def own_of_team(self, name: str, team: object) -> None:
+        """The limits of a team of the store; None for none."""
+        found = self._limits.of_team(name, team)
+        self._measured = self._measured or any(KINDS[rule.kind].measured for _, rule in found)
+        self.limiter.own_of_team(name, found)
 
     async def start(self) -> None:
         if not self._running:

@@ -143,6 +143,11 @@ class SubjectLimiter:
         if self._index.own(key, rules):
             self._turn()
 
+    def own_of_team(self, team: str, rules: Sequence[tuple[float, Limit]]) -> None:
+        """As `own`, the rules of one team of the store, each with its place among all rules."""
+        if self._index.own_of_team(team, rules):
+            self._turn()
+
     def _retire(self, now: float) -> None:
         """Forgets replaced rules whose time is over."""
         self.replaced = [one for one in self.replaced if one.ends and one.ends[-1] > now]

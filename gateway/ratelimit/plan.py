@@ -54,7 +54,7 @@ class Layout(Struct, frozen=True):
         return f"{{{self.namespace}:{tag}}}:{name}".encode()
 
 
-Shaped = tuple[int, Limit, Shape]
+Shaped = tuple[float, Limit, Shape]
 """A rule, its place among all rules, and its numbers."""
 
 
@@ -79,6 +79,7 @@ class RuleIndex:
         self._general: list[Shaped] = []
         self._matching: dict[tuple[Dimension, str], list[Shaped]] = {}
         self._own: dict[str, list[Shaped]] = {}
+        self._of_team: dict[str, list[Shaped]] = {}
         for place, rule in enumerate(self.rules):
             self.longest[rule.kind] = max(self.longest.get(rule.kind, 0.0), rule.per_s)
             self.windows.add((rule.kind, rule.per_s))
@@ -99,11 +100,18 @@ class RuleIndex:
     def own(self, key: str, rules: Sequence[Limit]) -> bool:
         """Replaces the rules of one key of the store. They come first, as those of the other keys do. Returns whether
         that changes something."""
-        shaped = [(-1, rule, KINDS[rule.kind].shape(rule, rule.limit)) for rule in rules]
-        before = self._own.pop(key, [])
+        return self._replace(self._own, key, [(-1.0, rule) for rule in rules])
+
+    def own_of_team(self, team: str, rules: Sequence[tuple[float, Limit]]) -> bool:
+        """As `own`, the rules of one team of the store, each with its place among all rules."""
+        return self._replace(self._of_team, team, rules)
+
+    def _replace(self, own: dict[str, list[Shaped]], name: str, rules: Sequence[tuple[float, Limit]]) -> bool:
+        shaped = [(place, rule, KINDS[rule.kind].shape(rule, rule.limit)) for place, rule in rules]
+        before = own.pop(name, [])
         if shaped:
-            self._own[key] = shaped
-        self.calendars |= {rule.calendar for rule in rules if isinstance(rule, BudgetRule)}
+            own[name] = shaped
+        self.calendars |= {rule.calendar for _, rule in rules if isinstance(rule, BudgetRule)}
         return shaped != before
 
     def candidates(self, subject: Subject) -> Sequence[Shaped]:
@@ -114,6 +122,7 @@ class RuleIndex:
             for shaped in self._matching.get((dimension, getattr(subject, dimension)), ())
         ]
         found += self._own.get(subject.key or "", ())
+        found += self._of_team.get(subject.team or "", ())
         return sorted([*found, *self._general], key=itemgetter(0)) if found else self._general
 
 

@@ -19,13 +19,15 @@ from gateway.ratelimit.store import StoreDown
 
 
 class RebuiltBudgets:
-    """The sums of the budgets of `config`. stored: the keys of the store, each with its limits. A record has no
-    address, so budgets by address are left out."""
+    """The sums of the budgets of `config`. stored: the keys of the store, each with its limits; teams: its teams. A
+    record has no address, so budgets by address are left out."""
 
-    def __init__(self, config: Config, stored: Iterable[tuple[str, object]] = ()) -> None:
+    def __init__(
+        self, config: Config, stored: Iterable[tuple[str, object]] = (), teams: Iterable[tuple[str, object]] = ()
+    ) -> None:
         self._config = config
         self._store = patient_store(config)
-        self._plans = Plans(Limits(config, stored).index, self._store.layout)
+        self._plans = Plans(Limits(config, stored, teams=teams).index, self._store.layout)
         self._now = time()
         self._sums: Counter[bytes] = Counter()
         self._found: dict[bytes, Plan] = {}

@@ -12,6 +12,7 @@ from gateway.config import Config, Limit
 from gateway.config.kinds import nano, zone_of
 from gateway.config.money import Budget, Spend
 from gateway.config.sharing import Dimension, Reserve, WrittenKind
+from gateway.config.teams import is_for, own_budgets, own_limits
 from gateway.core.end_users import end_user
 from gateway.core.estimate import Estimator
 from gateway.ratelimit.addresses import canonical
@@ -23,7 +24,8 @@ from gateway.ratelimit.plan import RuleIndex
 
 class Limits:
     """The limits of a configuration, ready for use. A reload makes them in a thread. stored: the keys of the store,
-    each with its limits. own_headers: of each dialect that has some, as `core.ports.Dialect.limit_headers`.
+    each with its limits; teams: its teams. own_headers: of each dialect that has some, as
+    `core.ports.Dialect.limit_headers`.
 
     forms       the headers about them
     index       the rules
@@ -38,14 +40,19 @@ class Limits:
         config: Config,
         stored: Iterable[tuple[str, object]] = (),
         own_headers: Mapping[str, bytes] = MappingProxyType({}),
+        teams: Iterable[tuple[str, object]] = (),
     ) -> None:
         found = rules(config)
         self.forms = Forms(config.limiter, own_headers)
         self.index = RuleIndex(found)
+        self._of_teams = [(place - 0.5, rule) for place, rule in enumerate(found) if "team" in rule.scope]
+        self._of_teams += [(float(len(found)), rule) for rule in _own_of_teams(config)]
         self._spend, self._reserve = config.spend, config.limiter.reserve
         self.measured = any(KINDS[rule.kind].measured for rule in found)
         for name, limits in stored:
             found += self.own(name, limits)
+        for name, team in teams:
+            found += self.own_of_team(name, team)
         self.any = bool(found) or config.keys_store is not None
         self.by_address = any("address" in (*rule.scope, *rule.match) for rule in found)
         budgets = [rule for rule in found if isinstance(rule, BudgetRule)]
@@ -58,19 +65,75 @@ class Limits:
         self.measured = self.measured or any(KINDS[rule.kind].measured for rule in found)
         return found
 
+    def of_team(self, name: str, team: object) -> list[tuple[float, Limit]]:
+        """The rules with the numbers of a team of the store, each with its place: right before that rule of the
+        configuration whose number it replaces. team: None for none."""
+        numbers = _numbers(team)
+        wanted = [(place, rule) for place, rule in self._of_teams if rule.name in numbers]
+        found = [(place, team_rule(rule, name, numbers[rule.name])) for place, rule in wanted]
+        return [(place, rule) for place, rule in found if rule is not None]
+
+    def own_of_team(self, name: str, team: object) -> list[Limit]:
+        """Takes in what `of_team` finds, and returns the rules."""
+        found = self.of_team(name, team)
+        self.index.own_of_team(name, found)
+        self.measured = self.measured or any(KINDS[rule.kind].measured for _, rule in found)
+        return [rule for _, rule in found]
+
 
 def rules(config: Config) -> list[Limit]:
     """The limits of `config` in the order in which they are tried. Those of single keys come first, as exceptions."""
     found: list[Limit] = []
     for name, key in config.keys.items():
         found += key_rules(name, key.limits, config.spend, config.limiter.reserve)
+    teams: dict[str, list[tuple[str, int]]] = {}
+    for name, team in config.teams.items():
+        for limit, number in _numbers(team).items():
+            teams.setdefault(limit, []).append((name, number))
     for one in (*config.limits, *[rule_of(budget, config.spend) for budget in config.budgets]):
         match = {
             dimension: tuple(_as_counted(config, dimension, value) for value in values)
             for dimension, values in one.match.items()
         }
-        found.append(one.model_copy(update={"match": match, "reserve": one.reserve or config.limiter.reserve}))
+        rule = one.model_copy(update={"match": match, "reserve": one.reserve or config.limiter.reserve})
+        found += _of_teams(rule, teams)
+        found.append(rule)
+    for rule in _own_of_teams(config):
+        found += _of_teams(rule, teams)
     return found
+
+
+def _of_teams(rule: Limit, teams: Mapping[str, Iterable[tuple[str, int]]]) -> list[Limit]:
+    """The rules of teams that have a number of their own of `rule`."""
+    found = (team_rule(rule, name, number) for name, number in teams.get(rule.name, ()))
+    return [own for own in found if own is not None]
+
+
+def team_rule(rule: Limit, team: str, number: int) -> Limit | None:
+    """`rule` with the number that `team` has of it; None for a rule that is not for that team."""
+    if not is_for(rule, team):
+        return None
+    own: dict[str, object] = {"limit": number, "match": {"team": (team,)} | rule.match | {"team": (team,)}}
+    if rule.burst is not None:
+        own["burst"] = min(rule.burst, number)
+    if isinstance(rule, BudgetRule):
+        own["levels"] = _levels(rule.warn_at, number)
+    return rule.model_copy(update=own)
+
+
+def _own_of_teams(config: Config) -> list[Limit]:
+    """See `gateway.config.teams.own_limits`."""
+    reserve = {"reserve": config.limiter.reserve}
+    found = [*own_limits(config), *[rule_of(budget, config.spend) for budget in own_budgets(config)]]
+    return [one.model_copy(update=reserve) for one in found]
+
+
+def _numbers(team: object) -> dict[str, int]:
+    """Those that the team has of its own, by the names of limits and budgets. Amounts are in nano; those of a team of
+    the store are text."""
+    amounts: Mapping[str, int | str] = getattr(team, "budgets", {})
+    budgets = {name: nano(amount) if isinstance(amount, str) else amount for name, amount in amounts.items()}
+    return {**getattr(team, "limits", {}), **budgets}
 
 
 def key_rules(name: str, limits: object, spend: Spend, reserve: Reserve) -> list[Limit]:
@@ -104,10 +167,14 @@ def rule_of(budget: Budget, spend: Spend) -> BudgetRule:
         reserve=budget.reserve,
         on_redis_failure=budget.on_redis_failure,
         calendar=calendar,
-        levels=tuple(ceil(Decimal(str(one)) * budget.amount) for one in budget.warn_at),
+        levels=_levels(budget.warn_at, budget.amount),
         warn_at=budget.warn_at,
         currency=spend.currency or "",
     )
+
+
+def _levels(warn_at: Iterable[float], amount: int) -> tuple[int, ...]:
+    return tuple(ceil(Decimal(str(one)) * amount) for one in warn_at)
 
 
 def _as_counted(config: Config, dimension: Dimension, value: str) -> str:

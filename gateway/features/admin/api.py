@@ -44,6 +44,7 @@ from gateway.features.admin.openapi import (
     Shown,
     description,
 )
+from gateway.features.admin.teams import DeletedTeam, TeamChanges, TeamPage, TeamView
 from gateway.kernel import Application
 
 T = TypeVar("T")
@@ -64,10 +65,17 @@ class AdminApi:
     and requests, where their features are on."""
 
     def __init__(
-        self, admins: Admins, changes: KeyChanges, draining: Draining, log: Callable[..., None], offers: Offers
+        self,
+        admins: Admins,
+        changes: KeyChanges,
+        teams: TeamChanges,
+        draining: Draining,
+        log: Callable[..., None],
+        offers: Offers,
     ) -> None:
         self._admins = admins
         self._changes = changes
+        self._teams = teams
         self._mirror = changes.mirror
         self._log = log
         self._draining = draining
@@ -197,6 +205,22 @@ class AdminApi:
         """The keys with their last use. An earlier key of the same name may have been used, too."""
         times = await self._mirror.used.of([view.name for view in views]) if self._mirror.up else {}
         return [replace(view, last_used=_use(view, times.get(view.name))) for view in views]
+
+    async def teams(self, admin: Admin, request: Request) -> TeamPage:
+        found, more = await self._page(request, await self._teams.views(), lambda team: admin.may(team.name))
+        return TeamPage([team for _, team in found], more)
+
+    async def team(self, admin: Admin, request: Request) -> TeamView:
+        return await self._teams.view(admin, _name(request))
+
+    async def create_team(self, admin: Admin, request: Request) -> TeamView:
+        return await self._teams.create(admin, await _body(request))
+
+    async def update_team(self, admin: Admin, request: Request) -> TeamView:
+        return await self._teams.update(admin, _name(request), await _body(request))
+
+    async def delete_team(self, admin: Admin, request: Request) -> DeletedTeam:
+        return await self._teams.delete(admin, _name(request))
 
     async def audit(self, admin: Admin, request: Request) -> Audit:
         count, before = _count(request), request.query_params.get("before")

@@ -16,7 +16,7 @@ from gateway.auth.key_store import MOST_BYTES, Done, Event, Other
 from gateway.config import Available, Config, Key, key_of
 
 MOST_VALID_S = 31 * 86_400.0
-_TRIES = 4
+TRIES = 4
 
 
 class Problem(Exception):
@@ -85,7 +85,7 @@ class KeyChanges:
             raise
         revoked = self.mirror.keys.get(name)
         expected = revoked.version if revoked is not None else 0
-        for _ in range(_TRIES):
+        for _ in range(TRIES):
             try:
                 key = await self._write(admin, "create", key, expected, tuple(given), done)
                 return Created(key, secret, False)
@@ -175,7 +175,7 @@ class KeyChanges:
         """Takes in a key as it was exported. One that was revoked here stays so, and one that is another here stays,
         too."""
         if not admin.all:
-            raise _forbidden("an import is for admins of all keys")
+            raise forbidden("an import is for admins of all keys")
         if wrong := _unknown(given, name):
             raise Problem(422, "invalid", f"not a key as it was exported: {wrong}")
         try:
@@ -191,7 +191,7 @@ class KeyChanges:
             self._room()
         key = own if own is not None and own.revoked is not None else key
         expected = 0
-        for _ in range(_TRIES):
+        for _ in range(TRIES):
             try:
                 return await self._write(admin, "import", key, expected, (), None)
             except Other as other:
@@ -227,7 +227,7 @@ class KeyChanges:
         except ValueError as error:
             raise Problem(422, "invalid", str(error)) from None
         if not admin.may(checked.team):
-            raise _forbidden(f"a key of yours needs a team of yours: {', '.join(sorted(admin.teams or ()))}")
+            raise forbidden(f"a key of yours needs a team of yours: {', '.join(sorted(admin.teams or ()))}")
         found = checked.model_dump(mode="json", exclude_defaults=True)
         now = time.time()
         history: dict[str, Any] = {"seal": checked.hash, "created": now, "created_by": admin.name, "old": ()}
@@ -246,22 +246,22 @@ class KeyChanges:
         """A lead of a team cannot put its keys before those of others, nor out of a limit that counts for all, nor say
         whether prompts are logged."""
         if key.priority > (before.priority if before is not None else 0):
-            raise _forbidden("priority: is raised by admins of all keys only")
+            raise forbidden("priority: is raised by admins of all keys only")
         if key.log_prompts_until != (before.log_prompts_until if before is not None else None):
-            raise _forbidden("log_prompts_until: is set by admins of all keys only")
+            raise forbidden("log_prompts_until: is set by admins of all keys only")
         general = {limit.name for limit in self._config.limits} | {one.name for one in self._config.budgets}
         listen = self._config.listen
         general |= {kind for kind in ("streams", "connections") if getattr(listen, f"max_{kind}_per_key") is not None}
         for kind in general & set(OwnLimits.__struct_fields__):
             own = getattr(key.limits, kind, None)
             if own is not None and own != getattr(before and before.limits, kind, None):
-                raise _forbidden(f"limits.{kind}: replaces a limit of all keys, which admins of all keys may do only")
+                raise forbidden(f"limits.{kind}: replaces a limit of all keys, which admins of all keys may do only")
 
     async def _change(
         self, admin: Admin, name: str, what: str, changed: Callable[[StoredKey], StoredKey], options: tuple[str, ...]
     ) -> StoredKey:
         expected = (await self.find(admin, name)).version
-        for _ in range(_TRIES):
+        for _ in range(TRIES):
             before = await self.find(admin, name)
             key = changed(before)
             if key is before:
@@ -316,5 +316,5 @@ def _taken(what: str) -> Problem:
     return Problem(409, f"{what}_taken", f"there is a key with this {what}, in the store or in the configuration")
 
 
-def _forbidden(message: str) -> Problem:
+def forbidden(message: str) -> Problem:
     return Problem(403, "role", message)

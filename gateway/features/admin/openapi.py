@@ -13,8 +13,9 @@ import msgspec
 from msgspec import Meta, Struct
 
 from gateway.auth import StoredKey
-from gateway.auth.stored import Hash, KeyOptions
+from gateway.auth.stored import Hash, KeyOptions, TeamOptions
 from gateway.features.admin.batches import BatchPage, BatchView
+from gateway.features.admin.teams import CreateTeam, DeletedTeam, TeamPage, TeamView
 
 PREFIX = "/admin/v1"
 
@@ -135,7 +136,7 @@ class Operation(NamedTuple):
     """One route. refusals: statuses beyond those that every operation may answer with. remembered: answered from
     memory, and so while Redis is away, too."""
 
-    method: Literal["GET", "POST", "PUT", "PATCH"]
+    method: Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
     path: str
     name: str
     summary: str
@@ -152,8 +153,8 @@ _REFUSED = {
     400: "The body is not a JSON object.",
     401: "No admin's key or token was shown, or not a valid one.",
     403: "The admin's role does not allow it.",
-    404: "There is no such key, batch, request or worker, or none of the admin's teams.",
-    409: "The name is taken, the key was revoked, there are too many keys, or the batch has ended.",
+    404: "There is no such key, team, batch, request or worker, or none of the admin's teams.",
+    409: "The name is taken, the key was revoked, there are too many, it is configured, or the batch ended.",
     413: "The body is too large.",
     415: "The body is not application/json.",
     422: "An option is wrong; the message names it.",
@@ -202,6 +203,27 @@ OPERATIONS = (
         remembered=True,
     ),
     Operation("POST", "/refill", "refill", "Write keys that the store lost back to it", Refilled),
+    Operation("GET", "/teams", "teams", "List teams", TeamPage, query=_PAGES, refusals=(422,), remembered=True),
+    Operation("POST", "/teams", "create_team", "Make a team's entry", TeamView, 201, CreateTeam, refusals=_WRITES),
+    Operation("GET", "/teams/{name}", "team", "Show a team", TeamView, refusals=(404,), remembered=True),
+    Operation(
+        "PATCH",
+        "/teams/{name}",
+        "update_team",
+        "Change a team's options; null takes one away",
+        TeamView,
+        200,
+        TeamOptions,
+        refusals=(404, *_WRITES),
+    ),
+    Operation(
+        "DELETE",
+        "/teams/{name}",
+        "delete_team",
+        "Delete a team's entry; its keys stay",
+        DeletedTeam,
+        refusals=(404, 409),
+    ),
     Operation(
         "GET",
         "/audit",

@@ -110,7 +110,7 @@ class Answers:
             if digest not in (*hashes, *former):
                 message = "a key may ask for itself alone; admins see others at /admin/v1/keys of the admin address"
                 raise GatewayError(Kind.FORBIDDEN, message, param="key", code="another_key")
-        models = [] if caller.models is None else sorted(caller.models) or _NOBODY
+        models = [] if caller.usable is None else sorted(caller.usable) or _NOBODY
         info = {
             "key_alias": caller.key,
             "key_name": None,

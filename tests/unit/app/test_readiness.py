@@ -21,7 +21,7 @@ from gateway.fleet.discovery import Dns
 from gateway.transport import names
 from tests.support.harness import Stack, until
 from tests.support.redis_server import Server
-from tests.unit.auth.stored_keys import put, stored
+from tests.unit.auth.stored_keys import put, stored, stored_team
 from tests.unit.auth.test_jwt import AUDIENCE, ISSUER, RSA, keys
 from workers import registry as writer
 
@@ -183,9 +183,10 @@ def kept(server: Server, tmp_path: Path) -> Iterator[tuple[dict[str, Any], Stack
         with Stack((), config) as stack:
             mirror = stack.gateway.deployment.services.keys
             assert mirror is not None
-            for key in (stored("app"), stored("gone", revoked=1.0)):
+            blue = stored("bound", team="blue")
+            for key in (stored("app"), stored("gone", revoked=1.0), stored_team("blue", disabled=True), blue):
                 stack.run(put(mirror.store, key))
-            until(lambda: len(mirror.keys) == 2)
+            until(lambda: len(mirror.keys) == 3)
             until(lambda: ask(stack, "secret-of-app") == 200)
         server.kill()
         yield config, worker
@@ -195,6 +196,7 @@ def test_a_restart_begins_with_what_was_known(kept: tuple[dict[str, Any], Stack]
     with Stack((), kept[0]) as stack:
         assert ready(stack) == (200, "ready\n")
         assert [ask(stack, f"secret-of-{name}") for name in ("app", "gone", "other")] == [200, 401, 503]
+        assert ask(stack, "secret-of-bound") == 401, "its team is disabled"
         server.start()  # and it comes back empty
         mirror, members = stack.gateway.deployment.services.keys, stack.gateway.deployment.fleets.discovery
         assert mirror is not None

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from hashlib import sha256
 from typing import Any
 
-from gateway.auth import Keyring, KeyTable, Principal, StoredKey
+from gateway.auth import Keyring, KeyTable, Principal, Stored, StoredKey, StoredTeam
 from gateway.auth.key_mirror import InForce, KeyMirror
 from gateway.auth.key_store import Event, KeyStore
 from gateway.config import Config, Key, Redis, StoredKeys
@@ -27,7 +27,14 @@ def stored(name: str, secret: str = "", **options: Any) -> StoredKey:
     return StoredKey(name=name, **{**about, "changed": now, "changed_by": "test", **options})
 
 
-async def put(store: KeyStore, key: StoredKey, expected: int = 0, what: str = "create", **more: Any) -> int:
+def stored_team(name: str, **options: Any) -> StoredTeam:
+    """A team of the store."""
+    now = time.time()
+    about: dict[str, Any] = {"created": now, "created_by": "test", "changed": now, "changed_by": "test"}
+    return StoredTeam(name=name, **{**about, **options})
+
+
+async def put(store: KeyStore, key: Stored, expected: int = 0, what: str = "create", **more: Any) -> int:
     return await store.change(key, expected, Event(time.time(), "test", what, key.name, key.team), **more)
 
 
@@ -37,13 +44,14 @@ class Followed:
     def __init__(self, server: Redis, options: StoredKeys | None = None, namespace: str = "dragoman") -> None:
         self.events: list[tuple[str, str]] = []
         self.limits: dict[str, object] = {}
+        self.limits_of_teams: dict[str, object] = {}
         config = Config(keys_store="redis", redis=server, keys={"own": Key(hash=hash_of("configured"))}, admins={})
         self.table = KeyTable(config)
         self.ring = Keyring(config, table=self.table)
         store = KeyStore(namespace, 1000, connect(server), server.call_s)
         self.skipped_s = 0.0
         self.mirror = KeyMirror(store, options or StoredKeys(), self._log, lambda: time.monotonic() + self.skipped_s)
-        self.mirror.use(InForce(self.table, self.limits.__setitem__))
+        self.mirror.use(InForce(self.table, self.limits.__setitem__, self.limits_of_teams.__setitem__))
 
     def _log(self, level: str, event: str, **facts: object) -> None:
         self.events.append((level, event))

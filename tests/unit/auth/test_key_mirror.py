@@ -16,12 +16,12 @@ from gateway.auth import KeyTable, OldSecret
 from gateway.auth.key_mirror import InForce
 from gateway.auth.key_store import Change
 from gateway.auth.stored import OwnLimits
-from gateway.config import Config, StoredKeys
+from gateway.config import Config, StoredKeys, Team
 from gateway.core.errors import GatewayError
 from tests.support.harness import soon
 from tests.support.redis_server import Server
 from tests.support.steps import rounds
-from tests.unit.auth.stored_keys import Followed, followed, hash_of, put, stored
+from tests.unit.auth.stored_keys import Followed, followed, hash_of, put, stored, stored_team
 
 MANY, SLICE = 1050, 100
 
@@ -192,6 +192,65 @@ async def test_keys_that_redis_lost_work_for_the_same_time(server: Server) -> No
         assert refusal(one, "secret-of-other") == ("", None)
 
 
+async def test_a_team_that_redis_lost_binds_on_and_is_written_back(server: Server) -> None:
+    async with followed(server, server) as (one, other):
+        team = stored_team("blue", models=("m",), limits={"team-requests": 3})
+        version = await put(one.mirror.store, team)
+        await put(one.mirror.store, stored("app", team="blue"))
+        await soon(lambda: refusal(other, "secret-of-app") == ("", None))
+        assert other.caller("secret-of-app").usable == {"m"}
+        assert other.limits_of_teams["blue"] == replace(team, version=version)
+        server.command("FLUSHALL")
+        await soon(lambda: b"blue" in server.command("HKEYS", "{dragoman-keys}:teams"))
+        assert [who.caller("secret-of-app").usable for who in (one, other)] == [{"m"}, {"m"}]
+        async with followed(server) as late:
+            assert late.mirror.teams["blue"].limits == {"team-requests": 3}
+
+
+async def test_a_deleted_team_outlives_a_redis_that_forgot_the_deletion(server: Server) -> None:
+    async with followed(server, server) as (one, other):
+        team = stored_team("blue", disabled=True)
+        version = await put(one.mirror.store, team)
+        await put(one.mirror.store, stored("app", team="blue"))
+        await soon(lambda: refusal(other, "secret-of-app") == ("UNAUTHENTICATED", None))
+        before = server.command("HGET", "{dragoman-keys}:teams", "blue")
+        await put(one.mirror.store, replace(team, deleted=time.time()), version, "delete team")
+        await soon(lambda: [who.limits_of_teams["blue"] for who in (one, other)] == [None, None])
+        assert [refusal(who, "secret-of-app") for who in (one, other)] == [("", None), ("", None)]
+        server.command("HSET", "{dragoman-keys}:teams", "blue", before)
+        server.command("SET", "{dragoman-keys}:version", version)
+        await soon(lambda: b"deleted" in server.command("HGET", "{dragoman-keys}:teams", "blue"))
+        assert refusal(one, "secret-of-app") == ("", None)
+
+
+async def test_no_key_is_in_force_without_the_bounds_of_its_team(server: Server) -> None:
+    async with followed(server) as one:
+        await put(one.mirror.store, stored("app", team="blue"))
+        await put(one.mirror.store, stored_team("blue", disabled=True))
+        server.command("HSET", "{dragoman-keys}:teams", "spoilt", "1 {}")
+        server.command("HSET", "{dragoman-keys}:teams", "spoilt-too", "1 {")
+    late = Followed(server.settings)
+    seen = []
+    put_key = late.table.put
+    late.table.put = lambda key: (seen.append(late.table.bounds("blue").disabled), put_key(key))[1]  # type: ignore[method-assign]
+    await late.mirror.start()
+    try:
+        assert seen == [True]
+        assert late.events.count(("warning", "team ignored, it is malformed")) == 2
+    finally:
+        await late.mirror.close()
+
+
+async def test_a_team_of_the_configuration_is_not_replaced(server: Server) -> None:
+    async with followed(server) as one:
+        one.table = KeyTable(Config(keys_store="redis", teams={"blue": Team(models=("m",))}))
+        one.mirror.use(InForce(one.table, one.limits.__setitem__, one.limits_of_teams.__setitem__))
+        await put(one.mirror.store, stored_team("blue", limits={"team-requests": 3}))
+        await soon(lambda: ("error", "team refused, the configuration has it") in one.events)
+        assert one.table.bounds("blue").models == {"m"}
+        assert one.limits_of_teams["blue"] is None
+
+
 async def test_news_that_were_cut_off_are_noticed(server: Server) -> None:
     """The stream is bounded: who comes too late reads everything again."""
     async with followed(server) as one:
@@ -258,7 +317,7 @@ class Emptied:
     async def news(self, after: str, wait_s: float) -> list[Change]:
         return []
 
-    async def pages(self) -> AsyncIterator[list[tuple[str, bytes]]]:
+    async def pages(self, kind: str = "key") -> AsyncIterator[list[tuple[str, bytes]]]:
         yield []
 
 
@@ -292,15 +351,15 @@ async def test_a_reload_takes_in_slices_what_changed_meanwhile(server: Server, m
     try:
         one.mirror.restore([stored("early"), stored("gone")], 0.0)
         limits: dict[str, object] = {}
-        table = KeyTable(Config(keys_store="redis"), one.mirror.known())
+        table = KeyTable(Config(keys_store="redis"), *one.mirror.known())
         one.mirror.learn(stored("gone", revoked=1.0, version=2))
         for number in range(MANY):
             one.mirror.learn(stored(f"k{number}", version=2 + number, limits=OwnLimits(requests=5)))
         with rounds() as found:
             told = told_by_round(monkeypatch, table, found)
-            await one.mirror.catch_up(InForce(table, limits.__setitem__))
+            await one.mirror.catch_up(InForce(table, limits.__setitem__, limits.__setitem__))
             one.mirror.learn(stored("late", version=MANY + 3))
-            one.mirror.use(InForce(table, limits.__setitem__))
+            one.mirror.use(InForce(table, limits.__setitem__, limits.__setitem__))
         assert max(told.values()) <= SLICE + 1
         assert table.stored == MANY + 2
         assert table.named("gone") is None

@@ -176,7 +176,9 @@ def test_a_principal_carries_what_its_entry_says() -> None:
     principal = keyring.identify(bearer(KEY), "openai").principal
     assert principal.connections == 9000, "nine tenths of those that there are"
     plain = replace(principal, secrets=None, identity="", connections=None)
-    assert plain == Principal("a", "search", frozenset({"small", "large"}), frozenset({"openai"}), 5)
+    assert plain == Principal(
+        "a", "search", frozenset({"small", "large"}), frozenset({"openai"}), 5, bounds=plain.bounds
+    )
     assert principal.may_use("small")
     assert not principal.may_use("mini")
     assert not principal.may_use("other")

@@ -94,6 +94,8 @@ def test_all_that_gateways_keep_comes_back(server: Server, tmp_path: Path) -> No
         admin = Caller(stack, "root-key")
         kept, revoked = admin.made("kept", team="blue"), admin.made("revoked")
         assert admin("POST", "/keys/revoked/revoke").status_code == 200
+        bound = admin.made("bound", team="red")
+        assert admin("POST", "/teams", {"name": "red", "disabled": True}).status_code == 201
         first = ask(stack, "/v1/responses", {"model": "m", "input": "hi"})
         done = batch(stack)
         lines = output(stack, done)
@@ -133,7 +135,7 @@ def test_all_that_gateways_keep_comes_back(server: Server, tmp_path: Path) -> No
     assert after == before
     assert {one.relative_to(folder): int(one.stat().st_mtime) for one in folder.glob("??/*")} == times
     with Stack(({},), sections(server, folder)) as stack:
-        assert (status(stack, kept), status(stack, revoked)) == (200, 401)
+        assert (status(stack, kept), status(stack, revoked), status(stack, bound)) == (200, 401, 401)
         next_ = {"model": "m", "input": "go on", "previous_response_id": first["id"]}
         assert ask(stack, "/v1/responses", next_)["previous_response_id"] == first["id"]
         assert output(stack, done) == lines
@@ -141,7 +143,7 @@ def test_all_that_gateways_keep_comes_back(server: Server, tmp_path: Path) -> No
         # A request of before, one of the batch, and the one above.
         assert {line.split()[0]: line for line in shown.splitlines()}["month"].split()[3] == "3"
         record = Caller(stack, "root-key")("GET", "/audit").json()["changes"]
-        assert [one["what"] for one in record[:2]] == ["restore", "revoke"]
+        assert [one["what"] for one in record[:2]] == ["restore", "create team"]
 
 
 def all_on(server: Server, folder: Path) -> dict[str, Any]:
@@ -173,6 +175,7 @@ def test_gateways_write_no_key_of_an_unknown_kind(server: Server, tmp_path: Path
         with Stack(({},), all_on(server, tmp_path / "files"), environ={"CONSOLE_KEY": "k" * 32}) as stack:
             root = Caller(stack, "root-key")
             root("POST", "/keys", {"name": "made"}, headers={"idempotency-key": "once"})
+            root("POST", "/teams", {"name": "blue"})
             for what in ("drain", "undrain"):
                 address = stack.sim.url.replace("/", "%2F")
                 assert root("POST", f"/workers/{address}/{what}").status_code == 200

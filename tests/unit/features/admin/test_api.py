@@ -17,8 +17,8 @@ import httpx
 import jsonschema
 import pytest
 
-from gateway.auth import OPTIONS, StoredKey
-from gateway.auth.stored import KeyOptions
+from gateway.auth import OPTIONS, TEAM_OPTIONS, StoredKey
+from gateway.auth.stored import KeyOptions, TeamOptions
 from gateway.config import Key
 from gateway.features.admin.openapi import OPERATIONS
 from tests.repo.tree import ROOT
@@ -450,7 +450,8 @@ def test_a_slow_redis_is_waited_for_and_what_is_known_needs_none(tmp_path_factor
 def test_the_description_describes_what_is_answered(stack: Stack, root: Caller) -> None:
     document = httpx.get(stack.admin_url + PATH + "/openapi.json").json()
     assert document["openapi"] == "3.1.0"
-    bodies = {"create": {"name": "described", "limits": {"requests": 3}}, "update": {"disabled": False}}
+    bodies: dict[str, Any] = {"create": {"name": "described", "limits": {"requests": 3}}, "update": {"disabled": False}}
+    bodies |= {"create_team": {"name": "described", "budgets": {"team-budget": 3}}, "update_team": {"disabled": False}}
     client = anthropic.Anthropic(base_url=stack.url, api_key="configured")
     chat: Any = {"model": "m", "messages": CHAT["messages"], "max_tokens": 4}
     batch = client.messages.batches.create(requests=[{"custom_id": str(n), "params": chat} for n in range(2_000)])
@@ -482,6 +483,7 @@ def test_the_description_describes_what_is_answered(stack: Stack, root: Caller) 
 
 def test_the_options_of_a_stored_key_are_those_of_the_file() -> None:
     assert set(KeyOptions.__struct_fields__) == set(OPTIONS)
+    assert set(TeamOptions.__struct_fields__) == set(TEAM_OPTIONS)
     assert {name for name in Key.model_fields if not name.startswith("aws_")} - {*OPTIONS} == {"hash", "id", "match"}
 
 
