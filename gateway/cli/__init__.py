@@ -36,6 +36,10 @@ COMMANDS = {
         "dragoman clients claude-code --model llama --gateway https://llm.example.com",
     ),
     "keys": ("make client keys", "dragoman keys new --name team-a >> keys.yaml"),
+    "teams": (
+        "show and change teams: their models, limits and budgets",
+        "dragoman teams list --key-file admin.key",
+    ),
     "status": ("show what a running gateway does, live or once", "dragoman status --url http://127.0.0.1:9090"),
     "logs": ("print a gateway's log for people to read, filtered", "dragoman logs gateway.log --key team-a --follow"),
     "limits": ("show what a key has used of its limits, or reset it", "dragoman limits show --key team-a"),

@@ -7,28 +7,19 @@ import contextlib
 import json
 import os
 import sys
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote
 
-import httpx
-
 from gateway.auth import new_key, new_secret
 from gateway.cli import COMMANDS, CommandError, destructive, subcommand
+from gateway.cli.admin_api import AdminApi, admin_options
 from gateway.cli.colours import coloured
-from gateway.cli.configured import FILE_HELP, config_option, configuration, key_in, read
-from gateway.cli.places import NOTHING, admin_place, no_answer, not_admin
+from gateway.cli.configured import read
 from gateway.cli.progress import Progress
 from gateway.cli.terminal import columns
 
-_TIMEOUT_S = 30.0
-_TRIES = 5
-_RETRY_S = 0.5
-"""Between tries; where the answer has a Retry-After, that, up to `_MOST_RETRY_S`."""
-_MOST_RETRY_S = 5.0
-_PAGE = 500
 ABOUT = (
     "`new` makes a key for the configuration, and needs no gateway. The others change keys while gateways run, by "
     "the admin API: they need keys_store, and an admin's key (docs/keys.md)."
@@ -60,14 +51,7 @@ def options(parser: argparse.ArgumentParser) -> None:
         ("refill", "write keys back that the store lost and the gateway still knows", "", _refill),
     ):
         action = subcommand(actions, name, what, f"dragoman keys {name} --key-file admin.key {more}")
-        action.add_argument(
-            "--gateway", metavar="URL", help="its admin address (default: the configuration's metrics.listen)"
-        )
-        if name in ("list", "export", "refill"):
-            config_option(action)
-        else:
-            action.add_argument("--config", metavar="FILE", help=FILE_HELP)
-        action.add_argument("--key-file", metavar="FILE", required=True, help="the admin's key")
+        admin_options(action, alone=name in ("list", "export", "refill"))
         action.set_defaults(do=do)
         if name == "import":
             action.add_argument("file", metavar="FILE", help="what `export` printed; - for standard input")
@@ -100,7 +84,7 @@ def run(options: argparse.Namespace) -> int:
     if options.do is None:
         _new(options)
     else:
-        with contextlib.closing(_Api(options)) as api:
+        with contextlib.closing(AdminApi(options)) as api:
             options.do(options, api)
     return 0
 
@@ -123,61 +107,6 @@ def _new(options: argparse.Namespace) -> None:
     print(entry.rstrip("\n"))
 
 
-class _Api:
-    """The admin API of the gateway that the options name. Calls raise CommandError."""
-
-    def __init__(self, options: argparse.Namespace) -> None:
-        key = key_in(options.key_file)
-        config = configuration(options.config, only=())[0] if options.gateway is None else None
-        base = admin_place(options.gateway, config, "--gateway") + "/admin/v1"
-        self._given = options.config
-        headers = {"authorization": f"Bearer {key}"}
-        self._client = httpx.Client(timeout=_TIMEOUT_S, trust_env=False, base_url=base, headers=headers)
-
-    def close(self) -> None:
-        self._client.close()
-
-    def call(self, method: str, path: str, body: object = None, once: str = "", **query: str) -> Any:
-        """The answer. All that the command sends may be sent again: it makes secrets itself, and names a creation by
-        `once`."""
-        headers = {"idempotency-key": once} if once else {}
-        for last in (*[False] * (_TRIES - 1), True):
-            try:
-                answer = self._client.request(method, path, json=body, params=query, headers=headers)
-            except (httpx.HTTPError, httpx.InvalidURL) as error:
-                if last or isinstance(error, httpx.InvalidURL):
-                    base = str(self._client.base_url)
-                    raise CommandError(no_answer(base, type(error).__name__, self._given), 1) from None
-                time.sleep(_RETRY_S)
-                continue
-            if answer.status_code < 500 or last:
-                break
-            time.sleep(_retry_s(answer))
-        if answer.is_success:
-            return answer.json()
-        try:
-            problem = answer.json()["error"]["message"]
-        except (ValueError, LookupError, TypeError):
-            problem = ""
-        if answer.content == NOTHING:
-            problem = "the gateway has no admins (docs/keys.md)"
-        elif (what := not_admin(str(self._client.base_url), self._given, "--gateway")) is not None:
-            problem = what
-        raise CommandError(problem or f"it answers {answer.status_code}", 1)
-
-    def pages(self, path: str, **query: str) -> Iterator[Mapping[str, Any]]:
-        after: str | None = ""
-        while after is not None:
-            page = self.call("GET", path, limit=str(_PAGE), after=after, **query)
-            yield from page["keys"]
-            after = page["next"]
-
-
-def _retry_s(answer: httpx.Response) -> float:
-    after = answer.headers.get("retry-after", "")
-    return min(float(after), _MOST_RETRY_S) if after.isdecimal() else _RETRY_S
-
-
 def _path(options: argparse.Namespace, action: str = "") -> str:
     return f"/keys/{quote(options.name, safe='')}{action}"
 
@@ -197,7 +126,7 @@ def _given(options: argparse.Namespace) -> dict[str, Any]:
     return more | given
 
 
-def _create(options: argparse.Namespace, api: _Api) -> None:
+def _create(options: argparse.Namespace, api: AdminApi) -> None:
     secret, id_, hash_ = new_secret()
     given = _given(options)
     own = "hash" in given  # the caller has the secret
@@ -208,18 +137,18 @@ def _create(options: argparse.Namespace, api: _Api) -> None:
     print(f"{options.name} is made, with the secret of the hash" if own else secret, file=sys.stderr if own else None)
 
 
-def _update(options: argparse.Namespace, api: _Api) -> None:
+def _update(options: argparse.Namespace, api: AdminApi) -> None:
     given = _given(options)
     if not given:
         raise CommandError("nothing to change: give --team, --model, --dialect, --expires or --options")
     print(json.dumps(api.call("PATCH", _path(options), given), indent=2, ensure_ascii=False))
 
 
-def _list(options: argparse.Namespace, api: _Api) -> None:
+def _list(options: argparse.Namespace, api: AdminApi) -> None:
     query = {"team": options.team} if options.team is not None else {}
     query |= {"revoked": "true"} if options.revoked else {}
     lines = [("name", "team", "id", "state", "where", "used", "changed", "by")]
-    for key in api.pages("/keys", **query):
+    for key in api.pages("/keys", "keys", **query):
         changed, by = (key["changed"] or "-")[:19], key["changed_by"] or "-"
         used = (key.get("last_used") or "-")[:16]  # a gateway of an earlier version has none
         lines.append((key["name"], key["team"] or "-", key["id"] or "-", _state(key), key["where"], used, changed, by))
@@ -236,11 +165,11 @@ def _state(key: Mapping[str, Any]) -> str:
     return "rotating" if key["old"] else "valid"
 
 
-def _show(options: argparse.Namespace, api: _Api) -> None:
+def _show(options: argparse.Namespace, api: AdminApi) -> None:
     print(json.dumps(api.call("GET", _path(options)), indent=2, ensure_ascii=False))
 
 
-def _rotate(options: argparse.Namespace, api: _Api) -> None:
+def _rotate(options: argparse.Namespace, api: AdminApi) -> None:
     if not options.valid:
         destructive.confirm(f"the old secret of the key {options.name} is refused at once", options)
     secret, id_, hash_ = new_secret()
@@ -249,18 +178,18 @@ def _rotate(options: argparse.Namespace, api: _Api) -> None:
     print(secret)
 
 
-def _revoke(options: argparse.Namespace, api: _Api) -> None:
+def _revoke(options: argparse.Namespace, api: AdminApi) -> None:
     destructive.confirm(f"the key {options.name} is refused for ever", options)
     api.call("POST", _path(options, "/revoke"))
     print(f"{options.name} is revoked", file=sys.stderr)
 
 
-def _export(options: argparse.Namespace, api: _Api) -> None:
-    for key in api.pages("/export"):
+def _export(options: argparse.Namespace, api: AdminApi) -> None:
+    for key in api.pages("/export", "keys"):
         print(json.dumps(key, ensure_ascii=False))
 
 
-def _refill(options: argparse.Namespace, api: _Api) -> None:
+def _refill(options: argparse.Namespace, api: AdminApi) -> None:
     print(f"{api.call('POST', '/refill')['keys']} keys written back", file=sys.stderr)
 
 
@@ -274,7 +203,7 @@ def _read_key(number: int, line: bytes) -> dict[str, Any]:
     return key
 
 
-def _import(options: argparse.Namespace, api: _Api) -> None:
+def _import(options: argparse.Namespace, api: AdminApi) -> None:
     """Goes on after a key that is refused, and ends with status 1 then."""
     refused = count = 0
     keys = [_read_key(number, line) for number, line in enumerate(read(options.file).splitlines(), 1)]

@@ -193,9 +193,9 @@ CONFIGURED = {
 def test_a_file_alone_is_the_configuration(command: str) -> None:
     """But for commands that have another argument alone, which refuse a second one."""
     parser, words = CONFIGURED[command], command.split()[1:]
-    own = [f"--key-file={CONFIG}"] if words[0] == "keys" else []
+    own = [f"--key-file={CONFIG}"] if words[0] in ("keys", "teams") else []
     other = words[0] in ("backup", "restore")
-    other = other or (words[0] == "keys" and words[1] not in ("list", "export", "refill"))
+    other = other or (words[0] in ("keys", "teams") and words[1] not in ("list", "export", "refill"))
     argument = ["one"] if other else []
     assert parser.parse_args([*own, *argument, "--config", "a.yaml"]).config == "a.yaml"
     assert parser.parse_args([*own, *argument]).config is None
