@@ -5,7 +5,8 @@ No framework and no socket. Header names are lower-case bytes, as ASGI and httpt
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 
 from msgspec import Struct, field
 
@@ -14,8 +15,10 @@ from gateway.core.upload import Body, Form
 
 Headers = list[tuple[bytes, bytes]]
 
+NO_PARAMS: Mapping[str, str] = MappingProxyType({})
 
-def header_value(headers: Headers, name: bytes) -> bytes | None:
+
+def header_value(headers: Sequence[tuple[bytes, bytes]], name: bytes) -> bytes | None:
     """The first value of `name` (lower-case) in `headers`, or None."""
     for key, value in headers:
         if key == name:
@@ -81,10 +84,10 @@ class Request(Struct):
     body: bytes = b""
     query: bytes = b""
     route: str = ""
-    params: dict[str, str] = {}
+    params: Mapping[str, str] = NO_PARAMS
     id: str = ""
     head: HeadCache = field(default_factory=HeadCache)
-    reply: Headers = []
+    reply: Sequence[tuple[bytes, bytes]] = ()
     stored: Mapping[str, bytes | None] | None = None
     sealing: Callable[[], Sealing] | None = None
     dropped: tuple[str, ...] = ()

@@ -14,6 +14,7 @@ from gateway.core.byte_budget import SMALL, Held
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Headers
 from gateway.core.ports import Client, CountedConnection
+from gateway.light_task import OneTimeEvent
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Any]
@@ -32,7 +33,8 @@ async def send_whole(send: Send, status: int, headers: Headers, body: bytes) -> 
 def connect(scope: Scope, receive: Receive, send: Send, extension: str, known_as: str) -> Client:
     """The fastest client that the server allows: its own if `extension` is in the scope and the client speaks HTTP/1.1.
     known_as is the request's id."""
-    direct: Client | None = scope.get("extensions", {}).get(extension)
+    extensions = scope.pop("extensions", None)  # the scope lasts as long as a stream
+    direct: Client | None = None if extensions is None else extensions.get(extension)
     if direct is not None:
         direct.id = known_as
         if scope.get("http_version") == "1.1":
@@ -163,12 +165,19 @@ class AsgiClient:
             self._paused = True
             self._pause()
 
-    async def carry(self, until: asyncio.Future[None]) -> None:
-        until.add_done_callback(lambda _: self._wake.set())
-        while not (until.done() or self.gone):
-            await self._wake.wait()
-            self._wake.clear()
-            await self._flush()
+    async def carry(self, until: OneTimeEvent) -> None:
+        waits = asyncio.get_running_loop().create_task(self._wake_at(until))
+        try:
+            while not (until.happened or self.gone):
+                await self._wake.wait()
+                self._wake.clear()
+                await self._flush()
+        finally:
+            waits.cancel()
+
+    async def _wake_at(self, event: OneTimeEvent) -> None:
+        await event
+        self._wake.set()
 
     async def _flush(self) -> None:
         while self._queue or (self._last and not self._whole):

@@ -56,14 +56,14 @@ class Pump:
         # There is something to send, or there will be nothing.
         self._opened = OneTimeEvent()  # no future: what waits for a first token goes on in the round that brought it
         # The client's stream must end: nothing more of the worker's is passed on.
-        self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._over = OneTimeEvent()
         # True once the worker's body has ended; a future if the end is waited for.
         self._closed: asyncio.Future[None] | bool = False
 
     # -- called by the transport, for every block -------------------------------------------------------------------
 
     def block(self, data: bytes) -> None:
-        if self._over.done():
+        if self._over.happened:
             return
         lane = self.lane
         try:
@@ -135,14 +135,13 @@ class Pump:
         if self.lane.done and self.lane.error is None:
             self._reply.end()
         self.open()
-        if not self._over.done():
-            self._over.set_result(None)
+        self._over.set()
 
     # -- called by the client's reply -------------------------------------------------------------------------------
 
     @property
     def over(self) -> bool:
-        return self._over.done()
+        return self._over.happened
 
     def open(self) -> None:
         self._opened.set()
@@ -167,7 +166,7 @@ class Pump:
             if self.first_output_at is None and self._call.hold is not None and not lane.done:
                 return  # all that the worker has sent is held back
             self._write = await reply.commit(lane, exchange.pause, exchange.resume)
-            if not self._over.done():
+            if not self._over.happened:
                 self._begun()
                 await reply.carry(self._over)
             if lane.error is not None:

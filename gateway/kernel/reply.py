@@ -17,6 +17,7 @@ from gateway.core.fields import own_names
 from gateway.core.http import Headers, Request, Response
 from gateway.core.messages import Op
 from gateway.core.ports import Client, Dialect, Lane, Observer, RequestRecord
+from gateway.light_task import OneTimeEvent
 
 if TYPE_CHECKING:
     from gateway.kernel.call import Call
@@ -257,8 +258,8 @@ class ClientReply(Struct, eq=False):
         else:
             self._pending += data
 
-    def carry(self, until: asyncio.Future[None]) -> Awaitable[None]:
-        """Carries what is written to the client until `until` is done, once it is awaited."""
+    def carry(self, until: OneTimeEvent) -> Awaitable[None]:
+        """Carries what is written to the client until `until` has happened, once it is awaited."""
         return self.client.carry(until)
 
     def end(self) -> None:
@@ -360,7 +361,7 @@ class _EarlyHead:
         loop = asyncio.get_running_loop()
         self._client = client
         self._lane = lane
-        self._over: asyncio.Future[None] = loop.create_future()
+        self._over = OneTimeEvent()
         self._task = loop.create_task(self._carry(headers))
 
     async def _carry(self, headers: Headers) -> None:
@@ -373,13 +374,12 @@ class _EarlyHead:
         self.write(self._lane.keepalive())
 
     def write(self, data: bytes) -> None:
-        if not self._over.done():
+        if not self._over.happened:
             self._client.write(data)
 
     async def end(self) -> None:
         """Returns when others may write to the client."""
-        if not self._over.done():
-            self._over.set_result(None)
+        self._over.set()
         await self._task
 
     def close(self) -> None:

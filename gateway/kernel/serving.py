@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from gateway.auth import from_query
 from gateway.core.errors import GatewayError, Kind
-from gateway.core.http import HEAD_CACHE, REPLY_HEADERS, HeadCache, Request, Route
+from gateway.core.http import HEAD_CACHE, NO_PARAMS, REPLY_HEADERS, HeadCache, Request, Route
 from gateway.core.ports import Dialect, RequestRecord
 from gateway.kernel.asking import ask_model, ask_models
 from gateway.kernel.call import Call
@@ -76,7 +76,7 @@ class Endpoint:
             b"",
             scope["query_string"],
             route.name if route is not None else "",
-            scope.get("path_params") or {},
+            scope.get("path_params") or NO_PARAMS,
             record.id,
             head,
             stored=None if runtime.response_store is None else {},

@@ -332,8 +332,7 @@ class ClientConnection(asyncio.Protocol):
         self._unparsed.clear()
         self.transport.write_eof()
         self.steer_reading()
-        if self._timer is not None:
-            self._timer.cancel()
+        self._unwatch()
         self._arm(_LINGER_S)
 
     def _ignore(self, size: int) -> None:
@@ -385,6 +384,12 @@ class ClientConnection(asyncio.Protocol):
             if self._timer is not None:
                 self._timer.cancel()
             self._arm(seconds)
+
+    def _unwatch(self) -> None:
+        """There is no deadline: no timer is kept for one, either."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def _watch_body(self, size: int) -> None:
         """`size` bytes more of a body have come, and it is not whole. No pause may be too long, nor the whole too slow:

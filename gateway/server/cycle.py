@@ -276,7 +276,7 @@ class RequestCycle:
             self.client.loop_round.send(self)
         self.started = True  # also to a client that is gone
 
-    def carry(self, until: asyncio.Future[None]) -> Awaitable[None]:
+    def carry(self, until: Awaitable[None]) -> Awaitable[None]:
         return until
 
     async def send_block(self, data: bytes, more: bool) -> None:

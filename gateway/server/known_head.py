@@ -32,7 +32,7 @@ class KnownHead:
         self._at = at
         self._headers: Headers = scope["headers"]
         self._scope = {name: value for name, value in scope.items() if name not in ("headers", "extensions")}
-        self._scope[HEAD_CACHE] = HeadCache()
+        self._scope[HEAD_CACHE] = scope[HEAD_CACHE] = HeadCache()
 
     @classmethod
     def of(cls, message: bytes, scope: dict[str, Any], listen: Listen) -> KnownHead | None:

@@ -90,6 +90,7 @@ class HttpProtocol(ClientConnection):
     def rest(self) -> None:
         if self._part is BETWEEN:
             self.parser = None  # a kilobyte
+            self._unwatch()
 
     def take_turn(self) -> None:
         self._queued = False

@@ -85,7 +85,8 @@ class Client(Protocol):
         caught up."""
 
     def carry(self, until: Any) -> Awaitable[None]:
-        """Carries what is written to the client, once it is awaited, until `until`, a future, is done."""
+        """Carries what is written to the client, once it is awaited, until `until`, a `OneTimeEvent`, has
+        happened."""
 
     async def finish(self, data: bytes) -> None:
         """Sends `data` and ends the response in order, unless it has ended."""

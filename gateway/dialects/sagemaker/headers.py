@@ -35,13 +35,14 @@ def is_aws(request: Request) -> bool:
 
 def accompany(request: Request) -> None:
     """Sets the headers that every reply to `request` carries."""
-    request.reply = [
+    reply = [
         (name, value)
         for name, value in request.headers
         if name in _ECHOED and len(value) <= _ECHOED[name] and _PRINTABLE.match(value)
     ]
     if is_aws(request):
-        request.reply.append((b"x-amzn-requestid", request.id.encode()))
+        reply.append((b"x-amzn-requestid", request.id.encode()))
+    request.reply = reply
 
 
 def read_headers(request: Request) -> tuple[tuple[str, ...], tuple[str, ...]]:

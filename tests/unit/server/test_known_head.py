@@ -210,7 +210,7 @@ async def test_what_was_learnt_is_kept_as_long_as_the_head() -> None:
     served = Watched()
     other = USUAL.replace(b"X-Last: one", b"X-Last: two")
     await served.get(USUAL, USUAL, post(b"{}"), other, other)
-    assert memories == [None, HeadCache(), HeadCache(), None, HeadCache()]
-    assert memories[1] is memories[2]
-    assert memories[4] is not memories[1]
+    assert memories == [HeadCache()] * 5
+    assert memories[0] is memories[1] is memories[2]
+    assert memories[0] is not memories[3] is memories[4]
     served.end()
