@@ -67,7 +67,7 @@ cdef class Relay:
     gaps; what writes to the client, and the `RequestCycle` that this belongs to, or None."""
 
     cdef object _exchange, _lane, _pump, _gaps, _bounds, _counts, _write
-    cdef object _connection, _transport, _loop_time, _get_buffer, _buffer_updated
+    cdef object _connection, _transport, _loop_time
     cdef object _expected  # what the parser makes of the last read, if it stood between two chunks before it
     # What writes to the client at the end of the turn; None without a cycle.
     cdef object _cycle, _round, _client_write, _client_closing
@@ -87,7 +87,6 @@ cdef class Relay:
             self._client_write, self._client_closing = client.transport.write, client.transport.is_closing
         self._connection = connection = exchange.source
         self._loop_time = connection.loop.time
-        self._get_buffer, self._buffer_updated = connection.get_buffer, connection.buffer_updated
         self._transport = connection.transport
         self._transport.set_protocol(self)
         exchange.pipe(self)
@@ -128,7 +127,7 @@ cdef class Relay:
     # -- the protocol of the worker's transport ---------------------------------------------------------------------
 
     def get_buffer(self, sizehint):
-        return self._view if self._known else self._get_buffer(sizehint)
+        return self._view if self._known else self._connection.get_buffer(sizehint)
 
     def buffer_updated(self, Py_ssize_t nbytes):
         cdef bint small
@@ -139,7 +138,7 @@ cdef class Relay:
                 return
             self._forget()
         self._expect(nbytes)
-        self._buffer_updated(nbytes)
+        self._connection.buffer_updated(nbytes)
 
     def connection_lost(self, error):
         connection = self._connection
@@ -169,7 +168,7 @@ cdef class Relay:
         if before is not None or size > MOST_BYTES or not self._usual():
             return
         contents = []
-        PyObject_GetBuffer(self._get_buffer(-1), &buffer, PyBUF_SIMPLE)
+        PyObject_GetBuffer(self._connection.get_buffer(-1), &buffer, PyBUF_SIMPLE)
         try:
             data = <const unsigned char *>buffer.buf
             while at < size <= buffer.len:
@@ -190,7 +189,7 @@ cdef class Relay:
         if lane is None or lane.done or lane.error is not None or self._exchange.source is None:
             return
         if self._learned(self._usual()):
-            view = self._get_buffer(-1)
+            view = self._connection.get_buffer(-1)
             PyObject_GetBuffer(view, &self._buffer, PyBUF_SIMPLE)
             self._view, self._known, self._written_at = view, True, self._pump.written_at
 
@@ -267,55 +266,43 @@ cdef class SameWire(Relay):
     cdef object _text  # the lane's
     cdef long _produced  # likewise
     cdef list _kept  # the templates below
-    cdef int _templates
-    cdef const char *_before[MOST_TEMPLATES]
-    cdef const char *_after[MOST_TEMPLATES]
-    cdef Py_ssize_t _before_size[MOST_TEMPLATES]
-    cdef Py_ssize_t _after_size[MOST_TEMPLATES]
 
     cdef object _usual(self):
         return self._lane.usual if self._lane is not None else None
 
     cdef bint _learned(self, usual) except -1:
-        cdef int i
-        cdef bytes part
         if not self._lane.frames.idle:
             return False
         self._text, self._produced = self._lane.text, self._lane.produced
         self._kept = usual[:MOST_TEMPLATES]
-        self._templates = len(self._kept)
-        for i in range(self._templates):
-            part = self._kept[i][0]
-            self._before[i], self._before_size[i] = PyBytes_AS_STRING(part), PyBytes_GET_SIZE(part)
-            part = self._kept[i][1]
-            self._after[i], self._after_size[i] = PyBytes_AS_STRING(part), PyBytes_GET_SIZE(part)
-        return self._templates > 0
+        return len(self._kept) > 0
 
     cdef bint _relayed(self, Py_ssize_t size) except -1:
         cdef const unsigned char *data = <const unsigned char *>self._buffer.buf
         cdef const unsigned char *literal
         cdef Py_ssize_t at = 0, length, inside, used = HEAD, part_size
-        cdef int which
         cdef bint first
         cdef bytes part
+        cdef tuple usual
         cdef list texts = []
         cdef char out[HEAD + MOST_OUT + 2]
         while at < size:
             length = _chunk(data, size, &at)
             if length < 0:
                 return False
-            which = self._matching(data + at, length)
-            if which < 0:
+            usual = self._matching(data + at, length)
+            if usual is None:
                 return False
             # The inside of the text's literal: its quotes are the templates'.
-            literal = data + at + self._before_size[which]
-            inside = length - self._before_size[which] - self._after_size[which]
+            part_size = PyBytes_GET_SIZE(<bytes>usual[0])
+            literal = data + at + part_size
+            inside = length - part_size - PyBytes_GET_SIZE(<bytes>usual[1])
             text = _text(literal, inside)
             if not text:
                 return False
             texts.append(text)
             first = True
-            for part in <list?>self._kept[which][4]:
+            for part in <list?>usual[4]:
                 part_size = PyBytes_GET_SIZE(part)
                 if used + inside + 2 + part_size > HEAD + MOST_OUT:
                     return False
@@ -335,19 +322,21 @@ cdef class SameWire(Relay):
             self._pump.broken(bug)
         return True
 
-    cdef int _matching(self, const unsigned char *event, Py_ssize_t length) noexcept:
-        """The template of `event`, or -1."""
-        cdef int i
-        cdef Py_ssize_t before, after
-        for i in range(self._templates):
-            before, after = self._before_size[i], self._after_size[i]
+    cdef tuple _matching(self, const unsigned char *event, Py_ssize_t length):
+        """The template of `event`, or None."""
+        cdef tuple usual
+        cdef bytes before, after
+        cdef Py_ssize_t size
+        for usual in self._kept:
+            before, after = <bytes?>usual[0], <bytes?>usual[1]
+            size = PyBytes_GET_SIZE(after)
             if (
-                length > before + after
-                and memcmp(event, self._before[i], before) == 0
-                and memcmp(event + length - after, self._after[i], after) == 0
+                length > PyBytes_GET_SIZE(before) + size
+                and memcmp(event, PyBytes_AS_STRING(before), PyBytes_GET_SIZE(before)) == 0
+                and memcmp(event + length - size, PyBytes_AS_STRING(after), size) == 0
             ):
-                return i
-        return -1
+                return usual
+        return None
 
     cdef _keep(self, list texts):
         """Does the lane's books."""
