@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 from scripts.reference import defaults, metrics, options
+from tests.acceptance.libraries.readme import AGENTS, VARIABLES, readme_lines
 from tests.acceptance.libraries.table import tables
 from tests.chaos import promises
 from tests.chaos.row import PARTS, every_row
@@ -30,6 +31,7 @@ def main(source: str, target: str) -> None:
         "configuration": options(),
         "metrics": metrics(),
         "libraries": tables(),
+        "clients": clients(),
         "chaos": f"{promised()}\n{rows()}",
         "fidelity": matrix.index(),
     }
@@ -47,6 +49,15 @@ def fill(page: Path, made: str) -> None:
     if count != 1 or BEGIN in text or END in text:
         raise ValueError(f"{page} needs one pair of marks: {BEGIN} and {END}")
     page.write_text(text, encoding="utf-8")
+
+
+def clients() -> str:
+    """A table of the lines of libraries; the page in git has those of agents."""
+    parts = ["| library | its line |", "|---|---|"]
+    named = (*AGENTS, *VARIABLES)
+    return "\n".join(
+        [*parts, *(f"| {name} | `{line}` |" for name, line in readme_lines().items() if name not in named)]
+    )
 
 
 def promised() -> str:

@@ -1,6 +1,6 @@
 """`dragoman clients`: the environment, the configuration file or the code by which a client calls the gateway.
 
-The lines are those of `clients.yaml`. The table of docs/clients.md has them too; a test compares both.
+The lines are those of `clients.yaml`. docs/clients.md has those of agents, too; a test compares both.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from gateway.observe.catalogue import FIGURES
 from scripts import pages
 from scripts.reference import options
 from tests.acceptance.libraries.library import LIBRARIES
+from tests.acceptance.libraries.readme import readme_lines
 from tests.chaos import promises
 from tests.chaos.row import PARTS, every_row
 from tests.laws.fidelity.matrix import BACKENDS, DIALECTS
@@ -38,6 +39,8 @@ def test_the_pages_are_whole(made: Path) -> None:
     assert re.findall(r"^### `(\w+)`$", (made / "metrics.md").read_text(), re.MULTILINE) == list(FIGURES)
     table = (made / "libraries.md").read_text()
     assert [one.name for one in LIBRARIES if f"\n| {one.name} | {one.package} " not in table] == []
+    text = (made / "clients.md").read_text()
+    assert [name for name, line in readme_lines().items() if f"| {name} | `{line}` |" not in text] == []
     board = (made / "chaos.md").read_text()
     told, _, rows = board.partition("\n## Rows\n")
     assert [one.promise for part in promises.read() for one in part.promises if f"| {one.promise} |" not in told] == []

@@ -1,10 +1,8 @@
-"""The table in docs/clients.md: its lines, and those that are no library's."""
+"""The lines of clients, and those that are no library's, which docs/clients.md has in git."""
 
 from __future__ import annotations
 
-import re
-
-from tests.acceptance.libraries.library import ROOT
+from gateway.cli.clients import CLIENTS
 
 AGENTS = (
     "Claude Code",
@@ -23,4 +21,4 @@ VARIABLES = ("any that reads OpenAI's variable", "any that reads Azure OpenAI's"
 
 def readme_lines() -> dict[str, str]:
     """Client -> its line of configuration, as the table of docs/clients.md has them."""
-    return dict(re.findall(r"^\| ([^|`]+) \| `([^`]+)` \|$", (ROOT / "docs" / "clients.md").read_text(), re.MULTILINE))
+    return {client["title"]: client["line"] for client in CLIENTS.values()}

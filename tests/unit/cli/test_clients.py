@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 
 import pytest
@@ -10,11 +11,15 @@ import yaml
 
 from gateway import cli
 from gateway.cli.clients import CLIENTS
-from tests.acceptance.libraries.readme import readme_lines
+from tests.acceptance.libraries.readme import AGENTS, VARIABLES, readme_lines
+from tests.repo.tree import ROOT
 
 
-def test_the_page_has_the_same_lines() -> None:
-    assert readme_lines() == {client["title"]: client["line"] for client in CLIENTS.values()}
+def test_the_page_has_the_lines_of_agents() -> None:
+    lines = readme_lines()
+    page = (ROOT / "docs" / "clients.md").read_text()
+    rows = dict(re.findall(r"^\| ([^|`]+) \| `([^`]+)` \|$", page, re.MULTILINE))
+    assert rows == {name: lines[name] for name in (*AGENTS, *VARIABLES)}
 
 
 def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
