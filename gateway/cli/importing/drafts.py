@@ -62,18 +62,24 @@ class Draft:
         if not path:
             notes = "".join(f"\n# {text}" for _, text in self._comments)
             raise CommandError(f"there is nothing to write: {why}{notes}", 1)
+        where = shown(path)
+        if _in_list(self.values, path):  # without a part of its own, a limit would be one for others, too
+            path = path[:2]
+            where += f" of {_flow(_at(self.values, path))}"
         holder = _at(self.values, path[:-1])
         del holder[path[-1]]
+        if not holder and holder is self.values[path[0]]:
+            del self.values[path[0]]
         if path[0] == "keys" and len(path) == 3 and path[2] in _WITHOUT_BOUND:
             holder["disabled"] = True
             why += "; the key is disabled"
-        self.left_out(shown(path), why, path)
+        self.left_out(where, why, path)
 
     def lines(self) -> Iterator[str]:
         """gateway.yaml."""
         above: dict[Path, list[str]] = {}
         for path, text in self._comments:
-            while path and not (len(path) <= _NESTED and _holds(self.values, path)):
+            while path and (len(path) > _NESTED or not _holds(self.values, path) or _in_list(self.values, path)):
                 path = path[:-1]
             above.setdefault(path, []).append(text)
         yield from (f"# {text}" for text in above.pop((), ()))
@@ -87,6 +93,10 @@ def _holds(values: Any, path: Path) -> bool:
     except (LookupError, TypeError):
         return False
     return True
+
+
+def _in_list(values: Any, path: Path) -> bool:
+    return len(path) > 1 and isinstance(values.get(path[0]), list)
 
 
 def _at(values: Any, path: Path) -> Any:

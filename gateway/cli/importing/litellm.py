@@ -58,10 +58,15 @@ _MEMBERS = """temperature max_tokens max_completion_tokens top_p top_k min_p n s
     frequency_penalty repetition_penalty logit_bias response_format reasoning_effort parallel_tool_calls"""
 _SAMPLING = _MEMBERS.split()
 _PRICES = {
-    "input": "input_cost_per_token",
-    "cached_input": "cache_read_input_token_cost",
-    "output": "output_cost_per_token",
+    "input": ("input_cost_per_token", 1_000_000),
+    "cached_input": ("cache_read_input_token_cost", 1_000_000),
+    "output": ("output_cost_per_token", 1_000_000),
+    "request": ("input_cost_per_request", 1),
+    "image": ("output_cost_per_image", 1),
 }
+"""Options of a price -> LiteLLM's name, and how many of its units are one here."""
+_SPECIAL = frozenset({"all-team-models", "all-proxy-models", "no-default-models"})
+"""Words for models in the rows of keys."""
 _STRATEGIES = {
     "least-busy": "least_busy",
     "usage-based-routing": "least_tokens",
@@ -125,6 +130,9 @@ _REASONS = {
     "max_internal_user_budget": "has no counterpart: users have no budgets, but their keys and teams have",
     "internal_user_budget_duration": "has no counterpart: users have no budgets, but their keys and teams have",
     "set_verbose": "is log.level: debug",
+    "redact_user_api_key_info": _LOGS,
+    "use_x_forwarded_for": "is listen.trusted_proxies, which names the proxies: docs/limits.md",
+    "team_id": f"{_MORE}: the model was one team's, so name others in the `models` of all other keys",
     "ttl": "is reply_cache.ttl_s, without cache: true",
     "max_tokens": "has no counterpart: max_context is the room for prompt and reply together",
     "max_output_tokens": "has no counterpart: max_context is the room for prompt and reply together",
@@ -223,7 +231,7 @@ class _Deployment:
         deadlines = {"first_byte_s": given.number("timeout"), "first_token_s": given.number("stream_timeout")}
         self.deadlines: dict[str, float] = _present(**deadlines)
         self.capacity: int | None = given.number("max_parallel_requests")
-        own, common = ({name: found.number(name) for name in _PRICES.values()} for found in (given, info))
+        own, common = ({name: found.number(name) for name, _ in _PRICES.values()} for found in (given, info))
         base = info.take("base_model", str)
         listed: Mapping[str, Any] = {}
         if not any(own.values()) and not any(common.values()):
@@ -235,9 +243,9 @@ class _Deployment:
         self.price: dict[str, str] = _present(
             **{
                 option: amount(
-                    next((one[name] for one in (own, common, listed) if one.get(name) is not None), None), 1_000_000
+                    next((one[name] for one in (own, common, listed) if one.get(name) is not None), None), times
                 )
-                for option, name in _PRICES.items()
+                for option, (name, times) in _PRICES.items()
             }
         )
         defaults = {name: value for name in _SAMPLING if (value := given.take(name)) is not None}
@@ -338,7 +346,8 @@ class LiteLLM:
         self._for_all(router, general)
         self._shared(router, common, general)
         for option in ("callbacks", "success_callback", "failure_callback", "service_callbacks"):
-            for one in common.inner(option, list) or []:
+            written = common.inner(option, str)
+            for one in common.inner(option, list) or ([] if written is None else [written]):
                 where = f"litellm_settings.{option}.{one if isinstance(one, str) else 'other'}"
                 draft.left_out(where, _CALLBACKS.get(str(one), _LOGS))
         for one in (router, common, general, whole):
@@ -390,6 +399,9 @@ class LiteLLM:
         weighed = next(
             (kind for kind in ("weight", "rpm", "tpm") if all(one.weights[kind] for one in deployments)), None
         )
+        if weighed is None and any(one.weights["weight"] for one in deployments):
+            weighed = "weight"
+            self.draft.note("An entry without a weight has the weight 1", ("models", name))
         kinds = _alike(deployments)
         parts: list[str] = []
         shares: list[float] = []
@@ -399,7 +411,7 @@ class LiteLLM:
                 part, number = f"{name}@{_label(kind, kinds, number)}", number + 1
             weights: dict[str, float] = {}
             for one in kind:
-                weights[one.worker] = weights.get(one.worker, 0.0) + (one.weights[weighed] if weighed else 1.0)
+                weights[one.worker] = weights.get(one.worker, 0.0) + ((weighed and one.weights[weighed]) or 1.0)
             shares.append(sum(weights.values()))
             parts.append(part)
             models[part] = _merged(kind, weights)
@@ -536,12 +548,19 @@ class LiteLLM:
         for section, prefix in ((router, "redis_"), (cache, "")):
             if self.draft.values.get("redis") is None:
                 self._redis(section, prefix)
+        if (redis := self.draft.values.get("redis")) is not None:
+            if cache.take("ssl", bool):
+                redis["tls"] = True
+            for name in ("host", "port", "password"):
+                cache.refuse(name, "is not needed: all of the gateway has one Redis, the router's", ("redis",))
         kind, mode = cache.take("type", str), cache.take("mode", str)
         if kind in (None, "local", "redis") and mode != "default_off" and common.take("cache", bool):
             kept = {"store": "redis"} if "redis" in self.draft.values else {}
             ttl = cache.number("ttl")
             self.draft.values["reply_cache"] = kept | ({} if ttl is None else {"ttl_s": ttl})
-            self.draft.note("It is for requests with temperature 0, and for each team or key by itself", ("reply_cache",))
+            self.draft.note(
+                "It is for requests with temperature 0, and for each team or key by itself", ("reply_cache",)
+            )
         elif kind is not None or mode is not None:
             why = f"of the kind {kind} in the mode {mode} has no counterpart; another one: docs/reply-cache.md"
             self.draft.mapped -= (kind is not None) + (mode is not None)
@@ -640,7 +659,9 @@ def _with_patterns(entries: Sequence[object], wanted: Iterable[str]) -> list[obj
     """The entries, and for each wanted name that only patterns cover one of the nearest pattern."""
     named = [one for one in entries if isinstance(one, dict) and isinstance(one.get("model_name"), str)]
     patterns = [one for one in named if "*" in one["model_name"]]
-    names = {one["model_name"] for one in named}
+    groups = [one.get("model_info") or {} for one in named]
+    names = {one["model_name"] for one in named} | _SPECIAL
+    names |= {str(group) for one in groups if isinstance(one, dict) for group in _listed(one.get("access_groups"))}
     found: list[object] = [*entries]
     for name in sorted(set(wanted) - names):
         covering = [one for one in patterns if _matched(one["model_name"], name) is not None]

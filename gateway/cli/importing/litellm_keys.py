@@ -203,6 +203,7 @@ def _key(
     elif budget is not None:
         match = {"name": "key-budget", "scope": ["key"], "match": {"key": [name]}}
         add_budget(draft, f"key {name}", match, budget, duration)
+    _further_budgets(draft, given, name, at)
     if budget is not None and row.get("spend"):
         spent.append(Spent(name, None, row["spend"]))
     if limits:
@@ -277,6 +278,25 @@ def _team(draft: Draft, config: LiteLLM, row: dict[str, Any], name: str, spent: 
     given.rest(_REASONS, ("limits",), _BOOKKEEPING)
 
 
+def _further_budgets(draft: Draft, given: Options, name: str, at: tuple[str, str]) -> None:
+    """Budgets of a key for several lengths of time."""
+    for one in given.inner("budget_limits", list) or []:
+        found = Options(Draft(), "", one)
+        most, window = found.number("max_budget"), found.take("budget_duration", str)
+        rule = {"name": f"key-budget-{_plain(window or 'total')}", "scope": ["key"], "match": {"key": [name]}}
+        if most is not None and most > 0:
+            add_budget(draft, f"key {name}.budget_limits", rule, most, window)
+            draft.mapped += 1
+        else:
+            draft.left_out(f"key {name}.budget_limits", "has no amount: THE KEY MAY SPEND MORE THAN BEFORE", at)
+
+
+def _plain(model: str) -> str:
+    """A part of a limit's name for the model, another one for each."""
+    plain = re.sub(r"[^A-Za-z0-9_.-]", "-", model)[:36]
+    return plain if plain == model else f"{plain}-{hashlib.sha256(model.encode()).hexdigest()[:6]}"
+
+
 def _of_models(draft: Draft, config: LiteLLM, given: Options, whose: str, name: str, at: tuple[str, str]) -> None:
     """Limits and budgets of a key or a team for single models, which LiteLLM may keep in its metadata."""
     more = given.inner("metadata", dict) or {}
@@ -292,7 +312,11 @@ def _of_models(draft: Draft, config: LiteLLM, given: Options, whose: str, name: 
                 why = "is not possible here" if parts else "is of a model that is left out"
                 draft.left_out(f"{given.where}.{option}.{model}", f"{why}: look whether more is allowed now", at)
                 continue
-            rule = {"name": f"{whose}-{kind}-{model}", "scope": [whose], "match": {whose: [name], "model": parts}}
+            rule = {
+                "name": f"{whose}-{kind}-{_plain(str(model))}",
+                "scope": [whose],
+                "match": {whose: [name], "model": parts},
+            }
             if kind == "budget":
                 period_of = found.take("time_period", str) or found.take("budget_duration", str)
                 add_budget(draft, f"{given.where}.{option}.{model}", rule, most, period_of)

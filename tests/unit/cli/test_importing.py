@@ -308,6 +308,54 @@ def test_prices_are_those_of_litellms_list_where_a_model_has_none(tmp_path: Path
     assert "price of m: is in LiteLLM's own list" in text
 
 
+def test_a_rule_for_a_team_without_keys_is_left_out_as_a_whole() -> None:
+    """Without its match it would bound all others."""
+    team = {"team_id": "empty", "max_parallel_requests": 3, "max_budget": 9}
+    values, text = imported({"model_list": [deployment(input_cost_per_token=1)]}, [row(rpm_limit=5), team])
+    assert values.keys().isdisjoint({"limits", "budgets"})
+    found = [line for line in text.splitlines() if line.startswith("# ") and line.endswith("no key has this team")]
+    assert len(found) == 2
+    assert "name: team-concurrency" in "".join(found)
+
+
+def test_what_is_written_in_other_ways_counts_too() -> None:
+    """One callback as text, a weight that only some have, TLS of the cache, names of groups beside patterns."""
+    groups = {"access_groups": ["large"]}
+    values, text = imported(
+        {
+            "model_list": [
+                deployment(weight=3, output_cost_per_image=0.04) | {"model_info": groups},
+                deployment(api_base="http://x:1"),
+                deployment("*", model="hosted_vllm/*", api_base="http://w:9"),
+            ],
+            "litellm_settings": {"callbacks": "prometheus", "cache_params": {"host": "r", "port": 1, "ssl": True}},
+            "router_settings": {"redis_host": "r", "redis_port": 1},
+        },
+        [
+            row(models=["large", "all-team-models"], model_rpm_limit={"a/b": 3, "a-b": 4}),
+            row(token="1" * 64, key_alias="l", budget_limits=[{"budget_duration": "1d", "max_budget": 2}, {"x": 1}]),
+        ],
+    )
+    assert values["models"]["m"]["worker_options"] == {"http://w:1": {"weight": 1.5}, "http://x:1": {"weight": 0.5}}
+    assert values["models"]["m"]["price"] == {"image": "0.04"}
+    assert list(values["models"]) == ["m"], "nobody but a key's limit names others"
+    assert values["redis"] == {"addresses": ["r:1"], "tls": True}
+    assert values["keys"]["k"]["models"] == []
+    assert values["budgets"][0] == {
+        "name": "key-budget-1d",
+        "scope": ["key"],
+        "match": {"key": ["l"]},
+        "amount": "2",
+        "per": "day",
+    }
+    for line in ("callbacks.prometheus: needs no option", "budget_limits: has no amount: THE KEY MAY SPEND MORE"):
+        assert line in text
+    values, _ = imported(
+        {"model_list": [deployment("a/b"), deployment("a-b")]}, [row(model_rpm_limit={"a/b": 3, "a-b": 4})]
+    )
+    assert len({limit["name"] for limit in values["limits"]}) == 2
+
+
 def test_defaults_of_the_router_are_those_of_all_models() -> None:
     values, text = imported(
         {
@@ -455,6 +503,8 @@ NAMES = """model api_base api_key rpm tpm weight order timeout temperature max_t
     fallbacks default_fallbacks num_retries model_group_alias redis_host redis_port redis_url
     cache_params allowed_fails cooldown_time max_budget budget_duration max_request_size_mb
     global_max_parallel_requests rpm_limit tpm_limit models aliases expires blocked key_alias
+    default_litellm_params default_max_parallel_requests cache callbacks completion_model base_model
+    budget_limits model_rpm_limit model_max_budget spend model_name
     team_id metadata other"""
 VALUES = st.recursive(
     st.none()
