@@ -51,6 +51,10 @@ def test_no_view_keeps_anybody_out(browser: Browser, stack: Stack, scheme: str) 
         tab(browser, "keys")
         browser.click("#keys-table tbody tr")
         wrong["one key"] = found(browser)
+        tab(browser, "teams")
+        browser.until("!!document.querySelector('#teams-entries tbody button')")
+        browser.click("#teams-entries tbody button")
+        wrong["one team"] = found(browser)
         assert {view: faults for view, faults in wrong.items() if faults} == {}
     finally:
         browser.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "light"}])

@@ -40,6 +40,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
             "budgets": [{"name": "team-month", "amount": 5.5, "scope": ["team"]}],
             "redis": {"addresses": [server.address], "timeout_s": 10},
             "keys": {**ONE, **TWO},
+            "teams": {"a-team-with-a-long-name-too": {"description": "Keys of a long name"}},
             "keys_store": "redis",
             "batches": {"directory": str(files / "batches")},
             "prompt_log": {"directory": str(files / "prompts")},

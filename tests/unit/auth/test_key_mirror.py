@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from gateway.auth import KeyTable, OldSecret
+from gateway.auth import KeyTable, OldSecret, StoredKey
 from gateway.auth.key_mirror import InForce
 from gateway.auth.key_store import Change
 from gateway.auth.stored import OwnLimits
@@ -230,9 +230,14 @@ async def test_no_key_is_in_force_without_the_bounds_of_its_team(server: Server)
         server.command("HSET", "{dragoman-keys}:teams", "spoilt", "1 {}")
         server.command("HSET", "{dragoman-keys}:teams", "spoilt-too", "1 {")
     late = Followed(server.settings)
-    seen = []
-    put_key = late.table.put
-    late.table.put = lambda key: (seen.append(late.table.bounds("blue").disabled), put_key(key))[1]  # type: ignore[method-assign]
+    seen: list[bool] = []
+    known = late.table.put
+
+    def put_key(key: StoredKey) -> bool:
+        seen.append(late.table.bounds("blue").disabled)
+        return known(key)
+
+    late.table.put = put_key  # type: ignore[method-assign]
     await late.mirror.start()
     try:
         assert seen == [True]

@@ -8,6 +8,7 @@ import pytest
 
 from gateway.config import Config, Limit, Team
 from gateway.config.money import Budget
+from gateway.config.sharing import Limiter
 from gateway.ratelimit import BudgetRule, Limits, Subject, limit_names, rules
 from gateway.ratelimit.plan import Layout, Plans, counter
 
@@ -28,7 +29,7 @@ CONFIG: dict[str, Any] = {
     ),
     "budgets": (Budget(name="week", amount=100, per="week", scope=("team",), warn_at=(0.5, 0.9)),),
 }
-BLUE = Team(limits={"hourly": 5, "mixed": 7, "team-concurrency": 3}, budgets={"week": "2.5"})
+BLUE = Team.model_validate({"limits": {"hourly": 5, "mixed": 7, "team-concurrency": 3}, "budgets": {"week": "2.5"}})
 
 
 def of_file(**more: Any) -> Limits:
@@ -92,8 +93,7 @@ def test_a_rule_of_another_team_is_not_taken() -> None:
 
 
 def test_counters_in_partitions_take_none_of_their_own() -> None:
-    parts = {"limiter": {"partitions": 4, "partition_by": "key"}}
-    limits = Limits(Config(**parts))
+    limits = Limits(Config(limiter=Limiter(partitions=4, partition_by="key")))
     assert limits.own_of_team("blue", Team(limits={"team-requests": 5})) == []
-    by_team = Limits(Config(limiter={"partitions": 4, "partition_by": "team"}))
+    by_team = Limits(Config(limiter=Limiter(partitions=4, partition_by="team")))
     assert len(by_team.own_of_team("blue", Team(limits={"team-requests": 5}))) == 1

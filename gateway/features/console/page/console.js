@@ -9,6 +9,7 @@ import { Requests } from "./requests.js";
 import { Spending } from "./spend.js";
 import { rows } from "./tables.js";
 import { Tabs } from "./tabs.js";
+import { Teams } from "./teams.js";
 
 const EVERY_MS = 2000, SPAN_S = 300, LEAST_SPAN_S = 60, RATE_S = 10, QUANTILE_S = 30, LINES = 8;
 const KEPT = "dragoman.console.key";
@@ -17,7 +18,7 @@ const at = (id) => document.getElementById(id);
 let key = sessionStorage.getItem(KEPT) ?? "";
 let who = null; // who has logged in; null with the key, or where nobody has to
 let states = [];
-let playground = null, spending = null, keys = null, batches = null;
+let playground = null, spending = null, keys = null, batches = null, teams = null;
 let polling = 0;
 const fleet = new Fleet(() => keys, headers);
 const requests = new Requests(headers, () => keys);
@@ -121,6 +122,7 @@ async function offer() {
   tabs.offer(found);
   if (found.spend) spending ??= new Spending(headers);
   if (found.keys) keys ??= new Keys(headers, found.currency, who);
+  if (found.keys) teams ??= new Teams(keys);
   if (found.batches) batches ??= new Batches(keys);
 }
 

@@ -9,7 +9,7 @@ const at = (id) => document.getElementById(id);
 
 // An idempotency key. `crypto.randomUUID` needs TLS or localhost.
 const once = () => [...crypto.getRandomValues(new Uint8Array(16))].map((one) => one.toString(16).padStart(2, "0")).join("");
-const listed = (text) => (text ? text.split(",").map((one) => one.trim()).filter(Boolean) : null);
+export const listed = (text) => (text ? text.split(",").map((one) => one.trim()).filter(Boolean) : null);
 const number = (text) => (/^-?\d+$/.test(text) ? Number(text) : text || null);
 const LIMITS = ["requests", "tokens", "concurrency", "streams", "connections"];
 
@@ -128,6 +128,12 @@ export class Keys {
     at("keys-open").hidden = true;
     at("keys-wrong").textContent = why;
     for (const told of this.followers) told(false);
+  }
+
+  // The keys of one team.
+  ofTeam(name) {
+    at("keys-team").value = name;
+    return this.list();
   }
 
   list(after = "") {
