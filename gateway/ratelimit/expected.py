@@ -21,6 +21,7 @@ from gateway.core.estimate import Cost
 KNOWN = 15
 _REMEMBERED = 32
 """A request counts for a share of 1 in so many, so a changed habit is learnt within some tens of requests."""
+_LEAST_SHARE = 1.0 / _REMEMBERED
 _MOST = 16_384
 """Habits that are remembered, some 300 bytes each. A flood of keys displaces the longest unused."""
 
@@ -35,11 +36,11 @@ class Habit:
         self.mean = self.deviation = 0.0
 
     def learn(self, output: float) -> None:
-        self.seen += 1
-        share = 1.0 / min(self.seen, _REMEMBERED)
+        self.seen = seen = self.seen + 1
+        share = 1.0 / seen if seen < _REMEMBERED else _LEAST_SHARE
         away = output - self.mean
         self.mean += share * away
-        if self.seen > 1:  # the first shows no deviation
+        if seen > 1:  # the first shows no deviation
             self.deviation += share * (abs(away) - self.deviation)
 
 
@@ -73,13 +74,16 @@ class Expectations:
         """A request that might have used `cost` has ended, with `output` tokens in all of its outputs together."""
         if not cost.each:
             return
-        size = cost.each.bit_length()
+        habits, size, each = self._habits, cost.each.bit_length(), output / cost.choices
         for whose in ((key, model, size), (model, size)):
-            habit = self._habits.pop(whose, None) or Habit()
-            self._habits[whose] = habit  # the last one used is the last to be forgotten
-            habit.learn(output / cost.choices)
-        while len(self._habits) > _MOST:
-            self._habits.popitem(last=False)
+            habit = habits.get(whose)
+            if habit is None:
+                habit = habits[whose] = Habit()
+                if len(habits) > _MOST:
+                    habits.popitem(last=False)
+            else:
+                habits.move_to_end(whose)  # the last one used is the last to be forgotten
+            habit.learn(each)
 
 
 def reserved_for_sure(each: int) -> int:

@@ -290,7 +290,7 @@ class SubjectLimiter:
                 if index not in plan.slots and index not in plan.sums and counted.entry >= 0:
                     settlements.append(Settlement(index, counted.entry, -charged[index], charged[index]))
         else:
-            for index, kind in plan.measured:
+            for index, kind, _, _ in plan.measured:
                 entry, delta = counters[index].entry, 0 if used is None else kind.uses(used) - charged[index]
                 if (delta or charged[index]) and entry >= 0:
                     delta = 0 if at_least and delta < 0 else delta
@@ -375,14 +375,13 @@ class SubjectLimiter:
         costs: list[Any] = list(plan.costs)
         cost = cost or FREE
         likely = self.expectations.of(cost, subject.key, subject.model) if plan.expects else cost
-        for index, kind in plan.measured:
-            limit = plan.shapes[index].limit
-            rule = plan.rules[index]
-            reserved = kind.reserves(likely if rule.reserve == "expected" else cost)
+        for index, kind, limit, expected in plan.measured:
+            reserved = kind.reserves(likely if expected else cost)
             if reserved <= limit:
                 costs[index] = reserved
                 continue
             costs[index] = limit
+            rule = plan.rules[index]
             wrong = None if rule.shadow else kind.never_fits(cost, rule)
             if wrong is not None:
                 self._refuse(rule, MODES[self.store.up])

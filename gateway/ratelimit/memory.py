@@ -50,7 +50,6 @@ class MemoryStore:
                 self._begin(plan, index, now)
             return self._decide(plan, costs, holder, now)
         # Nearly all requests fit at once. If one does not, what was taken for it goes back.
-        taken: list[Window | Slots] = []
         found: list[Counted] = []
         for key, shape, cost in zip(plan.keys, plan.shapes, costs, strict=True):
             counter: Any  # without sums none is `Spent`
@@ -62,10 +61,10 @@ class MemoryStore:
                 counter = self._touch(key, shape, now)
             counted = counter.take_at_once(now, cost, shape, holder, ttl)
             if counted is None:
-                for one, at, charged in zip(taken, found, costs, strict=False):
-                    one.undo(at.entry, charged, holder)
+                for key, shape, at, charged in zip(plan.keys, plan.shapes, found, costs, strict=False):
+                    counter = groups[shape.keep][key][0]
+                    counter.undo(at.entry, charged, holder)
                 return self._decide(plan, costs, holder, now)
-            taken.append(counter)
             found.append(counted)
         return Verdict(ADMITTED, 0, found)
 
@@ -95,16 +94,17 @@ class MemoryStore:
     def settle(
         self, plan: Plan, holder: str, settlements: Sequence[Settlement], admitted: Verdict | None = None
     ) -> None:
-        now = self._clock() // 1000
+        now, groups, keys, shapes = self._clock() // 1000, self._groups, plan.keys, plan.shapes
         for one in settlements:
-            key, shape = plan.keys[one.index], plan.shapes[one.index]
+            index, delta = one.index, one.delta
+            key, shape = keys[index], shapes[index]
             try:
-                counter = self._touch(key, shape, now) if one.delta > 0 else self._groups[shape.keep][key][0]
+                counter = self._touch(key, shape, now) if delta > 0 else groups[shape.keep][key][0]
             except KeyError:
                 continue  # nothing can be given back
-            if isinstance(counter, Spent):
-                self._begin(plan, one.index, now)
-            counter.settle(now, one.entry, one.delta, shape, holder, one.held)
+            if plan.sums and index in plan.sums:
+                self._begin(plan, index, now)
+            counter.settle(now, one.entry, delta, shape, holder, one.held)
 
     def renew(self, holders: Sequence[tuple[str, Plan]]) -> None:
         now = self._clock() // 1000

@@ -129,7 +129,8 @@ class Plan(Struct, eq=False):
     keys      the counter of each limit
     tag       the partition of the store that holds all counters
     slots     those of requests in flight
-    measured  those whose charge depends on the tokens of the request
+    measured  those whose charge depends on the tokens of the request: (index, kind, limit, whether it reserves what is
+              expected)
     sums      those of money
     before    for each of them the counter whose debt it begins with, if it `owes`, else nothing
     shadows   those that refuse nothing
@@ -148,7 +149,7 @@ class Plan(Struct, eq=False):
     shapes: tuple[Shape, ...] = ()
     tag: int = 0
     slots: tuple[int, ...] = ()
-    measured: tuple[tuple[int, LimitKind], ...] = ()
+    measured: tuple[tuple[int, LimitKind, int, bool], ...] = ()
     sums: tuple[int, ...] = ()
     shadows: tuple[int, ...] = ()
     expects: bool = False
@@ -179,7 +180,11 @@ class Plan(Struct, eq=False):
             shapes,
             tag,
             slots,
-            tuple((index, kind) for index, kind in enumerate(kinds) if kind.measured and not kind.adds_up),
+            tuple(
+                (index, kind, shapes[index].limit, rules[index].reserve == "expected")
+                for index, kind in enumerate(kinds)
+                if kind.measured and not kind.adds_up
+            ),
             tuple(index for index, kind in enumerate(kinds) if kind.adds_up),
             tuple(index for index, rule in enumerate(rules) if rule.shadow),
             any(rule.reserve == "expected" and kind.measured for rule, kind in zip(rules, kinds, strict=True)),

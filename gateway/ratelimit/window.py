@@ -179,13 +179,14 @@ class Window:
         if left < 0 or now >= self.stale or self.debt or shape.burst or not cost or index < self.floor:
             return None
         slices = self.slices
-        slices[index] = slices.get(index, 0) + cost
+        if index in slices:
+            slices[index] += cost
+        else:
+            slices[index] = cost
+            self.expires = max(self.expires, now + shape.keep * 1000)  # beyond the end of the slice
         self.used += cost
         if shape.reserves:
             self.held[index] = self.held.get(index, 0) + cost
-        keep = now + shape.keep * 1000
-        if keep > self.expires:
-            self.expires = keep
         return Counted(left, (index + 1) * shape.width + shape.span - now, index)
 
     def undo(self, index: int, cost: int, holder: str) -> None:
@@ -246,10 +247,12 @@ class Window:
         charged = self.slices.get(index, 0)
         back = min(charged, -delta)
         if back > 0:
-            forgiven = min(back, self.debt)
-            self.debt -= forgiven
-            self.slices[index] = charged - (back - forgiven)
             self.used -= back
+            forgiven = 0
+            if self.debt:
+                forgiven = min(back, self.debt)
+                self.debt -= forgiven
+            self.slices[index] = charged - back + forgiven
             if shape.burst:
                 self.paced -= back * (SLICES * shape.width / shape.limit)
 

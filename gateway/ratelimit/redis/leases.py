@@ -17,7 +17,7 @@ import asyncio
 from asyncio import TimerHandle
 from collections.abc import Callable, Sequence
 from math import inf
-from operator import sub
+from operator import add, sub
 from time import monotonic
 from typing import Any
 
@@ -50,7 +50,9 @@ class Lease(Promise[Result]):
     reserved  of each limit: what is left, and what was used by requests that have ended
     """
 
-    __slots__ = ("_answered", "counters", "ends", "names", "plan", "reserved", "rest", "taken")
+    __slots__ = (
+        "_answered", "_constant", "_left", "counters", "ends", "names", "plan", "reserved", "rest", "taken",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -69,7 +71,9 @@ class Lease(Promise[Result]):
 
     def bring(self, value: Result) -> None:
         assert isinstance(value, Verdict)
-        self.counters = value.counters
+        self.counters = counters = value.counters
+        self._left = [one.remaining for one in counters]
+        self._constant = [one.reset_us for one in counters], [one.entry for one in counters]
         self._answered(self, value)
 
     def fail(self, error: Exception) -> None:
@@ -83,11 +87,7 @@ class Lease(Promise[Result]):
         self.rest, self.reserved = rest, list(map(sub, self.reserved, costs))
         name = self.names.pop()
         self.taken.add(name)
-        counters = [
-            Counted(one.remaining + more, one.reset_us, one.entry)
-            for one, more in zip(self.counters, rest, strict=True)
-        ]
-        return Verdict(ADMITTED, 0, counters, 0, name)
+        return Verdict(ADMITTED, 0, list(map(Counted, map(add, self._left, rest), *self._constant)), 0, name)
 
     def settle(self, name: str, settlements: Sequence[Settlement]) -> bool:
         """Whether that is done: the request is one of this lease. If it used more than it had reserved, the next ones
