@@ -13,8 +13,8 @@ MOST = {
     "chat with limits in Redis": Counts(calls=223, files=69, moves=162, deepest=17, bytecodes=7_210),
     "chat to 4 workers": Counts(calls=226, files=64, moves=159, deepest=17, bytecodes=7_130),
     "chat to 200 workers": Counts(calls=222, files=64, moves=158, deepest=17, bytecodes=6_900),
-    "stream with limits and prefix": Counts(calls=545, files=85, moves=333, deepest=24, bytecodes=16_800),
-    "anthropic stream to llama.cpp": Counts(calls=643, files=79, moves=428, deepest=25, bytecodes=17_650),
+    "stream with limits and prefix": Counts(calls=545, files=85, moves=328, deepest=23, bytecodes=16_800),
+    "anthropic stream to llama.cpp": Counts(calls=643, files=79, moves=428, deepest=24, bytecodes=17_650),
     "embedding": Counts(calls=193, files=57, moves=142, deepest=19, bytecodes=5_360),
 }
 _SLACK = 0.95

@@ -24,7 +24,7 @@ LINES = {
     "gateway/kernel": 3_458,
     "gateway/native": 514,
     "gateway/observe": 2_088,
-    "gateway/ratelimit": 4_256,
+    "gateway/ratelimit": 4_270,
     "gateway/redis": 471,
     "gateway/server": 1_840,
     "gateway/tools": 534,

@@ -29,8 +29,8 @@ from tests.unit.server.raw import Raw, chat, post, scripted
 
 
 def spin(seconds: float) -> None:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
         pass
 
 

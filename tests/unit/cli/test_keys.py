@@ -344,7 +344,8 @@ def test_commands_that_show_a_request_know_keys_of_the_store(fleet: Fleet) -> No
 
 
 def test_keys_of_litellm_are_taken_into_the_store(fleet: Fleet) -> None:
-    worker = {"model": "hosted_vllm/m", "api_base": "http://w:1/v1"}
+    price = {"input_cost_per_token": 1e-6, "output_cost_per_token": 1e-6}
+    worker = {"model": "hosted_vllm/m", "api_base": "http://w:1/v1", **price}
     moved = {"model_list": [{"model_name": "m", "litellm_params": worker}], "router_settings": {"redis_host": "r"}}
     secret = "sk-of-LiteLLM-0123456789"
     row = {"token": sha256(secret.encode()).hexdigest(), "key_alias": "moved", "rpm_limit": 1, "expires": "2099-01-01"}
