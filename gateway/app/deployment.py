@@ -180,6 +180,7 @@ class Deployment:
             first_byte_per_token=deadlines.first_byte_per_1000_s / 1000,
             hear=hear,
             tariff=self._tariff(options),
+            listed=options.listed,
         )
 
     def _tariff(self, options: ModelOptions) -> Tariff | None:

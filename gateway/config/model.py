@@ -178,6 +178,8 @@ class Model(Section):
     aliases: tuple[Alias, ...] = ()
     """Further names that clients may use for it. One that ends in `*`, such as `claude-*`, stands
     for all names that begin like it."""
+    listed: Flag = True
+    """Name it, and its aliases, in the lists of models that clients ask for."""
     upstream_model: str | None = Field(default=None, min_length=1)
     """The name its workers know it by. Absent: its name here, or the one that a worker serves."""
     max_context: Whole | None = Field(default=None, ge=1)

@@ -34,6 +34,7 @@ class ServedModel(Struct):
     way      of its requests
     first_byte_per_token  seconds that each token of a prompt adds to the deadlines of the first byte and token
     tariff   its prices; None if it has none
+    listed   lists of models name it
     hear     called with (worker, the head of each whole 200) if that may carry its load; None if it does not
     adapter  the LoRA adapter that this is, of the model `name`; None for the model itself
     """
@@ -55,6 +56,7 @@ class ServedModel(Struct):
     adapter: str | None = None
     hear: Callable[[Any, Headers], None] | None = None
     tariff: Tariff | None = None
+    listed: bool = True
 
     def __repr__(self) -> str:
         return f"ServedModel({self.name!r})"  # a header may hold the workers' key
@@ -150,7 +152,7 @@ def list_models(
     cards = [
         served.card(name, not draining and _ready(models, served, principal))
         for name, served in listed.items()
-        if principal.may_use(served.name) and (only is None or name == only)
+        if principal.may_use(served.name) and (served.listed if only is None else name == only)
     ]
     if only is not None and not cards:
         raise _unknown_model(only)

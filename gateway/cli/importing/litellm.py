@@ -444,6 +444,8 @@ class LiteLLM:
         split = [{"model": part, "share": round(share / whole, 4)} for part, share in level[1:]]
         if split:
             models[name]["split"] = split
+        for part in parts[1:]:
+            models[part]["listed"] = False
         for part in parts:
             models[part]["fallback"] = [other for other in parts if other != part]
 

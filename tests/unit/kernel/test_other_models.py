@@ -298,6 +298,21 @@ def test_a_model_is_ready_where_its_fallback_is() -> None:
         assert {card["id"] for card in shown} == {"m", "alias", "away", "busy"}
 
 
+LISTS = ("/v1/models", "/anthropic/v1/models", "/v1beta/models", "/api/tags")
+
+
+def test_a_model_that_is_not_listed_may_be_called() -> None:
+    with fleet(quiet={"listed": False, "aliases": ["also-quiet"], "worker": ""}) as stack:
+        for path in LISTS:
+            shown = httpx.get(stack.url + path)
+            assert shown.status_code == 200, path
+            assert '"m"' in shown.text or "models/m" in shown.text or "m:latest" in shown.text, path
+            assert "quiet" not in shown.text, path
+        for name in ("quiet", "also-quiet"):
+            assert httpx.get(f"{stack.url}/v1/models/{name}").json()["id"] == name
+            assert ask(stack, usual("openai"), name).status_code == 200
+
+
 @pytest.mark.parametrize(
     ("dialect", "first", "last"),
     [("openai", b"\n", b"data: [DONE]"), ("anthropic", b"event: message_start\n", b'data: {"type":"message_stop"}')],
