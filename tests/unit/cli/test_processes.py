@@ -184,6 +184,10 @@ KEPT: dict[str, tuple[dict[str, Any], str]] = {
         },
         f"limits.0: {MEMORY} limiter.store redis",
     ),
+    "a team's": (
+        {"keys": {"a": {"hash": HASH, "team": "blue"}}, "teams": {"blue": {"limits": {"team-requests": 5}}}},
+        f"teams.blue.limits: {MEMORY} a section redis",
+    ),
     "responses": ({"store": {"where": "memory"}}, "store.where: is of each of 2 processes for itself"),
 }
 
