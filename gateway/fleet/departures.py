@@ -74,14 +74,14 @@ class Departures:
     def __init__(self) -> None:
         self._waits: deque[Wait] = deque(maxlen=_REMEMBERED)
         self._rows: dict[Hashable, _Row] = {}
-        self._under_way: dict[Hashable, dict[int, tuple[float, float]]] = {}
+        self._under_way: dict[Hashable, dict[int, tuple[RoutingFacts, float]]] = {}
         self._blocked: dict[Hashable, tuple[float, float]] = {}
         self._answered = self._left = self._counted_at = 0.0
 
     # -- requests that are under way --------------------------------------------------------------------------------
 
     def begin(self, worker: Hashable, routing: RoutingFacts, now: float) -> None:
-        self._under_way.setdefault(worker, {})[id(routing)] = size_of(routing), now
+        self._under_way.setdefault(worker, {})[id(routing)] = routing, now
 
     def end(self, worker: Hashable, routing: RoutingFacts) -> None:
         found = self._under_way.get(worker)
@@ -156,7 +156,8 @@ class Departures:
             return True
         under_way = self._under_way.get(wait.worker, {}).values()
         return any(
-            self._larger(size, wait) and wait.at - since < self._may_take(size, wait) for size, since in under_way
+            self._larger(size := size_of(routing), wait) and wait.at - since < self._may_take(size, wait)
+            for routing, since in under_way
         )
 
     def _larger(self, size: float, wait: Wait) -> bool:
