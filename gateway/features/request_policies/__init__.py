@@ -20,7 +20,7 @@ from gateway.core.messages import Chat, CountTokens, Message, Op, Text
 from gateway.features import Built, Parts, Police
 from gateway.kernel.call import Call
 from gateway.kernel.feature import Feature, Step
-from gateway.wire.json import renamed
+from gateway.wire.json import encode, renamed
 from gateway.wire.openai.requests.members import Member, settle_names
 
 HEADER = b"x-dragoman-policy"
@@ -41,7 +41,7 @@ guide to reasoning models."""
 @dataclass
 class Rules:
     """The rules for a request, of all policies that match it. refuse: the caps that refuse instead of lowering. ruled:
-    the names of the members that clients do not decide."""
+    the names of the members that clients do not decide. adds: the most bytes that they add to a request."""
 
     defaults: dict[str, Member] = field(default_factory=dict)
     force: dict[str, Member] = field(default_factory=dict)
@@ -54,6 +54,7 @@ class Rules:
     headers: dict[bytes, bytes] = field(default_factory=dict)
     passed: frozenset[bytes] = frozenset()
     ruled: frozenset[str] = frozenset()
+    adds: int = 0
 
     def add(self, policy: RequestPolicy) -> None:
         """Adds a policy that is nearer than those before."""
@@ -75,6 +76,8 @@ class Rules:
                 del found[name]
         ruled = [*self.force.values(), *self.caps.values(), *self.drop.values()]
         self.ruled = frozenset(name for member in ruled for name in member.names)
+        values = [member.value for member in (*self.defaults.values(), *self.force.values())]
+        self.adds = len(encode(values)) + len((self.system or "").encode())
 
     def apply(self, op: Op) -> tuple[list[str], list[str]]:
         """Changes the request. Returns the names of the members that it had and lacks now, and what else of it became
@@ -162,6 +165,13 @@ class RequestPolicies(Feature):
             return inner(call)
 
         return answer
+
+    def around_workers(self, inner: Step) -> Step:
+        def workers(call: Call) -> Awaitable[None]:
+            call.routing.size += self.rules_of(call.principal).adds  # the queue's bound is on what waits there
+            return inner(call)
+
+        return workers
 
     def police(self, op: Op, caller: Principal, client: Headers) -> Finish | None:
         """Implements features.Police."""

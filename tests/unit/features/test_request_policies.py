@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -265,6 +266,30 @@ def test_a_prompt_is_counted_as_its_worker_would_get_it(path: str) -> None:
 
 def fallback() -> dict[str, Any]:
     return {**GONE, "fallback": ["m"]}
+
+
+def test_a_queue_s_bound_counts_what_policies_add() -> None:
+    """A stranger's short requests must not hold long texts without a bound."""
+    models = {"m": {"max_in_flight": 1}}
+
+    async def ask(running: Stack) -> int:
+        async with httpx.AsyncClient(timeout=30) as client:
+            tasks = []
+            for waiting in range(2):
+                tasks.append(asyncio.create_task(client.post(running.url + URL, json=chat())))
+                while running.gateway.deployment.pools["m"].waiting != waiting:
+                    await asyncio.sleep(0.01)
+                await running.sim.ledger.wait(running=1)
+            refused = await client.post(running.url + URL, json=chat())
+            for task in tasks:
+                task.cancel()
+            return refused.status_code
+
+    policies = {"long": {"system": "word " * 1000}}
+    sections = {"request_policies": policies, "queue": {"max_bytes": 8000, "timeout_s": 20}, "models": models}
+    with Stack(({"fault": "stall@before"},), sections) as running:
+        assert running.run(ask(running)) == 429
+        assert [one["code"] for one in running.records() if one["outcome"] == "refused"] == ["queue_full"]
 
 
 def test_a_model_without_a_policy_has_no_layer() -> None:
