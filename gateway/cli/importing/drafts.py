@@ -68,8 +68,9 @@ class Draft:
             where += f" of {_flow(_at(self.values, path))}"
         holder = _at(self.values, path[:-1])
         del holder[path[-1]]
-        if not holder and holder is self.values[path[0]]:
-            del self.values[path[0]]
+        section = str(path[0])
+        if not holder and holder is self.values.get(section):
+            del self.values[section]
         if path[0] == "keys" and len(path) == 3 and path[2] in _WITHOUT_BOUND:
             holder["disabled"] = True
             why += "; the key is disabled"

@@ -687,11 +687,13 @@ def _matched(pattern: str, name: str) -> tuple[str, ...] | None:
 
 def _label(kind: Sequence[_Deployment], kinds: Sequence[Sequence[_Deployment]], number: int) -> str:
     """A word for deployments among others of their name: the host, else their model there, else a number."""
-    for word in (lambda one: urlsplit(one.worker).hostname, lambda one: one.options.get("upstream_model")):
-        words = [word(other[0]) for other in kinds]
-        if number == 1 and words.count(word(kind[0])) == 1 and word(kind[0]):
-            return str(word(kind[0]))
-    return str(kinds.index(kind) + number)
+    own = kinds.index(kind)
+    hosts = [urlsplit(other[0].worker).hostname for other in kinds]
+    models = [other[0].options.get("upstream_model") for other in kinds]
+    for words in (hosts, models):
+        if number == 1 and words[own] and words.count(words[own]) == 1:
+            return str(words[own])
+    return str(own + number)
 
 
 def _may_be_secret(name: str, value: object) -> bool:

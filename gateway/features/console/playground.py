@@ -200,11 +200,11 @@ def translated(
         transcript.data("client", response.body)
         transcript.end("client")
         return
-    for request in (crossing.first, crossing.outgoing):
-        if request is not None:
+    for written in (crossing.first, crossing.outgoing):
+        if written is not None:
             if finish is not None:
-                finish(request)
-            transcript.request("", request.method, request.path, request.body)
+                finish(written)
+            transcript.request("", written.method, written.path, written.body)
     transcript.end("worker")
 
 

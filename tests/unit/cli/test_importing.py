@@ -218,10 +218,9 @@ def test_a_budgets_period_is_never_shorter_than_before(duration: str | None, wan
 
 def test_deployments_that_agree_are_workers_and_others_are_models() -> None:
     """Workers of one model may differ in speed, room, and how long they are waited for."""
-    priced = {"input_cost_per_token": 1e-6}
     found = models(
         deployment(weight=1, timeout=5, max_parallel_requests=4),
-        deployment(api_base="http://w:2", weight=3, timeout=9, **priced),
+        deployment(api_base="http://w:2", weight=3, timeout=9, input_cost_per_token=1e-6),
         deployment(api_base="http://w:3", weight=4, api_key="os.environ/OTHER"),
         deployment(api_base="http://w:3", weight=4, model="hosted_vllm/n"),
         deployment(api_base="http://w:4", weight=4, input_cost_per_token=2e-6),
@@ -408,7 +407,7 @@ def test_budgets_begin_with_what_was_spent(tmp_path: Path) -> None:
         }
         secrets = [litellm.secret(number) for number in range(3)]
         team = {"team_id": "t", "team_alias": "blue", "max_budget": 50, "budget_duration": "30d", "spend": 20.25}
-        budgets = (
+        budgets: tuple[dict[str, Any], ...] = (
             {"max_budget": 5, "budget_duration": "30d", "spend": 5.5},
             {"max_budget": 5, "spend": "1.5"},
             {"spend": 9},
