@@ -17,6 +17,7 @@ import msgspec
 
 from gateway.auth import Moment, Stored, StoredKey, StoredTeam
 from gateway.config.former import FORMER, OLLAMA, OLLAMA_STYLE
+from gateway.config.kinds import nano
 from gateway.core.key_kind import KeyKind
 
 KEY_KINDS = (
@@ -119,6 +120,8 @@ def decoded(text: bytes) -> StoredKey | None:
     version, _, rest = text.partition(b" ")
     try:
         key = _keys.decode(rest)
+        if key.limits is not None and key.limits.budget is not None:
+            _spendable(key.limits.budget)
         return msgspec.structs.replace(key, version=int(version), dialects=_by_new_names(key.dialects))
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return None
@@ -128,9 +131,18 @@ def decoded_team(text: bytes) -> StoredTeam | None:
     """As `decoded`, a team."""
     version, _, rest = text.partition(b" ")
     try:
-        return msgspec.structs.replace(_teams.decode(rest), version=int(version))
+        team = _teams.decode(rest)
+        for amount in team.budgets.values():
+            _spendable(amount)
+        return msgspec.structs.replace(team, version=int(version))
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return None
+
+
+def _spendable(amount: str) -> None:
+    """Raises ValueError unless a budget may have this amount."""
+    if not nano(amount):
+        raise ValueError("is nothing")
 
 
 def decoded_as(kind: Kind, text: bytes) -> Stored | None:

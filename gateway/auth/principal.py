@@ -33,7 +33,7 @@ class TeamBounds(Struct, eq=False):
 
 
 UNBOUND = TeamBounds()
-"""The bounds of callers without a team."""
+"""The bounds of callers without a team, or whose team has neither keys nor an entry."""
 
 
 class Principal(Struct, frozen=True):

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from gateway.auth import KeyTable, OldSecret, StoredKey
 from gateway.auth.key_mirror import InForce
-from gateway.auth.key_store import Change
+from gateway.auth.key_store import Change, encoded
 from gateway.auth.stored import OwnLimits
 from gateway.config import Config, StoredKeys, Team
 from gateway.core.errors import GatewayError
@@ -280,8 +280,13 @@ async def test_what_is_malformed_counts_for_nothing(server: Server) -> None:
         await put(one.mirror.store, stored("good"))
         for name, text in (("text", b"nonsense"), ("form", b'12 {"name":"form"}'), ("alias", b"7 {}")):
             server.command("HSET", "{dragoman-keys}", name, text)
+        for amount in ("many", "0"):
+            key, team = stored(amount, limits=OwnLimits(budget=amount)), stored_team(amount, budgets={"month": amount})
+            server.command("HSET", "{dragoman-keys}", amount, encoded(key))
+            server.command("HSET", "{dragoman-keys}:teams", amount, encoded(team))
         server.command("INCR", "{dragoman-keys}:version")
-        await soon(lambda: one.events.count(("warning", "key ignored, it is malformed")) == 3)
+        await soon(lambda: one.events.count(("warning", "key ignored, it is malformed")) == 5)
+        assert one.events.count(("warning", "team ignored, it is malformed")) == 2
         assert refusal(one, "secret-of-good") == ("", None)
 
 
