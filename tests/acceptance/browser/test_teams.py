@@ -135,7 +135,7 @@ def test_what_is_the_file_s_or_of_another_is_not_changed(browser: Browser, stack
     browser.until(f"!!{row(LONG)}")
     browser.run(f"{row(LONG)}.querySelector('button').click()")
     assert not browser.run("document.querySelector('#team-file').hidden")
-    assert browser.text("#team-about") == "Keys of a long name"
+    assert browser.text("#team-text") == "Keys of a long name"
     for name in ("edit", "delete"):
         assert browser.run(f"document.querySelector('#team-{name}').hidden")
     unlocked(browser, stack, RED)

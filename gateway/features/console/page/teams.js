@@ -149,7 +149,7 @@ export class Teams {
     this.shown = team;
     this.ask(false);
     at("team-title").textContent = team.name;
-    at("team-about").textContent = team.description ?? "";
+    at("team-text").textContent = team.description ?? "";
     at("team-file").hidden = team.where !== "configuration";
     at("team-edit").hidden = !(team.where === "store" ? this.keys.changes : team.where === "keys" && this.all);
     at("team-edit").textContent = team.where === "store" ? "Change" : "Make an entry";
