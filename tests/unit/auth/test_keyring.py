@@ -29,7 +29,7 @@ from gateway.auth import (
     new_key,
 )
 from gateway.auth.keys import checksum, well_formed
-from gateway.config import CacheSalt, Config, Jwt, Key, Model, load
+from gateway.config import CacheSalt, Config, Jwt, Key, Model, Team, load
 from gateway.config.sharing import KeyMatch, Seal
 from gateway.core.errors import Blame, GatewayError, Kind
 from gateway.core.http import Headers
@@ -169,6 +169,19 @@ def test_find_key_returns_what_stands_there(value: bytes) -> None:
 
 
 # ---- who it is
+
+
+@pytest.mark.parametrize("team", [None, (), ("small",), ("mini", "large"), ("other",)])
+@pytest.mark.parametrize("own", [None, (), ("small", "large"), ("gone",)])
+def test_a_key_uses_no_model_that_its_team_may_not(own: tuple[str, ...] | None, team: tuple[str, ...] | None) -> None:
+    keys, teams = {"a": entry(KEY, team="search", models=own)}, {"search": Team(models=team)}
+    caller = Keyring(Config(keys=keys, models=MODELS, teams=teams)).identify(bearer(KEY)).principal
+    asked = ("small", "large", "other", "gone")
+    names = {"mini": "small"}
+    bounds = [{names.get(one, one) for one in bound} for bound in (own, team) if bound is not None]
+    usable = set(asked).intersection(*bounds)
+    assert {model for model in asked if caller.may_use(model)} == usable
+    assert caller.usable == (None if own is None and team is None else set.intersection(*bounds))
 
 
 def test_a_principal_carries_what_its_entry_says() -> None:
