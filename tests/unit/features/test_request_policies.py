@@ -20,7 +20,7 @@ from gateway.translation import offline
 from gateway.wire.openai.requests.members import Member
 from tests.chaos import ruled
 from tests.support.clients import DIALECTS, WAYS, Way, usual
-from tests.support.harness import Stack
+from tests.support.harness import Stack, soon
 from tests.unit.app.asking import CHAT, GONE, key
 from tests.unit.kernel.asking import chat
 
@@ -273,12 +273,12 @@ def test_a_queue_s_bound_counts_what_policies_add() -> None:
     models = {"m": {"max_in_flight": 1}}
 
     async def ask(running: Stack) -> int:
+        pool = running.gateway.deployment.pools["m"]
         async with httpx.AsyncClient(timeout=30) as client:
             tasks = []
             for waiting in range(2):
                 tasks.append(asyncio.create_task(client.post(running.url + URL, json=chat())))
-                while running.gateway.deployment.pools["m"].waiting != waiting:
-                    await asyncio.sleep(0.01)
+                await soon(lambda waiting=waiting: pool.waiting == waiting)  # type: ignore[misc]
                 await running.sim.ledger.wait(running=1)
             refused = await client.post(running.url + URL, json=chat())
             for task in tasks:
