@@ -14,6 +14,7 @@ from gateway.app.routes import active_dialects
 from gateway.cli import CommandError, rendered
 from gateway.cli.colours import coloured
 from gateway.cli.configured import config_option, configuration, read
+from gateway.cli.policies import impossible
 from gateway.config import Config, Model
 from gateway.core.ports import Dialect
 from gateway.ratelimit import rules
@@ -63,7 +64,7 @@ def _report(config: Config, name: str, options: argparse.Namespace) -> int:
     offered = active_dialects(config)
     holes = _holes(config, offered)
     found, mixed = _probed(config) if options.probe else ([], [])
-    warnings = [*_warnings(config), *mixed]
+    warnings = [*_warnings(config, offered), *mixed]
     for hole in holes if options.holes else []:
         _say(f"hole: {hole}")
     for _, text in found:
@@ -140,7 +141,7 @@ def _holes(config: Config, offered: list[Dialect]) -> list[str]:
     return holes
 
 
-def _warnings(config: Config) -> list[str]:
+def _warnings(config: Config, offered: list[Dialect]) -> list[str]:
     """Options that a model cannot keep, one sentence each."""
     found = [*config.former]
     if config.cache_salt is not None:
@@ -154,7 +155,7 @@ def _warnings(config: Config) -> list[str]:
         for name, model in config.models.items()
         if model.fallback and "context_length" in model.fallback_on and not _longer(config, model)
     ]
-    return found + _small_limits(config)
+    return [*found, *impossible(config, offered), *_small_limits(config)]
 
 
 def _small_limits(config: Config) -> list[str]:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable, Iterable, Iterator
+
+from gateway import backends
 from gateway.auth import Principal
 from gateway.cli import CommandError
 from gateway.config import Config, has_feature
 from gateway.core.http import Headers, Request
 from gateway.core.messages import Op
+from gateway.core.ports import Backend, Capabilities, Dialect
+from gateway.translation import offline
 
 
 class Policies:
@@ -43,3 +49,41 @@ class Policies:
         finish = self._rules.finish(client) if self.names else None
         if finish is not None:
             finish(request)
+
+
+def impossible(config: Config, offered: Iterable[Dialect]) -> Iterator[str]:
+    """A sentence for each model whose workers refuse every chat in some dialects because of what policies set: members
+    that they do not have."""
+    if not config.request_policies or not has_feature("request_policies"):
+        return
+    from gateway.features.request_policies import of_model  # the folder may be deleted
+
+    matches = [policy.match for policy in config.request_policies.values()]
+    callers = {(match.get("key", ("anonymous",))[0], match.get("team", (None,))[0]) for match in matches}
+    chats = [dialect for dialect in offered if "chat" in dialect.examples]
+    found: dict[str, dict[str, None]] = {}
+    for name, model in config.models.items():
+        policies, backend, can = of_model(config, name), backends.create(model.backend), model.declared(name)
+        for key, team in sorted(callers, key=str) if policies is not None else ():
+            assert policies is not None
+            caller = Principal(key, team)
+            rules = policies.rules_of(caller)
+            for dialect in chats:
+                if not _refused(dialect, backend, can) and _refused(dialect, backend, can, rules.apply):
+                    at = f"request_policies {', '.join(policies.names(caller))}, model {name} ({model.backend})"
+                    found.setdefault(at, {})[dialect.name] = None
+    for at, names in found.items():
+        yield f"{at}: a member that they set is refused in every chat of {', '.join(names)}"
+
+
+def _refused(
+    dialect: Dialect, backend: Backend, can: Capabilities, change: Callable[[Op], object] = lambda op: None
+) -> bool:
+    example = dialect.examples["chat"][0]
+    body = json.dumps(example.body).encode()
+    try:
+        request, op = offline.read(dialect, body, route=example.route, query=example.query)
+        offline.cross(dialect, request, op, backend, can, change)
+    except offline.Refused:
+        return True
+    return False

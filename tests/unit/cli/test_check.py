@@ -82,6 +82,29 @@ def test_check_names_the_models_whose_workers_cannot_be_told_a_salt(tmp_path: Pa
     assert "canary" not in found.stderr
 
 
+@pytest.mark.feature("request_policies")
+def test_check_names_policies_that_have_every_chat_refused(tmp_path: Path) -> None:
+    """Clients of OpenAI's own API may send its workers any member; others get what OpenAI has."""
+    path = tmp_path / "gateway.yaml"
+    path.write_text(
+        "models:\n"
+        "  a: {backend: openai, workers: ['http://127.0.0.1:1']}\n"
+        "  b: {backend: vllm, workers: ['http://127.0.0.1:2']}\n"
+        "  e: {backend: openai, workers: ['http://127.0.0.1:3'], features: [embeddings]}\n"
+        f"keys: {{k: {{hash: 'sha256:{'ab' * 32}'}}}}\n"
+        "dialects: {friendli: {enabled: false}}\n"
+        "request_policies:\n"
+        "  house: {defaults: {min_p: 0.1}}\n"
+        "  mine: {match: {key: [k]}, drop: [min_p], force: {seed: 4}}\n"
+    )
+    said = [line for line in called("check", str(path)).stderr.splitlines() if "request_policies" in line]
+    assert len(said) == 1
+    assert said[0].startswith(
+        "warning: request_policies house, model a (openai): a member that they set is refused in every chat of "
+    )
+    assert ("anthropic" in said[0], "friendli" in said[0]) == (True, False)
+
+
 def test_check_says_everything_at_once_and_never_a_traceback(tmp_path: Path) -> None:
     bad = tmp_path / "bad.yaml"
     bad.write_text(
