@@ -19,7 +19,7 @@ LINES = {
     "gateway/config": 4_957,
     "gateway/core": 4_076,
     "gateway/dialects": 10585,
-    "gateway/features": 13_219,
+    "gateway/features": 13_229,
     "gateway/fleet": 6_362,
     "gateway/kernel": 3_460,
     "gateway/native": 514,

@@ -70,6 +70,9 @@ class TeamChanges:
         """All teams that have an entry or keys, by name."""
         return await asyncio.to_thread(_views, self._keys(), list(self._mirror.teams.values()), self._config.teams)
 
+    def _view(self, team: StoredTeam) -> TeamView:
+        return _of_store(team, sum(_counts(key) for key in self._keys() if key.team == team.name))
+
     def _keys(self) -> list[Key | StoredKey]:
         return [*self._config.keys.values(), *self._mirror.keys.values()]
 
@@ -90,7 +93,10 @@ class TeamChanges:
         team = self._checked(admin, name, options, None)
 
         def made(before: StoredTeam | None) -> StoredTeam:
-            if name in self._config.teams or (before is not None and not before.gone):
+            living = before if before is not None and not before.gone else None
+            if living is not None and name not in self._config.teams and options_of(living) == options_of(team):
+                return living  # the first try, whose answer was lost
+            if living is not None or name in self._config.teams:
                 raise Problem(409, "name_taken", "there is a team with this name, in the store or in the configuration")
             most = self._config.stored_keys.max_keys
             if len(self._mirror.teams) - len(self._mirror.deleted) >= most:
@@ -116,6 +122,8 @@ class TeamChanges:
 
     async def delete(self, admin: Admin, name: str) -> DeletedTeam:
         def gone(found: StoredTeam | None) -> StoredTeam:
+            if found is not None and found.gone and admin.all and name not in self._config.teams:
+                return found  # as above
             before, now = self._living(admin, name, found), time.time()
             if not admin.all:
                 raise forbidden("teams are deleted by admins of all keys")
@@ -184,6 +192,8 @@ class TeamChanges:
         expected = before.version if before is not None else 0
         for _ in range(TRIES):
             team = changed(before)
+            if team is before:
+                return self._view(team)
             event = Event(time.time(), admin.name, what, name, name, options)
             drop = self._mirror.dropped("team") if team.gone else ""
             try:
@@ -196,7 +206,7 @@ class TeamChanges:
                 continue
             self._mirror.learn(team)
             self._log("info", "team of the store changed", team=name, what=what, by=admin.name)
-            return _of_store(team, sum(_counts(key) for key in self._keys() if key.team == name))
+            return self._view(team)
         raise Problem(409, "conflict", "others change this team at the same time")
 
 

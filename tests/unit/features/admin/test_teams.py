@@ -71,7 +71,8 @@ def test_an_entry_binds_all_keys_of_its_team_on_every_gateway(pair: tuple[Stack,
         answer = httpx.post(pair[0].url + "/v1/chat/completions", json=CHAT, headers={"api-key": late})
         assert "the team of the API key is disabled" in answer.text
 
-        assert root("DELETE", "/teams/blue").json() == {"name": "blue"}
+        assert [root("DELETE", "/teams/blue").json() for _ in range(2)] == [{"name": "blue"}] * 2, "again"
+        assert code(root("PATCH", "/teams/blue", {"disabled": True})) == (404, "no_team")
         for gateway in pair:
             until(lambda gateway=gateway: ask(gateway, late) != 401)  # type: ignore[misc]
         listed = root("GET", "/teams").json()["teams"]
@@ -145,7 +146,8 @@ def test_bad_input_is_refused_in_the_form_of_the_api(pair: tuple[Stack, Stack]) 
     assert code(root("PATCH", "/teams/blue", {"disabled": True})) == (404, "no_team"), "it has keys and no entry"
     assert code(root("GET", "/teams/nobody")) == (404, "no_team")
     assert code(root("DELETE", "/teams/nobody")) == (404, "no_team")
-    assert root("POST", "/teams", {"name": "blue"}).status_code == 201
+    made = root("POST", "/teams", {"name": "blue", "models": ["m"]})
+    assert root("POST", "/teams", {"name": "blue", "models": ["m"]}).json() == made.json(), "its answer may be lost"
     assert code(root("POST", "/teams", {"name": "blue"})) == (409, "name_taken")
     assert code(root("PATCH", "/teams/blue", {"limit": None})) == (422, "invalid")
 
@@ -235,3 +237,19 @@ def test_lists_come_by_pages(pair: tuple[Stack, Stack]) -> None:
     rest = root("GET", f"/teams?limit=5&after={first['next']}").json()
     names = [team["name"] for team in (*first["teams"], *rest["teams"])]
     assert (names, rest["next"]) == (["blue", *(f"t{number}" for number in range(7))], None)
+
+
+def test_there_are_at_most_as_many_as_keys(server: Server) -> None:
+    server.command("FLUSHALL")
+    with Stack(({},), sections(server, stored_keys={"max_keys": 2})) as stack:
+        root = Caller(stack, "root-key")
+        for name in ("one", "two"):
+            assert root("POST", "/teams", {"name": name}).status_code == 201
+        assert code(root("POST", "/teams", {"name": "three"})) == (409, "full")
+        for name in ("one", "two"):
+            root("DELETE", f"/teams/{name}")
+        names = [f"later-{number}" for number in range(3)]
+        for name in names:
+            assert root("POST", "/teams", {"name": name}).status_code == 201
+            assert root("DELETE", f"/teams/{name}").status_code == 200
+        assert sorted(server.command("HKEYS", "{dragoman-keys}:teams")) == [b"later-1", b"later-2"], "the last two"
