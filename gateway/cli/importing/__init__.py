@@ -13,12 +13,13 @@ import os
 import sys
 import time
 from collections.abc import Iterable
+from typing import Any
 
 from gateway import moments
 from gateway.cli import COMMANDS, CommandError, subcommand
 from gateway.cli.configured import read
 from gateway.cli.importing.drafts import Draft, read_foreign
-from gateway.cli.importing.litellm import LiteLLM, nano
+from gateway.cli.importing.litellm import OF_MODELS, LiteLLM, nano
 from gateway.cli.importing.litellm_keys import Spent, models_named, rows, take_in
 from gateway.config import Key
 from gateway.config.environment import variable
@@ -50,6 +51,11 @@ def options(parser: argparse.ArgumentParser) -> None:
         "gateways run (default: they stand in gateway.yaml)",
     )
     source.add_argument(
+        "--models",
+        metavar="FILE",
+        help="what /model/info answers, for models that were made in LiteLLM's interface (default: none)",
+    )
+    source.add_argument(
         "--prices",
         metavar="FILE",
         help="LiteLLM's model_prices_and_context_window.json, for models without a price of their own (default: none)",
@@ -73,6 +79,10 @@ def run(options: argparse.Namespace) -> int:
     prices = {} if options.prices is None else read_foreign(read(options.prices), options.prices)
     if not isinstance(prices, dict):
         raise CommandError(f"{options.prices} is not LiteLLM's list of prices, which is a mapping")
+    if options.models is not None:
+        listed = config.get("model_list")
+        made = _made(draft, options.models)
+        config = {**config, "model_list": [*listed, *made] if isinstance(listed, list) else made}
     imported = LiteLLM(draft, config, variable, models_named(found), prices)
     keys, teams, spent = take_in(draft, imported, found)
     draft.settle()
@@ -98,6 +108,24 @@ def run(options: argparse.Namespace) -> int:
         file=sys.stderr,
     )
     return 1 if draft.commented else 0
+
+
+def _made(draft: Draft, name: str) -> list[dict[str, Any]]:
+    """The entries of models in LiteLLM's database. Most of an entry's facts about its model are not options."""
+    answer = read_foreign(read(name), name)
+    data = answer.get("data") if isinstance(answer, dict) else None
+    if not isinstance(data, list):
+        raise CommandError(f"{name} is not what /model/info answers")
+    found = []
+    for entry in data:
+        params, info = (entry.get(one) if isinstance(entry, dict) else None for one in ("litellm_params", "model_info"))
+        if isinstance(params, dict) and isinstance(info, dict) and info.get("db_model"):
+            kept = {option: value for option, value in info.items() if option in OF_MODELS}
+            found.append({"model_name": entry.get("model_name"), "litellm_params": params, "model_info": kept})
+            if not params.get("api_key"):
+                model = entry.get("model_name")
+                draft.todo[f"give the model {model} its key, if it needs one: LiteLLM shows none"] = None
+    return found
 
 
 def _store(draft: Draft, name: str, now: int) -> str:

@@ -65,6 +65,8 @@ _PRICES = {
     "image": ("output_cost_per_image", 1),
 }
 """Options of a price -> LiteLLM's name, and how many of its units are one here."""
+OF_MODELS = frozenset({*(name for name, _ in _PRICES.values()), "access_groups", "base_model", "team_id"})
+"""Options among the facts about a model."""
 _SPECIAL = frozenset({"all-team-models", "all-proxy-models", "no-default-models"})
 """Words for models in the rows of keys."""
 _STRATEGIES = {
@@ -138,7 +140,7 @@ _REASONS = {
     "max_output_tokens": "has no counterpart: max_context is the room for prompt and reply together",
     "master_key": "is not taken over: keys come from --keys, and admins have keys of their own (docs/keys.md)",
     "database_url": "has no counterpart: keys come from --keys, and keys_store keeps later ones in Redis",
-    "store_model_in_db": "has no counterpart: models made in LiteLLM's interface are not in its file",
+    "store_model_in_db": "has no counterpart: models made in LiteLLM's interface come from --models",
     "id": "needs no option: a worker is called by its address",
     "max_input_tokens": "has no counterpart: max_context is the room for prompt and reply together",
     "content_policy_fallbacks": "has no counterpart: a refusal by a provider's filter is the answer",

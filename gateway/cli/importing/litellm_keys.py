@@ -26,6 +26,9 @@ _BOOKKEEPING = frozenset(_COLUMNS.split())
 _REASONS = {
     "organization_id": "has no counterpart: models, limits and budget of an organization are not taken over",
     "user_id": "has no counterpart: a key is its name's, and a user's own budget is not taken over",
+    "project_id": "has no counterpart: models, limits and budget of a project are not taken over",
+    "access_group_ids": "has no counterpart: models of an access group in LiteLLM's database are not taken over",
+    "router_settings": "has no counterpart: fallbacks are those of the models",
     "allowed_routes": "has no counterpart: THE KEY MAY CALL MORE THAN BEFORE; bound it by `dialects`",
     "permissions": "has no counterpart: look whether it took something away",
     "soft_budget": "has no counterpart: warn_at of a budget is a share of it",
@@ -158,7 +161,10 @@ def _full(row: Mapping[str, Any], budgets: Mapping[str, Mapping[str, Any]]) -> d
     """The row, with what it takes from a budget of its own."""
     shared = row.get("litellm_budget_table") or budgets.get(str(row.get("budget_id"))) or {}
     own = {name: value for name, value in row.items() if value is not None}
-    bounds = ("max_budget", "budget_duration", "soft_budget", "rpm_limit", "tpm_limit", "max_parallel_requests")
+    bounds = (
+        *("max_budget", "budget_duration", "soft_budget", "model_max_budget"),
+        *("rpm_limit", "tpm_limit", "max_parallel_requests"),
+    )
     taken = {name: shared[name] for name in bounds if shared.get(name) is not None}
     return {**taken, **own}
 
@@ -203,7 +209,7 @@ def _key(
     elif budget is not None:
         match = {"name": "key-budget", "scope": ["key"], "match": {"key": [name]}}
         add_budget(draft, f"key {name}", match, budget, duration)
-    _further_budgets(draft, given, name, at)
+    _further_budgets(draft, given, "key", name, at)
     if budget is not None and row.get("spend"):
         spent.append(Spent(name, None, row["spend"]))
     if limits:
@@ -274,21 +280,23 @@ def _team(draft: Draft, config: LiteLLM, row: dict[str, Any], name: str, spent: 
             spent.append(Spent("", name, row["spend"]))
     given.take("models")
     given.take("blocked")
+    _further_budgets(draft, given, "team", name, ("budgets", name))
     _of_models(draft, config, given, "team", name, ("limits", name))
     given.rest(_REASONS, ("limits",), _BOOKKEEPING)
 
 
-def _further_budgets(draft: Draft, given: Options, name: str, at: tuple[str, str]) -> None:
-    """Budgets of a key for several lengths of time."""
+def _further_budgets(draft: Draft, given: Options, whose: str, name: str, at: tuple[str, str]) -> None:
+    """Budgets of a key or a team for several lengths of time."""
     for one in given.inner("budget_limits", list) or []:
         found = Options(Draft(), "", one)
         most, window = found.number("max_budget"), found.take("budget_duration", str)
-        rule = {"name": f"key-budget-{_plain(window or 'total')}", "scope": ["key"], "match": {"key": [name]}}
-        if most is not None and most > 0:
-            add_budget(draft, f"key {name}.budget_limits", rule, most, window)
+        rule = {"name": f"{whose}-budget-{_plain(window or 'total')}", "scope": [whose], "match": {whose: [name]}}
+        if most is not None and most > 0 and isinstance(one, dict) and "model" not in one:
+            add_budget(draft, f"{given.where}.budget_limits", rule, most, window)
             draft.mapped += 1
         else:
-            draft.left_out(f"key {name}.budget_limits", "has no amount: THE KEY MAY SPEND MORE THAN BEFORE", at)
+            why = f"is of another form: THE {whose.upper()} MAY SPEND MORE THAN BEFORE"
+            draft.left_out(f"{given.where}.budget_limits", why, at)
 
 
 def _plain(model: str) -> str:

@@ -286,6 +286,32 @@ def test_bounds_for_single_models_hold_for_their_key_or_team() -> None:
     assert "key k.metadata: has no counterpart: tags" in text
 
 
+def test_models_of_litellms_interface_come_from_its_answer(tmp_path: Path) -> None:
+    """Those of its file stand in the answer, too, and count once."""
+    made = {
+        "model_name": "made",
+        "litellm_params": {"model": "hosted_vllm/x", "api_base": "http://w:7/v1", "use_in_pass_through": False},
+        "model_info": {"id": "1", "db_model": True, "mode": "chat", "max_tokens": 9, "input_cost_per_token": 1e-6},
+    }
+    listed = {**deployment(), "model_info": {"id": "2", "db_model": False, "max_tokens": 9}}
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump({"model_list": [deployment()]}))
+    (tmp_path / "models.json").write_text(json.dumps({"data": [listed, made]}))
+    imported = called("import", "litellm", "config.yaml", "--models", "models.json", folder=tmp_path)
+    values = yaml.safe_load(imported.stdout)["models"]
+    assert values["m"]["workers"] == ["http://w:1"]
+    assert values["made"] == {
+        "backend": "vllm",
+        "workers": ["http://w:7"],
+        "upstream_model": "x",
+        "price": {"input": "1"},
+    }
+    assert "use_in_pass_through: has no counterpart" in imported.stdout
+    assert "give the model made its key, if it needs one" in imported.stderr
+    (tmp_path / "models.json").write_text("[]")
+    refused = called("import", "litellm", "config.yaml", "--models", "models.json", folder=tmp_path)
+    assert (refused.returncode, "is not what /model/info answers" in refused.stderr) == (2, True)
+
+
 def test_prices_are_those_of_litellms_list_where_a_model_has_none(tmp_path: Path) -> None:
     """And 0, with a comment, if there is none at all: without a price no budget would be left."""
     params = {"model": "azure/eu", "api_base": "https://e.openai.azure.com", "api_key": "os.environ/A"}
@@ -348,7 +374,7 @@ def test_what_is_written_in_other_ways_counts_too() -> None:
         "amount": "2",
         "per": "day",
     }
-    for line in ("callbacks.prometheus: needs no option", "budget_limits: has no amount: THE KEY MAY SPEND MORE"):
+    for line in ("callbacks.prometheus: needs no option", "budget_limits: is of another form: THE KEY MAY SPEND MORE"):
         assert line in text
     values, _ = imported(
         {"model_list": [deployment("a/b"), deployment("a-b")]}, [row(model_rpm_limit={"a/b": 3, "a-b": 4})]
