@@ -54,7 +54,7 @@ class Policies:
 def impossible(config: Config, offered: Iterable[Dialect]) -> Iterator[str]:
     """A sentence for each model whose workers refuse every chat in some dialects because of what policies set: members
     that they do not have."""
-    if not config.request_policies or not has_feature("request_policies"):
+    if not has_feature("request_policies") or not config.request_policies:
         return
     from gateway.features.request_policies import of_model  # the folder may be deleted
 

@@ -216,8 +216,8 @@ def of_model(config: Config, name: str) -> RequestPolicies | None:
     """The policies on requests for a model; None if there are none."""
     ranked = sorted(config.request_policies.items(), key=lambda one: _distance(one[1]))
     found = {one: policy for one, policy in ranked if name in _models(policy, name, config)}
-    model = config.models.get(name)
-    return RequestPolicies(found, model is not None and model.mirror is not None) if found else None
+    copied = getattr(config.models.get(name), "mirror", None) is not None  # an option that goes with its folder
+    return RequestPolicies(found, copied) if found else None
 
 
 def _distance(policy: RequestPolicy) -> int:
