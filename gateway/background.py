@@ -1,13 +1,14 @@
-"""Background tasks, which do the same thing again and again, and their end."""
+"""Background tasks, which do the same thing again and again, and their end; and long work that lets others run."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
+T = TypeVar("T")
 _log = logging.getLogger("gateway")
 
 
@@ -19,6 +20,14 @@ def keep_running(task: str) -> Iterator[None]:
         yield
     except Exception as error:
         _log.error(f"a round of a background task failed: {task}", exc_info=error)
+
+
+async def in_turns(items: Iterable[T], every: int) -> AsyncIterator[T]:
+    """`items`; after each `every` of them the event loop has its turn, however many there are."""
+    for count, one in enumerate(items, 1):
+        yield one
+        if count % every == 0:
+            await asyncio.sleep(0)
 
 
 async def cancel_tasks(*tasks: asyncio.Task[Any] | None) -> None:

@@ -149,11 +149,11 @@ class Gateway:
         if self._group is not None:
             await self._group.start(self.metrics.registry, self._answer)
 
-    def _answer(self, question: bytes) -> bytes:
+    async def _answer(self, question: bytes) -> bytes:
         """Answers another process of the group."""
         word, _, rest = question.partition(b" ")
         answer = self.deployment.offers.answers.get(word)  # a feature may be off here, and not yet there
-        return answer(rest) if answer is not None else b""
+        return await answer(rest) if answer is not None else b""
 
     async def reload(self, config: Config) -> None:
         """New requests use `config`, running ones finish with the old one. Workers in both keep their state. If it

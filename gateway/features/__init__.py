@@ -169,7 +169,7 @@ class Offers:
     batches: AllBatches | None = None
     admin: Callable[[Admin], Application] | None = None
     requests: AllRequests | None = None
-    answers: dict[bytes, Callable[[bytes], bytes]] = field(default_factory=dict)
+    answers: dict[bytes, Callable[[bytes], Awaitable[bytes]]] = field(default_factory=dict)
     prompts_logged: Callable[[Mapping[str, float]], Sequence[str]] = lambda logged: ()
     trace_of: Callable[[Call], RequestTrace | None] = lambda call: None
     police: Callable[[str], Police | None] = lambda model: None

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -65,13 +65,14 @@ class ProcessGroup:
         self._writing = asyncio.Lock()
         self._before = self._read(number)
 
-    async def start(self, registry: CollectorRegistry, answer: Callable[[bytes], bytes]) -> None:
+    async def start(self, registry: CollectorRegistry, answer: Callable[[bytes], Awaitable[bytes]]) -> None:
         """Answers the others from now on, by `answer` what they `ask`. Takes over the socket of a process that died."""
 
         async def answered(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             with contextlib.suppress(OSError):
                 question = (await reader.readline()).removesuffix(b"\n")
-                writer.write(_encode(await self._own(registry)) if question == _METRICS else answer(question))
+                found = _encode(await self._own(registry)) if question == _METRICS else await answer(question)
+                writer.write(found)
                 await writer.drain()
             writer.close()
 

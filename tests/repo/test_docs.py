@@ -17,7 +17,7 @@ HEADING = re.compile(r"^#{1,6}\s+(.+?)\s*#*$", re.MULTILINE)
 MAKE_PROSE = re.compile(r"`make ([a-z][a-z-]*)")
 MAKE_CODE = re.compile(r"^\s*(?:\$ )?make ([a-z][a-z-]*)", re.MULTILINE)
 TARGET = re.compile(r"^([a-z][a-z-]*):(?!=)(.*)$", re.MULTILINE)
-MOST_WORDS = 68_165
+MOST_WORDS = 68_195
 """In the pages of docs/ together: words with a letter or a digit, so neither bars of tables nor fences."""
 READ_FIRST = (
     "docs/architecture.md",

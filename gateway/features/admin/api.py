@@ -139,10 +139,12 @@ class AdminApi:
 
     async def list(self, admin: Admin, request: Request) -> Page:
         team, revoked = request.query_params.get("team"), request.query_params.get("revoked") == "true"
+        text = request.query_params.get("match", "").lower()
 
-        def wanted(key: StoredKey | Key) -> bool:
+        def wanted(name: str, key: StoredKey | Key) -> bool:
             living = not isinstance(key, StoredKey) or revoked or key.revoked is None
-            return admin.may(key.team) and team in (None, key.team) and living
+            fits = admin.may(key.team) and team in (None, key.team) and living
+            return fits and any(text in one.lower() for one in (name, key.id, key.team) if one)
 
         known: dict[str, StoredKey | Key] = {**self._mirror.keys, **self._changes.configured}
         found, more = await self._page(request, known, wanted)
@@ -151,7 +153,7 @@ class AdminApi:
     async def export(self, admin: Admin, request: Request) -> Export:
         if not admin.all:
             raise Problem(403, "role", "an export is for admins of all keys")
-        found, more = await self._page(request, self._mirror.keys, lambda key: True)
+        found, more = await self._page(request, self._mirror.keys, lambda name, key: True)
         return Export([replace(key, version=0) for _, key in found], more)
 
     async def refill(self, admin: Admin, request: Request) -> Refilled:
@@ -160,14 +162,14 @@ class AdminApi:
         return Refilled(await self._mirror.refill(admin.name))
 
     async def _page(
-        self, request: Request, keys: Mapping[str, K], wanted: Callable[[K], bool]
+        self, request: Request, keys: Mapping[str, K], wanted: Callable[[str, K], bool]
     ) -> tuple[Sequence[tuple[str, K]], str | None]:
         """Those of `keys` on one page with their names, and the last one's name if there are more."""
         count, after = _count(request), request.query_params.get("after", "")
         every = list(keys.items())
 
         def chosen() -> Sequence[tuple[str, K]]:
-            later = (one for one in every if one[0] > after and wanted(one[1]))
+            later = (one for one in every if one[0] > after and wanted(*one))
             return nsmallest(count + 1, later, key=lambda one: one[0])
 
         found = await asyncio.to_thread(chosen)

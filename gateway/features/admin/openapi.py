@@ -169,7 +169,12 @@ OPERATIONS = (
         "list",
         "List keys",
         Page,
-        query={**_PAGES, "team": "Only keys of this team.", "revoked": "`true`: revoked keys, too."},
+        query={
+            **_PAGES,
+            "match": "Only keys that have this text in their name, id or team; case does not matter.",
+            "team": "Only keys of this team.",
+            "revoked": "`true`: revoked keys, too.",
+        },
         refusals=(422,),
         remembered=True,
     ),

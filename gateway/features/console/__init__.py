@@ -1,6 +1,7 @@
 """The operators' view: the gateway's state as one JSON document, a page that draws it, and a playground.
 
 state.py       the state: models, workers, teams, limits, and the counters behind their rates
+fleet.py       the workers as the page asks for them
 gateways.py    the other gateways, as each writes it to Redis
 requests.py    the requests under way and the last ones, with what refused them
 guard.py       access to the console, and headers for browsers

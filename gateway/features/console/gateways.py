@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import zlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -25,6 +25,8 @@ EVERY_S: Final = 5.0
 _LIFE_S: Final = 15
 MOST: Final = 100
 """Gateways that are shown, and that Redis has ids of."""
+_SHOWN: Final = 20
+"""Workers of one gateway that are named."""
 _MOST_BYTES: Final = 4 << 20
 """A view that is read, as JSON."""
 
@@ -39,7 +41,7 @@ class Place(Struct, frozen=True, array_like=True):
     in_flight: int
 
 
-class View(Struct, frozen=True):
+class Gateway(Struct, frozen=True):
     """One gateway. name: its host and the port of its admin address; running, waiting: its requests."""
 
     name: str
@@ -50,7 +52,21 @@ class View(Struct, frozen=True):
     starting: bool
     running: int
     waiting: int
+
+
+class View(Gateway, frozen=True):
+    """A gateway as it writes itself."""
+
     workers: tuple[Place, ...]
+
+
+class Other(Gateway, frozen=True):
+    """A gateway as another one shows it. workers_ready: of those that it has. otherwise: the first workers that it sees
+    in another condition; differs: how many there are."""
+
+    workers_ready: int
+    otherwise: tuple[Place, ...]
+    differs: int
 
 
 _encode = msgspec.json.Encoder().encode
@@ -74,6 +90,14 @@ def view_of(name: str, state: State) -> View:
             for one in model.workers
         ),
     )
+
+
+def _other(view: View, here: Mapping[tuple[str, str], str]) -> Other:
+    """here: the conditions of workers at this gateway, by model and address."""
+    differing = [one for one in view.workers if here.get((one.model, one.address)) != one.condition]
+    ready = sum(one.condition == "ready" for one in view.workers)
+    shared = {name: getattr(view, name) for name in Gateway.__struct_fields__}
+    return Other(**shared, workers_ready=ready, otherwise=(*differing[:_SHOWN],), differs=len(differing))
 
 
 class Gateways:
@@ -119,7 +143,7 @@ class Gateways:
         else:
             self._failing = False
 
-    async def others(self) -> list[View]:
+    async def others(self) -> list[Other]:
         """The other gateways that wrote lately, by name. None are found while Redis does not answer."""
         try:
             async with asyncio.timeout(self._call_s):
@@ -128,10 +152,12 @@ class Gateways:
                 found = await self._client.mget(keys) if keys else []
         except FAILURES:
             return []
-        return await asyncio.to_thread(self._read, [text for text in found if text is not None])
+        own = await self._state()
+        return await asyncio.to_thread(self._read, [text for text in found if text is not None], own)
 
-    def _read(self, texts: list[bytes]) -> list[View]:
+    def _read(self, texts: list[bytes], own: State) -> list[Other]:
         """A view that cannot be read is left out: another version wrote it."""
+        here = {(model.name, one.address): one.condition for model in own.models for one in model.workers}
         views = []
         for text in texts:
             try:
@@ -140,7 +166,7 @@ class Gateways:
             except (zlib.error, msgspec.MsgspecError, UnicodeDecodeError):
                 continue
             if inflating.eof:
-                views.append(view)
+                views.append(_other(view, here))
         return sorted(views, key=lambda one: one.name)
 
     async def close(self) -> None:

@@ -12,11 +12,12 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from heapq import nlargest
-from typing import Literal
+from typing import Literal, TypeVar
 
 import msgspec
 from msgspec import UNSET, Struct
 
+from gateway.background import in_turns
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.figures import milliseconds
 from gateway.core.ports import RequestRecord
@@ -24,8 +25,12 @@ from gateway.kernel.call import Call
 from gateway.kernel.feature import Feature, Step
 from gateway.observe.process_group import ProcessGroup
 
+T = TypeVar("T")
+
 MOST = 500
-"""Requests that are shown of each kind: under way, and ended. As many that have ended are kept."""
+"""Requests that are shown of each kind at most: under way, and ended. As many that have ended are kept."""
+_TURN = 100
+"""Requests that are looked at before the event loop has its turn."""
 _LONGEST_MATCH = 200
 _SLICE_S, _SLICES = 30, 10
 """Refusals are counted for five minutes."""
@@ -90,22 +95,24 @@ class RefusalCount(Struct):
 
 
 class Requests(Struct):
-    """under_way and ended: the newest first. others: requests under way that are left out. refusals: of the last five
+    """under_way and ended: the newest first. others, older: how many of each are left out. refusals: of the last five
     minutes, the most frequent first."""
 
     under_way: Sequence[RequestView]
     ended: Sequence[RequestView]
     refusals: Sequence[RefusalCount]
     others: int = 0
+    older: int = 0
 
 
 class _Question(Struct):
-    """A question of one process of a group to another. text: what is looked for, or an id. teams: as for `listed` and
-    `end`."""
+    """A question of one process of a group to another. text: what is looked for, or an id. teams, limit: as for
+    `listed` and `end`."""
 
     what: Literal["list", "teams", "end"]
     text: str
     teams: Sequence[str | None] | None = ()
+    limit: int = MOST
 
 
 _teams_decoder = msgspec.json.Decoder(list[str | None])
@@ -143,16 +150,17 @@ class RecentRequests(Feature):
         refusal = record.key, record.team, record.limit or record.code or str(record.status)
         counts[refusal if refusal in counts or len(counts) < _MOST_REFUSALS else ("", None, "others")] += 1
 
-    def listed(self, match: str, teams: Collection[str | None] | None = None) -> Requests:
+    async def listed(self, match: str, teams: Collection[str | None] | None = None, limit: int = MOST) -> Requests:
         """Those that have the text `match` in a name, an id or a state; of one that has ended, all that is known. Those
-        of `teams` alone, unless that is None."""
+        of `teams` alone, unless that is None. limit: the most of each kind."""
         now, text = self._clock(), match[:_LONGEST_MATCH].lower()
-        calls = sorted(self._under_way.items(), key=lambda one: one[1], reverse=True)
-        running = (_view(call.record, began, (now - began) * 1000, call) for call, began in calls)
-        found = [one for one in running if one.matches(text) and (teams is None or one.team in teams)]
-        past = (_view(record, began, record.duration_ms) for began, record in reversed(self._ended))
-        ended = [one for one in past if one.matches(text) and (teams is None or one.team in teams)]
-        return Requests(found[:MOST], ended, self._refused(now, teams), max(0, len(found) - MOST))
+        calls = [one for one in reversed(self._under_way.items()) if teams is None or one[0].record.team in teams]
+        past = [one for one in reversed(self._ended) if teams is None or one[1].team in teams]
+        running, others = await _first(
+            calls, lambda one: _view(one[0].record, one[1], (now - one[1]) * 1000, one[0]), text, limit
+        )
+        ended, older = await _first(past, lambda one: _view(one[1], one[0], one[1].duration_ms), text, limit)
+        return Requests(running, ended, self._refused(now, teams), others, older)
 
     def _refused(self, now: float, teams: Collection[str | None] | None) -> Sequence[RefusalCount]:
         counts: Counter[_Refusal] = Counter()
@@ -180,23 +188,23 @@ class AllRequests:
         self._own = own
         self._group = group
 
-    def answer(self, question: bytes) -> bytes:
+    async def answer(self, question: bytes) -> bytes:
         """The answer to another process of the group."""
         asked = _question_decoder.decode(question)
         if asked.what == "list":
-            return _encode(self._own.listed(asked.text, asked.teams))
+            return _encode(await self._own.listed(asked.text, asked.teams, asked.limit))
         if asked.what == "end":
             self._own.end(asked.text, asked.teams or ())
         return _encode(self._own.teams(asked.text))
 
-    async def listed(self, match: str, teams: Collection[str | None] | None = None) -> Requests:
+    async def listed(self, match: str, teams: Collection[str | None] | None = None, limit: int = MOST) -> Requests:
         """As `RecentRequests.listed`."""
-        found = [self._own.listed(match, teams)]
-        asked = _Question("list", match[:_LONGEST_MATCH], None if teams is None else [*teams])
+        found = [await self._own.listed(match, teams, limit)]
+        asked = _Question("list", match[:_LONGEST_MATCH], None if teams is None else [*teams], limit)
         for data in await self._ask(asked):
             with contextlib.suppress(msgspec.DecodeError):  # of a process that ends while it answers
                 found.append(_requests_decoder.decode(data))
-        return found[0] if len(found) == 1 else _together(found)
+        return found[0] if len(found) == 1 else _together(found, limit)
 
     async def teams(self, id_: str) -> set[str | None]:
         found = self._own.teams(id_)
@@ -211,6 +219,25 @@ class AllRequests:
 
     async def _ask(self, question: _Question) -> Sequence[bytes]:
         return () if self._group is None else await self._group.ask(b"requests " + _encode(question))
+
+
+async def _first(
+    some: Sequence[T], view: Callable[[T], RequestView], text: str, limit: int
+) -> tuple[Sequence[RequestView], int]:
+    """Views of the first `limit` that have `text`, and how many more have it."""
+    if not text:
+        return [view(one) for one in some[:limit]], max(0, len(some) - limit)
+    found: list[RequestView] = []
+    more = 0
+    async for one in in_turns(some, _TURN):
+        shown = view(one)
+        if not shown.matches(text):
+            continue
+        if len(found) < limit:
+            found.append(shown)
+        else:
+            more += 1
+    return found, more
 
 
 def _view(record: RequestRecord, began: float, ms: float, call: Call | None = None) -> RequestView:
@@ -247,18 +274,19 @@ def _view(record: RequestRecord, began: float, ms: float, call: Call | None = No
     return view
 
 
-def _together(found: Sequence[Requests]) -> Requests:
+def _together(found: Sequence[Requests], limit: int) -> Requests:
     counts: Counter[_Refusal] = Counter()
     for one in (row for each in found for row in each.refusals):
         counts[one.key, one.team, one.limit] += one.requests
-    under_way = _newest(view for each in found for view in each.under_way)
-    ended = _newest(view for each in found for view in each.ended)
-    total = sum(len(each.under_way) + each.others for each in found)
-    return Requests(under_way, ended, _counted(counts), total - len(under_way))
+    under_way = _newest(limit, (view for each in found for view in each.under_way))
+    ended = _newest(limit, (view for each in found for view in each.ended))
+    others = sum(len(each.under_way) + each.others for each in found) - len(under_way)
+    older = sum(len(each.ended) + each.older for each in found) - len(ended)
+    return Requests(under_way, ended, _counted(counts), others, older)
 
 
-def _newest(views: Iterable[RequestView]) -> Sequence[RequestView]:
-    return nlargest(MOST, views, key=lambda one: one.began)
+def _newest(limit: int, views: Iterable[RequestView]) -> Sequence[RequestView]:
+    return nlargest(limit, views, key=lambda one: one.began)
 
 
 def _counted(counts: Counter[_Refusal]) -> Sequence[RefusalCount]:

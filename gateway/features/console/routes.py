@@ -8,7 +8,9 @@
 | `/console/live` | GET | the page, which shows the view of that name, as of all in `VIEWS`; no data | no |
 | `/console/console.js` | GET | a file of the page: its CSS, JavaScript and icon; no data | no |
 | `/console/views.json` | GET | which of the views there are that not every gateway has; the currency | yes |
-| `/console/requests.json` | GET | requests under way, ended and refused: `?match=TEXT`, see requests.py | yes |
+| `/console/brief.json` | GET | the state as the page polls it, with little of each worker: see fleet.py | yes |
+| `/console/workers.json` | GET | a page of workers: `?match=TEXT&skip=100&limit=100`, see fleet.py | yes |
+| `/console/requests.json` | GET | requests under way, ended, refused: `?match=TEXT&limit=100`, see requests.py | yes |
 | `/console/spend.json` | GET | a month of spending for the page: `?month=2026-11`, see spend.py | yes |
 | `/console/budgets.json` | GET | the budgets of a key and its team: `?key=NAME&team=NAME` | yes |
 | `/console/gateways.json` | GET | the other gateways, see gateways.py | of all teams |
@@ -45,11 +47,14 @@ from gateway.config.kinds import zone_of
 from gateway.core.errors import GatewayError
 from gateway.core.http import Headers, header_value
 from gateway.features import Watched
+from gateway.features.console.fleet import MOST as MOST_WORKERS
+from gateway.features.console.fleet import brief, page_of
 from gateway.features.console.gateways import Gateways
 from gateway.features.console.guard import CHANGE, KEY_HOLDER, SECURITY_HEADERS, Denied, Guard, check_role
 from gateway.features.console.login import Login
 from gateway.features.console.playground import LONGEST_S, MOST_BYTES, Asked, asked_for, at, play, translated, ways
 from gateway.features.console.provider import Provider
+from gateway.features.console.requests import MOST as MOST_REQUESTS
 from gateway.features.console.requests import AllRequests, RecentRequests
 from gateway.features.console.spend import Overview, budgets
 from gateway.features.console.state import State, narrowed, of_all, read_state
@@ -72,6 +77,8 @@ MOST_PLAYING = 4
 VIEWS = ("live", "requests", "keys", "teams", "spend", "fleet", "batches", "playground")
 """Each a tab of the page, with an address of its own."""
 
+_PAGE_ROWS = 100
+"""Requests of each kind, or workers, that one answer has unless more are asked for."""
 _REPORT_S = 30.0
 """Questions of one process of a group to another. The address of a worker follows the last two."""
 
@@ -105,7 +112,7 @@ class Console:
         self._group = group
         self._started = time.monotonic()
         self._playing = 0
-        self._state: tuple[float, State, bytes] | None = None
+        self._state: tuple[float, State] | None = None
         self._making = asyncio.Lock()
         self._reporting = asyncio.Lock()
         self.recent = RecentRequests()
@@ -120,7 +127,7 @@ class Console:
         if options.enabled and options.oidc is not None:
             login = Login(options.oidc, Provider(options.oidc, log.event), VIEWS)
         guard = Guard(options.key if options.enabled else None, local, login)
-        found = {"/status.json": _guarded(guard, "GET", _sent(self._encoded_state))}
+        found = {"/status.json": _guarded(guard, "GET", _sent(self._whole))}
         if options.enabled:
             found["/console"] = _guarded(guard, "GET", _lead, public=True)
             for file in _PAGE.iterdir():
@@ -129,9 +136,11 @@ class Console:
                 names = VIEWS if file.suffix == ".html" else (file.name,)
                 found |= {f"/console/{name}": served for name in names}
             answers: dict[str, Read] = {
-                "/console/status.json": self._encoded_state,
+                "/console/status.json": self._whole,
                 "/spend.json": self._sums(_report),  # it names keys, as /metrics does not
                 "/console/views.json": self._views,
+                "/console/brief.json": self._brief,
+                "/console/workers.json": self._workers,
                 "/console/requests.json": self._requests,
                 "/console/spend.json": self._sums(_overview),
                 "/console/budgets.json": self._budgets,
@@ -149,28 +158,38 @@ class Console:
             found["/console/"] = _guarded(guard, None, self._administer)
         return found
 
-    def state(self) -> State:
+    async def state(self) -> State:
         """The state of this process now."""
-        return self._state_by(self._registry.collect())
+        return await self._state_by(self._registry.collect())
 
     async def state_of_all(self) -> State:
-        """The state of all processes now."""
-        if self._group is None:
-            return self.state()
-        others = await self._group.ask(b"state")
-        whole = self._state_by((await self._group.together(self._registry)).collect())
-        return of_all(whole, [self.state(), *_decoded(others)])
-
-    def _state_by(self, families: Iterable[Metric]) -> State:
-        return read_state(families, self._look(), time.monotonic() - self._started)
-
-    async def _encoded_state(self, query: str, admin: Admin) -> bytes:
+        """The state of all processes, which is at most `FRESH_S` old."""
         async with self._making:  # several may ask while one state is made
             if self._state is None or time.monotonic() - self._state[0] >= FRESH_S:
-                state = await self.state_of_all()
-                self._state = (time.monotonic(), state, _encode(state))
-            _, state, encoded = self._state
-        return encoded if admin.teams is None else _encode(narrowed(state, admin))
+                self._state = (time.monotonic(), await self._make())
+            return self._state[1]
+
+    async def _make(self) -> State:
+        if self._group is None:
+            return await self.state()
+        others = await self._group.ask(b"state")
+        whole = await self._state_by((await self._group.together(self._registry)).collect())
+        return of_all(whole, [await self.state(), *_decoded(others)])
+
+    async def _state_by(self, families: Iterable[Metric]) -> State:
+        return await read_state(families, self._look(), time.monotonic() - self._started)
+
+    async def _whole(self, query: str, admin: Admin) -> State:
+        state = await self.state_of_all()
+        return state if admin.teams is None else narrowed(state, admin)
+
+    async def _brief(self, query: str, admin: Admin) -> State:
+        return brief(await self._whole(query, admin))
+
+    async def _workers(self, query: str, admin: Admin) -> object:
+        asked = dict(parse_qsl(query))
+        skip, limit = _number(asked, "skip", 0, 0, 1_000_000), _number(asked, "limit", _PAGE_ROWS, 1, MOST_WORKERS)
+        return await page_of(await self.state_of_all(), asked.get("match", ""), skip, limit)
 
     def _sums(self, read: Callable[[Ledger, Watched, Mapping[str, str], Admin], Awaitable[object]]) -> Read:
         """Answers with what `read` makes of the sums and the query."""
@@ -216,12 +235,14 @@ class Console:
         except GatewayError as error:
             raise Denied(503, error.message) from None
 
-    def answer_state(self, question: bytes) -> bytes:
+    async def answer_state(self, question: bytes) -> bytes:
         """The answer to another process of the group."""
-        return _encode(self.state())
+        return _encode(await self.state())
 
     async def _requests(self, query: str, admin: Admin) -> object:
-        return await self.requests.listed(dict(parse_qsl(query)).get("match", ""), admin.teams)
+        asked = dict(parse_qsl(query))
+        limit = _number(asked, "limit", _PAGE_ROWS, 1, MOST_REQUESTS)
+        return await self.requests.listed(asked.get("match", ""), admin.teams, limit)
 
     async def _ways(self, query: str, admin: Admin) -> object:
         watched = self._look()
@@ -290,6 +311,14 @@ def _decoded(group: Iterable[bytes]) -> Iterator[State]:
     for data in group:
         with contextlib.suppress(msgspec.DecodeError):
             yield _decoder.decode(data)
+
+
+def _number(asked: Mapping[str, str], name: str, default: int, least: int, most: int) -> int:
+    """The number in a query. Raises Denied."""
+    text = asked.get(name, str(default))
+    if not (text.isascii() and text.isdigit() and len(text) < 8 and least <= int(text) <= most):
+        raise Denied(400, f"{name}: must be a number from {least} to {most}")
+    return int(text)
 
 
 async def _departure(receive: Receive, inner: InternalRequest) -> None:

@@ -17,12 +17,15 @@ from msgspec import Struct
 from prometheus_client.metrics_core import Metric
 
 from gateway.auth import Admin
+from gateway.background import in_turns
 from gateway.core.failures import Cause
 from gateway.features import Watched
 from gateway.fleet.model_fleet import ModelFleet
 from gateway.fleet.worker import Worker
 from gateway.ratelimit import SubjectLimiter
 
+_TURN = 20
+"""Workers or models that are read before the event loop has its turn."""
 # The Pod's name on Kubernetes, a container's id elsewhere.
 _HOST = socket.gethostname()
 
@@ -130,12 +133,13 @@ class _Counters:
     They are kept apart by model, so that what is asked of each model does not read the samples of all others.
     """
 
-    def __init__(self, families: Iterable[Metric]) -> None:
+    def __init__(self) -> None:
         self._samples: dict[tuple[str, str | None], list[tuple[Mapping[str, str], float]]] = {}
-        for family in families:
-            for sample in family.samples:
-                for place in {(sample.name, None), (sample.name, sample.labels.get("model"))}:
-                    self._samples.setdefault(place, []).append((sample.labels, sample.value))
+
+    def add(self, family: Metric) -> None:
+        for sample in family.samples:
+            for place in {(sample.name, None), (sample.name, sample.labels.get("model"))}:
+                self._samples.setdefault(place, []).append((sample.labels, sample.value))
 
     def by(self, name: str, label: str, model: str | None = None, **only: str | tuple[str, ...]) -> dict[str, int]:
         """Sums of the samples called `name` with the labels `only`, by the value of `label`. With `model`, of its
@@ -159,10 +163,13 @@ class _Counters:
         return Histogram(tuple(bounds[:-1]), counts)
 
 
-def read_state(families: Iterable[Metric], gateway: Watched, uptime_s: float) -> State:
-    """The state of `gateway`, with the counters in `families`, which are those of `/metrics`."""
-    counters = _Counters(families)
-    waiting = counters.by("dragoman_queue_length", "model")
+async def read_state(families: Iterable[Metric], gateway: Watched, uptime_s: float) -> State:
+    """The state of `gateway`, with the counters in `families`, which are those of `/metrics`. The event loop has its
+    turns, however many workers there are."""
+    counters = _Counters()
+    async for family in in_turns(families, 1):
+        counters.add(family)
+    models = [await _model(one, counters) async for one in in_turns([*gateway.fleets.models.values()], _TURN)]
     inputs = counters.by("dragoman_team_tokens_total", "team", direction="input")
     outputs = counters.by("dragoman_team_tokens_total", "team", direction="output")
     return State(
@@ -172,7 +179,7 @@ def read_state(families: Iterable[Metric], gateway: Watched, uptime_s: float) ->
         ready=gateway.fleets.ready,
         draining=gateway.draining,
         running=counters.by("dragoman_requests_running", "dialect"),
-        models=tuple(_model(one, waiting.get(one.name, 0), counters) for one in gateway.fleets.models.values()),
+        models=tuple(models),
         teams=tuple(
             TeamState(name, count, inputs.get(name, 0), outputs.get(name, 0))
             for name, count in sorted(counters.by("dragoman_team_requests_total", "team").items())
@@ -191,28 +198,29 @@ def _limits(limiter: SubjectLimiter) -> LimitsState:
     return LimitsState(limiter.state, limiter.store.replicas, limiter.in_flight, dict(refused), dict(shadowed))
 
 
-def _model(model: ModelFleet, waiting: int, counters: _Counters) -> ModelState:
+def _worker(worker: Worker) -> WorkerState:
+    return WorkerState(
+        worker.address,
+        _condition(worker),
+        worker.in_flight,
+        worker.max_in_flight,
+        worker.reason,
+        worker.served_as,
+        tuple(worker.serves),
+        worker.meaning,
+        tuple(worker.named) if worker.trouble is Cause.HOST_NOT_IN_CERTIFICATE else (),
+        worker.proxy,
+    )
+
+
+async def _model(model: ModelFleet, counters: _Counters) -> ModelState:
     tokens = counters.by("dragoman_tokens_total", "direction", model=model.name)
     return ModelState(
         name=model.name,
         aliases=model.options.aliases,
         backend=model.options.backend,
-        waiting=waiting,
-        workers=tuple(
-            WorkerState(
-                worker.address,
-                _condition(worker),
-                worker.in_flight,
-                worker.max_in_flight,
-                worker.reason,
-                worker.served_as,
-                tuple(worker.serves),
-                worker.meaning,
-                tuple(worker.named) if worker.trouble is Cause.HOST_NOT_IN_CERTIFICATE else (),
-                worker.proxy,
-            )
-            for worker in model.workers
-        ),
+        waiting=counters.by("dragoman_queue_length", "model", model.name).get(model.name, 0),
+        workers=tuple([_worker(one) async for one in in_turns([*model.workers], _TURN)]),
         requests=counters.by("dragoman_requests_total", "outcome", model=model.name),
         input_tokens=tokens.get("input", 0),
         output_tokens=tokens.get("output", 0),
@@ -230,7 +238,8 @@ def narrowed(state: State, admin: Admin) -> State:
     return msgspec.structs.replace(state, teams=teams, prompts_logged=())
 
 
-_WORST = ("down", "stalled", "ejected", "leaving", "draining", "ready")
+WORST = ("down", "stalled", "ejected", "leaving", "draining", "ready")
+"""Conditions of workers, the worst first."""
 
 
 def of_all(whole: State, states: Sequence[State]) -> State:
@@ -278,7 +287,7 @@ def _workers_of_all(processes: Sequence[Sequence[WorkerState]]) -> tuple[WorkerS
         most = None
         if known.max_in_flight is not None and one.max_in_flight is not None:
             most = known.max_in_flight + one.max_in_flight
-        worse = min(known, one, key=lambda each: (_WORST.index(each.condition), each.reason is None))
+        worse = min(known, one, key=lambda each: (WORST.index(each.condition), each.reason is None))
         found[one.address] = msgspec.structs.replace(
             worse, in_flight=known.in_flight + one.in_flight, max_in_flight=most
         )

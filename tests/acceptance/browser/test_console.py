@@ -30,6 +30,8 @@ BOTH = {
     "models": {"away-with-a-long-name-as-models-have-them": GONE},
     "limits": [{"name": "few", "kind": "requests", "limit": 3, "per_s": "1h", "scope": ["model"]}],
 }
+# How many workers there are, as the tile says.
+OF = "document.querySelector('#tiles div:last-child dd')?.textContent.endsWith(' of %d')"
 # Some line of a plot leaves its base line, which is at 142 of 160.
 DRAWN = """[...document.querySelectorAll('#plot-PLOT .series')]
     .some(line => [...line.getAttribute('d').matchAll(/ ([\\d.]+)/g)].some(([, y]) => parseFloat(y) < 141))"""
@@ -63,7 +65,7 @@ def finished(browser: Browser) -> None:
 def test_plots_tables_and_tiles_show_what_goes_on(browser: Browser) -> None:
     with Stack(workers=({}, {}), config=OPEN) as stack:
         browser.open(stack.admin_url + "/console")
-        browser.until("document.querySelectorAll('#workers tbody tr').length === 2")
+        browser.until(OF % 2)
         assert browser.text("#condition") == "ready"
         with httpx.Client() as client:
             for _ in range(20):
@@ -73,6 +75,7 @@ def test_plots_tables_and_tiles_show_what_goes_on(browser: Browser) -> None:
             browser.until(DRAWN.replace("PLOT", plot))
         browser.until("document.querySelectorAll('#plot-workers .series').length === 2")
         browser.until("document.querySelector('#tiles div:last-child dd').textContent === '2 of 2'")
+        tab(browser, "teams")
         browser.until("document.querySelector('#teams tbody tr').textContent.startsWith('none20')")
         stack.run(stack.gateway.drain())
         browser.until("document.querySelector('#condition').textContent === 'draining'")
@@ -146,8 +149,9 @@ def some_traffic(stack: Stack) -> None:
 def test_it_fits_every_window_and_no_word_is_broken(browser: Browser) -> None:
     with Stack(workers=({}, {}, {}), config=BOTH) as stack:
         browser.open(stack.admin_url + "/console")
-        browser.until("document.querySelectorAll('#workers tbody tr').length === 4")
+        browser.until(OF % 4)
         some_traffic(stack)
+        tab(browser, "requests")
         browser.until("!!document.querySelector('#limits tbody tr')")
         browser.choose("#model", "m")
         browser.click("#send")
@@ -181,21 +185,25 @@ def test_it_fits_every_window_and_no_word_is_broken(browser: Browser) -> None:
 def test_colours_mean_something(browser: Browser) -> None:
     with Stack(config=BOTH) as stack:
         browser.open(stack.admin_url + "/console")
-        browser.until("document.querySelectorAll('#workers tbody tr').length === 2")
+        browser.until(OF % 2)
         name = "away-with-a-long-name-as-models-have-them"
         browser.until(f"document.querySelector('#condition').textContent === '{name} has no worker'")
         assert colour(browser, "#condition") == "warn"
         tile = "#tiles div:last-child dd"
         assert (browser.text(tile), colour(browser, tile)) == ("1 of 2", "bad")
         some_traffic(stack)
-        browser.until("!!document.querySelector('#limits tbody tr')")
+        browser.until("!!document.querySelector('#plot-requests .refused')")
         for outcome, name in (("ok", "good"), ("refused", "warn"), ("failed", "bad")):
             assert colour(browser, f"#plot-requests .{outcome}", "stroke") == name
+        tab(browser, "requests")
+        browser.until("document.querySelectorAll('#errors tbody tr').length === 3")
         rows = browser.run("[...document.querySelectorAll('#errors tbody tr')].map(row => row.cells[0].textContent)")
         assert rows == ["400", "429", "503"]
         assert [colour(browser, f"#errors tr:nth-child({row}) td") for row in (1, 2, 3)] == ["warn", "warn", "bad"]
         assert browser.text("#limits tbody tr td") == "few"
         assert int(browser.text("#limits tbody tr td:nth-child(2)")) >= 1
+        tab(browser, "fleet")
+        browser.until("document.querySelectorAll('#workers tbody tr').length === 2")
         assert {one: colour(browser, f"#workers td.{one}") for one in ("good", "bad")} == {"good": "good", "bad": "bad"}
         assert socket.gethostname() in browser.text("#about")
         stack.run(stack.sim.stop())
@@ -429,9 +437,9 @@ def test_the_key_opens_it_and_stays_in_the_tab(browser: Browser) -> None:
         browser.until("document.querySelector('#key-wrong').textContent")
         browser.type("#key", CONSOLE_KEY)
         browser.click("#key-form button")
-        browser.until("document.querySelectorAll('#workers tbody tr').length === 1")
+        browser.until(OF % 1)
         browser.open(stack.admin_url + "/console?again")
-        browser.until("document.querySelectorAll('#workers tbody tr').length === 1")
+        browser.until(OF % 1)
         assert browser.run("localStorage.length") == 0
         assert browser.run("document.cookie") == ""
         assert CONSOLE_KEY not in browser.run("document.documentElement.outerHTML")

@@ -341,12 +341,16 @@ def test_many_keys_come_in_pages(browser: Browser, stack: Stack) -> None:
         for number in range(210):
             assert api.post("/keys", json={"name": f"p{number:03}", "team": "red"}).status_code == 201
     unlocked(browser, stack, RED)
-    browser.until("document.querySelectorAll('#keys-table tbody tr').length === 50")
-    for shown in (100, 150, 200, 210):
-        browser.click("#keys-more")
-        browser.until(f"document.querySelectorAll('#keys-table tbody tr').length === {shown}")
-    assert browser.run("document.querySelector('#keys-more').hidden")
-    assert names(browser, "keys-table")[-1] == "p209"
+    browser.until("document.querySelectorAll('#keys-table tbody tr').length === 100")
+    for button, first, count in (("last", 100, 100), ("last", 200, 10), ("first", 100, 100), ("first", 0, 100)):
+        browser.click(f"#keys-pages button:{button}-of-type")
+        browser.until(f"document.querySelector('#keys-table td')?.textContent === 'p{first:03}'")
+        assert names(browser, "keys-table") == [f"p{first + number:03}" for number in range(count)]
+        assert browser.text("#keys-pages span") == f"{first + 1} to {first + count}"
+    browser.type("#keys-match", "P20")
+    browser.click("#keys-filter button")
+    browser.until("document.querySelectorAll('#keys-table tbody tr').length === 10")
+    assert browser.run("document.querySelector('#keys-pages').hidden")
 
 
 def test_batches_are_listed_and_cancelled_by_their_admins(browser: Browser, stack: Stack) -> None:

@@ -2,7 +2,7 @@
 
 import { Plot, short } from "./plot.js";
 import { Batches } from "./batches.js";
-import { Fleet, bare, lost, ready } from "./fleet.js";
+import { Fleet, lost, ready } from "./fleet.js";
 import { Keys } from "./keys.js";
 import { Playground } from "./playground.js";
 import { Requests } from "./requests.js";
@@ -22,7 +22,7 @@ let playground = null, spending = null, keys = null, batches = null, teams = nul
 let polling = 0;
 const fleet = new Fleet(() => keys, headers);
 const requests = new Requests(headers, () => keys);
-const tabs = new Tabs((name) => requests.watch(name === "requests" && !at("main").hidden));
+const tabs = new Tabs(watch);
 
 const plots = {
   requests: new Plot(at("plot-requests"), "Requests per second by outcome"),
@@ -30,6 +30,14 @@ const plots = {
   first: new Plot(at("plot-first"), "Time to first token, median and 95th percentile"),
   workers: new Plot(at("plot-workers"), "Requests in flight by worker"),
 };
+
+// What is asked for while its view is shown alone.
+function watch(name) {
+  const open = !at("main").hidden;
+  requests.watch(open && name === "requests");
+  fleet.watch(open && name === "fleet");
+  if (open && states.length) draw(states[states.length - 1], name);
+}
 
 // A session's changes need a header of their own, which pages of other origins cannot send.
 function headers(more = {}) {
@@ -40,7 +48,7 @@ function headers(more = {}) {
 async function poll() {
   const mine = ++polling;
   try {
-    const reply = await fetch("status.json", { headers: headers(), cache: "no-store" });
+    const reply = await fetch("brief.json", { headers: headers(), cache: "no-store" });
     if (mine !== polling) return;
     if (reply.status === 401) return askForKey(await reply.json());
     if (!reply.ok) throw new Error(`status ${reply.status}`);
@@ -60,8 +68,8 @@ function askForKey(ways) {
   sessionStorage.removeItem(KEPT);
   key = "";
   named();
-  requests.watch(false);
   at("main").hidden = true;
+  watch(tabs.name);
   at("key-form").hidden = !ways.key;
   tell("condition", "locked", "pill warn");
   at(ways.key ? "key" : "login").focus();
@@ -97,14 +105,15 @@ at("forget").addEventListener("click", async () => {
 
 function take(state) {
   at("key-form").hidden = at("login-form").hidden = true;
-  if (at("main").hidden) {
-    at("main").hidden = false;
-    requests.watch(!at("requests").hidden);
-  }
+  for (const model of state.models) model.workers = model.workers.map(([address, condition, in_flight]) => ({ address, condition, in_flight }));
+  state.load = new Map(state.models.flatMap((model) => model.workers.map((one) => [`${model.name} ${one.address}`, one.in_flight])));
   if (states.length && state.uptime_s < states[states.length - 1].uptime_s) states = []; // it was started anew
   states.push(state);
   states = states.filter((one) => one.time > state.time - SPAN_S - RATE_S);
-  draw(state);
+  if (at("main").hidden) {
+    at("main").hidden = false;
+    watch(tabs.name);
+  } else draw(state, tabs.name);
   if (!playground) {
     playground = new Playground(headers);
     offer();
@@ -131,6 +140,7 @@ function tell(id, text, style) {
   if (style) at(id).className = style;
 }
 
+const OUTCOMES = ["ok", "refused", "failed", "cancelled"];
 const total = (things, part) => things.reduce((sum, one) => sum + part(one), 0);
 const finished = (state, outcome) => total(state.models, (model) => model.requests[outcome] ?? 0);
 
@@ -176,7 +186,7 @@ function quantile(share, place, some = () => true) {
 }
 
 const last = (values) => (values.length ? values[values.length - 1] : null);
-const busiest = (series) => series.sort((one, other) => Math.max(...other.values) - Math.max(...one.values)).slice(0, LINES);
+const busiest = (series) => series.map((one) => [Math.max(...one.values), one]).sort(([one], [other]) => other - one).slice(0, LINES).map(([, one]) => one);
 const tokens = (team) => (team ? team.input_tokens + team.output_tokens : 0);
 const seconds = (value) => (value === null ? "–" : `${short(value)} s`);
 
@@ -196,32 +206,33 @@ function verdict(state, speed) {
   return ["ready", "good"];
 }
 
-function draw(state) {
+// The head, and of the views the one that is shown.
+function draw(state, name) {
   const limits = state.limits ? `limits ${state.limits.mode}, ${state.limits.replicas} replica${state.limits.replicas === 1 ? "" : "s"}` : "no limits";
   tell("about", [state.host, state.version, `up ${duration(state.uptime_s)}`, limits].filter(Boolean).join(" · "));
   at("prompts-logged").hidden = !state.prompts_logged.length;
   at("prompts-logged").title = state.prompts_logged.join(", ");
 
+  const speed = Object.fromEntries(OUTCOMES.map((outcome) => [outcome, rate((one) => finished(one, outcome)) ?? 0]));
+  const [words, how] = verdict(state, speed);
+  tell("condition", words, `pill ${how}`);
+  at("condition").title = words;
+  DRAWN[name]?.(state, speed);
+}
+
+function live(state, speed) {
   const times = states.map((one) => one.time), newest = states.length - 1;
   const span = Math.max(LEAST_SPAN_S, Math.min(SPAN_S, state.time - times[0])); // a page just opened need not look empty
-  const outcomes = ["ok", "refused", "failed", "cancelled"].map((name) => ({ name, style: name, values: rates((one) => finished(one, name)) }));
-  const speed = Object.fromEntries(outcomes.map((one) => [one.name, last(one.values) ?? 0]));
+  const outcomes = OUTCOMES.map((name) => ({ name, style: name, values: rates((one) => finished(one, name)) }));
   const output = rates((one) => total(one.models, (model) => model.output_tokens));
   const prompt = rates((one) => total(one.models, (model) => model.input_tokens));
   const [median, late] = [0.5, 0.95].map((share) => states.map((_, place) => quantile(share, place)));
   plots.requests.draw(times, span, outcomes);
   plots.tokens.draw(times, span, [{ name: "output", values: output }, { name: "prompt", values: prompt }]);
   plots.first.draw(times, span, [{ name: "median", values: median }, { name: "95 %", values: late }]);
-  const places = state.models.flatMap((model) => model.workers.map((worker) => [model.name, worker.address]));
-  const load = places.map(([name, address]) => ({
-    name: `${name} ${bare(address)}`,
-    values: states.map((one) => one.models.find((model) => model.name === name)?.workers.find((worker) => worker.address === address)?.in_flight ?? null),
-  }));
+  const load = [...state.load.keys()].map((place) => ({ name: place.replace(/https?:\/\/(?=\S*$)/, ""), values: states.map((one) => one.load.get(place) ?? null) }));
   plots.workers.draw(times, span, busiest(load));
 
-  const [words, how] = verdict(state, speed);
-  tell("condition", words, `pill ${how}`);
-  at("condition").title = words;
   const running = Object.values(state.running).reduce((sum, count) => sum + count, 0);
   const up = total(state.models, ready), lacking = state.models.some((model) => !ready(model));
   tiles([
@@ -230,7 +241,7 @@ function draw(state) {
     ["First token, median", seconds(last(median))],
     ["Under way", short(running)],
     ["Waiting", short(total(state.models, (model) => model.waiting))],
-    ["Workers ready", `${up} of ${places.length}`, lacking ? "bad" : up < places.length ? "warn" : "good"],
+    ["Workers ready", `${up} of ${load.length}`, lacking ? "bad" : up < load.length ? "warn" : "good"],
   ]);
 
   rows("models", state.models.map((model) => {
@@ -247,13 +258,20 @@ function draw(state) {
       seconds(quantile(0.5, newest, (one) => one.name === model.name)),
     ];
   }));
-  fleet.draw(state.models);
+}
+
+function teams(state) {
   rows("teams-table", state.teams.map((one) => [one.name, one.requests, one.input_tokens, one.output_tokens, short(rate((then) => tokens(then.teams.find((team) => team.name === one.name))))]));
+  at("teams-none").hidden = state.teams.length > 0;
+}
+
+function refusals(state) {
   rows("errors", Object.entries(state.errors).map(([status, count]) => [[status, status >= 400 && status < 500 ? "warn" : "bad"], count]));
   const { refused = {}, shadowed = {} } = state.limits ?? {};
   rows("limits", Object.keys({ ...refused, ...shadowed }).map((name) => [name, [refused[name] ?? 0, refused[name] ? "warn" : ""], shadowed[name] ?? 0]));
-  at("teams-none").hidden = state.teams.length > 0;
 }
+
+const DRAWN = { live, teams, requests: refusals, fleet: (state) => fleet.lost(state.models) };
 
 // lines: [name, value, style]
 function tiles(lines) {

@@ -1,10 +1,9 @@
 // The workers of all models: their state, why they are not ready, and an admin who drains them; and the other gateways.
 
-import { rows } from "./tables.js";
+import { PAGE, pages, rows, turned } from "./tables.js";
 
 const CONDITIONS = { ready: "good", draining: "warn", leaving: "warn", ejected: "bad", stalled: "bad", down: "bad" };
-const ORDER = ["bad", "warn", "good"];
-const EVERY_MS = 5000, DIFFERENCES = 3;
+const EVERY_MS = 2000, GATEWAYS_MS = 5000, DIFFERENCES = 3;
 const at = (id) => document.getElementById(id);
 
 export const bare = (address) => address?.replace(/^https?:\/\//, "") ?? "–";
@@ -30,38 +29,82 @@ export class Fleet {
     this.keys = keys;
     this.headers = headers;
     this.gateways = false;
-    this.asked = 0;
+    this.asked = 0; // counts the questions, of which the last one counts
+    this.looked = 0; // when the other gateways were asked for
+    this.skip = 0; // workers before the page that is shown
+    this.failed = false; // whether the last page did not come
     this.sure = null; // the address of the worker that the next click drains
+    this.page = { workers: [], total: 0 };
+    at("fleet-filter").onsubmit = (event) => { event.preventDefault(); this.skip = 0; this.load(); };
+    const [before, next] = at("workers-pages").querySelectorAll("button");
+    before.onclick = () => this.turn(this.skip - PAGE);
+    next.onclick = () => this.turn(this.skip + PAGE);
   }
 
-  draw(models) {
-    this.models = models;
-    if (this.gateways && !at("fleet").hidden && Date.now() - this.asked >= EVERY_MS) this.others();
-    const badness = ([, one]) => ORDER.indexOf(CONDITIONS[one.condition]);
-    const workers = models.flatMap((model) => model.workers.map((one) => [model, one])).sort((one, other) => badness(one) - badness(other));
-    rows("workers", workers.map(([model, one]) => [
-      model.name, bare(one.address), [one.condition, CONDITIONS[one.condition]], reason(one),
-      one.serves.length ? one.serves.join(", ") : one.served_as ?? model.name, one.in_flight, one.max_in_flight ?? "–", this.button(model, one),
+  // shown: whether the view is looked at
+  watch(shown) {
+    this.asked++;
+    if (shown) this.load();
+  }
+
+  async turn(skip) {
+    this.skip = skip;
+    await this.load();
+    turned("workers-pages", "fleet-filter");
+  }
+
+  async load() {
+    const mine = ++this.asked, match = at("fleet-match").value.trim();
+    if (this.gateways && Date.now() - this.looked >= GATEWAYS_MS) this.others();
+    try {
+      const query = new URLSearchParams({ match, skip: this.skip, limit: PAGE });
+      const reply = await fetch(`workers.json?${query}`, { headers: this.headers(), cache: "no-store" });
+      const found = await reply.json();
+      if (mine !== this.asked) return;
+      if (!reply.ok) throw new Error(found.error);
+      if (!found.workers.length && this.skip) { // they have become fewer
+        this.skip = 0;
+        return this.load();
+      }
+      this.page = found;
+      this.draw();
+      if (this.failed) at("fleet-wrong").textContent = "";
+      this.failed = false;
+    } catch (error) {
+      if (mine !== this.asked) return;
+      this.failed = true;
+      at("fleet-wrong").textContent = error.message;
+    }
+    setTimeout(() => (mine === this.asked ? this.load() : null), EVERY_MS);
+  }
+
+  draw() {
+    const { workers, total } = this.page, keys = this.keys();
+    rows("workers", workers.map(({ model, worker: one }) => [
+      model, bare(one.address), [one.condition, CONDITIONS[one.condition]], reason(one),
+      one.serves.length ? one.serves.join(", ") : one.served_as ?? model, one.in_flight, one.max_in_flight ?? "–", this.button(model, one),
     ]));
-    at("workers-none").hidden = workers.length > 0;
-    const keys = this.keys();
+    pages("workers-pages", this.skip, workers.length, this.skip + workers.length < total, total);
+    at("workers-none").textContent = workers.length ? "" : at("fleet-match").value.trim() ? "No worker matches." : "No worker is known.";
     at("fleet-locked").hidden = !keys?.locked || !workers.length;
+  }
+
+  // What became of requests that lost their worker.
+  lost(models) {
     rows("lost", models.flatMap((model) => Object.entries(model.lost_worker).flatMap(([what, counts]) =>
       Object.entries(counts).map(([reason, count]) => [model.name, [what.replace("_", " "), what === "not_continued" ? "bad" : "good"], reason, count]))));
   }
 
   // The other gateways, and the workers that they see in another state than this one.
   async others() {
-    this.asked = Date.now();
+    this.looked = Date.now();
     const reply = await fetch("gateways.json", { headers: this.headers(), cache: "no-store" }).catch(() => null);
     if (!reply?.ok) return;
-    const here = new Map(this.models.flatMap((model) => model.workers.map((one) => [`${model.name} ${one.address}`, one.condition])));
     rows("gateways", (await reply.json()).map((one) => {
-      const otherwise = one.workers.filter(([model, address, condition]) => here.get(`${model} ${address}`) !== condition)
-        .map(([model, address, condition, why]) => `${model} ${bare(address)}: ${condition}${why ? ` (${why})` : ""}`);
+      const otherwise = one.otherwise.map(([model, address, condition, why]) => `${model} ${bare(address)}: ${condition}${why ? ` (${why})` : ""}`);
       const state = one.draining ? ["draining", "warn"] : one.starting ? ["starting", "warn"] : one.ready ? ["ready", "good"] : ["no worker", "bad"];
-      const shown = otherwise.slice(0, DIFFERENCES).join(", ") + (otherwise.length > DIFFERENCES ? `, and ${otherwise.length - DIFFERENCES} more` : "");
-      return [one.name, state, one.version, one.running, one.waiting, one.workers.filter(([, , condition]) => condition === "ready").length,
+      const shown = otherwise.slice(0, DIFFERENCES).join(", ") + (one.differs > DIFFERENCES ? `, and ${one.differs - DIFFERENCES} more` : "");
+      return [one.name, state, one.version, one.running, one.waiting, one.workers_ready,
         [shown || "–", otherwise.length ? "warn" : "", otherwise.join("\n")]];
     }));
   }
@@ -69,7 +112,7 @@ export class Fleet {
   button(model, { address, condition }) {
     const button = document.createElement("button"), drained = condition === "draining";
     button.type = "button";
-    button.dataset.row = `${model.name} ${address}`;
+    button.dataset.row = `${model} ${address}`;
     button.hidden = !this.keys()?.changes || condition === "leaving";
     button.textContent = drained ? "Undrain" : this.sure === address ? "Drain: sure?" : "Drain";
     button.onclick = () => this.drain(address, drained);
@@ -79,7 +122,7 @@ export class Fleet {
   async drain(address, drained) {
     if (!drained && this.sure !== address) {
       this.sure = address;
-      return this.draw(this.models);
+      return this.draw();
     }
     this.sure = null;
     at("fleet-wrong").textContent = "";
@@ -88,6 +131,6 @@ export class Fleet {
     } catch (error) {
       at("fleet-wrong").textContent = error.message;
     }
-    this.draw(this.models); // the next state shows what has become of it
+    this.load();
   }
 }

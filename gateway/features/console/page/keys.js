@@ -2,9 +2,9 @@
 // admin's own credential, which is kept in this page alone, and gone when the page is.
 
 import { money, per, strain } from "./spend.js";
-import { rows } from "./tables.js";
+import { PAGE, pages, rows, turned } from "./tables.js";
 
-const PAGE = 50, COPIED_MS = 2000;
+const COPIED_MS = 2000;
 const at = (id) => document.getElementById(id);
 
 // An idempotency key. `crypto.randomUUID` needs TLS or localhost.
@@ -53,13 +53,16 @@ export class Keys {
     this.changing = null; // the name of the key that the form changes, and its options before; null: it makes a key
     this.admin = "";
     this.keys = [];
+    this.starts = [""]; // of the pages up to the one that is shown: after which name each begins
     this.followers = []; // told whether a credential is there
     this.shown = null; // the key whose details are open
     this.creation = null; // the last one that may have arrived: its body, and its idempotency key
     at("admin-form").onsubmit = (event) => { event.preventDefault(); this.open(); };
     at("admin-forget").onclick = () => this.forget("");
-    at("keys-filter").onsubmit = (event) => { event.preventDefault(); this.list(); };
-    at("keys-more").onclick = () => this.list(this.next);
+    at("keys-filter").onsubmit = (event) => { event.preventDefault(); this.list([""]); };
+    const [before, next] = at("keys-pages").querySelectorAll("button");
+    before.onclick = () => this.turn(this.starts.slice(0, -1));
+    next.onclick = () => this.turn([...this.starts, this.next]);
     at("keys-new").onsubmit = (event) => { event.preventDefault(); this.changing ? this.update() : this.create(); };
     at("new-cancel").onclick = () => this.make();
     at("key-edit").onclick = () => this.change();
@@ -69,7 +72,7 @@ export class Keys {
     at("key-revoke").onclick = () => this.revoke();
     at("key-close").onclick = () => this.close();
     at("keys-how").hidden = at("admin-form").hidden = at("admin-forget").hidden = Boolean(who);
-    if (who) this.list();
+    if (who) this.list([""]);
   }
 
   // Whether nobody is known who could see keys, and whether who is known may change something.
@@ -100,7 +103,7 @@ export class Keys {
 
   // Runs one step with all buttons of the section disabled, and says what was wrong.
   async step(doing) {
-    const buttons = [...at("keys").querySelectorAll("button")].filter((one) => !one.disabled);
+    const held = document.activeElement, buttons = [...at("keys").querySelectorAll("button")].filter((one) => !one.disabled);
     for (const one of buttons) one.disabled = true;
     at("keys-wrong").textContent = "";
     try {
@@ -109,6 +112,7 @@ export class Keys {
       at("keys-wrong").textContent = error.message;
     } finally {
       for (const one of buttons) one.disabled = false;
+      if (document.activeElement === document.body) held.focus({ preventScroll: true }); // a disabled button has lost it
     }
   }
 
@@ -121,6 +125,8 @@ export class Keys {
   forget(why) {
     this.admin = "";
     this.keys = [];
+    this.starts = [""];
+    this.draw();
     this.hide();
     this.close();
     this.make();
@@ -133,19 +139,28 @@ export class Keys {
   // The keys of one team.
   ofTeam(name) {
     at("keys-team").value = name;
-    return this.list();
+    at("keys-match").value = "";
+    return this.list([""]);
   }
 
-  list(after = "") {
-    return this.step(() => this.load(after));
+  list(starts) {
+    return this.step(() => this.load(starts));
   }
 
-  async load(after = "") {
-    const query = new URLSearchParams({ limit: PAGE, after });
+  async turn(starts) {
+    await this.list(starts);
+    turned("keys-pages", "keys-filter");
+  }
+
+  // The page that `starts` ends with, by default the one that is shown. A page that has become empty gives way.
+  async load(starts = this.starts) {
+    const query = new URLSearchParams({ limit: PAGE, after: starts.at(-1), match: at("keys-match").value.trim() });
     if (at("keys-team").value.trim()) query.set("team", at("keys-team").value.trim());
     if (at("keys-revoked").checked) query.set("revoked", "true");
     const page = await this.call("GET", `/keys?${query}`);
-    this.keys = after ? [...this.keys, ...page.keys] : page.keys;
+    if (!page.keys.length && starts.length > 1) return this.load(starts.slice(0, -1));
+    this.starts = starts;
+    this.keys = page.keys;
     this.next = page.next;
     at("admin-form").hidden = true;
     const first = at("keys-open").hidden;
@@ -162,9 +177,9 @@ export class Keys {
       button.textContent = "Open";
       button.onclick = () => this.show(key);
       return [key.name, key.team ?? "–", key.models?.join(", ") ?? "all", key.limits?.budget ? money(key.limits.budget, this.currency) : "–", state(key), used(key), key.changed?.slice(0, 10) ?? "–", key.changed_by ?? "configuration", button];
-    }), 0, Infinity); // those that were asked for by pages
+    }));
     at("keys-none").textContent = this.keys.length ? "" : "No key is here.";
-    at("keys-more").hidden = !this.next;
+    pages("keys-pages", (this.starts.length - 1) * PAGE, this.keys.length, Boolean(this.next));
   }
 
   show(key) {

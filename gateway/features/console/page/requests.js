@@ -1,9 +1,9 @@
 // Requests under way, the last that have ended, and what was refused. Asked for while the view is shown alone.
 
 import { bare } from "./fleet.js";
-import { rows } from "./tables.js";
+import { PAGE, rows } from "./tables.js";
 
-const EVERY_MS = 2000;
+const EVERY_MS = 2000, MOST = 500;
 const at = (id) => document.getElementById(id);
 const count = (value) => value?.toLocaleString("en") ?? "–";
 const STYLES = { ok: "good", refused: "warn", failed: "bad", cancelled: "" };
@@ -36,7 +36,9 @@ export class Requests {
     this.keys = keys;
     this.asked = 0;
     this.opened = null; // the id and the begin of the request whose details are open
-    at("requests-filter").onsubmit = (event) => { event.preventDefault(); this.load(); };
+    this.limit = PAGE; // rows of each kind that are asked for
+    at("requests-filter").onsubmit = (event) => { event.preventDefault(); this.limit = PAGE; this.load(); };
+    at("requests-more").onclick = () => { this.limit += PAGE; this.load(); };
     at("request-end").onclick = () => this.end();
     at("request-close").onclick = () => this.close();
   }
@@ -44,13 +46,14 @@ export class Requests {
   // shown: whether the view is looked at
   watch(shown) {
     this.asked++;
+    this.limit = PAGE;
     if (shown) this.load();
   }
 
   async load() {
     const mine = ++this.asked;
     try {
-      const query = new URLSearchParams({ match: at("requests-match").value.trim() });
+      const query = new URLSearchParams({ match: at("requests-match").value.trim(), limit: this.limit });
       const reply = await fetch(`requests.json?${query}`, { headers: this.headers(), cache: "no-store" });
       const found = await reply.json();
       if (mine !== this.asked) return;
@@ -63,15 +66,16 @@ export class Requests {
     setTimeout(() => (mine === this.asked ? this.load() : null), EVERY_MS);
   }
 
-  draw({ under_way, ended, refusals, others }) {
+  draw({ under_way, ended, refusals, others, older }) {
     rows("under-way", under_way.map((one) => [
       this.button(one), one.key || "–", one.dialect, one.model || "–", bare(one.worker), STAGES[one.stage], clock(one.began), took(one.duration_ms),
       took(one.time_to_first_token_ms), count(one.output_tokens),
-    ]), others);
+    ]), others, MOST);
     rows("ended", ended.map((one) => [
       this.button(one), one.key || "–", one.dialect, one.model || "–", bare(one.worker), [`${one.outcome} ${one.status || ""}`, STYLES[one.outcome]],
       clock(one.began), took(one.duration_ms), took(one.time_to_first_token_ms), tokens(one), why(one),
-    ]));
+    ]), older, MOST);
+    at("requests-more").hidden = this.limit >= MOST || (under_way.length < this.limit && ended.length < this.limit);
     rows("refusals", refusals.map((one) => [one.key || "–", one.team ?? "–", one.limit, [count(one.requests), "warn"]]));
     at("requests-none").textContent = under_way.length || ended.length ? "" : at("requests-match").value.trim() ? "No request here matches." : "No request is under way, and none has ended since the start.";
     at("refused-none").hidden = refusals.length > 0;

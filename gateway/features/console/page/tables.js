@@ -1,6 +1,23 @@
 // Tables of the page.
 
 const ROWS = 200;
+export const PAGE = 100; // rows of a table that is fetched by pages
+
+// The line below a table that is fetched by pages: which rows it shows, and the buttons to the pages beside it. from:
+// how many rows come before; total: how many there are, if that is known.
+export function pages(id, from, count, more, total = null) {
+  const line = document.getElementById(id), [before, next] = line.querySelectorAll("button");
+  line.hidden = !from && !more;
+  before.hidden = !from;
+  next.hidden = !more;
+  line.querySelector("span").textContent = `${from + 1} to ${from + count}${total === null ? "" : ` of ${total}`}`;
+}
+
+// After another page was asked for: its first row, and the focus where it was, or beside that.
+export function turned(id, top) {
+  document.getElementById(top).scrollIntoView({ block: "nearest" });
+  if (document.activeElement === document.body) document.querySelector(`#${id} button:not([hidden])`)?.focus({ preventScroll: true });
+}
 
 // lines of cells, each a value, [value, style, title], {share: 0..1} for a bar, or an element; a cell also has the style
 // of its column's head. Without lines the table is hidden. others: how many lines are left out already. most: lines that

@@ -26,6 +26,24 @@ def test_pages_hold_every_key_once(root: Caller) -> None:
             assert code(root("GET", f"{path}?limit={limit}")) == (422, "invalid"), (path, limit[:20])
 
 
+def test_a_list_is_narrowed_by_a_text_in_name_id_or_team(root: Caller, lead: Caller) -> None:
+    root.made("Narrow-one", team="blue")
+    id_: str = root("GET", "/keys/Narrow-one").json()["id"]
+    for name, team in (("narrow-two", "narrowed"), ("other-three", "narrowed"), ("other-four", "blue")):
+        root.made(name, team=team)
+
+    def found(caller: Caller, **query: str) -> list[str]:
+        return [key["name"] for key in caller("GET", "/keys", params=query).json()["keys"]]
+
+    assert found(root, match="nARROW-") == ["Narrow-one", "narrow-two"]
+    assert found(root, match="narrowed") == ["narrow-two", "other-three"]
+    assert found(root, match=id_.upper()) == ["Narrow-one"]
+    assert found(root, match="narrow", team="narrowed") == ["narrow-two", "other-three"]
+    assert found(root, match="narrow", team="narrowed", limit="1", after="narrow-two") == ["other-three"]
+    assert found(lead, match="narrow") == ["Narrow-one"], "of its team"
+    assert found(root, match="no such text") == []
+
+
 def test_the_audit_record_says_who_did_what(root: Caller, lead: Caller) -> None:
     lead.made("audited", team="blue", priority=0)
     root("PATCH", "/keys/audited", {"disabled": True, "models": ["m"]})

@@ -53,10 +53,24 @@ def test_gateways_show_each_other_and_what_each_sees_of_workers(server: Server) 
             (view,) = others(one)
             assert view["name"] == f"{socket.gethostname()}:9090"
             assert (view["ready"], view["draining"], view["running"], view["waiting"]) == (True, False, 0, 0)
-            until(lambda: others(one)[0]["workers"][1][2:4] == ["down", "refused"])
-            assert others(one)[0]["workers"][0] == ["m", up, "ready", None, 0]
-            assert {worker[1] for worker in others(two)[0]["workers"]} == {up, down}
+            until(lambda: others(one)[0]["otherwise"] == [["m", "http://127.0.0.1:9", "down", "refused", 0]])
+            assert (others(one)[0]["workers_ready"], others(one)[0]["differs"]) == (1, 1)
+            assert [worker[1] for worker in others(two)[0]["otherwise"]] == [down]
         assert others(one) == [], "it has said good-bye"
+
+
+def test_of_many_workers_that_differ_the_first_are_named(server: Server) -> None:
+    here = [("m", f"http://w{number}", "ready", None, 0) for number in range(200)]
+    there = [gateways.Place(*one[:2], "down", "died", 0) for one in here]
+    server.command("DEL", INDEX)
+    with gateway(server) as one:
+        view = gateways.View("other:1", "9", 1.0, True, False, False, 2, 3, (*there,))
+        server.command("ZADD", INDEX, "9999999999", "other")
+        server.command("SET", f"{INDEX}:other", zlib.compress(msgspec.json.encode(view)))
+        until(lambda: len(others(one)) == 1)
+        (found,) = others(one)
+        assert (len(found["otherwise"]), found["differs"], found["workers_ready"]) == (20, 200, 0)
+        server.command("DEL", f"{INDEX}:other")
 
 
 def test_a_gateway_that_died_is_forgotten_soon_and_nobody_grows(server: Server) -> None:

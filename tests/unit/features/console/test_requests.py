@@ -154,11 +154,13 @@ def test_what_was_kept_outlives_a_reload(keyed: Stack) -> None:
 async def test_only_so_many_are_kept_and_nothing_of_a_call_but_its_record() -> None:
     recent = RecentRequests()
     await ended(recent, *(Call(str(number)) for number in range(MOST + 7)))
-    found = recent.listed("")
+    found = await recent.listed("")
     assert [one.id for one in found.ended] == [str(number) for number in range(MOST + 6, 6, -1)]
+    found = await recent.listed("", limit=2)
+    assert ([one.id for one in found.ended], found.older) == (["506", "505"], MOST - 2)
     # a request's body, which no reply shows
     assert {type(kept) for _, kept in recent._ended} == {RequestRecord}
-    assert recent.listed("").under_way == []
+    assert (await recent.listed("")).under_way == []
 
 
 async def test_of_many_under_way_the_newest_are_shown_and_each_is_found() -> None:
@@ -170,11 +172,34 @@ async def test_of_many_under_way_the_newest_are_shown_and_each_is_found() -> Non
     calls: list[Any] = [Call(f"n{number}.") for number in range(MOST + 20)]
     running = [asyncio.ensure_future(recent.around_request(waits)(call)) for call in calls]
     await asyncio.sleep(0)
-    found = recent.listed("")
+    found = await recent.listed("")
     assert (len(found.under_way), found.others) == (MOST, 20)
-    assert [one.id for one in recent.listed("n3.").under_way] == ["n3."]
+    found = await recent.listed("", limit=3)
+    assert ([one.id for one in found.under_way], found.others) == (["n519.", "n518.", "n517."], MOST + 17)
+    found = await recent.listed("n51", limit=3)
+    assert ([one.id for one in found.under_way], found.others) == (["n519.", "n518.", "n517."], 8)
+    assert [one.id for one in (await recent.listed("n3.")).under_way] == ["n3."]
     going.set()
     await asyncio.gather(*running)
+
+
+async def test_other_work_goes_on_while_many_are_looked_through() -> None:
+    recent, turns = RecentRequests(), 0
+    recent._under_way = {Call(str(number)): 0.0 for number in range(5_000)}  # type: ignore[misc]
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    going = asyncio.create_task(others())
+    assert [one.id for one in (await recent.listed("4999")).under_way] == ["4999"]
+    looked, turns = turns, 0
+    assert (await recent.listed("", limit=100)).others == 4_900
+    going.cancel()
+    assert looked >= 49
+    assert turns <= 1, "without a filter the others are not looked at"
 
 
 async def test_refusals_are_counted_for_five_minutes_by_a_bounded_number_of_reasons() -> None:
@@ -184,15 +209,15 @@ async def test_refusals_are_counted_for_five_minutes_by_a_bounded_number_of_reas
     await ended(recent, Call(outcome="refused", key="a", team="t", code="over_cap"), Call(outcome="failed", key="a"))
     now += 200
     await ended(recent, Call(outcome="refused", key="a", team="t", limit="few"))
-    counts = [(one.key, one.team, one.limit, one.requests) for one in recent.listed("").refusals]
+    counts = [(one.key, one.team, one.limit, one.requests) for one in (await recent.listed("")).refusals]
     assert counts == [("a", "t", "few", 4), ("a", "t", "over_cap", 1)]
     now += 130
-    assert [(one.limit, one.requests) for one in recent.listed("").refusals] == [("few", 1)]
+    assert [(one.limit, one.requests) for one in (await recent.listed("")).refusals] == [("few", 1)]
     now += 400
-    assert recent.listed("").refusals == []
+    assert (await recent.listed("")).refusals == []
     await ended(recent, *(Call(outcome="refused", key=str(number)) for number in range(1_500)))
-    assert recent.listed("").refusals[0].limit == "others"
-    assert recent.listed("").refusals[0].requests == 500
+    assert (await recent.listed("")).refusals[0].limit == "others"
+    assert (await recent.listed("")).refusals[0].requests == 500
 
 
 # -- several processes ------------------------------------------------------------------------------------------------
@@ -207,8 +232,8 @@ async def test_any_process_shows_and_ends_those_of_all(tmp_path: Path) -> None:
     async def waits(call: Any) -> None:
         await going.wait()
 
-    def answered(one: AllRequests, question: bytes) -> bytes:
-        return one.answer(question.removeprefix(b"requests "))
+    async def answered(one: AllRequests, question: bytes) -> bytes:
+        return await one.answer(question.removeprefix(b"requests "))
 
     for group, one in zip(groups, every, strict=False):
         await group.start(CollectorRegistry(), partial(answered, one))
@@ -227,6 +252,8 @@ async def test_any_process_shows_and_ends_those_of_all(tmp_path: Path) -> None:
             assert await one.teams("same") == {"blue", "red"}
             assert await one.teams("same\nhere") == set()
             assert [view.id for view in (await one.listed("there")).ended] == ["there"]
+            found = await one.listed("", limit=1)
+            assert (len(found.under_way), found.others, len(found.ended), found.older) == (1, 2, 1, 1)
         await every[0].end("same", ["red"])
         assert [call.interrupted for call in calls] == [[], [], [ENDED_BY_ADMIN]]
         going.set()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.harness import Stack
+from tests.support.harness import Stack, until
 from tests.support.standins.identity import Identity
 from tests.unit.features.console.logging_in import (
     ADMIN,
@@ -77,7 +77,8 @@ def test_a_role_that_the_configuration_takes_away_is_gone_at_once(id_: Identity)
 def test_a_lead_sees_its_own_team_alone(stack: Stack, entered: Callable[..., Browser]) -> None:
     assert [ask(stack, one) for one in (BLUE, RED, RED)] == [200, 200, 429]
     browser = entered(**LEAD)
-    assert [one["name"] for one in browser.get("/console/status.json")["teams"]] == ["blue"]
+    until(lambda: [one["name"] for one in browser.get("/console/status.json")["teams"]] == ["blue"])
+    assert [one["name"] for one in browser.get("/console/brief.json")["teams"]] == ["blue"]
     found = browser.get("/console/requests.json")
     assert {one["team"] for one in found["ended"]} == {"blue"}
     assert found["refusals"] == []
@@ -102,7 +103,7 @@ def test_a_viewer_sees_all_teams(stack: Stack, entered: Callable[..., Browser]) 
     ask(stack, RED)
     ask(stack, BLUE)
     browser = entered(**VIEWER)
-    assert {"blue", "red"} <= {one["name"] for one in browser.get("/console/status.json")["teams"]}
+    until(lambda: {"blue", "red"} <= {one["name"] for one in browser.get("/console/status.json")["teams"]})
     assert {"blue", "red"} <= {one["team"] for one in browser.get("/console/requests.json")["ended"]}
     until_spent(browser, "red")
 

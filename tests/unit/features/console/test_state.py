@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any
 
@@ -39,7 +40,7 @@ def observed(*models: Any) -> Any:
 
 
 def state(metrics: Metrics, *models: Any) -> State:
-    return read_state(metrics.registry.collect(), observed(*models), 1.0)
+    return asyncio.run(read_state(metrics.registry.collect(), observed(*models), 1.0))
 
 
 def finish(metrics: Metrics, **fields: Any) -> None:
@@ -107,7 +108,7 @@ def test_what_is_asked_of_a_model_reads_its_own_samples() -> None:
             family.samples.append(Sample("dragoman_requests_total", Labels(model=name, outcome="ok"), 1.0))
         Labels.read = 0
         served = [fleet(name) for name in names]
-        found = read_state([family], observed(*served), 1.0)
+        found = asyncio.run(read_state([family], observed(*served), 1.0))
         assert [one.requests for one in found.models] == [{"ok": 1}] * models
         return Labels.read
 
