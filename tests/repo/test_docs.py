@@ -17,8 +17,8 @@ HEADING = re.compile(r"^#{1,6}\s+(.+?)\s*#*$", re.MULTILINE)
 MAKE_PROSE = re.compile(r"`make ([a-z][a-z-]*)")
 MAKE_CODE = re.compile(r"^\s*(?:\$ )?make ([a-z][a-z-]*)", re.MULTILINE)
 TARGET = re.compile(r"^([a-z][a-z-]*):(?!=)(.*)$", re.MULTILINE)
-MOST_WORDS = 68_195
-"""In the pages of docs/ together: words with a letter or a digit, so neither bars of tables nor fences."""
+MOST_WORDS = 65_000
+"""In README.md and the pages of docs/ together, as `wc -w` counts: bars of tables and fences are words, too."""
 READ_FIRST = (
     "docs/architecture.md",
     "gateway/core/events.py",
@@ -96,12 +96,11 @@ def test_contributing_is_short_and_names_what_to_read_first() -> None:
 
 def test_the_pages_stay_short() -> None:
     """Tables that a command can make belong into `make docs`. A higher bound is a decision, with its reason."""
-    text = " ".join(path.read_text() for path in tracked("docs/*.md"))
-    assert len(re.findall(r"\S*\w\S*", text)) <= MOST_WORDS
+    assert sum(len(path.read_text().split()) for path in tracked("README.md", "docs/*.md")) <= MOST_WORDS
 
 
 def test_the_readme_is_short() -> None:
-    assert len((ROOT / "README.md").read_text().split()) <= 730
+    assert len((ROOT / "README.md").read_text().split()) <= 720
 
 
 def test_changelog_has_a_place_for_the_next_change() -> None:
