@@ -260,7 +260,7 @@ function live(state, speed) {
   }));
 }
 
-function teams(state) {
+function usage(state) {
   rows("teams-table", state.teams.map((one) => [one.name, one.requests, one.input_tokens, one.output_tokens, short(rate((then) => tokens(then.teams.find((team) => team.name === one.name))))]));
   at("teams-none").hidden = state.teams.length > 0;
 }
@@ -271,7 +271,7 @@ function refusals(state) {
   rows("limits", Object.keys({ ...refused, ...shadowed }).map((name) => [name, [refused[name] ?? 0, refused[name] ? "warn" : ""], shadowed[name] ?? 0]));
 }
 
-const DRAWN = { live, teams, requests: refusals, fleet: (state) => fleet.lost(state.models) };
+const DRAWN = { live, teams: usage, requests: refusals, fleet: (state) => fleet.lost(state.models) };
 
 // lines: [name, value, style]
 function tiles(lines) {
