@@ -160,6 +160,8 @@ def _spent(draft: Draft, spent: Iterable[Spent], name: str | None) -> str:
         raise CommandError("--spent needs budgets in Redis, and LiteLLM's configuration names none")
     if name is not None:
         draft.todo[f"after the keys, and before clients call: dragoman spend --rebuild {name}"] = None
+    elif records and "redis" not in draft.values:
+        draft.todo["budgets begin at 0 with each gateway: add the section redis, or LiteLLM's, and import again"] = None
     elif records:
         draft.todo["budgets begin at 0, whatever LiteLLM has counted: give --spent to take that in"] = None
     if records and any(budget.get("scope") == [] for budget in draft.values.get("budgets", ())):

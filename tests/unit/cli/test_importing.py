@@ -457,6 +457,12 @@ def test_budgets_begin_with_what_was_spent(tmp_path: Path) -> None:
         assert used == {"k0": {"budget": "5.5", **team}, "k1": {"key-budget": "1.5", **team}, "k2": team}
     without = called(*words[:5], folder=tmp_path)
     assert "budgets begin at 0, whatever LiteLLM has counted: give --spent" in without.stderr
+    del config["litellm_settings"]
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
+    alone = called(*words[:5], folder=tmp_path)
+    assert "budgets begin at 0 with each gateway" in alone.stderr
+    refused = called(*words, folder=tmp_path)
+    assert (refused.returncode, "--spent needs budgets in Redis" in refused.stderr) == (2, True)
 
 
 def test_fallbacks_follow_the_router_and_what_is_left_out_is_named() -> None:
