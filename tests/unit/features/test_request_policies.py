@@ -273,13 +273,12 @@ def test_a_queue_s_bound_counts_what_policies_add() -> None:
     models = {"m": {"max_in_flight": 1}}
 
     async def ask(running: Stack) -> int:
-        pool = running.gateway.deployment.pools["m"]
         async with httpx.AsyncClient(timeout=30) as client:
-            tasks = []
-            for waiting in range(2):
-                tasks.append(asyncio.create_task(client.post(running.url + URL, json=chat())))
-                await soon(lambda waiting=waiting: pool.waiting == waiting)  # type: ignore[misc]
-                await running.sim.ledger.wait(running=1)
+            pool = running.gateway.deployment.pools["m"]
+            tasks = [asyncio.create_task(client.post(running.url + URL, json=chat()))]
+            await running.sim.ledger.wait(running=1)
+            tasks.append(asyncio.create_task(client.post(running.url + URL, json=chat())))
+            await soon(lambda: pool.waiting == 1)
             refused = await client.post(running.url + URL, json=chat())
             for task in tasks:
                 task.cancel()
