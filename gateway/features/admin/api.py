@@ -209,7 +209,7 @@ class AdminApi:
         return [replace(view, last_used=_use(view, times.get(view.name))) for view in views]
 
     async def teams(self, admin: Admin, request: Request) -> TeamPage:
-        found, more = await self._page(request, await self._teams.views(), lambda team: admin.may(team.name))
+        found, more = await self._page(request, await self._teams.views(), lambda name, team: admin.may(name))
         return TeamPage([team for _, team in found], more)
 
     async def team(self, admin: Admin, request: Request) -> TeamView:
