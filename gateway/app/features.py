@@ -37,7 +37,7 @@ ORDER = (
     "web_tools",  # each round is a request to workers for all below
     "kv_events",  # the prefill worker is picked by the tokens, too
     "prefill",  # before a worker is asked for the text
-    "mirror",  # copies what a worker is sent
+    "mirror",  # copies what a worker is sent, by policies of its own
     "hedge",  # asks a worker itself
     "media",  # this and the four behind it have no layer
     "uploads",

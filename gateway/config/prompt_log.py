@@ -40,7 +40,7 @@ class PromptLog(Section):
     max_bytes: Bytes = Field(default=1 << 30, ge=1 << 20, le=1 << 50)
     """Most bytes of all of them; the oldest is deleted first."""
     traces: Flag = False
-    """Send each as an event of the request's trace, by OpenTelemetry's conventions. Needs `tracing`."""
+    """Send each as a span of the request's trace, by OpenTelemetry's conventions. Needs `tracing`."""
     max_entry_bytes: Bytes = Field(default=65536, ge=256, le=1 << 24)
     """Most bytes of the texts of one prompt, and of those of its reply; what is longer is cut off, and marked."""
     max_waiting_bytes: Bytes = Field(default=64 << 20, ge=1 << 16, le=1 << 36)
