@@ -68,7 +68,7 @@ def attributes_of(line: Line) -> dict[str, Any]:
     if line.code is not None:
         found["error.type"] = line.code
     if line.usage is not None:
-        counts = {"input": line.usage.input, "output": line.usage.output}
+        counts = {"input": line.usage.input, "output": line.usage.output, "cache_read.input": line.usage.cached}
         found |= {f"gen_ai.usage.{name}_tokens": count for name, count in counts.items() if count is not None}
     return found
 

@@ -16,9 +16,13 @@ import pytest
 from gateway.core.events import Delta, PartStart
 from gateway.core.messages import Chat
 from gateway.core.ports import RequestRecord
+from gateway.core.usage import Usage
+from gateway.core.written import Moment
 from gateway.features.prompt_log import drawn
-from gateway.features.prompt_log.entry import Entry, ReplyTexts
+from gateway.features.prompt_log.entry import Answer, Entry, Line, Prompt, ReplyTexts
+from gateway.features.prompt_log.traces import attributes_of
 from gateway.translation import offline
+from gateway.translation.texts import Shown
 from tests.support.clients import DIALECTS, Way
 from tests.support.harness import Stack, until
 from tests.support.redis_server import Server
@@ -452,3 +456,24 @@ def test_an_admin_has_one_key_logged_for_a_time(tmp_path: Path) -> None:
         post(one, "too late", secret)
         assert len(written(one, tmp_path / "one")) == 1
         wait_logged(one, [])
+
+
+@pytest.mark.parametrize(("finish", "said"), [(["tool_calls"], "tool_call"), ([], "error"), (["length"], "length")])
+def test_a_span_has_what_readers_of_messages_need(finish: list[str], said: str) -> None:
+    """One message without a finish_reason, or arguments that are no JSON, must not cost the others."""
+    texts = [Shown("assistant", '{"a": [1]}', "tool", "f"), Shown("assistant", '{"a": ', "tool", "f")]
+    line = Line(
+        time=Moment(1.0), id="a", by="key", key="k", dialect="openai", operation="chat", model="m", stream=False,
+        status=200, outcome="ok", duration_ms=1.0, usage=Usage(7, 2, cached=3), prompt=Prompt([], []),
+        reply=Answer(texts, finish),
+    )  # fmt: skip
+    found = attributes_of(line)
+    usage = {name: value for name, value in found.items() if "usage" in name}
+    assert usage == {
+        "gen_ai.usage.input_tokens": 7,
+        "gen_ai.usage.output_tokens": 2,
+        "gen_ai.usage.cache_read.input_tokens": 3,
+    }
+    (message,) = json.loads(found["gen_ai.output.messages"])
+    assert [part["arguments"] for part in message["parts"]] == [{"a": [1]}, '{"a": ']
+    assert message["finish_reason"] == said
