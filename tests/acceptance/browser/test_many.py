@@ -15,6 +15,7 @@ from gateway.core.ports import RequestRecord
 from gateway.features.console.requests import MOST
 from gateway.redis import connect
 from tests.acceptance.browser.chromium import Browser
+from tests.acceptance.browser.test_accessible import found
 from tests.acceptance.browser.test_console import CONSOLE_KEY, browser, resize, shared, tab
 from tests.acceptance.browser.test_pages import ADMINS, ROOT, fits, names, quiet, unlocked
 from tests.support.harness import Stack
@@ -163,6 +164,34 @@ def test_of_500_requests_more_are_shown_as_somebody_asks_for_them(opened: Browse
     search(opened, "requests", "", "ended", 101)
     resize(opened, 1280)
     assert quiet(opened)
+
+
+@pytest.mark.parametrize(
+    ("view", "row", "card"),
+    [("keys", "#keys-table tbody tr:nth-child(3) button", "key"), ("requests", "#ended tbody button", "request")],
+)
+def test_the_focus_goes_to_a_card_and_back_to_its_row(opened: Browser, view: str, row: str, card: str) -> None:
+    tab(opened, view)
+    opened.until(f"!!document.querySelector('{row}')")
+    opened.run(f"document.querySelector('{row}').focus()")
+    opened.click(row)
+    assert opened.run("document.activeElement.id") == f"{card}-title"
+    opened.click(f"#{card}-close")
+    assert opened.run(f"document.activeElement === document.querySelector('{row}')")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_no_page_keeps_anybody_out(opened: Browser, scheme: str) -> None:
+    opened.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+    wrong = {}
+    try:
+        for view, table in (("keys", "keys-table"), ("fleet", "workers"), ("requests", "ended")):
+            tab(opened, view)
+            opened.until(f"{ROWS.format(table)} >= 100")
+            wrong[view] = found(opened)
+        assert wrong == {"keys": [], "fleet": [], "requests": []}
+    finally:
+        opened.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "light"}])
 
 
 def test_the_keyboard_turns_pages(opened: Browser) -> None:

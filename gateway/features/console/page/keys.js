@@ -2,7 +2,7 @@
 // admin's own credential, which is kept in this page alone, and gone when the page is.
 
 import { money, per, strain } from "./spend.js";
-import { PAGE, pages, rows, turned } from "./tables.js";
+import { PAGE, pages, returned, rows, turned } from "./tables.js";
 
 const COPIED_MS = 2000;
 const at = (id) => document.getElementById(id);
@@ -70,7 +70,7 @@ export class Keys {
     at("secret-kept").onclick = () => this.hide();
     at("key-rotate").onclick = () => this.rotate();
     at("key-revoke").onclick = () => this.revoke();
-    at("key-close").onclick = () => this.close();
+    at("key-close").onclick = () => { const { name } = this.shown; this.close(); returned("keys-table", name); };
     at("keys-how").hidden = at("admin-form").hidden = at("admin-forget").hidden = Boolean(who);
     if (who) this.list([""]);
   }
@@ -175,7 +175,8 @@ export class Keys {
       const button = document.createElement("button");
       button.type = "button";
       button.textContent = "Open";
-      button.onclick = () => this.show(key);
+      button.dataset.row = key.name;
+      button.onclick = () => { this.show(key); at("key-title").focus({ preventScroll: true }); }; // rows may stand between
       return [key.name, key.team ?? "–", key.models?.join(", ") ?? "all", key.limits?.budget ? money(key.limits.budget, this.currency) : "–", state(key), used(key), key.changed?.slice(0, 10) ?? "–", key.changed_by ?? "configuration", button];
     }));
     at("keys-none").textContent = this.keys.length ? "" : "No key is here.";

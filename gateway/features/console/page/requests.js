@@ -1,7 +1,7 @@
 // Requests under way, the last that have ended, and what was refused. Asked for while the view is shown alone.
 
 import { bare } from "./fleet.js";
-import { PAGE, rows } from "./tables.js";
+import { PAGE, returned, rows } from "./tables.js";
 
 const EVERY_MS = 2000, MOST = 500;
 const at = (id) => document.getElementById(id);
@@ -90,7 +90,7 @@ export class Requests {
     button.className = "id";
     button.textContent = button.title = one.id;
     button.dataset.row = `${one.id} ${one.began}`;
-    button.onclick = () => { this.ask(false); this.show(one); at("request-card").scrollIntoView({ block: "nearest" }); };
+    button.onclick = () => { this.ask(false); this.show(one); at("request-card").scrollIntoView({ block: "nearest" }); at("request-title").focus({ preventScroll: true }); };
     return button;
   }
 
@@ -105,8 +105,10 @@ export class Requests {
   }
 
   close() {
+    const { id, began } = this.opened;
     this.opened = null;
     at("request-card").hidden = true;
+    returned("requests", `${id} ${began}`);
   }
 
   // sure: the next click ends it.

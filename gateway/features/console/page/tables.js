@@ -19,6 +19,11 @@ export function turned(id, top) {
   if (document.activeElement === document.body) document.querySelector(`#${id} button:not([hidden])`)?.focus({ preventScroll: true });
 }
 
+// The focus goes back to the row that a card was opened from.
+export function returned(id, row) {
+  document.querySelector(`#${id} [data-row="${CSS.escape(row)}"]`)?.focus();
+}
+
 // lines of cells, each a value, [value, style, title], {share: 0..1} for a bar, or an element; a cell also has the style
 // of its column's head. Without lines the table is hidden. others: how many lines are left out already. most: lines that
 // are shown.
