@@ -135,7 +135,7 @@ class Gateway:
             admin=state.offers.admin,
             prompts_logged=state.offers.prompts_logged(state.prepared.keys.logged),
             police=state.offers.police,
-            dialects=postable(state.config),
+            dialects=partial(postable, state.config),
             team_of=state.prepared.keys.team_of,
             application=partial(router, state.config),
         )

@@ -195,8 +195,8 @@ class Watched:
     ledger       the sums of spending; None if none are kept
     admin        as the offer of this name
     prompts_logged, police  as the offers of these names
-    dialects     by the path, in Starlette's syntax, of each of their routes with a body: the dialect there, and the
-                 route's name
+    dialects     makes them; by the path, in Starlette's syntax, of each of their routes with a body: the dialect there,
+                 and the route's name
     team_of      returns the team of the key of this name; None if it has none, or is not in force
     application  makes the gateway's own ASGI application on another runtime
     """
@@ -213,7 +213,7 @@ class Watched:
     admin: Callable[[Admin], Application] | None
     prompts_logged: Sequence[str]
     police: Callable[[str], Police | None]
-    dialects: Mapping[str, tuple[Dialect, str]]
+    dialects: Callable[[], Mapping[str, tuple[Dialect, str]]]
     team_of: Callable[[str], str | None]
     application: Callable[[Runtime], Application]
 

@@ -247,7 +247,7 @@ class Console:
     async def _ways(self, query: str, admin: Admin) -> object:
         watched = self._look()
         models, needs_key = list(watched.fleets.models), watched.config.auth == "keys"
-        return {"models": models, "needs_key": needs_key, "ways": list(ways(watched.dialects))}
+        return {"models": models, "needs_key": needs_key, "ways": list(ways(watched.dialects()))}
 
     async def _administer(self, scope: Scope, receive: Receive, send: Send, admin: Admin) -> None:
         """Answers as the admin API does to this caller. The key of the console opens no keys."""
@@ -276,7 +276,7 @@ class Console:
 
     async def _run(self, asked: Asked, scope: Scope, receive: Receive, send: Send) -> None:
         watched, transcript, inner = self._look(), Transcript(), InternalRequest(asked.body.encode())
-        place = at(asked.path, watched.dialects)
+        place = at(asked.path, watched.dialects())
         if not asked.send:
             served = watched.runtime.models.get(asked.model)
             if place is None or served is None:
