@@ -93,7 +93,7 @@ class Services:
         if self.keys is not None:
             await self.keys.start()
         if self.tokens is not None:
-            await self.tokens.start(fetch_soon)
+            await self.tokens.start(partial(fetch_soon, ca_file=self.tokens.ca_file))
 
     async def close(self, others: Collection[Services]) -> None:
         """Closes what none of `others` has."""

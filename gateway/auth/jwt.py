@@ -198,6 +198,11 @@ class JwtVerifier:
         return self._options.jwks_url
 
     @property
+    def ca_file(self) -> str | None:
+        """The authorities that the certificate of `url` must chain to; None for those of the web."""
+        return self._options.ca_file
+
+    @property
     def outdated(self) -> bool:
         """Whether a token came that is signed by none of the keys that were read last."""
         return self._unknown.is_set()

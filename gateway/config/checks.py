@@ -263,6 +263,8 @@ def _jwt(facts: Facts) -> Faults:
         yield ("jwt", "jwks_url"), "or jwks_file is needed, and only one of them"
     if jwt.jwks_url is not None and not is_private(jwt.jwks_url):
         yield ("jwt", "jwks_url"), "must begin with https://: an attacker who changes the answer can make tokens"
+    if jwt.ca_file is not None and not (jwt.jwks_url or "").startswith("https://"):
+        yield ("jwt", "ca_file"), "has no effect: no jwks_url is https"
 
 
 def _admins(facts: Facts) -> Faults:

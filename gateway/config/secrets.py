@@ -19,7 +19,7 @@ from gateway.config.kinds import redis_server
 from gateway.config.model import Config, Model
 from gateway.config.proxies import VARIABLES, proxy_url, variables
 from gateway.config.section import Section
-from gateway.config.sharing import Redis
+from gateway.config.sharing import Jwt, Redis
 
 MOST_SECRET_BYTES = 16384
 MOST_FILE_BYTES = 1 << 22
@@ -60,8 +60,8 @@ def read_secrets(
     reading.console(config)
     if config.redis is not None and wanted("redis"):
         reading.redis(config.redis)
-    if config.jwt is not None and config.jwt.jwks_file is not None and wanted("jwt"):
-        reading.key_set(config.jwt.jwks_file, known)
+    if config.jwt is not None and wanted("jwt"):
+        reading.jwt(config.jwt, known)
     bundles: dict[str, str | None] = {}  # trying one takes some milliseconds, and many models may name it
     for model_name, model in config.models.items() if wanted("models") else ():
         reading.proxy(("models", model_name), model)
@@ -188,10 +188,14 @@ class _Reading:
             if f"sha256:{sha256(key.encode()).hexdigest()}" in {one.hash for one in entries.values()}:
                 self.fault(("console", option), f"leads to {whose} key; the console needs one of its own")
 
-    def key_set(self, file_name: str, known: Available | None) -> None:
-        """The keys of an identity provider."""
+    def jwt(self, options: Jwt, known: Available | None) -> None:
+        """The keys of an identity provider, and its authority."""
+        if options.ca_file is not None:
+            self.fault(("jwt", "ca_file"), _bundle_fault(options.ca_file))
+        if options.jwks_file is None:
+            return
         option = ("jwt", "jwks_file")
-        text = self._file(option, file_name, MOST_FILE_BYTES, "utf-8")
+        text = self._file(option, options.jwks_file, MOST_FILE_BYTES, "utf-8")
         if text is None:
             return
         try:

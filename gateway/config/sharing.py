@@ -223,6 +223,8 @@ class Jwt(Section):
     """File with the provider's keys (JWKS); relative to this file's folder."""
     jwks_url: KeySetUrl | None = None
     """Address of those keys, read at the start and then every 5 minutes."""
+    ca_file: str | None = Field(default=None, min_length=1)
+    """PEM bundle that the certificate of `jwks_url` must chain to. Absent: that of the web's authorities."""
     team_claim: str | None = Field(default=None, min_length=1)
     """Claim that names the team."""
     models_claim: str | None = Field(default=None, min_length=1)

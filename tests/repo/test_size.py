@@ -13,10 +13,10 @@ from tests.repo.tree import ROOT, tracked
 LINES = {
     "gateway": 573,
     "gateway/app": 2_372,
-    "gateway/auth": 2_478,
+    "gateway/auth": 2_481,
     "gateway/backends": 1890,
     "gateway/cli": 4_935,
-    "gateway/config": 4_957,
+    "gateway/config": 4_965,
     "gateway/core": 4_076,
     "gateway/dialects": 10585,
     "gateway/features": 13_395,

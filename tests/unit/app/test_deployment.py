@@ -11,15 +11,19 @@ import ssl
 import sys
 import threading
 import time
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import httpx
+import jwt
 import pytest
 
 from gateway.app import services
 from gateway.tools import bounded
 from tests.support.harness import PROBED, Stack, load_text, soon, until
+from tests.support.standins.identity import identity
+from tests.support.standins.serving import certificate, server_tls
 from tests.unit.app.asking import CHAT, GONE, key
 from tests.unit.auth.test_jwt import AUDIENCE, ISSUER, RSA, keys, token
 
@@ -122,15 +126,27 @@ async def test_the_keys_of_tokens_are_asked_for_unpacked() -> None:
     assert b"accept-encoding: identity" in provider.asked[0].lower()
 
 
+def test_the_keys_of_tokens_come_from_a_provider_with_a_private_authority(tmp_path: Path) -> None:
+    files = certificate(tmp_path)
+    with identity(server_tls(files)) as private:
+        options = {"issuer": private.url, "audience": AUDIENCE, "jwks_url": f"{private.url}/keys"}
+        claims = {"iss": private.url, "aud": AUDIENCE, "sub": "alice", "exp": time.time() + 60}
+        bearer = jwt.encode(claims, private.key, "RS256", {"kid": private.kid})
+        for more, status in (({}, 503), ({"ca_file": str(files[0])}, 200)):
+            with Stack(config={"jwt": {**options, **more}}) as stack:
+                reply = httpx.get(stack.url + "/v1/models", headers={"authorization": f"Bearer {bearer}"})
+                assert reply.status_code == status, reply.text
+
+
 def test_a_reload_keeps_the_keys_of_a_provider_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
     answers = [keys(r=RSA)]
 
-    async def fetch(url: str) -> str:
+    async def fetch(url: str, ca_file: str | None) -> str:
         return answers.pop()
 
     monkeypatch.setattr(services, "fetch_soon", fetch)
-    jwt = {"issuer": ISSUER, "audience": AUDIENCE, "jwks_url": "http://127.0.0.1:1/keys"}
-    with Stack(config={"jwt": jwt}) as stack:
+    options = {"issuer": ISSUER, "audience": AUDIENCE, "jwks_url": "http://127.0.0.1:1/keys"}
+    with Stack(config={"jwt": options}) as stack:
         headers = {"authorization": f"Bearer {token().decode()}"}
         for _ in range(3):
             assert httpx.get(stack.url + "/v1/models", headers=headers).status_code == 200

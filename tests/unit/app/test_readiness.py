@@ -53,7 +53,7 @@ class Away:
         self._answer = answer
         self._error = error or socket.gaierror(socket.EAI_AGAIN, "the name server does not answer")
 
-    async def __call__(self, *asked: object) -> Any:
+    async def __call__(self, *asked: object, **how: object) -> Any:
         if not self.there:
             raise self._error
         return self._answer

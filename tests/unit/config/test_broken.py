@@ -138,7 +138,8 @@ def test_every_file_that_is_named_and_cannot_be_read_is_named_with_the_line_of_i
         more = client if path[1] == "oidc" else ["    name: abc"]
         lines += [f"{path[0]}:", f"  {path[1]}:", "    url: http://127.0.0.1:1", *more, f"    {path[2]}: none"]
     elif len(path) == 2:
-        others = {"jwt": ["  issuer: a", "  audience: b"], "budget_webhook": ["  url: http://127.0.0.1:1"]}
+        jwt = ["  issuer: a", "  audience: b", *(["  jwks_url: https://a"] if path[1] == "ca_file" else [])]
+        others = {"jwt": jwt, "budget_webhook": ["  url: http://127.0.0.1:1"]}
         lines += [f"{path[0]}:", *others.get(path[0], ()), f"  {path[1]}: none"]
     else:
         lines += [f"{path[0]}: none"]
