@@ -302,13 +302,13 @@ cdef class SameWire(Relay):
                 return False
             texts.append(text)
             first = True
-            for part in <list?>usual[4]:
+            for part in <list?>usual[2]:
                 part_size = PyBytes_GET_SIZE(part)
-                if used + inside + 2 + part_size > HEAD + MOST_OUT:
+                if used + inside + part_size > HEAD + MOST_OUT:
                     return False
                 if not first:
-                    memcpy(out + used, literal - 1, inside + 2)
-                    used += inside + 2
+                    memcpy(out + used, literal, inside)
+                    used += inside
                 memcpy(out + used, PyBytes_AS_STRING(part), part_size)
                 used += part_size
                 first = False

@@ -32,9 +32,9 @@ _DIGITS, _ZERO = 10, ord("0")
 MARK = rb"\u0001template\u0002"
 _TOKEN = 1_000_003
 
-Usual = tuple[bytes, bytes, int, int, list[bytes], int]
-"""An ordinary chunk of a stream that is passed on: the bytes before and after the text, between which index and which
-index its literal stands, the bytes that the client is sent around it, and its choice."""
+Usual = tuple[bytes, bytes, list[bytes], int]
+"""An ordinary chunk of a stream that is passed on: the bytes before and after the text, each with its quote, the bytes
+that the client is sent around it, and its choice."""
 # Bytes that are in no JSON text: they stand for text, id and time in what a cache keeps.
 _TEXT, _NAME, _TIME = b"\0", b"\1", b"\2"
 _MOST_STREAMS = 64
@@ -87,14 +87,14 @@ class TemplateCache:
 
     def keep(self, asked: bytes, identity: tuple[bytes, bytes], usual: Usual) -> None:
         """Keeps `usual`, if id and time stand in it once. `asked`: all that decides how a chunk is rewritten."""
-        before, after, start, stop, pieces, index = usual
+        before, after, pieces, index = usual
         sent = _TEXT.join(pieces)
         for value, mark in zip(identity, (_NAME, _TIME), strict=True):
             if before.count(value) != 1 or sent.count(value) != 1:
                 return
             before, sent = before.replace(value, mark), sent.replace(value, mark)
         others = [one for one in self._kept.pop(asked, ()) if one[0] != before or one[1] != after]
-        self._kept[asked] = [*others, (before, after, start, stop, [sent], index)][-_MOST_KEPT:]
+        self._kept[asked] = [*others, (before, after, [sent], index)][-_MOST_KEPT:]
         if len(self._kept) > _MOST_STREAMS:
             del self._kept[next(iter(self._kept))]
 
@@ -102,11 +102,17 @@ class TemplateCache:
         """The ordinary chunks of a stream with this identity, as streams before it let expect."""
         name, time = identity
         found = []
-        for before, after, _, stop, (sent,), index in self._kept.get(asked, ()):
+        for before, after, (sent,), index in self._kept.get(asked, ()):
             before = before.replace(_NAME, name).replace(_TIME, time)
             sent = sent.replace(_NAME, name).replace(_TIME, time)
-            found.append((before, after, len(before) - 1, stop, sent.split(_TEXT), index))
+            found.append(usual_of(before, after, sent.split(_TEXT), index))
         return found
+
+
+def usual_of(before: bytes, after: bytes, pieces: list[bytes], index: int) -> Usual:
+    """Mostly the client is sent what came: then it is the same objects."""
+    own = {before: before, after: after}
+    return before, after, [own.get(piece, piece) for piece in pieces], index
 
 
 def _is_number(digits: bytes) -> bool:

@@ -290,6 +290,15 @@ def test_the_next_stream_knows_its_ordinary_chunks(monkeypatch: pytest.MonkeyPat
     assert lane.produced == 1
 
 
+def test_what_the_client_is_sent_as_it_came_is_kept_once() -> None:
+    lane = PassthroughLane(replace(ASKED, model=Raw(b'"up"')), _known())
+    for data in (_role(), chunk("a")):
+        lane.feed(sse.frame(_numbered(data, 7)))
+    ((before, after, pieces, _),) = lane.usual
+    assert pieces[0] is before
+    assert pieces[1] is after
+
+
 @pytest.mark.parametrize(
     "first",
     [
@@ -346,7 +355,7 @@ def test_what_is_known_is_bounded() -> None:
     cache = TemplateCache()
     for number in range(200):
         for after in range(20):
-            usual = b'"x"1763720000"content":"', b'"%d' % after, 1, -1, [b'"x"1763720000', b"end"], 0
+            usual = b'"x"1763720000"content":"', b'"%d' % after, [b'"x"1763720000', b"end"], 0
             cache.keep(b"%d" % number, (b'"x"', b"1763720000"), usual)
     known = [len(cache.recall(b"%d" % number, (b'"y"', b"1"))) for number in range(200)]
     assert known == [0] * 136 + [4] * 64
@@ -355,7 +364,7 @@ def test_what_is_known_is_bounded() -> None:
 @pytest.mark.parametrize("before", [b'"x""x"17', b'"x"1717', b"17", b'"x"'])
 def test_what_stands_there_twice_or_not_at_all_is_not_kept(before: bytes) -> None:
     cache = TemplateCache()
-    cache.keep(b"", (b'"x"', b"17"), (before, b"", 0, 0, [before, b""], 0))
+    cache.keep(b"", (b'"x"', b"17"), (before, b"", [before, b""], 0))
     assert cache.recall(b"", (b'"y"', b"18")) == []
 
 

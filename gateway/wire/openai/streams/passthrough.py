@@ -31,7 +31,7 @@ from gateway.core.messages import Chat, Embed, Extra, Generate, Media, choices_o
 from gateway.core.ports import Lane, Partial
 from gateway.core.usage import Usage
 from gateway.wire import clock, sse
-from gateway.wire.chunk_template import MARK, TRIES, TemplateCache, Usual, cut, text_of
+from gateway.wire.chunk_template import MARK, TRIES, TemplateCache, Usual, cut, text_of, usual_of
 from gateway.wire.json import NULL, encode, members_of, objects_of
 from gateway.wire.openai.media import replies as media
 from gateway.wire.openai.replies import views as wire
@@ -49,7 +49,6 @@ _piece = msgspec.json.Decoder(wire.ToolCallIn).decode
 _content = msgspec.json.Decoder(list[wire.ContentIn]).decode
 _PLAIN = ("content", "text")
 _TEXTS = ("content", "reasoning", "reasoning_content", "refusal")
-_HOLE = b'"%b"' % MARK
 _ZERO, _EMPTY, _ASSISTANT, _NONE = Raw(b"0"), Raw(b'""'), Raw(b'"assistant"'), Raw(b"[]")
 _CHAT, _TEXT = Raw(b'"chat.completion.chunk"'), Raw(b'"text_completion"')
 _FUNCTION = Raw(b'"function"')
@@ -207,11 +206,11 @@ class PassthroughLane:
 
     def _ordinary(self, event: bytes) -> bytes:
         """The bytes for the client if `event` matches a template, else b""."""
-        for before, after, start, stop, pieces, _ in self.usual:
+        for before, after, pieces, _ in self.usual:
             if event.startswith(before) and event.endswith(after):
-                literal = event[start:stop]
+                inside = event[len(before) : -len(after)]
                 try:
-                    text = text_of(literal)
+                    text = text_of(b'"%b"' % inside)
                 except (msgspec.DecodeError, UnicodeDecodeError):
                     break
                 if text:
@@ -219,7 +218,7 @@ class PassthroughLane:
                     self.text.add(text)
                     if not count & FOLD_MASK or len(text) > FOLD_LENGTH:
                         self.text.fold()
-                    return literal.join(pieces)
+                    return inside.join(pieces)
         return b""
 
     def _finish(self) -> bytes:
@@ -269,8 +268,7 @@ class PassthroughLane:
             self._rewrite(chunk)
             self.text = text
             self.produced -= 1
-            before, after, pieces = usual.before, usual.after, chunk.written().split(_HOLE)
-            self.usual.append((before, after, len(before) - 1, 1 - len(after), pieces, index))
+            self.usual.append(usual_of(usual.before, usual.after, chunk.written().split(MARK), index))
             if name in _PLAIN:  # the first chunk of any other must be parsed: its text cannot be continued
                 self.lessons.learnt.append(self.usual[-1])
 
