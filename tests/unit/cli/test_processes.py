@@ -32,6 +32,10 @@ HASH = "sha256:" + "ab" * 32
 STALLED = "sim:" + json.dumps({"text": "a b c", "fault": "stall@1"})
 
 
+async def _same(asked: bytes) -> bytes:
+    return asked
+
+
 @pytest.fixture(scope="module")
 def workers() -> Iterator[Stack]:
     """Only for its simulated worker; the gateway before it is not used."""
@@ -238,7 +242,7 @@ async def test_figures_become_one_as_the_catalogue_says(tmp_path: Path) -> None:
         registries.append(registry)
     Gauge("dragoman_limits_in_flight", "", registry=registries[1]).set(3)
     first, second = ProcessGroup(tmp_path, 0, 3), ProcessGroup(tmp_path, 1, 3)  # the third is not there
-    await second.start(registries[1], bytes)
+    await second.start(registries[1], _same)
     try:
         found = await first.together(registries[0])
     finally:
@@ -284,8 +288,8 @@ async def test_counters_stay_while_a_process_is_slow_dead_or_new(tmp_path: Path)
 
     first, second = ProcessGroup(tmp_path, 0, 2), ProcessGroup(tmp_path, 1, 2)
     mine, theirs = registry(5), registry(7)
-    await first.start(mine, bytes)
-    await second.start(theirs, bytes)
+    await first.start(mine, _same)
+    await second.start(theirs, _same)
     both = {"retries_total": 12.0, "request_duration_seconds_count": 2.0, "connections": 2.0}
     assert await shown(first, mine) == await shown(second, theirs) == both
     second.close()
@@ -293,7 +297,7 @@ async def test_counters_stay_while_a_process_is_slow_dead_or_new(tmp_path: Path)
         assert await shown(first, mine) == {**both, "connections": 1.0}
     third = ProcessGroup(tmp_path, 1, 2)
     again = registry(1)
-    await third.start(again, bytes)
+    await third.start(again, _same)
     with_it = {"retries_total": 13.0, "request_duration_seconds_count": 3.0, "connections": 2.0}
     for _ in range(2):
         assert await shown(first, mine) == await shown(third, again) == with_it
