@@ -25,7 +25,7 @@ from gateway.observe.ledger import Ledger
 from gateway.redis import connect
 from tests.acceptance.browser.chromium import Browser
 from tests.acceptance.browser.test_console import tab
-from tests.support.harness import Stack
+from tests.support.harness import Stack, until
 from tests.support.redis_server import Server
 from tests.unit.app.asking import CHAT, GONE, key
 
@@ -86,16 +86,18 @@ def take() -> None:
 
 
 def take_pages() -> None:
-    """Writes `docs/images/spend.png` and `keys.png`: three weeks of two teams, and some keys of the store."""
+    """Writes `docs/images/spend.png`, `keys.png`, `teams.png` and `batches.png`: three weeks of two teams, and what the
+    store has."""
     admin, entry = key("alice")
     with tempfile.TemporaryDirectory() as folder, Server(Path(folder), "--appendonly", "yes") as server:
+        a_day = {"name": "model-day", "amount": 2, "per": "day", "scope": ["model"]}
         config = {
             "metrics": {"listen": "127.0.0.1:9090"},
             "console": {"enabled": True},
             "auth": "open",
             "models": {"large": GONE, "m": {"price": {"request": 0.5}}},
             "spend": {"currency": "EUR", "daily": True},
-            "budgets": [{"name": "model-day", "amount": 2, "per": "day", "scope": ["model"]}],
+            "budgets": [a_day],
             "redis": {"addresses": [server.address], "timeout_s": 10},
         }
         asyncio.run(_history(server))
@@ -107,6 +109,7 @@ def take_pages() -> None:
             tab(browser, "spend")
             (IMAGES / "spend.png").write_bytes(browser.picture("#spend"))
         keyed = {**config, "auth": "keys", "keys_store": "redis", "admins": entry}
+        keyed |= {"batches": {"directory": f"{folder}/batches"}, "budgets": [{**a_day, "amount": 50}]}
         keyed |= {"console": {"enabled": True, "key_env": "CONSOLE_KEY"}}
         with (
             Stack(config=keyed, environ={"CONSOLE_KEY": CONSOLE_KEY}) as stack,
@@ -116,6 +119,7 @@ def take_pages() -> None:
                 "base_url": stack.admin_url + "/admin/v1",
                 "headers": {"authorization": f"Bearer {admin}"},
             }
+            secrets: dict[str, str] = {}
             with httpx.Client(**api) as client:
                 for name, team, budget in (
                     ("chat", "search", "200"),
@@ -128,8 +132,14 @@ def take_pages() -> None:
                         "models": ["m"],
                         "limits": {"budget": budget} if budget else None,
                     }
-                    client.post("/keys", json=body).raise_for_status()
+                    secrets[name] = client.post("/keys", json=body).raise_for_status().json()["key"]
                 client.post("/keys/nightly/rotate").raise_for_status()
+                search = {"name": "search", "models": ["m"], "budgets": {"team-budget": 300}}
+                client.post("/teams", json={**search, "limits": {"team-concurrency": 20}}).raise_for_status()
+                client.post("/teams", json={"name": "trial", "disabled": True}).raise_for_status()
+            for name in ("nightly", "chat"):
+                requests = [{"custom_id": str(n), "params": {**CHAT, "max_tokens": 4}} for n in range(9)]
+                _batch(stack.url, secrets[name], requests)
             browser.open(stack.admin_url + "/console")
             browser.type("#key", CONSOLE_KEY)
             browser.click("#key-form button")
@@ -139,12 +149,26 @@ def take_pages() -> None:
             browser.click("#admin-form button")
             browser.until("document.querySelectorAll('#keys-table tbody tr').length === 3")
             (IMAGES / "keys.png").write_bytes(browser.picture("#keys"))
+            tab(browser, "teams")
+            browser.until("document.querySelectorAll('#teams-entries tbody tr').length === 3")
+            browser.until("document.querySelector('#teams-entries').textContent.includes('EUR')")
+            (IMAGES / "teams.png").write_bytes(browser.picture("#teams"))
+            tab(browser, "batches")
+            browser.until("document.querySelectorAll('#batches-table tbody tr').length === 2")
+            (IMAGES / "batches.png").write_bytes(browser.picture("#batches"))
 
 
 def _ask(url: str, secret: str) -> None:
     """One short request, which a limit may refuse."""
     headers = {"authorization": f"Bearer {secret}"}
     httpx.post(url + "/v1/chat/completions", json={**CHAT, "max_tokens": 8}, headers=headers, timeout=30)
+
+
+def _batch(url: str, secret: str, requests: list[dict[str, Any]]) -> None:
+    """A batch of a key, once it has ended."""
+    with httpx.Client(base_url=url, headers={"authorization": f"Bearer {secret}"}, timeout=30) as client:
+        made = client.post("/v1/messages/batches", json={"requests": requests}).raise_for_status().json()
+        until(lambda: client.get(f"/v1/messages/batches/{made['id']}").json()["processing_status"] == "ended")
 
 
 async def _history(server: Server) -> None:
