@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping
+from math import isfinite
 from typing import Any
 
 import yaml
@@ -206,8 +207,29 @@ class Options:
 
 
 def read_foreign(text: bytes, name: str) -> Any:
-    """The values of a YAML file as other programs read it. Raises CommandError."""
+    """The values of a YAML file as other programs read it, `plain`. Raises CommandError."""
     try:
-        return yaml.safe_load(text)
+        return plain(yaml.safe_load(text))
     except (yaml.YAMLError, UnicodeDecodeError, ValueError, RecursionError) as error:
         raise CommandError(f"{name} is not YAML: {type(error).__name__}") from None
+
+
+def plain(value: Any) -> Any:
+    """The value as a file of this program can hold it: keys are text, and so is all but text, true or false, null, and
+    numbers that are finite. Aliases of YAML stay one object. Raises ValueError for a value that holds itself."""
+    return _plain(value, {})
+
+
+def _plain(value: Any, seen: dict[int, Any]) -> Any:
+    if not isinstance(value, (dict, list, tuple)):
+        kept = value is None or isinstance(value, (str, int)) or (isinstance(value, float) and isfinite(value))
+        return value if kept else str(value)
+    if id(value) not in seen:
+        seen[id(value)] = _plain  # until all that it holds is known
+        if isinstance(value, dict):
+            seen[id(value)] = {str(name): _plain(one, seen) for name, one in value.items()}
+        else:
+            seen[id(value)] = [_plain(one, seen) for one in value]
+    if seen[id(value)] is _plain:
+        raise ValueError("holds itself")
+    return seen[id(value)]

@@ -200,8 +200,8 @@ class _Deployment:
             why = f"set the variable {variable} and import again" if given_base else "has no api_base"
             draft.left_out(f"model_list[{self.index}] ({self.name})", f"this model is left out: {why}", self.at)
             return False
-        if set(base) & set("@?#"):
-            draft.left_out(f"model_list[{self.index}] ({self.name})", "its address has a password or a query", self.at)
+        if (wrong := _wrong(base)) is not None:
+            draft.left_out(f"model_list[{self.index}] ({self.name})", f"its address {wrong}", self.at)
             return False
         base = base.rstrip("/")
         if provider == "azure":
@@ -696,6 +696,15 @@ def _label(kind: Sequence[_Deployment], kinds: Sequence[Sequence[_Deployment]], 
         if number == 1 and words[own] and words.count(words[own]) == 1:
             return str(words[own])
     return str(own + number)
+
+
+def _wrong(base: str) -> str | None:
+    """The reason why no worker has this address."""
+    try:
+        urlsplit(base)
+    except ValueError:
+        return "is not a URL"
+    return "has a password or a query" if set(base) & set("@?#") else None
 
 
 def _may_be_secret(name: str, value: object) -> bool:

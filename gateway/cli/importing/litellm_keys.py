@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from gateway.cli import CommandError
-from gateway.cli.importing.drafts import Draft, Options
+from gateway.cli.importing.drafts import Draft, Options, plain
 from gateway.cli.importing.litellm import LiteLLM, add_budget, amount, period
 
 _HASH = re.compile(r"[0-9a-f]{64}\Z")
@@ -66,9 +66,9 @@ def rows(text: bytes, name: str) -> list[dict[str, Any]]:
             found = [json.loads(text)]
         except ValueError:
             found = [json.loads(line) for line in text.splitlines() if line.strip()]
+        return list(_objects(plain(found), name))
     except (ValueError, RecursionError):
         raise CommandError(f"{name} is neither JSON nor lines of JSON") from None
-    return list(_objects(found, name))
 
 
 def _objects(values: Iterable[object], name: str) -> Iterator[dict[str, Any]]:
@@ -96,7 +96,10 @@ def models_named(found: Iterable[Mapping[str, Any]]) -> Iterator[str]:
 def take_in(draft: Draft, config: LiteLLM, found: list[dict[str, Any]]) -> TakenIn:
     """Adds keys and teams, and what budgets go by."""
     spent: list[Spent] = []
-    keys = list({str(row["token"]): row for row in found if row.get("token")}.values())
+    if strange := [row for row in found if row.get("token") and not isinstance(row["token"], str)]:
+        draft.left_out("--keys", f"{len(strange)} rows have a token that is not text", ("keys",))
+        found = [row for row in found if not row.get("token") or isinstance(row["token"], str)]
+    keys = list({row["token"]: row for row in found if row.get("token")}.values())
     teams = {str(row["team_id"]): row for row in found if not row.get("token") and row.get("team_id")}
     budgets = {
         str(row["budget_id"]): row
@@ -108,7 +111,7 @@ def take_in(draft: Draft, config: LiteLLM, found: list[dict[str, Any]]) -> Taken
     names = _names((id_, row.get("team_alias") or id_) for id_, row in teams.items())
     for id_, row in teams.items():
         _team(draft, config, _full(row, budgets), names[id_], spent)
-    hashes = [str(row["token"]) for row in keys]
+    hashes = [row["token"] for row in keys]
     entries = _names((hash_, row.get("key_alias")) for hash_, row in zip(hashes, keys, strict=True))
     for id_ in dict.fromkeys(str(row["team_id"]) for row in keys if row.get("team_id")):
         if id_ not in teams:
@@ -147,7 +150,7 @@ def _names(given: Iterable[tuple[str, object]]) -> dict[str, str]:
     taken: set[str] = set()
     for id_, alias in given:
         plain = re.sub(r"[\s\x00-\x1f\x7f-\x9f\ud800-\udfff\"'`]+", "-", str(alias or ""))[:180]
-        short = id_[:12] if _HASH.match(id_) else hashlib.sha256(id_.encode()).hexdigest()[:12]
+        short = id_[:12] if _HASH.match(id_) else _sum(id_)[:12]
         name = plain if plain and not plain.startswith(("jwt:", "sk-", "dgm_")) else f"litellm-{short}"
         wanted, number = name, 1
         while name in taken:
@@ -157,15 +160,20 @@ def _names(given: Iterable[tuple[str, object]]) -> dict[str, str]:
     return found
 
 
+def _sum(text: str) -> str:
+    """The SHA-256 of a text, which JSON may give half of a character."""
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
+
+
 def _full(row: Mapping[str, Any], budgets: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """The row, with what it takes from a budget of its own."""
-    shared = row.get("litellm_budget_table") or budgets.get(str(row.get("budget_id"))) or {}
+    shared = row.get("litellm_budget_table") or budgets.get(str(row.get("budget_id")))
     own = {name: value for name, value in row.items() if value is not None}
     bounds = (
         *("max_budget", "budget_duration", "soft_budget", "model_max_budget"),
         *("rpm_limit", "tpm_limit", "max_parallel_requests"),
     )
-    taken = {name: shared[name] for name in bounds if shared.get(name) is not None}
+    taken = {name: shared[name] for name in bounds if isinstance(shared, dict) and shared.get(name) is not None}
     return {**taken, **own}
 
 
@@ -182,7 +190,7 @@ def _key(
     given = Options(draft, f"key {name}", row)
     token: str = given.take("token")
     given.take("key_alias")
-    hashed = token if _HASH.match(token) else hashlib.sha256(token.encode()).hexdigest()
+    hashed = token if _HASH.match(token) else _sum(token)
     entry: dict[str, Any] = {"hash": f"sha256:{hashed}"}
     if team_name is not None:
         entry["team"] = team_name
@@ -302,7 +310,7 @@ def _further_budgets(draft: Draft, given: Options, whose: str, name: str, at: tu
 def _plain(model: str) -> str:
     """A part of a limit's name for the model, another one for each."""
     plain = re.sub(r"[^A-Za-z0-9_.-]", "-", model)[:36]
-    return plain if plain == model else f"{plain}-{hashlib.sha256(model.encode()).hexdigest()[:6]}"
+    return plain if plain == model else f"{plain}-{_sum(model)[:6]}"
 
 
 def _of_models(draft: Draft, config: LiteLLM, given: Options, whose: str, name: str, at: tuple[str, str]) -> None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from gateway.app import KNOWN
 from gateway.auth import new_key
-from gateway.cli.importing.drafts import Draft
+from gateway.cli.importing.drafts import Draft, plain
 from gateway.cli.importing.litellm import LiteLLM, period
 from gateway.cli.importing.litellm_keys import take_in
 from gateway.config import load
@@ -33,7 +33,7 @@ VARIABLES = dict.fromkeys(litellm.ENVIRONMENT, "a-secret-of-the-environment")
 def imported(config: dict[str, Any], rows: object = ()) -> tuple[dict[str, Any], str]:
     """The values and the text of gateway.yaml, which is checked as far as it can be without secrets."""
     draft = Draft()
-    take_in(draft, LiteLLM(draft, config, lambda name: None), list(rows if isinstance(rows, list) else ()))
+    take_in(draft, LiteLLM(draft, plain(config), lambda name: None), plain(rows if isinstance(rows, list) else []))
     draft.settle()
     text = "\n".join(draft.lines())
     with tempfile.TemporaryDirectory() as folder:
@@ -465,6 +465,11 @@ def test_budgets_begin_with_what_was_spent(tmp_path: Path) -> None:
     assert (refused.returncode, "--spent needs budgets in Redis" in refused.stderr) == (2, True)
 
 
+def test_an_address_that_is_not_a_url_leaves_its_deployment_out() -> None:
+    _, text = imported({"model_list": [deployment(), deployment(api_base="http://["), deployment("n", api_key="k")]})
+    assert "# model_list[1] (m): its address is not a URL" in text
+
+
 def test_fallbacks_follow_the_router_and_what_is_left_out_is_named() -> None:
     config = {
         "model_list": [deployment(), deployment("n"), deployment("o")],
@@ -490,6 +495,7 @@ def test_fallbacks_follow_the_router_and_what_is_left_out_is_named() -> None:
         ("a: [", "config.yaml is not YAML: ParserError"),
         ("- a", "config.yaml is not a mapping of options"),
         ("model_list: []", "there is nothing to write: must hold at least one model"),
+        ("model_list: &a [*a]", "config.yaml is not YAML: ValueError"),
     ],
 )
 def test_what_cannot_be_imported_is_refused(text: str, said: str, tmp_path: Path) -> None:
@@ -509,6 +515,15 @@ def test_rows_may_be_lines_but_not_hashes_alone(tmp_path: Path) -> None:
     words = ("import", "litellm", "config.yaml", "--keys", "a.json", "--keys", "b.json")
     made = called(*words, folder=tmp_path)
     assert (made.returncode, set(yaml.safe_load(made.stdout)["keys"])) == (0, {"k", "litellm-111111111111"})
+    strange = [{"token": {"a": 1}, "team_id": "t"}, {"token": 3}, {"token": "\ud800", "key_alias": "half"}]
+    (tmp_path / "e.json").write_text(json.dumps(strange))
+    made = called(*words, "--keys", "e.json", folder=tmp_path)
+    assert (made.returncode, "half" in yaml.safe_load(made.stdout)["keys"]) == (1, True), made.stderr
+    assert "# --keys: 2 rows have a token that is not text" in made.stdout
+    (tmp_path / "c.json").write_text("[" * 100_000)
+    deep = called(*words, "--keys", "c.json", folder=tmp_path)
+    assert deep.stderr == "dragoman: c.json is neither JSON nor lines of JSON\n"
+    (tmp_path / "c.json").write_text("[1]")
     refused = called(*words, "--keys", "c.json", folder=tmp_path)
     assert refused.stderr == "dragoman: c.json holds something other than rows of keys, teams and budgets\n"
     bare = called(*words, "--keys", "d.json", folder=tmp_path)
@@ -555,6 +570,10 @@ VALUES = st.recursive(
 @settings(max_examples=examples(200), deadline=None)
 @given(st.dictionaries(st.tuples(st.sampled_from(SECTIONS), st.sampled_from(NAMES.split())), VALUES, max_size=6))
 @example({("litellm_params", "max_parallel_requests"): 2.0**63})
+@example({("litellm_params", "model"): False, ("litellm_params", "other"): False})
+@example({("litellm_params", "temperature"): float("inf"), ("router_settings", "other"): float("nan")})
+@example({("litellm_params", "temperature"): {None: 1}})
+@example({("row", "litellm_budget_table"): [1], ("team", "litellm_budget_table"): "b"})
 def test_whatever_is_written_there_a_configuration_without_secrets_comes_out(
     options: dict[tuple[str, str], Any],
 ) -> None:
@@ -580,8 +599,9 @@ def test_whatever_is_written_there_a_configuration_without_secrets_comes_out(
         **parts,
     }
     rows = [{"team_id": "t", **held, "token": "0" * 64}, {"token": secret}, {"team_alias": "b", **team, "team_id": "t"}]
-    _, text = imported(config, rows)
+    values, text = imported(config, rows)
     assert litellm.MARK not in text
-    for where, given_there in (("litellm_params", params), ("router_settings", parts["router_settings"])):
+    of_model = params if "n" in values["models"] else {}  # one comment is for all options of one that is left out
+    for where, given_there in (("litellm_params", of_model), ("router_settings", parts["router_settings"])):
         if given_there.get("other") not in (None, "", [], {}):
             assert f"{where}.other: has no counterpart" in text
