@@ -417,6 +417,8 @@ class LiteLLM:
             shares.append(sum(weights.values()))
             parts.append(part)
             models[part] = _merged(kind, weights)
+            if part != name:
+                models[part].setdefault("upstream_model", name)
             if any(one.deadlines != kind[0].deadlines for one in kind):
                 self.draft.note("Its deployments had other deadlines, of which these are the longest", ("models", part))
             if kind[0].policy:

@@ -231,6 +231,7 @@ def test_deployments_that_agree_are_workers_and_others_are_models() -> None:
     others = ["m@2", "m@n", "m@4"]
     assert [one for one in found if one != "m"] == others
     assert [name for name, model in found.items() if model.get("listed", True)] == ["m"]
+    assert [model.get("upstream_model") for model in found.values()] == [None, "m", "n", "m"], "as LiteLLM asked"
     assert found["m"]["split"] == [{"model": name, "share": 0.25} for name in others]
     assert found["m"]["fallback"] == others
     assert found["m@4"]["fallback"] == ["m", "m@2", "m@n"]
