@@ -15,13 +15,14 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from itertools import islice
+from operator import itemgetter
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
 from gateway.auth import KeyTable, Stored, StoredKey, StoredTeam
 from gateway.auth.durable import doubt
-from gateway.auth.key_store import Change, Event, KeyStore, Kind, Other, StoreDown, decoded_as, kind_of
+from gateway.auth.key_store import Change, Drop, Event, KeyStore, Kind, Other, StoreDown, decoded_as, kind_of
 from gateway.auth.last_used import LastUsed
 from gateway.background import cancel_tasks, keep_running
 from gateway.config import StoredKeys
@@ -73,13 +74,13 @@ class Kept(Generic[S]):
         self.by_name[one.name] = one
         self.gone.pop(one.name, None)
         if one.gone:
-            if oldest := self.dropped():
-                del self.by_name[oldest], self.gone[oldest]
+            if (oldest := self.dropped()) is not None:
+                del self.by_name[oldest[0]], self.gone[oldest[0]]
             self.gone[one.name] = one.version
 
-    def dropped(self) -> str:
-        """The one that is forgotten as the next one goes; "" while there is room."""
-        return min(self.gone, key=self.gone.__getitem__) if len(self.gone) >= self._most else ""
+    def dropped(self) -> Drop | None:
+        """The one that is forgotten as the next one goes; None while there is room."""
+        return min(self.gone.items(), key=itemgetter(1)) if len(self.gone) >= self._most else None
 
 
 async def _in_slices(items: Sequence[T]) -> AsyncIterator[T]:
@@ -323,8 +324,8 @@ class KeyMirror:
             self._missing.pop(one.name, None)
         self._put(kind, one.name, one)
 
-    def dropped(self, kind: Kind = "key") -> str:
-        """The revoked key, or the deleted team, that is forgotten as the next one goes; "" while there is room."""
+    def dropped(self, kind: Kind = "key") -> Drop | None:
+        """The revoked key, or the deleted team, that is forgotten as the next one goes; None while there is room."""
         return self._kept(kind).dropped()
 
     def _ignore(self, kind: Kind, name: str) -> None:

@@ -44,7 +44,8 @@ ONCE_S = 86_400
 """How long a creation is recognised by its Idempotency-Key."""
 
 _CHANGE = """
-local name, expected, text, event, max_audit, once, once_ms, dropped, kind = unpack(ARGV)
+local name, expected, text, event, max_audit, once, once_ms, dropped, dropped_version, kind = unpack(ARGV)
+local function version_of(one) return string.match(redis.call('HGET', KEYS[1], one) or '', '^%d+') end
 if once ~= '' then
   local done = redis.call('GET', KEYS[4])
   if done then return {'done', done} end
@@ -56,7 +57,8 @@ local last = redis.call('GET', KEYS[2]) or '0'
 local version = math.max(now[1] * 1000000 + now[2], tonumber(last) + 1)
 version = string.format('%.0f', version)
 redis.call('SET', KEYS[2], version)
-if dropped ~= '' then redis.call('HDEL', KEYS[1], dropped) end  -- it may be the same key
+-- It may be the same key, or one that another gateway has just made again.
+if version_of(dropped) == dropped_version then redis.call('HDEL', KEYS[1], dropped) end
 redis.call('HSET', KEYS[1], name, version .. ' ' .. text)
 redis.call('XADD', KEYS[3], 'MAXLEN', '~', max_audit, '*', 'event', event, kind, version .. ' ' .. text, 'after', last)
 if once ~= '' then redis.call('SET', KEYS[4], once, 'PX', once_ms) end
@@ -67,6 +69,8 @@ _encode = msgspec.json.Encoder().encode
 _keys = msgspec.json.Decoder(StoredKey)
 _teams = msgspec.json.Decoder(StoredTeam)
 Kind = Literal["key", "team"]
+Drop = tuple[str, int]
+"""A name, and the version by which it is known here."""
 
 
 class StoreDown(Exception):
@@ -119,10 +123,10 @@ def decoded(text: bytes) -> StoredKey | None:
     """The key in a value of its hash; None if it is malformed."""
     version, _, rest = text.partition(b" ")
     try:
-        key = _keys.decode(rest)
+        number, key = _version(version), _keys.decode(rest)
         if key.limits is not None and key.limits.budget is not None:
             _spendable(key.limits.budget)
-        return msgspec.structs.replace(key, version=int(version), dialects=_by_new_names(key.dialects))
+        return msgspec.structs.replace(key, version=number, dialects=_by_new_names(key.dialects))
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return None
 
@@ -131,12 +135,19 @@ def decoded_team(text: bytes) -> StoredTeam | None:
     """As `decoded`, a team."""
     version, _, rest = text.partition(b" ")
     try:
-        team = _teams.decode(rest)
+        number, team = _version(version), _teams.decode(rest)
         for amount in team.budgets.values():
             _spendable(amount)
-        return msgspec.structs.replace(team, version=int(version))
+        return msgspec.structs.replace(team, version=number)
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return None
+
+
+def _version(text: bytes) -> int:
+    """Raises ValueError unless the script reads the same number in it."""
+    if not (text.isdigit() and len(text) <= 16 and int(text) < 1 << 53 and b"%d" % int(text) == text):
+        raise ValueError("is not a version")
+    return int(text)
 
 
 def _spendable(amount: str) -> None:
@@ -191,11 +202,11 @@ class KeyStore:
             raise StoreDown(type(error).__name__) from error
 
     async def change(
-        self, one: Stored, expected: int, event: Event, once: tuple[str, bytes] | None = None, drop: str = ""
+        self, one: Stored, expected: int, event: Event, once: tuple[str, bytes] | None = None, drop: Drop | None = None
     ) -> int:
         """Writes a key or a team if its version there is `expected`, 0 for none, and returns the new version. once: the
         secret name of the change, and what `Done` shows if it comes again. drop: a revoked key, or a deleted team, to
-        forget, or "".
+        forget.
 
         Raises Other, Done.
         """
@@ -203,7 +214,8 @@ class KeyStore:
         name, what = once if once is not None else ("", b"")
         names = (self._hash(kind), self.base + ":version", self._changes, self._once(name))
         text = _encode(msgspec.structs.replace(one, version=0))
-        words = (one.name, expected, text, _encode(event), self._max_audit, what, ONCE_S * 1000, drop, kind)
+        known = (one.name, expected, text, _encode(event), self._max_audit)
+        words = (*known, what, ONCE_S * 1000, *(drop or ("", "")), kind)
         async with self.asked() as client:
             answer, found = await client.eval(_CHANGE, len(names), *names, *words)
             if answer == b"done":
@@ -304,10 +316,17 @@ def _change(entry: tuple[bytes, dict[bytes, bytes]]) -> Change:
     id_, fields = entry
     try:
         event = msgspec.json.decode(fields[b"event"], type=Event)
-    except (msgspec.MsgspecError, KeyError):
+    except (msgspec.MsgspecError, KeyError, ValueError, RecursionError):
         event = Event(0.0, "?", "?", "?")
     kind: Kind = "team" if b"team" in fields else "key"
     text = fields.get(kind.encode(), b"")
     version, after = text.partition(b" ")[0], fields.get(b"after", b"")
-    numbers = (int(one) if one.isdigit() else -1 for one in (version, after))
-    return Change(id_.decode(), event, kind, decoded_as(kind, text), *numbers)
+    return Change(id_.decode(), event, kind, decoded_as(kind, text), *map(_version_or_none, (version, after)))
+
+
+def _version_or_none(text: bytes) -> int:
+    """-1 for none: no change follows that."""
+    try:
+        return _version(text)
+    except ValueError:
+        return -1

@@ -12,9 +12,11 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct, to_builtins
 
 from gateway.config import Key, Team
+from gateway.config.sharing import MOST
 
 Hash = Annotated[str, Meta(pattern="^sha256:[0-9a-f]{64}$")]
 _Name = Annotated[str, Meta(min_length=1, max_length=200)]
+_Number = Annotated[int, Meta(ge=1, le=MOST)]
 Moment = Annotated[float, Meta(ge=0, le=253_402_214_400)]
 """Unix seconds, before the end of the year 9999: later ones cannot be shown."""
 MOST_OLD = 4
@@ -33,11 +35,11 @@ class OwnLimits(Struct, frozen=True, omit_defaults=True):
     """See `gateway.config.sharing.KeyLimits`. budget: an amount as it is written there."""
 
     budget: str | None = None
-    requests: int | None = None
-    tokens: int | None = None
-    concurrency: int | None = None
-    streams: int | None = None
-    connections: int | None = None
+    requests: _Number | None = None
+    tokens: _Number | None = None
+    concurrency: _Number | None = None
+    streams: _Number | None = None
+    connections: _Number | None = None
 
 
 class KeyOptions(Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -86,7 +88,7 @@ class TeamOptions(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """See `gateway.config.Team`. budgets: amounts as they are written there."""
 
     models: tuple[_Name, ...] | None = None
-    limits: dict[str, Annotated[int, Meta(ge=1)]] = {}
+    limits: dict[str, _Number] = {}
     budgets: dict[str, str] = {}
     disabled: bool = False
     description: Annotated[str, Meta(max_length=1000)] | None = None

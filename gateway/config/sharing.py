@@ -26,7 +26,8 @@ from gateway.config.kinds import (
 from gateway.config.section import Section
 
 _DAY = 86400
-_MOST = 10**12
+MOST = 10**12
+"""Of a limit."""
 
 Dimension = Literal["key", "team", "model", "address", "end_user"]
 Reserve = Literal["expected", "maximum"]
@@ -101,11 +102,11 @@ class Limit(Section):
     """Shown to clients. If several limits have one name, the first that matches a request applies."""
     kind: WrittenKind
     """Counts requests, tokens (input and output) or seconds of sound in a window, or requests in flight."""
-    limit: Whole = Field(ge=1, le=_MOST)
+    limit: Whole = Field(ge=1, le=MOST)
     """How many."""
     per_s: Seconds = Field(default=60.0, ge=0.1, le=31 * _DAY)
     """The window. Not for `concurrency`."""
-    burst: Whole | None = Field(default=None, ge=1, le=_MOST)
+    burst: Whole | None = Field(default=None, ge=1, le=MOST)
     """The most at once; the rest flows evenly. Absent: the whole limit. Not for `concurrency`."""
     scope: tuple[Dimension, ...] = ("key",)
     """Dimensions with counters of their own. Empty: one counter for all."""
@@ -132,17 +133,17 @@ class KeyLimits(Section):
         "connections": "caps",
     }
 
-    requests: Whole | None = Field(default=None, ge=1, le=_MOST)
+    requests: Whole | None = Field(default=None, ge=1, le=MOST)
     """Requests a minute."""
-    tokens: Whole | None = Field(default=None, ge=1, le=_MOST)
+    tokens: Whole | None = Field(default=None, ge=1, le=MOST)
     """Tokens a minute, input and output."""
-    concurrency: Whole | None = Field(default=None, ge=1, le=_MOST)
+    concurrency: Whole | None = Field(default=None, ge=1, le=MOST)
     """Requests in flight."""
     budget: Budgeted | None = None
     """Most to spend in a month of the calendar, as a budget `budget` that matches it alone."""
-    streams: Whole | None = Field(default=None, ge=1, le=_MOST)
+    streams: Whole | None = Field(default=None, ge=1, le=MOST)
     """Streamed replies at once. Absent: `listen.max_streams_per_key`."""
-    connections: Whole | None = Field(default=None, ge=1, le=_MOST)
+    connections: Whole | None = Field(default=None, ge=1, le=MOST)
     """Connections at once. Absent: `listen.max_connections_per_key`."""
 
 
@@ -153,7 +154,7 @@ class Team(Section):
 
     models: tuple[Name, ...] | None = None
     """Models (or aliases) that its callers may use at most. Absent: as each key says."""
-    limits: dict[str, Annotated[Whole, Field(ge=1, le=_MOST)]] = {}
+    limits: dict[str, Annotated[Whole, Field(ge=1, le=MOST)]] = {}
     """Its own numbers, by the names of limits with `team` in their scope. `team-requests` and `team-tokens`, a minute,
     and `team-concurrency` need no such limit."""
     budgets: dict[str, Budgeted] = {}
@@ -329,5 +330,5 @@ class Accounting(Section):
 
     redis_stream: str | None = Field(default=None, pattern=r"^[A-Za-z0-9_.:{}-]{1,128}$")
     """Append the record of every request of a known caller to this stream of `redis`; its key is `NAMESPACE:NAME`."""
-    max_length: Whole = Field(default=1_000_000, ge=1000, le=_MOST)
+    max_length: Whole = Field(default=1_000_000, ge=1000, le=MOST)
     """About how many records the stream keeps."""

@@ -284,7 +284,7 @@ class KeyChanges:
         once: tuple[str, bytes] | None,
     ) -> StoredKey:
         event = Event(time.time(), admin.name, what, key.name, key.team, options)
-        drop = self.mirror.dropped() if key.revoked is not None else ""
+        drop = self.mirror.dropped() if key.revoked is not None else None
         version = await self.mirror.store.change(key, expected, event, once, drop)
         key = replace(key, version=version)
         self.mirror.learn(key)

@@ -195,7 +195,7 @@ class TeamChanges:
             if team is before:
                 return self._view(team)
             event = Event(time.time(), admin.name, what, name, name, options)
-            drop = self._mirror.dropped("team") if team.gone else ""
+            drop = self._mirror.dropped("team") if team.gone else None
             try:
                 team = replace(team, version=await store.change(team, expected, event, drop=drop))
             except Other as other:  # changed by another gateway, or lost by Redis
@@ -207,6 +207,8 @@ class TeamChanges:
             self._mirror.learn(team)
             self._log("info", "team of the store changed", team=name, what=what, by=admin.name)
             return self._view(team)
+        if before is None and expected == 0:
+            raise Problem(409, "name_taken", "the store has an entry of this name that is not a team")
         raise Problem(409, "conflict", "others change this team at the same time")
 
 

@@ -284,10 +284,32 @@ async def test_what_is_malformed_counts_for_nothing(server: Server) -> None:
             key, team = stored(amount, limits=OwnLimits(budget=amount)), stored_team(amount, budgets={"month": amount})
             server.command("HSET", "{dragoman-keys}", amount, encoded(key))
             server.command("HSET", "{dragoman-keys}:teams", amount, encoded(team))
+        for number in (0, -1, 10**13, 10**30):
+            key, team = stored(f"n{number}", limits=OwnLimits(tokens=number)), stored_team("", limits={"m": number})
+            server.command("HSET", "{dragoman-keys}", key.name, encoded(key))
+            server.command("HSET", "{dragoman-keys}:teams", key.name, encoded(replace(team, name=key.name)))
+        for version in (b"-5", b"1_0", b" 7", b"07", b"9" * 5000):
+            _, _, text = encoded(stored("v" + version.decode()[:9])).partition(b" ")
+            server.command("HSET", "{dragoman-keys}", b"v" + version[:9], version + b" " + text)
+        for event in (b"x", b"[" * 100_000, b'{"by": "\xff"}'):
+            fields = ("event", event, "team", b"9" * 5000 + b" {}", "after", b"9" * 5000)
+            server.command("XADD", "{dragoman-keys}:changes", "*", *fields)
         server.command("INCR", "{dragoman-keys}:version")
-        await soon(lambda: one.events.count(("warning", "key ignored, it is malformed")) == 5)
-        assert one.events.count(("warning", "team ignored, it is malformed")) == 2
+        await soon(lambda: one.events.count(("warning", "key ignored, it is malformed")) == 14)
+        await soon(lambda: one.events.count(("warning", "team ignored, it is malformed")) == 7)
         assert refusal(one, "secret-of-good") == ("", None)
+        assert [change.event.what for change in await one.mirror.store.record(None, 10)] == ["?"] * 3 + ["create"]
+
+
+async def test_a_key_that_was_made_again_is_not_forgotten(server: Server) -> None:
+    """Another gateway has made it meanwhile under the name of the one that goes."""
+    async with followed(server, options=StoredKeys(max_keys=1)) as one:
+        store, old, next_ = one.mirror.store, stored("old"), stored("next")
+        gone = await put(store, replace(old, revoked=1.0), await put(store, old), "revoke")
+        await soon(lambda: one.mirror.dropped() == ("old", gone))
+        await put(store, old, gone)
+        await put(store, replace(next_, revoked=1.0), await put(store, next_), "revoke", drop=("old", gone))
+        assert sorted(server.command("HKEYS", "{dragoman-keys}")) == [b"next", b"old"]
 
 
 async def test_revoked_keys_are_remembered_up_to_a_bound(server: Server) -> None:

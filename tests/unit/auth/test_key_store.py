@@ -29,7 +29,7 @@ async def lives(settings: Redis) -> list[tuple[str, str]]:
         assert await one.mirror.store.done("once") == b"what"
         assert await soon(lambda: refusal(other, "secret-of-app") == ("", None)) < 1
         assert await one.mirror.store.find("app") == replace(key, version=version)
-        await put(one.mirror.store, replace(key, revoked=time.time()), version, "revoke", drop="other")
+        await put(one.mirror.store, replace(key, revoked=time.time()), version, "revoke", drop=("other", 1))
         assert await soon(lambda: refusal(other, "secret-of-app") == ("UNAUTHENTICATED", None)) < 1
         changes = await one.mirror.store.record(None, 10)
         assert [change.event.what for change in changes] == ["revoke", "create"]

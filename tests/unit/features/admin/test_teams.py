@@ -152,6 +152,14 @@ def test_bad_input_is_refused_in_the_form_of_the_api(pair: tuple[Stack, Stack]) 
     assert code(root("PATCH", "/teams/blue", {"limit": None})) == (422, "invalid")
 
 
+def test_what_is_not_a_team_there_keeps_its_name(pair: tuple[Stack, Stack], server: Server) -> None:
+    """It may be the entry of a later version, so it is not written over."""
+    root = Caller(pair[0], "root-key")
+    server.command("HSET", "{dragoman-keys}:teams", "blue", b"5 {}")
+    assert code(root("POST", "/teams", {"name": "blue"})) == (409, "name_taken")
+    assert code(root("DELETE", "/teams/blue")) == (404, "no_team")
+
+
 def test_a_lead_sees_its_own_teams_and_loosens_none(pair: tuple[Stack, Stack]) -> None:
     root, lead = Caller(pair[0], "root-key"), Caller(pair[0], "lead-key")
     root("POST", "/teams", {"name": "red", "models": ["m"]})
