@@ -134,25 +134,38 @@ def _checked(
     return config
 
 
-def key_of(config: Config, known: Available | None, name: str, options: Mapping[str, Any]) -> Key:
-    """The key `name` with `options`, checked as an entry of the file is, beside the rest of `config`. Raises ValueError
-    with every fault, as `option: what is wrong`."""
-    found: Key = _entry_of(config, known, "keys", name, options)
+def key_of(
+    config: Config, known: Available | None, name: str, options: Mapping[str, Any], kept: Container[object] = ()
+) -> Key:
+    """The key `name` with `options`, checked as an entry of the file is, beside the rest of `config`. kept: those that
+    are in force already, though a reload may have taken away what they name. Raises ValueError with every fault, as
+    `option: what is wrong`."""
+    found: Key = _entry_of(config, known, "keys", name, options, kept)
     return found
 
 
-def team_of(config: Config, known: Available | None, name: str, options: Mapping[str, Any]) -> Team:
+def team_of(
+    config: Config, known: Available | None, name: str, options: Mapping[str, Any], kept: Container[object] = ()
+) -> Team:
     """As `key_of`, a team."""
-    found: Team = _entry_of(config, known, "teams", name, options)
+    found: Team = _entry_of(config, known, "teams", name, options, kept)
     return found
 
 
-def _entry_of(config: Config, known: Available | None, section: str, name: str, options: Mapping[str, Any]) -> Any:
+def _entry_of(
+    config: Config,
+    known: Available | None,
+    section: str,
+    name: str,
+    options: Mapping[str, Any],
+    kept: Container[object],
+) -> Any:
     valid = _validated({section: {name: options}})
     if isinstance(valid, Config):
         entries = getattr(valid, section)
         facts = Facts(config.model_copy(update={"keys": {}, "teams": {}, section: entries}), known)
-        faults = [(path, message) for path, message in check(facts) if path[:2] == (section, name)]
+        own = ((path, message) for path, message in check(facts) if path[:2] == (section, name))
+        faults = [(path, message) for path, message in own if not (len(path) > 2 and path[2] in kept)]
         if not faults:
             return entries[name]
     else:

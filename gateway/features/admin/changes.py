@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from hashlib import sha256
 from typing import Any, NamedTuple
 
@@ -131,7 +131,8 @@ class KeyChanges:
             options = {**options_of(before), **given}
             # A null takes an option away. A name that no option has is a fault, as with any other value.
             options = {one: value for one, value in options.items() if value is not None or one not in OPTIONS}
-            return self._checked(admin, name, options | {"hash": before.hash, "id": before.id}, before)
+            options |= {"hash": before.hash, "id": before.id}
+            return self._checked(admin, name, options, before, {*OPTIONS} - given.keys())
 
         if secret := given.keys() & {"hash", "id"}:
             raise Problem(422, "invalid", f"{min(secret)}: a secret changes by rotate")
@@ -152,7 +153,7 @@ class KeyChanges:
             _living(before)
             if before.hash == made["hash"]:
                 return before  # the first try, whose answer was lost
-            checked = self._checked(admin, name, options_of(before) | made, before)
+            checked = self._checked(admin, name, options_of(before) | made, before, OPTIONS)
             if secret is None:
                 self._unused(checked.hash)
             now = time.time()
@@ -216,14 +217,21 @@ class KeyChanges:
         secret, id_, hash_ = new_secret()
         return secret, {"hash": hash_, "id": id_}
 
-    def _checked(self, admin: Admin, name: str, options: Mapping[str, Any], before: StoredKey | None) -> StoredKey:
-        """The key with exactly these options, and the history of `before`. Raises Problem."""
+    def _checked(
+        self,
+        admin: Admin,
+        name: str,
+        options: Mapping[str, Any],
+        before: StoredKey | None,
+        kept: Container[object] = (),
+    ) -> StoredKey:
+        """The key with exactly these options, and the history of `before`. kept: as for `key_of`. Raises Problem."""
         if pair := next((option for option in options if option.startswith("aws_")), None):
             raise Problem(422, "invalid", f"{pair}: pairs that sign requests are for files: their secret is needed")
         if "match" in options:
             raise Problem(422, "invalid", "match: networks are for files: one file shows that none overlaps another")
         try:
-            checked = key_of(self._config, self._known, name, options)
+            checked = key_of(self._config, self._known, name, options, kept)
         except ValueError as error:
             raise Problem(422, "invalid", str(error)) from None
         if not admin.may(checked.team):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from datetime import datetime
 from math import inf
 from typing import Annotated, Any, Literal
@@ -113,7 +113,7 @@ class TeamChanges:
             options = {**options_of(before), **given}
             # A null takes an option away. A name that no option has is a fault, as with any other value.
             options = {one: value for one, value in options.items() if value is not None or one not in TEAM_OPTIONS}
-            team = self._checked(admin, name, options, before)
+            team = self._checked(admin, name, options, before, {*TEAM_OPTIONS} - given.keys())
             if admin.teams is not None:
                 self._modest(team, before)
             return team
@@ -142,10 +142,17 @@ class TeamChanges:
             raise _absent()
         return found
 
-    def _checked(self, admin: Admin, name: str, options: Mapping[str, Any], before: StoredTeam | None) -> StoredTeam:
-        """The team with exactly these options. Raises Problem."""
+    def _checked(
+        self,
+        admin: Admin,
+        name: str,
+        options: Mapping[str, Any],
+        before: StoredTeam | None,
+        kept: Container[object] = (),
+    ) -> StoredTeam:
+        """The team with exactly these options. kept: as for `key_of`. Raises Problem."""
         try:
-            checked = team_of(self._config, self._known, name, options)
+            checked = team_of(self._config, self._known, name, options, kept)
         except ValueError as error:
             raise Problem(422, "invalid", str(error)) from None
         found, now = checked.model_dump(mode="json", exclude_defaults=True), time.time()

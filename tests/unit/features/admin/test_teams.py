@@ -152,6 +152,23 @@ def test_bad_input_is_refused_in_the_form_of_the_api(pair: tuple[Stack, Stack]) 
     assert code(root("PATCH", "/teams/blue", {"limit": None})) == (422, "invalid")
 
 
+def test_options_that_a_reload_left_behind_hold_up_no_other_change(server: Server) -> None:
+    server.command("FLUSHALL")
+    with Stack(({},), sections(server)) as stack:
+        root, lead = Caller(stack, "root-key"), Caller(stack, "lead-key")
+        assert (
+            root("POST", "/teams", {"name": "green", "models": ["other"], "limits": {"minute": 4}}).status_code == 201
+        )
+        root.made("app", team="green", models=["other"])
+        stack.sections = {**sections(server), "limits": [], "models": {"m": {"price": {"request": 1}}}}
+        stack.run(stack.gateway.reload(stack.config()))
+        assert code(root("PATCH", "/teams/green", {"limits": {"minute": 3}})) == (422, "invalid")
+        assert code(root("PATCH", "/keys/app", {"models": ["other"]})) == (422, "invalid")
+        assert lead("PATCH", "/teams/green", {"disabled": True}).json()["limits"] == {"minute": 4}
+        assert lead("POST", "/keys/app/rotate").json()["models"] == ["other"]
+        assert lead("PATCH", "/keys/app", {"disabled": True}).json()["disabled"] is True
+
+
 def test_what_is_not_a_team_there_keeps_its_name(pair: tuple[Stack, Stack], server: Server) -> None:
     """It may be the entry of a later version, so it is not written over."""
     root = Caller(pair[0], "root-key")
