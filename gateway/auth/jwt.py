@@ -298,8 +298,10 @@ def values(claims: Mapping[str, Any], claim: str, what: str) -> frozenset[str]:
 
 
 def named(claim: str, value: object) -> str:
-    """The value of a claim that must be a name. Raises GatewayError."""
+    """The value of a claim that must be a name; a number counts as one. Raises GatewayError."""
     try:
+        if isinstance(value, (list, dict, bool)):  # all whose list is empty would be one team
+            raise ValueError("must be one name")
         return checked_name(str(value))
     except ValueError as error:
         raise refused(f"the token's claim '{claim}' {error}") from None

@@ -58,7 +58,13 @@ def test_who_has_no_role_gets_no_session(browser: Browser, id_: Identity, claims
 
 @pytest.mark.parametrize(
     "claims",
-    [{"groups": {"ops": 1}}, {**LEAD, "team": [["blue"]]}, {**LEAD, "team": "a b"}, {**LEAD, "team": ["t"] * 101}],
+    [
+        {"groups": {"ops": 1}},
+        {**LEAD, "team": [["blue"]]},
+        {**LEAD, "team": [[]]},
+        {**LEAD, "team": "a b"},
+        {**LEAD, "team": ["t"] * 101},
+    ],
 )
 def test_claims_that_are_no_names_give_no_role(browser: Browser, id_: Identity, claims: dict[str, Any]) -> None:
     assert browser.login(id_, **claims).status_code in (403, 502)
