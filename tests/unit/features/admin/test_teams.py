@@ -156,9 +156,8 @@ def test_options_that_a_reload_left_behind_hold_up_no_other_change(server: Serve
     server.command("FLUSHALL")
     with Stack(({},), sections(server)) as stack:
         root, lead = Caller(stack, "root-key"), Caller(stack, "lead-key")
-        assert (
-            root("POST", "/teams", {"name": "green", "models": ["other"], "limits": {"minute": 4}}).status_code == 201
-        )
+        entry = {"name": "green", "models": ["other"], "limits": {"minute": 4}}
+        assert root("POST", "/teams", entry).status_code == 201
         root.made("app", team="green", models=["other"])
         stack.sections = {**sections(server), "limits": [], "models": {"m": {"price": {"request": 1}}}}
         stack.run(stack.gateway.reload(stack.config()))
