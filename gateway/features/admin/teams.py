@@ -89,7 +89,7 @@ class TeamChanges:
         if not isinstance(name, str):
             raise Problem(422, "invalid", "name: is required, as text")
         if not admin.all:
-            raise forbidden("teams are made by admins of all keys")
+            raise forbidden(f"teams are made by admins of all keys; yours: {', '.join(sorted(admin.teams or ()))}")
         team = self._checked(admin, name, options, None)
 
         def made(before: StoredTeam | None) -> StoredTeam:

@@ -21,7 +21,7 @@ ROUTES = (
 )
 _VERSION = "/v1"
 _KEYS = "keys are made, changed and listed at /admin/v1/keys of `metrics.listen`, by `dragoman keys` or on the console"
-_TEAMS = "a team is a name that keys have; its limits and budgets stand in the configuration"
+_TEAMS = "teams are made and changed at /admin/v1/teams of `metrics.listen`, by `dragoman teams` or on the console"
 _USERS = "the users behind a key are named by requests, as `end_users` says"
 _MODELS = "models stand in the configuration, which a reload reads again"
 _SPENT = "`dragoman spend` and /spend.json of `metrics.listen` have the sums"

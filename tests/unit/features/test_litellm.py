@@ -257,7 +257,7 @@ def test_a_gateway_that_drains_is_not_ready() -> None:
         ("POST", "/key/generate", "/admin/v1/keys"),
         ("POST", "/key/delete", "/admin/v1/keys"),
         ("GET", "//key/list/", "/admin/v1/keys"),
-        ("GET", "/team/list", "limits and budgets"),
+        ("GET", "/team/list", "dragoman teams"),
         ("POST", "/user/new", "`end_users`"),
         ("POST", "/model/new", "a reload"),
         ("GET", "/global/spend/report", "`dragoman spend`"),
