@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote
 
-from gateway.auth import new_key, new_secret
+from gateway.auth import TEAM_OPTIONS, new_key, new_secret
 from gateway.cli import COMMANDS, CommandError, destructive, subcommand
 from gateway.cli.admin_api import AdminApi, admin_options
 from gateway.cli.colours import coloured
@@ -46,8 +46,13 @@ def options(parser: argparse.ArgumentParser) -> None:
         ),
         ("rotate", "give a key a new secret, and print that on standard output, once", "app --valid 3600", _rotate),
         ("revoke", "refuse a key for ever", "app", _revoke),
-        ("export", "print all keys of the store with their hashes, a line of JSON each", "> keys.jsonl", _export),
-        ("import", "take in keys as they were exported", "keys.jsonl", _import),
+        (
+            "export",
+            "print teams and keys of the store with their hashes, a line of JSON each",
+            "> keys.jsonl",
+            _export,
+        ),
+        ("import", "take in teams and keys as they were exported", "keys.jsonl", _import),
         ("refill", "write keys back that the store lost and the gateway still knows", "", _refill),
     ):
         action = subcommand(actions, name, what, f"dragoman keys {name} --key-file admin.key {more}")
@@ -185,6 +190,10 @@ def _revoke(options: argparse.Namespace, api: AdminApi) -> None:
 
 
 def _export(options: argparse.Namespace, api: AdminApi) -> None:
+    for team in api.pages("/teams", "teams"):
+        if team["where"] == "store":
+            own = {option: team[option] for option in TEAM_OPTIONS if team[option] not in (None, False, {})}
+            print(json.dumps({"kind": "team", "name": team["name"], **own}, ensure_ascii=False))
     for key in api.pages("/export", "keys"):
         print(json.dumps(key, ensure_ascii=False))
 
@@ -193,24 +202,42 @@ def _refill(options: argparse.Namespace, api: AdminApi) -> None:
     print(f"{api.call('POST', '/refill')['keys']} keys written back", file=sys.stderr)
 
 
-def _read_key(number: int, line: bytes) -> dict[str, Any]:
+def _read(number: int, line: bytes) -> dict[str, Any]:
     try:
         key = json.loads(line)
     except ValueError:
         key = None
     if not isinstance(key, dict) or not isinstance(key.get("name"), str):
-        raise CommandError(f"line {number} is not a key as `export` prints it")
+        raise CommandError(f"line {number} is not a key or a team as `export` prints it")
     return key
 
 
+def _take_team(number: int, team: dict[str, Any], api: AdminApi) -> None:
+    """An entry that the team has already stays."""
+    there = api.call("GET", f"/teams/{quote(team['name'], safe='')}", absent=True)
+    if there is not None and there["where"] != "keys":
+        print(f"the team {team['name']} has an entry, which stays", file=sys.stderr)
+        return
+    try:
+        api.call("POST", "/teams", {option: value for option, value in team.items() if option != "kind"})
+    except CommandError as error:
+        raise CommandError(f"line {number}: {error}; no key was taken in", 1) from None
+    print(f"the team {team['name']} was taken in", file=sys.stderr)
+
+
 def _import(options: argparse.Namespace, api: AdminApi) -> None:
-    """Goes on after a key that is refused, and ends with status 1 then."""
+    """Goes on after a key that is refused, and ends with status 1 then. A team that is refused ends it before any key:
+    the keys of a team without its entry could do more than they may."""
     refused = count = 0
-    keys = [_read_key(number, line) for number, line in enumerate(read(options.file).splitlines(), 1)]
-    if revoked := sum(key.get("revoked") is not None for key in keys):
+    lines = [(number, _read(number, line)) for number, line in enumerate(read(options.file).splitlines(), 1)]
+    teams = [(number, line) for number, line in lines if line.get("kind") == "team"]
+    keys = [(number, line) for number, line in lines if line.get("kind") != "team"]
+    if revoked := sum(key.get("revoked") is not None for _, key in keys):
         destructive.confirm(f"{revoked} of {len(keys)} keys are refused for ever", options)
+    for number, team in teams:
+        _take_team(number, team, api)
     with Progress() as progress:
-        for number, key in enumerate(keys, 1):
+        for number, key in keys:
             try:
                 api.call("PUT", f"/keys/{quote(key['name'], safe='')}", key)
                 count += 1
@@ -218,7 +245,7 @@ def _import(options: argparse.Namespace, api: AdminApi) -> None:
                 refused += 1
                 progress.clear()
                 print(f"dragoman: line {number}: {error}", file=sys.stderr)
-            progress.show(f"{number:,} of {len(keys):,} keys")
+            progress.show(f"{count + refused:,} of {len(keys):,} keys")
     print(f"{count} keys taken in", file=sys.stderr)
     if refused:
         raise CommandError(f"{refused} keys were refused", 1)

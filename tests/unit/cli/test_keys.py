@@ -61,8 +61,14 @@ class Fleet:
             one.admin = one.lines[-1]["metrics"]
 
     def keys(self, *words: str, gateway: int = 0) -> subprocess.CompletedProcess[str]:
+        return self._called("keys", *words, gateway=gateway)
+
+    def teams(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return self._called("teams", *words)
+
+    def _called(self, *words: str, gateway: int = 0) -> subprocess.CompletedProcess[str]:
         admin = self.gateways[gateway].admin
-        return called("keys", *words, "--gateway", admin, "--key-file", "admin.key", folder=self.folder)
+        return called(*words, "--gateway", admin, "--key-file", "admin.key", folder=self.folder)
 
     def status(self, key: str, gateway: int = 1) -> int:
         url, headers = self.gateways[gateway].url, {"authorization": f"Bearer {key}"}
@@ -93,7 +99,7 @@ class Busy(BaseHTTPRequestHandler):
         body = (
             b'{"error": {"message": "the store of keys cannot be reached now"}}'
             if down
-            else b'{"keys": [], "next": null}'
+            else b'{"teams": [], "next": null}'
         )
         self.send_response(503 if down else 200)
         self.send_header("retry-after", "1")
@@ -112,10 +118,10 @@ def test_a_command_waits_for_a_store_that_cannot_be_reached_now(tmp_path: Path) 
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         url = f"http://127.0.0.1:{server.server_port}"
-        found = called("keys", "export", "--gateway", url, "--key-file", "admin.key", folder=tmp_path)
+        found = called("teams", "list", "--gateway", url, "--key-file", "admin.key", folder=tmp_path)
         server.shutdown()
         thread.join()
-    assert (found.returncode, found.stdout, found.stderr) == (0, "", "")
+    assert (found.returncode, len(found.stdout.splitlines()), found.stderr) == (0, 1, "")
     assert len(Busy.asked) == 4
     assert all(later - sooner >= 0.9 for sooner, later in itertools.pairwise(Busy.asked))
 
@@ -215,18 +221,34 @@ def test_keys_outlive_a_restart_of_redis_and_of_gateways(fleet: Fleet) -> None:
 
 
 def test_an_export_fills_an_empty_store(fleet: Fleet, tmp_path: Path) -> None:
-    key = fleet.keys("create", "exported").stdout.strip()
+    """Teams first: without its entry the keys of a team could do more than they may."""
+    key = fleet.keys("create", "exported", "--team", "bound").stdout.strip()
+    words = ("--options", '{"models": [], "description": "none"}', "--limit", "team-requests=9")
+    assert fleet.teams("set", "bound", *words).returncode == 0
     exported = fleet.keys("export")
     assert exported.returncode == 0
     assert key not in exported.stdout
+    found = [json.loads(line) for line in exported.stdout.splitlines()]
+    teams = [one for one in found if one.get("kind") == "team"]
+    assert found[: len(teams)] == teams
+    bound = {"models": [], "limits": {"team-requests": 9}, "description": "none"}
+    assert {"kind": "team", "name": "bound", **bound} in teams
     (fleet.folder / "keys.jsonl").write_text(exported.stdout)
     fleet.server.command("FLUSHALL")
     taken = fleet.keys("import", "--yes", "keys.jsonl", gateway=1)
-    assert (taken.returncode, taken.stderr) == (0, f"{len(exported.stdout.splitlines())} keys taken in\n")
+    assert (taken.returncode, taken.stderr.splitlines()[-1]) == (0, f"{len(found) - len(teams)} keys taken in")
     assert fleet.server.command("HEXISTS", "{dragoman-keys}", "exported")
-    until(lambda: fleet.status(key) == 200)
-    assert fleet.keys("import", "--yes", "keys.jsonl").returncode == 0, "again"
-    assert fleet.status(key, gateway=0) == 200
+    until(lambda: fleet.status(key) == 404)
+    again = fleet.keys("import", "--yes", "keys.jsonl")
+    assert (again.returncode, "the team bound has an entry, which stays" in again.stderr) == (0, True)
+    assert fleet.status(key, gateway=0) == 404
+    (fleet.folder / "wrong.jsonl").write_text(
+        '{"kind": "team", "name": "wrong", "models": ["gone"]}\n' + exported.stdout
+    )
+    wrong = fleet.keys("import", "--yes", "wrong.jsonl")
+    assert wrong.returncode == 1
+    assert wrong.stderr.startswith("dragoman: line 1: models.0: ")
+    assert wrong.stderr.endswith("; no key was taken in\n")
 
 
 def test_other_commands_know_keys_of_the_store(fleet: Fleet) -> None:
