@@ -47,7 +47,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     source.add_argument(
         "--stored-keys",
         metavar="FILE",
-        help="a new file for the keys, which `dragoman keys import` takes into the store: they are changed while "
+        help="a new file for keys and teams, which `dragoman keys import` takes into the store: they are changed while "
         "gateways run (default: they stand in gateway.yaml)",
     )
     source.add_argument(
@@ -85,9 +85,10 @@ def run(options: argparse.Namespace) -> int:
         config = {**config, "model_list": [*listed, *made] if isinstance(listed, list) else made}
     imported = LiteLLM(draft, config, variable, models_named(found), prices)
     keys, teams, spent = take_in(draft, imported, found)
-    draft.settle()
     stored = None
-    if options.stored_keys is not None:
+    if options.stored_keys is None:
+        draft.settle()
+    else:
         stored = _store(draft, options.stored_keys, int(time.time()))
     records = _spent(draft, spent, options.spent)
     text = "".join(f"{line}\n" for line in draft.lines())
@@ -129,19 +130,20 @@ def _made(draft: Draft, name: str) -> list[dict[str, Any]]:
 
 
 def _store(draft: Draft, name: str, now: int) -> str:
-    """Takes the keys out of the draft: lines for `dragoman keys import`. Raises CommandError."""
+    """Settles the draft, and takes keys and teams out of it: lines for `dragoman keys import`. Raises CommandError."""
     if "redis" not in draft.values:
         raise CommandError(
             "--stored-keys needs the store of keys, which is Redis, and LiteLLM's configuration names none"
         )
     made = {"created": now, "changed": now, "created_by": _BY, "changed_by": _BY}
-    keys = draft.values.pop("keys", {})
     draft.values |= {"keys_store": "redis", "admins_file": "admins.yaml", "metrics": {"listen": "127.0.0.1:9090"}}
+    draft.settle()  # with the store: later keys may be of teams that have none
+    keys, teams = draft.values.pop("keys", {}), draft.values.pop("teams", {})
     new = "dragoman keys new --name YOURS --key-file admin.key >> admins.yaml"
     draft.todo[f"make an admin's key beside gateway.yaml: {new}"] = None
     taken = f"dragoman keys import --key-file admin.key {name}"
     draft.todo[f"take the keys in once the gateway runs, and before clients call: {taken}"] = None
-    lines = []
+    lines = [json.dumps({"kind": "team", "name": name, **entry}) for name, entry in teams.items()]
     for key, entry in keys.items():
         ends = Key.model_validate(entry).expires  # in the file a date may stand for a time
         times = made if ends is None else {"expires": ends.isoformat(), **made}

@@ -19,7 +19,7 @@ _NESTED = 3
 _WIDTH = 100
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*\Z")
 _WITHOUT_BOUND = ("expires", "models")
-"""Options of a key without which the key could do more than before."""
+"""Options of a key or a team without which it could do more than before."""
 
 
 class Draft:
@@ -72,9 +72,9 @@ class Draft:
         section = str(path[0])
         if not holder and holder is self.values.get(section):
             del self.values[section]
-        if path[0] == "keys" and len(path) == 3 and path[2] in _WITHOUT_BOUND:
+        if path[0] in ("keys", "teams") and len(path) == 3 and path[2] in _WITHOUT_BOUND:
             holder["disabled"] = True
-            why += "; the key is disabled"
+            why += f"; the {path[0][:-1]} is disabled"
         self.left_out(where, why, path)
 
     def lines(self) -> Iterator[str]:

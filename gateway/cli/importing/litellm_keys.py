@@ -121,7 +121,7 @@ def take_in(draft: Draft, config: LiteLLM, found: list[dict[str, Any]]) -> Taken
     for hash_, row in zip(hashes, keys, strict=True):
         team = str(row["team_id"]) if row.get("team_id") else None
         own, name = _full(row, budgets), entries[hash_]
-        _key(draft, config, own, name, teams.get(team or ""), names.get(team or "", team), spent)
+        _key(draft, config, own, name, names.get(team or "", team), team in teams, spent)
     if entries:
         draft.section("listen")["host"] = "0.0.0.0"  # as LiteLLM does; without keys a gateway may not
     _prices(draft)
@@ -131,8 +131,9 @@ def take_in(draft: Draft, config: LiteLLM, found: list[dict[str, Any]]) -> Taken
 def _prices(draft: Draft) -> None:
     """LiteLLM goes by a list of prices of its own. Without any price here budgets would be refused."""
     models: dict[str, Any] = draft.values["models"]
-    own = (key.get("limits", {}) for key in draft.values.get("keys", {}).values())
-    bounded = "budgets" in draft.values or any("budget" in limits for limits in own)
+    own = any("budget" in key.get("limits", {}) for key in draft.values.get("keys", {}).values())
+    teams = any("budgets" in team for team in draft.values.get("teams", {}).values())
+    bounded = "budgets" in draft.values or own or teams
     free = [name for name, model in models.items() if "price" not in model]
     for name in free if bounded else ():
         draft.todo[f"give the model {name} a price: without one it spends nothing of a budget (--prices)"] = None
@@ -182,19 +183,23 @@ def _key(
     config: LiteLLM,
     row: dict[str, Any],
     name: str,
-    team: Mapping[str, Any] | None,
-    team_name: str | None,
+    team: str | None,
+    known: bool,
     spent: list[Spent],
 ) -> None:
+    """known: the team's row is there; an entry of the team's own bounds the key with it."""
     at = ("keys", name)
     given = Options(draft, f"key {name}", row)
     token: str = given.take("token")
     given.take("key_alias")
     hashed = token if _HASH.match(token) else _sum(token)
     entry: dict[str, Any] = {"hash": f"sha256:{hashed}"}
-    if team_name is not None:
-        entry["team"] = team_name
-    models = _models(draft, config, given.take("models"), team, at)
+    if team is not None:
+        entry["team"] = team
+    listed = _listed(given.take("models"))
+    models = _meant(draft, config, listed, at)
+    if "all-team-models" in listed:
+        models = None if known else []
     if models is not None:
         entry["models"] = models
     aliases = given.take("aliases", dict) or {}
@@ -202,13 +207,8 @@ def _key(
         entry["aliases"] = {str(alias): model for alias, model in aliases.items()}
     if (expires := given.take("expires")) is not None:
         entry["expires"] = expires
-    if _shut(row) or _shut(team or {}):
-        entry["disabled"] = True
-        draft.note(f"{name} is disabled: the key or its team is blocked, or has a bound of 0", at)
-    given.take("blocked")
-    limits: dict[str, object] = {
-        kind: int(most) for option, kind in _LIMITS if (most := given.number(option)) is not None and most >= 1
-    }
+    _disabled(draft, given, row, entry, at)
+    limits: dict[str, object] = dict(_numbers(given))
     budget, duration = given.number("max_budget"), given.take("budget_duration", str)
     if budget is not None and budget <= 0:
         pass  # it is disabled
@@ -227,20 +227,6 @@ def _key(
     given.rest(_REASONS, at, _BOOKKEEPING)
 
 
-def _models(
-    draft: Draft, config: LiteLLM, given: object, team: Mapping[str, Any] | None, at: tuple[str, str]
-) -> list[str] | None:
-    """The models of gateway.yaml that a key may use; None for all. Never more than before."""
-    listed = _listed(given)
-    own = _meant(draft, config, listed, at)
-    teams = _meant(draft, config, _listed((team or {}).get("models")), at)
-    if "all-team-models" in listed:
-        own = teams if team is not None else []
-    if own is None or teams is None:
-        return teams if own is None else own
-    return [name for name in own if name in teams]
-
-
 def _listed(models: object) -> list[str]:
     """Names in a list, or in the text that PostgreSQL writes for one: `{a,"b c"}`."""
     if isinstance(models, str):
@@ -255,6 +241,20 @@ def _shut(row: Mapping[str, Any]) -> bool:
     budget = bounds.number("max_budget")
     none = any(most is not None and most < 1 for most in found) or (budget is not None and budget <= 0)
     return none or row.get("blocked") not in (None, False, "f", "false")
+
+
+def _disabled(draft: Draft, given: Options, row: Mapping[str, Any], entry: dict[str, Any], at: tuple[str, str]) -> None:
+    if _shut(row):
+        entry["disabled"] = True
+        draft.note(f"{at[1]} is disabled: it is blocked, or has a bound of 0", at)
+    given.take("blocked")
+
+
+def _numbers(given: Options) -> Iterator[tuple[str, int]]:
+    """The kinds of limits that a key or a team has, each with its number."""
+    for option, kind in _LIMITS:
+        if (most := given.number(option)) is not None and most >= 1:
+            yield kind, int(most)
 
 
 def _meant(draft: Draft, config: LiteLLM, listed: list[str], at: tuple[str, str]) -> list[str] | None:
@@ -275,22 +275,30 @@ def _meant(draft: Draft, config: LiteLLM, listed: list[str], at: tuple[str, str]
 
 
 def _team(draft: Draft, config: LiteLLM, row: dict[str, Any], name: str, spent: list[Spent]) -> None:
+    """Bounds for which every team may have a number are those of its entry; others are rules that match the team."""
+    at = ("teams", name)
     given = Options(draft, f"team {name}", row)
-    match = {"scope": ["team"], "match": {"team": [name]}}
-    for option, kind in _LIMITS:
-        most = given.number(option)
-        if most is not None and most >= 1:
-            draft.item("limits", {"name": f"team-{kind}", "kind": kind, "limit": int(most), **match})
+    entry: dict[str, Any] = {}
+    models = _meant(draft, config, _listed(given.take("models")), at)
+    if models is not None:
+        entry["models"] = models
+    if limits := {f"team-{kind}": most for kind, most in _numbers(given)}:
+        entry["limits"] = limits
     budget, duration = given.number("max_budget"), given.take("budget_duration", str)
-    if budget is not None and budget > 0:
-        add_budget(draft, f"team {name}", {"name": "team-budget", **match}, budget, duration)
-        if row.get("spend"):
-            spent.append(Spent("", name, row["spend"]))
-    given.take("models")
-    given.take("blocked")
-    _further_budgets(draft, given, "team", name, ("budgets", name))
-    _of_models(draft, config, given, "team", name, ("limits", name))
-    given.rest(_REASONS, ("limits",), _BOOKKEEPING)
+    per, same = period(duration)
+    if budget is not None and budget > 0 and (per, same) == ("month", True):
+        entry["budgets"] = {"team-budget": amount(budget)}
+    elif budget is not None and budget > 0:
+        rule = {"name": f"team-{per}-budget", "scope": ["team"], "match": {"team": [name]}}
+        add_budget(draft, f"team {name}", rule, budget, duration)
+    if budget is not None and budget > 0 and row.get("spend"):
+        spent.append(Spent("", name, row["spend"]))
+    _disabled(draft, given, row, entry, at)
+    if entry:
+        draft.section("teams")[name] = entry
+    _further_budgets(draft, given, "team", name, at)
+    _of_models(draft, config, given, "team", name, at)
+    given.rest(_REASONS, at, _BOOKKEEPING)
 
 
 def _further_budgets(draft: Draft, given: Options, whose: str, name: str, at: tuple[str, str]) -> None:

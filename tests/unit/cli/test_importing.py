@@ -27,6 +27,11 @@ from tests.support.harness import Stack
 from tests.support.redis_server import Server
 from tests.support.sampled import examples
 
+TEAMS: dict[str, Any] = {
+    "Team-Blue": {"limits": {"team-tokens": 1_000_000}, "budgets": {"team-budget": "500"}},
+    "red": {"models": ["llama", "gpt-4o", "gpt-4o@api.openai.com"]},
+}
+"""Those of the sample installation."""
 VARIABLES = dict.fromkeys(litellm.ENVIRONMENT, "a-secret-of-the-environment")
 
 
@@ -87,7 +92,8 @@ def test_the_sample_installation_passes_check_and_holds_no_secret(tmp_path: Path
     values = yaml.safe_load(text)
     assert (values["compat"], values["listen"]) == ("litellm", {"port": 4000, "host": "0.0.0.0"})
     assert values["spend"] == {"currency": "USD", "daily": True}
-    assert [budget["per"] for budget in values["budgets"]] == ["month", "week"]
+    assert [budget["per"] for budget in values["budgets"]] == ["week"]
+    assert values["teams"] == TEAMS
     assert values["models"]["qwen"]["workers"] == ["http://gpu-2:8000", "http://gpu-3:8000"]
     assert values["models"]["gpt-4o"]["split"] == [{"model": "gpt-4o@api.openai.com", "share": 0.25}]
     assert values["models"]["gpt-4o"]["fallback"] == ["gpt-4o@api.openai.com", "qwen"]
@@ -98,18 +104,24 @@ def test_the_sample_installation_passes_check_and_holds_no_secret(tmp_path: Path
 
 
 def test_keys_may_go_into_the_store(tmp_path: Path) -> None:
-    """gateway.yaml has none of them then, and passes with an admin's key; limits and budgets are those of before."""
+    """gateway.yaml has none of them then, and passes with an admin's key; teams are among its lines."""
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(litellm.config(), sort_keys=False))
-    (tmp_path / "rows.json").write_text(json.dumps(litellm.rows()))
+    rows = litellm.rows()
+    rows["teams"].append({"team_id": "later", "rpm_limit": 3})  # a team whose keys are still to be made
+    (tmp_path / "rows.json").write_text(json.dumps(rows))
     words = ("import", "litellm", "config.yaml", "--keys", "rows.json", "--stored-keys", "keys.jsonl")
     made = called(*words, "--out", "gateway.yaml", folder=tmp_path)
     assert made.returncode == 1
-    assert "8 models, 40 keys and 2 teams: " in made.stderr.splitlines()[-1]
+    assert "8 models, 40 keys and 3 teams: " in made.stderr.splitlines()[-1]
     assert "keys import --key-file admin.key keys.jsonl" in made.stderr
     values = yaml.safe_load((tmp_path / "gateway.yaml").read_text())
-    assert ("keys" in values, values["keys_store"]) == (False, "redis")
-    assert [budget["match"] for budget in values["budgets"]] == [{"team": ["Team-Blue"]}, {"key": ["app-3"]}]
-    keys = [json.loads(line) for line in (tmp_path / "keys.jsonl").read_text().splitlines()]
+    assert values["keys_store"] == "redis"
+    assert values.keys().isdisjoint({"keys", "teams"})
+    assert [budget["match"] for budget in values["budgets"]] == [{"key": ["app-3"]}]
+    lines = [json.loads(line) for line in (tmp_path / "keys.jsonl").read_text().splitlines()]
+    teams, keys = lines[:3], lines[3:]
+    own = TEAMS | {"later": {"limits": {"team-requests": 3}}}
+    assert teams == [{"kind": "team", "name": name, **team} for name, team in own.items()]
     assert len(keys) == 40
     assert {one["name"] for one in keys if one.get("disabled")} == {"app-7"}
     assert litellm.MARK not in (tmp_path / "keys.jsonl").read_text()
@@ -174,10 +186,10 @@ def test_keys_of_the_sample_work_with_their_secrets() -> None:
         ({"models": "{m,gone}"}, {"models": ["m"]}),
         ({"models": ["no-default-models"]}, {"models": []}),
         ({"models": ["all-proxy-models"]}, {}),
-        ({"team_id": "t"}, {"team": "blue", "models": ["n"]}),
-        ({"team_id": "t", "models": ["m", "n"]}, {"team": "blue", "models": ["n"]}),
-        ({"team_id": "t", "models": ["all-team-models"]}, {"team": "blue", "models": ["n"]}),
-        ({"team_id": "shut"}, {"team": "shut", "disabled": True}),
+        ({"team_id": "t"}, {"team": "blue"}),  # the entry of the team bounds it
+        ({"team_id": "t", "models": ["m", "n"]}, {"team": "blue", "models": ["m", "n"]}),
+        ({"team_id": "t", "models": ["all-team-models"]}, {"team": "blue"}),
+        ({"team_id": "shut"}, {"team": "shut"}),
         ({"team_id": "u", "models": ["all-team-models"]}, {"team": "u", "models": []}),
         ({"aliases": {"x": "m", "y": "gone"}}, {"aliases": {"x": "m"}}),
         ({"models": ["n"], "aliases": {"x": "m"}}, {"models": ["n"], "aliases": {}}),
@@ -185,6 +197,56 @@ def test_keys_of_the_sample_work_with_their_secrets() -> None:
 )
 def test_no_key_may_do_more_than_before(options: dict[str, Any], wanted: dict[str, Any]) -> None:
     assert key(**options) == {"hash": "sha256:" + "0" * 64, **wanted}
+
+
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [
+        ({}, None),
+        ({"models": ["all-proxy-models"], "blocked": False}, None),
+        ({"models": ["n"]}, {"models": ["n"]}),
+        ({"models": ["gone"]}, {"models": []}),
+        ({"blocked": True}, {"disabled": True}),
+        ({"tpm_limit": 0}, {"disabled": True}),
+        ({"max_budget": 0}, {"disabled": True}),
+        (
+            {"rpm_limit": 5, "tpm_limit": "7", "max_parallel_requests": 2},
+            {"limits": {"team-requests": 5, "team-tokens": 7, "team-concurrency": 2}},
+        ),
+        ({"max_budget": 9.5, "budget_duration": "30d"}, {"budgets": {"team-budget": "9.5"}}),
+    ],
+)
+def test_what_bounds_a_team_is_its_entry(options: dict[str, Any], wanted: dict[str, Any] | None) -> None:
+    """It holds for keys that are made later, too."""
+    config = {"model_list": [deployment(input_cost_per_token=1), deployment("n")]}
+    values, _ = imported(config, [row(team_id="t"), {"team_id": "t", "team_alias": "blue", **options}])
+    assert values.get("teams") == (None if wanted is None else {"blue": wanted})
+    assert values.keys().isdisjoint({"limits", "budgets"})
+
+
+def test_a_teams_budget_for_another_time_than_a_month_is_a_rule_beside_those_of_months() -> None:
+    config = {"model_list": [deployment(input_cost_per_token=1)]}
+    teams = [
+        {"team_id": "weekly", "max_budget": 5, "budget_duration": "7d"},
+        {"team_id": "monthly", "max_budget": 9, "budget_duration": "1mo"},
+    ]
+    keys = [row(token=f"{number:064x}", team_id=team["team_id"]) for number, team in enumerate(teams)]
+    values, _ = imported(config, [*teams, *keys])
+    assert values["teams"] == {"monthly": {"budgets": {"team-budget": "9"}}}
+    rules = [budget for budget in values["budgets"] if budget["scope"] == ["team"]]
+    assert rules == [
+        {"name": "team-week-budget", "scope": ["team"], "match": {"team": ["weekly"]}, "amount": "5", "per": "week"}
+    ]
+
+
+def test_a_team_whose_models_cannot_be_written_is_disabled() -> None:
+    draft = Draft()
+    models = {"m": {"backend": "vllm", "workers": ["http://w:1"]}}
+    key = {"hash": "sha256:" + "0" * 64, "team": "t"}
+    draft.values |= {"models": models, "keys": {"k": key}, "teams": {"t": {"models": 1}}}
+    draft.settle()
+    assert draft.values["teams"] == {"t": {"disabled": True}}
+    assert "; the team is disabled" in "\n".join(draft.lines())
 
 
 def test_keys_get_names_of_their_own_and_none_that_looks_like_a_secret() -> None:
@@ -342,7 +404,7 @@ def test_a_rule_for_a_team_without_keys_is_left_out_as_a_whole() -> None:
     assert values.keys().isdisjoint({"limits", "budgets"})
     found = [line for line in text.splitlines() if line.startswith("# ") and line.endswith("no key has this team")]
     assert len(found) == 2
-    assert "name: team-concurrency" in "".join(found)
+    assert values.keys().isdisjoint({"teams"})
 
 
 def test_what_is_written_in_other_ways_counts_too() -> None:

@@ -371,13 +371,19 @@ def test_keys_of_litellm_are_taken_into_the_store(fleet: Fleet) -> None:
     moved = {"model_list": [{"model_name": "m", "litellm_params": worker}], "router_settings": {"redis_host": "r"}}
     secret = "sk-of-LiteLLM-0123456789"
     row = {"token": sha256(secret.encode()).hexdigest(), "key_alias": "moved", "rpm_limit": 1, "expires": "2099-01-01"}
-    row |= {"max_budget": 5, "budget_duration": "30d"}
-    for name, value in (("config.yaml", moved), ("rows.json", row)):
+    row |= {"max_budget": 5, "budget_duration": "30d", "team_id": "t"}
+    team = {"team_id": "t", "team_alias": "Moved Team", "models": ["n"]}
+    for name, value in (("config.yaml", moved), ("rows.json", [row, team])):
         (fleet.folder / name).write_text(json.dumps(value))
     words = ("import", "litellm", "config.yaml", "--keys", "rows.json", "--stored-keys", "moved.jsonl")
-    assert called(*words, folder=fleet.folder).returncode == 0
+    assert called(*words, folder=fleet.folder).returncode == 1, "the model n is left out"
     assert fleet.keys("import", "moved.jsonl").returncode == 0
-    until(lambda: fleet.status(secret) == 200)
+    until(lambda: fleet.status(secret) == 404)
+    later = fleet.keys("create", "later", "--team", "Moved-Team").stdout.strip()
+    until(lambda: fleet.status(later) == 404)
+    assert fleet.teams("set", "Moved-Team", "--model", "m").returncode == 0
+    until(lambda: fleet.status(later) == 200)
+    assert fleet.status(secret) == 200
     assert fleet.status(secret) == 429
     new = fleet.keys("rotate", "moved").stdout.strip()
     until(lambda: fleet.status(new) == 429)
