@@ -105,7 +105,7 @@ def _set(options: argparse.Namespace, api: AdminApi) -> None:
 
 def _rule(option: str, given: str) -> tuple[str, int | str]:
     name, equals, number = given.rpartition("=")
-    if not equals or (option == "limits" and not number.isdecimal()):
+    if not equals or (option == "limits" and not (number.isdecimal() and len(number) < 19)):
         raise CommandError(
             f"--{option[:-1]} must be RULE=N, such as team-{'tokens' if option == 'limits' else 'budget'}=100"
         )

@@ -65,9 +65,7 @@ class KeyChanges:
     async def create(self, admin: Admin, given: Mapping[str, Any], once: str | None) -> Created:
         """once: a creation that comes with the same one again makes nothing, and shows no secret."""
         options = dict(given)
-        name = options.pop("name", None)
-        if not isinstance(name, str):
-            raise Problem(422, "invalid", "name: is required, as text")
+        name = name_of(options)
         sum_ = sha256(msgspec.json.encode(given, order="sorted")).hexdigest()
         done = None if once is None else (f"{admin.name} {once}", f"{sum_} {name}".encode())
         if done is not None and (before := await self.mirror.store.done(done[0])) is not None:
@@ -298,6 +296,16 @@ class KeyChanges:
         self.mirror.learn(key)
         self._log("info", "key of the store changed", key=key.name, what=what, by=admin.name)
         return key
+
+
+def name_of(options: dict[str, Any]) -> str:
+    """Takes the name of what is created out of its options. Raises Problem."""
+    name = options.pop("name", None)
+    if not isinstance(name, str):
+        raise Problem(422, "invalid", "name: is required, as text")
+    if name in (".", ".."):  # clients resolve them before they send a path, encoded ones too
+        raise Problem(422, "invalid", "name: must be one that a path can hold, which . and .. are not")
+    return name
 
 
 def _unknown(given: Mapping[str, Any], name: str) -> str | None:

@@ -21,7 +21,7 @@ from gateway.auth.stored import TeamOptions
 from gateway.config import Available, Config, Key, Team, team_of
 from gateway.config.kinds import nano
 from gateway.config.teams import is_for
-from gateway.features.admin.changes import TRIES, Problem, forbidden
+from gateway.features.admin.changes import TRIES, Problem, forbidden, name_of
 
 
 class TeamView(TeamOptions, frozen=True, kw_only=True, omit_defaults=False):
@@ -85,9 +85,7 @@ class TeamChanges:
 
     async def create(self, admin: Admin, given: Mapping[str, Any]) -> TeamView:
         options = dict(given)
-        name = options.pop("name", None)
-        if not isinstance(name, str):
-            raise Problem(422, "invalid", "name: is required, as text")
+        name = name_of(options)
         if not admin.all:
             raise forbidden(f"teams are made by admins of all keys; yours: {', '.join(sorted(admin.teams or ()))}")
         team = self._checked(admin, name, options, None)

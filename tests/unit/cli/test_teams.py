@@ -74,6 +74,7 @@ def test_mistakes_are_told_apart(stack: Stack, tmp_path: Path) -> None:
     for words, code, said in (
         (("set", "blue", "--limit", "hourly"), 2, "--limit must be RULE=N, such as team-tokens=100"),
         (("set", "blue", "--limit", "hourly=x"), 2, "--limit must be RULE=N"),
+        (("set", "blue", "--limit", f"hourly={'9' * 5000}"), 2, "--limit must be RULE=N"),
         (("set", "blue", "--limit", "daily=3"), 1, "limits.daily: is not a limit with `team` in its scope"),
         (("set", "blue", "--options", "[]"), 2, "--options must be a JSON object"),
         (("set", "blue", "--model", "m", "--options", '{"models": []}'), 2, "models is given twice"),

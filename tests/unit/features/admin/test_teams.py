@@ -139,10 +139,12 @@ def test_bad_input_is_refused_in_the_form_of_the_api(pair: tuple[Stack, Stack]) 
         ({"description": "x" * 1001}, "description: must have at most 1000 characters"),
         ({"name": "with space"}, "name: must be 1 to 200 characters"),
         ({"name": 3}, "name: is required, as text"),
+        ({"name": ".."}, "name: must be one that a path can hold"),
     ):
         answer = root("POST", "/teams", {"name": "bad", **options})
         assert code(answer) == (422, "invalid")
         assert what in answer.json()["error"]["message"]
+    assert "a path can hold" in root("POST", "/keys", {"name": "."}).text, "nobody could revoke it"
     assert code(root("PATCH", "/teams/blue", {"disabled": True})) == (404, "no_team"), "it has keys and no entry"
     assert code(root("GET", "/teams/nobody")) == (404, "no_team")
     assert code(root("DELETE", "/teams/nobody")) == (404, "no_team")
