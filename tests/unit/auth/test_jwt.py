@@ -339,7 +339,10 @@ async def test_keys_from_a_url_are_read_again_and_kept_while_it_is_away() -> Non
         ({"nbf": time.time() + DAY_S}, "the token is not valid yet"),
         ({"sub": None}, "the token has no claim 'sub'"),
         ({"org": "Team Red"}, "the token's claim 'org' must be 1 to 200 characters without spaces"),
-        *[({"org": one}, "the token's claim 'org' must be one name") for one in ([], [1], ["red", "blue"], {}, True)],
+        ({"org": []}, "the token's claim 'org' must be one name"),
+        ({"org": [1]}, "the token's claim 'org' must be one name"),
+        ({"org": {}}, "the token's claim 'org' must be one name"),
+        ({"org": True}, "the token's claim 'org' must be one name"),
         ({"models": {"m": 1}}, "the token's claim 'models' must be a list of models"),
     ],
 )
