@@ -118,9 +118,11 @@ def test_a_command_waits_for_a_store_that_cannot_be_reached_now(tmp_path: Path) 
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         url = f"http://127.0.0.1:{server.server_port}"
-        found = called("teams", "list", "--gateway", url, "--key-file", "admin.key", folder=tmp_path)
-        server.shutdown()
-        thread.join()
+        try:
+            found = called("teams", "list", "--gateway", url, "--key-file", "admin.key", folder=tmp_path)
+        finally:
+            server.shutdown()
+            thread.join()
     assert (found.returncode, len(found.stdout.splitlines()), found.stderr) == (0, 1, "")
     assert len(Busy.asked) == 4
     assert all(later - sooner >= 0.9 for sooner, later in itertools.pairwise(Busy.asked))
