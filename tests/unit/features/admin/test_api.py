@@ -318,7 +318,7 @@ def test_a_member_of_an_imported_key_is_taken_or_refused(root: Caller, more: dic
 
 def test_the_page_describes_each_member_of_an_imported_key(root: Caller) -> None:
     page = (ROOT / "docs" / "keys.md").read_text()
-    table = page[page.index("A line of an export") :]
+    table = page[page.index("a key's line has these members") :]
     named = set(
         re.findall(
             r"`(\w+)`",
