@@ -26,6 +26,8 @@ LEAST, MOST = 5, 40
 """Tokens of replies."""
 RESERVED = REQUEST + MOST * TOKEN
 """The most that one request reserves, in nano: prompts are free."""
+LOST = 17
+"""Reservations that may stay: Redis was killed before it answered the calls that made them."""
 MODES = ("closed", "local")
 """The budgets that are raced for, by half of the clients each, and how they are when Redis is away."""
 AMOUNT = COUNT * 3 // 10 * (REQUEST + (LEAST + MOST) // 2 * TOKEN)
@@ -88,8 +90,9 @@ async def spent(findings: Findings) -> None:
 
     Passes if each record's cost is that of the worker's log to the last nano, no worker saw a refused request, and
     nothing fails but with 503 of `closed`; `closed` is spent above its amount by at most what was running and had
-    reserved, `local` by at most what was decided alone besides; at least 0.97 of each is spent; and in the end each
-    counter in Redis is the sum of the worker's log, but for what was running.
+    reserved, `local` by at most what was decided alone besides; at least 0.97 of each is spent, or all but 17
+    reservations, if that is less; and in the end each counter in Redis is the sum of the worker's log, but for what was
+    running.
     """
     with tempfile.TemporaryDirectory() as folder, Server(Path(folder), *ON_DISK) as server:
         shared = {"amount": AMOUNT / NANO, "per": "total", "scope": ["team"], "reserve": "maximum"}
@@ -147,7 +150,9 @@ async def judge(findings: Findings, at: House, charged: dict[str, int]) -> None:
             alone = await decided_alone(at)
             what = f"local: above the amount, at most that and what {alone} requests cost that were decided alone"
             findings.at_most(what, over, running + alone * RESERVED / AMOUNT, len(mine), ".4f")
-        findings.at_least(f"{mode}: part of the amount that is spent, at least 0.97", over + 1, 0.97, len(mine), ".4f")
+        least = 1 - max(0.03, LOST * RESERVED / AMOUNT)
+        what = f"{mode}: part of the amount that is spent, at least {least:.2f}"
+        findings.at_least(what, over + 1, least, len(mine), ".4f")
         apart = (charged[mode] - sum(mine)) / AMOUNT
         what = f"{mode}: the counter against the worker's log, in parts of the amount, at most {running:.4f} apart"
         findings.check(what, f"{apart:+.4f}", len(mine), abs(apart) <= running)

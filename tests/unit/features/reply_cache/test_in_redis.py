@@ -96,6 +96,11 @@ def test_a_gateway_hits_in_every_dialect_what_another_one_stored(
     assert worked(two[0]) + worked(two[1]) == before + 1
 
 
+def shape(body: Any) -> list[str]:
+    """The members of a reply; TGI's is a list of one."""
+    return sorted(body[0] if isinstance(body, list) else body)
+
+
 @pytest.mark.parametrize("number", sampled(range(len(CASES)), 2, lambda number: CASES[number][0].dialect))
 def test_a_reply_reads_as_that_of_the_other_gateway(server: Server, two: tuple[Stack, Stack], number: int) -> None:
     way, stream = case = CASES[number]
@@ -107,7 +112,7 @@ def test_a_reply_reads_as_that_of_the_other_gateway(server: Server, two: tuple[S
     if stream:
         assert [one.choices for one in heard(way, hit.content)] == [one.choices for one in heard(way, missed.content)]
     else:
-        assert missed.json().keys() == hit.json().keys()
+        assert shape(missed.json()) == shape(hit.json())
 
 
 def test_replies_outlive_a_restart_and_a_reload_and_end_with_their_age(empty: Server) -> None:
