@@ -27,7 +27,7 @@ from gateway.config.section import Section
 
 _DAY = 86400
 MOST = 10**12
-"""Of a limit."""
+"""The most units that a limit may have."""
 
 Dimension = Literal["key", "team", "model", "address", "end_user"]
 Reserve = Literal["expected", "maximum"]

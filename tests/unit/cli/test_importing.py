@@ -485,7 +485,7 @@ def test_defaults_of_the_router_are_those_of_all_models() -> None:
 @pytest.mark.feature("limits")
 @pytest.mark.feature("pricing")
 def test_budgets_begin_with_what_was_spent(tmp_path: Path) -> None:
-    """Of LiteLLM's sums, those that a budget there goes by."""
+    """The sums of LiteLLM that a budget there goes by."""
     (tmp_path / "redis").mkdir()
     with Server(tmp_path / "redis") as server, Stack() as worker:
         config = {

@@ -228,7 +228,7 @@ COUNTED = ("/v1/messages/count_tokens", "/v1beta/models/{}:countTokens", "/v1/re
 
 
 def count_of(running: Stack, path: str, model: str, **members: Any) -> int:
-    """What the client gets for a prompt of a word."""
+    """The reply that a client gets for a prompt of a word."""
     contents = [{"role": "user", "parts": [{"text": "hi"}]}]
     body: dict[str, Any] = {**chat("hi"), "input": "hi"} if "{" not in path else {"contents": contents}
     body = {name: value for name, value in body.items() if name in ("messages", "contents", "input")} | members

@@ -15,7 +15,7 @@ USERINFO = "/userinfo"
 
 
 def logged_in(id_: Identity, claim: str, **claims: Any) -> Any:
-    """Who has logged in to a gateway that finds roles in `claim`."""
+    """The person who has logged in to a gateway that finds roles in `claim`."""
     with Stack(config=sections(id_.url, roles={**ROLES, "claim": claim}), environ=ENVIRON) as stack:
         browser = Browser(stack)
         reply = browser.login(id_, **claims)
