@@ -103,7 +103,10 @@ class Browser:
         self.call("Input.insertText", text=text)
 
     def click(self, selector: str) -> None:
-        self.run(f"document.querySelector({json.dumps(selector)}).click()")
+        """Clicks an element once the page takes clicks on it: buttons of a section are disabled while it loads."""
+        at = f"document.querySelector({json.dumps(selector)})"
+        self.until(f"!{at}.disabled")
+        self.run(f"{at}.click()")
 
     def choose(self, selector: str, value: str) -> None:
         """Chooses an option of a list."""

@@ -42,8 +42,9 @@ def test_no_view_keeps_anybody_out(browser: Browser, stack: Stack, scheme: str) 
         browser.until("!document.querySelector('#key-form').hidden")
         wrong = {"locked": found(browser)}
         opened(browser, stack)
-        tab(browser, "keys")
-        wrong["keys, locked"] = found(browser)
+        for view in VIEWS:
+            tab(browser, view)
+            wrong[f"{view}, locked"] = found(browser)
         unlocked(browser, stack)
         for view in VIEWS:
             tab(browser, view)

@@ -223,12 +223,14 @@ def test_a_model_that_has_lost_a_worker_makes_the_badge_amber(browser: Browser) 
                 client.post(stack.url + "/v1/chat/completions", json=CHAT)
         browser.until("document.querySelector('#condition').textContent === 'm has lost 1 of 3 workers'")
         assert colour(browser, "#condition") == "warn"
+        # The badge and the table are fetched by requests of their own; the row that is not ready comes first.
+        browser.until("!!document.querySelector('#workers tbody tr:first-child .bad')")
         first = browser.run("[...document.querySelector('#workers tbody tr').cells].map(cell => cell.textContent)")
         assert first[1:4] == [
             stack.sims[2].url.removeprefix("http://"),
             "down",
             "refused; the worker refuses connections: nothing listens at its port",
-        ], "what is not ready comes first"
+        ]
 
 
 def test_a_gateway_that_refuses_most_is_not_shown_as_well(browser: Browser) -> None:
