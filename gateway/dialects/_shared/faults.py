@@ -17,9 +17,9 @@ def wrong(param: str, why: str) -> GatewayError:
     return bad_value(param, f"'{param}' {why}")
 
 
-def wrong_at(place: str, why: str) -> GatewayError:
-    """The same, with a message in Anthropic's and OpenAI's form for a place in a conversation."""
-    return bad_value(place, f"{place}: {why}")
+def wrong_at(param: str, why: str) -> GatewayError:
+    """The same, with a message in Anthropic's and OpenAI's form for a member of a conversation."""
+    return bad_value(param, f"{param}: {why}")
 
 
 def unsupported(param: str, why: str) -> GatewayError:

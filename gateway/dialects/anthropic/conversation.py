@@ -1,7 +1,7 @@
 """The turns of a Messages request as canonical messages.
 
 Tool results become tool messages, in order, directly behind the calls that they answer. Images in them follow behind
-the last one, then the rest of the turn. A system turn keeps its place, but never separates calls from their results.
+the last one, then the rest of the turn. A system turn keeps its position, but never separates calls from their results.
 `dropped` names what is left out.
 """
 
@@ -60,11 +60,11 @@ class Conversation:
             self.messages.append(Message("system", (Text(leading),)))
         for turn in _turns(turns):
             if turn.role == "user":
-                self._user(turn.place, turn.blocks)
+                self._user(turn.param, turn.blocks)
             elif turn.role == "assistant":
-                self._assistant(turn.place, turn.blocks)
+                self._assistant(turn.param, turn.blocks)
             else:
-                self._system(turn.place, turn.blocks)
+                self._system(turn.param, turn.blocks)
         self.messages += self._held
         if not self.messages:
             raise wrong_at("messages", "at least one message is required")
@@ -74,11 +74,11 @@ class Conversation:
 
     # -- turns ------------------------------------------------------------------------------------------------------
 
-    def _user(self, place: str, blocks: list[BlockIn]) -> None:
+    def _user(self, param: str, blocks: list[BlockIn]) -> None:
         results = [block for block in blocks if block.type == "tool_result"]
         parts: list[Part] = []
         for block in results:
-            texts, media = self._result(block, place)
+            texts, media = self._result(block, param)
             text = "\n".join(texts)
             text = _ERROR + text if block.is_error else text
             self.messages.append(Message("tool", (Text(text),), call_id=block.tool_use_id or ""))
@@ -87,11 +87,11 @@ class Conversation:
         self._held = []
         for block in blocks:
             if block.type != "tool_result":
-                parts += self._part(block, place)
+                parts += self._part(block, param)
         if parts or not results:
             self.messages.append(Message("user", tuple(parts)))
 
-    def _assistant(self, place: str, blocks: list[BlockIn]) -> None:
+    def _assistant(self, param: str, blocks: list[BlockIn]) -> None:
         parts: list[Part] = []
         for block in blocks:
             match block.type:
@@ -99,31 +99,31 @@ class Conversation:
                     if block.thinking:
                         parts.append(Thinking(block.thinking))
                 case "tool_use":
-                    parts.append(ToolCall(block.id or "", block.name or "", _arguments(block, place)))
+                    parts.append(ToolCall(block.id or "", block.name or "", _arguments(block, param)))
                 case "redacted_thinking":
                     self.dropped["messages[].content[].redacted_thinking"] = None
                 case _:
-                    parts += self._part(block, place)
+                    parts += self._part(block, param)
         if parts:
             self.messages.append(Message("assistant", tuple(parts)))
 
-    def _system(self, place: str, blocks: list[BlockIn]) -> None:
+    def _system(self, param: str, blocks: list[BlockIn]) -> None:
         left = []
         for block in blocks:
             if block.type in ("tool_addition", "tool_removal"):
                 self._change_tools(block)
             else:
                 left.append(block)
-        text = self._system_text(left, place)
+        text = self._system_text(left, param)
         if text:
             after_calls = bool(self.messages) and _calls(self.messages[-1])
             (self._held if after_calls else self.messages).append(Message("system", (Text(text),)))
 
-    def _system_text(self, blocks: list[BlockIn], place: str) -> str:
+    def _system_text(self, blocks: list[BlockIn], param: str) -> str:
         texts = []
         for block in blocks:
             if block.type != "text":
-                texts += self._texts([block], place)
+                texts += self._texts([block], param)
             elif block.text:
                 texts.append(_BILLING_LINE.sub("", block.text) if _BILLING in block.text else block.text)
         return "\n\n".join(filter(None, texts))
@@ -149,7 +149,7 @@ class Conversation:
 
     # -- blocks -----------------------------------------------------------------------------------------------------
 
-    def _part(self, block: BlockIn, place: str) -> list[Part]:
+    def _part(self, block: BlockIn, param: str) -> list[Part]:
         """The parts of a block that may stand anywhere: any block but a call or its result."""
         if block.type in ("document", "search_result") and b"true" in bytes(block.citations):
             self.dropped["messages[].content[].citations"] = None  # asks for some; those of a reply are a list
@@ -157,12 +157,12 @@ class Conversation:
             case "text":
                 return [Text(block.text)] if block.text else []
             case "image":
-                return [self._image(block, place)]
+                return [self._image(block, param)]
             case "document":
-                return self._document(block, place)
+                return self._document(block, param)
             case "search_result":
                 address = block.source if isinstance(block.source, str) else None
-                return [Text("\n".join(filter(None, (block.title, address, self._flat(block, place)))))]
+                return [Text("\n".join(filter(None, (block.title, address, self._flat(block, param)))))]
             case "tool_reference":
                 if block.tool_name:
                     self.referred.add(block.tool_name)
@@ -172,25 +172,25 @@ class Conversation:
                 return [Text(found)] if found else []
             case "web_fetch_tool_result":
                 fetched = decoded(_fetched.decode, block.content)
-                return self._part(fetched.content, place) if fetched is not None else []
+                return self._part(fetched.content, param) if fetched is not None else []
             case "server_tool_use" if block.name in ("web_search", "web_fetch"):
                 return []  # its result shows what it was
             case _:
-                flat = self._flat(block, place) or block.text
+                flat = self._flat(block, param) or block.text
                 self.dropped[f"messages[].content[].{block.type[:64]}"] = None
                 return [Text(flat)] if flat else []
 
-    def _divided(self, blocks: list[BlockIn], place: str) -> tuple[list[str], list[Part]]:
-        return divide([part for block in blocks for part in self._part(block, place)])
+    def _divided(self, blocks: list[BlockIn], param: str) -> tuple[list[str], list[Part]]:
+        return divide([part for block in blocks for part in self._part(block, param)])
 
-    def _texts(self, blocks: list[BlockIn], place: str) -> list[str]:
+    def _texts(self, blocks: list[BlockIn], param: str) -> list[str]:
         """The texts in `blocks`, where there is no place for images: they are left out and named."""
-        texts, media = self._divided(blocks, place)
+        texts, media = self._divided(blocks, param)
         if media:
-            self.dropped["system[].image" if place == "system" else "messages[].content[].image"] = None
+            self.dropped["system[].image" if param == "system" else "messages[].content[].image"] = None
         return texts
 
-    def _flat(self, block: BlockIn, place: str) -> str:
+    def _flat(self, block: BlockIn, param: str) -> str:
         """The texts in a block's content, joined; "" if there are none."""
         found = decoded(_content.decode, block.content) if block.content != NULL else None
         if found is None or isinstance(found, str):
@@ -199,19 +199,19 @@ class Conversation:
             self.dropped["messages[].content[].content"] = None
             return ""
         self._depth += 1
-        texts = self._texts(found, place)
+        texts = self._texts(found, param)
         self._depth -= 1
         return "\n".join(texts)
 
-    def _result(self, block: BlockIn, place: str) -> tuple[list[str], list[Part]]:
+    def _result(self, block: BlockIn, param: str) -> tuple[list[str], list[Part]]:
         """(the texts of a tool result, the images in it)."""
         try:
             found = _content.decode(block.content) if block.content != NULL else []
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-            raise wrong_at(f"{place}.content", f"of a tool_result: {error}") from None
-        return self._divided([BlockIn("text", found)] if isinstance(found, str) else found, place)
+            raise wrong_at(f"{param}.content", f"of a tool_result: {error}") from None
+        return self._divided([BlockIn("text", found)] if isinstance(found, str) else found, param)
 
-    def _image(self, block: BlockIn, place: str) -> Image:
+    def _image(self, block: BlockIn, param: str) -> Image:
         source = block.source
         if isinstance(source, SourceIn):
             if source.type == "base64" and source.data is not None:
@@ -219,10 +219,10 @@ class Conversation:
             if source.type == "url" and source.url is not None:
                 return Image(source.url)
             if source.type == "file":
-                raise wrong_at(f"{place}.content", "files are not kept here: send the image as base64 or by its URL")
-        raise wrong_at(f"{place}.content", "the source of an image must be base64 with data, or url with url")
+                raise wrong_at(f"{param}.content", "files are not kept here: send the image as base64 or by its URL")
+        raise wrong_at(f"{param}.content", "the source of an image must be base64 with data, or url with url")
 
-    def _document(self, block: BlockIn, place: str) -> list[Part]:
+    def _document(self, block: BlockIn, param: str) -> list[Part]:
         """The text of a document, and the images in it. A document without text (a PDF) becomes a note, not an error:
         agents send the whole history with every request, so an error would end their session."""
         source = block.source if isinstance(block.source, SourceIn) else None
@@ -231,7 +231,7 @@ class Conversation:
         if source is not None and source.type == "text":
             words.append(source.data)
         elif source is not None and source.type == "content":
-            texts, media = self._divided(_blocks(source.content), place)
+            texts, media = self._divided(_blocks(source.content), param)
             words.append("\n".join(texts))
         else:
             self.dropped["messages[].content[].document"] = None
@@ -241,10 +241,10 @@ class Conversation:
 
 
 class _Turn(Struct):
-    """Consecutive messages of one role; each system message is a turn of its own. place: that of the first message."""
+    """Consecutive messages of one role; each system message is a turn of its own. param: that of the first message."""
 
     role: str
-    place: str
+    param: str
     blocks: list[BlockIn]
 
 
@@ -269,10 +269,10 @@ def _calls(message: Message) -> bool:
     return message.role == "assistant" and any(isinstance(part, ToolCall) for part in message.parts)
 
 
-def _arguments(block: BlockIn, place: str) -> str:
+def _arguments(block: BlockIn, param: str) -> str:
     """The JSON text of a call's input."""
     if block.input == NULL:
         return "{}"
     if members_of(block.input) is None:
-        raise wrong_at(f"{place}.content", "the input of a tool_use must be an object")
+        raise wrong_at(f"{param}.content", "the input of a tool_use must be an object")
     return bytes(block.input).decode()

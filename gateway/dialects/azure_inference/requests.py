@@ -121,29 +121,29 @@ def read_embed(body: bytes, raw: dict[str, Raw], unknown: Extra, dropped: tuple[
     return op
 
 
-def _read_part(raw: Raw, place: str) -> Part:
+def _read_part(raw: Raw, param: str) -> Part:
     """Reads a content part: the specification's `{type, content, detail}`, or the OpenAI form that the SDK sends."""
-    found = read_at(place, raw, _part)
+    found = read_at(param, raw, _part)
     if found.type not in _PART_TYPES:
         why = f"this model does not understand content of type '{found.type[:64]}'"
-        raise GatewayError(Kind.UNSUPPORTED, why, param=place)
+        raise GatewayError(Kind.UNSUPPORTED, why, param=param)
     if found.content == NULL:
-        return _checked(read_part(raw, place), f"{place}.image_url.detail")
+        return _checked(read_part(raw, param), f"{param}.image_url.detail")
     if found.type == "text":
-        return Text(read_at(place, raw, _own_text).content)
+        return Text(read_at(param, raw, _own_text).content)
     if found.type in ("image", "image_url"):
-        image = read_at(place, raw, _own_image)
+        image = read_at(param, raw, _own_image)
         url = images.as_url(image.content)
         if url is not None:
-            return _checked(Image(url, image.detail), f"{place}.detail")
+            return _checked(Image(url, image.detail), f"{param}.detail")
     why = "image content must be a URL (http, https or data) or the base64 of a PNG, JPEG, GIF, WebP or BMP image"
-    raise GatewayError(Kind.UNSUPPORTED, why, param=f"{place}.content")
+    raise GatewayError(Kind.UNSUPPORTED, why, param=f"{param}.content")
 
 
-def _checked(part: Part, place: str) -> Part:
-    """The part, if it is not an image whose detail, at `place`, the specification does not have."""
+def _checked(part: Part, param: str) -> Part:
+    """The part, if it is not an image whose detail, at `param`, the specification does not have."""
     if isinstance(part, Image) and part.detail not in _DETAILS:
-        raise wrong(place, "must be 'auto', 'low' or 'high'")
+        raise wrong(param, "must be 'auto', 'low' or 'high'")
     return part
 
 

@@ -44,31 +44,31 @@ def _has_names(found: MessageIn) -> bool:
     return isinstance(found.content, list) and any(part.document and part.document.id for part in found.content)
 
 
-def _message(found: MessageIn, place: str) -> Message:
+def _message(found: MessageIn, param: str) -> Message:
     if found.role not in _ROLES:
-        raise wrong_at(f"{place}.role", f"must be one of {', '.join(_ROLES)}")
+        raise wrong_at(f"{param}.role", f"must be one of {', '.join(_ROLES)}")
     given = [PartIn("text", found.content)] if isinstance(found.content, str) else found.content or []
     if found.role == "tool":
         if not found.tool_call_id:
-            raise missing(f"{place}.tool_call_id")
-        words = [_result(part, f"{place}.content.{position}") for position, part in enumerate(given)]
+            raise missing(f"{param}.tool_call_id")
+        words = [_result(part, f"{param}.content.{position}") for position, part in enumerate(given)]
         return Message("tool", (Text("\n".join(words)),), found.name, found.tool_call_id)
     if found.role == "assistant":
         # The plan is what the model said before its calls.
         given = [*given, PartIn("text", found.tool_plan)] if found.tool_plan else given
     elif found.tool_calls:
-        raise wrong_at(f"{place}.tool_calls", "belong to the messages of the assistant")
-    parts = [_part(part, found.role, f"{place}.content.{position}") for position, part in enumerate(given)]
+        raise wrong_at(f"{param}.tool_calls", "belong to the messages of the assistant")
+    parts = [_part(part, found.role, f"{param}.content.{position}") for position, part in enumerate(given)]
     for position, call in enumerate(found.tool_calls or ()):
-        # A place makes the id, so that a prefix cache recognises the conversation.
-        made = f"c{place.rpartition('.')[2]:0>4}{position:04x}"
+        # The position makes the id, so that a prefix cache recognises the conversation.
+        made = f"c{param.rpartition('.')[2]:0>4}{position:04x}"
         parts.append(ToolCall(call.id or made, call.function.name, call.function.arguments or "{}"))
     return Message(found.role, tuple(parts) or (Text(""),))
 
 
-def _part(found: PartIn, role: str, place: str) -> Part:
+def _part(found: PartIn, role: str, param: str) -> Part:
     if found.type not in _BLOCKS[role]:
-        raise wrong_at(f"{place}.type", f"must be {' or '.join(_BLOCKS[role])} in a message of the {role}")
+        raise wrong_at(f"{param}.type", f"must be {' or '.join(_BLOCKS[role])} in a message of the {role}")
     if found.type == "text" and found.text is not None:
         return Text(found.text)
     if found.type == "thinking" and found.thinking is not None:
@@ -76,14 +76,14 @@ def _part(found: PartIn, role: str, place: str) -> Part:
     if found.type == "image_url" and found.image_url is not None:
         image = found.image_url
         return Image(image) if isinstance(image, str) else Image(image.url, image.detail)
-    raise missing(f"{place}.{found.type}")
+    raise missing(f"{param}.{found.type}")
 
 
-def _result(found: PartIn, place: str) -> str:
+def _result(found: PartIn, param: str) -> str:
     """The text of a block of a tool's result."""
     if found.type == "document" and found.document is not None:
-        return _words(found.document, f"{place}.document.data")
-    part = _part(found, "tool", place)
+        return _words(found.document, f"{param}.document.data")
+    part = _part(found, "tool", param)
     assert isinstance(part, Text)
     return part.text
 
@@ -106,7 +106,7 @@ def with_documents(messages: list[Message], found: Sequence[str | DocumentIn]) -
     return [Message("system", (Text("\n\n".join(filter(None, [*said, text]))),)), *messages[1:]]
 
 
-def _words(found: DocumentIn, place: str) -> str:
+def _words(found: DocumentIn, param: str) -> str:
     """The text that the model gets: a text as it is, also one that is the only member of the object; else the object
     as JSON."""
     text = text_in(found.data)
@@ -114,8 +114,8 @@ def _words(found: DocumentIn, place: str) -> str:
         return text
     members = members_of(found.data)
     if members is None:
-        raise wrong(place, "must be an object or a text")
-    check_depth({place: found.data})
+        raise wrong(param, "must be an object or a text")
+    check_depth({param: found.data})
     only: Raw | None = next(iter(members.values())) if len(members) == 1 else None
     text = text_in(only) if only is not None else None
     return bytes(found.data).decode() if text is None else text

@@ -33,7 +33,7 @@ def read_embed(raw: Extra, left: list[str], policy: ExtrasPolicy) -> Embed:
         op.truncate = parameters.auto_truncate is not False
         _name(left, "instances", [(one.task_type, one.title) for one in found.instances])
     elif found.requests is not None:
-        op.inputs = tuple(_text(one.content, f"requests.{place}") for place, one in enumerate(found.requests))
+        op.inputs = tuple(_text(one.content, f"requests.{index}") for index, one in enumerate(found.requests))
         op.dimensions = _only(found.requests) or op.dimensions
         op.truncate = op.truncate or any(one.auto_truncate for one in found.requests)
         _name(left, "requests", [(one.task_type, one.title) for one in found.requests])
@@ -52,19 +52,19 @@ def _only(found: list[EmbedIn]) -> int | None:
     return sizes.pop()
 
 
-def _name(left: list[str], place: str, facts: list[tuple[str | None, str | None]]) -> None:
+def _name(left: list[str], param: str, facts: list[tuple[str | None, str | None]]) -> None:
     for name, given in (("taskType", [task for task, _ in facts]), ("title", [title for _, title in facts])):
         if any(given):
-            left.append(f"{place}[].{name}")
+            left.append(f"{param}[].{name}")
 
 
-def _text(content: ContentIn | None, place: str) -> str:
-    place = f"{place}.content".lstrip(".")
+def _text(content: ContentIn | None, param: str) -> str:
+    param = f"{param}.content".lstrip(".")
     found = [] if content is None else content.parts
     parts: list[PartIn] = found if isinstance(found, list) else [] if found is None else [found]
     texts = [part.text for part in parts if part.text is not None]
     if not texts or len(texts) != len(parts):
-        raise wrong_at(place, "must have parts of text, and no others")
+        raise wrong_at(param, "must have parts of text, and no others")
     return "\n".join(texts)
 
 

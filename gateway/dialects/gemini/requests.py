@@ -282,14 +282,14 @@ def _tools(found: list[ToolIn], left: list[str], optional: frozenset[str]) -> li
     return functions
 
 
-def _function(found: FunctionIn, place: str, unread: dict[str, None]) -> Tool:
+def _function(found: FunctionIn, param: str, unread: dict[str, None]) -> Tool:
     if found.parameters_json_schema != NULL:
         schema = found.parameters_json_schema
         if members_of(schema) is None:
-            raise wrong(f"{place}.parametersJsonSchema", "must be an object")
-        check_depth({f"{place}.parametersJsonSchema": schema})
+            raise wrong(f"{param}.parametersJsonSchema", "must be an object")
+        check_depth({f"{param}.parametersJsonSchema": schema})
     elif found.parameters != NULL:
-        schema = json_schema(found.parameters, f"{place}.parameters")
+        schema = json_schema(found.parameters, f"{param}.parameters")
     else:
         schema = _OBJECT
     for name in unread_in(found, "parameters", "parameters_json_schema"):

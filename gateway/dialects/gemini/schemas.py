@@ -37,26 +37,26 @@ _DEEPEST = 64
 _any = msgspec.json.Decoder().decode
 
 
-def json_schema(schema: Raw, place: str) -> Raw:
-    """The schema at `place` as JSON Schema. Raises GatewayError(BAD_REQUEST) for what is not an object, and for one
+def json_schema(schema: Raw, param: str) -> Raw:
+    """The schema at `param` as JSON Schema. Raises GatewayError(BAD_REQUEST) for what is not an object, and for one
     that is nested too deeply."""
     found = decoded(_any, schema)
     if not isinstance(found, dict):
-        raise wrong(place, "must be an object")
+        raise wrong(param, "must be an object")
     try:
-        return Raw(encode(_converted(found, place, 0)))
+        return Raw(encode(_converted(found, param, 0)))
     except RecursionError:  # what is nullable has more levels than were decoded
-        raise wrong(place, "is nested too deeply") from None
+        raise wrong(param, "is nested too deeply") from None
 
 
-def _converted(found: Any, place: str, depth: int) -> Any:
+def _converted(found: Any, param: str, depth: int) -> Any:
     """A schema, or an array of them. Any other value goes on as it is."""
     if not isinstance(found, (list, dict)):
         return found
     if depth > _DEEPEST:
-        raise wrong(place, f"has more than {_DEEPEST} schemas within each other")
+        raise wrong(param, f"has more than {_DEEPEST} schemas within each other")
     if isinstance(found, list):
-        return [_converted(item, place, depth + isinstance(item, list)) for item in found]
+        return [_converted(item, param, depth + isinstance(item, list)) for item in found]
     out: dict[str, Any] = {}
     for given, value in found.items():
         name = _OWN.get(str(given), str(given))
@@ -66,9 +66,9 @@ def _converted(found: Any, place: str, depth: int) -> Any:
             if words != ["type_unspecified"]:
                 out[name] = words if isinstance(value, list) else words[0]
         elif name in _MAPS and isinstance(value, dict):
-            out[name] = {key: _converted(inner, place, depth + 1) for key, inner in value.items()}
+            out[name] = {key: _converted(inner, param, depth + 1) for key, inner in value.items()}
         elif name in _INNER:
-            out[name] = _converted(value, place, depth + 1)
+            out[name] = _converted(value, param, depth + 1)
         elif name in _NUMBERS and isinstance(value, str) and value.isdecimal() and len(value) < 20:
             out[name] = int(value)
         elif name not in ("nullable", "propertyOrdering", "example") and (name, value) != ("format", "enum"):

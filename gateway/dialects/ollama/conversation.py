@@ -33,13 +33,13 @@ def read_messages(found: list[MessageIn]) -> tuple[Message, ...]:
     )
 
 
-def pictures(found: list[str] | None, place: str) -> list[Part]:
-    """Images as base64, of known formats. Raises GatewayError(BAD_REQUEST), which names the place."""
+def pictures(found: list[str] | None, param: str) -> list[Part]:
+    """Images as base64, of known formats. Raises GatewayError(BAD_REQUEST), which names the image."""
     parts: list[Part] = []
     for position, image in enumerate(found or ()):
         url = None if _LINK.match(image) else images.as_url(image)
         if url is None:
-            raise wrong(f"{place}.{position}", "is not the base64 of an image of a known format")
+            raise wrong(f"{param}.{position}", "is not the base64 of an image of a known format")
         parts.append(Image(url))
     return parts
 
@@ -70,8 +70,8 @@ def _message(found: MessageIn, index: int, ids: _Ids) -> Message:
     if found.content or not (found.tool_calls or parts):
         parts.append(Text(found.content or ""))
     for position, call in enumerate(found.tool_calls or ()):
-        place = f"messages.{index}.tool_calls.{position}.function.arguments"
-        text = arguments_text(call.function.arguments, place)
+        param = f"messages.{index}.tool_calls.{position}.function.arguments"
+        text = arguments_text(call.function.arguments, param)
         parts.append(ToolCall(ids.of(call, index, position), call.function.name, text))
     if role != "tool":
         return Message(role, tuple(parts), found.name)
@@ -79,7 +79,7 @@ def _message(found: MessageIn, index: int, ids: _Ids) -> Message:
     return Message(role, tuple(parts), found.tool_name or found.name, call_id)
 
 
-def arguments_text(found: Raw, place: str) -> str:
+def arguments_text(found: Raw, param: str) -> str:
     """The arguments of a call as JSON text, with members and numbers unchanged."""
     if found == NULL:
         return "{}"
@@ -87,5 +87,5 @@ def arguments_text(found: Raw, place: str) -> str:
         return bytes(found).decode()
     text = text_in(found)
     if text is None:
-        raise wrong(place, "must be an object")
+        raise wrong(param, "must be an object")
     return text

@@ -149,24 +149,24 @@ def _with_own(messages: tuple[Message, ...], owns: Mapping[int, _OwnIn]) -> tupl
     """The messages with Ollama's own members: images as base64, thinking, the name of the tool that answers."""
     found = list(messages)
     for index, own in owns.items():
-        message, place = found[index], f"messages.{index}"
+        message, param = found[index], f"messages.{index}"
         parts, name = message.parts, message.name
         if own.thinking:
             if any(isinstance(part, Thinking) for part in parts):
-                raise _twice(f"{place}.thinking", f"{place}.reasoning")
+                raise _twice(f"{param}.thinking", f"{param}.reasoning")
             parts = (Thinking(own.thinking), *parts)
         pictures = []
         for position, image in enumerate(own.images or ()):
             url = images.as_url(image)
             if url is None:
-                at = f"{place}.images.{position}"
+                at = f"{param}.images.{position}"
                 why = f"'{at}' is not the base64 of an image of a known format"
                 raise GatewayError(Kind.BAD_REQUEST, why, param=at)
             pictures.append(Image(url))
         parts = (*parts, *pictures)
         if own.tool_name:
             if name not in (None, own.tool_name):
-                raise _twice(f"{place}.tool_name", f"{place}.name")
+                raise _twice(f"{param}.tool_name", f"{param}.name")
             name = own.tool_name
         found[index] = msgspec.structs.replace(message, parts=parts, name=name)
     return tuple(found)

@@ -20,7 +20,7 @@ ASK = (
     "comes next. Write the summary and nothing else."
 )
 """The instruction to the model, sent as the user's last message."""
-_TOLD = "Summary of the conversation so far, which it replaces:\n\n"
+_PREAMBLE = "Summary of the conversation so far, which it replaces:\n\n"
 _MARK = "dgc1."
 
 
@@ -30,16 +30,16 @@ def compaction_item(request_id: str, index: int, summary: str) -> dict[str, Any]
     return {"type": TYPE, "id": f"cmp_{request_id}_{index}", "encrypted_content": coded}
 
 
-def as_told(coded: str, place: str) -> str:
-    """The summary in the item at `place`, as the user's words to the model. Raises GatewayError(BAD_REQUEST) if it was
+def read_summary(coded: str, param: str) -> str:
+    """The summary in the item at `param`, as the user's words to the model. Raises GatewayError(BAD_REQUEST) if it was
     not made here or is damaged: without it the model would not know the history."""
     if not coded.startswith(_MARK):
-        raise wrong_at(place, "no summary that was made here, so the history cannot be read: send the conversation")
+        raise wrong_at(param, "no summary that was made here, so the history cannot be read: send the conversation")
     try:
         # Strictly: half a surrogate pair could be sent to no worker.
         summary = b64decode(coded.removeprefix(_MARK), b"-_", validate=True).decode()
     except ValueError:
         summary = ""
     if not summary.strip():
-        raise wrong_at(place, "this summary is damaged")
-    return _TOLD + summary
+        raise wrong_at(param, "this summary is damaged")
+    return _PREAMBLE + summary

@@ -2,7 +2,7 @@
 
 Consecutive reasoning, text and calls of the assistant become one message. Every tool output becomes a tool message;
 images in outputs follow behind the last one. The instructions and all system and developer messages at the start become
-one system message; a later one keeps its place. `dropped` names what is left out.
+one system message; a later one keeps its position. `dropped` names what is left out.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ _object = msgspec.json.Decoder(dict[str, Raw])
 # Tools that clients execute by themselves, without a function. Their calls and outputs stay in the history as text.
 _FLAT = frozenset({"local_shell_call", "shell_call", "apply_patch_call", "mcp_call"})
 _FLAT_OUTPUTS = frozenset({"local_shell_call_output", "shell_call_output", "apply_patch_call_output"})
-_UNTOLD = ("type", "id", "status")
+_OMITTED = ("type", "id", "status")
 
 
 class Given(Struct, frozen=True):
     """The facts of a request that its body does not hold: the caller's seal for reasoning; `Request.stored`; the server
-    tools that the gateway runs; whether what is stored outlasts the connection; whether the connection keeps the
+    tools that the gateway runs; whether what is stored outlasts the connection; whether the connection caches the
     response in any case."""
 
     seal: Seal
     stored: Mapping[str, bytes | None] | None = None
     runs: frozenset[KindOfServerTool] = frozenset()
     lasts: bool = True
-    kept: bool = False
+    cached: bool = False
 
 
 class Conversation:
@@ -103,31 +103,31 @@ class Conversation:
             if item is not None:
                 self._read(item, f"input.{index}")
 
-    def _decoded(self, raw: Raw, place: str) -> ItemIn | None:
-        """The item, or None if it is left out. An item that is kept as text is its own `output`."""
-        kind = read_at(place, raw, _type).type or "message"
+    def _decoded(self, raw: Raw, param: str) -> ItemIn | None:
+        """The item, or None if it is left out. An item that stays text is its own `output`."""
+        kind = read_at(param, raw, _type).type or "message"
         if kind in ITEMS:
-            return read_at(place, raw, _item)
+            return read_at(param, raw, _item)
         self.dropped[f"input[].{kind[:64]}"] = None
         return ItemIn(kind, output=raw) if kind in _FLAT or kind in _FLAT_OUTPUTS else None
 
-    def _read(self, item: ItemIn, place: str) -> None:
+    def _read(self, item: ItemIn, param: str) -> None:
         match item.type or "message":
             case "message":
-                self._message(item, place)
+                self._message(item, param)
             case "reasoning":
                 self._reasoning(item)
             case "function_call":
-                self._call(item, item.arguments or "{}", place)
+                self._call(item, item.arguments or "{}", param)
             case "custom_tool_call":
-                self._call(item, as_arguments(item.input or ""), place)
+                self._call(item, as_arguments(item.input or ""), param)
             case "function_call_output" | "custom_tool_call_output":
-                self._said(item, place)
+                self._tool_output(item, param)
             case "item_reference":
-                self._reference(item, place)
+                self._reference(item, param)
             case compaction.TYPE:
-                told = compaction.as_told(item.encrypted_content or "", f"{place}.encrypted_content")
-                self._user([Text(told)])
+                summary = compaction.read_summary(item.encrypted_content or "", f"{param}.encrypted_content")
+                self._user([Text(summary)])
             case compaction.TRIGGER:  # of a former request
                 self.dropped[f"input[].{compaction.TRIGGER}"] = None
             case kind if kind in _FLAT:
@@ -137,8 +137,8 @@ class Conversation:
             case _:
                 pass  # tools, which were read before
 
-    def _message(self, item: ItemIn, place: str) -> None:
-        parts = self._content(item.content, f"{place}.content")
+    def _message(self, item: ItemIn, param: str) -> None:
+        parts = self._content(item.content, f"{param}.content")
         match item.role:
             case "assistant":
                 self._assistant(parts)
@@ -147,7 +147,7 @@ class Conversation:
             case "system" | "developer":
                 self._system(parts)
             case _:
-                raise wrong_at(f"{place}.role", "must be user, assistant, system or developer")
+                raise wrong_at(f"{param}.role", "must be user, assistant, system or developer")
 
     def _system(self, parts: list[Part]) -> None:
         texts, media = divide(parts)
@@ -191,35 +191,35 @@ class Conversation:
         elif item.encrypted_content:
             self.dropped["input[].reasoning.encrypted_content"] = None
 
-    def _call(self, item: ItemIn, arguments: str, place: str) -> None:
+    def _call(self, item: ItemIn, arguments: str, param: str) -> None:
         if not item.call_id or not item.name:
-            raise wrong_at(place, f"a {item.type} needs a call_id and a name")
+            raise wrong_at(param, f"a {item.type} needs a call_id and a name")
         self._assistant([ToolCall(item.call_id, self.box.name_of(item.name, item.namespace), arguments)])
         self._unanswered.add(item.call_id)
         if self._called is not None:
             self._called.add(item.call_id)
 
-    def _said(self, item: ItemIn, place: str) -> None:
+    def _tool_output(self, item: ItemIn, param: str) -> None:
         if self._called is not None and item.call_id not in self._called:
             name = (item.call_id or "")[:64]
-            raise wrong_at(f"{place}.call_id", f"No tool call found for function call output with call_id {name}.")
-        found = read_at(f"{place}.output", item.output, _output) if item.output != NULL else ""
-        texts, media = divide(self._content(found, f"{place}.output"))
+            raise wrong_at(f"{param}.call_id", f"No tool call found for function call output with call_id {name}.")
+        found = read_at(f"{param}.output", item.output, _output) if item.output != NULL else ""
+        texts, media = divide(self._content(found, f"{param}.output"))
         self._end_leading()
         self._end_assistant()
         self.messages.append(Message("tool", (Text("\n".join(texts)),), call_id=item.call_id or ""))
         self._unanswered.discard(item.call_id or "")
         self._images += media
 
-    def _reference(self, item: ItemIn, place: str) -> None:
+    def _reference(self, item: ItemIn, param: str) -> None:
         if (item.id or "").startswith("rs_"):
             self.dropped["input[].item_reference"] = None
             return
         message = (
-            f"{place}: an item_reference to '{(item.id or '')[:64]}', but nothing is stored here: send the item "
+            f"{param}: an item_reference to '{(item.id or '')[:64]}', but nothing is stored here: send the item "
             "itself, as clients do with `store: false`"
         )
-        raise GatewayError(Kind.BAD_REQUEST, message, param=place, code="item_not_found")
+        raise GatewayError(Kind.BAD_REQUEST, message, param=param, code="item_not_found")
 
     # -- ends -------------------------------------------------------------------------------------------------------
 
@@ -245,12 +245,12 @@ class Conversation:
 
     # -- parts ------------------------------------------------------------------------------------------------------
 
-    def _content(self, found: str | list[PartIn] | None, place: str) -> list[Part]:
+    def _content(self, found: str | list[PartIn] | None, param: str) -> list[Part]:
         if isinstance(found, str):
             return [Text(found)] if found else []
-        return [part for one in found or () for part in self._part(one, place)]
+        return [part for one in found or () for part in self._part(one, param)]
 
-    def _part(self, part: PartIn, place: str) -> list[Part]:
+    def _part(self, part: PartIn, param: str) -> list[Part]:
         text = part.text
         match part.type:
             case "input_text" | "output_text" | "text" | "summary_text" | "reasoning_text":
@@ -259,10 +259,10 @@ class Conversation:
                 text = part.refusal
             case "input_image":
                 if part.image_url is None:
-                    raise wrong_at(place, "files are not kept here: send an image as a URL or a data URL in image_url")
+                    raise wrong_at(param, "files are not kept here: send an image as a URL or a data URL in image_url")
                 return [Image(part.image_url, "high" if part.detail == "original" else part.detail)]
             case "input_file":
-                return [Text(_file(part, place))]
+                return [Text(_file(part, param))]
             case "input_audio" if part.input_audio is not None:
                 return [Audio(part.input_audio.data, part.input_audio.format)]
             case _:
@@ -272,19 +272,19 @@ class Conversation:
 
 def _flat(kind: str, raw: Raw) -> Text:
     """An item of another type as text."""
-    members = {name: value for name, value in read_at("input", raw, _object).items() if name not in _UNTOLD}
+    members = {name: value for name, value in read_at("input", raw, _object).items() if name not in _OMITTED}
     return Text(f"[{kind}: {msgspec.json.encode(members).decode()}]")
 
 
-def _file(part: PartIn, place: str) -> str:
+def _file(part: PartIn, param: str) -> str:
     """The text of a file. Only files of text that come with the request can be read here."""
     head, comma, data = (part.file_data or "").partition(",")
     kind, *options = head.removeprefix("data:").split(";")
     readable = kind.startswith("text/") or kind in ("application/json", "application/xml")
     if not (comma and head.startswith("data:") and readable):
-        raise wrong_at(place, "only files of text can be read, and only as a data URL in file_data")
+        raise wrong_at(param, "only files of text can be read, and only as a data URL in file_data")
     try:
         text = (b64decode(data, validate=True) if "base64" in options else unquote_to_bytes(data)).decode()
     except ValueError:
-        raise wrong_at(place, "file_data is not text in UTF-8") from None
+        raise wrong_at(param, "file_data is not text in UTF-8") from None
     return f"{part.filename}:\n{text}" if part.filename else text

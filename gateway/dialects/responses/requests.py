@@ -133,7 +133,7 @@ def _chat_of(
     else:
         left += _with_extra(op, constrain(op, extra))
     stores = given.stored is not None and given.lasts and found.store is not False
-    keeps = stores or given.kept
+    keeps = stores or given.cached
     if found.store and not stores:
         left.append("store")
     op.dropped = tuple(left)

@@ -69,13 +69,13 @@ class Toolbox(Struct):
     # A client's name for a tool in a namespace -> the model's name for it, or None if there are several.
     _named: dict[str, str | None] = {}
 
-    def add(self, found: list[Raw], place: str, namespace: str | None = None) -> None:
+    def add(self, found: list[Raw], param: str, namespace: str | None = None) -> None:
         """Adds tools. Raises GatewayError(BAD_REQUEST) for a malformed function, custom tool or namespace."""
         for index, raw in enumerate(found):
-            at = f"{place}.{index}"
+            at = f"{param}.{index}"
             kind = read_at(at, raw, _type).type
             tool = read_at(at, raw, _tool) if kind in TOOLS else None
-            if place == "tools":
+            if param == "tools":
                 self.described.append(_in_full(raw, tool))
             if (kind or "").startswith(_SEARCH) and namespace is None:
                 self.search = ServerTool("search", kind or "")

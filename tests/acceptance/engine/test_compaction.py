@@ -5,7 +5,7 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from gateway.dialects.responses.compaction import as_told
+from gateway.dialects.responses.compaction import read_summary
 
 pytestmark = pytest.mark.engine
 
@@ -22,7 +22,7 @@ def test_a_summary_by_the_engine_stands_for_the_conversation(gateway: httpx.Clie
     short = reply.json()
     asked, made = short["output"]
     assert asked["content"] == [{"type": "input_text", "text": QUESTION["content"]}]
-    summary = as_told(made["encrypted_content"], "output[1]")
+    summary = read_summary(made["encrypted_content"], "output[1]")
     assert short["usage"]["output_tokens"] > 0
 
     more = {"role": "user", "content": "Where do I live?"}
