@@ -29,8 +29,8 @@ def read_list(request: Request) -> ListModels:
 
 def _write_page(cards: Sequence[ModelCard], limit: int, after: str | None, before: str | None) -> Response:
     names = [card.name for card in cards]
-    first = _place(names, after, "after_id") + 1 if after is not None else 0
-    last = _place(names, before, "before_id") if before is not None else len(cards)
+    first = _index_of(names, after, "after_id") + 1 if after is not None else 0
+    last = _index_of(names, before, "before_id") if before is not None else len(cards)
     more = last - first > limit
     page = cards[first:last]
     page = page[-limit:] if before is not None else page[:limit]
@@ -43,7 +43,7 @@ def _write_page(cards: Sequence[ModelCard], limit: int, after: str | None, befor
     return Response(200, [JSON_TYPE], encode(body))
 
 
-def _place(names: list[str], name: str, param: str) -> int:
+def _index_of(names: list[str], name: str, param: str) -> int:
     if name not in names:
         raise wrong_at(param, "there is no such model")
     return names.index(name)
