@@ -47,12 +47,12 @@ _error_event = partial(refusals.error_event, errors=ERRORS)
 
 
 _DEPLOYED = "/deployments/{deployment}"
-_PLACES = ("", _DEPLOYED, "/v1" + _DEPLOYED)
+_BASE_PATHS = ("", _DEPLOYED, "/v1" + _DEPLOYED)
 
 
 def _everywhere(path: str, name: str) -> tuple[Route, ...]:
     """The paths of one operation: without a deployment, and with one, under both of Azure's prefixes."""
-    return tuple(Route("POST", place + path, name) for place in _PLACES)
+    return tuple(Route("POST", base + path, name) for base in _BASE_PATHS)
 
 
 class AzureOpenAI(Api):
@@ -65,7 +65,7 @@ class AzureOpenAI(Api):
         *_everywhere("/chat/completions", "chat"),
         *_everywhere("/completions", "complete"),
         *_everywhere("/embeddings", "embed"),
-        *[one for place in _PLACES for one in media.routes(place)],
+        *[one for base in _BASE_PATHS for one in media.routes(base)],
         Route("GET", "/models", "models"),
         Route("GET", "/models/{model:path}", "model"),
     )
