@@ -20,8 +20,8 @@ def query(request: Request) -> dict[str, str]:
 
 
 def read_page(asked: Mapping[str, str], size: str, token: str, usual: int, most: int) -> tuple[int, int]:
-    """(the place of the page's first item, the items that it may have), by the members `size` and `token` of a query. A
-    token is the place where a page before ended. Raises GatewayError(BAD_REQUEST)."""
+    """(the index of the page's first item, the items that it may have), by the members `size` and `token` of a query. A
+    token is the index where a page before ended. Raises GatewayError(BAD_REQUEST)."""
     count, first = asked.get(size, ""), asked.get(token, "") or "0"
     if count and not _is_number(count):
         raise wrong(size, "must be a number")

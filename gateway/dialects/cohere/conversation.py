@@ -102,8 +102,8 @@ def with_documents(messages: list[Message], found: Sequence[str | DocumentIn]) -
     first = messages[0]
     if first.role != "system":
         return [Message("system", (Text(text),)), *messages]
-    said = [part.text for part in first.parts if isinstance(part, Text)]
-    return [Message("system", (Text("\n\n".join(filter(None, [*said, text]))),)), *messages[1:]]
+    texts = [part.text for part in first.parts if isinstance(part, Text)]
+    return [Message("system", (Text("\n\n".join(filter(None, [*texts, text]))),)), *messages[1:]]
 
 
 def _words(found: DocumentIn, param: str) -> str:

@@ -19,9 +19,9 @@ def refuse(error: GatewayError, request: Request | None, op: Op | None) -> tuple
     fields = FIELDS["chat"]
     sent = sent_names(request.body) if request is not None else frozenset[str]()
     code = error.code or refusals.ERRORS[error.kind][2]
-    told: dict[str, Any] = {"message": own_words(error, fields, sent), "code": code}
+    body: dict[str, Any] = {"message": own_words(error, fields, sent), "code": code}
     if error.param is not None:
-        told["param"] = own_name(error.param, fields, sent)
+        body["param"] = own_name(error.param, fields, sent)
     if request is not None:
-        told["id"] = request.id
-    return refusal(error, refusals.status_of(error), told), code
+        body["id"] = request.id
+    return refusal(error, refusals.status_of(error), body), code

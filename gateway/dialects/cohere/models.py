@@ -17,12 +17,12 @@ _ENDPOINTS = {"embeddings": "embed", "scores": "rerank"}
 
 
 def read_list(request: Request) -> ListModels:
-    """Reads the query of a list: `page_size` models from place `page_token` on, those for one `endpoint`, or the
+    """Reads the query of a list: `page_size` models from index `page_token` on, those for one `endpoint`, or the
     default one alone. Raises GatewayError(BAD_REQUEST)."""
-    told = query(request)
-    first, most = read_page(told, "page_size", "page_token", _USUAL, _MOST)
-    write = partial(_write_page, first=first, most=most, endpoint=told.get("endpoint"))
-    return ListModels(write=write, one=told.get("default_only", "").lower() == "true")
+    asked = query(request)
+    first, most = read_page(asked, "page_size", "page_token", _USUAL, _MOST)
+    write = partial(_write_page, first=first, most=most, endpoint=asked.get("endpoint"))
+    return ListModels(write=write, one=asked.get("default_only", "").lower() == "true")
 
 
 def _write_page(cards: Sequence[ModelCard], first: int, most: int, endpoint: str | None) -> Response:

@@ -194,5 +194,5 @@ class StreamWriter(WholeCallWriter):
         code = error.code or refusals.ERRORS[error.kind][2]
         return self._close() + self._end(error=error.message, code=code, finish_reason=reason)
 
-    def _end(self, **said: str) -> bytes:
-        return self._event("message-end", id=self._facts.id, delta={**said, "usage": write_usage(self.usage)})
+    def _end(self, **delta: str) -> bytes:
+        return self._event("message-end", id=self._facts.id, delta={**delta, "usage": write_usage(self.usage)})
