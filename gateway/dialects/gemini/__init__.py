@@ -22,14 +22,14 @@ _METHODS = {
     "embedContent": "embed",
 }
 _GEMINI, _VERTEX = {**_METHODS, "batchEmbedContents": "embed_many"}, {**_METHODS, "predict": "predict"}
-_PLACES = {
+_BASE_PATHS = {
     "/v1beta": _GEMINI,
     "/v1": _GEMINI,
     **{
-        f"{version}/{place}": _VERTEX
+        f"{version}/{parent}": _VERTEX
         for version in ("/v1beta1", "/v1")
         # `p/locations/l/publishers/google` and `google`.
-        for place in ("projects/{place:path}", "publishers/{place:path}")
+        for parent in ("projects/{place:path}", "publishers/{place:path}")
     },
 }
 # OpenAI's list of models is at the same path.
@@ -43,13 +43,13 @@ class Gemini(Api):
     prefixes = ("", "/gemini")
     routes = (
         *(
-            Route("POST", f"{place}/models/{{model:path}}:{method}", name)
-            for place, methods in _PLACES.items()
+            Route("POST", f"{base}/models/{{model:path}}:{method}", name)
+            for base, methods in _BASE_PATHS.items()
             for method, name in methods.items()
         ),
         *(
-            Route("GET", f"{place}/models{path}", name, when=_OURS if place == "/v1" else None)
-            for place in _PLACES
+            Route("GET", f"{base}/models{path}", name, when=_OURS if base == "/v1" else None)
+            for base in _BASE_PATHS
             for path, name in (("", "models"), ("/{model:path}", "model"))
         ),
     )

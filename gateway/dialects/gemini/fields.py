@@ -70,8 +70,8 @@ _PROMPT = (
     Field("tools", "mapped", _TOOLS, _FUNCTIONS),
 )
 _IGNORED = rows("ignored", _GOOGLE, safetySettings=[], labels={"k": "v"}, serviceTier="flex", store=True)
-_KEPT = "nothing is kept here; engines cache prefixes themselves"
-_CACHED = Field("cachedContent", "refused", "cachedContents/c", _KEPT)
+_NOT_STORED = "nothing is kept here; engines cache prefixes themselves"
+_CACHED = Field("cachedContent", "refused", "cachedContents/c", _NOT_STORED)
 _LENGTH = "says nothing of a prompt's length"
 
 FIELDS: Tables = {

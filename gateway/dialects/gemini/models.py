@@ -17,34 +17,34 @@ _EMBEDDINGS = ("embedContent", "batchEmbedContents")
 
 
 def read_list(request: Request) -> ListModels:
-    """Reads the query of a list: `pageSize` models from place `pageToken` on, or one model. Raises
+    """Reads the query of a list: `pageSize` models from index `pageToken` on, or one model. Raises
     GatewayError(BAD_REQUEST)."""
-    place = request.params.get("place")
+    parent = request.params.get("place")
     if request.route == "model":
-        return ListModels(write=partial(_write_one, place=place), model=request.params["model"])
+        return ListModels(write=partial(_write_one, parent=parent), model=request.params["model"])
     asked = query(request)
     for name, snake in (("pageSize", "page_size"), ("pageToken", "page_token")):
         asked.setdefault(name, asked.get(snake, ""))
     first, most = read_page(asked, "pageSize", "pageToken", _USUAL, _MOST)
-    return ListModels(write=partial(_write_page, place=place, first=first, most=most))
+    return ListModels(write=partial(_write_page, parent=parent, first=first, most=most))
 
 
-def _write_page(cards: Sequence[ModelCard], place: str | None, first: int, most: int) -> Response:
-    page = [_card(card, place) for card in cards[first : first + most]]
-    body: dict[str, Any] = {"models" if place is None else "publisherModels": page}
+def _write_page(cards: Sequence[ModelCard], parent: str | None, first: int, most: int) -> Response:
+    page = [_card(card, parent) for card in cards[first : first + most]]
+    body: dict[str, Any] = {"models" if parent is None else "publisherModels": page}
     if first + most < len(cards):
         body["nextPageToken"] = str(first + most)
     return Response(200, [JSON_TYPE], encode(body))
 
 
-def _write_one(cards: Sequence[ModelCard], place: str | None) -> Response:
-    return Response(200, [JSON_TYPE], encode(_card(cards[0], place)))
+def _write_one(cards: Sequence[ModelCard], parent: str | None) -> Response:
+    return Response(200, [JSON_TYPE], encode(_card(cards[0], parent)))
 
 
-def _card(card: ModelCard, place: str | None) -> dict[str, Any]:
-    """place: the publisher on Vertex AI, or what ends with it; None for the Gemini API."""
-    if place is not None:
-        publisher = place.rpartition("/")[2]
+def _card(card: ModelCard, parent: str | None) -> dict[str, Any]:
+    """parent: the publisher on Vertex AI, or what ends with it; None for the Gemini API."""
+    if parent is not None:
+        publisher = parent.rpartition("/")[2]
         return {"name": f"publishers/{publisher}/models/{card.name}", "versionId": "default", "launchStage": "GA"}
     features = card.features or frozenset()
     methods: tuple[str, ...] = () if features == {"embeddings"} else _CHATS

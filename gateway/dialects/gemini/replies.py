@@ -35,7 +35,7 @@ _ENDS: dict[Reason, str] = {
     "content_filter": "SAFETY",
 }
 _EMPTY: Any = {"text": ""}
-Place = tuple[int, int]
+PartKey = tuple[int, int]
 
 
 def write_usage(usage: Usage) -> dict[str, Any]:
@@ -149,17 +149,17 @@ class StreamWriter(WholeCallWriter):
             self._before, self._next, self._after = b"[\n", b",\n", b"\n"
         self._tail = b""
         # The bytes before and after a text in its item, by the part.
-        self._lines: dict[Place, tuple[bytes, bytes]] = {}
+        self._lines: dict[PartKey, tuple[bytes, bytes]] = {}
         # The thinking that the next call of a choice brings back.
         self._thinking: dict[int, list[str]] = {}
-        self._silent: set[Place] = set()
+        self._silent: set[PartKey] = set()
         self._finishes: dict[int, Finish] = {}
 
     def write(self, event: Event) -> bytes:
         if type(event) is Delta:
-            place = (event.choice, event.index)
-            line = self._lines.get(place)
-            if self._thinking and place in self._silent:
+            key = (event.choice, event.index)
+            line = self._lines.get(key)
+            if self._thinking and key in self._silent:
                 self._keep(event)
             if line is None:
                 return self.gather(event)
@@ -174,9 +174,9 @@ class StreamWriter(WholeCallWriter):
         return out
 
     def _keep(self, event: Delta) -> None:
-        kept = self._thinking.get(event.choice)
-        if kept is not None:
-            kept.append(event.text)
+        pieces = self._thinking.get(event.choice)
+        if pieces is not None:
+            pieces.append(event.text)
             self.buffered_bytes += PIECE + len(event.text)
 
     def started(self, event: Start) -> bytes:
@@ -184,14 +184,14 @@ class StreamWriter(WholeCallWriter):
         return b""
 
     def text_started(self, event: PartStart, thinking: bool) -> None:
-        place, facts = (event.choice, event.index), self._facts
+        key, facts = (event.choice, event.index), self._facts
         if facts.thoughts or not thinking:
             more = b',"thought":true' if thinking else b""
             after = b'%b}],"role":"model"},"index":%d}]%b' % (more, event.choice, self._tail)
-            self._lines[place] = b'{"candidates":[{"content":{"parts":[{"text":', after
+            self._lines[key] = b'{"candidates":[{"content":{"parts":[{"text":', after
         if thinking and facts.tools:
             self._thinking.setdefault(event.choice, [])
-            self._silent.add(place)
+            self._silent.add(key)
 
     def _with_logprobs(self, event: Delta, line: tuple[bytes, bytes]) -> bytes:
         found = one_line(encode(_logprobs((event.logprobs or Raw(b"[]"),))))
