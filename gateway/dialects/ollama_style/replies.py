@@ -45,7 +45,7 @@ def _call(call_id: str | None, name: str | None, text: str) -> dict[str, Any]:
 
 
 # Both streams list it in the specification; the server drops it where it does not keep the connection.
-_KEPT = (b"connection", b"keep-alive")
+_KEEP_ALIVE = (b"connection", b"keep-alive")
 
 _TEXT = b'{"message":{"role":"assistant","content":%b},"done":false,"index":%d}'
 _THINKING = b'{"message":{"role":"assistant","content":"","thinking":%b},"done":false,"index":%d}'
@@ -90,7 +90,7 @@ class LineWriter(_ChunkWriter):
     """Newline-delimited JSON. The last line has `done: true`. It has text only if the worker ends the choice in the
     same chunk as its last text: text is never held back to see whether it is the last."""
 
-    headers = [JSON_TYPE, (b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no"), _KEPT]
+    headers = [JSON_TYPE, (b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no"), _KEEP_ALIVE]
     text, thinking, calls = _TEXT + b"\n", _THINKING + b"\n", _CALLS + b"\n"
 
     def __init__(self) -> None:
@@ -120,7 +120,7 @@ class LineWriter(_ChunkWriter):
 class SseWriter(_ChunkWriter):
     """Server-sent events, `done: false` throughout; `[END]` ends success and failure alike."""
 
-    headers = [*sse.HEADERS, _KEPT]
+    headers = [*sse.HEADERS, _KEEP_ALIVE]
     text, thinking, calls = sse.frame(_TEXT), sse.frame(_THINKING), sse.frame(_CALLS)
 
     def write(self, event: Event) -> bytes:
