@@ -98,14 +98,14 @@ def refuse(error: GatewayError, request: Request | None, op: Op | None) -> tuple
     message = own_words(error, fields, sent)
     if operation == "rerank" and "texts" in sent:
         return _in_teis_form(error, message)
-    told: dict[str, Any] = refusals.error_object(error)
-    told["error"]["message"] = told["message"] = told["detail"] = message
+    body: dict[str, Any] = refusals.error_object(error)
+    body["error"]["message"] = body["message"] = body["detail"] = message
     if error.param is not None:
-        told["error"]["param"] = own_name(error.param, fields, sent)
+        body["error"]["param"] = own_name(error.param, fields, sent)
     if request is not None and request.route == "rerank_v2":
-        told["id"] = request.id
+        body["id"] = request.id
     status = refusals.status_of(error)
-    return refusal(error, status, told), told["error"]["code"]
+    return refusal(error, status, body), body["error"]["code"]
 
 
 def _in_teis_form(error: GatewayError, message: str) -> tuple[Response, str]:

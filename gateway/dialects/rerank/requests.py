@@ -153,7 +153,7 @@ def _read_rerank(raw: Extra, extra: Extra, request: Request) -> Score:
     documents: Sequence[str | dict[str, Any]] = [given] if isinstance(given, str) else given or ()
     _bounded(name, documents)
     # A name that is given twice counts once: else a large text could be repeated for a few bytes.
-    fields = {name: place for place, name in enumerate(dict.fromkeys(found.rank_fields or ()))}
+    fields = {name: index for index, name in enumerate(dict.fromkeys(found.rank_fields or ()))}
     texts = tuple([_text_of(one, at, fields) for at, one in enumerate(documents)])
     _add_of_tei(found, extra)
     tei = found.texts is not None
@@ -173,16 +173,16 @@ def _read_rerank(raw: Extra, extra: Extra, request: Request) -> Score:
 
 def _add_of_tei(found: _RerankIn, extra: Extra) -> None:
     """Adds to `extra` what TEI's names mean in those of vLLM. Those that the client sent itself go before."""
-    said: dict[str, Any] = {}
+    members: dict[str, Any] = {}
     if found.raw_scores is not None:
-        said["use_activation"] = not found.raw_scores
+        members["use_activation"] = not found.raw_scores
     if found.truncation_direction is not None and found.truncation_direction.lower() not in ("left", "right"):
         raise wrong("truncation_direction", "must be 'Left' or 'Right'")
     if found.truncate:
-        said["truncate_prompt_tokens"] = -1
+        members["truncate_prompt_tokens"] = -1
         if found.truncation_direction is not None:
-            said["truncation_side"] = found.truncation_direction.lower()
-    for name, value in said.items():
+            members["truncation_side"] = found.truncation_direction.lower()
+    for name, value in members.items():
         extra.setdefault(name, Raw(encode(value)))
 
 
@@ -195,10 +195,8 @@ def _text_of(document: str | dict[str, Any], at: int, fields: Mapping[str, int])
     none."""
     if isinstance(document, str):
         return document
-    places = fields or _TEXT
-    named = sorted(
-        [(places[name], name) for name, text in document.items() if name in places and isinstance(text, str)]
-    )
+    order = fields or _TEXT
+    named = sorted([(order[name], name) for name, text in document.items() if name in order and isinstance(text, str)])
     lines = [document[name] for _, name in named]
     if not lines:
         asked = "a member that 'rank_fields' names" if fields else "'text'"
