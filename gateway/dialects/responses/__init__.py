@@ -15,7 +15,7 @@ from gateway.dialects.responses.fields import EXAMPLES, FIELDS
 from gateway.dialects.responses.messages import Messages, take_envelope
 from gateway.dialects.responses.replies import refuse, refuse_socket
 from gateway.dialects.responses.requests import only_read, read_chat, read_compaction, read_count
-from gateway.dialects.responses.stored import ROUTES, read_kept
+from gateway.dialects.responses.stored import ROUTES, read_stored
 from gateway.wire.openai.operations import name_deployment
 from gateway.wire.sealed import Seal
 
@@ -46,7 +46,7 @@ class Responses(Api):
         Route("POST", "/openai/v1/deployments/{deployment}/responses", "chat", absolute=True),
     )
     fields, examples = FIELDS, EXAMPLES
-    answered = {"socket": refuse_socket, **dict.fromkeys(ROUTES, read_kept)}
+    answered = {"socket": refuse_socket, **dict.fromkeys(ROUTES, read_stored)}
     refusal = staticmethod(refuse)
     write_reply = staticmethod(replies.write)
     write_count = staticmethod(replies.write_count)

@@ -19,7 +19,7 @@ from gateway.wire.json import NULL, decoded, encode_line, text_in
 _CREATE = Raw(b'"response.create"')
 _LANE = re.compile(r"[A-Za-z0-9_.-]{1,256}")
 # Headers of an error that clients act on or report. Codex reads them.
-_TOLD = (b"retry-after", b"x-request-id", b"x-ratelimit-", b"ratelimit")
+_ERROR_HEADERS = (b"retry-after", b"x-request-id", b"x-ratelimit-", b"ratelimit")
 _ERROR = b"event: error\n"
 
 
@@ -70,8 +70,8 @@ class Messages:
         ]
 
     def refusal(self, status: int, headers: Headers, body: bytes, lane: str) -> bytes:
-        told = {name.decode(): value.decode("latin-1") for name, value in headers if name.startswith(_TOLD)}
-        event = {"type": "error", "status": status, "error": _refused.decode(body).error, "headers": told}
+        fields = {name.decode(): value.decode("latin-1") for name, value in headers if name.startswith(_ERROR_HEADERS)}
+        event = {"type": "error", "status": status, "error": _refused.decode(body).error, "headers": fields}
         return _in_lane(encode_line(event), lane)
 
 

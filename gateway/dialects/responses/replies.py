@@ -18,7 +18,7 @@ from gateway.dialects._shared.faults import cannot_count, in_own_words, refusal
 from gateway.dialects.responses.compaction import compaction_item
 from gateway.dialects.responses.fields import FIELDS
 from gateway.dialects.responses.requests import Asked
-from gateway.dialects.responses.stored import kept
+from gateway.dialects.responses.stored import values_to_store
 from gateway.dialects.responses.tools import Origin, as_input
 from gateway.wire import clock
 from gateway.wire.json import encode, encode_line
@@ -61,7 +61,7 @@ def close(
     status = "completed" if cut is None else "incomplete"
     response = response_object(request, model, created, status, items, write_usage(usage), cut=cut)
     if request.items is not None:
-        op.to_store = kept(f"resp_{request.id}", request.items, response, items)
+        op.to_store = values_to_store(f"resp_{request.id}", request.items, response, items)
     return response
 
 
@@ -92,7 +92,7 @@ def write_usage(usage: Usage | None) -> bytes:
 
 
 def url_citations(found: Sequence[Citation]) -> list[dict[str, Any]]:
-    """The places of a text that name pages."""
+    """The annotations of a text that name pages."""
     return [
         {
             "type": "url_citation",
@@ -120,17 +120,17 @@ def content_part(kind: PartKind, text: str, logprobs: Raw, cited: Sequence[dict[
 
 def begun_item(request: Asked, kind: PartKind, index: int, call_id: str | None, name: str | None) -> dict[str, Any]:
     """The item `index` of a response at its beginning, without content."""
-    place, status = f"{request.id}_{index}", "in_progress"
+    suffix, status = f"{request.id}_{index}", "in_progress"
     match kind:
         case "thinking":
-            return {"type": "reasoning", "id": f"rs_{place}", "status": status, "summary": []}
+            return {"type": "reasoning", "id": f"rs_{suffix}", "status": status, "summary": []}
         case "text" | "refusal":
-            return {"type": "message", "id": f"msg_{place}", "status": status, "role": "assistant", "content": []}
+            return {"type": "message", "id": f"msg_{suffix}", "status": status, "role": "assistant", "content": []}
         case "tool":
             origin = request.tools.origin_of(name or "") or Origin(name or "")
             item = {
                 "type": "custom_tool_call" if origin.custom else "function_call",
-                "id": f"{'ctc' if origin.custom else 'fc'}_{place}",
+                "id": f"{'ctc' if origin.custom else 'fc'}_{suffix}",
                 "status": status,
                 "call_id": call_id,
                 "name": origin.name,
@@ -222,8 +222,8 @@ def _compacted(request: Asked, beside: Sequence[bytes], reply: Reply, summary: s
         raise no_summary(cut)
     item = encode_line(compaction_item(request.id, len(beside), summary))
     head = {"id": f"resp_{request.id}", "object": "response.compaction", "created_at": reply.start.created}
-    told = encode_line(head)[:-1], b",".join([*beside, item]), write_usage(reply.usage)
-    return Response(200, [JSON_TYPE], b'%b,"output":[%b],"usage":%b}' % told)
+    values = encode_line(head)[:-1], b",".join([*beside, item]), write_usage(reply.usage)
+    return Response(200, [JSON_TYPE], b'%b,"output":[%b],"usage":%b}' % values)
 
 
 def write_count(reply: TokenCount) -> Response:
@@ -260,23 +260,23 @@ _CODEX_CODES: Mapping[Kind, str] = {
 gateway."""
 
 
-def write_failure(error: GatewayError, told: Mapping[str, Any]) -> dict[str, Any]:
-    """The member `error` of a failed response; told: its `error_object`. Codex reads the time to wait in the text."""
-    message = told["message"]
+def write_failure(error: GatewayError, members: Mapping[str, Any]) -> dict[str, Any]:
+    """The member `error` of a failed response; members: its `error_object`. Codex reads the wait in the text."""
+    message = members["message"]
     if error.kind is Kind.LIMITED and error.retry_after is not None:
         message += f" Please try again in {max(1, ceil(error.retry_after))}s."
-    return {"code": _CODEX_CODES.get(error.kind, told["code"]), "message": message}
+    return {"code": _CODEX_CODES.get(error.kind, members["code"]), "message": message}
 
 
 def refuse(error: GatewayError, request: Request | None, op: Op | None) -> tuple[Response, str]:
     """The answer, and its code. A worker's own 4xx keeps its status. If no worker can count tokens, the
     status is 404."""
-    told = error_object(error, request, op)
+    members = error_object(error, request, op)
     if error.kind is Kind.NO_MODEL and request is not None and request.params.get("deployment"):
-        told["code"] = _NO_DEPLOYMENT
+        members["code"] = _NO_DEPLOYMENT
     status = refusals.status_of(error)
     if error.code == _NO_SOCKET:
         status = 426
     elif error.param is None and cannot_count(error, request):
         status = 404
-    return refusal(error, status, {"error": told}), told["code"]
+    return refusal(error, status, {"error": members}), members["code"]

@@ -49,7 +49,7 @@ class Asked(Struct):
     silent    whether the response has no output
     compacts  whether the reply's text is a summary that stands for the conversation
     seal      seals reasoning, if the client asks for encrypted reasoning
-    items     the items that led to the response, if it is stored or kept
+    items     the items that led to the response, if it is stored or cached
     beside    the items that stand beside the summary, in full; None unless the reply is a compacted conversation
     created   when the response began, in Unix seconds; 0 until the first event is sent
     events    the events of the stream that were sent before any worker began to answer
@@ -143,8 +143,8 @@ def _chat_of(
     if keeps:
         # A client may send one id with several requests. Their stored responses must not get one id.
         request_id = f"{request_id}-{secrets.token_hex(8)}"
-    told = _echo(raw, found, op, talk.box.described, stores)
-    op.memo = Asked(request_id, told, talk.box, summary, compacts=talk.compacts, seal=wanted, items=items)
+    echo = _echo(raw, found, op, talk.box.described, stores)
+    op.memo = Asked(request_id, echo, talk.box, summary, compacts=talk.compacts, seal=wanted, items=items)
     return op
 
 
@@ -219,8 +219,8 @@ def _include(op: Chat, found: ChatBody, left: list[str]) -> None:
     include = found.include or []
     if found.top_logprobs or _LOGPROBS in include:
         op.logprobs = Logprobs(found.top_logprobs or 0)
-    kept = (_LOGPROBS, _SEALED, *([_SOURCES] if op.server_tools else []))
-    left += [f"include.{name[:64]}" for name in include if name not in kept]
+    supported = (_LOGPROBS, _SEALED, *([_SOURCES] if op.server_tools else []))
+    left += [f"include.{name[:64]}" for name in include if name not in supported]
 
 
 def _think(op: Chat, found: ReasoningIn | None, left: list[str]) -> bool:
@@ -255,7 +255,7 @@ def _echo(raw: Extra, found: ChatBody, op: Chat, tools: Sequence[Raw], stores: b
     API, and the engine's own apply. No tier, tool limit or safety identifier has an effect here.
     """
     think, text = found.reasoning, found.text
-    told = encode_line(
+    echo = encode_line(
         {
             "instructions": found.instructions,
             "max_output_tokens": found.max_output_tokens,
@@ -285,4 +285,4 @@ def _echo(raw: Extra, found: ChatBody, op: Chat, tools: Sequence[Raw], stores: b
         }
     )
     # The client's JSON may have several lines; an event must have one.
-    return (msgspec.json.format(told, indent=-1) if b"\n" in told or b"\r" in told else told)[1:-1]
+    return (msgspec.json.format(echo, indent=-1) if b"\n" in echo or b"\r" in echo else echo)[1:-1]

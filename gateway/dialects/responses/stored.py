@@ -1,7 +1,7 @@
 """Stored responses: the values that are stored, references of a request to them, and requests about one by its id.
 
-A response is kept by its id, whole, with all items that led to it, so that the next one needs no other; each of its
-items is kept by its own id.
+A response is stored by its id, whole, with all items that led to it, so that the next one needs no other; each of its
+items is stored by its own id.
 """
 
 from __future__ import annotations
@@ -113,15 +113,15 @@ def _standing(items: list[Raw]) -> list[Raw]:
     # A head that cannot be read is that of an item of a type that is left out.
     read = [decoded(_head.decode, item) or _Head("unknown") for item in items]
     last = max((index for index, item in enumerate(read) if item.type == "compaction"), default=0)
-    kept = zip(items[:last], read[:last], strict=True)
-    return [*(raw for raw, item in kept if item.stays), *items[last:]]
+    earlier = zip(items[:last], read[:last], strict=True)
+    return [*(raw for raw, item in earlier if item.stays), *items[last:]]
 
 
 def beside_summary(items: list[Raw], request_id: str) -> list[bytes]:
     """The items that a summary of `items` does not stand for, in their full form as JSON text."""
     read = ((item, decoded(_head.decode, item)) for item in items)
-    kept = [(item, head.id) for item, head in read if head is not None and head.stays]
-    return [encode_line(_shown(item, own or f"msg_{request_id}_{at}")) for at, (item, own) in enumerate(kept)]
+    standing = [(item, head.id) for item, head in read if head is not None and head.stays]
+    return [encode_line(_shown(item, own or f"msg_{request_id}_{at}")) for at, (item, own) in enumerate(standing)]
 
 
 def as_items(found: str | list[Raw]) -> list[Raw]:
@@ -129,7 +129,7 @@ def as_items(found: str | list[Raw]) -> list[Raw]:
     return found if isinstance(found, list) else [Raw(encode({"type": "message", "role": "user", "content": found}))]
 
 
-def kept(response_id: str, items: list[Raw], response: bytes, output: Sequence[bytes]) -> dict[str, bytes]:
+def values_to_store(response_id: str, items: list[Raw], response: bytes, output: Sequence[bytes]) -> dict[str, bytes]:
     """The values to store of a response, by name. response: itself as JSON text; output: its own items."""
     return {response_id: encode(Past(items, Raw(response))), **{id_of(item) or "": item for item in output}}
 
@@ -160,7 +160,7 @@ def _gone(param: str, message: str, code: str) -> GatewayError:
 # -- requests about one stored response -------------------------------------------------------------------------------
 
 
-def read_kept(request: Request) -> AnsweredFromStore:
+def read_stored(request: Request) -> AnsweredFromStore:
     """Answers a request about one stored response. Raises NeedsStored for it, and GatewayError: NO_ROUTE (404) for one
     that is not stored, BAD_REQUEST for what cannot be done with it: only a background response can be cancelled, and
     there is none here."""
@@ -199,8 +199,8 @@ def _found(name: str, request: Request) -> Past:
 
 def _page(name: str, past: Past, query: dict[str, list[str]]) -> bytes:
     """The items that led to the response, the latest first unless asked otherwise."""
-    told = query.get("limit", [str(_LISTED)])[-1]
-    if not (told.isascii() and told.isdigit() and len(told) < 4 and 1 <= int(told) <= _MOST_LISTED):
+    limit = query.get("limit", [str(_LISTED)])[-1]
+    if not (limit.isascii() and limit.isdigit() and len(limit) < 4 and 1 <= int(limit) <= _MOST_LISTED):
         raise GatewayError(Kind.BAD_REQUEST, f"'limit' must be a number from 1 to {_MOST_LISTED}", param="limit")
     order = query.get("order", ["desc"])[-1]
     if order not in ("asc", "desc"):
@@ -212,11 +212,11 @@ def _page(name: str, past: Past, query: dict[str, list[str]]) -> bytes:
         items.reverse()
     after = query.get("after", [None])[-1]
     if after is not None:
-        places = [place for place, (item_id, _) in enumerate(items) if item_id == after]
-        if not places:
+        indices = [index for index, (item_id, _) in enumerate(items) if item_id == after]
+        if not indices:
             raise GatewayError(Kind.BAD_REQUEST, f"'after' names no item: '{after[:64]}'", param="after")
-        items = items[places[0] + 1 :]
-    shown = [_shown(raw, item_id) for item_id, raw in items[: int(told)]]
+        items = items[indices[0] + 1 :]
+    shown = [_shown(raw, item_id) for item_id, raw in items[: int(limit)]]
     page = {
         "object": "list",
         "data": shown,

@@ -47,7 +47,7 @@ _HOLE = b"\0"  # no JSON text has it
 class _Item:
     """An item of the running response.
 
-    place          the members that each of its events has: its id and index, and the index of its content, if any
+    position       the members that each of its events has: its id and index, and the index of its content, if any
     name           the name of its delta events, without `.delta`
     held           all of its text is sent as one delta
     before, after  the bytes around a delta's text; `after` also takes the event's number
@@ -56,17 +56,17 @@ class _Item:
     cited          the annotations of its text
     """
 
-    __slots__ = ("after", "before", "begun", "cited", "ended", "held", "kind", "logprobs", "name", "place", "texts")
+    __slots__ = ("after", "before", "begun", "cited", "ended", "held", "kind", "logprobs", "name", "position", "texts")
 
     def __init__(self, kind: PartKind, begun: dict[str, Any], index: int, summary: bool) -> None:
         self.kind = kind
         self.begun = begun
         self.held = begun["type"] == "custom_tool_call"
         self.name = _CUSTOM if self.held else _SUMMARY if summary else _DELTAS[kind]
-        self.place: dict[str, Any] = {"item_id": begun["id"], "output_index": index}
+        self.position: dict[str, Any] = {"item_id": begun["id"], "output_index": index}
         if kind != "tool":
-            self.place["summary_index" if summary else "content_index"] = 0
-        head = {"type": f"{self.name}.delta", **self.place}
+            self.position["summary_index" if summary else "content_index"] = 0
+        head = {"type": f"{self.name}.delta", **self.position}
         self.before = b'event: %b.delta\ndata: %b,"delta":' % (self.name.encode(), encode_line(head)[:-1])
         self.after = b',"logprobs":[],"sequence_number":%d}\n\n' if kind == "text" else b',"sequence_number":%d}\n\n'
         self.texts: list[str] = []
@@ -186,7 +186,7 @@ class StreamWriter(EventWriter):
         out += self._frame("response.output_item.added", {"output_index": index, "item": begun})
         if kind != "tool":
             part_of = {"type": "summary_text", "text": ""} if summary else content_part(kind, "", joined_logprobs(()))
-            out += self._frame(_part_event(item, "added"), {**item.place, "part": part_of})
+            out += self._frame(_part_event(item, "added"), {**item.position, "part": part_of})
         return out
 
     def _delta(self, item: _Item, event: Delta) -> bytes:
@@ -224,29 +224,29 @@ class StreamWriter(EventWriter):
         whole = whole_item(self._asked, item.begun, item.kind, text, logprobs, status, item.cited)
         out = b""
         for index, cited in enumerate(item.cited):
-            place = {**item.place, "annotation_index": index, "annotation": cited}
-            out += self._frame("response.output_text.annotation.added", place)
-        told = item.place.copy()
+            members = {**item.position, "annotation_index": index, "annotation": cited}
+            out += self._frame("response.output_text.annotation.added", members)
+        members = item.position.copy()
         match item.kind:
             case "thinking":
-                told["text"] = text
+                members["text"] = text
             case "text":
-                told |= {"text": text, "logprobs": logprobs}
+                members |= {"text": text, "logprobs": logprobs}
             case "refusal":
-                told["refusal"] = text
+                members["refusal"] = text
             case "tool":
                 # The raw text of a custom tool is known only now. Missing arguments become an empty object.
-                member, said = ("input", "") if item.held else ("arguments", text)
-                told[member] = whole[member]
-                if whole[member] != said:
-                    out = self._frame(f"{item.name}.delta", {**item.place, "delta": whole[member]})
+                member, sent = ("input", "") if item.held else ("arguments", text)
+                members[member] = whole[member]
+                if whole[member] != sent:
+                    out = self._frame(f"{item.name}.delta", {**item.position, "delta": whole[member]})
                 if not item.held:
-                    told["name"] = item.begun["name"]
-        out += self._frame(f"{item.name}.done", told)
+                    members["name"] = item.begun["name"]
+        out += self._frame(f"{item.name}.done", members)
         if item.kind != "tool":
             part = (whole["summary"] if item.name is _SUMMARY else whole["content"])[0]
-            out += self._frame(_part_event(item, "done"), {**item.place, "part": part})
-        out += self._frame("response.output_item.done", {"output_index": item.place["output_index"], "item": whole})
+            out += self._frame(_part_event(item, "done"), {**item.position, "part": part})
+        out += self._frame("response.output_item.done", {"output_index": item.position["output_index"], "item": whole})
         done = encode_line(whole)
         if item.logprobs:
             measured = one_line(bytes(joined_logprobs(item.logprobs)))
@@ -263,16 +263,16 @@ class StreamWriter(EventWriter):
         self._added += 1
         item = search_item(call, "in_progress")
         out += self._frame("response.output_item.added", {"output_index": index, "item": item})
-        place = {"item_id": item["id"], "output_index": index}
-        out += self._frame("response.web_search_call.in_progress", place)
-        return out + self._frame("response.web_search_call.searching", place)
+        position = {"item_id": item["id"], "output_index": index}
+        out += self._frame("response.web_search_call.in_progress", position)
+        return out + self._frame("response.web_search_call.searching", position)
 
     def returned(self, call: ServerCall) -> bytes:
         item, index = search_item(call), self._added - 1
         out = b""
         if call.error is None:
-            place = {"item_id": item["id"], "output_index": index}
-            out = self._frame("response.web_search_call.completed", place)
+            position = {"item_id": item["id"], "output_index": index}
+            out = self._frame("response.web_search_call.completed", position)
         self._done.append(encode_line(item))
         return out + self._frame("response.output_item.done", {"output_index": index, "item": item})
 
@@ -305,10 +305,10 @@ class StreamWriter(EventWriter):
         """Sends the error twice, because no client reads both: OpenAI's libraries raise at the first event, Codex reads
         the second."""
         out = self._begin(int(time.time()))
-        told = error_object(error, None, self._op)
-        flat = {"code": told["code"], "message": told["message"], "param": told["param"], "error": told}
+        members = error_object(error, None, self._op)
+        flat = {"code": members["code"], "message": members["message"], "param": members["param"], "error": members}
         out += self._frame("error", flat)
-        failed = write_failure(error, told)
+        failed = write_failure(error, members)
         response = response_object(self._asked, self._model, self._created, "failed", self._done, error=failed)
         return out + self._event("response.failed", response)
 

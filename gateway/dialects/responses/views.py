@@ -106,7 +106,7 @@ class FiltersIn(Struct):
 
 
 class SearchIn(Struct):
-    """A search of the web by the API's server. external_web_access: False for what that server has kept alone."""
+    """A search of the web by the API's server. external_web_access: False for what that server has cached alone."""
 
     filters: FiltersIn | None = None
     external_web_access: bool | None = None
