@@ -67,10 +67,10 @@ def _stop(matched: str | int | None) -> str:
     return matched if isinstance(matched, str) else ""
 
 
-def _ending(reason: str, stop: str, usage: Usage | None, seen: int, op: Complete) -> dict[str, Any]:
-    told = usage.output if usage is not None else None
+def _ending(reason: str, stop: str, usage: Usage | None, counted: int, op: Complete) -> dict[str, Any]:
+    output = usage.output if usage is not None else None
     word = "length" if reason == "length" else "stop_sequence" if stop else "eos_token"
-    return {"finish_reason": word, "generated_tokens": seen if told is None else told, "seed": op.sampling.seed}
+    return {"finish_reason": word, "generated_tokens": counted if output is None else output, "seed": op.sampling.seed}
 
 
 def _tokens(text: str, ids: Sequence[int], logprobs: Sequence[Raw]) -> list[dict[str, Any]]:
@@ -140,9 +140,9 @@ class TokenWriter(EventWriter):
 
     def _token(self, text: str | None = None, details: dict[str, Any] | None = None) -> bytes:
         self._index += 1
-        said = {"index": self._index, "token": self._held, "generated_text": text, "details": details}
+        event = {"index": self._index, "token": self._held, "generated_text": text, "details": details}
         self._held = None
-        return sse.frame(encode_line(said))
+        return sse.frame(encode_line(event))
 
     def ended(self) -> bytes:
         stop = _stop(self.finish.stop_sequence)
@@ -212,8 +212,8 @@ def error_event(error: GatewayError) -> bytes:
 
 def refuse(error: GatewayError, request: Request | None, op: Op | None) -> tuple[Response, str]:
     status = ERRORS[error.kind][0]
-    told = error_object(error, request)
-    return refusal(error, status, told), told["code"]
+    body = error_object(error, request)
+    return refusal(error, status, body), body["code"]
 
 
 # -- about the models --------------------------------------------------------------------------------------------------

@@ -142,8 +142,8 @@ def _parameters(raw: Extra, policy: ExtrasPolicy) -> tuple[ParametersIn, list[st
 
 def _samples(parameters: ParametersIn) -> bool:
     """TGI also samples without `do_sample`, if another parameter for sampling is given."""
-    told = (parameters.temperature, parameters.top_k, parameters.top_p, parameters.typical_p)
-    return bool(parameters.do_sample) or any(value is not None for value in told)
+    given = (parameters.temperature, parameters.top_k, parameters.top_p, parameters.typical_p)
+    return bool(parameters.do_sample) or any(value is not None for value in given)
 
 
 def _refuse(parameters: ParametersIn, stream: bool, sampled: bool) -> None:

@@ -1,4 +1,4 @@
-"""TGI's `/tokenize`: the tokens of a text and their places in it."""
+"""TGI's `/tokenize`: the tokens of a text and their spans in it."""
 
 from __future__ import annotations
 
