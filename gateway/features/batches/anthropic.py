@@ -15,7 +15,7 @@ from gateway.features.batches.apis import BatchApi
 from gateway.features.batches.files import page
 from gateway.features.batches.lines import FORMS, one_line
 from gateway.features.batches.splitting import Splitter
-from gateway.features.batches.state import ENDED, Fault, Full, Seen, State, new_id
+from gateway.features.batches.state import ENDED, Fault, Full, State, StoredBatch, new_id
 from gateway.features.batches.storage import Sink, aside, opened
 from gateway.moments import iso
 
@@ -51,13 +51,13 @@ class MessageBatches(BatchApi):
         id_ = new_id("msgbatch_")
         input_ = f"{id_}.input"
         file = await opened(partial(storage.begin, input_), partial(storage.drop, input_))
-        kept = False
+        saved = False
         try:
             total = await self._receive(call, file)
             size = await aside(storage.keep, input_, file)
-            kept = True
+            saved = True
         finally:
-            if not kept:
+            if not saved:
                 await aside(storage.drop, input_, file)
         spec = self._spec(call, id_, ENDPOINT, input_, size, "24h", _WINDOW_S)
         state = State(total=total)
@@ -67,33 +67,33 @@ class MessageBatches(BatchApi):
     async def _receive(self, call: ApiCall, file: Sink) -> int:
         """Writes the requests to `file`, one a line. Returns how many they are."""
         options = self._options
-        splitter, seen, pending = Splitter(options.max_line_bytes), set[str](), bytearray()
+        splitter, ids, pending = Splitter(options.max_line_bytes), set[str](), bytearray()
         async for block in call.body(options.max_file_bytes):
             pending += block
             if len(pending) >= _WRITE:
-                await aside(self._take, bytes(pending), splitter, seen, file)
+                await aside(self._take, bytes(pending), splitter, ids, file)
                 pending.clear()
-        await aside(self._take, bytes(pending), splitter, seen, file)
+        await aside(self._take, bytes(pending), splitter, ids, file)
         splitter.end()
-        if not seen:
+        if not ids:
             raise GatewayError(Kind.BAD_REQUEST, "requests: must have one item at least", param="requests")
-        return len(seen)
+        return len(ids)
 
-    def _take(self, block: bytes, splitter: Splitter, seen: set[str], file: Sink) -> None:
+    def _take(self, block: bytes, splitter: Splitter, ids: set[str], file: Sink) -> None:
         """Takes a part of the body in. It may take long, and blocks."""
         form, most = FORMS["anthropic"], self._options.max_lines
         for item in splitter.feed(block):
             asked = form.read(item, ENDPOINT)
-            at = f"requests.{len(seen)}"
+            at = f"requests.{len(ids)}"
             if isinstance(asked, Fault):
                 param = at if asked.param is None else f"{at}.{asked.param}"
                 raise GatewayError(Kind.BAD_REQUEST, f"{param}: {asked.message}", param=param)
-            if asked.custom_id in seen:
+            if asked.custom_id in ids:
                 raise GatewayError(Kind.BAD_REQUEST, f"{at}.custom_id: is not unique", param=f"{at}.custom_id")
-            if len(seen) >= most:
+            if len(ids) >= most:
                 message = f"a batch may have {most} requests at most"
                 raise GatewayError(Kind.TOO_LARGE, message, param="requests", code="too_many_requests")
-            seen.add(asked.custom_id)
+            ids.add(asked.custom_id)
             file.write(one_line(item) + b"\n")
 
     async def batches(self, call: ApiCall) -> None:
@@ -109,22 +109,22 @@ class MessageBatches(BatchApi):
         await call.respond(listed)
 
     async def cancel_batch(self, call: ApiCall) -> None:
-        seen = await self._find(call)
-        if seen.state.status not in ENDED:
-            await self._store.cancel(seen.spec.id)
-            seen = await self._find(call)
-        await call.respond(self.shown(seen))
+        batch = await self._find(call)
+        if batch.state.status not in ENDED:
+            await self._store.cancel(batch.spec.id)
+            batch = await self._find(call)
+        await call.respond(self.shown(batch))
 
     async def delete_batch(self, call: ApiCall) -> None:
-        seen = await self._find(call)
-        if seen.state.status not in ENDED:
+        batch = await self._find(call)
+        if batch.state.status not in ENDED:
             raise GatewayError(Kind.BAD_REQUEST, "a batch that has not ended cannot be deleted: cancel it first")
-        results = None if seen.state.output is None else await self._store.file(seen.state.output)
+        results = None if batch.state.output is None else await self._store.file(batch.state.output)
         if results is not None:
             await self._store.drop_file(results)
             await aside(self._storage.remove, (results.id,))
-        await self._store.drop_batch(seen.spec)
-        await call.respond({"id": seen.spec.id, "type": "message_batch_deleted"})
+        await self._store.drop_batch(batch.spec)
+        await call.respond({"id": batch.spec.id, "type": "message_batch_deleted"})
 
     async def results(self, call: ApiCall) -> None:
         state = (await self._find(call)).state
@@ -133,17 +133,17 @@ class MessageBatches(BatchApi):
         found = None if state.output is None else await self._store.file(state.output)
         await self._send(call, found, b"application/x-jsonl")
 
-    def shown(self, seen: Seen) -> dict[str, Any]:
+    def shown(self, batch: StoredBatch) -> dict[str, Any]:
         """A batch as Anthropic's API shows it. The address of its results is relative: only the client knows by which
         address, prefix and proxy it calls, and its library puts its own base before it."""
-        spec, state = seen.spec, seen.state
+        spec, state = batch.spec, batch.state
         ended = state.status in ENDED
         undone = state.unfinished if ended else 0
         expired = undone if state.status == "expired" else 0
         return {
             "id": spec.id,
             "type": "message_batch",
-            "processing_status": "ended" if ended else "in_progress" if seen.cancel is None else "canceling",
+            "processing_status": "ended" if ended else "in_progress" if batch.cancel is None else "canceling",
             "request_counts": {
                 "processing": 0 if ended else state.total,
                 "succeeded": state.succeeded if ended else 0,
@@ -154,7 +154,7 @@ class MessageBatches(BatchApi):
             "created_at": iso(spec.created),
             "expires_at": iso(spec.ends),
             "ended_at": iso(state.at[state.status]) if ended else None,
-            "cancel_initiated_at": None if seen.cancel is None else iso(seen.cancel),
+            "cancel_initiated_at": None if batch.cancel is None else iso(batch.cancel),
             "archived_at": None,
             "results_url": f"/v1/messages/batches/{spec.id}/results" if ended and state.output is not None else None,
         }

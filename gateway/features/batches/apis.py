@@ -17,7 +17,7 @@ from gateway.core.errors import Busy, GatewayError
 from gateway.core.http import Route
 from gateway.features.batches.api_call import Answer, ApiCall
 from gateway.features.batches.places import Places
-from gateway.features.batches.state import BatchStore, Full, KindOfBatch, Seen, Spec, State, StoredFile, made
+from gateway.features.batches.state import BatchStore, Full, KindOfBatch, Spec, State, StoredBatch, StoredFile, made
 from gateway.features.batches.storage import Storage, aside, opened
 from gateway.kernel import Endpoint
 
@@ -108,14 +108,14 @@ class BatchApi(Api):
 
     kind: ClassVar[KindOfBatch]
 
-    def shown(self, seen: Seen) -> dict[str, Any]:
+    def shown(self, batch: StoredBatch) -> dict[str, Any]:
         """A batch as this API shows it."""
         raise NotImplementedError
 
     async def batch(self, call: ApiCall) -> None:
         await call.respond(self.shown(await self._find(call)))
 
-    async def _find(self, call: ApiCall) -> Seen:
+    async def _find(self, call: ApiCall) -> StoredBatch:
         """The batch in the path. Raises GatewayError(NO_ROUTE) if its caller has none of this id."""
         found = await self._store.batch(call.id)
         if found is None or found.spec.kind != self.kind or not call.principal.owns(found.spec.owner, made(call.id)):
@@ -161,4 +161,4 @@ class BatchApi(Api):
             self._shared.came.set()
 
         await asyncio.shield(add())
-        await call.respond(self.shown(Seen(spec, state, None)))
+        await call.respond(self.shown(StoredBatch(spec, state, None)))

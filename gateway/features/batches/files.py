@@ -52,12 +52,12 @@ class Files(Api):
     async def _upload(self, call: ApiCall) -> None:
         id_, storage, options = new_id("file-"), self._storage, self._options
         file = await opened(partial(storage.begin, id_), partial(storage.drop, id_))
-        kept = stored = False
+        saved = stored = False
         try:
             fields, files = await _receive(call, file, options.max_file_bytes)
             uploaded = _checked(fields, files)
             size = await aside(storage.keep, id_, file)
-            kept = True
+            saved = True
             created = time.time()
             ends = created + min(options.keep_s, _lifetime(fields) or options.keep_s)
             call.call.confirm()
@@ -65,7 +65,7 @@ class Files(Api):
             await self._store.add_file(described, (options.max_files, options.max_tenant_bytes))
             stored = True
         finally:
-            if not kept:
+            if not saved:
                 await aside(storage.drop, id_, file)
             elif not stored:
                 await aside(storage.remove, (id_,))

@@ -126,7 +126,7 @@ def checked(
 ) -> Generator[tuple[int, list[Fault]], None, None]:
     """(how many requests are in the file, what is wrong with them: the first hundred faults), slice by slice; the last
     one counts. Each step blocks."""
-    seen: set[bytes] = set()
+    digests: set[bytes] = set()
     faults: list[Fault] = []
     total, at = 0, 1
     while True:
@@ -140,7 +140,7 @@ def checked(
                 message = f"A batch may have {options.max_lines} requests at most."
                 yield total, [Fault("too_many_requests", message)]
                 return
-            fault = _fault(line.text, form, endpoint, seen, options)
+            fault = _fault(line.text, form, endpoint, digests, options)
             if fault is not None:
                 fault.line = line.number
                 faults.append(fault)
@@ -153,16 +153,16 @@ def checked(
     yield total, faults
 
 
-def _fault(text: bytes | None, form: Form, endpoint: str, seen: set[bytes], options: Batches) -> Fault | None:
+def _fault(text: bytes | None, form: Form, endpoint: str, digests: set[bytes], options: Batches) -> Fault | None:
     if text is None:
         return Fault("request_too_large", f"This line has more than {options.max_line_bytes} bytes.")
     found = form.read(text, endpoint)
     if isinstance(found, Fault):
         return found
     digest = blake2b(found.custom_id.encode(errors="surrogatepass"), digest_size=12).digest()
-    if digest in seen:
+    if digest in digests:
         return Fault("duplicate_custom_id", "An earlier line has the same custom_id.", param="custom_id")
-    seen.add(digest)
+    digests.add(digest)
     return None
 
 

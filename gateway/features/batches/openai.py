@@ -16,7 +16,7 @@ from gateway.core.http import Route
 from gateway.features.batches.api_call import ApiCall
 from gateway.features.batches.apis import BatchApi
 from gateway.features.batches.files import page
-from gateway.features.batches.state import ENDED, Seen, State, made, new_id
+from gateway.features.batches.state import ENDED, State, StoredBatch, made, new_id
 from gateway.features.batches.storage import aside
 
 ROUTES = (
@@ -73,16 +73,16 @@ class OpenAIBatches(BatchApi):
         await call.respond(page([self.shown(one) for one in found], len(ids) > most))
 
     async def cancel_batch(self, call: ApiCall) -> None:
-        seen = await self._find(call)
-        if seen.state.status in ENDED:
-            message = f"a batch that is {seen.state.status} cannot be cancelled"
+        batch = await self._find(call)
+        if batch.state.status in ENDED:
+            message = f"a batch that is {batch.state.status} cannot be cancelled"
             raise GatewayError(Kind.BAD_REQUEST, message, code="batch_ended")
-        await self._store.cancel(seen.spec.id)
+        await self._store.cancel(batch.spec.id)
         await call.respond(self.shown(await self._find(call)))
 
-    def shown(self, seen: Seen) -> dict[str, Any]:
+    def shown(self, batch: StoredBatch) -> dict[str, Any]:
         """A batch as OpenAI's API shows it."""
-        spec, state = seen.spec, seen.state
+        spec, state = batch.spec, batch.state
         at = {name: int(when) for name, when in state.at.items()}
         faults = [
             {"code": one.code, "line": one.line, "message": one.message, "param": one.param} for one in state.faults
@@ -94,7 +94,7 @@ class OpenAIBatches(BatchApi):
             "errors": {"object": "list", "data": faults} if faults else None,
             "input_file_id": spec.input,
             "completion_window": spec.window,
-            "status": seen.status,
+            "status": batch.status,
             "output_file_id": state.output if state.status in ENDED else None,
             "error_file_id": state.error if state.status in ENDED else None,
             "created_at": int(spec.created),
@@ -104,7 +104,7 @@ class OpenAIBatches(BatchApi):
             "completed_at": at.get("completed"),
             "failed_at": at.get("failed"),
             "expired_at": at.get("expired"),
-            "cancelling_at": None if seen.cancel is None else int(seen.cancel),
+            "cancelling_at": None if batch.cancel is None else int(batch.cancel),
             "cancelled_at": at.get("cancelled"),
             "request_counts": {"total": state.total, "completed": state.succeeded, "failed": state.failed},
             "metadata": spec.metadata,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sized
 from typing import Any
 
-from gateway.features.batches.state import ENDED, BatchStore, Seen
+from gateway.features.batches.state import ENDED, BatchStore, StoredBatch
 
 _READ, _MOST_READ = 200, 2_000
 """Batches that are read at once, and for one page: a page that wants few of them may be short."""
@@ -32,11 +32,11 @@ class Overview:
         found: list[dict[str, Any]] = []
         for _ in range(_MOST_READ // _READ):
             ids = await self._store.newest(_READ, after)
-            for seen in await self._store.batches(ids):
-                if wanted(seen.spec.team) and status in (None, seen.status):
-                    found.append(_described(seen))
+            for batch in await self._store.batches(ids):
+                if wanted(batch.spec.team) and status in (None, batch.status):
+                    found.append(_described(batch))
                     if len(found) == most:
-                        return found, seen.spec.id
+                        return found, batch.spec.id
             if len(ids) < _READ:
                 return found, None
             after = ids[-1]
@@ -44,8 +44,8 @@ class Overview:
 
     async def batch(self, id_: str, wanted: Callable[[str | None], bool]) -> dict[str, Any] | None:
         """None if there is no such batch, or its team is not wanted. Raises GatewayError."""
-        seen = await self._store.batch(id_)
-        return _described(seen) if seen is not None and wanted(seen.spec.team) else None
+        batch = await self._store.batch(id_)
+        return _described(batch) if batch is not None and wanted(batch.spec.team) else None
 
     async def cancel(self, id_: str, by: str) -> None:
         """Asks for the end of a batch that is there and has not ended. Raises GatewayError."""
@@ -53,16 +53,16 @@ class Overview:
         self._log("info", "batch cancelled", batch=id_, by=by)
 
 
-def _described(seen: Seen) -> dict[str, Any]:
+def _described(batch: StoredBatch) -> dict[str, Any]:
     """The members by which an admin sees a batch."""
-    spec, state = seen.spec, seen.state
+    spec, state = batch.spec, batch.state
     return {
         "id": spec.id,
         "api": spec.kind,
         "team": spec.team,
         "key": spec.key,
         "endpoint": spec.endpoint,
-        "status": seen.status,
+        "status": batch.status,
         "ended": state.status in ENDED,
         "requests": state.total or spec.total,
         "succeeded": state.succeeded,

@@ -112,7 +112,7 @@ return redis.call('HGET', batch, 'cancel') or ''
 """
 _FREE = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0"
 
-_SEEN = ("spec", "state", "cancel")
+_BATCH = ("spec", "state", "cancel")
 _PREFIX: dict[KindOfList, str] = {"files": "file-", "openai": "batch_", "anthropic": "msgbatch_"}
 _encode = msgspec.json.Encoder().encode
 
@@ -212,8 +212,8 @@ class Held(NamedTuple):
     secret: str
 
 
-class Seen(NamedTuple):
-    """A batch as clients see it. cancel: when its end was asked for, or None."""
+class StoredBatch(NamedTuple):
+    """A batch as it is stored. cancel: when its end was asked for, or None."""
 
     spec: Spec
     state: State
@@ -374,20 +374,20 @@ class BatchStore:
             if answer is not None:
                 raise Full(answer.decode())
 
-    async def batch(self, id_: str) -> Seen | None:
+    async def batch(self, id_: str) -> StoredBatch | None:
         async with self._asked() as client:
-            return _seen(await client.hmget(self._base + "batch:" + id_, _SEEN))
+            return _batch(await client.hmget(self._base + "batch:" + id_, _BATCH))
 
-    async def batches(self, ids: Sequence[str]) -> list[Seen]:
+    async def batches(self, ids: Sequence[str]) -> list[StoredBatch]:
         """Those of them that are there."""
         if not ids:
             return []
         async with self._asked() as client:
             pipeline = client.pipeline(transaction=False)
             for one in ids:
-                pipeline.hmget(self._base + "batch:" + one, _SEEN)
+                pipeline.hmget(self._base + "batch:" + one, _BATCH)
             found = await pipeline.execute()
-        return [seen for one in found if (seen := _seen(one)) is not None]
+        return [batch for one in found if (batch := _batch(one)) is not None]
 
     async def newest(self, most: int, after: str | None) -> list[str]:
         """Ids of all tenants' batches, the newest first; those that follow `after`."""
@@ -465,11 +465,11 @@ def _timed(id_: str) -> str:
     return f"{id_.rpartition('_')[2]} {id_}"
 
 
-def _seen(fields: Sequence[bytes | None]) -> Seen | None:
+def _batch(fields: Sequence[bytes | None]) -> StoredBatch | None:
     spec, state, cancel = fields
     if spec is None or state is None:
         return None
-    return Seen(_spec(spec), _state(state), None if cancel is None else float(cancel))
+    return StoredBatch(_spec(spec), _state(state), None if cancel is None else float(cancel))
 
 
 def _spec(text: bytes) -> Spec:
