@@ -16,7 +16,7 @@ from gateway.core.byte_budget import ByteBudget, Held
 from gateway.core.errors import Busy, GatewayError
 from gateway.core.http import Route
 from gateway.features.batches.api_call import Answer, ApiCall
-from gateway.features.batches.places import Places
+from gateway.features.batches.slots import Slots
 from gateway.features.batches.state import BatchStore, Full, KindOfBatch, Spec, State, StoredBatch, StoredFile, made
 from gateway.features.batches.storage import Storage, aside, opened
 from gateway.kernel import Endpoint
@@ -57,11 +57,11 @@ class Shared(NamedTuple):
     """The parts that the batches of one gateway share, and their APIs.
 
     came    set when there is a new batch
-    places  of lines at workers, of all batches
+    slots   of lines at workers, of all batches
     ends    batches whose results may be put together at once: parts of them are in memory
     called  returns the endpoint that lines call at a path, by the configuration in force; None if it is not offered
     caller  returns the caller of a batch, as keys are now. Raises GatewayError if it may not call any more
-    told    called with the API, what became of lines, and how many
+    count_lines  called with the API, what became of lines, and how many
     log     called with a level, an event and facts
     """
 
@@ -70,11 +70,11 @@ class Shared(NamedTuple):
     storage: Storage
     uploads: Uploads
     came: asyncio.Event
-    places: Places
+    slots: Slots
     ends: asyncio.Semaphore
     called: Callable[[str], Endpoint | None]
     caller: Callable[[Absent, str], Principal]
-    told: Callable[[str, str, int], None]
+    count_lines: Callable[[str, str, int], None]
     log: Callable[..., None]
 
 

@@ -29,7 +29,7 @@ PRIORITY = -1000
 
 Outcome = Literal["answered", "again", "failed", "yielded"]
 """A reply that is the line's result; the line must be sent again, later; it may be sent again a few times, since a
-worker has failed it; it gave its place back."""
+worker has failed it; it gave its slot back."""
 
 _GUARD_AWAY = "guard_unavailable"
 _GUARD_S = 5.0
@@ -66,9 +66,9 @@ class LineCall(Feature):
     """One try of one line. Implements fleet.idle.Background.
 
     caller   for whom it runs, as keys are now; raises GatewayError
-    place    awaited once a worker has room for it, before it is sent
-    headroom  the share of a worker's places that it leaves free
-    yielded  it gave its place back
+    take_slot  awaited once a worker has room for it, before it is sent
+    headroom  the share of a worker's slots that it leaves free
+    yielded  it gave its slot back
     """
 
     yielded = False
@@ -80,7 +80,7 @@ class LineCall(Feature):
         body: bytes,
         batch: str,
         caller: Callable[[], Principal],
-        place: Callable[[], Awaitable[None]],
+        take_slot: Callable[[], Awaitable[None]],
         headroom: float,
     ) -> None:
         self._exchange = exchange = _Exchange(path, body)
@@ -89,7 +89,7 @@ class LineCall(Feature):
         self.record.batch = batch
         call.at_end[self] = self._note_yielded  # the first: prices and limits go by it
         call.again = lambda: replace(caller(), priority=PRIORITY, streams=None, connections=None)
-        self._place = place
+        self._take_slot = take_slot
         self._headroom = headroom
 
     async def result(self) -> tuple[Outcome, int, bytes]:
@@ -153,7 +153,7 @@ class LineCall(Feature):
                 call.name_reasons(*absence.absent)
                 raise
             try:
-                await self._place()
+                await self._take_slot()
                 call.confirm()
                 call.began = call.runtime.clock()  # until now nobody waited for it
                 mine = cast("Pool", IdlePool(pool, idle, self))

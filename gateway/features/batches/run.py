@@ -30,7 +30,7 @@ _RENEW_S = 1.0
 _LOST_S = 7.0
 """Without an answer of Redis for so long, the lease may be another gateway's soon."""
 _AHEAD = 16
-"""Lines of one batch that wait for a worker, or for a place of all batches."""
+"""Lines of one batch that wait for a worker, or for a slot of all batches."""
 _STALLED_S = 10.0
 """A batch of which no line was at a worker for so long cannot run now: no worker has its model, or a limit is spent."""
 _TRIES = 3
@@ -106,7 +106,7 @@ class BatchRun:
         return self._shared.storage.open(f"{self.spec.id}.input")
 
     def leave(self) -> None:
-        """Begins no line any more; `run` returns when those under way are over. Those that wait for a place go."""
+        """Begins no line any more; `run` returns when those under way are over. Those that wait for a slot go."""
         self._leaves = True
         self._wake.set()
         for call in list(self.calls):
@@ -198,7 +198,7 @@ class BatchRun:
         state.succeeded, state.failed = self._done.succeeded, self._done.failed
         if self._held.lease > 1:
             state.repeated += self._done.begun
-            self._shared.told(self.spec.kind, "repeated", self._done.begun)
+            self._shared.count_lines(self.spec.kind, "repeated", self._done.begun)
             left = state.total - state.succeeded - state.failed
             facts = {"requests": state.total, "left": left, "repeated": self._done.begun}
             self._shared.log("info", "batch resumed", batch=self.spec.id, **facts)
@@ -282,14 +282,14 @@ class BatchRun:
 
     async def _run(self, number: int, asked: Asked, notes: Notes) -> None:
         shared, spec, state = self._shared, self.spec, self._state
-        placed = False
+        has_slot = False
 
-        async def place() -> None:
-            """A line that waits for a worker holds no place: others' models may have workers."""
-            nonlocal placed
-            if not placed:
-                await shared.places.take(spec.owner)
-                placed = True
+        async def take_slot() -> None:
+            """A line that waits for a worker holds no slot: others' models may have workers."""
+            nonlocal has_slot
+            if not has_slot:
+                await shared.slots.take(spec.owner)
+                has_slot = True
                 self._ahead.release()
                 self._working += 1
                 self._moved = time.monotonic()
@@ -307,7 +307,7 @@ class BatchRun:
             def caller() -> Principal:  # by the configuration in force, which another one may be by then
                 return shared.caller(spec.who, dialect)
 
-            call = LineCall(endpoint, spec.endpoint, asked.body, spec.id, caller, place, shared.options.headroom)
+            call = LineCall(endpoint, spec.endpoint, asked.body, spec.id, caller, take_slot, shared.options.headroom)
             self.calls.add(call)
             try:
                 outcome, status, body = await call.result()
@@ -317,7 +317,7 @@ class BatchRun:
             if outcome in ("yielded", "again") or (outcome == "failed" and self._tries[number] < _TRIES):
                 if outcome != "yielded":
                     self._rest(call.retry_after)
-                shared.told(spec.kind, "yielded" if outcome == "yielded" else "again", 1)
+                shared.count_lines(spec.kind, "yielded" if outcome == "yielded" else "again", 1)
                 self._again.append((number, asked))
                 await notes.add(b"%d back\n" % number)
                 return
@@ -327,10 +327,10 @@ class BatchRun:
             await notes.add(b"%d %s %b\n" % (number, b"ok" if good else b"no", result))
             self._done.add(number, good)
             state.succeeded, state.failed = self._done.succeeded, self._done.failed
-            shared.told(spec.kind, "succeeded" if good else "failed", 1)
+            shared.count_lines(spec.kind, "succeeded" if good else "failed", 1)
         finally:
-            if placed:
-                shared.places.give(spec.owner)
+            if has_slot:
+                shared.slots.give(spec.owner)
                 self._working -= 1
                 self._moved = time.monotonic()
             else:
@@ -364,7 +364,7 @@ class BatchRun:
             await self._describe(files, keep_until)
             state.succeeded, state.failed = done.succeeded, done.failed
             state.unfinished = state.total - done.succeeded - done.failed
-            shared.told(spec.kind, why, state.unfinished)
+            shared.count_lines(spec.kind, why, state.unfinished)
             state.reach("completed" if not state.unfinished else why)
         await shared.store.write(self._held, LEASE_S, keep_until)
         await aside(shared.storage.remove, (f"{spec.id}.input", spec.id))

@@ -20,8 +20,8 @@ from gateway.features.batches import anthropic, files, openai
 from gateway.features.batches.api_call import Answer, ApiEndpoint
 from gateway.features.batches.apis import Shared, Uploads
 from gateway.features.batches.overview import Overview
-from gateway.features.batches.places import Places
 from gateway.features.batches.run import LEASE_S, BatchRun
+from gateway.features.batches.slots import Slots
 from gateway.features.batches.state import BatchStore, Lost, tenant_of
 from gateway.features.batches.storage import Storage, aside
 from gateway.kernel import Endpoint, Runtime
@@ -42,12 +42,12 @@ _LOOK_S = 1.0
 MOST_RUNS = 16
 """Batches that one process runs at once."""
 _MOST_LEFT = 16
-"""Batches beyond them that have left their places: their last lines end."""
+"""Batches beyond them that have left their slots: their last lines end."""
 _MOST_ENDS = 2
 _REST_S = 10.0
 """A batch that this process could not go on with is left alone for so long."""
 _STALLED_REST_S = 300.0
-"""A batch that had its place and could not run takes the place of another one only so long after that."""
+"""A batch that had its slot and could not run takes the slot of another one only so long after that."""
 
 
 class Batching:
@@ -80,10 +80,10 @@ class Batching:
         self._log = log
         self.uploads = Uploads()
         self._came = asyncio.Event()
-        places = Places(options.max_in_flight)
+        slots = Slots(options.max_in_flight)
         ends = asyncio.Semaphore(_MOST_ENDS)
         self._shared = shared = Shared(
-            options, store, storage, self.uploads, self._came, places, ends, self._called, self._caller, count, log
+            options, store, storage, self.uploads, self._came, slots, ends, self._called, self._caller, count, log
         )
         self._answers: Mapping[str, Mapping[str, Answer]] = {
             "openai": {**files.Files(shared).answers, **openai.OpenAIBatches(shared).answers},
@@ -153,7 +153,7 @@ class Batching:
                     await self._came.wait()
 
     async def _take(self) -> None:
-        """Those of tenants first of which this process runs the fewest; once it runs as many as it may, in the place of
+        """Those of tenants first of which this process runs the fewest; once it runs as many as it may, in the slot of
         others."""
         now = time.monotonic()
         self.rests = {id_: until for id_, until in self.rests.items() if until > now}
@@ -194,7 +194,7 @@ class Batching:
         return found
 
     def _gives_way(self, few: int, mine: Mapping[str, list[BatchRun]]) -> BatchRun | None:
-        """The run in whose place a batch may run whose tenant has so `few`: the one that has stalled for the longest,
+        """The run in whose slot a batch may run whose tenant has so `few`: the one that has stalled for the longest,
         or the newest of the tenant with the most. None if all go on."""
         if len(self.runs) >= MOST_RUNS + _MOST_LEFT:
             return None

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from gateway.features.batches import run, service
-from gateway.features.batches.places import Places
+from gateway.features.batches.slots import Slots
 from gateway.features.batches.state import MOST_OPEN, tenant_of
 from gateway.fleet.idle import Idle
 from tests.support.harness import Stack, until
@@ -130,7 +130,7 @@ def test_a_place_goes_to_the_tenant_with_the_fewest() -> None:
     async def drawn(seed: int) -> None:
         chance = random.Random(seed)
         most = chance.randrange(1, 6)
-        places, held = Places(most), Counter[str]()
+        slots, held = Slots(most), Counter[str]()
         waiting: dict[asyncio.Task[None], str] = {}
 
         async def settle() -> None:
@@ -144,11 +144,11 @@ def test_a_place_goes_to_the_tenant_with_the_fewest() -> None:
         for _ in range(200):
             what, tenant = chance.randrange(4), chance.choice("abc")
             if what < 2:
-                waiting[asyncio.create_task(places.take(tenant))] = tenant
+                waiting[asyncio.create_task(slots.take(tenant))] = tenant
             elif what == 2 and held[tenant]:
                 held[tenant] -= 1
                 before, who = held.copy(), {*waiting.values()}
-                places.give(tenant)
+                slots.give(tenant)
                 if chance.random() < 0.3 and waiting:  # at the moment at which it may have become its own
                     chance.choice(list(waiting)).cancel()
                     await settle()
@@ -163,8 +163,8 @@ def test_a_place_goes_to_the_tenant_with_the_fewest() -> None:
             task.cancel()
         await settle()
         for tenant in list(held.elements()):
-            places.give(tenant)
-        assert (places._free, places._waiting, +places._held) == (most, {}, Counter())  # nothing is left
+            slots.give(tenant)
+        assert (slots._free, slots._waiting, +slots._held) == (most, {}, Counter())  # nothing is left
 
     for seed in range(30):
         asyncio.run(drawn(seed))
@@ -194,7 +194,7 @@ def test_a_line_that_waits_goes_on_once_its_model_has_lost_its_workers(server: S
         stack.run(stack.gateway.reload(stack.config(fleets(stack, "unavailable", **workers))))
         pool = stack.gateway.deployment.fleets.models["m"].pool
         idle = Idle.of(pool, stack.gateway.deployment.runtime.clock)
-        idle._rests_until = math.inf  # as if others needed all places
+        idle._rests_until = math.inf  # as if others needed all slots
         made = begin(stack, lines({"a": chat("a")}))
         until(lambda: len(idle._waiting) == 1)  # the line waits for a place
         stack.loop.call_soon_threadsafe(pool.workers[0].breaker.hold)

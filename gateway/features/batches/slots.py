@@ -1,4 +1,4 @@
-"""Places for lines of batches, which all batches of a process share."""
+"""Slots for lines of batches, which all batches of a process share."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import asyncio
 from collections import Counter, deque
 
 
-class Places:
-    """So many lines may be at workers at once. A place that becomes free goes to the tenant that has the fewest, of
+class Slots:
+    """So many lines may be at workers at once. A slot that becomes free goes to the tenant that has the fewest, of
     those with lines that wait; the lines of a tenant get theirs in order."""
 
     def __init__(self, most: int) -> None:
