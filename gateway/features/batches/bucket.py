@@ -89,9 +89,9 @@ class Bucket:
         return _Notebook(self._store, f"{id_}.lines/{lease}")
 
     def noted(self, id_: str) -> Iterator[bytes]:
-        for place in self._parts(id_):
+        for path in self._parts(id_):
             with asked():
-                text = bytes(obstore.get(self._store, place).bytes())
+                text = bytes(obstore.get(self._store, path).bytes())
             yield from io.BytesIO(text)
 
     def old(self, keep_s: float) -> Mapping[str, str]:
@@ -104,9 +104,9 @@ class Bucket:
                         found[one["path"]] = match["id"]
         return found
 
-    def discard(self, places: Iterable[str]) -> None:
+    def discard(self, paths: Iterable[str]) -> None:
         with asked():
-            obstore.delete(self._store, list(places))
+            obstore.delete(self._store, list(paths))
 
     def _parts(self, id_: str) -> list[str]:
         """The notes of a batch, in the order in which they were written."""
@@ -118,8 +118,8 @@ class Bucket:
 class _Upload:
     """A file that goes to the bucket as it is written."""
 
-    def __init__(self, store: S3Store, place: str) -> None:
-        self._file = obstore.open_writer(store, place, buffer_size=_WRITE, max_concurrency=1)
+    def __init__(self, store: S3Store, path: str) -> None:
+        self._file = obstore.open_writer(store, path, buffer_size=_WRITE, max_concurrency=1)
         self._size = 0
 
     def write(self, data: bytes, /) -> int:
@@ -160,9 +160,9 @@ class _Download(io.RawIOBase):
 class _Notebook:
     """The notes of one holder of a lease. Written by one thread at a time."""
 
-    def __init__(self, store: S3Store, place: str) -> None:
+    def __init__(self, store: S3Store, path: str) -> None:
         self._store = store
-        self._place = place
+        self._path = path
         self._parts = 0
         self._text = b""
         self._last: str | None = None
@@ -171,11 +171,11 @@ class _Notebook:
         """The notes are in the bucket once it returns."""
         last, text = self._last, self._text + data
         self._parts += 1  # a name is never used twice: a write that failed may come yet
-        place = f"{self._place}.{self._parts}"
+        path = f"{self._path}.{self._parts}"
         with asked():
-            obstore.put(self._store, place, text, use_multipart=False)
+            obstore.put(self._store, path, text, use_multipart=False)
         full = len(text) >= _NOTES
-        self._last, self._text = (None, b"") if full else (place, text)
+        self._last, self._text = (None, b"") if full else (path, text)
         if last is not None:
             with contextlib.suppress(OSError), asked():  # what is there twice counts once
                 obstore.delete(self._store, [last])

@@ -34,7 +34,7 @@ class Directory:
     def __init__(self, path: str) -> None:
         self._path = Path(path)
 
-    def place(self, id_: str) -> Path:
+    def path_of(self, id_: str) -> Path:
         return self._path / id_.partition(".")[0][-2:] / id_
 
     def check(self) -> None:
@@ -44,74 +44,74 @@ class Directory:
         probe.unlink()
 
     def begin(self, id_: str) -> Sink:
-        place = self.place(id_)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        return open(f"{place}{_PART}", "wb")
+        path = self.path_of(id_)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return open(f"{path}{_PART}", "wb")
 
     def keep(self, id_: str, file: Sink) -> int:
-        place, opened = self.place(id_), cast("BinaryIO", file)
+        path, opened = self.path_of(id_), cast("BinaryIO", file)
         opened.flush()
         os.fsync(opened.fileno())
         size = opened.tell()
         opened.close()
-        os.replace(f"{place}{_PART}", place)
+        os.replace(f"{path}{_PART}", path)
         return size
 
     def drop(self, id_: str, file: Sink, *, alone: bool = True) -> None:
         file.close()
-        Path(f"{self.place(id_)}{_PART}").unlink(missing_ok=True)
+        Path(f"{self.path_of(id_)}{_PART}").unlink(missing_ok=True)
 
     def link(self, id_: str, other: str) -> None:
-        place = self.place(other)
-        place.parent.mkdir(parents=True, exist_ok=True)
+        path = self.path_of(other)
+        path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            os.link(self.place(id_), place)
+            os.link(self.path_of(id_), path)
         except OSError:
-            shutil.copyfile(self.place(id_), place)
+            shutil.copyfile(self.path_of(id_), path)
 
     def open(self, id_: str) -> BinaryIO:
-        return open(self.place(id_), "rb")
+        return open(self.path_of(id_), "rb")
 
     def lost(self, id_: str) -> bool:
         # If its folder is there, the volume is.
-        place = self.place(id_)
-        return place.parent.is_dir() and not place.exists()
+        path = self.path_of(id_)
+        return path.parent.is_dir() and not path.exists()
 
     def remove(self, ids: Iterable[str]) -> None:
         for id_ in ids:
-            self.place(id_).unlink(missing_ok=True)
+            self.path_of(id_).unlink(missing_ok=True)
             for one in self.progress(id_):
                 one.unlink(missing_ok=True)
 
     # -- what was done of a batch -----------------------------------------------------------------------------------
 
     def append_to(self, id_: str, lease: int) -> Sink:
-        place = self.place(id_)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        return open(f"{place}.{lease}{_LINES}", "ab", buffering=0)
+        path = self.path_of(id_)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return open(f"{path}.{lease}{_LINES}", "ab", buffering=0)
 
     def progress(self, id_: str) -> list[Path]:
         """The notes of all holders of the lease, the first one first."""
-        place = self.place(id_)
-        return sorted(place.parent.glob(f"{place.name}.*{_LINES}"), key=lambda one: int(one.name.split(".")[1]))
+        path = self.path_of(id_)
+        return sorted(path.parent.glob(f"{path.name}.*{_LINES}"), key=lambda one: int(one.name.split(".")[1]))
 
     def noted(self, id_: str) -> Iterator[bytes]:
-        for place in self.progress(id_):
-            with open(place, "rb") as file:
+        for path in self.progress(id_):
+            with open(path, "rb") as file:
                 yield from file
 
     # -- leftovers --------------------------------------------------------------------------------------------------
 
     def old(self, keep_s: float) -> Mapping[str, str]:
         now, found = time.time(), {}
-        ours = [one for one in self._path.glob("??/*") if _OURS.match(one.name) and one == self.place(one.name)]
-        for place in (*ours, *self._path.glob(f"{_PROBE}*")):
-            age = _DEAD_S if place.suffix == _PART or place.name.startswith(_PROBE) else keep_s + _DEAD_S
+        ours = [one for one in self._path.glob("??/*") if _OURS.match(one.name) and one == self.path_of(one.name)]
+        for path in (*ours, *self._path.glob(f"{_PROBE}*")):
+            age = _DEAD_S if path.suffix == _PART or path.name.startswith(_PROBE) else keep_s + _DEAD_S
             with contextlib.suppress(FileNotFoundError):
-                if place.stat().st_mtime < now - age:
-                    found[str(place)] = place.name.partition(".")[0]
+                if path.stat().st_mtime < now - age:
+                    found[str(path)] = path.name.partition(".")[0]
         return found
 
-    def discard(self, places: Iterable[str]) -> None:
-        for place in places:
-            Path(place).unlink(missing_ok=True)
+    def discard(self, paths: Iterable[str]) -> None:
+        for path in paths:
+            Path(path).unlink(missing_ok=True)

@@ -247,7 +247,7 @@ class Batching:
             some = old[at : at + _AT_ONCE]
             # Old files of what is described are needed: a batch may run for longer than files are kept.
             known = await self.store.known([id_ for _, id_ in some])
-            unknown = [place for place, id_ in some if id_ not in known]
+            unknown = [path for path, id_ in some if id_ not in known]
             await aside(self.storage.discard, unknown)
             found += len(unknown)
         if found:

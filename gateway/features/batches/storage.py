@@ -1,4 +1,4 @@
-"""The place for the bytes of files and results: what a folder (`disk`) and a bucket (`bucket`) both do, and how
+"""The storage for the bytes of files and results: what a folder (`disk`) and a bucket (`bucket`) both do, and how
 files are read that lie in either.
 
 A file is whole once it has its name. Names are ids that this room has made, never a client's words.
@@ -82,12 +82,12 @@ class Storage(Protocol):
         """The lines with their ends that all holders of the lease have noted, those of the first one first."""
 
     def old(self, keep_s: float) -> Mapping[str, str]:
-        """Place -> id of its file or batch, for parts of uploads that have ended, and what is older than anything is
-        kept: a gateway that died had no time to remove them. Only names and places that this room gives: other
+        """Path -> id of its file or batch, for parts of uploads that have ended, and what is older than anything is
+        kept: a gateway that died had no time to remove them. Only names and paths that this room gives: other
         people's files are theirs."""
 
-    def discard(self, places: Iterable[str]) -> None:
-        """Removes what is at these places of `old`."""
+    def discard(self, paths: Iterable[str]) -> None:
+        """Removes what is at these paths of `old`."""
 
 
 async def aside(function: Callable[P, T], *args: P.args, **more: P.kwargs) -> T:

@@ -87,18 +87,18 @@ def test_notes_are_read_in_slices() -> None:
 
 def test_results_are_put_together_in_slices(tmp_path: Path) -> None:
     storage = Noted(tmp_path)
-    place = storage.place("batch_1.input")
-    place.parent.mkdir(parents=True)
-    place.write_bytes(b"".join(map(line, range(1, LINES + 1))))
+    path = storage.path_of("batch_1.input")
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"".join(map(line, range(1, LINES + 1))))
     before, most, done, sizes = 0, 0, Done(), dict[str, int]()
     for found in assemble(storage, spec(), LINES, "expired", ("file-out", "file-err")):
         before, most = storage.texts.bytes, max(most, storage.texts.bytes - before)
         done, sizes = found
     assert most <= SLICE + len(RESULT) + 20
-    out, err = (storage.place(id_).read_bytes().splitlines() for id_ in ("file-out", "file-err"))
+    out, err = (storage.path_of(id_).read_bytes().splitlines() for id_ in ("file-out", "file-err"))
     assert (len(out), len(err)) == (done.succeeded, done.failed + 100)
     assert b"batch_expired" in err[-1]
-    assert sizes == {id_: storage.place(id_).stat().st_size for id_ in ("file-out", "file-err")}
+    assert sizes == {id_: storage.path_of(id_).stat().st_size for id_ in ("file-out", "file-err")}
 
 
 def test_results_that_nobody_wants_any_more_leave_no_file(tmp_path: Path) -> None:
