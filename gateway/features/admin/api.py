@@ -240,11 +240,11 @@ class AdminApi:
         def wanted(whose: str | None) -> bool:
             return admin.may(whose) and team in (None, whose)
 
-        found, more = await self._kept().page(wanted, status, _count(request), after)
+        found, more = await self._batches().page(wanted, status, _count(request), after)
         return BatchPage([_as(BatchView, one) for one in found], more)
 
     async def batch(self, admin: Admin, request: Request) -> BatchView:
-        found = await self._kept().batch(_name(request), admin.may)
+        found = await self._batches().batch(_name(request), admin.may)
         if found is None:
             raise Problem(404, "unknown_batch", "there is no such batch, or none that you may see")
         return _as(BatchView, found)
@@ -254,7 +254,7 @@ class AdminApi:
         if before.ended:
             raise Problem(409, "batch_ended", f"the batch is {before.status}")
         await self._mirror.store.note(Event(time.time(), admin.name, "cancel", before.id, before.team))
-        await self._kept().cancel(before.id, admin.name)
+        await self._batches().cancel(before.id, admin.name)
         return await self.batch(admin, request)
 
     async def end_request(self, admin: Admin, request: Request) -> EndedRequest:
@@ -285,7 +285,7 @@ class AdminApi:
         await self._draining.drain(address, drained)
         return DrainedWorker(address, models, drained)
 
-    def _kept(self) -> AllBatches:
+    def _batches(self) -> AllBatches:
         if self._offers.batches is None:
             raise Problem(404, "no_batches", "this gateway has no batches: the section batches is absent")
         return self._offers.batches

@@ -221,15 +221,15 @@ class KeyChanges:
         name: str,
         options: Mapping[str, Any],
         before: StoredKey | None,
-        kept: Container[object] = (),
+        unchanged: Container[object] = (),
     ) -> StoredKey:
-        """The key with exactly these options, and the history of `before`. kept: as for `key_of`. Raises Problem."""
+        """The key with exactly these options, and `before`'s history. unchanged: as for `key_of`. Raises Problem."""
         if pair := next((option for option in options if option.startswith("aws_")), None):
             raise Problem(422, "invalid", f"{pair}: pairs that sign requests are for files: their secret is needed")
         if "match" in options:
             raise Problem(422, "invalid", "match: networks are for files: one file shows that none overlaps another")
         try:
-            checked = key_of(self._config, self._known, name, options, kept)
+            checked = key_of(self._config, self._known, name, options, unchanged)
         except ValueError as error:
             raise Problem(422, "invalid", str(error)) from None
         if not admin.may(checked.team):
@@ -316,10 +316,10 @@ def _unknown(given: Mapping[str, Any], name: str) -> str | None:
     limits, old = given.get("limits"), given.get("old")
     parts: list[tuple[str, object, type]] = [("", given, StoredKey), ("limits.", limits, OwnLimits)]
     parts += [("old.", one, OldSecret) for one in (old if isinstance(old, list) else ())]
-    for place, part, kind in parts:
+    for prefix, part, kind in parts:
         names = part.keys() - {field.name for field in fields(kind)} if isinstance(part, dict) else ()
         if names or (kind is StoredKey and "version" in given):
-            return f"{place}{min(names, default='version')}: a key has no such member"
+            return f"{prefix}{min(names, default='version')}: a key has no such member"
     return None
 
 

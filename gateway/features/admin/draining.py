@@ -19,12 +19,12 @@ _MOST = 1000
 """Addresses that are kept: a worker that is gone for good may never be undrained."""
 _LOOK_S = 2.0
 _CHANGE = """
-local kept = {}
+local drained = {}
 for one in string.gmatch(redis.call('GET', KEYS[1]) or '', '[^\\n]+') do
-  if one ~= ARGV[1] then kept[#kept + 1] = one end
+  if one ~= ARGV[1] then drained[#drained + 1] = one end
 end
-if ARGV[2] == '1' then kept[#kept + 1] = ARGV[1] end
-redis.call('SET', KEYS[1], table.concat(kept, '\\n', math.max(1, #kept - ARGV[3] + 1)))
+if ARGV[2] == '1' then drained[#drained + 1] = ARGV[1] end
+redis.call('SET', KEYS[1], table.concat(drained, '\\n', math.max(1, #drained - ARGV[3] + 1)))
 """
 
 
@@ -40,7 +40,7 @@ class Draining:
 
     def models_of(self, address: str) -> list[str]:
         """The models of the worker at `address`; none if it is unknown."""
-        return [model for model, place in self._watched().fleets.workers if place == address]
+        return [model for model, one in self._watched().fleets.workers if one == address]
 
     async def drain(self, address: str, drained: bool) -> None:
         """As `fleet.fleets.Fleets.drain`; at other gateways soon. Raises StoreDown."""

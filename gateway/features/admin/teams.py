@@ -146,11 +146,11 @@ class TeamChanges:
         name: str,
         options: Mapping[str, Any],
         before: StoredTeam | None,
-        kept: Container[object] = (),
+        unchanged: Container[object] = (),
     ) -> StoredTeam:
-        """The team with exactly these options. kept: as for `key_of`. Raises Problem."""
+        """The team with exactly these options. unchanged: as for `key_of`. Raises Problem."""
         try:
-            checked = team_of(self._config, self._known, name, options, kept)
+            checked = team_of(self._config, self._known, name, options, unchanged)
         except ValueError as error:
             raise Problem(422, "invalid", str(error)) from None
         found, now = checked.model_dump(mode="json", exclude_defaults=True), time.time()

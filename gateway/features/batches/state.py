@@ -69,13 +69,13 @@ return 1
 """
 _CHECK_BATCHES = """
 local list, open, bytes, batch = unpack(KEYS)
-local tenant, most, kept, spec, state, id, created, size = unpack(ARGV)
+local tenant, most, most_stored, spec, state, id, created, size = unpack(ARGV)
 local running = 0
 for _, one in ipairs(redis.call('ZRANGE', open, 0, -1)) do
   if string.sub(one, -string.len(tenant)) == tenant then running = running + 1 end
 end
 if running >= tonumber(most) then return 'batches' end
-if redis.call('ZCARD', list) >= tonumber(kept) then return 'kept' end
+if redis.call('ZCARD', list) >= tonumber(most_stored) then return 'kept' end
 """
 _ADD_BATCH = (
     _CHECK_BATCHES
