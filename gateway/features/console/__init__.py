@@ -29,24 +29,24 @@ def key_kinds() -> tuple[KeyKind, ...]:
 
 
 def build(parts: Parts) -> Built | None:
-    if (place := parts.config.metrics.listen) is None:
+    if (listen := parts.config.metrics.listen) is None:
         return None
     before: Console | None = parts.earlier_services.get("console")
     console = before or Console(parts.watched, parts.metrics.registry, parts.group)
     parts.offers.answers |= {b"state": console.answer_state, b"requests": console.requests.answer}
-    options, local = parts.config.console, is_loopback(place.rpartition(":")[0].strip("[]"))
+    options, local = parts.config.console, is_loopback(listen.rpartition(":")[0].strip("[]"))
     if options.enabled:
         parts.offers.requests = console.requests
     layers = (console.recent,) if options.enabled else ()
     oidc = options.oidc
 
-    def say() -> None:
+    def log_sessions() -> None:
         if oidc is not None and oidc.session_secret is None:
             parts.log.event("info", "console sessions hold at this gateway alone", reason="no session_secret")
 
     gateways, life = None, dict[str, Any]()
     if options.enabled and parts.config.redis is not None:
-        gateways = Gateways(parts.config.redis, place.rpartition(":")[2], console.state_of_all, parts.log.event)
+        gateways = Gateways(parts.config.redis, listen.rpartition(":")[2], console.state_of_all, parts.log.event)
         life = {"start": gateways.start, "close": gateways.close}
     operations = console.endpoints(options, local, parts.log, gateways)
-    return Built(layers, service=console, operations=operations, take_effect=say, **life)
+    return Built(layers, service=console, operations=operations, take_effect=log_sessions, **life)

@@ -31,7 +31,7 @@ _MOST_BYTES: Final = 4 << 20
 """A view that is read, as JSON."""
 
 
-class Place(Struct, frozen=True, array_like=True):
+class WorkerView(Struct, frozen=True, array_like=True):
     """One worker of a model, as in `state.WorkerState`."""
 
     model: str
@@ -57,7 +57,7 @@ class Gateway(Struct, frozen=True):
 class View(Gateway, frozen=True):
     """A gateway as it writes itself."""
 
-    workers: tuple[Place, ...]
+    workers: tuple[WorkerView, ...]
 
 
 class Other(Gateway, frozen=True):
@@ -65,7 +65,7 @@ class Other(Gateway, frozen=True):
     in another condition; differs: how many there are."""
 
     workers_ready: int
-    otherwise: tuple[Place, ...]
+    otherwise: tuple[WorkerView, ...]
     differs: int
 
 
@@ -85,7 +85,7 @@ def view_of(name: str, state: State) -> View:
         running=sum(state.running.values()),
         waiting=sum(model.waiting for model in state.models),
         workers=tuple(
-            Place(model.name, one.address, one.condition, one.reason, one.in_flight)
+            WorkerView(model.name, one.address, one.condition, one.reason, one.in_flight)
             for model in state.models
             for one in model.workers
         ),

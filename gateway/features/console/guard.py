@@ -5,7 +5,7 @@ no browser sends it by itself. With a login, a session may stand in its place. B
 so what changes something must have the header `CHANGE`, which pages of other origins cannot send.
 
 Without either the admin address is loopback, and any page in a browser on that machine could try: by its own requests,
-which carry an `Origin` or `Sec-Fetch-Site` of another place, or by a host name of its own that it lets point here (DNS
+which carry an `Origin` or `Sec-Fetch-Site` of another site, or by a host name of its own that it lets point here (DNS
 rebinding), which shows in `Host`.
 """
 
@@ -72,8 +72,8 @@ class Guard:
         self.ways = {"key": key is not None, "login": login is not None}
         self._open = not any(self.ways.values())
 
-    def check_place(self, headers: Headers, *, led: bool = False) -> None:
-        """Raises Denied when a browser was led here by a page of another place. led: that is what the path is for."""
+    def check_origin(self, headers: Headers, *, led: bool = False) -> None:
+        """Raises Denied when a browser was led here by a page of another origin. led: that is what the path is for."""
         host = header_value(headers, b"host") or b""
         if self._local and self._open and not is_loopback(_name(host)):
             raise Denied(

@@ -155,19 +155,19 @@ class Login:
             raise Denied(403, "the token names too many or too long teams for a session")
         cookie = self._cookie(_SESSION, sealed, int(self._options.session_s))
         hint = self._hints.close(_encode(_Hint(token, session.until)).decode())
-        kept = self._hint(hint, int(self._options.session_s)) if len(hint) <= _MOST_HINT else self._hint("", 0)
-        return admin, Led(begun.view, [cookie, self._cookie(_BEGUN, "", 0), kept])
+        hint_cookie = self._hint(hint, int(self._options.session_s)) if len(hint) <= _MOST_HINT else self._hint("", 0)
+        return admin, Led(begun.view, [cookie, self._cookie(_BEGUN, "", 0), hint_cookie])
 
     async def end(self, headers: Headers) -> Led:
         """To the provider, which ends its session, or to a page that says that it may go on."""
-        place = None
+        endpoint = None
         with contextlib.suppress(Denied):  # whatever the provider does, the session here ends
-            place = (await self._provider.described()).end_session_endpoint
+            endpoint = (await self._provider.described()).end_session_endpoint
         hint = next(self._opened(self._hints, headers, _HINT, _Hint), None)
         who = {"client_id": self._options.client_id} if hint is None else {"id_token_hint": hint.token}
         after = {"post_logout_redirect_uri": f"{self._options.url}/console/logged-out"}
         return Led(
-            _HERE_ALONE if place is None else _with(place, who | after),
+            _HERE_ALONE if endpoint is None else _with(endpoint, who | after),
             [self._cookie(_SESSION, "", 0), self._hint("", 0)],
         )
 

@@ -37,7 +37,7 @@ LONGEST_S = 600.0
 """After this long the request ends as if its client had left."""
 _LONGEST_TEXT = 2048
 # An encoded slash separates nothing: the server leaves these as they are, too (core.http.path_parameter).
-_KEPT_ENCODED = re.compile(r"(%2[Ff]|%25)")
+_LEFT_ENCODED = re.compile(r"(%2[Ff]|%25)")
 
 
 class Asked(Struct, forbid_unknown_fields=True):
@@ -81,7 +81,7 @@ def _is_line(text: str) -> bool:
 
 
 class Way(Struct, frozen=True):
-    """How clients send one operation: a place to begin for the page.
+    """How clients send one operation: a start for the page.
 
     path     `{model}` stands for the model's name, where the path holds it
     body     the least body; `words` stands for the prompt in it
@@ -130,11 +130,11 @@ def at(path: str, dialects: Mapping[str, tuple[Dialect, str]]) -> tuple[Dialect,
     """The dialect and route at `path`, which a client calls; None where there is none."""
     if path in dialects:
         return dialects[path]
-    for known, place in dialects.items():
+    for known, found in dialects.items():
         before, model, more = _with_model(known).partition("{model}")
         after = more.rpartition("{model}")[2]
         if model and path.startswith(before) and path.endswith(after) and len(path) > len(before) + len(after):
-            return place
+            return found
     return None
 
 
@@ -147,7 +147,7 @@ async def play(
     transcript: Transcript,
     request: InternalRequest,
 ) -> None:
-    """Runs the request as a client's, telling `transcript`. client: as in the scope of the page's own request. request
+    """Runs the request as a client's, and fills `transcript`. client: as in the scope of the page's request. request
     has the body."""
     watched = _watched(runtime, transcript)
     whole = begun = False
@@ -162,7 +162,7 @@ async def play(
             transcript.data("client", message["body"])
             whole = not message.get("more_body", False)
 
-    path = "".join(part.upper() if at % 2 else unquote(part) for at, part in enumerate(_KEPT_ENCODED.split(asked.path)))
+    path = "".join(part.upper() if at % 2 else unquote(part) for at, part in enumerate(_LEFT_ENCODED.split(asked.path)))
     scope = scope_of(path, asked.headers(key_header), asked.path.encode(), asked.query.encode(), client)
     await application(watched)(scope, request.receive, send)
     if begun:

@@ -276,17 +276,17 @@ class Console:
 
     async def _run(self, asked: Asked, scope: Scope, receive: Receive, send: Send) -> None:
         watched, transcript, inner = self._look(), Transcript(), InternalRequest(asked.body.encode())
-        place = at(asked.path, watched.dialects())
+        found = at(asked.path, watched.dialects())
         if not asked.send:
             served = watched.runtime.models.get(asked.model)
-            if place is None or served is None:
+            if found is None or served is None:
                 raise Denied(400, "to translate, name a path of a dialect and a model")
-            translated(asked, *place, served, watched.runtime.callers, watched.police(served.name), transcript)
+            translated(asked, *found, served, watched.runtime.callers, watched.police(served.name), transcript)
             await _answer(send, 200, transcript.rest(), _LINES)
             return
         headers = [(b"content-type", _LINES), *SECURITY_HEADERS]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-        key_header = place[0].key_header if place is not None else b"authorization"
+        key_header = found[0].key_header if found is not None else b"authorization"
         playing = asyncio.create_task(
             play(asked, key_header, watched.runtime, watched.application, scope.get("client"), transcript, inner)
         )
@@ -346,23 +346,23 @@ def _guarded(
     guard: Guard, method: str | None, endpoint: Endpoint, *, public: bool = False, led: bool = False
 ) -> Application:
     """`endpoint` behind `guard`; public ones hold no data and need no key. method: None for all; led: as for
-    `Guard.check_place`."""
+    `Guard.check_origin`."""
 
     async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
         try:
             asked = scope["method"]
-            guard.check_place(scope["headers"], led=led)
+            guard.check_origin(scope["headers"], led=led)
             if method is not None and asked != method and (method, asked) != ("GET", "HEAD"):
                 raise Denied(405, f"only {method} is answered here")
             admin = NOBODY if public else guard.caller(scope["headers"], asked)
             await endpoint(scope, receive, send, admin)
         except Denied as denied:
             more: Headers = [(b"allow", (method or "").encode())] if denied.status == 405 else []
-            said: dict[str, object] = {"error": denied.message}
+            members: dict[str, object] = {"error": denied.message}
             if denied.status == 401:
                 more = [(b"www-authenticate", b'Bearer realm="dragoman console"')]
-                said |= guard.ways
-            await _answer(send, denied.status, _encode(said) + b"\n", _JSON, more)
+                members |= guard.ways
+            await _answer(send, denied.status, _encode(members) + b"\n", _JSON, more)
 
     return guarded
 

@@ -43,12 +43,12 @@ class Overview:
         weeks = [self._days[-1] - timedelta(days=number) for number in range(2 * _WEEK)]
         by_user = limiter is not None and limiter.counts_end_users
         for day in sorted({*self._days, *weeks}):
-            rows = self._seen(await ledger.report([day], _TABLES))
+            rows = self._visible(await ledger.report([day], _TABLES))
             if day in weeks:
                 self._move(weeks.index(day) // _WEEK, rows.items())
             if day in self._days:
                 self._add(day.isoformat(), rows.items())
-                users = self._seen(await ledger.report([day], (*_TABLES, "end_user"))) if by_user else rows
+                users = self._visible(await ledger.report([day], (*_TABLES, "end_user"))) if by_user else rows
                 self._call(users.items())
         return {
             "currency": self._currency,
@@ -72,7 +72,7 @@ class Overview:
             found |= {(row["budget"], *row["of"].values()): row for row in rows if row["share"] >= _NEAR}
         return nlargest(_MOST_NEAR, found.values(), key=lambda row: row["share"])
 
-    def _seen(self, rows: dict[tuple[str, ...], Sums]) -> dict[tuple[str, ...], Sums]:
+    def _visible(self, rows: dict[tuple[str, ...], Sums]) -> dict[tuple[str, ...], Sums]:
         team = _TABLES.index("team")
         return {names: sums for names, sums in rows.items() if self._admin.may(names[team] or None)}
 

@@ -138,8 +138,8 @@ class _Counters:
 
     def add(self, family: Metric) -> None:
         for sample in family.samples:
-            for place in {(sample.name, None), (sample.name, sample.labels.get("model"))}:
-                self._samples.setdefault(place, []).append((sample.labels, sample.value))
+            for key in {(sample.name, None), (sample.name, sample.labels.get("model"))}:
+                self._samples.setdefault(key, []).append((sample.labels, sample.value))
 
     def by(self, name: str, label: str, model: str | None = None, **only: str | tuple[str, ...]) -> dict[str, int]:
         """Sums of the samples called `name` with the labels `only`, by the value of `label`. With `model`, of its

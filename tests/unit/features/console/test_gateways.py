@@ -61,7 +61,7 @@ def test_gateways_show_each_other_and_what_each_sees_of_workers(server: Server) 
 
 def test_of_many_workers_that_differ_the_first_are_named(server: Server) -> None:
     here = [("m", f"http://w{number}", "ready", None, 0) for number in range(200)]
-    there = [gateways.Place(*one[:2], "down", "died", 0) for one in here]
+    there = [gateways.WorkerView(*one[:2], "down", "died", 0) for one in here]
     server.command("DEL", INDEX)
     with gateway(server) as one:
         view = gateways.View("other:1", "9", 1.0, True, False, False, 2, 3, (*there,))

@@ -23,7 +23,7 @@ STRANGE = ["", *_STRANGE.split()]
 def means_this_machine(host: str) -> bool:
     status = 200
     try:
-        Guard(None, local=True).check_place([(b"host", host.encode())])
+        Guard(None, local=True).check_origin([(b"host", host.encode())])
     except Denied as denied:
         status = denied.status
     assert status in (200, 421)
@@ -63,4 +63,4 @@ def test_only_a_port_may_be_added_to_a_name_of_this_machine(name: str, before: s
 
 def test_without_a_host_header_nobody_is_let_in() -> None:
     with pytest.raises(Denied):
-        Guard(None, local=True).check_place([])
+        Guard(None, local=True).check_origin([])
