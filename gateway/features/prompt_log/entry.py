@@ -43,7 +43,7 @@ def _begin(text: str) -> str:
     return text[: len(text) - _split(text[:-_FAR:-1])]
 
 
-def _kept(name: str) -> str:
+def _bounded(name: str) -> str:
     return name if len(name) <= _MOST_OF_NAME else _begin(name[:_MOST_OF_NAME])
 
 
@@ -111,29 +111,29 @@ class ReplyTexts:
             if event.text:
                 self._add((event.choice, event.index), event.text)
         elif type(event) is PartStart:
-            place = event.choice, event.index
+            key = event.choice, event.index
             if len(self._begun) < _MOST_BEGUN:
-                self._begun[place] = replace(event, call_id=None, name=event.name and _kept(event.name))
+                self._begun[key] = replace(event, call_id=None, name=event.name and _bounded(event.name))
             if event.kind == "tool":
-                self._add(place, "")
+                self._add(key, "")
         elif type(event) is Finish:
             self.finishes[event.choice] = event.reason
         elif type(event) is End:
             self.complete = True
 
-    def _add(self, place: tuple[int, int], text: str) -> None:
-        part = self._parts.get(place)
+    def _add(self, key: tuple[int, int], text: str) -> None:
+        part = self._parts.get(key)
         if part is None:
-            begun = self._begun.pop(place, None)
+            begun = self._begun.pop(key, None)
             if begun is None or self.left <= (takes := PART + _size(begun.name)):
                 self.cut = True
                 return
             self.left -= takes
-            part = self._parts[place] = begun, bytearray()
+            part = self._parts[key] = begun, bytearray()
         data = text[: self.left].encode("utf-8", "replace")
         if len(text) > self.left or len(data) > self.left:
             self.cut, data = True, data[: self.left]
-            self._cut_at.add(place)
+            self._cut_at.add(key)
         part[1].extend(data)
         self.left -= len(data)
 
@@ -144,9 +144,9 @@ class ReplyTexts:
     def texts(self) -> list[Shown]:
         """In the order of `core.lifecycle.fold`."""
         found = []
-        for place, (begun, data) in sorted(self._parts.items(), key=lambda one: one[0][0]):
-            text, choice = data.decode("utf-8", "ignore"), place[0]
-            if place in self._cut_at:
+        for key, (begun, data) in sorted(self._parts.items(), key=lambda one: one[0][0]):
+            text, choice = data.decode("utf-8", "ignore"), key[0]
+            if key in self._cut_at:
                 text = _begin(text)
             if begun.kind == "tool":
                 found.append(called(begun.name, text, choice=choice))
@@ -187,17 +187,17 @@ class Entry:
     def ask(self, op: Guarded) -> None:
         """A model is asked this. The texts are kept from the last one back: a long conversation repeats what was logged
         before."""
-        kept: list[tuple[int, Shown, bytes]] = []
+        texts: list[tuple[int, Shown, bytes]] = []
         shown, left, self._cut, self._others = texts_of(op), self.most, False, []
-        for name in map(_kept, unshown(op)[:_MOST_OTHERS]):
+        for name in map(_bounded, unshown(op)[:_MOST_OTHERS]):
             if (left := left - PART - _size(name)) < self.most // 2:
                 self._cut = True
                 break
             self._others.append(name)
-        places = sorted(range(len(shown)), key=lambda place: (shown[place].role in _AFTER, -place))
-        for place in places:
-            one = shown[place]
-            one.name = one.name and _kept(one.name)
+        order = sorted(range(len(shown)), key=lambda index: (shown[index].role in _AFTER, -index))
+        for index in order:
+            one = shown[index]
+            one.name = one.name and _bounded(one.name)
             takes = PART + _size(one.name)
             if left <= takes:
                 self._cut = True
@@ -210,8 +210,8 @@ class Entry:
                 data = text[_split(text) :].encode()
             left -= len(data)
             one.text = ""
-            kept.append((place, one, data))
-        self._texts = [(one, data) for _, one, data in sorted(kept, key=lambda each: each[0])]
+            texts.append((index, one, data))
+        self._texts = [(one, data) for _, one, data in sorted(texts, key=lambda each: each[0])]
         self._took = self.most - left
 
     def forget_reply(self) -> None:

@@ -124,8 +124,8 @@ class Files:
 
     def _delete(self, size: int = 0) -> None:
         """Leaves room for one more file, which may have a line of so many bytes."""
-        with contextlib.suppress(FileNotFoundError), os.scandir(self._folder) as places:
-            found = [(one.name, one.stat(follow_symlinks=False).st_size) for one in places if one.is_file()]
+        with contextlib.suppress(FileNotFoundError), os.scandir(self._folder) as entries:
+            found = [(one.name, one.stat(follow_symlinks=False).st_size) for one in entries if one.is_file()]
             oldest = self._clock() - self._keep_s + self._looks_s
             for name in surplus(found, oldest, self._most - max(size, self._most // PARTS)):
                 with contextlib.suppress(FileNotFoundError):

@@ -25,17 +25,17 @@ class TooLong(Exception):
     """The texts of one request took too long to mask."""
 
 
-Places = Callable[[str, Callable[[], None]], Iterator[tuple[int, int]]]
+Spans = Callable[[str, Callable[[], None]], Iterator[tuple[int, int]]]
 """Returns where matches are in a text, by their begins; calls the function often, which raises TooLong."""
 
 
 class _Mask(NamedTuple):
     name: str
-    places: Places
+    spans: Spans
 
 
-def _matches(pattern: re.Pattern[str]) -> Places:
-    def places(text: str, look: Callable[[], None]) -> Iterator[tuple[int, int]]:
+def _matches(pattern: re.Pattern[str]) -> Spans:
+    def spans(text: str, look: Callable[[], None]) -> Iterator[tuple[int, int]]:
         begin = 0
         while begin < len(text):
             look()
@@ -47,7 +47,7 @@ def _matches(pattern: re.Pattern[str]) -> Places:
                 yield found.span()
                 begin = found.end()
 
-    return places
+    return spans
 
 
 _DIGITS = re.compile(r"[0-9](?:[ -]?[0-9]){12,}")
@@ -60,24 +60,24 @@ def _cards(text: str, look: Callable[[], None]) -> Iterator[tuple[int, int]]:
     So each group of digits is taken for its first, and for its last."""
     for run in _DIGITS.finditer(text):
         look()
-        places = [place for place, character in enumerate(run[0], run.start()) if character not in " -"]
-        # Each second digit from the last one is doubled. The sums up to a place, for a last one of either parity.
+        positions = [position for position, character in enumerate(run[0], run.start()) if character not in " -"]
+        # Each second digit from the last one is doubled. The sums up to a position, for a last one of either parity.
         sums: tuple[list[int], list[int]] = ([0], [0])
-        for count, place in enumerate(places):
-            digit = int(text[place])
+        for count, position in enumerate(positions):
+            digit = int(text[position])
             sums[count % 2].append(sums[count % 2][-1] + digit)
             sums[1 - count % 2].append(sums[1 - count % 2][-1] + _DOUBLED[digit])
-        last = len(places) - 1
-        for first, place in enumerate(places):
-            if first and places[first - 1] == place - 1:
+        last = len(positions) - 1
+        for first, position in enumerate(positions):
+            if first and positions[first - 1] == position - 1:
                 continue
             if not first % _WINDOW:
                 look()
             for end in range(first + _CARD.start, min(first + _CARD.stop, last + 2)):
                 upto = sums[(end - 1) % 2]
-                whole = end > last or places[end] > places[end - 1] + 1
+                whole = end > last or positions[end] > positions[end - 1] + 1
                 if whole and (upto[end] - upto[first]) % 10 == 0:
-                    yield place, places[end - 1] + 1
+                    yield position, positions[end - 1] + 1
 
 
 _BUILT_IN = {
@@ -117,7 +117,7 @@ class Masking:
         TooLong."""
         text = "".join(self._without_keys(text))
         for mask in self._masks:
-            text = "".join(self._replaced(mask.name, text, mask.places(text, self._look)))
+            text = "".join(self._replaced(mask.name, text, mask.spans(text, self._look)))
         return text
 
     def _without_keys(self, text: str) -> Iterator[str]:
@@ -136,9 +136,9 @@ class Masking:
             yield masked
             begin = end
 
-    def _replaced(self, name: str, text: str, places: Iterator[tuple[int, int]]) -> Iterator[str]:
+    def _replaced(self, name: str, text: str, spans: Iterator[tuple[int, int]]) -> Iterator[str]:
         done = 0
-        for start, end in places:
+        for start, end in spans:
             if start >= done:
                 self.count += 1
                 yield text[done:start]

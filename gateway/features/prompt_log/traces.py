@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _ROLES = frozenset(("system", "user", "assistant", "tool"))
 _OURS = {"developer": "system"}
-_NOT_SAID = frozenset(("tools", "format", "suffix"))
+_NOT_MESSAGES = frozenset(("tools", "format", "suffix"))
 _TYPES = {"thinking": "reasoning", "refusal": "text", "text": "text"}
 _FINISHES = {"tool_calls": "tool_call"}
 
@@ -75,7 +75,7 @@ def attributes_of(line: Line) -> dict[str, Any]:
 
 def _messages(texts: Iterable[Shown]) -> Iterator[dict[str, Any]]:
     for one in texts:
-        if one.role not in _NOT_SAID:
+        if one.role not in _NOT_MESSAGES:
             role = _OURS.get(one.role, one.role)
             yield {"role": role if role in _ROLES else "user", "parts": [_part(one)]}
 
