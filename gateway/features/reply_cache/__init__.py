@@ -71,7 +71,7 @@ class ReplyCache(Feature):
     async def _answer(self, call: Call, may_hit: bool, inner: Step) -> None:
         owner = "" if self._shared else call.principal.tenant
         key = await run_step(call.share, key_of, call, owner)
-        entry = await self._kept(call, key, owner) if may_hit else None
+        entry = await self._cached(call, key, owner) if may_hit else None
         found = None if entry is None else await self._read(call, key, entry)
         result = "miss" if found is None else "hit"
         call.record.cache = result
@@ -82,7 +82,7 @@ class ReplyCache(Feature):
         else:
             await self._replay(call, found, is_large(entry or b""))
 
-    async def _kept(self, call: Call, key: bytes, owner: str) -> bytes | None:
+    async def _cached(self, call: Call, key: bytes, owner: str) -> bytes | None:
         """The reply that is kept, once an equal request that is under way has it."""
         entry = await self._entries.find(key, owner)
         flight = self._entries.flights.get(key)

@@ -30,7 +30,7 @@ class Flight:
 
 class Entries:
     """bytes    of all replies that are kept, and of those that are being recorded
-    kept     the replies, the one that was unused longest first, each with when it was made
+    cached   the replies, the one that was unused longest first, each with when it was made
     flights  the requests under way whose replies may be kept, by key
     waiting  how many wait for them
     """
@@ -40,7 +40,7 @@ class Entries:
         self.max_entry_bytes = self.bytes = self.max_bytes = self.waiting = 0
         self.ttl_s = 0.0
         self.clock = clock
-        self.kept: OrderedDict[bytes, tuple[float, bytes]] = OrderedDict()
+        self.cached: OrderedDict[bytes, tuple[float, bytes]] = OrderedDict()
 
     def bound(self, max_bytes: int, max_entry_bytes: int, ttl_s: float) -> None:
         """From now on these bounds hold; see `config.reply_cache`."""
@@ -52,13 +52,13 @@ class Entries:
         return self.get(key)
 
     def get(self, key: bytes) -> bytes | None:
-        found = self.kept.get(key)
+        found = self.cached.get(key)
         if found is None:
             return None
         if self.clock() - found[0] >= self.ttl_s:
             self.refuse(key)
             return None
-        self.kept.move_to_end(key)
+        self.cached.move_to_end(key)
         return found[1]
 
     def put(self, key: bytes, owner: str, entry: bytes) -> bool:
@@ -66,14 +66,14 @@ class Entries:
         self.refuse(key)
         fits = len(entry) <= self.max_entry_bytes and self.take(len(entry) + ENTRY)
         if fits:
-            self.kept[key] = self.clock(), entry
+            self.cached[key] = self.clock(), entry
         return fits
 
     def take(self, size: int) -> bool:
         """Takes room, from the replies that were unused longest if there is no other. Returns whether there was
         enough."""
-        while self.bytes + size > self.max_bytes and self.kept:
-            self.refuse(next(iter(self.kept)))
+        while self.bytes + size > self.max_bytes and self.cached:
+            self.refuse(next(iter(self.cached)))
         fits = self.bytes + size <= self.max_bytes
         if fits:
             self.bytes += size
@@ -84,7 +84,7 @@ class Entries:
 
     def refuse(self, key: bytes) -> None:
         """The reply is not served again."""
-        found = self.kept.pop(key, None)
+        found = self.cached.pop(key, None)
         if found is not None:
             self.bytes -= len(found[1]) + ENTRY
 

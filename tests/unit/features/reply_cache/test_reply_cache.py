@@ -262,20 +262,20 @@ def test_a_reply_whose_client_left_is_not_kept(stack: Stack) -> None:
 
 
 def held(stack: Stack) -> list[tuple[float, bytes]]:
-    return list(stack.service("reply_cache").kept.values())
+    return list(stack.service("reply_cache").cached.values())
 
 
 def test_a_stream_that_another_worker_went_on_with_is_not_kept() -> None:
     with Stack(({}, {}), config={"reply_cache": {}}) as stack:
         for tries in range(8):  # until the worker that breaks is asked first
-            kept = len(stack.service("reply_cache").kept)
+            kept = len(stack.service("reply_cache").cached)
             stack.sim.fault("reset@2", 1)
             post(stack, f"a stream that goes on {tries}", stream=True, max_tokens=9)
             if stack.record()["continued"]:
                 break
         record = stack.record()
         assert (record["outcome"], record["cache"], len(record["continued"])) == ("ok", "miss", 1)
-        assert len(stack.service("reply_cache").kept) == kept
+        assert len(stack.service("reply_cache").cached) == kept
 
 
 def test_a_filtered_reply_is_not_kept(stack: Stack) -> None:
@@ -344,7 +344,7 @@ def test_a_reply_whose_client_left_before_a_guard_had_answered_is_not_kept() -> 
             client.close()
             assert stack.record()["outcome"] == "cancelled"
             service.held.set()
-            assert not stack.service("reply_cache").kept
+            assert not stack.service("reply_cache").cached
 
 
 def test_a_text_that_a_guard_replaced_is_served_where_guards_see_replies() -> None:
@@ -529,9 +529,9 @@ def test_no_more_bytes_are_held_than_allowed_whatever_their_sizes() -> None:
             case _:
                 if entries.get(name) is not None:
                     assert now[0] - made[name] < 10.0
-        held = sum(len(entry) + 512 for _, entry in entries.kept.values())
+        held = sum(len(entry) + 512 for _, entry in entries.cached.values())
         assert entries.bytes == held + taken <= 20_000, step
-        assert all(len(entry) <= 5_000 for _, entry in entries.kept.values())
+        assert all(len(entry) <= 5_000 for _, entry in entries.cached.values())
 
 
 def test_the_reply_that_was_unused_longest_goes_first() -> None:
