@@ -35,7 +35,7 @@ _DONE, _RESTART = 1000, 1012
 _HANDSHAKE = (b"connection", b"upgrade", b"content-type", b"content-encoding", b"x-request-id")
 
 
-class Kept:
+class LastResponses:
     """The last response of each lane of one web socket, for the requests after it. A response that has no room in
     memory is not kept: its client sends the whole conversation then. A client may name any
     number of lanes: the last ones are kept."""
@@ -46,7 +46,7 @@ class Kept:
         self._texts: dict[str, tuple[str, str, bytes, Held]] = {}
 
     def keep(self, lane: str, owner: str, name: str, text: bytes) -> None:
-        """In place of what the lane had."""
+        """Instead of what the lane had."""
         self._remove(lane)
         if len(self._texts) == _MOST_LANES:
             self._remove(next(iter(self._texts)))
@@ -75,19 +75,19 @@ class _Both:
 
     referred: Iterable[str] = ()
 
-    def __init__(self, kept: Kept, store: StoredTexts | None) -> None:
-        self._kept = kept
+    def __init__(self, last: LastResponses, store: StoredTexts | None) -> None:
+        self._last = last
         self._store = store
 
     async def size(self, owners: Sequence[str], names: Iterable[str]) -> int:
-        found = {name: self._kept.find(owners[0], name) for name in names}
+        found = {name: self._last.find(owners[0], name) for name in names}
         more = [name for name, text in found.items() if text is None]
         stored = await self._store.size(owners, more) if self._store is not None and more else 0
         return stored + sum(len(text) for text in found.values() if text is not None)
 
     async def get(self, owners: Sequence[str], names: Iterable[str]) -> dict[str, bytes | None]:
         self.referred = names
-        found = {name: self._kept.find(owners[0], name) for name in names}
+        found = {name: self._last.find(owners[0], name) for name in names}
         more = [name for name, text in found.items() if text is None]
         return found | (await self._store.get(owners, more) if self._store is not None and more else {})
 
@@ -98,8 +98,8 @@ class _Message(Feature):
     _answered: Op | None = None
     _texts: _Both | None = None
 
-    def __init__(self, kept: Kept, lane: str) -> None:
-        self._kept = kept
+    def __init__(self, last: LastResponses, lane: str) -> None:
+        self._last = last
         self._lane = lane
 
     def around_receive(self, inner: Step) -> Step:
@@ -107,7 +107,7 @@ class _Message(Feature):
             call.request.message = True
             call.request.stored = {}
             call.request.lasts = call.store is not None
-            call.store = self._texts = _Both(self._kept, call.store)
+            call.store = self._texts = _Both(self._last, call.store)
             return inner(call)
 
         return receive
@@ -124,9 +124,9 @@ class _Message(Feature):
         conversation then."""
         op = self._answered
         if op is not None and op.to_store:
-            self._kept.keep(self._lane, call.principal.tenant, *next(iter(op.to_store.items())))
+            self._last.keep(self._lane, call.principal.tenant, *next(iter(op.to_store.items())))
         elif call.record.outcome != "cancelled" and self._texts is not None:
-            self._kept.forget(self._texts.referred)
+            self._last.forget(self._texts.referred)
 
 
 class _Exchange(InternalRequest):
@@ -166,7 +166,7 @@ class _Session:
         self._endpoint = endpoint
         runtime = endpoint.runtime
         self.owner = owner
-        self._kept = Kept(lambda: Held(runtime.budgets.sessions, owner), runtime.max_body_bytes)
+        self._last = LastResponses(lambda: Held(runtime.budgets.sessions, owner), runtime.max_body_bytes)
         headers = [one for one in scope["headers"] if one[0] not in _HANDSHAKE and not one[0].startswith(b"sec-")]
         headers.append((b"content-type", b"application/json"))
         self._scope: dict[str, Any] = {**scope, "method": "POST", "headers": headers}
@@ -194,7 +194,7 @@ class _Session:
                 exchange.leave()
             if self._tasks:
                 await asyncio.wait(self._tasks)
-            self._kept.close()
+            self._last.close()
             self._sockets.left(self)
 
     async def _next(self) -> bytes | None:
@@ -260,7 +260,7 @@ class _Session:
         scope = {**self._scope, "headers": [*self._scope["headers"], length]}
         exchange = _Exchange(message, self, lane)
         self._exchanges.add(exchange)
-        layer = _Message(self._kept, lane)
+        layer = _Message(self._last, lane)
         call = endpoint.call(scope, exchange.receive, exchange.send, layer)
         try:
             await run(call)
@@ -295,7 +295,7 @@ class Sockets:
         self._connected = connected
         self.endpoints: Mapping[str, Endpoint] = {}
         self.idle_s = 0.0
-        self._places = Shared()
+        self._slots = Shared()
         self.over: GatewayError | None = None
         self.draining = False
         self._open: set[_Session] = set()
@@ -305,7 +305,7 @@ class Sockets:
 
     def configure(self, listen: Listen) -> None:
         self.idle_s = listen.socket_idle_s
-        self._places.limit, self._places.share = listen.max_sockets, listen.caller_share
+        self._slots.limit, self._slots.share = listen.max_sockets, listen.caller_share
 
     def opens(self, scope: Scope, connection: CountedConnection) -> tuple[SocketSession, Held] | None:
         """As `core.ports.OpensSockets`. A caller who may not have one, or is not known, gets the answer to a GET."""
@@ -321,12 +321,12 @@ class Sockets:
         except GatewayError:
             return None
         owner = runtime.owner(pending.principal, scope)
-        if not self._places.has_room(owner):
+        if not self._slots.has_room(owner):
             return None
 
         def session(socket: Socket) -> Coroutine[Any, Any, None]:
             opened = _Session(self, endpoint, scope, socket, owner)
-            self._places.take(1, owner)
+            self._slots.take(1, owner)
             self._open.add(opened)
             return opened.run()
 
@@ -334,7 +334,7 @@ class Sockets:
 
     def left(self, session: _Session) -> None:
         self._open.discard(session)
-        self._places.release(1, session.owner)
+        self._slots.release(1, session.owner)
 
     def drain(self) -> None:
         """From now on each closes when no response of its is under way."""
