@@ -152,7 +152,7 @@ def test_a_key_from_its_making_to_its_end(browser: Browser, stack: Stack) -> Non
     browser.until("window.labels.includes('Copied')")
     fits(browser)
     resize(browser, 1280)
-    browser.click("#secret-kept")
+    browser.click("#secret-stored")
     assert secret not in browser.run("document.documentElement.outerHTML + document.querySelector('#secret').value")
     browser.until(f"!!{ROW}")  # among the keys of the configuration
     assert browser.run(f"{ROW}.cells[3].textContent") == "200.00 EUR"
@@ -169,7 +169,7 @@ def test_a_key_from_its_making_to_its_end(browser: Browser, stack: Stack) -> Non
     newer = browser.run("document.querySelector('#secret').value")
     assert newer != secret
     assert [status(stack, one) for one in (secret, newer)] == [200, 200]
-    browser.click("#secret-kept")
+    browser.click("#secret-stored")
     browser.until("document.querySelector('#keys-table .warn')?.textContent === 'rotating'")
 
     browser.run(f"{ROW}.querySelector('button').click()")

@@ -12,10 +12,10 @@ import { Tabs } from "./tabs.js";
 import { Teams } from "./teams.js";
 
 const EVERY_MS = 2000, SPAN_S = 300, LEAST_SPAN_S = 60, RATE_S = 10, QUANTILE_S = 30, LINES = 8;
-const KEPT = "dragoman.console.key";
+const STORAGE_KEY = "dragoman.console.key";
 const at = (id) => document.getElementById(id);
 
-let key = sessionStorage.getItem(KEPT) ?? "";
+let key = sessionStorage.getItem(STORAGE_KEY) ?? "";
 let who = null; // who has logged in; null with the key, or where nobody has to
 let states = [];
 let playground = null, spending = null, keys = null, batches = null, teams = null;
@@ -54,7 +54,7 @@ async function poll() {
     if (!reply.ok) throw new Error(`status ${reply.status}`);
     take(await reply.json());
   } catch (error) {
-    tell("condition", `no answer: ${error.message}`, "pill bad");
+    write("condition", `no answer: ${error.message}`, "pill bad");
   }
   setTimeout(() => (mine === polling ? poll() : null), EVERY_MS);
 }
@@ -65,13 +65,13 @@ function askForKey(ways) {
   at("login-form").hidden = !ways.login;
   at("login").href = `login?next=${encodeURIComponent(tabs.name)}`;
   at("key-wrong").textContent = key ? "This is not the console's key." : "";
-  sessionStorage.removeItem(KEPT);
+  sessionStorage.removeItem(STORAGE_KEY);
   key = "";
   named();
   at("main").hidden = true;
   watch(tabs.name);
   at("key-form").hidden = !ways.key;
-  tell("condition", "locked", "pill warn");
+  write("condition", "locked", "pill warn");
   at(ways.key ? "key" : "login").focus();
 }
 
@@ -87,7 +87,7 @@ at("key-form").addEventListener("submit", (event) => {
   event.preventDefault();
   key = at("key").value.trim();
   at("key").value = "";
-  sessionStorage.setItem(KEPT, key);
+  sessionStorage.setItem(STORAGE_KEY, key);
   poll();
 });
 at("forget").addEventListener("click", async () => {
@@ -95,7 +95,7 @@ at("forget").addEventListener("click", async () => {
     const reply = await fetch("logout", { method: "POST", headers: headers() });
     if (reply.ok) return location.assign((await reply.json()).to);
   }
-  sessionStorage.removeItem(KEPT);
+  sessionStorage.removeItem(STORAGE_KEY);
   key = "";
   states = [];
   playground = null;
@@ -135,7 +135,7 @@ async function offer() {
   if (found.batches) batches ??= new Batches(keys);
 }
 
-function tell(id, text, style) {
+function write(id, text, style) {
   at(id).textContent = text;
   if (style) at(id).className = style;
 }
@@ -144,13 +144,13 @@ const OUTCOMES = ["ok", "refused", "failed", "cancelled"];
 const total = (things, part) => things.reduce((sum, one) => sum + part(one), 0);
 const finished = (state, outcome) => total(state.models, (model) => model.requests[outcome] ?? 0);
 
-// The state `window` seconds before the one at `place`, or the first one; null at the first.
-const before = (place, window) => states.findLast((one, at) => at < place && one.time <= states[place].time - window) ?? (place ? states[0] : null);
+// The state `window` seconds before the one at `index`, or the first one; null at the first.
+const before = (index, window) => states.findLast((one, at) => at < index && one.time <= states[index].time - window) ?? (index ? states[0] : null);
 
 // For each state, what happened since the one `window` seconds before, per second; null while there is none.
 function rates(count, window = RATE_S) {
-  return states.map((state, place) => {
-    const then = before(place, window);
+  return states.map((state, index) => {
+    const then = before(index, window);
     return then ? Math.max(0, count(state) - count(then)) / (state.time - then.time) : null;
   });
 }
@@ -164,23 +164,23 @@ function rate(count) {
 function buckets(models) {
   const found = models.map((model) => model.first_output).filter(Boolean);
   if (!found.length) return null;
-  return { bounds: found[0].bounds_s, counts: found[0].counts.map((_, place) => total(found, (one) => one.counts[place])) };
+  return { bounds: found[0].bounds_s, counts: found[0].counts.map((_, index) => total(found, (one) => one.counts[index])) };
 }
 
-// A quantile of the half minute before the state at `place`, by straight lines within a bucket; null where nothing began.
-function quantile(share, place, some = () => true) {
-  const then = before(place, QUANTILE_S);
-  const now = buckets(states[place].models.filter(some)), old = then ? buckets(then.models.filter(some)) : null;
+// A quantile of the half minute before the state at `index`, by straight lines within a bucket; null where nothing began.
+function quantile(share, index, some = () => true) {
+  const then = before(index, QUANTILE_S);
+  const now = buckets(states[index].models.filter(some)), old = then ? buckets(then.models.filter(some)) : null;
   if (!now || !then) return null;
   const counts = now.counts.map((count, at) => count - (old?.counts[at] ?? 0));
   const wanted = share * counts.reduce((sum, count) => sum + count, 0);
-  let seen = 0;
+  let counted = 0;
   for (let at = 0; wanted > 0 && at < counts.length; at++) {
-    if (seen + counts[at] >= wanted) {
+    if (counted + counts[at] >= wanted) {
       const low = at ? now.bounds[at - 1] : 0, high = now.bounds[at] ?? low;
-      return low + ((high - low) * (wanted - seen)) / counts[at];
+      return low + ((high - low) * (wanted - counted)) / counts[at];
     }
-    seen += counts[at];
+    counted += counts[at];
   }
   return null;
 }
@@ -209,13 +209,13 @@ function verdict(state, speed) {
 // The head, and of the views the one that is shown.
 function draw(state, name) {
   const limits = state.limits ? `limits ${state.limits.mode}, ${state.limits.replicas} replica${state.limits.replicas === 1 ? "" : "s"}` : "no limits";
-  tell("about", [state.host, state.version, `up ${duration(state.uptime_s)}`, limits].filter(Boolean).join(" · "));
+  write("about", [state.host, state.version, `up ${duration(state.uptime_s)}`, limits].filter(Boolean).join(" · "));
   at("prompts-logged").hidden = !state.prompts_logged.length;
   at("prompts-logged").title = state.prompts_logged.join(", ");
 
   const speed = Object.fromEntries(OUTCOMES.map((outcome) => [outcome, rate((one) => finished(one, outcome)) ?? 0]));
   const [words, how] = verdict(state, speed);
-  tell("condition", words, `pill ${how}`);
+  write("condition", words, `pill ${how}`);
   at("condition").title = words;
   DRAWN[name]?.(state, speed);
 }
@@ -226,11 +226,11 @@ function live(state, speed) {
   const outcomes = OUTCOMES.map((name) => ({ name, style: name, values: rates((one) => finished(one, name)) }));
   const output = rates((one) => total(one.models, (model) => model.output_tokens));
   const prompt = rates((one) => total(one.models, (model) => model.input_tokens));
-  const [median, late] = [0.5, 0.95].map((share) => states.map((_, place) => quantile(share, place)));
+  const [median, late] = [0.5, 0.95].map((share) => states.map((_, index) => quantile(share, index)));
   plots.requests.draw(times, span, outcomes);
   plots.tokens.draw(times, span, [{ name: "output", values: output }, { name: "prompt", values: prompt }]);
   plots.first.draw(times, span, [{ name: "median", values: median }, { name: "95 %", values: late }]);
-  const load = [...state.load.keys()].map((place) => ({ name: place.replace(/https?:\/\/(?=\S*$)/, ""), values: states.map((one) => one.load.get(place) ?? null) }));
+  const load = [...state.load.keys()].map((worker) => ({ name: worker.replace(/https?:\/\/(?=\S*$)/, ""), values: states.map((one) => one.load.get(worker) ?? null) }));
   plots.workers.draw(times, span, busiest(load));
 
   const running = Object.values(state.running).reduce((sum, count) => sum + count, 0);
@@ -276,11 +276,11 @@ const DRAWN = { live, teams: usage, requests: refusals, fleet: (state) => fleet.
 // lines: [name, value, style]
 function tiles(lines) {
   at("tiles").replaceChildren(...lines.map(([name, value, style = ""]) => {
-    const tile = document.createElement("div"), term = document.createElement("dt"), said = document.createElement("dd");
+    const tile = document.createElement("div"), term = document.createElement("dt"), description = document.createElement("dd");
     term.textContent = term.title = name;
-    said.textContent = value;
-    said.className = style;
-    tile.append(term, said);
+    description.textContent = value;
+    description.className = style;
+    tile.append(term, description);
     return tile;
   }));
 }

@@ -54,7 +54,7 @@ export class Keys {
     this.admin = "";
     this.keys = [];
     this.starts = [""]; // of the pages up to the one that is shown: after which name each begins
-    this.followers = []; // told whether a credential is there
+    this.followers = []; // called with whether a credential is there
     this.shown = null; // the key whose details are open
     this.creation = null; // the last one that may have arrived: its body, and its idempotency key
     at("admin-form").onsubmit = (event) => { event.preventDefault(); this.open(); };
@@ -67,7 +67,7 @@ export class Keys {
     at("new-cancel").onclick = () => this.make();
     at("key-edit").onclick = () => this.change();
     at("secret-copy").onclick = () => this.copy();
-    at("secret-kept").onclick = () => this.hide();
+    at("secret-stored").onclick = () => this.hide();
     at("key-rotate").onclick = () => this.rotate();
     at("key-revoke").onclick = () => this.revoke();
     at("key-close").onclick = () => { const { name } = this.shown; this.close(); returned("keys-table", name); };
@@ -84,16 +84,16 @@ export class Keys {
     return this.who ? this.who.changes : !this.locked;
   }
 
-  follow(told) {
-    this.followers.push(told);
-    told(!at("keys-open").hidden);
+  follow(follower) {
+    this.followers.push(follower);
+    follower(!at("keys-open").hidden);
   }
 
   // The answer's JSON. Throws an error with the API's message.
   async call(method, path, body = null, more = {}) {
-    const [place, headers] = this.who ? ["admin", this.headers(more)] : ["../admin", { authorization: `Bearer ${this.admin}`, ...more }];
+    const [base, headers] = this.who ? ["admin", this.headers(more)] : ["../admin", { authorization: `Bearer ${this.admin}`, ...more }];
     if (body !== null) headers["content-type"] = "application/json";
-    const reply = await fetch(`${place}/v1${path}`, { method, headers, cache: "no-store", body: body === null ? undefined : JSON.stringify(body) });
+    const reply = await fetch(`${base}/v1${path}`, { method, headers, cache: "no-store", body: body === null ? undefined : JSON.stringify(body) });
     const found = await reply.json();
     const wrong = found.error?.message ?? found.error; // of the admin API, or of the console before it
     if (reply.status === 401) this.forget(wrong);
@@ -133,7 +133,7 @@ export class Keys {
     at("admin-form").hidden = Boolean(this.who);
     at("keys-open").hidden = true;
     at("keys-wrong").textContent = why;
-    for (const told of this.followers) told(false);
+    for (const follower of this.followers) follower(false);
   }
 
   // The keys of one team.
@@ -167,7 +167,7 @@ export class Keys {
     at("keys-open").hidden = false;
     at("keys-new").hidden = !this.changes;
     this.draw();
-    if (first) for (const told of this.followers) told(true);
+    if (first) for (const follower of this.followers) follower(true);
   }
 
   draw() {

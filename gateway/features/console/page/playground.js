@@ -62,8 +62,8 @@ export class Playground {
   async run(send) {
     const [path, query = ""] = at("path").value.split(/\?(.*)/s), body = at("body").value, clientKey = at("client-key").value.trim();
     for (const id of ["client-request", "worker-request", "client-reply", "worker-reply"]) at(id).textContent = "";
-    const place = this.ways[Number(at("way").value)].key_header;
-    const shownKey = clientKey ? `${place}: ${place === "authorization" ? "Bearer " : ""}(your key)\n` : "";
+    const header = this.ways[Number(at("way").value)].key_header;
+    const shownKey = clientKey ? `${header}: ${header === "authorization" ? "Bearer " : ""}(your key)\n` : "";
     at("client-request").textContent = `POST ${at("path").value}\ncontent-type: application/json\n${shownKey}\n${body}`;
     at("outcome").textContent = send ? "under way" : "";
     this.busy(true);

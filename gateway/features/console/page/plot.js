@@ -48,7 +48,7 @@ export class Plot {
   }
 
   // times: seconds, growing; span: how many of them the plot covers; series: [{name, style, values}], null where there
-  // is none; style: a class with its colour, by default one of its place
+  // is none; style: a class with its colour, by default that of its index
   draw(times, span, series) {
     this.shown = { times, span, series: series.slice(0, COLOURS) };
     this.redraw();
@@ -71,8 +71,8 @@ export class Plot {
     }
     const apart = [15, 30, 60, 120].find((one) => (one / span) * (wide - LEFT) >= LABEL) ?? span;
     for (let seconds = 0; seconds < span; seconds += apart) {
-      const place = { class: "x", x: x(last - seconds), y: HIGH - 4, "text-anchor": seconds ? "middle" : "end" };
-      shape("text", place, this.svg).textContent = ago(seconds);
+      const attributes = { class: "x", x: x(last - seconds), y: HIGH - 4, "text-anchor": seconds ? "middle" : "end" };
+      shape("text", attributes, this.svg).textContent = ago(seconds);
     }
     let chosen = times.length - 1;
     if (this.pointed !== null && times.length) {

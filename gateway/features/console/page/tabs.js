@@ -63,9 +63,9 @@ export class Tabs {
 
   pressed(event) {
     if (event.ctrlKey || event.metaKey || event.shiftKey || event.altKey) return;
-    const there = this.tabs.filter((tab) => !tab.hidden), place = there.indexOf(this.current);
+    const there = this.tabs.filter((tab) => !tab.hidden), index = there.indexOf(this.current);
     let next;
-    if (event.key in STEPS) next = there.at((place + STEPS[event.key]) % there.length);
+    if (event.key in STEPS) next = there.at((index + STEPS[event.key]) % there.length);
     else if (event.key === "Home") next = there[0];
     else if (event.key === "End") next = there.at(-1);
     else if (event.key === " ") next = event.target; // a link follows Enter alone
