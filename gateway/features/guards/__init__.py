@@ -284,11 +284,11 @@ class HeldReply:
         self._error: GatewayError | None = None
         self._windows = 0
 
-    async def _check(self, texts: list[Shown], **place: int | bool) -> Replacements:
+    async def _check(self, texts: list[Shown], **position: int | bool) -> Replacements:
         """The texts that all guards allow, None for each that stays. Raises GatewayError."""
         found: list[str | None] = [None] * len(texts)
         for service, question in zip(self._services, self._questions, strict=True):
-            asked = msgspec.structs.replace(question, texts=texts, **place)
+            asked = msgspec.structs.replace(question, texts=texts, **position)
             answer = await self._guards.ask(self._call, service, "after", encode(asked), texts, lambda _: True)
             if isinstance(answer, _Replace):
                 found = [old if new is None else new for old, new in zip(found, answer.texts, strict=True)]
@@ -303,9 +303,9 @@ class HeldReply:
         GatewayError. Needs an asyncio task."""
         call, began = self._call, self._call.runtime.clock()
         try:
-            place = {} if self._window is None else {"window": self._windows, "last": False}
+            position = {} if self._window is None else {"window": self._windows, "last": False}
             self._windows += 1
-            (new,) = await self._check([Shown("assistant", words, "tool", tool)], **place)
+            (new,) = await self._check([Shown("assistant", words, "tool", tool)], **position)
         finally:
             _waited(call, began)
         return words if new is None else new
@@ -328,11 +328,11 @@ class HeldReply:
         return held
 
     async def _check_window(self, held: GuardedWriter, texts: list[Shown], last: bool) -> None:
-        place = {"last": last} if self._window is None else {"window": self._windows, "last": last}
+        position = {"last": last} if self._window is None else {"window": self._windows, "last": last}
         self._windows += 1
         error: GatewayError | None = None
         try:
-            held.allowed(await self._check(texts, **place))
+            held.allowed(await self._check(texts, **position))
         except GatewayError as refusal:
             error = refusal
         lane, stream = self._call.lane, self._call.reply.stream

@@ -50,9 +50,9 @@ class Leave(Feature):
 
     def around_failure(self, inner: Failure) -> Failure:
         async def failure(call: Call, visit: Visit, error: GatewayError) -> bool:
-            seen = call.reply.committed
+            committed = call.reply.committed
             again = await inner(call, visit, error)
-            if visit.moving is not None and not seen:
+            if visit.moving is not None and not committed:
                 reason = reason_of(error)
                 call.record.moved += (reason,)
                 call.runtime.observer.moved(call.record.model, reason)

@@ -29,7 +29,7 @@ _ITSELF = 4096
 
 
 class Sink(Protocol):
-    """A place for lines. A method raises an exception if it cannot be written to now."""
+    """A destination for lines. A method raises an exception if it cannot be written to now."""
 
     def write(self, entries: Sequence[tuple[Line, Headers]]) -> int:
         """Each line has the context of its trace, [] if that is not recorded. Returns how many were written: lines

@@ -76,15 +76,15 @@ class Shedding(Feature):
 
     def check(self, priority: int) -> None:
         """Call this while there is `pressure`. Raises GatewayError(OVERLOADED) for a request that must be refused."""
-        place = min(bisect_left(self.priorities, priority), len(self.priorities) - 1)
-        share = self.pressure - place
+        index = min(bisect_left(self.priorities, priority), len(self.priorities) - 1)
+        share = self.pressure - index
         if share <= 0:
             return
         if share < 1:
-            self._carried[place] += share
-            if self._carried[place] < 1:
+            self._carried[index] += share
+            if self._carried[index] < 1:
                 return
-            self._carried[place] -= 1
+            self._carried[index] -= 1
         self._on_refuse()
         again_s = min(_LONGEST_S, max(1.0, share / (_DOWN * _READINGS_PER_S)))
         raise GatewayError(Kind.OVERLOADED, "the gateway is overloaded", code="gateway_overloaded", retry_after=again_s)

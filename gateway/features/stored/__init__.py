@@ -111,10 +111,10 @@ class MemoryResponseStore:
                 return
             self._remove(oldest)
 
-    def _remove(self, place: tuple[str, str]) -> None:
-        found = self._texts.pop(place, None)
+    def _remove(self, key: tuple[str, str]) -> None:
+        found = self._texts.pop(key, None)
         if found is not None:
-            owner, name = place
+            owner, name = key
             del self._owned[owner][name]
             self._count(owner, -len(found[1]) - _ENTRY)
             if not self._owned[owner]:
