@@ -91,14 +91,14 @@ class Rules:
         dropped, changed = self._set(op)
         for key, cap in self.caps.items():
             if cap.exceeds(op):
-                said = cap.said(op)
-                if said and key in self.refuse:
+                given = cap.said(op)
+                if given and key in self.refuse:
                     message = f"'{cap.name}' may be at most {cap.value} here"
                     raise GatewayError(Kind.BAD_REQUEST, message, param=cap.name, code="over_cap")
                 cap.put(op)
                 if key == "max_tokens" and self.least is not None and self.least.exceeds(op):
                     self.least.put(op)
-                if said:
+                if given:
                     changed.append(f"{cap.name}={cap.value}")
         return dropped, changed
 
@@ -111,8 +111,8 @@ class Rules:
                 member.put(op)
         changed = []
         for member in self.force.values():
-            said = member.said(op)
-            if member.put(op) and said:
+            given = member.said(op)
+            if member.put(op) and given:
                 changed.append(member.name)
         if self.system is not None and isinstance(op, Chat):
             op.messages = (Message("system", (Text(self.system),)), *op.messages)
