@@ -281,7 +281,7 @@ class Built:
     """A feature of one configuration.
 
     layers       around the requests of all models, the outermost first: by these objects `Call.notes` are found
-    further_layers  layers with places of their own, by the names that they have there
+    further_layers  layers with positions of their own, by the names that they have there
     of_model     the layer around the requests of one model, None if that model goes without
     endpoint     makes the endpoint of the paths of a dialect that `client_routes` names
     operations   endpoints of the admin address, by path; by one such as `/admin/` that of all paths below it

@@ -13,7 +13,7 @@ from gateway.features import Built, Parts
 from gateway.kernel.call import Call
 from gateway.kernel.feature import Feature, Step
 
-# As with limits on concurrency, it is not known when a place becomes free.
+# As with limits on concurrency, it is not known when a slot becomes free.
 _AGAIN_S = 1.0
 
 

@@ -248,7 +248,7 @@ def of_all(whole: State, states: Sequence[State]) -> State:
     whole   made of the metrics of all of them together
     states  the state of each by itself
 
-    A worker has the worst of the conditions that the processes see it in, and of its places their sum.
+    A worker has the worst of the conditions that the processes see it in, and of its slots their sum.
     """
     limits = [state.limits for state in states if state.limits is not None]
     workers: dict[str, list[Sequence[WorkerState]]] = {}

@@ -104,7 +104,7 @@ class Spool:
         return self._closed
 
     def _use(self, work: Callable[P, T], *given: P.args, **named: P.kwargs) -> T:
-        """Does `work` in this thread, unless the place is closed: then its number may be another file's already."""
+        """Does `work` in this thread, unless the file is closed: then its number may be another file's already."""
         with self._lock:
             if self._closed:
                 raise ValueError("closed")
