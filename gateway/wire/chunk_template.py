@@ -38,7 +38,7 @@ that the client is sent around it, and its choice."""
 # Bytes that are in no JSON text: they stand for text, id and time in what a cache keeps.
 _TEXT, _NAME, _TIME = b"\0", b"\1", b"\2"
 _MOST_STREAMS = 64
-_MOST_KEPT = 4
+_MOST_TEMPLATES = 4
 
 id_of = msgspec.json.Decoder(int).decode
 """A JSON integer -> a token id. Raises msgspec.DecodeError for anything else."""
@@ -83,7 +83,7 @@ class TemplateCache:
     server writes the chunks of all of them alike, but for the stream's id and time. `identity`: these two, as JSON."""
 
     def __init__(self) -> None:
-        self._kept: dict[bytes, list[Usual]] = {}
+        self._templates: dict[bytes, list[Usual]] = {}
 
     def keep(self, asked: bytes, identity: tuple[bytes, bytes], usual: Usual) -> None:
         """Keeps `usual`, if id and time stand in it once. `asked`: all that decides how a chunk is rewritten."""
@@ -93,16 +93,16 @@ class TemplateCache:
             if before.count(value) != 1 or sent.count(value) != 1:
                 return
             before, sent = before.replace(value, mark), sent.replace(value, mark)
-        others = [one for one in self._kept.pop(asked, ()) if one[0] != before or one[1] != after]
-        self._kept[asked] = [*others, (before, after, [sent], index)][-_MOST_KEPT:]
-        if len(self._kept) > _MOST_STREAMS:
-            del self._kept[next(iter(self._kept))]
+        others = [one for one in self._templates.pop(asked, ()) if one[0] != before or one[1] != after]
+        self._templates[asked] = [*others, (before, after, [sent], index)][-_MOST_TEMPLATES:]
+        if len(self._templates) > _MOST_STREAMS:
+            del self._templates[next(iter(self._templates))]
 
     def recall(self, asked: bytes, identity: tuple[bytes, bytes]) -> list[Usual]:
         """The ordinary chunks of a stream with this identity, as streams before it let expect."""
         name, time = identity
         found = []
-        for before, after, (sent,), index in self._kept.get(asked, ()):
+        for before, after, (sent,), index in self._templates.get(asked, ()):
             before = before.replace(_NAME, name).replace(_TIME, time)
             sent = sent.replace(_NAME, name).replace(_TIME, time)
             found.append(usual_of(before, after, sent.split(_TEXT), index))

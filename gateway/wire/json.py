@@ -34,7 +34,7 @@ objects_of = msgspec.json.Decoder(list[dict[str, Raw]]).decode
 _text = msgspec.json.Decoder(str).decode
 # msgspec reads `Raw | None` as "null only", so an optional raw member is a Raw with this default.
 NULL = Raw(b"null")
-# Member names seen before that are neither another spelling of `model` nor in `_UNREAD_INTEGERS`. A lookup is cheaper
+# Known member names that are neither another spelling of `model` nor in `_UNREAD_INTEGERS`. A lookup is cheaper
 # than a check.
 _harmless: set[str] = set()
 _MOST_NAMES = 1000
@@ -57,8 +57,8 @@ _FREE = frozenset({"contents", "messages", "tools", "response_format", "format",
 # Integers that are passed on unread, so that no view finds that they were written as `1.0`.
 _UNREAD_INTEGERS = ("prompt_logprobs", "truncate_prompt_tokens")
 _FRACTION = re.compile(rb"[.eE]")
-# msgspec writes the place as `$.messages[0].content`.
-_PLACE = re.compile(r"^(.*?)(?: - at `(?:key in )?\$\.?(.*)`)?$", re.S)
+# msgspec writes the path as `$.messages[0].content`.
+_PATH = re.compile(r"^(.*?)(?: - at `(?:key in )?\$\.?(.*)`)?$", re.S)
 
 
 def renamed(body: bytes, names: Mapping[str, str]) -> bytes:
@@ -175,13 +175,13 @@ def missing(param: str, message: str = "") -> GatewayError:
 
 
 def invalid(error: Exception, at: str = "") -> GatewayError:
-    """The client's error for a msgspec validation error in the value at the place `at` (`messages.0`)."""
-    match = _PLACE.match(str(error))
+    """The client's error for a msgspec validation error in the value of the parameter `at` (`messages.0`)."""
+    match = _PATH.match(str(error))
     assert match is not None
-    what, place = match.group(1), match.group(2)
+    what, path = match.group(1), match.group(2)
     # `[3]` is an item of an array, `[...]` any value of a mapping.
-    place = re.sub(r"\[(\d+)\]", r".\1", place or "").replace("[...]", ".?").lstrip(".")
-    param = f"{at}.{place}".strip(".") or None
+    path = re.sub(r"\[(\d+)\]", r".\1", path or "").replace("[...]", ".?").lstrip(".")
+    param = f"{at}.{path}".strip(".") or None
     absent = re.match(r"Object missing required field `(\w+)`", what)
     if absent:
         return missing(f"{param}.{absent.group(1)}" if param else absent.group(1))
@@ -198,17 +198,17 @@ def settle_unknown(
     kind: Kind = Kind.BAD_REQUEST,
     binding: Container[str] = (),
 ) -> tuple[Extra, tuple[str, ...]]:
-    """(the unknown members of `raw` that are kept, the names of those that are dropped). Dropped members are removed
+    """(the unknown members of `raw` that are retained, the names of those dropped). Dropped members are removed
     from `raw`, so that the gateway does not read them either. Members in `binding` are never dropped.
 
     Raises GatewayError: of `kind` for unknown members under policy "error", BAD_REQUEST for a value that is not JSON.
     """
     if known.issuperset(raw):
         return {}, ()
-    kept, dropped = sort_extras(policy, (name for name in raw if name not in known), kind=kind, binding=binding)
+    retained, dropped = sort_extras(policy, (name for name in raw if name not in known), kind=kind, binding=binding)
     for name in dropped:
         del raw[name]
-    extra = {name: raw[name] for name in kept}
+    extra = {name: raw[name] for name in retained}
     check_depth(extra)
     return extra, dropped
 
@@ -295,11 +295,11 @@ def sent_names(body: bytes) -> frozenset[str]:
     return frozenset(top).union(*([f"{name}.{key}" for key in found] for name, found in inner))
 
 
-def find(body: bytes, place: str) -> Raw | None:
-    """The value at the dotted `place` (`messages.0.content`), or None. Decodes only the path to it."""
+def find(body: bytes, param: str) -> Raw | None:
+    """The value of the dotted `param` (`messages.0.content`), or None. Decodes only the path to it."""
     raw: Raw | None = Raw(body)
     try:
-        for key in place.split("."):
+        for key in param.split("."):
             if raw is None:
                 return None
             start = bytes(memoryview(raw)[:64]).lstrip()[:1]
@@ -362,8 +362,8 @@ def _refuse_duplicates(body: bytes) -> None:
 
 def _distinct(pairs: list[tuple[str, object]]) -> None:
     if len(dict(pairs)) != len(pairs):
-        seen: set[str] = set()
-        name = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+        known: set[str] = set()
+        name = next(name for name, _ in pairs if name in known or known.add(name))  # type: ignore[func-returns-value]
         code = "ambiguous_model" if name == "model" else "duplicate_member"
         raise GatewayError(Kind.BAD_REQUEST, f"{name[:100]!r} is given twice", param=name[:100], code=code)
 

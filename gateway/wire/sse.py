@@ -75,11 +75,11 @@ class Reader:
         if 13 in block:
             self._cr = block.endswith(b"\r")
             block = block.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-        seen = len(self._tail)
+        searched = len(self._tail)
         self._tail += block
         frames: list[Frame] = []
         start = 0
-        search = max(0, seen - 1)
+        search = max(0, searched - 1)
         while (end := self._tail.find(b"\n\n", search)) >= 0:
             self._parse(bytes(self._tail[start:end]), frames)
             start = search = end + 2

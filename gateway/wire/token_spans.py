@@ -1,4 +1,4 @@
-"""Places of tokens in their text, for engines that return only how their vocabulary spells each token.
+"""Spans of tokens in their text, for engines that return only how their vocabulary spells each token.
 
 Byte-level vocabularies (GPT-2, Llama 3, Qwen) show bytes as letters, those of SentencePiece (Llama 2, Mistral) a space
 as `▁` and a byte as `<0x0A>`; llama.cpp returns the bytes themselves.
@@ -19,15 +19,15 @@ _BYTE = re.compile(r"<0x([0-9A-F]{2})>\Z")
 
 
 def spans_of(text: str, pieces: Sequence[str | bytes]) -> Spans | None:
-    """The places of `pieces`, the tokens of `text` in their order. None if they are not the text, as those of a
+    """The spans of `pieces`, the tokens of `text` in their order. None if they are not the text, as those of a
     tokenizer that changes letters."""
     data = text.encode("utf-8", "surrogatepass")
     for spell in (_of_letters, _of_marks, _plain):
-        found = _placed(data, pieces, spell)
+        found = _spans(data, pieces, spell)
         if found is not None:
             return found
     # SentencePiece puts a space before a text.
-    found = _placed(b" " + data, pieces, _of_marks)
+    found = _spans(b" " + data, pieces, _of_marks)
     return tuple([(max(0, start - 1), max(0, end - 1)) for start, end in found]) if found is not None else None
 
 
@@ -47,17 +47,17 @@ def _plain(piece: str) -> bytes:
     return piece.encode("utf-8", "surrogatepass")
 
 
-def _placed(data: bytes, pieces: Sequence[str | bytes], spell: Callable[[str], bytes]) -> Spans | None:
+def _spans(data: bytes, pieces: Sequence[str | bytes], spell: Callable[[str], bytes]) -> Spans | None:
     found = []
     at = characters = 0  # characters that begin before `at`
     for piece in pieces:
-        said = piece if isinstance(piece, bytes) else spell(piece)
-        if not said or not data.startswith(said, at):
+        spelling = piece if isinstance(piece, bytes) else spell(piece)
+        if not spelling or not data.startswith(spelling, at):
             found.append((characters, characters))
             continue
         # A token may begin or end within a character, which is then a part of it.
-        begins = sum(byte & 0xC0 != 0x80 for byte in said)
-        start = characters - (said[0] & 0xC0 == 0x80)
-        at, characters = at + len(said), characters + begins
+        begins = sum(byte & 0xC0 != 0x80 for byte in spelling)
+        start = characters - (spelling[0] & 0xC0 == 0x80)
+        at, characters = at + len(spelling), characters + begins
         found.append((start, characters))
     return tuple(found) if at == len(data) else None

@@ -184,11 +184,11 @@ def row(text: str) -> int | None:
     text = text[:_MOST_TEXT]
     if _OTHER.search(text) is not None:
         return None
-    return next((place for place, pattern in enumerate(_PATTERNS) if pattern.search(text) is not None), None)
+    return next((index for index, pattern in enumerate(_PATTERNS) if pattern.search(text) is not None), None)
 
 
-def says_so(status: int, text: str | None, codes: tuple[str | None, ...] = ()) -> bool:
-    """Whether a worker's error answer says that the prompt is too long, whatever its status: some engines answer 500.
+def matches(status: int, text: str | None, codes: tuple[str | None, ...] = ()) -> bool:
+    """Whether a worker's error answer reports a prompt that is too long, whatever its status: some engines answer 500.
     codes: its code and type."""
     failed = 500 <= status < 600 and status not in (501, 503, 529)
     if not failed and status not in _STATUSES:

@@ -73,7 +73,7 @@ def _fault(status: int, found: _FaultIn) -> GatewayError:
         )
         return wire.with_words(failed, message)
     message = message.removeprefix("Input validation error: ")
-    if too_long.says_so(status, message):
+    if too_long.matches(status, message):
         return GatewayError(Kind.CONTEXT_LENGTH, message, upstream=status)
     named = re.match(r"`(\w+)`", message)
     param = _NAMES.get(named[1], named[1] if named[1] in TEXT_MEMBERS else None) if named is not None else None

@@ -12,7 +12,7 @@ from gateway.dialects.anthropic.errors import message_of
 from gateway.kernel.other_models import reason_of
 from gateway.wire import too_long
 from gateway.wire.openai.replies.views import fault
-from gateway.wire.too_long import ROWS, TooLong, read, row, says_so
+from gateway.wire.too_long import ROWS, TooLong, matches, read, row
 
 Numbers = tuple[int | None, int | None, int | None]
 
@@ -367,7 +367,7 @@ def test_other_texts_are_no_such_refusal(text: str) -> None:
 
 def test_a_full_or_failing_worker_is_none_either() -> None:
     for text, _ in WORDINGS:
-        assert not any(says_so(status, text) for status in (200, 401, 403, 429, 501, 503, 529))
+        assert not any(matches(status, text) for status in (200, 401, 403, 429, 501, 503, 529))
     assert told(500, "the context size of this stream could not be allocated").kind is Kind.UPSTREAM
     assert told(400, "an engine of tomorrow: the context size is passed").kind is Kind.CONTEXT_LENGTH
 

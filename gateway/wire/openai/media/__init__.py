@@ -9,6 +9,6 @@ from gateway.wire.openai.media.fields import EXAMPLES, FIELDS, FORMS, PATHS
 from gateway.wire.openai.media.requests import read
 
 
-def routes(place: str) -> Sequence[Route]:
-    """The routes of all these operations behind `place`. Each is named like its operation."""
-    return [Route("POST", place + path.removeprefix("/v1"), name, form=name in FORMS) for name, path in PATHS.items()]
+def routes(prefix: str) -> Sequence[Route]:
+    """The routes of all these operations behind `prefix`. Each is named like its operation."""
+    return [Route("POST", prefix + path.removeprefix("/v1"), name, form=name in FORMS) for name, path in PATHS.items()]

@@ -88,8 +88,8 @@ def _used(
     made_images = images if op.images else UNSET
     if found is not None and found.seconds is not None:
         seconds = found.seconds
-    heard = op.audio_s if seconds is None else seconds
-    audio_s = UNSET if heard is None else round(heard, 3)
+    duration = op.audio_s if seconds is None else seconds
+    audio_s = UNSET if duration is None else round(duration, 3)
     if found is not None:
         read = found.input_tokens if found.input_tokens is not None else found.prompt_tokens
         made = found.output_tokens if found.output_tokens is not None else found.completion_tokens
@@ -106,8 +106,8 @@ def whole(response: Response, op: Media) -> tuple[Response, Usage]:
     """(the client's reply, its usage) for a worker's 200. Raises GatewayError(UPSTREAM) for one that is none."""
     kind = (response.header(b"content-type") or b"").lower()
     body = response.body
-    heard = op.work in ("transcribe", "translate")
-    asked = next((value for name, value in op.fields if name == "response_format"), "json") if heard else ""
+    from_audio = op.work in ("transcribe", "translate")
+    asked = next((value for name, value in op.fields if name == "response_format"), "json") if from_audio else ""
     if asked in _TEXTS and not body.lstrip().startswith(b"{"):
         try:
             written = body.decode()
@@ -120,9 +120,9 @@ def whole(response: Response, op: Media) -> tuple[Response, Usage]:
     found = wire.decoded(body, _whole)
     if found.error is not None:
         raise wire.late_fault(found.error)
-    if (found.text is None) if heard else not found.data:
+    if (found.text is None) if from_audio else not found.data:
         raise wire.malformed()
-    if not heard:
+    if not from_audio:
         return _json(body, found.model, op), _used(found.usage, op, 0, images=len(found.data or ()))
     text = found.text or ""
     usage = _used(found.usage, op, _tokens(len(text)), found.duration)

@@ -17,7 +17,7 @@ from gateway.core.messages import MEDIA_FEATURES, NOT_DONE, Chat, Complete, Embe
 from gateway.wire.openai.requests.unsupported import beyond
 
 _MISSING = frozenset({404, 405})
-_TOLD = frozenset({400, 404, 422, 500, 501})
+_REPORTED = frozenset({400, 404, 422, 500, 501})
 _BEGINNING = 4_000
 _END = rb"(?: API)?(?:[\"'.,(]|\s*$| Start it)"
 _WORDS: Mapping[type[Op], re.Pattern[bytes]] = {
@@ -49,23 +49,23 @@ def inability(response: Response, op: Op | None, backend: str) -> GatewayError |
     does not know is a fault of the configuration, and not meant here.
     """
     status, body = response.status, response.body
-    if (status not in _MISSING and status not in _TOLD) or b"does not exist" in body:
+    if (status not in _MISSING and status not in _REPORTED) or b"does not exist" in body:
         return None
     if isinstance(op, Media):
-        told = False
+        reported = False
         feature, what = MEDIA_FEATURES[op.work], NOT_DONE[op.work]
     elif op is not None and type(op) in _NOT:
         text = isinstance(op, (Chat, Complete))
-        told = _WORDS[type(op)].search(body, 0, _BEGINNING) is not None
+        reported = _WORDS[type(op)].search(body, 0, _BEGINNING) is not None
         feature, what = _NOT[type(op)]
-        if text and not told:
+        if text and not reported:
             return None
     else:
         return None
-    if not told and status not in (*_MISSING, 501):
+    if not reported and status not in (*_MISSING, 501):
         return None
     error = beyond(backend, what)
-    if told:
+    if reported:
         error.lacks = feature
     elif status in _MISSING:
         error.cause = Cause.WRONG_PATH

@@ -60,7 +60,7 @@ class ChatReader(Reader):
         whole = message is not None and (self.buffered or found.delta is None)
         delta = message if whole else found.delta
         if parts.finished:
-            if delta is not None and _says(delta):
+            if delta is not None and _has_content(delta):
                 raise wire.malformed()  # what comes after a choice's end would be lost
             return
         if self.buffered and not whole:
@@ -112,8 +112,8 @@ class ChatReader(Reader):
                 call = parts.calls.begin(piece, position, parts.next)
                 parts.next += 1
                 self.buffered_bytes += PART_BYTES
-                said_id = call.id or clock.new_id("call_")
-                yield PartStart(choice, call.part, "tool", said_id, function.name or "")
+                call_id = call.id or clock.new_id("call_")
+                yield PartStart(choice, call.part, "tool", call_id, function.name or "")
             text = call.next(function.text)
             if text:
                 yield Delta(choice, call.part, text)
@@ -126,7 +126,7 @@ class TextReader(Reader):
         super().__init__(op)
         # No character is more than four tokens: those are its bytes.
         echoed = 4 * sum(map(len, op.prompts)) if isinstance(op, Complete) and op.echo else 0
-        self._most_told = MOST_TOKENS + echoed
+        self._most_tokens = MOST_TOKENS + echoed
 
     def chunk(self, data: bytes) -> Iterator[Event]:
         found = wire.decoded(data, wire.text_decoder)
@@ -162,7 +162,7 @@ class TextReader(Reader):
         looked at one by one. A whole reply may have more: a large one is read in a thread."""
         tokens, tops = found.tokens or (), found.top_logprobs or ()
         if not self.buffered and (
-            len(tokens) > self._most_told or sum(len(top) for top in tops if top) > _MOST_TOPS * self._most_told
+            len(tokens) > self._most_tokens or sum(len(top) for top in tops if top) > _MOST_TOPS * self._most_tokens
         ):
             raise wire.malformed()
         return text_logprobs(found)
@@ -175,7 +175,7 @@ _CHOICE: tuple[str | int, ...] = ("choices", 0)
 _DELTA = (*_CHOICE, "delta")
 
 
-def _says(found: wire.DeltaIn) -> bool:
+def _has_content(found: wire.DeltaIn) -> bool:
     """True if the delta has content."""
     calls = [call.function for call in found.tool_calls or () if call.function is not None]
     return bool(

@@ -21,26 +21,26 @@ class Call(Struct):
     part: int
     id: str | None
     name: str | None
-    _told: bool = False
+    _released: bool = False
     _held: str = ""
 
     def next(self, text: str) -> str:
         """As much of the arguments as the client gets now that `text` came: nothing while they may become `null`."""
-        if self._told:
+        if self._released:
             return text
         text = self._held + text
         if len(text) <= _NONE_MOST and "null".startswith(text.strip()):
             self._held = text
             return ""
-        self._told, self._held = True, ""
+        self._released, self._held = True, ""
         return text
 
     def rest(self, cut: bool) -> str:
         """The arguments that are missing as the call ends. A call without any, or with null, has an empty object, which
         every client can read, but for a call that was cut."""
-        if self._told:
+        if self._released:
             return ""
-        held, self._told = self._held, True
+        held, self._released = self._held, True
         empty = held.strip() in ("", "null")
         return ("" if cut else "{}") if empty else held
 

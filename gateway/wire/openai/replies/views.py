@@ -320,8 +320,8 @@ def texts(content: Sequence[ContentIn]) -> list[tuple[PartKind, str]]:
             case "text" | "output_text":
                 found.append(("text", part.text or ""))
             case "thinking" | "reasoning":
-                said = part.thinking if part.thinking is not None else part.text
-                pieces = said if isinstance(said, list) else [ThoughtIn(said)]
+                thought = part.thinking if part.thinking is not None else part.text
+                pieces = thought if isinstance(thought, list) else [ThoughtIn(thought)]
                 found.append(("thinking", "".join([piece.text or "" for piece in pieces])))
             case "refusal":
                 found.append(("refusal", part.refusal or ""))
@@ -368,7 +368,7 @@ def fault(status: int, body: bytes) -> GatewayError:
         parsed = next(iter(read_or_none(_faults, body) or ()), None)
     if parsed is None:
         text = body.decode(errors="replace")
-        if too_long.says_so(status, text):
+        if too_long.matches(status, text):
             return GatewayError(Kind.CONTEXT_LENGTH, "the prompt is too long for this model", upstream=status)
         return with_words(classify(status, None, None), text)
     if isinstance(parsed.error, str):
@@ -429,7 +429,7 @@ def classify(
     the gateway's account there: the text goes to the log, and the client sees neither that nor the code."""
     flags = tuple(dict.fromkeys(_FLAG.findall(message))) if message else ()
     own = code if isinstance(code, str) and _ERROR_CODE.fullmatch(code) else None
-    if too_long.says_so(status, message, (None if code is None else str(code), type_)):
+    if too_long.matches(status, message, (None if code is None else str(code), type_)):
         text = message or "the prompt is too long for this model"
         error = GatewayError(Kind.CONTEXT_LENGTH, text, param=param, upstream=status)
     elif message and status in chat_templates.STATUSES and (why := chat_templates.complaint(message)) is not None:
@@ -440,8 +440,8 @@ def classify(
         error = with_words(_failure(status, cause), message)
     if flags:
         error.flags = flags
-        kept = " ".join(part for part in _SENTENCE.split(error.message) if not _FLAG.search(part))
-        error.message = kept or "the worker of this model was not started for this"
+        remaining = " ".join(part for part in _SENTENCE.split(error.message) if not _FLAG.search(part))
+        error.message = remaining or "the worker of this model was not started for this"
     return error
 
 

@@ -97,8 +97,8 @@ def _mend(reply: dict[str, Any], op: Generate) -> None:
     reply["object"] = "chat.completion" if chat else "text_completion"
     reply["created"] = wire.created_at(reply.get("created"), clock.seconds())
     named = is_named(op)
-    for place, choice in enumerate(reply["choices"]):
-        choice.setdefault("index", place)
+    for position, choice in enumerate(reply["choices"]):
+        choice.setdefault("index", position)
         message = choice.get("message")
         if chat:
             if not message.get("role"):
