@@ -21,7 +21,7 @@ from gateway.wire.json import NULL, check_depth, encode, items_of, members_of, t
 
 Body = TypeVar("Body", bound=Struct)
 Tree = dict[str | int, "Raw | Tree"]
-"""Members at their places, with items of arrays by index: `{"messages": {0: {"x": 1}}}`."""
+"""Members at their paths, with items of arrays by index: `{"messages": {0: {"x": 1}}}`."""
 
 View = type[Struct]
 KnownMembers = Mapping[str, View | None]
@@ -55,26 +55,26 @@ class Unknown(Struct, frozen=True):
 
     body     the body without the unknown members
     changed  the top-level members that had unknown members, without these
-    found    the unknown members, at their places
-    places   each name once, without indices (`messages[].cache_control`) -> its first place
+    found    the unknown members, at their paths
+    params   each name once, without indices (`messages[].cache_control`) -> its first param
              (`messages.0.cache_control`)
     """
 
     body: bytes
     changed: Extra
     found: Tree
-    places: Mapping[str, str]
+    params: Mapping[str, str]
 
 
-def inside(kept: Tree, key: str | int) -> Tree:
+def inside(unknown: Tree, key: str | int) -> Tree:
     """The unknown members found inside the member or item `key`."""
-    inner = kept.get(key) if kept else None
+    inner = unknown.get(key) if unknown else None
     return inner if isinstance(inner, dict) else NOTHING
 
 
-def as_extra(kept: Tree) -> Nested | None:
+def as_extra(unknown: Tree) -> Nested | None:
     """The unknown members found in an object, as the `extra` of its canonical object."""
-    return cast("Nested", kept) or None
+    return cast("Nested", unknown) or None
 
 
 def find_unknown(body: bytes, view: View, forms: Mapping[str, Form]) -> Unknown | None:
@@ -102,9 +102,9 @@ def find_unknown(body: bytes, view: View, forms: Mapping[str, Form]) -> Unknown 
         return None
     if not changed:
         return None
-    places: dict[str, str] = {}
-    _note(found, "", "", places)
-    return Unknown(encode(top), changed, found, places)
+    params: dict[str, str] = {}
+    _note(found, "", "", params)
+    return Unknown(encode(top), changed, found, params)
 
 
 class _Splitter(Struct):
@@ -208,19 +208,19 @@ def _view_in(annotation: Any) -> View | None:
     return next((view for part in get_args(annotation) if (view := _view_in(part)) is not None), None)
 
 
-def _note(tree: Tree, name: str, place: str, places: dict[str, str]) -> None:
-    """Enters every member of `tree`, which is at `place`, into `places`. Raises GatewayError(BAD_REQUEST) if a value is
-    not valid JSON, or if there are more than `MOST_NAMES` places."""
+def _note(tree: Tree, name: str, param: str, params: dict[str, str]) -> None:
+    """Enters every member of `tree`, which is at `param`, into `params`. Raises GatewayError(BAD_REQUEST) if a value is
+    not valid JSON, or if there are more than `MOST_NAMES` names."""
     for key, value in tree.items():
         here = f"{name}[]" if isinstance(key, int) else f"{name}.{key}" if name else key
-        inner = f"{place}.{key}" if place else str(key)
+        inner = f"{param}.{key}" if param else str(key)
         if isinstance(value, dict):
-            _note(value, here, inner, places)
+            _note(value, here, inner, params)
             continue
-        if here not in places:
-            if len(places) == MOST_NAMES:
+        if here not in params:
+            if len(params) == MOST_NAMES:
                 raise _too_many(f"the request has more than {MOST_NAMES} different unknown members")
-            places[here] = inner
+            params[here] = inner
         if not valid(value):
             check_depth({inner: value})
 
@@ -239,5 +239,5 @@ def read_known(
             raise
     found = typed(unknown.body, decoder)
     if policy == "error":
-        sort_extras(policy, unknown.places.values(), kind=kind)
-    return found, tuple(unknown.places)
+        sort_extras(policy, unknown.params.values(), kind=kind)
+    return found, tuple(unknown.params)

@@ -186,8 +186,8 @@ def _read(
     found = typed(unknown.body, decoder)
     talk = Conversation(found, given, compacts)
     if policy == "error":
-        sort_extras(policy, unknown.places.values())
-    return found, talk, tuple(unknown.places)
+        sort_extras(policy, unknown.params.values())
+    return found, talk, tuple(unknown.params)
 
 
 def _with_prompt(found: PromptBody, talk: Conversation) -> Chat:

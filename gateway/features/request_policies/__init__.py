@@ -91,7 +91,7 @@ class Rules:
         dropped, changed = self._set(op)
         for key, cap in self.caps.items():
             if cap.exceeds(op):
-                given = cap.said(op)
+                given = cap.is_set(op)
                 if given and key in self.refuse:
                     message = f"'{cap.name}' may be at most {cap.value} here"
                     raise GatewayError(Kind.BAD_REQUEST, message, param=cap.name, code="over_cap")
@@ -107,11 +107,11 @@ class Rules:
         dropped = settle_names(op, self.ruled)
         dropped += [member.name for member in self.drop.values() if member.drop(op)]
         for member in self.defaults.values():
-            if not member.said(op):
+            if not member.is_set(op):
                 member.put(op)
         changed = []
         for member in self.force.values():
-            given = member.said(op)
+            given = member.is_set(op)
             if member.put(op) and given:
                 changed.append(member.name)
         if self.system is not None and isinstance(op, Chat):

@@ -86,7 +86,7 @@ def test_what_is_found_is_named_and_taken_out() -> None:
         "one": {"c": Raw(b'{"a": null}')},
         "tagged": {"x": Raw(b"2")},
     }
-    assert list(met.places.items()) == [
+    assert list(met.params.items()) == [
         ("items[].inner.b", "items.0.inner.b"),
         ("items[].b", "items.1.b"),
         ("one.c", "one.c"),
@@ -108,13 +108,13 @@ def test_what_is_found_is_named_and_taken_out() -> None:
 def test_null_is_absent() -> None:
     met = find({"items": [{"b": None, "gone": None}]})
     assert met is not None
-    assert (met.found, met.places, json.loads(met.body)) == ({}, {}, {"items": [{}]})
+    assert (met.found, met.params, json.loads(met.body)) == ({}, {}, {"items": [{}]})
 
 
 def test_what_may_only_be_null_is_unknown_with_a_value() -> None:
     met = find({"items": [{"gone": 1}]})
     assert met is not None
-    assert met.places == {"items[].gone": "items.0.gone"}
+    assert met.params == {"items[].gone": "items.0.gone"}
 
 
 def test_an_object_may_say_itself_what_is_known_of_it() -> None:
@@ -124,8 +124,8 @@ def test_an_object_may_say_itself_what_is_known_of_it() -> None:
     body = {"items": [{"loose": [{"b": 1, "c": 2}, {"whole": 1, "c": 2}, {"deeper": {"a": 1, "c": 2}}]}]}
     met = find(body, {"loose": form})
     assert met is not None
-    assert list(met.places) == ["items[].loose[].c", "items[].loose[].deeper.c"]
-    assert met.places["items[].loose[].deeper.c"] == "items.0.loose.2.deeper.c"
+    assert list(met.params) == ["items[].loose[].c", "items[].loose[].deeper.c"]
+    assert met.params["items[].loose[].deeper.c"] == "items.0.loose.2.deeper.c"
 
 
 def test_more_objects_than_can_be_looked_into_are_left_to_their_reader(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,14 +166,14 @@ def test_as_many_names_as_are_allowed_are_found_and_free_objects_may_have_more()
     names = list(MANY)[1:]
     met = find({"items": [dict.fromkeys(names, 1)] * 2, "free": MANY})
     assert met is not None
-    assert list(met.places) == [f"items[].{name}" for name in names]
+    assert list(met.params) == [f"items[].{name}" for name in names]
 
 
 @pytest.mark.parametrize("space", ["", " ", "\n" * 100])
 def test_an_array_is_looked_into_wherever_its_first_item_stands(space: str) -> None:
     met = find(b'{"items":[%b{"b":1}]}' % space.encode())
     assert met is not None
-    assert met.places == {"items[].b": "items.0.b"}
+    assert met.params == {"items[].b": "items.0.b"}
 
 
 def test_an_array_of_no_objects_is_not_taken_apart(monkeypatch: pytest.MonkeyPatch) -> None:

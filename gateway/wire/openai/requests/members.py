@@ -96,7 +96,7 @@ class Member:
         if wrong is not None and not (self._forms and name in _BY_KIND):
             raise wrong
 
-    def said(self, op: Op) -> bool:
+    def is_set(self, op: Op) -> bool:
         """Whether the request has the member, with any value."""
         form = self._of(op)
         if form is None:
@@ -124,7 +124,7 @@ class Member:
 
     def drop(self, op: Op) -> bool:
         """Takes the member from the request. Returns whether the request had it."""
-        if not self.said(op):
+        if not self.is_set(op):
             return False
         form = self._of(op)
         assert form is not None

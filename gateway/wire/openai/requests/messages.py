@@ -32,25 +32,25 @@ from gateway.wire.openai.requests.views import PARTS, MessageIn, NamedToolIn, Pa
 from gateway.wire.unknown import NOTHING, Tree, as_extra, inside
 
 PartReader = Callable[[Raw, str], Part]
-"""Reads a content part at a place (`messages.0.content.1`). Raises GatewayError(BAD_REQUEST), which names the place."""
+"""Reads the content part of a param (`messages.0.content.1`). Raises GatewayError(BAD_REQUEST), which names that."""
 T = TypeVar("T")
 
 _part = msgspec.json.Decoder(PartIn)
 _type = msgspec.json.Decoder(TypeIn)
 
 
-def read_messages(found: Sequence[MessageIn], raw: Extra, part: PartReader, kept: Tree) -> tuple[Message, ...]:
-    """Reads the messages of a chat. kept: the unknown members of its body. Former calls in `raw`, the members of its
-    body, are made good: see `_repair_calls`."""
-    kept = inside(kept, "messages")
+def read_messages(found: Sequence[MessageIn], raw: Extra, part: PartReader, unknown: Tree) -> tuple[Message, ...]:
+    """Reads the messages of a chat. unknown: the unknown members of its body. Former calls in `raw`, the members of
+    its body, are made good: see `_repair_calls`."""
+    unknown = inside(unknown, "messages")
     messages: list[Message] = []
     called = False
     for message in found:
         text = message.content
         seldom = message.tool_calls or message.reasoning or message.reasoning_content or message.refusal
-        if seldom or kept or type(text) is not str:
+        if seldom or unknown or type(text) is not str:
             called = called or bool(message.tool_calls)
-            messages.append(_read_message(message, len(messages), part, kept))
+            messages.append(_read_message(message, len(messages), part, unknown))
         else:
             messages.append(Message(message.role, (Text(text),), message.name, message.tool_call_id))
     if called:
@@ -88,14 +88,14 @@ def _repaired(found: Sequence[MessageIn], raw: Raw) -> Raw:
     return Raw(encode(messages))
 
 
-def _read_message(found: MessageIn, index: int, part: PartReader, kept: Tree) -> Message:
-    """Reads message `index` of any form. `kept` holds the unknown members of all messages."""
+def _read_message(found: MessageIn, index: int, part: PartReader, unknown: Tree) -> Message:
+    """Reads message `index` of any form. `unknown` holds the unknown members of all messages."""
     thinking = found.reasoning or found.reasoning_content
     parts: list[Part] = []
     if thinking:
         if found.reasoning_content not in (None, "", thinking):
-            place = f"messages.{index}.reasoning"
-            raise GatewayError(Kind.BAD_REQUEST, f"'{place}' and '{place}_content' differ", param=place)
+            param = f"messages.{index}.reasoning"
+            raise GatewayError(Kind.BAD_REQUEST, f"'{param}' and '{param}_content' differ", param=param)
         parts.append(Thinking(thinking))
     content = len(parts)
     if isinstance(found.content, str):
@@ -113,9 +113,9 @@ def _read_message(found: MessageIn, index: int, part: PartReader, kept: Tree) ->
         # OpenAI's type requires an id. It is derived from the position, so that a prefix cache recognises the
         # conversation. It has nine letters and digits, because Mistral's chat templates accept nothing else.
         parts.append(ToolCall(call.id or f"c{index:04x}{position:04x}", call.function.name, arguments))
-    if index not in kept:
+    if index not in unknown:
         return Message(found.role, tuple(parts), found.name, found.tool_call_id)
-    own = inside(kept, index)
+    own = inside(unknown, index)
     for first, name in ((content, "content"), (calls, "tool_calls")):
         found_inside = inside(own, name)
         for position in range(len(parts) - first):
@@ -173,15 +173,15 @@ class _OpenCalls:
             self._open.pop(position, None)
 
 
-def read_part(raw: Raw, place: str) -> Part:
-    """One content part. Raises GatewayError(BAD_REQUEST) naming `place`."""
+def read_part(raw: Raw, param: str) -> Part:
+    """One content part. Raises GatewayError(BAD_REQUEST) naming `param`."""
     try:
         found = _part.decode(raw)
     except msgspec.ValidationError:
-        kind = read_at(place, raw, _type).type
+        kind = read_at(param, raw, _type).type
         if encode(kind) not in PARTS:
             return Opaque(kind, raw)
-        found = read_at(place, raw, _part)
+        found = read_at(param, raw, _part)
     kind = found.type
     part: Part
     if kind == "text" and found.text is not None:
@@ -196,33 +196,33 @@ def read_part(raw: Raw, place: str) -> Part:
     elif encode(kind) not in PARTS:
         return Opaque(kind, raw)
     else:
-        raise missing(f"{place}.{kind}")
+        raise missing(f"{param}.{kind}")
     if (found.text, found.image_url, found.input_audio, found.refusal).count(None) != 3:
-        raise GatewayError(Kind.BAD_REQUEST, f"'{place}' has more than its type '{kind}' allows", param=place)
+        raise GatewayError(Kind.BAD_REQUEST, f"'{param}' has more than its type '{kind}' allows", param=param)
     return part
 
 
-def read_at(place: str, raw: Raw, decoder: msgspec.json.Decoder[T]) -> T:
-    """Reads the value at `place` (`messages.0.content.1`). Raises GatewayError(BAD_REQUEST), which names the place."""
+def read_at(param: str, raw: Raw, decoder: msgspec.json.Decoder[T]) -> T:
+    """Reads the value of `param` (`messages.0.content.1`). Raises GatewayError(BAD_REQUEST), which names that."""
     try:
         return decoder.decode(raw)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise invalid(error, place) from None
+        raise invalid(error, param) from None
 
 
-def read_tools(found: list[ToolIn], kept: Tree) -> tuple[Tool, ...]:
-    return tuple([_read_tool(tool, index, inside(kept, index)) for index, tool in enumerate(found)])
+def read_tools(found: list[ToolIn], unknown: Tree) -> tuple[Tool, ...]:
+    return tuple([_read_tool(tool, index, inside(unknown, index)) for index, tool in enumerate(found)])
 
 
-def _read_tool(found: ToolIn, index: int, kept: Tree) -> Tool:
+def _read_tool(found: ToolIn, index: int, unknown: Tree) -> Tool:
     if found.type != "function" or found.function is None:
         raise bad_value(f"tools.{index}", f"'tools.{index}' must be of type 'function' with a 'function' object")
-    return function_tool(found.function, kept)
+    return function_tool(found.function, unknown)
 
 
-def function_tool(found: ToolFunctionIn, kept: Tree = NOTHING) -> Tool:
+def function_tool(found: ToolFunctionIn, unknown: Tree = NOTHING) -> Tool:
     """The tool whose `function` this is."""
-    return Tool(found.name, found.description, present(found.parameters), found.strict, as_extra(kept))
+    return Tool(found.name, found.description, present(found.parameters), found.strict, as_extra(unknown))
 
 
 def without_tools(choice: ToolChoice | None, parallel: bool | None, raw: Extra) -> list[str]:
@@ -237,9 +237,9 @@ def without_tools(choice: ToolChoice | None, parallel: bool | None, raw: Extra) 
     return names
 
 
-def read_tool_choice(found: str | NamedToolIn | None, kept: Tree) -> ToolChoice | None:
+def read_tool_choice(found: str | NamedToolIn | None, unknown: Tree) -> ToolChoice | None:
     if found is None or found in ("none", "auto", "required"):
         return found  # type: ignore[return-value]  # narrowed by the comparison
     if not isinstance(found, str) and found.type == "function" and found.function is not None:
-        return NamedTool(found.function.name, as_extra(kept))
+        return NamedTool(found.function.name, as_extra(unknown))
     raise bad_value("tool_choice", "'tool_choice' must be 'none', 'auto', 'required' or a named function")

@@ -39,7 +39,7 @@ class _BiasIn(Struct):
     logit_bias: dict[str, msgspec.Raw]
 
 
-# The place of a bias in msgspec's errors, which do not name the key.
+# The parameter of a bias in msgspec's errors, which do not name the key.
 _ANY_BIAS = "logit_bias.?"
 
 _bias = msgspec.json.Decoder(Bias)
@@ -108,13 +108,13 @@ def typed_body(body: bytes, decoder: msgspec.json.Decoder[Viewed]) -> Viewed:
     except GatewayError as error:
         if error.param != _ANY_BIAS:
             raise
-        place = _wrong_bias(body)
-        message = error.message.replace(_ANY_BIAS, place)
-        raise GatewayError(error.kind, message, param=place, code=error.code) from None
+        param = _wrong_bias(body)
+        message = error.message.replace(_ANY_BIAS, param)
+        raise GatewayError(error.kind, message, param=param, code=error.code) from None
 
 
 def _wrong_bias(body: bytes) -> str:
-    """The place of the first bias that is not a number from -100 to 100."""
+    """The parameter of the first bias that is not a number from -100 to 100."""
     for token, bias in msgspec.json.decode(body, type=_BiasIn).logit_bias.items():
         if decoded(_bias.decode, bias) is None:
             return f"logit_bias.{token[:64]}"
@@ -133,18 +133,18 @@ def _settled(
     """The request that `read` makes of the extra and dropped members. Unknown members inside its objects are kept or
     dropped by policy; `_REPLAYED` are dropped instead of refused. Errors in the known members are raised first."""
     if policy == "pass":
-        op = read(_with_options(extra, unknown.found), dropped, kept=unknown.found)
-        op.unnamed = (*unknown.places, *op.unnamed)
+        op = read(_with_options(extra, unknown.found), dropped, unknown=unknown.found)
+        op.unnamed = (*unknown.params, *op.unnamed)
         return op
-    op = read(extra, (*dropped, *unknown.places))
-    refusable = (place for name, place in unknown.places.items() if name.rpartition(".")[2] not in _REPLAYED)
+    op = read(extra, (*dropped, *unknown.params))
+    refusable = (param for name, param in unknown.params.items() if name.rpartition(".")[2] not in _REPLAYED)
     sort_extras(policy, refusable, kind=kind)
     raw.update({name: value for name, value in unknown.changed.items() if name in raw})
     return op
 
 
 def _chat_op(
-    found: ChatBody, raw: Extra, extra: Extra, dropped: tuple[str, ...], part: PartReader, kept: Tree = NOTHING
+    found: ChatBody, raw: Extra, extra: Extra, dropped: tuple[str, ...], part: PartReader, unknown: Tree = NOTHING
 ) -> Chat:
     if extra or not _SELDOM.isdisjoint(raw):
         for name in ("functions", "function_call"):
@@ -159,7 +159,7 @@ def _chat_op(
         raise bad_value("top_logprobs", "'top_logprobs' is only allowed when 'logprobs' is true")
     op = Chat(
         model=found.model,
-        messages=read_messages(found.messages, raw, part, kept),
+        messages=read_messages(found.messages, raw, part, unknown),
         stream=bool(found.stream),
         max_output=found.max_completion_tokens or found.max_tokens,
         sampling=read_sampling(found),
@@ -170,11 +170,11 @@ def _chat_op(
     )
     if found.max_tokens not in (None, op.max_output):
         op.unnamed = ("max_tokens",)
-    _read_seldom(op, found, raw, kept)
+    _read_seldom(op, found, raw, unknown)
     return op
 
 
-def _read_seldom(op: Chat, found: ChatBody, raw: Extra, kept: Tree) -> None:
+def _read_seldom(op: Chat, found: ChatBody, raw: Extra, unknown: Tree) -> None:
     """Sets the members of `op` that few chats have: a struct looks for each member that it is made with among all of
     its fields."""
     if found.stream_options is not None:
@@ -184,11 +184,11 @@ def _read_seldom(op: Chat, found: ChatBody, raw: Extra, kept: Tree) -> None:
     if found.n is not None:
         op.n = found.n
     if found.tools:
-        op.tools = read_tools(found.tools, inside(kept, "tools"))
+        op.tools = read_tools(found.tools, inside(unknown, "tools"))
     if found.tool_choice is not None or found.parallel_tool_calls is not None:
-        _read_choice(op, found, raw, inside(kept, "tool_choice"))
+        _read_choice(op, found, raw, inside(unknown, "tool_choice"))
     if found.response_format is not None:
-        op.output = read_output(found.response_format, inside(kept, "response_format"))
+        op.output = read_output(found.response_format, inside(unknown, "response_format"))
     if found.reasoning_effort is not None:
         op.reasoning = found.reasoning_effort
     if found.logprobs:
@@ -199,16 +199,16 @@ def _read_seldom(op: Chat, found: ChatBody, raw: Extra, kept: Tree) -> None:
         op.end_user, op.cache_key = text_of(raw, "safety_identifier"), text_of(raw, "prompt_cache_key")
 
 
-def _read_choice(op: Chat, found: ChatBody, raw: Extra, kept: Tree) -> None:
+def _read_choice(op: Chat, found: ChatBody, raw: Extra, unknown: Tree) -> None:
     """The tool that must be called, and whether several may. Without tools both are left out."""
-    choice, parallel = read_tool_choice(found.tool_choice, kept), found.parallel_tool_calls
+    choice, parallel = read_tool_choice(found.tool_choice, unknown), found.parallel_tool_calls
     if op.tools:
         op.tool_choice, op.parallel_tools = choice, parallel
     else:
         op.dropped = (*op.dropped, *without_tools(choice, parallel, raw))
 
 
-def _text_op(found: TextBody, raw: Extra, extra: Extra, dropped: tuple[str, ...], kept: Tree = NOTHING) -> Complete:
+def _text_op(found: TextBody, raw: Extra, extra: Extra, dropped: tuple[str, ...], unknown: Tree = NOTHING) -> Complete:
     if found.prompt is None:
         raise missing("prompt")
     if found.best_of is not None and found.best_of != (found.n or 1):
@@ -224,7 +224,7 @@ def _text_op(found: TextBody, raw: Extra, extra: Extra, dropped: tuple[str, ...]
         sampling=read_sampling(found),
         stop=read_stop(found),
         n=found.n or 1,
-        output=read_output(found.response_format, inside(kept, "response_format")),
+        output=read_output(found.response_format, inside(unknown, "response_format")),
         logprobs=Logprobs(found.logprobs) if found.logprobs is not None else None,
         echo=bool(found.echo),
         suffix=found.suffix,
@@ -264,9 +264,9 @@ def _include_usage(found: Body) -> bool:
     return bool(found.stream_options.include_usage)
 
 
-def _with_options(extra: Extra, kept: Tree) -> Extra:
+def _with_options(extra: Extra, unknown: Tree) -> Extra:
     """`stream_options` has no canonical form, so its unknown members are kept as a top-level member."""
-    options = kept.get("stream_options")
+    options = unknown.get("stream_options")
     return {**extra, "stream_options": Raw(encode(options))} if options is not None else extra
 
 
@@ -317,15 +317,15 @@ def read_prompts(found: str | list[Any], param: str) -> tuple[str | tuple[int, .
     )
 
 
-def read_output(found: FormatIn | None, kept: Tree = NOTHING) -> Output | None:
+def read_output(found: FormatIn | None, unknown: Tree = NOTHING) -> Output | None:
     """The member `response_format`. Raises GatewayError(BAD_REQUEST)."""
     if found is None:
         return None
     if found.type in ("text", "json_object"):
         if found.json_schema is not None:
-            place = "response_format.json_schema"
-            raise GatewayError(Kind.BAD_REQUEST, f"'{place}' has no meaning for type {found.type}", param=place)
-        return Output("text" if found.type == "text" else "json", extra=as_extra(kept))
+            param = "response_format.json_schema"
+            raise GatewayError(Kind.BAD_REQUEST, f"'{param}' has no meaning for type {found.type}", param=param)
+        return Output("text" if found.type == "text" else "json", extra=as_extra(unknown))
     if found.type == "json_schema" and found.json_schema is not None:
         schema = found.json_schema
         return Output(
@@ -334,7 +334,7 @@ def read_output(found: FormatIn | None, kept: Tree = NOTHING) -> Output | None:
             name=schema.name,
             strict=schema.strict,
             description=schema.description,
-            extra=as_extra(kept),
+            extra=as_extra(unknown),
         )
     forms = "'text', 'json_object' or 'json_schema' (with a 'json_schema' object)"
     raise bad_value("response_format", f"'response_format.type' must be {forms}")

@@ -22,7 +22,7 @@ from gateway.wire.openai.requests.views import MOST_PARTS
 
 _MARK = re.compile(rb'"(?:openrouter:)?(?:web[_:]|browser_search)')
 _TYPE = re.compile(r"(?:openrouter:)?web_(?:search|fetch)[a-z0-9_]{0,32}|web:(?:search|url)|browser_search")
-_PLACE = re.compile(r"tools\.(\d+)(.*)", re.DOTALL)
+_PARAM = re.compile(r"tools\.(\d+)(.*)", re.DOTALL)
 _REQUIRED = b'"required"'
 
 
@@ -36,15 +36,15 @@ _tool = msgspec.json.Decoder(_ToolIn)
 @contextmanager
 def without_web_tools(raw: Extra) -> Iterator[tuple[str, ...]]:
     """Removes the tools of the web from `raw`, the members of a body, and gives their names. An error that is raised
-    inside names the other tools by their places in the client's body. Raises GatewayError(UNSUPPORTED) if the choice
+    inside names the other tools by their indices in the client's body. Raises GatewayError(UNSUPPORTED) if the choice
     forces one: a model would make its result up."""
     kinds = _kinds(raw)
     taken = _take(raw, kinds)
     try:
         yield taken
     except GatewayError as error:
-        if taken and (found := _PLACE.match(error.param or "")) is not None:
-            left = [place for place, kind in enumerate(kinds) if kind is None]
+        if taken and (found := _PARAM.match(error.param or "")) is not None:
+            left = [index for index, kind in enumerate(kinds) if kind is None]
             param = f"tools.{left[int(found[1])]}{found[2]}"
             error.message, error.param = error.message.replace(f"'{found[0]}'", f"'{param}'"), param
         raise

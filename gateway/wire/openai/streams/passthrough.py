@@ -172,7 +172,7 @@ class PassthroughLane:
         self.frames = sse.Reader()
         self._asked = asked
         self._owner = owner
-        self._seen: set[int] = set()
+        self._begun: set[int] = set()
         self.finishes: dict[int, str] = {}
         self._calls: dict[int, Calls] = {}
         # The members that are the same in every chunk (id, object and created), from the first chunk.
@@ -242,7 +242,7 @@ class PassthroughLane:
         try:
             chunk = _taken_apart_with_halves(data) if _HALF.search(data) else _taken_apart(data)
             ordinary = self._rewrite(chunk)
-            if not self.lessons.recalled and self._seen:
+            if not self.lessons.recalled and self._begun:
                 self._recall()
             elif ordinary is not None and self.lessons.tries:
                 self._learn(data, *ordinary)
@@ -276,7 +276,7 @@ class PassthroughLane:
         """Takes what streams before this one had as ordinary chunks, once its only choice has begun."""
         self.lessons.recalled, own = True, self.lessons.own
         if own is not None:
-            open_ones = self._seen.difference(self.finishes)
+            open_ones = self._begun.difference(self.finishes)
             known = self._owner.known.recall(encode(self._asked), own)
             self.usual = [usual for usual in known if usual[-1] in open_ones]
 
@@ -314,15 +314,15 @@ class PassthroughLane:
 
     def _identity(self, top: Extra) -> Extra:
         """The members that are the same in every chunk of this stream."""
-        said_id = _word(top.get("id", NULL))
-        said_at = _time(top.get("created", NULL))
-        at = wire.created_at(said_at, clock.seconds())
+        given_id = _word(top.get("id", NULL))
+        given_at = _time(top.get("created", NULL))
+        at = wire.created_at(given_at, clock.seconds())
         prefix = "chatcmpl-" if self._asked.chat else "cmpl-"
-        own_time = said_at == at and type(said_at) is int
+        own_time = given_at == at and type(given_at) is int
         # Copies: a member as it was read keeps all of its chunk.
-        id_ = bytes(top["id"]) if said_id else encode(clock.new_id(prefix))
+        id_ = bytes(top["id"]) if given_id else encode(clock.new_id(prefix))
         created = bytes(top["created"]) if own_time else encode(at)
-        if said_id and own_time:
+        if given_id and own_time:
             self.lessons.own = id_, created
         return {"id": Raw(id_), "object": _CHAT if self._asked.chat else _TEXT, "created": Raw(created)}
 
@@ -345,9 +345,9 @@ class PassthroughLane:
     def _rewrite_choice(self, choice: _Choice, chunk: _Chunk) -> tuple[str, int] | None:
         """(the name of the choice's only member with content, or "", and its index). None if the choice had ended."""
         index = self._index_of(choice)
-        first = index not in self._seen
-        self._seen.add(index)
-        if len(self._seen) > self._asked.choices:
+        first = index not in self._begun
+        self._begun.add(index)
+        if len(self._begun) > self._asked.choices:
             raise wire.malformed()  # more choices than the client asked for
         holder = choice.members
         if self._asked.chat:
@@ -383,8 +383,8 @@ class PassthroughLane:
 
     def _index_of(self, choice: _Choice) -> int:
         index = _index(choice.members.setdefault("index", _ZERO))
-        if self._seam is not None and index not in self._seen and self._seen:
-            (index,) = self._seen  # only replies of one choice go on, whatever a second worker counts from
+        if self._seam is not None and index not in self._begun and self._begun:
+            (index,) = self._begun  # only replies of one choice go on, whatever a second worker counts from
             choice.members["index"] = Raw(b"%d" % index)
         return index
 
@@ -470,7 +470,7 @@ class PassthroughLane:
         self.error = None
         ends = b""
         if not self.finishes:
-            index = min(self._seen, default=0)
+            index = min(self._begun, default=0)
             self.finishes[index] = "length"
             content: dict[str, Any] = {"delta": {}} if self._asked.chat else {"text": ""}
             choices = [{"index": index, **content, "logprobs": None, "finish_reason": "length"}]
