@@ -1,4 +1,4 @@
-"""The text of a streamed reply that its client has seen, and the seam at which another worker goes on with it."""
+"""The text of a streamed reply that its client was sent, and the seam at which another worker goes on with it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gateway.core.http import Request
 from gateway.core.usage import Usage
 
 MOST = 1 << 20
-"""The longest text that is kept, in characters: some 250,000 tokens."""
+"""The longest text that is retained, in characters: some 250,000 tokens."""
 LOST_FROM_START = ("off", "choices")
 """Reasons for which not even the end of a complete reply is added."""
 FOLD_MASK: Final = 31
@@ -28,7 +28,7 @@ _STEP = 1 << 12
 
 
 class Partial(Struct, frozen=True):
-    """The part of a streamed reply that its client has seen, if it is plain text of one choice, or complete.
+    """The part of a streamed reply that its client was sent, if it is plain text of one choice, or complete.
 
     text      that text
     tokens    its output deltas: a lower bound of its tokens
@@ -51,15 +51,15 @@ class Partial(Struct, frozen=True):
         return count
 
 
-class SeenText:
+class SentText:
     """Keeps the text of one reply while that is short enough, and while a budget that all replies share has room.
 
-    The budget counts a byte a character, and the body of the kept request. Call `close` at the end of the reply.
+    The budget counts a byte a character, and the body of the retained request. Call `close` at the end of the reply.
     room: what it holds of the budget for the request's caller
 
     add      takes a delta. It is a function of C, since lanes call it for each chunk of each stream. So they call
              `fold`, too: as FOLD_MASK and FOLD_LENGTH say, or behind each delta
-    lost     why there is no text: "long", "memory", or what `stop` was given; None while all of it is kept
+    lost     why there is no text: "long", "memory", or what `stop` was given; None while all of it is retained
     request  the one that a worker goes on with; its body is dropped as soon as the text is lost
     """
 
@@ -91,8 +91,8 @@ class SeenText:
         return self._text.getvalue() + "".join(self._recent)
 
     def keep(self, request: Request) -> bool:
-        """Keeps the body of `request`, while the text is kept. If the budget has no room for it, nothing more is kept.
-        Returns whether the body is kept."""
+        """Keeps the body of `request`, while the text is retained. If the budget has no room for it, nothing more is.
+        Returns whether the body is retained."""
         if self.lost is not None:
             return False
         if not self._held.resize(self._held.size + len(request.body) + _STEP):
@@ -133,9 +133,9 @@ class SeenText:
             self._room += step
 
 
-NOT_KEPT = SeenText(Held(ByteBudget(0), UNOWNED))
+NO_TEXT = SentText(Held(ByteBudget(0), UNOWNED))
 """The text of a reply that no other worker is asked to go on with."""
-NOT_KEPT.stop("off")
+NO_TEXT.stop("off")
 
 
 def joined_usage(reported: Usage, before: int, again: int) -> Usage:

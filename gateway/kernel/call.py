@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from gateway.auth import ANONYMOUS, PendingAuth, Principal
 from gateway.core.byte_budget import Held
-from gateway.core.continuation import NOT_KEPT, SeenText
+from gateway.core.continuation import NO_TEXT, SentText
 from gateway.core.errors import Blame, GatewayError, Kind
 from gateway.core.failures import Cause
 from gateway.core.figures import milliseconds
@@ -171,7 +171,7 @@ class Call:
         self.visit: Visit | None = None
         self.lane: Lane | None = None
         self.prompt: int | None = None
-        self.seen: SeenText = NOT_KEPT
+        self.seen: SentText = NO_TEXT
         self.tried: Sequence[WorkerHandle] = ()
         self.reply_at: float | None = None
         self.counted: float | None = None

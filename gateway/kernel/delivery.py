@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Protocol, cast
 
-from gateway.core.continuation import NOT_KEPT, SeenText
+from gateway.core.continuation import NO_TEXT, SentText
 from gateway.core.errors import reply_too_large
 from gateway.core.http import Response
 from gateway.core.lifecycle import Embeddings, Reply, Scores
@@ -25,7 +25,7 @@ from gateway.wire.bulk import is_large
 class Hold(Protocol):
     """Holds a reply back from its client, until it is allowed."""
 
-    def lane(self, reader: Callable[[], StreamReader], writer: StreamWriter, most_bytes: int, seen: SeenText) -> Lane:
+    def lane(self, reader: Callable[[], StreamReader], writer: StreamWriter, most_bytes: int, seen: SentText) -> Lane:
         """The lane for a stream of the reply. writer: of the client's dialect."""
 
     def writer(self, writer: StreamWriter) -> StreamWriter:
@@ -123,7 +123,7 @@ class Delivery:
             lane.splice(visit.repeated)
         return carry_stream(call, visit, exchange, lane)
 
-    def lane(self, call: Call, seen: SeenText = NOT_KEPT) -> Lane:
+    def lane(self, call: Call, seen: SentText = NO_TEXT) -> Lane:
         """A lane for a new stream. seen: keeps its text."""
         op = cast("Generate", call.asked)  # no other operation is streamed
         dialect, backend, most = call.reply.dialect, call.served.backend, call.runtime.relay.max_reply_bytes
@@ -185,7 +185,7 @@ class _Series(Delivery):
             self._lane = call.lane = self.lane(call, call.seen)
         return carry_stream(call, visit, exchange, self._lane)
 
-    def lane(self, call: Call, seen: SeenText = NOT_KEPT) -> Lane:
+    def lane(self, call: Call, seen: SentText = NO_TEXT) -> Lane:
         dialect, backend, most = call.reply.dialect, call.served.backend, call.runtime.relay.max_reply_bytes
         reader = partial(series.SeriesReader, backend.reader, self._requests)
         writer = dialect.writer(cast("Complete", call.asked))

@@ -19,7 +19,7 @@ class ContinuedReader(Struct):
     client's: only replies of one choice go on. Implements core.ports.StreamReader.
 
     part    the client's text, which is open; None if it has not begun
-    before  output deltas that the client has seen
+    before  output deltas that the client was sent
     """
 
     _reader: StreamReader
@@ -73,7 +73,7 @@ class ContinuedReader(Struct):
 
     def _begun(self, event: PartStart) -> Iterator[Event]:
         if event.kind == "thinking" and self._before:
-            # The client has seen the text that this thinking should have come before.
+            # The client was sent the text that this thinking should have come before.
             message = "the reply could not be continued: the other worker began with its thinking"
             yield Failed(GatewayError(Kind.UPSTREAM, message))
             return

@@ -11,7 +11,7 @@ from typing import cast
 
 from msgspec.structs import replace
 
-from gateway.core.continuation import NOT_KEPT, SeenText
+from gateway.core.continuation import NO_TEXT, SentText
 from gateway.core.errors import GatewayError
 from gateway.core.events import Delta, End, Event, Failed, Finish, PartEnd, PartStart
 from gateway.core.http import Headers
@@ -223,9 +223,9 @@ class GuardedLane(EventLane):
         reader: Callable[[], StreamReader],
         writer: GuardedWriter,
         max_buffered_bytes: int,
-        seen: SeenText = NOT_KEPT,
+        text: SentText = NO_TEXT,
     ) -> None:
-        super().__init__(reader, writer, max_buffered_bytes, seen)
+        super().__init__(reader, writer, max_buffered_bytes, text)
         self.guarded = writer
 
     def feed(self, block: bytes) -> bytes:
@@ -254,8 +254,8 @@ class GuardedLane(EventLane):
 
 
 def event_lane(
-    reader: Callable[[], StreamReader], writer: StreamWriter, max_buffered_bytes: int, seen: SeenText
+    reader: Callable[[], StreamReader], writer: StreamWriter, max_buffered_bytes: int, text: SentText
 ) -> EventLane:
     if isinstance(writer, GuardedWriter):
-        return GuardedLane(reader, writer, max_buffered_bytes, seen)
-    return EventLane(reader, writer, max_buffered_bytes, seen)
+        return GuardedLane(reader, writer, max_buffered_bytes, text)
+    return EventLane(reader, writer, max_buffered_bytes, text)

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from gateway.core.continuation import FOLD_LENGTH, FOLD_MASK, NOT_KEPT, SeenText
+from gateway.core.continuation import FOLD_LENGTH, FOLD_MASK, NO_TEXT, SentText
 from gateway.core.errors import GatewayError, reply_too_large
 from gateway.core.events import Delta, End, Event, Failed, Finish, PartEnd, PartStart, UsageReport
 from gateway.core.http import Headers
@@ -21,16 +21,16 @@ from gateway.translation.continued import ContinuedReader
 
 
 def lane_for(
-    dialect: Dialect, backend: Backend, op: Generate, max_buffered_bytes: int = sys.maxsize, seen: SeenText = NOT_KEPT
+    dialect: Dialect, backend: Backend, op: Generate, max_buffered_bytes: int = sys.maxsize, text: SentText = NO_TEXT
 ) -> Lane:
     """A lane for one streamed reply to `op`: the passthrough lane where dialect and backend speak the same wire, else
-    the event lane. seen keeps the text of the reply."""
+    the event lane. text keeps that of the reply."""
     if choices_of(op) != 1:
-        seen.stop("choices")
+        text.stop("choices")
     passthrough = dialect.passthrough.get(backend.reply_wire(op))
     if passthrough is not None:
-        return passthrough.lane(op, seen)
-    return EventLane(partial(backend.reader, op), dialect.writer(op), max_buffered_bytes, seen)
+        return passthrough.lane(op, text)
+    return EventLane(partial(backend.reader, op), dialect.writer(op), max_buffered_bytes, text)
 
 
 class EventLane:
@@ -50,7 +50,7 @@ class EventLane:
         reader: Callable[[], StreamReader],
         writer: StreamWriter,
         max_buffered_bytes: int = sys.maxsize,
-        seen: SeenText = NOT_KEPT,
+        text: SentText = NO_TEXT,
     ) -> None:
         self.done = False
         self.error: GatewayError | None = None
@@ -61,7 +61,7 @@ class EventLane:
         self.reader = reader()
         self._writer = writer
         self._max_buffered_bytes = max_buffered_bytes
-        self._seen = seen
+        self._text = text
 
     @property
     def headers(self) -> Headers:
@@ -77,14 +77,14 @@ class EventLane:
     def take(self, events: Iterable[Event]) -> bytes:
         """Writes events of the reader's. Returns the bytes for the client."""
         out = []
-        write, keep = self._writer.write, self._seen.add
+        write, keep = self._writer.write, self._text.add
         try:
             for event in events:
                 if type(event) is Delta:
                     self.produced = count = self.produced + 1
                     keep(text := event.text)
                     if not count & FOLD_MASK or len(text) > FOLD_LENGTH:
-                        self._seen.fold()
+                        self._text.fold()
                 elif not self._note(event):
                     break
                 out.append(write(event))
@@ -100,7 +100,7 @@ class EventLane:
         match event:
             case PartStart():
                 if event.kind != "text" or self._open is not None:
-                    self._seen.stop("tool_call" if event.kind == "tool" else event.kind)
+                    self._text.stop("tool_call" if event.kind == "tool" else event.kind)
                 self._open = event
             case Finish():
                 self.finishes[event.choice] = event.reason
@@ -142,7 +142,7 @@ class EventLane:
         return self._writer.keepalive()
 
     def partial(self) -> Partial | str:
-        return self._seen.partial(self.produced, bool(self.finishes))
+        return self._text.partial(self.produced, bool(self.finishes))
 
     def splice(self, repeated: str) -> None:
         self.error = None

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from gateway.core.continuation import NOT_KEPT, Partial, SeenText
+from gateway.core.continuation import NO_TEXT, Partial, SentText
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.events import Event
 from gateway.core.fields import Examples, ExtrasPolicy, Field
@@ -40,11 +40,11 @@ class Settings(Struct, frozen=True):
 class Lane(Protocol):
     """Turns one worker's streamed bytes into one client's bytes, without I/O. May return b"" when nothing is due.
 
-    done       the worker's terminal mark was seen: the reply is complete
+    done       the worker's terminal mark was read: the reply is complete
     error      why the reply will never be complete; set at most once, after which nothing more is fed
     usage      the last usage the worker reported
     finishes   why choices ended, by index: stop | length | tool_calls | content_filter
-    produced   output deltas seen so far: a lower bound of output tokens when the stream is cut
+    produced   output deltas read so far: a lower bound of output tokens when the stream is cut
     clean_end  whether this client's wire has an orderly end after an error; if not, the connection must be cut
     keeps_op   whether it refers to the operation, and so to the prompt, until its end
     """
@@ -74,7 +74,7 @@ class Lane(Protocol):
         """Bytes that every reader of this wire ignores, or b"" where there are none."""
 
     def partial(self) -> Partial | str:
-        """The part of the reply that the client has seen, if another worker can go on with it; else the reason why
+        """The part of the reply that the client was sent, if another worker can go on with it; else the reason why
         none can, as in the record of a request."""
 
     def splice(self, repeated: str) -> None:
@@ -161,7 +161,7 @@ class SocketWire(Protocol):
 class Passthrough(Protocol):
     """The passthrough lane of a dialect, for backends that answer in its clients' own wire."""
 
-    def lane(self, op: Generate, seen: SeenText = NOT_KEPT) -> Lane: ...
+    def lane(self, op: Generate, text: SentText = NO_TEXT) -> Lane: ...
     def whole(self, response: Response, op: Generate | Embed) -> tuple[Response, Usage | None]:
         """A buffered reply and its usage. Raises GatewayError when the worker's body is not what it should be."""
 

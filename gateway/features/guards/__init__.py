@@ -15,7 +15,7 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from gateway.config.guards import Guard as Options
-from gateway.core.continuation import SeenText
+from gateway.core.continuation import SentText
 from gateway.core.errors import Blame, GatewayError, GuardRefusal, Kind
 from gateway.core.figures import milliseconds
 from gateway.core.http import JSON_TYPE, Headers, Request, Response
@@ -312,7 +312,7 @@ class HeldReply:
 
     # -- streams ----------------------------------------------------------------------------------------------------
 
-    def lane(self, reader: Callable[[], StreamReader], writer: StreamWriter, most_bytes: int, seen: SeenText) -> Lane:
+    def lane(self, reader: Callable[[], StreamReader], writer: StreamWriter, most_bytes: int, seen: SentText) -> Lane:
         """As `kernel.delivery.Hold`."""
         if choices_of(cast("Generate", self._call.asked)) != 1:
             seen.stop("choices")

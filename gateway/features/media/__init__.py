@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import cast
 
-from gateway.core.continuation import NOT_KEPT, SeenText
+from gateway.core.continuation import NO_TEXT, SentText
 from gateway.core.http import Response
 from gateway.core.messages import Media
 from gateway.core.ports import Exchange, Lane, Passthrough
@@ -32,7 +32,7 @@ class MediaDelivery(Delivery):
         translated, call.record.usage = _passthrough(call).media_whole(response, cast("Media", call.asked))
         return translated
 
-    def lane(self, call: Call, seen: SeenText = NOT_KEPT) -> Lane:
+    def lane(self, call: Call, seen: SentText = NO_TEXT) -> Lane:
         """For keep-alives, which only events have."""
         lane = _passthrough(call).media_lane(cast("Media", call.asked), sse.HEADERS)
         assert lane is not None

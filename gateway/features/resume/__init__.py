@@ -12,7 +12,7 @@ from collections.abc import Awaitable
 from typing import Final
 
 from gateway.core.byte_budget import Held
-from gateway.core.continuation import NOT_KEPT, SeenText
+from gateway.core.continuation import NO_TEXT, SentText
 from gateway.core.errors import Blame, GatewayError, Kind
 from gateway.core.http import Request
 from gateway.core.moves import reason_of
@@ -56,7 +56,7 @@ class Resume(Feature):
                 raise
             finally:
                 call.seen.close()
-                call.seen = NOT_KEPT
+                call.seen = NO_TEXT
 
         return workers
 
@@ -69,7 +69,7 @@ class Resume(Feature):
                 history.begin(call, visit)
             elif call.op is not None and call.op.generates:
                 call.seen.close()
-                call.seen = SeenText(Held(call.runtime.budgets.kept, call.owner))
+                call.seen = SentText(Held(call.runtime.budgets.kept, call.owner))
             return inner(call, visit)
 
         return attempt

@@ -14,7 +14,7 @@ from typing import cast
 
 from msgspec import UNSET
 
-from gateway.core.continuation import NOT_KEPT, SeenText
+from gateway.core.continuation import NO_TEXT, SentText
 from gateway.core.errors import GatewayError
 from gateway.core.events import End, Finish, Start, UsageReport
 from gateway.core.http import Response
@@ -189,7 +189,7 @@ class Rounds(Delivery):
 
     # -- the reply of one round -------------------------------------------------------------------------------------
 
-    def lane(self, call: Call, seen: SeenText = NOT_KEPT) -> Lane:
+    def lane(self, call: Call, seen: SentText = NO_TEXT) -> Lane:
         """A lane for the first round; for the next ones the same, since the client sees one reply."""
         rounds = self._rounds
         seen.stop("tool_call")

@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from gateway.core.byte_budget import ByteBudget, Held
-from gateway.core.continuation import FOLD_LENGTH, MOST, NOT_KEPT, SeenText
+from gateway.core.continuation import FOLD_LENGTH, MOST, NO_TEXT, SentText
 from gateway.core.events import Delta, Event, Finish
 from gateway.core.ports import Lane, Partial
 from gateway.core.usage import Usage
@@ -34,10 +34,10 @@ each = pytest.mark.parametrize("cases", sampled(GROUPS.values(), 3, lambda cases
 
 def opened(case: Case) -> Lane:
     op, backend, dialect = case.op(), BACKENDS[case.backend], DIALECTS[case.client.dialect]
-    seen = SeenText(Held(ByteBudget(), ""))
+    seen = SentText(Held(ByteBudget(), ""))
     if case.lane == "bytes":
         return dialect.passthrough[backend.reply_wire(op)].lane(op, seen)
-    return EventLane(partial(backend.reader, op), dialect.writer(op), seen=seen)
+    return EventLane(partial(backend.reader, op), dialect.writer(op), text=seen)
 
 
 def deltas(events: tuple[Event, ...]) -> list[Delta]:
@@ -206,7 +206,7 @@ def test_keepalives_before_a_worker_answers_are_of_its_reply(cases: list[Case]) 
 def test_what_cannot_be_taken_up_in_the_middle(case: Case) -> None:
     """Thinking, tool calls, refusals, several choices: the reason is named as soon as the client has seen some."""
     op = case.op()
-    lane = lane_for(DIALECTS[case.client.dialect], BACKENDS[case.backend], op, seen=SeenText(Held(ByteBudget(), "")))
+    lane = lane_for(DIALECTS[case.client.dialect], BACKENDS[case.backend], op, text=SentText(Held(ByteBudget(), "")))
     for frame in case.frames:
         before = lane.produced
         lane.feed(frame)
@@ -239,7 +239,7 @@ def test_a_reply_of_which_nothing_was_seen_may_begin_with_thinking(case: Case) -
 
 def test_a_text_that_is_too_long_or_finds_no_room_is_not_kept() -> None:
     budget = ByteBudget(40_000)
-    kept, late = SeenText(Held(budget, "one")), SeenText(Held(budget, "one"))
+    kept, late = SentText(Held(budget, "one")), SentText(Held(budget, "one"))
     for seen, letter in ((kept, "a"), (late, "b")):
         seen.add(letter * 20_000)
         for _ in range(20):
@@ -250,13 +250,13 @@ def test_a_text_that_is_too_long_or_finds_no_room_is_not_kept() -> None:
     for seen in (kept, kept, late):  # to close it twice gives nothing back twice
         seen.close()
         assert budget.reserved == 0
-    long = SeenText(Held(ByteBudget(), ""))
+    long = SentText(Held(ByteBudget(), ""))
     for _ in range(MOST // 1024 + 32):
         long.add("c" * 1024)
         long.fold()
     assert (long.lost, long.text) == ("long", "")
-    NOT_KEPT.add("another client's words")
-    assert (long.text, NOT_KEPT.text) == ("", "")
+    NO_TEXT.add("another client's words")
+    assert (long.text, NO_TEXT.text) == ("", "")
 
 
 def frames_of(case: Case, count: int, length: int) -> list[bytes]:
@@ -275,8 +275,8 @@ def test_what_is_kept_is_counted_whatever_the_deltas_length(cases: list[Case]) -
         for count, length in ((500, 10), (60, 3000)):
             budget = ByteBudget()
             op, backend, dialect = case.op(), BACKENDS[case.backend], DIALECTS[case.client.dialect]
-            seen = SeenText(Held(budget, "one"))
-            lane = lane_for(dialect, backend, op, seen=seen)
+            seen = SentText(Held(budget, "one"))
+            lane = lane_for(dialect, backend, op, text=seen)
             for at, frame in enumerate(frames_of(case, count, length)):
                 lane.feed(frame)
                 assert len(seen.text) <= budget.reserved + 48 * FOLD_LENGTH, (case, at)
@@ -288,9 +288,9 @@ def test_what_is_kept_is_counted_whatever_the_deltas_length(cases: list[Case]) -
 def test_a_kept_chunk_costs_no_more_calls(cases: list[Case]) -> None:
     """The gateway's functions that are called for a chunk: with its text kept, 1 more for 16 chunks at most."""
 
-    def calls(case: Case, seen: SeenText) -> int:
+    def calls(case: Case, seen: SentText) -> int:
         op, backend, dialect = case.op(), BACKENDS[case.backend], DIALECTS[case.client.dialect]
-        lane, frames, entered = lane_for(dialect, backend, op, seen=seen), frames_of(case, 160, 5), []
+        lane, frames, entered = lane_for(dialect, backend, op, text=seen), frames_of(case, 160, 5), []
         before = sys.getprofile()
         sys.setprofile(lambda frame, event, _: entered.append(frame.f_code) if event == "call" else None)
         try:
@@ -302,5 +302,5 @@ def test_a_kept_chunk_costs_no_more_calls(cases: list[Case]) -> None:
         return len(entered)
 
     for case in cases:
-        calls(case, NOT_KEPT)  # the first stream of a model teaches its templates to those behind it
-        assert calls(case, SeenText(Held(ByteBudget(), ""))) <= calls(case, NOT_KEPT) + 10, case
+        calls(case, NO_TEXT)  # the first stream of a model teaches its templates to those behind it
+        assert calls(case, SentText(Held(ByteBudget(), ""))) <= calls(case, NO_TEXT) + 10, case

@@ -13,7 +13,7 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from gateway.core.byte_budget import ByteBudget, Held
-from gateway.core.continuation import SeenText
+from gateway.core.continuation import SentText
 from gateway.core.events import Event, Failed
 from gateway.core.messages import Chat, Complete, Message, Text
 from gateway.wire import sse
@@ -250,8 +250,8 @@ def _role(**more: Any) -> bytes:
     return chunk("", **more).replace(b'"content"', b'"role":"assistant","content"')
 
 
-def _seen() -> SeenText:
-    return SeenText(Held(ByteBudget(), ""))
+def _seen() -> SentText:
+    return SentText(Held(ByteBudget(), ""))
 
 
 _STOP = chunk("", finish_reason="stop")

@@ -24,7 +24,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw, Struct, field
 
-from gateway.core.continuation import FOLD_LENGTH, FOLD_MASK, NOT_KEPT, SeenText, joined_usage, without_prefix
+from gateway.core.continuation import FOLD_LENGTH, FOLD_MASK, NO_TEXT, SentText, joined_usage, without_prefix
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import JSON_TYPE, Headers, Response
 from gateway.core.messages import Chat, Embed, Extra, Generate, Media, choices_of
@@ -116,10 +116,10 @@ class Passthrough(Struct, frozen=True):
     refuse: Callable[[GatewayError], bytes]
     known: TemplateCache = field(default_factory=TemplateCache)
 
-    def lane(self, op: Generate, seen: SeenText = NOT_KEPT) -> PassthroughLane:
+    def lane(self, op: Generate, text: SentText = NO_TEXT) -> PassthroughLane:
         options = bytes(op.raw.get("stream_options", NULL)) if op.raw is not None else b""
         if op.logprobs is not None:
-            seen.stop("logprobs")  # another worker would count their places in the text from its own begin
+            text.stop("logprobs")  # another worker would count their places in the text from its own begin
         asked = Asked(
             Raw(encode(op.model or "")),
             isinstance(op, Chat),
@@ -129,7 +129,7 @@ class Passthrough(Struct, frozen=True):
             b"continuous_usage_stats" in options,
             is_named(op),
         )
-        return PassthroughLane(asked, self, seen)
+        return PassthroughLane(asked, self, text)
 
     def whole(self, response: Response, op: Generate | Embed) -> tuple[Response, Usage | None]:
         body, usage = whole(response.body, op)
@@ -151,7 +151,7 @@ class PassthroughLane:
 
     frames  the framing of the worker's events
     usual   see `_learn`
-    text    the text that the client has seen
+    text    the text that the client was sent
     lessons how it comes to `usual`
     """
 
@@ -163,7 +163,7 @@ class PassthroughLane:
         self,
         asked: Asked,
         owner: Passthrough,
-        text: SeenText = NOT_KEPT,
+        text: SentText = NO_TEXT,
     ) -> None:
         self.done = False
         self.error: GatewayError | None = None
@@ -264,7 +264,7 @@ class PassthroughLane:
         usual = cut(data, ("choices", 0, "delta") if self._asked.chat else ("choices", 0), name)
         if usual is not None:
             chunk = _taken_apart(usual.filled(MARK, 0)[6:])
-            text, self.text = self.text, NOT_KEPT
+            text, self.text = self.text, NO_TEXT
             self._rewrite(chunk)
             self.text = text
             self.produced -= 1
