@@ -169,10 +169,10 @@ def out_of_descriptors(error: BaseException | None) -> bool:
 
 def causes(error: BaseException | None) -> Iterator[BaseException]:
     """`error`, and what it was raised from, one after the other."""
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
+    visited: set[int] = set()
+    while error is not None and id(error) not in visited:
         yield error
-        seen.add(id(error))
+        visited.add(id(error))
         error = error.__cause__ or error.__context__
 
 

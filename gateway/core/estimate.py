@@ -245,12 +245,12 @@ class Estimator(Struct, frozen=True):
 
     def _media(self, op: Media) -> Cost:
         """The words, each file, and as many outputs as are asked for."""
-        heard = op.work in ("transcribe", "translate")
+        from_audio = op.work in ("transcribe", "translate")
         files = 0 if op.form is None else len(op.form.files)
-        prompt = ceil(_bytes(op.words) / self.bytes_per_token) + files * (self.audio if heard else self.image)
-        each = self.output if heard else 0
+        prompt = ceil(_bytes(op.words) / self.bytes_per_token) + files * (self.audio if from_audio else self.image)
+        each = self.output if from_audio else 0
         # A limit on seconds must see that there are some: of nothing it takes no account.
-        audio_s = max(1, ceil(op.audio_s or 0)) if heard else 0
+        audio_s = max(1, ceil(op.audio_s or 0)) if from_audio else 0
         return Cost(prompt + each, 0, prompt, op.n, each, audio_s=audio_s, images=op.images)
 
     def _complete(self, op: Complete, max_context: int | None) -> Cost:

@@ -31,7 +31,7 @@ member that constrains the answer (`wire.openai.requests.constraints`) is never 
 _MOST_LISTED = 32
 
 
-Place = Literal["body", "header", "query", "message", "file"]
+Location = Literal["body", "header", "query", "message", "file"]
 
 
 class Field(Struct, frozen=True):
@@ -41,8 +41,8 @@ class Field(Struct, frozen=True):
     sample  a JSON-able value that a valid request may have
     note    a remark for readers of the table
     to      its name on vLLM's wire, if renamed. Alternatives are joined by " or ", several names by ", "
-    where   its place: a top-level member of the body or a text of an upload, a header, a query parameter, a file of an
-            upload, or a member that messages of a web socket alone have
+    where   its location: a top-level member of the body or a text of an upload, a header, a query parameter, a file of
+            an upload, or a member that messages of a web socket alone have
     beside  other members that the body needs for the field to have a meaning; None removes a member
     probe   another value, which shows that the field is read if `sample` is the same as the default
     names_model  True if it chooses the model
@@ -53,7 +53,7 @@ class Field(Struct, frozen=True):
     sample: Any = None
     note: str = ""
     to: str | None = None
-    where: Place = "body"
+    where: Location = "body"
     beside: Mapping[str, Any] = {}
     probe: Any = None
     names_model: bool = False
@@ -66,7 +66,7 @@ class Field(Struct, frozen=True):
 
 Tables = Mapping[str, Sequence[Field]]
 """By operation."""
-NO_PLACE = "nothing behind us has a place for it"
+NO_TARGET = "nothing behind us has a place for it"
 """The note of most ignored fields."""
 
 

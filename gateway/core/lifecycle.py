@@ -40,7 +40,7 @@ class IllegalEvent(AssertionError):
     """A reader broke the lifecycle. It is a bug of the gateway, never a client's or a worker's fault."""
 
 
-class _Seen(Struct):
+class _ChoiceState(Struct):
     """The parts of one choice so far."""
 
     parts: set[int] = set()
@@ -52,7 +52,7 @@ def checked(events: Iterable[Event]) -> Iterator[Event]:
     """Yields `events` as they are. Raises `IllegalEvent` at the first illegal one, and when they stop without End or
     Failed."""
     state = "new"
-    choices: dict[int, _Seen] = {}
+    choices: dict[int, _ChoiceState] = {}
     for event in events:
         if type(event) not in TRANSITIONS[state]:
             raise IllegalEvent(f"{type(event).__name__} may not come while the reply is {state}")
@@ -60,33 +60,33 @@ def checked(events: Iterable[Event]) -> Iterator[Event]:
             state = "open"
         elif type(event) is End or type(event) is Failed:
             state = "over"
-            unfinished = sorted(choice for choice, seen in choices.items() if not seen.finished)
+            unfinished = sorted(index for index, choice in choices.items() if not choice.finished)
             if unfinished and type(event) is End:
                 raise IllegalEvent(f"End while choices {unfinished} have no Finish")
         elif type(event) is not UsageReport:
-            _see(event, choices.setdefault(event.choice, _Seen()))
+            _check(event, choices.setdefault(event.choice, _ChoiceState()))
         yield event
     if state != "over":
         raise IllegalEvent("events stop without End or Failed")
 
 
-def _see(event: PartStart | Delta | PartEnd | Finish, seen: _Seen) -> None:
+def _check(event: PartStart | Delta | PartEnd | Finish, choice: _ChoiceState) -> None:
     name = type(event).__name__
-    if seen.finished:
+    if choice.finished:
         raise IllegalEvent(f"{name} after Finish of choice {event.choice}")
     if type(event) is PartStart:
-        if event.index in seen.parts:
+        if event.index in choice.parts:
             raise IllegalEvent(f"part {event.index} of choice {event.choice} starts twice")
-        seen.parts.add(event.index)
-        seen.open.add(event.index)
+        choice.parts.add(event.index)
+        choice.open.add(event.index)
     elif type(event) is Finish:
-        if seen.open:
-            raise IllegalEvent(f"Finish of choice {event.choice} while parts {sorted(seen.open)} are open")
-        seen.finished = True
-    elif event.index not in seen.open:
+        if choice.open:
+            raise IllegalEvent(f"Finish of choice {event.choice} while parts {sorted(choice.open)} are open")
+        choice.finished = True
+    elif event.index not in choice.open:
         raise IllegalEvent(f"{name} for part {event.index} of choice {event.choice}, which is not open")
     elif type(event) is PartEnd:
-        seen.open.discard(event.index)
+        choice.open.discard(event.index)
 
 
 class ReplyPart(Struct):
@@ -217,30 +217,30 @@ WholeReply = Reply | Embeddings | Scores | TokenCount | Tokens | Detokenized
 
 
 class _Open(Struct):
-    """A part in progress. into: the parts of its choice, among which it stands once it is placed."""
+    """A part in progress. into: the parts of its choice, among which it stands once it is inserted."""
 
     part: ReplyPart
     into: list[ReplyPart]
-    placed: bool = False
+    inserted: bool = False
     texts: list[str] = []
     tokens: list[int] = []
     logprobs: list[Raw] = []
 
-    def place(self) -> None:
-        if not self.placed:
-            self.placed = True
+    def insert(self) -> None:
+        if not self.inserted:
+            self.inserted = True
             self.into.append(self.part)
 
     def add(self, event: Delta) -> None:
         if event.text:
-            self.place()
+            self.insert()
             self.texts.append(event.text)
         self.tokens.extend(event.tokens)
         if event.logprobs is not None:
             self.logprobs.append(event.logprobs)
 
     def end(self) -> None:
-        self.place()
+        self.insert()
         part = self.part
         part.text, part.tokens, part.logprobs = "".join(self.texts), tuple(self.tokens), tuple(self.logprobs)
 
@@ -261,7 +261,7 @@ def fold(events: Iterable[Event]) -> Reply:
             part = ReplyPart(event.kind, "", event.call_id, event.name)
             parts[event.choice, event.index] = one = _Open(part, _choice(choices, event.choice).parts)
             if event.kind == "tool":
-                one.place()
+                one.insert()
         elif type(event) is Delta:
             parts[event.choice, event.index].add(event)
         elif type(event) is PartEnd:

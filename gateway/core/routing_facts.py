@@ -8,7 +8,7 @@ from hashlib import blake2b
 from msgspec import Struct
 
 Texts = Sequence[str] | int
-"""Texts that place a conversation, or that place itself; () or 0 for none."""
+"""Texts that place a conversation on the ring, or their hash; () or 0 for none."""
 
 
 class RoutingFacts(Struct):
@@ -18,8 +18,8 @@ class RoutingFacts(Struct):
     ends             the length of each of these prefixes, in estimated tokens
     prompt           estimated tokens of the prompt
     output           the expected cost of the reply, in tokens of a prompt
-    first_texts      texts that place a conversation that was not seen before; () if its beginning is unknown. Behind
-                     `forget_prompt` the place itself, and so for the next
+    first_texts      texts that place a conversation that is not known yet; () if its beginning is unknown. Behind
+                     `forget_prompt` their hash, and so for the next
     system_texts     the first and last texts of tools and system prompt, if these are most of the first turn: they
                      place the first conversation that has them; else ()
     system_tokens    tokens before the first user message if the conversation had turns before; else None
@@ -77,7 +77,7 @@ class RoutingFacts(Struct):
 
     def forget_prompt(self, goes_on: bool) -> None:
         """Drops the facts about the prompt that are large for a long one; all, unless another worker may be picked to
-        go on with the reply. Its texts become the places that they name."""
+        go on with the reply. Its texts become their hashes."""
         self.tokens, self.chains = (), {}
         if not goes_on:
             self.keys = self.ends = self.first_texts = self.system_texts = ()
@@ -102,10 +102,10 @@ class RoutingFacts(Struct):
 
 
 def home_of(texts: Texts) -> int:
-    """The place of a conversation's `first_texts` or `system_texts`: a 64-bit hash, the same in every gateway. Most
+    """The `ring_hash` of a conversation's `first_texts` or `system_texts`: 64 bits, the same in every gateway. Most
     requests go where their prompt is, and need none."""
-    return texts if isinstance(texts, int) else place_named("\x00".join(texts).encode("utf-8", "surrogatepass"))
+    return texts if isinstance(texts, int) else ring_hash("\x00".join(texts).encode("utf-8", "surrogatepass"))
 
 
-def place_named(name: bytes) -> int:
+def ring_hash(name: bytes) -> int:
     return int.from_bytes(blake2b(name, digest_size=8).digest(), "big") or 1

@@ -106,7 +106,7 @@ class Handover(Protocol):
         more of the prompt than can be handed over."""
 
     def handed(self, response: Response) -> bytes:
-        """The place of the result, from the 200 that answers it. Raises GatewayError(UPSTREAM) if the worker kept
+        """The location of the result, from the 200 that answers it. Raises GatewayError(UPSTREAM) if the worker kept
         none."""
 
     def second(self, request: Request, handed: bytes) -> Request:

@@ -3,7 +3,7 @@ reference and of the recorded clients; see `gateway.dialects.anthropic`."""
 
 from __future__ import annotations
 
-from gateway.core.fields import NO_PLACE, WORDS, Example, Examples, Field, Tables, model_row, renamed, rows
+from gateway.core.fields import NO_TARGET, WORDS, Example, Examples, Field, Tables, model_row, renamed, rows
 
 _TOOLS = [{"name": "f", "input_schema": {"type": "object"}}]
 _LEVEL = "the nearest of low, medium and high"
@@ -26,8 +26,8 @@ _PROMPT = (
     ),
 )
 _IGNORED = (
-    *rows("ignored", NO_PLACE, cache_control={"type": "ephemeral"}, context_management={"edits": []}),
-    *rows("ignored", NO_PLACE, mcp_servers=[], betas=["b"]),
+    *rows("ignored", NO_TARGET, cache_control={"type": "ephemeral"}, context_management={"edits": []}),
+    *rows("ignored", NO_TARGET, mcp_servers=[], betas=["b"]),
 )
 
 FIELDS: Tables = {
@@ -44,15 +44,15 @@ FIELDS: Tables = {
         renamed("output_config.format", "response_format", _SCHEMA),
         renamed("metadata.user_id", "user", "user-1", "its SHA-256, 32 digits of it"),
         *_IGNORED,
-        *rows("ignored", NO_PLACE, container="c", diagnostics={}, inference_geo="us", safeguards=[]),
-        *rows("ignored", NO_PLACE, service_tier="auto", speed="fast", user_profile_id="u"),
+        *rows("ignored", NO_TARGET, container="c", diagnostics={}, inference_geo="us", safeguards=[]),
+        *rows("ignored", NO_TARGET, service_tier="auto", speed="fast", user_profile_id="u"),
     ),
     "count": (
         *_PROMPT,
         *rows("ignored", _LENGTH, tool_choice={"type": "auto"}, thinking={"type": "adaptive"}),
         *rows("ignored", _LENGTH, output_config={"effort": "low"}),
         *_IGNORED,
-        *rows("ignored", NO_PLACE, speed="fast"),
+        *rows("ignored", NO_TARGET, speed="fast"),
     ),
 }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gateway.core.fields import NO_PLACE, WORDS, Example, Examples, Field, Tables, renamed, rows
+from gateway.core.fields import NO_TARGET, WORDS, Example, Examples, Field, Tables, renamed, rows
 from gateway.wire.openai.requests.fields import SAMPLES
 
 _TOOLS = [{"functionDeclarations": [{"name": "f", "parameters": {"type": "OBJECT"}}]}]
@@ -54,7 +54,7 @@ _CONFIG = (
     Field("generationConfig.logprobs", "ignored", 2, "the number of alternatives, beside responseLogprobs"),
     renamed("generationConfig.thinkingConfig", "reasoning_effort", {"thinkingBudget": 8192}, _THINKING),
     Field("generationConfig.responseModalities", "refused", ["TEXT", "AUDIO"], "unless it is TEXT alone"),
-    *(Field(f"generationConfig.{name}", "ignored", True, NO_PLACE) for name in UNREAD),
+    *(Field(f"generationConfig.{name}", "ignored", True, NO_TARGET) for name in UNREAD),
 )
 _MODEL = Field("model", "consumed", "m", "names the pool if the path names none that is served", names_model=True)
 _FUNCTIONS = "functions; a tool of the web is left out and named, another of Google's own servers is a 400"

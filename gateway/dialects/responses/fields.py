@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gateway.core.fields import NO_PLACE, WORDS, Example, Examples, Field, Tables, model_row, renamed, rows
+from gateway.core.fields import NO_TARGET, WORDS, Example, Examples, Field, Tables, model_row, renamed, rows
 
 _TOOLS = [{"type": "function", "name": "f"}]
 _WITH_TOOLS = {"tools": _TOOLS}
@@ -47,21 +47,21 @@ FIELDS: Tables = {
         Field("tool_choice", "mapped", "required", _CHOICE, beside=_WITH_TOOLS),
         Field("parallel_tool_calls", "mapped", False, "left out and named for workers without it", beside=_WITH_TOOLS),
         renamed("text.format", "response_format", {"type": "json_object"}),
-        Field("text.verbosity", "ignored", "low", NO_PLACE),
+        Field("text.verbosity", "ignored", "low", NO_TARGET),
         renamed("reasoning.effort", "reasoning_effort", "low", _EFFORT),
         Field("reasoning.summary", "emulated", "auto", "reasoning then comes as a summary"),
         Field("reasoning.generate_summary", "emulated", "auto", "its older name"),
-        Field("reasoning.context", "ignored", "all_turns", NO_PLACE),
-        Field("reasoning.mode", "ignored", "auto", NO_PLACE),
+        Field("reasoning.context", "ignored", "all_turns", NO_TARGET),
+        Field("reasoning.mode", "ignored", "auto", NO_TARGET),
         Field("include", "emulated", ["message.output_text.logprobs"], _INCLUDE, to="logprobs"),
         Field("store", "consumed", False, _STORE, probe=True),
         Field("background", "refused", True, "unless it is false"),
         *_REFUSED,
-        *rows("ignored", NO_PLACE, truncation="auto", service_tier="auto", safety_identifier="s", max_tool_calls=5),
-        *rows("ignored", NO_PLACE, moderation={}, context_management=[]),
+        *rows("ignored", NO_TARGET, truncation="auto", service_tier="auto", safety_identifier="s", max_tool_calls=5),
+        *rows("ignored", NO_TARGET, moderation={}, context_management=[]),
         Field("prompt_cache_key", "consumed", "k", "chooses the place among the workers", probe="l"),
-        *rows("ignored", NO_PLACE, prompt_cache_options={}, prompt_cache_retention="24h", client_metadata={"k": "v"}),
-        *rows("ignored", NO_PLACE, access_programs=[], image={}),
+        *rows("ignored", NO_TARGET, prompt_cache_options={}, prompt_cache_retention="24h", client_metadata={"k": "v"}),
+        *rows("ignored", NO_TARGET, access_programs=[], image={}),
         Field("generate", "emulated", False, "by web socket: workers only read the prompt", "max_tokens", "message"),
         Field(
             "stream_id", "consumed", "a", "by web socket: the lane, which its events name", where="message", probe=""

@@ -42,7 +42,7 @@ from gateway.core.messages import (
     Thinking,
     ToolCall,
 )
-from gateway.core.routing_facts import RoutingFacts, place_named
+from gateway.core.routing_facts import RoutingFacts, ring_hash
 from gateway.fleet.worker import OUTPUT_COSTS
 
 WHOLE = 16_384
@@ -68,7 +68,7 @@ def session_of(headers: Headers, names: frozenset[bytes]) -> int | None:
     """The session that the client named, in the first of these headers (lower case) that it sent."""
     for name, value in headers:
         if name in names and value:
-            return place_named(value)
+            return ring_hash(value)
     return None
 
 
