@@ -419,13 +419,13 @@ class Tokenize(Operation, kw_only=True):
     prompt   the text, or a chat of which only the prompt counts
     special  adds the special tokens that the tokenizer puts around a text
     texts    asks for the text of each token too
-    places   asks where in the text each token stands; not of a chat
+    spans    asks for the span of each token in the text; not of a chat
     """
 
     prompt: str | Chat
     special: bool
     texts: bool = False
-    places: bool = False
+    spans: bool = False
 
 
 @final

@@ -85,7 +85,7 @@ class LlamaCpp(OpenAIBackend):
             return self._ask(op, "/detokenize", {"tokens": op.tokens}, read_text)
         if isinstance(op.prompt, Chat):
             raise unsupported("messages", NAME, "it returns the tokens of a text, in 'prompt'")
-        body = {"content": op.prompt, "add_special": op.special, "with_pieces": op.texts or op.places}
+        body = {"content": op.prompt, "add_special": op.special, "with_pieces": op.texts or op.spans}
         return self._ask(op, "/tokenize", body, lambda answer: tokens_of(answer, op, can.max_context))
 
     def read(self, response: Response, op: Generate) -> Iterator[Event]:

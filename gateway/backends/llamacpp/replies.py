@@ -22,7 +22,7 @@ from gateway.wire.openai.replies.excess import MOST_TOKENS, refuse_longer
 from gateway.wire.openai.replies.reading import ChatReader
 from gateway.wire.openai.requests.unsupported import unsupported
 from gateway.wire.openai.streams.reading import Reader
-from gateway.wire.openai.tokens import placed, whole_tokens
+from gateway.wire.openai.tokens import whole_tokens, with_spans
 
 _REASONS: dict[str, Reason] = {"eos": "stop", "word": "stop", "limit": "length"}
 
@@ -32,9 +32,9 @@ class VerboseReader(ChatReader):
     the prompt again. The chunk that ends a choice names the phrase that was met, if the client asked for it."""
 
     def chunk(self, data: bytes) -> Iterator[Event]:
-        said = wire.decoded(data, _verbose).verbose if b'"__verbose"' in data else None
+        verbose = wire.decoded(data, _verbose).verbose if b'"__verbose"' in data else None
         # A chat template may have phrases of its own, which no client asked for.
-        word = said.stopping_word if said is not None and said.stopping_word in self.stop else None
+        word = verbose.stopping_word if verbose is not None and verbose.stopping_word in self.stop else None
         for event in super().chunk(data):
             if word is not None and isinstance(event, Finish):
                 event = replace(event, stop_sequence=word)
@@ -44,27 +44,27 @@ class VerboseReader(ChatReader):
         super().__init__(op)
         self.stop = op.stop
 
-    def counted(self, said: Usage) -> Usage:
+    def counted(self, newest: Usage) -> Usage:
         before = self.usage
         if before is None or self.most == 1:
-            return said
+            return newest
         return replace(
-            said,
-            input=max(before.input or 0, said.input or 0),
-            output=(before.output or 0) + (said.output or 0),
+            newest,
+            input=max(before.input or 0, newest.input or 0),
+            output=(before.output or 0) + (newest.output or 0),
             # Cached tokens come from the first choice only: the others find in the cache what the first one computed.
             cached=before.cached,
         )
 
 
-def token_count(said: bytes) -> TokenCount:
+def token_count(answer: bytes) -> TokenCount:
     """The number of tokens in an answer of `/tokenize`. Raises msgspec's errors for anything else."""
-    return TokenCount(len(_tokens.decode(said).tokens))
+    return TokenCount(len(_tokens.decode(answer).tokens))
 
 
-def input_tokens(said: bytes) -> TokenCount:
+def input_tokens(answer: bytes) -> TokenCount:
     """The same in an answer of `/v1/chat/completions/input_tokens`."""
-    return TokenCount(_input.decode(said).input_tokens)
+    return TokenCount(_input.decode(answer).input_tokens)
 
 
 class _PieceIn(Struct):
@@ -81,14 +81,14 @@ class _PiecesIn(Struct):
 _pieces = msgspec.json.Decoder(_PiecesIn)
 
 
-def tokens_of(said: bytes, op: Tokenize, max_context: int | None) -> Tokens:
+def tokens_of(answer: bytes, op: Tokenize, max_context: int | None) -> Tokens:
     """The tokens in an answer of `/tokenize`, with their texts if it has them. Raises msgspec's errors, or ValueError,
     for anything else."""
-    found = _pieces.decode(said).tokens
+    found = _pieces.decode(answer).tokens
     ids = tuple(one if isinstance(one, int) else one.id for one in found)
     pieces = [_bytes_of(one.piece) for one in found if isinstance(one, _PieceIn)]
     texts = tuple([piece.decode(errors="replace") for piece in pieces])
-    return placed(whole_tokens(ids, texts or None, max_context), op, NAME, pieces)
+    return with_spans(whole_tokens(ids, texts or None, max_context), op, NAME, pieces)
 
 
 def _bytes_of(piece: str | list[int]) -> bytes:

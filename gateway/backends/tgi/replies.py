@@ -65,10 +65,10 @@ def count(answer: bytes) -> TokenCount:
 
 
 def tokens_of(answer: bytes, op: Tokenize, max_context: int | None) -> Tokens:
-    """The tokens in an answer of `/tokenize`, with their texts and places if `op` asks for them."""
+    """The tokens in an answer of `/tokenize`, with their texts and spans if `op` asks for them."""
     found = _ids.decode(answer)
     texts = tuple([one.text for one in found]) if op.texts else None
-    spans = tuple([(one.start, one.stop) for one in found]) if op.places else None
+    spans = tuple([(one.start, one.stop) for one in found]) if op.spans else None
     return Tokens(tuple([one.id for one in found]), texts, max_context, spans)
 
 

@@ -47,7 +47,7 @@ from gateway.wire.openai.requests.unsupported import (
 )
 from gateway.wire.openai.requests.writing import PATHS, ParameterWriter, outgoing, prompt_of
 from gateway.wire.openai.scores import RERANK, SCORE, pairs_body, rerank_body
-from gateway.wire.openai.tokens import placed, read_text, read_tokens
+from gateway.wire.openai.tokens import read_text, read_tokens, with_spans
 
 # More tokens than any context has.
 _MOST_TOKENS = 2**31 - 1
@@ -192,9 +192,9 @@ class Vllm(OpenAIBackend):
             body |= prompt_of(op, can, _PARAMETERS)
         else:
             (body["prompt"],) = op.prompts
-        kept = "chat_template_kwargs" if isinstance(op, Chat) else "add_special_tokens"
-        if kept in op.extra:
-            body[kept] = op.extra[kept]
+        name = "chat_template_kwargs" if isinstance(op, Chat) else "add_special_tokens"
+        if name in op.extra:
+            body[name] = op.extra[name]
         return self._ask(op, "/tokenize", body, lambda answer: TokenCount(_count.decode(answer).count))
 
     def tokenize(self, op: Tokenize | Detokenize, can: Capabilities) -> Ask[Tokens | Detokenized]:
@@ -203,9 +203,9 @@ class Vllm(OpenAIBackend):
             return self._ask(op, "/detokenize", {**body, "tokens": op.tokens}, read_text)
         body |= prompt_of(op.prompt, can, _PARAMETERS) if isinstance(op.prompt, Chat) else {"prompt": op.prompt}
         body["add_special_tokens"] = op.special
-        if op.texts or op.places:
+        if op.texts or op.spans:
             body["return_token_strs"] = True
-        return self._ask(op, "/tokenize", body, lambda answer: placed(read_tokens(answer), op, NAME))
+        return self._ask(op, "/tokenize", body, lambda answer: with_spans(read_tokens(answer), op, NAME))
 
 
 def _adjust(body: dict[str, Any], op: Chat | Complete | Embed | Score) -> tuple[str, ...]:

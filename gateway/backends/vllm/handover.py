@@ -36,11 +36,11 @@ _SINGLE = {
 }
 
 
-class _PlacesIn(Struct):
+class _TransferIn(Struct):
     kv_transfer_params: dict[str, Raw] | None = None
 
 
-_places = msgspec.json.Decoder(_PlacesIn)
+_transfer = msgspec.json.Decoder(_TransferIn)
 
 
 class KvTransfer:
@@ -64,10 +64,10 @@ class KvTransfer:
         return replace(request, body=encode(body))
 
     def handed(self, response: Response) -> bytes:
-        places = wire.decoded(response.body, _places).kv_transfer_params
-        if not places:
+        params = wire.decoded(response.body, _transfer).kv_transfer_params
+        if not params:
             raise GatewayError(Kind.UPSTREAM, "the worker has no KV connector", code="no_kv_transfer")
-        return encode(places)
+        return encode(params)
 
     def second(self, request: Request, handed: bytes) -> Request:
         members = members_of(request.body)

@@ -33,7 +33,7 @@ def read(raw: Extra, api: Api) -> Tokenize:
     found = typed(encode(raw), _tokenize)
     named = found.parameters.adapter_id if found.parameters is not None else None
     return Tokenize(
-        model=named or found.model, prompt=found.inputs, special=True, places=True, extra=extra, dropped=dropped
+        model=named or found.model, prompt=found.inputs, special=True, spans=True, extra=extra, dropped=dropped
     )
 
 

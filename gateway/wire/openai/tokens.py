@@ -47,10 +47,10 @@ def whole_tokens(tokens: tuple[int, ...], texts: tuple[str, ...] | None, max_con
     return Tokens(tokens, texts, max_context)
 
 
-def placed(found: Tokens, op: Tokenize, backend: str, pieces: Sequence[str | bytes] | None = None) -> Tokens:
-    """With the places of the tokens, if `op` asks for them. pieces: their texts, where those of `found` are not exact.
+def with_spans(found: Tokens, op: Tokenize, backend: str, pieces: Sequence[str | bytes] | None = None) -> Tokens:
+    """With the spans of the tokens, if `op` asks for them. pieces: their texts, where those of `found` are not exact.
     Raises GatewayError(UNSUPPORTED) if they cannot be known."""
-    if op.places and isinstance(op.prompt, str):
+    if op.spans and isinstance(op.prompt, str):
         found.spans = spans_of(op.prompt, pieces or found.texts or ())
         if found.spans is None:
             raise beyond(backend, "does not report where in a text its tokens stand")
