@@ -54,7 +54,7 @@ class GuardedWriter:
         self._bytes = 0  # that they take
         self._releasable: list[_Item] = []
         self._in_review = 0  # of those held, how many are before the guard
-        # Their texts, each with the places of its deltas, or of its end.
+        # Their texts, each with the positions of its deltas, or of its end.
         self._reviewed_texts: list[tuple[Shown, list[int]]] = []
         self._unreviewed = 0  # characters held that were not yet shown
         self._changed = False
@@ -108,32 +108,32 @@ class GuardedWriter:
             return
         self._in_review, self._unreviewed = len(self._pending), 0
         texts: dict[tuple[int, int], tuple[list[str], list[int]]] = {}
-        for place, event in enumerate(self._pending):
+        for position, event in enumerate(self._pending):
             if type(event) is Delta:
-                text, places = texts.setdefault((event.choice, event.index), ([], []))
+                text, positions = texts.setdefault((event.choice, event.index), ([], []))
                 text.append(event.text)
-                places.append(place)
+                positions.append(position)
             elif type(event) is PartEnd and (event.choice, event.index) in self._empty_calls:
-                texts[event.choice, event.index] = [], [place]
+                texts[event.choice, event.index] = [], [position]
         self._empty_calls -= texts.keys()
         parts = [(self._parts[key], *found) for key, found in texts.items()]
-        self._reviewed_texts = [(_in_review(part, "".join(text)), places) for part, text, places in parts]
+        self._reviewed_texts = [(_in_review(part, "".join(text)), positions) for part, text, positions in parts]
         self._ask([shown for shown, _ in self._reviewed_texts], self.ended)
 
     def allowed(self, texts: Replacements) -> None:
         """The guard allows the window that it was shown, with these texts in place of those that it had."""
         window: list[list[_Item]] = [[event] for event in self._pending[: self._in_review]]
-        for (shown, places), new in zip(self._reviewed_texts, texts, strict=True):
+        for (shown, positions), new in zip(self._reviewed_texts, texts, strict=True):
             if new is not None and new != shown.text:
                 self._changed = True
-                first, step = cast("Delta | PartEnd", self._pending[places[0]]), self._overlap or len(new) or 1
-                for place in places:
-                    window[place] = []
+                first, step = cast("Delta | PartEnd", self._pending[positions[0]]), self._overlap or len(new) or 1
+                for position in positions:
+                    window[position] = []
                 # So short that they can be held back one by one.
                 pieces = (new[at : at + step] for at in range(0, len(new), step))
-                window[places[0]] = [Delta(first.choice, first.index, piece) for piece in pieces]
+                window[positions[0]] = [Delta(first.choice, first.index, piece) for piece in pieces]
                 if type(first) is PartEnd:
-                    window[places[0]].append(first)
+                    window[positions[0]].append(first)
         free, held = self._divided([event for one in window for event in one])
         self._pending = [*held, *self._pending[self._in_review :]]
         self._releasable += free
@@ -149,8 +149,8 @@ class GuardedWriter:
         held: list[_Item] = []
         chars: dict[int, int] = {}  # of a choice, those that stay
         stay = set()
-        for place in range(len(events) - 1, -1, -1):
-            event = events[place]
+        for position in range(len(events) - 1, -1, -1):
+            event = events[position]
             if type(event) is End:
                 return list(events), held
             choice = getattr(event, "choice", None)
@@ -159,10 +159,10 @@ class GuardedWriter:
             if type(event) is Finish:
                 chars[choice] = self._overlap
             if chars.setdefault(choice, 0) < self._overlap:
-                stay.add(place)
+                stay.add(position)
                 chars[choice] += len(event.text) if type(event) is Delta else 0
-        for place, event in enumerate(events):
-            stays = place in stay if hasattr(event, "choice") else bool(held)
+        for position, event in enumerate(events):
+            stays = position in stay if hasattr(event, "choice") else bool(held)
             (held if stays else free).append(event)
         return free, held
 
@@ -175,23 +175,23 @@ class GuardedWriter:
             self.over = self.over or type(event) is End
         return b"".join(out)
 
-    # -- tools that the gateway runs: their events keep their places ------------------------------------------------
+    # -- tools that the gateway runs: their events keep their order -------------------------------------------------
 
     def called(self, call: ServerCall) -> bytes:
-        return self._in_place(partial(self._tool_writer.called, call))
+        return self._in_order(partial(self._tool_writer.called, call))
 
     def returned(self, call: ServerCall) -> bytes:
-        return self._in_place(partial(self._tool_writer.returned, call))
+        return self._in_order(partial(self._tool_writer.returned, call))
 
     def cite(self, index: int, citations: Sequence[Citation]) -> None:
         def cite() -> bytes:
-            if not self._changed:  # their places would be others
+            if not self._changed:  # their spans would be others
                 self._tool_writer.cite(index, citations)
             return b""
 
         self._pending.append(cite)
 
-    def _in_place(self, write: Callable[[], bytes]) -> bytes:
+    def _in_order(self, write: Callable[[], bytes]) -> bytes:
         (self._pending if self._pending else self._releasable).append(write)
         return self.take()
 
@@ -210,8 +210,8 @@ def _bytes_of(item: _Item) -> int:
     """The memory that it takes, about. The log probabilities of a token have some hundred times its text."""
     if type(item) is not Delta:
         return _ITEM
-    told = 0 if item.logprobs is None else memoryview(item.logprobs).nbytes
-    return _ITEM + len(item.text) + 8 * len(item.tokens) + told
+    logprobs = 0 if item.logprobs is None else memoryview(item.logprobs).nbytes
+    return _ITEM + len(item.text) + 8 * len(item.tokens) + logprobs
 
 
 class GuardedLane(EventLane):

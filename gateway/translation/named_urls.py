@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 
 _SEARCHED_BEFORE = 2048
-_MOST_PLACES = 1000
+_MOST_MATCHES = 1000
 # Characters that no URL has (RFC 3986, section 2) end one wherever they stand. Other marks are the text's, not the
 # URL's, where nothing of a URL follows them. A fragment is not sent.
 _END = re.compile(
@@ -26,7 +26,7 @@ def is_named(url: str, text: str) -> bool:
 
 def _is_at(url: str, text: str) -> bool:
     at = text.find(url)
-    for _ in range(_MOST_PLACES):
+    for _ in range(_MOST_MATCHES):
         if at < 0:
             return False
         if _begins(text, at) and _ends(url, text, at):

@@ -82,7 +82,7 @@ class Rounds:
         self._rounds_left = sum(self._left.values()) + 2
         self._pages: dict[str, Page] = {}
         self._made: list[_Made] = []
-        self._said: list[Part] = []
+        self._texts: list[Part] = []
         self._parts: list[ReplyPart] = []
         self._calls: list[tuple[int, ServerCall]] = []
 
@@ -106,7 +106,7 @@ class Rounds:
         self.pending = [made.call for made in self._made]
         self.over = others or self._rounds_left <= 0
         self._calls += [(len(self._parts), call) for call in self.pending]
-        self._said = [_part(part) for part in parts if part.kind in ("text", "thinking")]
+        self._texts = [_part(part) for part in parts if part.kind in ("text", "thinking")]
 
     def _read(self, part: ReplyPart) -> _Made:
         """A call that the model made. It has an error already if it must not be run."""
@@ -144,32 +144,32 @@ class Rounds:
         if most is not None and self.usage is not None:
             most = max(1, most - (self.usage.output or 0))
         calls = [ToolCall(made.id, made.call.tool.name, made.text) for made in self._made]
-        told = self._results()
+        results = self._results()
         before = self._tokens if self._tokens is not None else estimate(op)
-        added = estimate(Chat(model=op.model, messages=told))
+        added = estimate(Chat(model=op.model, messages=results))
         if context is not None:
             # The answer may have the client's bound, but at most half of what is left.
             left = max(0, context - before)
             room = left - min(left // 2, left if most is None else most)
             if added > room:
-                told = self._results(room / added)
-                added = estimate(Chat(model=op.model, messages=told))
+                results = self._results(room / added)
+                added = estimate(Chat(model=op.model, messages=results))
         self.prompt = before + added
         for made in self._made:
             self._pages.update((page.url, page) for page in made.call.pages)
         # A tool that may not be called any more is offered as before: a prompt that begins alike is cached.
         self.op = replace(
             op,
-            messages=(*op.messages, Message("assistant", (*self._said, *calls)), *told),
+            messages=(*op.messages, Message("assistant", (*self._texts, *calls)), *results),
             continue_last=False,
             max_output=most,
             tool_choice=None if op.tool_choice is None else "auto",
         )
-        self.pending, self._made, self._said, self.ending, self.shown = [], [], [], [], False
+        self.pending, self._made, self._texts, self.ending, self.shown = [], [], [], [], False
 
     def _results(self, share: float = 1) -> tuple[Message, ...]:
         """The calls' results for the model, with this share of each page's text."""
-        return tuple(Message("tool", (Text(_told(made.call, share)),), call_id=made.id) for made in self._made)
+        return tuple(Message("tool", (Text(_result(made.call, share)),), call_id=made.id) for made in self._made)
 
     # -- what the client gets ---------------------------------------------------------------------------------------
 
@@ -197,7 +197,7 @@ def _part(part: ReplyPart) -> Part:
     return Thinking(part.text) if part.kind == "thinking" else Text(part.text)
 
 
-def _told(call: ServerCall, share: float) -> str:
+def _result(call: ServerCall, share: float) -> str:
     """The result of a call, for the model, with this share of each page's text."""
     if call.error is not None:
         return f"Error: {call.error}"

@@ -20,7 +20,7 @@ from gateway.core.usage import Usage
 def runs(op: Complete) -> Sequence[Complete]:
     """The requests for the choices of `op`, in order; `op` alone if it can ask for all."""
     seeds = op.seeds
-    begins = [place for place, seed in enumerate(seeds) if not place or seed != seeds[place - 1] + 1]
+    begins = [index for index, seed in enumerate(seeds) if not index or seed != seeds[index - 1] + 1]
     if len(begins) < 2:
         return (op,)
     parts = [seeds[begin:end] for begin, end in zip(begins, [*begins[1:], len(seeds)], strict=True)]

@@ -76,8 +76,8 @@ def _letter(escape: re.Match[str]) -> str:
     if text[1] not in "u/":
         return text
     letter: str = json.loads(f'"{text}"')
-    kept = letter in '"\\' or letter < " " or "\ud800" <= letter[0] <= "\udfff"
-    return text if kept else letter
+    escaped = letter in '"\\' or letter < " " or "\ud800" <= letter[0] <= "\udfff"
+    return text if escaped else letter
 
 
 def texts_of(op: Guarded) -> list[Shown]:
@@ -126,7 +126,7 @@ def unshown(op: Guarded) -> list[str]:
     canonical form, and names of members without one."""
     if isinstance(op, Media):
         files = [] if op.form is None else ["audio" if op.work in ("transcribe", "translate") else "image"]
-        hidden = [name for name, value in _told(op).items() if not isinstance(value, str | None)]
+        hidden = [name for name, value in _text_members(op).items() if not isinstance(value, str | None)]
         return sorted({*files, *hidden, *(name for name in op.unnamed if name not in _OF_MEDIA)})
     found = {*unknown_members(op), *getattr(op, "unnamed", ())}
     if isinstance(op, Chat):
@@ -229,14 +229,14 @@ def _media(op: Media, swap: Swap) -> dict[str, Any]:
         ]
         return {"fields": tuple(fields), "words": dict(fields).get(words, "")}
     extra = dict(op.extra)
-    told = _told(op)
-    for name, text in told.items():
+    texts = _text_members(op)
+    for name, text in texts.items():
         if isinstance(text, str) and (new := swap(Shown(name, text))) != text:
-            told[name], extra[name] = new, Raw(msgspec.json.encode(new))
-    return {"extra": extra, "words": told.get(words, "")}
+            texts[name], extra[name] = new, Raw(msgspec.json.encode(new))
+    return {"extra": extra, "words": texts.get(words, "")}
 
 
-def _told(op: Media) -> dict[str, Any]:
+def _text_members(op: Media) -> dict[str, Any]:
     """The members of a JSON body that a model reads as text."""
     return {name: msgspec.json.decode(op.extra[name]) for name in _OF_MEDIA if name in op.extra}
 
