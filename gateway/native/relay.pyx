@@ -1,7 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
 """The native relay of one stream: `SameWire` if its client and worker speak the same wire, else `Translated`.
 
-A `Relay` takes two places: that of the exchange's sink, and that of the connection in its transport. A read that is
+A `Relay` takes two roles: that of the exchange's sink, and that of the connection in its transport. A read that is
 whole HTTP chunks, each an ordinary event by the lane's templates, becomes the client's bytes here, with the same result
 and the same books as by `WorkerConnection`, `Pump.block` and the lane's `feed`. Every other read goes to the
 connection, unchanged. So back-pressure, deadlines, ends, failures and TLS stay where they are.
@@ -42,11 +42,11 @@ cdef Py_ssize_t _fold_length = FOLD_LENGTH
 cdef Py_ssize_t _chunk(const unsigned char *data, Py_ssize_t size, Py_ssize_t *at) noexcept:
     """The length of the chunk that begins at `at`, if all of it is in `data`, in the plainest form. Sets `at` to where
     its content begins. Else -1."""
-    cdef Py_ssize_t length = 0, place = at[0]
-    cdef Py_ssize_t most = min(size, place + MOST_DIGITS)
+    cdef Py_ssize_t length = 0, index = at[0]
+    cdef Py_ssize_t most = min(size, index + MOST_DIGITS)
     cdef unsigned char byte
-    while place < most:
-        byte = data[place]
+    while index < most:
+        byte = data[index]
         if 48 <= byte <= 57:
             length = length * 16 + byte - 48
         elif 97 <= byte <= 102:
@@ -55,11 +55,11 @@ cdef Py_ssize_t _chunk(const unsigned char *data, Py_ssize_t size, Py_ssize_t *a
             length = length * 16 + byte - 55
         else:
             break
-        place += 1
-    if place == at[0] or size - place < length + 4 or memcmp(data + place, b"\r\n", 2) != 0:
+        index += 1
+    if index == at[0] or size - index < length + 4 or memcmp(data + index, b"\r\n", 2) != 0:
         return -1
-    at[0] = place + 2
-    return length if memcmp(data + place + 2 + length, b"\r\n", 2) == 0 else -1
+    at[0] = index + 2
+    return length if memcmp(data + index + 2 + length, b"\r\n", 2) == 0 else -1
 
 
 cdef class Relay:
@@ -103,7 +103,7 @@ cdef class Relay:
             self._view = None
 
     cdef _leave(self):
-        """Gives both places back. Idempotent."""
+        """Gives both roles back. Idempotent."""
         self._forget()
         if self._transport is not None:
             if self._transport.get_protocol() is self:
@@ -248,7 +248,7 @@ cdef class Relay:
                     self._round.send(self)
 
     def flush(self):
-        """Called at the end of the turn, in the cycle's place. The stream may have ended since."""
+        """Called at the end of the turn, in place of the cycle. The stream may have ended since."""
         self._queued = False
         cycle = self._cycle
         pending = cycle.pending
@@ -265,7 +265,7 @@ cdef class SameWire(Relay):
 
     cdef object _text  # the lane's
     cdef long _produced  # likewise
-    cdef list _kept  # the templates below
+    cdef list _templates
 
     cdef object _usual(self):
         return self._lane.usual if self._lane is not None else None
@@ -274,8 +274,8 @@ cdef class SameWire(Relay):
         if not self._lane.frames.idle:
             return False
         self._text, self._produced = self._lane.text, self._lane.produced
-        self._kept = usual[:MOST_TEMPLATES]
-        return len(self._kept) > 0
+        self._templates = usual[:MOST_TEMPLATES]
+        return len(self._templates) > 0
 
     cdef bint _relayed(self, Py_ssize_t size) except -1:
         cdef const unsigned char *data = <const unsigned char *>self._buffer.buf
@@ -327,7 +327,7 @@ cdef class SameWire(Relay):
         cdef tuple usual
         cdef bytes before, after
         cdef Py_ssize_t size
-        for usual in self._kept:
+        for usual in self._templates:
             before, after = <bytes?>usual[0], <bytes?>usual[1]
             size = PyBytes_GET_SIZE(after)
             if (
@@ -352,7 +352,7 @@ cdef class Translated(Relay):
     """Its lane is an `EventLane` with a `wire.openai.streams.reading.Reader`, and writes the events that this reads."""
 
     cdef object _reader
-    cdef object _kept  # the `ChunkTemplate` below
+    cdef object _template  # the `ChunkTemplate` below
     cdef object _choice, _index  # of its text
     cdef bytes _digits  # the number of the last event
     cdef const unsigned char *_parts[4]  # before, after, middle, end
@@ -369,7 +369,7 @@ cdef class Translated(Relay):
         cdef bytes part
         if usual is None or not self._reader.frames.idle:
             return False
-        self._kept = usual
+        self._template = usual
         self._choice, self._index = self._reader.usual_at
         for i, part in enumerate((usual.before, usual.after, usual.middle, usual.end)):
             self._parts[i], self._sizes[i] = <const unsigned char *>PyBytes_AS_STRING(part), PyBytes_GET_SIZE(part)

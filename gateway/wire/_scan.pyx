@@ -19,26 +19,26 @@ cdef unsigned char _stops[256]  # 1 for a byte that does not stand for itself in
 for _byte in range(256):
     _stops[_byte] = _byte < 32 or _byte == 34 or _byte == 92
 
-ctypedef const unsigned char *Place
+ctypedef const unsigned char *Cursor
 
 cdef unsigned long long HIGHEST = 0x8080808080808080ULL  # the highest bit of each of eight bytes
 
 
-cdef inline Place _blank(Place at, Place end) noexcept nogil:
+cdef inline Cursor _blank(Cursor at, Cursor end) noexcept nogil:
     """Where no white space is."""
     while at < end and (at[0] == 32 or at[0] == 10 or at[0] == 13 or at[0] == 9):
         at += 1
     return at
 
 
-cdef int _unit(Place at, Place end) noexcept nogil:
+cdef int _unit(Cursor at, Cursor end) noexcept nogil:
     r"""The UTF-16 unit of the escape `\uXXXX` at `at`; -1 if there is none."""
-    cdef int found = 0, place
+    cdef int found = 0, index
     cdef unsigned char byte
     if end - at < 6 or at[0] != 92 or at[1] != 117:
         return -1
-    for place in range(2, 6):
-        byte = at[place]
+    for index in range(2, 6):
+        byte = at[index]
         if 48 <= byte <= 57:
             found = found * 16 + byte - 48
         elif 97 <= byte <= 102:
@@ -55,9 +55,9 @@ cdef inline unsigned long long _zeros(unsigned long long eight) noexcept nogil:
     return (eight - 0x0101010101010101ULL) & ~eight
 
 
-cdef Place _string(Place at, Place end, bint *escaped, unsigned long long *joined) noexcept nogil:
+cdef Cursor _string(Cursor at, Cursor end, bint *escaped, unsigned long long *joined) noexcept nogil:
     """Where the string ends whose opening quote is before `at`, behind its closing quote; NULL if it is no good."""
-    cdef unsigned long long eight, seen = 0, stops
+    cdef unsigned long long eight, bits = 0, stops
     cdef unsigned char byte = 0
     cdef int unit
     while True:
@@ -67,18 +67,18 @@ cdef Place _string(Place at, Place end, bint *escaped, unsigned long long *joine
             stops |= _zeros(eight ^ 0x2222222222222222ULL) | _zeros(eight ^ 0x5C5C5C5C5C5C5C5CULL)
             if stops & HIGHEST:
                 break
-            seen |= eight
+            bits |= eight
             at += 8
         while at < end:
             byte = at[0]
             if _stops[byte]:
                 break
-            seen |= byte
+            bits |= byte
             at += 1
         if at == end:
             return NULL
         if byte == 34:
-            joined[0] |= seen
+            joined[0] |= bits
             return at + 1
         if byte == 92:
             escaped[0] = True
@@ -103,15 +103,15 @@ cdef Place _string(Place at, Place end, bint *escaped, unsigned long long *joine
             return NULL
 
 
-cdef inline Place _digits(Place at, Place end) noexcept nogil:
+cdef inline Cursor _digits(Cursor at, Cursor end) noexcept nogil:
     while at < end and 48 <= at[0] <= 57:
         at += 1
     return at
 
 
-cdef Place _number(Place at, Place end) noexcept nogil:
+cdef Cursor _number(Cursor at, Cursor end) noexcept nogil:
     """Where the number at `at` ends; NULL if it is none, or may be too large for some reader."""
-    cdef Place start
+    cdef Cursor start
     if at[0] == 45:
         at += 1
     start, at = at, _digits(at, end)
@@ -131,16 +131,16 @@ cdef Place _number(Place at, Place end) noexcept nogil:
     return at
 
 
-cdef bint _plain(Place at, Place end, unsigned long long *joined) noexcept nogil:
+cdef bint _plain(Cursor at, Cursor end, unsigned long long *joined) noexcept nogil:
     """`is_plain`, but for the encoding of characters. joined: all that strings have, joined by `or`, eight in a row."""
-    cdef Place names[MOST_NAMES]
+    cdef Cursor names[MOST_NAMES]
     cdef Py_ssize_t sizes[MOST_NAMES]
     cdef int firsts[MOST_DEPTH]  # where the names of each open object begin; -1 for an array
     cdef unsigned long long marks[MOST_DEPTH]  # a bit for each name of it, by its length and its last byte
     cdef unsigned long long mark
     cdef int depth = 0, count = 0, other
     cdef bint escaped, begun = False  # begun: an object or an array was just opened
-    cdef Place start
+    cdef Cursor start
     cdef Py_ssize_t size
     while True:
         at = _blank(at, end)
@@ -219,7 +219,7 @@ def is_plain(text not None):
     cdef bint plain
     PyObject_GetBuffer(text, &view, PyBUF_SIMPLE)
     try:
-        plain = _plain(<Place>view.buf, <Place>view.buf + view.len, &joined)
+        plain = _plain(<Cursor>view.buf, <Cursor>view.buf + view.len, &joined)
         if plain and joined & HIGHEST:
             try:
                 PyUnicode_DecodeUTF8(<const char *>view.buf, view.len, NULL)
@@ -258,7 +258,7 @@ cdef class _Nulls:
     def __call__(self, bytes text not None):
         cdef const char *at = PyBytes_AS_STRING(text)
         cdef const char *end = at + PyBytes_GET_SIZE(text)
-        cdef const char *kept = at  # what is from here on has not been copied
+        cdef const char *rest = at  # what is from here on has not been copied
         cdef char *out = NULL
         cdef Py_ssize_t written = 0, size
         cdef bytes made = None
@@ -273,14 +273,14 @@ cdef class _Nulls:
             if made is None:
                 made = PyBytes_FromStringAndSize(NULL, PyBytes_GET_SIZE(text))
                 out = PyBytes_AS_STRING(made)
-            memcpy(out + written, kept, at - kept)
-            written += at - kept
+            memcpy(out + written, rest, at - rest)
+            written += at - rest
             at += size
-            kept = at
+            rest = at
         if made is None:
             return text
-        memcpy(out + written, kept, end - kept)
-        written += end - kept
+        memcpy(out + written, rest, end - rest)
+        written += end - rest
         return made[:written]
 
 
