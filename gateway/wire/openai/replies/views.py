@@ -354,7 +354,7 @@ def usage(found: UsageIn) -> Usage:
 
 
 # vLLM's messages about a model's limits that do not name the parameter in a field.
-_TELLING = (
+_PARAM_BY_WORDS = (
     ("tool choice requires --enable-auto-tool-choice", "tools"),
     ("is not a multimodal model", "messages"),
     ("may be provided in one prompt", "messages"),
@@ -450,7 +450,7 @@ def _refusal(status: int, message: str | None, param: str | None, own: str | Non
     if status in (400, 422):
         text = message or "the worker refused the request"
         if param is None:
-            param = next((name for words, name in _TELLING if words in text), None)
+            param = next((name for words, name in _PARAM_BY_WORDS if words in text), None)
         return GatewayError(Kind.BAD_REQUEST, text, param=param, code=own, upstream=status)
     if status == 413:
         text = message or "the request is too large for the worker"
