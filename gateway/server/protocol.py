@@ -35,7 +35,7 @@ _EMPTY_LINE = b"\r\n\r\n"
 _AUTHORITY = rb"[A-Za-z0-9._~!$&'()*+,;=%:\[\]-]"
 _HOST = re.compile(_AUTHORITY + rb"*")
 _ABSOLUTE = re.compile(rb"https?://(" + _AUTHORITY + rb"+)(/[^?#]*)?(\?.*)?", re.IGNORECASE)
-_KEPT_ENCODED = re.compile(r"(%2f|%25)", re.IGNORECASE)
+_LEFT_ENCODED = re.compile(r"(%2f|%25)", re.IGNORECASE)
 
 
 class HttpProtocol(ClientConnection):
@@ -412,7 +412,7 @@ def decoded(path: str) -> str:
     """A path, percent-decoded but for `%2F` and `%25`: an encoded slash separates nothing. The application decodes the
     rest of path parameters, see `core.http.path_parameter`."""
     return "".join(
-        part.upper() if number % 2 else unquote(part) for number, part in enumerate(_KEPT_ENCODED.split(path))
+        part.upper() if number % 2 else unquote(part) for number, part in enumerate(_LEFT_ENCODED.split(path))
     )
 
 
