@@ -22,8 +22,8 @@ from gateway.config.serving import ConsoleOidc, is_loopback, is_private
 from gateway.config.sharing import WrittenKind
 from gateway.config.teams import teams
 
-_KEY_PLACE = "/k"
-"""The begin of a path that has a key."""
+_KEY_PREFIX = "/k"
+"""The beginning of a path that has a key."""
 _LOCALHOST = (IPv4Address("127.0.0.1"), IPv6Address("::1"))
 # The fault of a value in `match` that no request can have, by its dimension.
 _STRANGERS = {"key": "is not a key", "team": "no key has this team", "model": "is not a model"}
@@ -55,14 +55,14 @@ def _names(facts: Facts) -> Faults:
     if not models:
         yield ("models",), "must hold at least one model"
         return
-    seen: dict[str, str] = {}
+    owners: dict[str, str] = {}
     for name, model in models.items():
         for index, alias in enumerate(model.aliases):
             path = ("models", name, "aliases", index)
             if alias in models:
                 yield path, "is the name of a model" if alias != name else "is the model's own name"
-            elif seen.setdefault(alias, name) != name:
-                yield path, f"is already an alias of {seen[alias]}"
+            elif owners.setdefault(alias, name) != name:
+                yield path, f"is already an alias of {owners[alias]}"
             elif alias in model.aliases[:index]:
                 yield path, "is given twice"
 
@@ -206,15 +206,15 @@ def _metrics(facts: Facts) -> Faults:
 
 
 def _console(facts: Facts) -> Faults:
-    console, place = facts.config.console, facts.config.metrics.listen
+    console, address = facts.config.console, facts.config.metrics.listen
     keyless = console.key_file is None and console.key_env is None and console.oidc is None
     if not console.enabled:
         return
-    if place is None or not facts.config.metrics.enabled:
+    if address is None or not facts.config.metrics.enabled:
         yield ("console", "enabled"), "needs metrics.listen, such as 127.0.0.1:9090: the console is served there"
     elif keyless and facts.config.auth == "keys":
         yield ("console", "key_file"), "or key_env or oidc is needed, as clients need keys, too"
-    elif keyless and not is_loopback(place.rpartition(":")[0].strip("[]")):
+    elif keyless and not is_loopback(address.rpartition(":")[0].strip("[]")):
         yield ("console", "key_file"), "or key_env or oidc is needed, as other machines can call metrics.listen"
     if console.oidc is not None:
         yield from _console_oidc(console.oidc)
@@ -240,8 +240,8 @@ def _overlap(one: str, other: str) -> bool:
     except localhost."""
     if one.lower() == other.lower():
         return True
-    places = [_LOCALHOST if name.lower() == "localhost" else _addresses(name) for name in (one, other)]
-    return any(_covers(first, second) or _covers(second, first) for first, second in product(*places))
+    addresses = [_LOCALHOST if name.lower() == "localhost" else _addresses(name) for name in (one, other)]
+    return any(_covers(first, second) or _covers(second, first) for first, second in product(*addresses))
 
 
 def _covers(host: IPv4Address | IPv6Address, other: IPv4Address | IPv6Address) -> bool:
@@ -381,9 +381,9 @@ def _matches(facts: Facts) -> Faults:
     keys = facts.config.keys
     known = {key.team for key in keys.values() if key.team is not None} | facts.config.teams.keys()
     names = {"key": keys, "team": known, "model": facts.config.model_names}
-    for place, match in facts.matches():
+    for parent, match in facts.matches():
         for dimension, values in match.items():
-            path = (*place, "match", dimension)
+            path = (*parent, "match", dimension)
             if not values:
                 yield path, "is empty: nothing ever applies"
             for at, value in enumerate(values):
@@ -398,8 +398,8 @@ def _matches(facts: Facts) -> Faults:
                     yield (*path, at), Unknown(_STRANGERS[dimension], value, there)
 
 
-def _kept_in_memory(facts: Facts) -> Faults:
-    """Faults of what each of several gateways or processes would keep for itself: together they admit as many times
+def _held_in_memory(facts: Facts) -> Faults:
+    """Faults of what each of several gateways or processes would hold for itself: together they admit as many times
     the limit."""
     if facts.known is None or max(facts.known.gateways, facts.known.processes) == 1:
         return
@@ -458,7 +458,7 @@ def _prefixes(facts: Facts) -> Faults:
         twice = set(repeated(own or ()))
         for index, prefix in enumerate(own if own is not None else by_default[name]):
             path = ("dialects", name, "prefixes", index) if own is not None else ("dialects", name)
-            if config.path_keys and f"{prefix}/".startswith(f"{_KEY_PLACE}/"):
+            if config.path_keys and f"{prefix}/".startswith(f"{_KEY_PREFIX}/"):
                 yield path, "begins as paths with a key do, by path_keys"
                 continue
             if index in twice:
@@ -466,11 +466,11 @@ def _prefixes(facts: Facts) -> Faults:
                 continue
             assert known is not None  # it names the dialects
             shared: dict[str, str] = {}
-            for place in sorted(known.serves(config, name, prefix)):
-                if (holder := taken.setdefault(place, name)) != name:
-                    shared.setdefault(holder, place)
+            for route in sorted(known.serves(config, name, prefix)):
+                if (holder := taken.setdefault(route, name)) != name:
+                    shared.setdefault(holder, route)
             if shared:
-                others = " and ".join(f"{place} as {holder} does" for holder, place in shared.items())
+                others = " and ".join(f"{route} as {holder} does" for holder, route in shared.items())
                 yield path, f"answers {others}; give one of them other prefixes"
 
 
@@ -501,5 +501,5 @@ _RULES: tuple[Callable[[Facts], Faults], ...] = (
     _matches,
     _dialects,
     _prefixes,
-    _kept_in_memory,
+    _held_in_memory,
 )

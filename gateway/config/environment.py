@@ -118,7 +118,7 @@ class EnvironmentSource(PydanticBaseSettingsSource):
             return
         if path[0] in _ENTRIES and len(path) > 2:
             self.positions.setdefault(path[:2], where)  # that of an entry which no file has
-        _place(self.positions, path, value, where)
+        _record(self.positions, path, value, where)
 
 
 def variable(name: str) -> str | None:
@@ -126,13 +126,13 @@ def variable(name: str) -> str | None:
     return os.environ.get(name)
 
 
-def in_variable(place: Position, path: Path, message: Message) -> Message:
-    """`message` about the value at `path`, in terms of the variable at `place`."""
-    parts = (place.variable or "")[len(PREFIX) :].split("__")
+def in_variable(position: Position, path: Path, message: Message) -> Message:
+    """`message` about the value at `path`, in terms of the variable at `position`."""
+    parts = (position.variable or "")[len(PREFIX) :].split("__")
     at = len(path) - 1
     if message == "is required" and at == 2 and path[0] in _ENTRIES:
         return f"is required, as no file has {shown(path[:2])}"
-    if not isinstance(message, Unknown) or place.path or parts[at : at + 1] != [message.name.upper()]:
+    if not isinstance(message, Unknown) or position.path or parts[at : at + 1] != [message.name.upper()]:
         return message
     return replace(message, name=parts[at], names=[name.upper() for name in message.names], form=_form(parts, at))
 
@@ -190,8 +190,8 @@ def _join(values: dict[str, Any], more: dict[str, Any]) -> bool:
     return True
 
 
-def _place(positions: Positions, path: Path, value: Any, where: Position) -> None:
+def _record(positions: Positions, path: Path, value: Any, where: Position) -> None:
     positions[path] = where
     children = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for part, child in children:
-        _place(positions, (*path, part), child, where._replace(path=(*where.path, part)))
+        _record(positions, (*path, part), child, where._replace(path=(*where.path, part)))

@@ -111,9 +111,9 @@ class Fault(NamedTuple):
 
     def __str__(self) -> str:
         file, line, variable, path = self.position
-        place = f"{file}:{line}" if line else file
+        location = f"{file}:{line}" if line else file
         inside = f"{shown(path)} " if variable is not None and path else ""
-        return masked(f"{place}: {self.position.key}: {inside}{self.message}")
+        return masked(f"{location}: {self.position.key}: {inside}{self.message}")
 
 
 class ConfigError(Exception):
@@ -129,17 +129,17 @@ class ConfigError(Exception):
 def config_error(faults: Iterable[Fault], files: Sequence[str], partial: bool = False) -> ConfigError:
     """The error for all `faults`, in the order of `files` and then the environment, within a file by line.
 
-    Only the first fault of a place is reported, because one wrong value often causes several.
+    Only the first fault of a position is reported, because one wrong value often causes several.
     """
     first: dict[tuple[Position, str], Fault] = {}
     for fault in faults:
         text = _text(fault.message) if fault.position.file == ENVIRONMENT else ""
         first.setdefault((fault.position, text), fault)
-    places = {name: index for index, name in reversed(list(enumerate(files)))}
+    ranks = {name: index for index, name in reversed(list(enumerate(files)))}
 
     def order(fault: Fault) -> tuple[int, int, str, str]:
         position, message = fault
-        return places.get(position.file, len(places)), position.line, position.key, _text(message)
+        return ranks.get(position.file, len(ranks)), position.line, position.key, _text(message)
 
     found = sorted(first.values(), key=order)
     reported = [Fault(position, str(message)) for position, message in found[:MOST_FAULTS]]

@@ -108,7 +108,7 @@ def load(
     path = path if path is not None else environ.get(FILE_VARIABLE) or None
     with suppress(ConfigError):
         return _read(Written(path, environ, only, placed=False), known, environ, only)
-    return _read(Written(path, environ, only), known, environ, only)  # the places of values are noted only for faults
+    return _read(Written(path, environ, only), known, environ, only)  # positions are recorded only for faults
 
 
 def _read(written: Written, known: Available | None, environ: Mapping[str, str], only: Container[str] | None) -> Config:
@@ -135,20 +135,20 @@ def _checked(
 
 
 def key_of(
-    config: Config, known: Available | None, name: str, options: Mapping[str, Any], kept: Container[object] = ()
+    config: Config, known: Available | None, name: str, options: Mapping[str, Any], unchanged: Container[object] = ()
 ) -> Key:
-    """The key `name` with `options`, checked as an entry of the file is, beside the rest of `config`. kept: those that
-    are in force already, though a reload may have taken away what they name. Raises ValueError with every fault, as
-    `option: what is wrong`."""
-    found: Key = _entry_of(config, known, "keys", name, options, kept)
+    """The key `name` with `options`, checked as an entry of the file is, beside the rest of `config`. unchanged: those
+    that are in force already, though a reload may have taken away what they name. Raises ValueError with every fault,
+    as `option: what is wrong`."""
+    found: Key = _entry_of(config, known, "keys", name, options, unchanged)
     return found
 
 
 def team_of(
-    config: Config, known: Available | None, name: str, options: Mapping[str, Any], kept: Container[object] = ()
+    config: Config, known: Available | None, name: str, options: Mapping[str, Any], unchanged: Container[object] = ()
 ) -> Team:
     """As `key_of`, a team."""
-    found: Team = _entry_of(config, known, "teams", name, options, kept)
+    found: Team = _entry_of(config, known, "teams", name, options, unchanged)
     return found
 
 
@@ -158,14 +158,14 @@ def _entry_of(
     section: str,
     name: str,
     options: Mapping[str, Any],
-    kept: Container[object],
+    unchanged: Container[object],
 ) -> Any:
     valid = _validated({section: {name: options}})
     if isinstance(valid, Config):
         entries = getattr(valid, section)
         facts = Facts(config.model_copy(update={"keys": {}, "teams": {}, section: entries}), known)
         own = ((path, message) for path, message in check(facts) if path[:2] == (section, name))
-        faults = [(path, message) for path, message in own if not (len(path) > 2 and path[2] in kept)]
+        faults = [(path, message) for path, message in own if not (len(path) > 2 and path[2] in unchanged)]
         if not faults:
             return entries[name]
     else:
@@ -181,7 +181,7 @@ def faults_of(values: Mapping[str, Any], known: Available | None) -> list[tuple[
 
 
 class Written:
-    """All values before validation, from every place, and the position of each.
+    """All values before validation, from every source, and the position of each.
 
     unread  the keys file could not be read, or was not asked for: there may be keys in it
     placed  whether values have positions
@@ -209,10 +209,10 @@ class Written:
             try:
                 self.values = self._read(FilePath(path), os.fspath(path), ())
             except Unreadable as stop:
-                place, message = stop.fault
+                position, message = stop.fault
                 if str(stop).startswith(NOT_READ) and os.fspath(path) == environ.get(FILE_VARIABLE):
                     message = f"{message}; {FILE_VARIABLE} names it"
-                raise config_error([*self.faults, Fault(place, message)], self.files) from None
+                raise config_error([*self.faults, Fault(position, message)], self.files) from None
         environment = EnvironmentSource(environ, self.values)
         self._overlay(environment.values, environment.positions)
         self.values = Settings.of(environment, FileSource(self.values))
@@ -233,8 +233,8 @@ class Written:
             return ConfigError(())
         found = list(self.faults)
         for at, message in faults:
-            place = locate(self.positions, at)
-            found.append(Fault(place, message if place.variable is None else in_variable(place, at, message)))
+            position = locate(self.positions, at)
+            found.append(Fault(position, message if position.variable is None else in_variable(position, at, message)))
         return config_error(found, self.files, partial)
 
     def forget(self) -> None:
@@ -254,14 +254,14 @@ class Written:
         return values or {}
 
     def _overlay(self, values: dict[str, Any], positions: Positions) -> None:
-        """Puts the places of the environment's `values` on top of the file's."""
+        """Puts the positions of the environment's `values` on top of the file's."""
         leaves = {path for path in positions if not isinstance(_at(values, path), dict)}
-        kept = {
-            path: place
-            for path, place in self.positions.items()
+        remaining = {
+            path: position
+            for path, position in self.positions.items()
             if not any(path[:length] in leaves for length in range(1, len(path) + 1))
         }
-        self.positions = {**positions, **kept} if leaves else {**positions, **self.positions}
+        self.positions = {**positions, **remaining} if leaves else {**positions, **self.positions}
 
     def _add_entries(self, section: str) -> None:
         """Adds the entries of the section's own file."""
@@ -275,8 +275,8 @@ class Written:
         except Unreadable as stop:
             self.unread = self.unread or section == "keys"
             unopened = str(stop).startswith(NOT_READ)
-            place = locate(self.positions, (option,))
-            self.faults.append(Fault(place, f"names a file that {stop}") if unopened else stop.fault)
+            position = locate(self.positions, (option,))
+            self.faults.append(Fault(position, f"names a file that {stop}") if unopened else stop.fault)
             return
         entries = self.values.get(section) or {}
         if isinstance(entries, dict):

@@ -92,14 +92,14 @@ def _other(facts: Facts, name: str, at: Path, other: str) -> Faults:
 
 
 def _fallback(facts: Facts, name: str, model: Model) -> Faults:
-    seen: set[str] = set()
+    targets: set[str] = set()
     for index, other in enumerate(model.fallback):
         yield from _other(facts, name, ("fallback", index), other)
         target = facts.config.resolve(other)
-        if target in seen:
+        if target in targets:
             yield ("models", name, "fallback", index), "is given twice"
         elif target is not None and target != name:
-            seen.add(target)
+            targets.add(target)
 
 
 def _split(facts: Facts, name: str, model: Model) -> Faults:

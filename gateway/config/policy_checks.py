@@ -50,18 +50,18 @@ def _members(facts: Facts, at: Path, policy: RequestPolicy) -> Faults:
         (("rename", name, (new,)) for name, new in policy.rename.items()),
     )
     for option, name, value in given:
-        place = policy.drop.index(name) if option == "drop" else name
+        part = policy.drop.index(name) if option == "drop" else name
         try:
             member = read(name, *value) if option != "rename" else read(name)
             if option == "rename" and (other := read(str(value[0]))).known and other.key != member.key:
                 raise ValueError("gets a name that has another meaning")
         except ValueError as error:
-            yield (*at, option, place), str(error)
+            yield (*at, option, part), str(error)
             continue
         if option == "caps" and not member.bounded:
             unknown = "the gateway knows no member of this name"
             why = "its value is not one number that the gateway knows" if member.known else unknown
-            yield (*at, option, place), f"cannot be bounded: {why}"
+            yield (*at, option, part), f"cannot be bounded: {why}"
         if name == "n" and option in ("defaults", "force") and value != (1,):
             yield (*at, option, name), "may be 1 alone: most client APIs have no form for several replies"
         if option == "force" and name in policy.defaults:

@@ -28,22 +28,22 @@ def prompt_log(facts: Facts) -> Faults:
             if key.log_prompts_until is not None:
                 yield ("keys", name, "log_prompts_until"), "has no effect without a section prompt_log"
         return
-    kept = options.directory is not None or options.bucket is not None
-    yield from _places(facts, options, kept)
+    stored = options.directory is not None or options.bucket is not None
+    yield from _destinations(facts, options, stored)
     if 4 * options.max_entry_bytes > options.max_waiting_bytes:
         yield ("prompt_log", "max_waiting_bytes"), "must be at least four times max_entry_bytes"
-    if kept and _LINE * options.max_entry_bytes > options.max_bytes:
+    if stored and _LINE * options.max_entry_bytes > options.max_bytes:
         yield ("prompt_log", "max_bytes"), f"must be at least {_LINE} times max_entry_bytes"
     for name, pattern in options.patterns.items():
         if wrong := pattern_fault(pattern):
             yield ("prompt_log", "patterns", name), wrong
 
 
-def _places(facts: Facts, options: PromptLog, kept: bool) -> Faults:
+def _destinations(facts: Facts, options: PromptLog, stored: bool) -> Faults:
     at = ("prompt_log",)
-    if not kept and not options.traces:
+    if not stored and not options.traces:
         yield at, "must say where: directory, bucket or traces"
-    if not kept:
+    if not stored:
         for name in ("keep_s", "max_bytes"):
             if name in options.model_fields_set:
                 yield (*at, name), "has no effect without directory or bucket"

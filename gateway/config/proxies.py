@@ -45,8 +45,8 @@ def proxy_of(address: str, found: Mapping[str, str]) -> str | None:
 def shown(url: str) -> str:
     """`url` with `***` in place of its user and password."""
     scheme, _, rest = url.partition("://")
-    _, user, place = rest.rpartition("@")
-    return f"{scheme}://{'***@' if user else ''}{place}"
+    _, user, address = rest.rpartition("@")
+    return f"{scheme}://{'***@' if user else ''}{address}"
 
 
 def _is_left_out(host: str, port: int, listed: str) -> bool:

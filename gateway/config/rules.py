@@ -65,11 +65,11 @@ def header_faults(at: Path, headers: Mapping[str, str]) -> Faults:
 
 def repeated(items: tuple[str, ...]) -> Iterator[int]:
     """The indices of items that stood before."""
-    seen: set[str] = set()
+    known: set[str] = set()
     for index, item in enumerate(items):
-        if item in seen:
+        if item in known:
             yield index
-        seen.add(item)
+        known.add(item)
 
 
 def bucket_faults(facts: Facts, at: Path, bucket: Bucket) -> Faults:

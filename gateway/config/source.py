@@ -194,10 +194,10 @@ class _Reading:
 
     def _skip(self, key: yaml.Event, path: Path, message: Message) -> None:
         """Passes over the value of a key that is a fault."""
-        kept = self.positions, self.faults
+        saved = self.positions, self.faults
         self.positions, self.faults = {}, []
         self._value(next(self._events), path)
-        self.positions, self.faults = kept
+        self.positions, self.faults = saved
         self._fault(key, path, message)
 
     def _fault(self, event: yaml.Event, path: Path, message: Message) -> None:

@@ -11,7 +11,7 @@ from gateway.config.kinds import Bytes, Network, SearchPath, Seconds, ServiceUrl
 from gateway.config.section import Section
 from gateway.core.messages import KindOfServerTool
 
-_PLACE = r"^[A-Za-z0-9_-]{1,64}(\.[A-Za-z0-9_-]{1,64}){0,8}$"
+_MEMBER_PATH = r"^[A-Za-z0-9_-]{1,64}(\.[A-Za-z0-9_-]{1,64}){0,8}$"
 
 
 class SearchApi(NamedTuple):
@@ -42,7 +42,7 @@ class WebSearch(Section):
     """Extra headers to it, such as one with a key."""
     path: SearchPath | None = None
     """Path and query of a search, with `{query}`; answered with JSON. Absent: that of its kind, as in the next four."""
-    results: str | None = Field(default=None, pattern=_PLACE)
+    results: str | None = Field(default=None, pattern=_MEMBER_PATH)
     """The member of its answer that lists the results, with dots between names."""
     title: str | None = Field(default=None, min_length=1, max_length=64)
     """The member of a result that is its title."""

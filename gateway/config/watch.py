@@ -14,15 +14,15 @@ class Watch:
 
     def __init__(self, files: Iterable[str] = ()) -> None:
         self._taken = {name: _stamp(name) for name in files}
-        self._seen = self._taken
+        self._observed = self._taken
 
     def changed(self) -> bool:
-        """True once for each change, on the second call that sees the same new state: a file that is still being
+        """True once for each change, on the second call that finds the same new state: a file that is still being
         written is left alone."""
-        seen, self._seen = self._seen, self.look()
-        if self._seen == self._taken or self._seen != seen:
+        before, self._observed = self._observed, self.look()
+        if self._observed == self._taken or self._observed != before:
             return False
-        self._taken = self._seen
+        self._taken = self._observed
         return True
 
     def look(self) -> dict[str, Stamp]:
@@ -32,7 +32,7 @@ class Watch:
     def take(self, files: Iterable[str], looked: Mapping[str, Stamp]) -> None:
         """Watches `files` from now on, which were read after `looked`."""
         self._taken = {name: looked[name] if name in looked else _stamp(name) for name in files}
-        self._seen = self._taken
+        self._observed = self._taken
 
 
 def _stamp(name: str) -> Stamp:
