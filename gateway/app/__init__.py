@@ -20,7 +20,7 @@ from gateway.app.prepared import Prepared
 from gateway.app.readiness import Readiness
 from gateway.app.routes import postable, router, served_at, sockets
 from gateway.app.saved_state import SavedState
-from gateway.app.services import Host, kept_keys
+from gateway.app.services import Host, reused_keys
 from gateway.auth import from_path, read_keys
 from gateway.auth.key_mirror import NOTHING
 from gateway.background import cancel_tasks
@@ -159,7 +159,7 @@ class Gateway:
         """New requests use `config`, running ones finish with the old one. Workers in both keep their state. If it
         raises, nothing has changed."""
         async with self._reloading:
-            keys = kept_keys(config, self.host)
+            keys = reused_keys(config, self.host)
             prepared = await asyncio.to_thread(Prepared, config, keys.known() if keys is not None else NOTHING)
             old, new = self.deployment, Deployment(config, prepared, self.host)
             try:

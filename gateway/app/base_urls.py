@@ -27,18 +27,18 @@ def single_slashes(path: str) -> str:
 
 
 class BaseUrls:
-    """Finds what a request at an unknown path may have meant. places: prefix -> the first segments of the paths behind
+    """Finds what a request at an unknown path may have meant. starts: prefix -> the first segments of the paths behind
     it; mains: prefix -> the main path of each API behind it."""
 
-    def __init__(self, served: Served, places: Mapping[str, Iterable[str]], mains: Mapping[str, Iterable[str]]) -> None:
+    def __init__(self, served: Served, starts: Mapping[str, Iterable[str]], mains: Mapping[str, Iterable[str]]) -> None:
         self._served = served
-        self._places = {
-            prefix: ["", *(f"/{one}" for one in dict.fromkeys(places[prefix]) if _VERSION.fullmatch(one))]
-            for prefix in sorted(places, key=len, reverse=True)
+        self._bases = {
+            prefix: ["", *(f"/{one}" for one in dict.fromkeys(starts[prefix]) if _VERSION.fullmatch(one))]
+            for prefix in sorted(starts, key=len, reverse=True)
         }
         self._behind = {
             prefix + base: [prefix + path for path in mains[prefix] if path.startswith(f"{base}/")]
-            for prefix, bases in self._places.items()
+            for prefix, bases in self._bases.items()
             for base in bases
         }
 
@@ -52,13 +52,13 @@ class BaseUrls:
         behind = [path for path in self._behind.get(meant, ()) if method in self._served(path)]
         # Clients of an API that has a prefix here and none elsewhere, such as TGI's, append the whole path.
         below = next(
-            (one for one in reversed(self._places) if one and method in self._served(one + (meant or "/"))), None
+            (one for one in reversed(self._bases) if one and method in self._served(one + (meant or "/"))), None
         )
         if behind:
             listed = f"{', '.join(behind[:-1])} or {behind[-1]}" if behind[1:] else behind[0]
             follow = f"; the path of an API must follow, such as {listed} (README.md lists the base URL of each client)"
             return follow if below is None else f"{follow}; for another API{_below(below, meant).replace(';', ',', 1)}"
-        for prefix, bases in () if self._served(path) else self._places.items():
+        for prefix, bases in () if self._served(path) else self._bases.items():
             if not meant.startswith(prefix + "/"):
                 continue
             rest = meant[len(prefix) :]
@@ -69,8 +69,8 @@ class BaseUrls:
                     if method in methods:
                         found = _sentence(prefix, rest[:at], base, rest[at:])
                         for more in bases[index + 1 :]:
-                            if not more.startswith(base) and method in self._served(place := prefix + more + rest[at:]):
-                                found += f"; there is also {place}"
+                            if not more.startswith(base) and method in self._served(also := prefix + more + rest[at:]):
+                                found += f"; there is also {also}"
                         if below is not None and base == _OLLAMA and not at:
                             return f"{_below(below, meant)}; for another API{found.replace(';', ',', 1)}"
                         whole = at and prefix and method in self._served(rest)

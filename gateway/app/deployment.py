@@ -120,7 +120,7 @@ class Deployment:
             max_body_bytes=config.listen.max_body_bytes,
             relay=config.relay,
             body_budget=host.body_budget,
-            budgets=Budgets(host.upload_budget, host.kept, host.session_budget),
+            budgets=Budgets(host.upload_budget, host.continue_budget, host.session_budget),
             retries=Retries(config.retry.attempts, budget.earn, budget.spend, config.retry.wait_s),
             clock=clock,
             active=ActiveRequests(),
@@ -134,8 +134,8 @@ class Deployment:
         )
 
     def _observer(self, log: Log, metrics: Metrics) -> Observer:
-        told = (log, metrics, self.services.stream, self.services.ledger)
-        return Observer(*told) if self.services.keys is None else KeysObserver(self.services.keys.used, *told)
+        sinks = (log, metrics, self.services.stream, self.services.ledger)
+        return Observer(*sinks) if self.services.keys is None else KeysObserver(self.services.keys.used, *sinks)
 
     def endpoint(self, dialect: str, path: str) -> Endpoint | None:
         """As `features.InForce`."""
@@ -229,10 +229,10 @@ class Deployment:
         for secret in self.prepared.secrets:
             host.known_keys.add(secret.encode())
         self.offers.prioritized(self._priorities)
-        room, kept = room_for_bodies() // host.processes, self.config.relay.continue_bytes
+        room, most = room_for_bodies() // host.processes, self.config.relay.continue_bytes
         host.body_budget.limit = listen.max_bodies_bytes or max(room, listen.max_body_bytes)
         host.upload_budget.limit = listen.max_uploads_bytes // host.processes
-        host.kept.limit = room if kept is None else kept
+        host.continue_budget.limit = room if most is None else most
         host.session_budget.limit = host.body_budget.limit // 2
         for room_of in host.budgets:
             room_of.share = listen.caller_share

@@ -54,29 +54,29 @@ class DeploymentMetrics(Collector):
 def _workers(deployment: Deployment) -> Iterator[Metric]:
     now = time.monotonic()
     workers = list(deployment.workers.items())
-    yield family("dragoman_worker_in_flight", ((place, worker.in_flight) for place, worker in workers))
-    bounds = ((place, worker.max_in_flight) for place, worker in workers)
-    yield family("dragoman_worker_capacity", ((place, most) for place, most in bounds if most is not None))
-    breakers = [(place, worker.breaker.state(now)) for place, worker in workers]
-    states = (((*place, state), found == state) for place, found in breakers for state in _BREAKER_STATES)
+    yield family("dragoman_worker_in_flight", ((labels, worker.in_flight) for labels, worker in workers))
+    bounds = ((labels, worker.max_in_flight) for labels, worker in workers)
+    yield family("dragoman_worker_capacity", ((labels, most) for labels, most in bounds if most is not None))
+    breakers = [(labels, worker.breaker.state(now)) for labels, worker in workers]
+    states = (((*labels, state), found == state) for labels, found in breakers for state in _BREAKER_STATES)
     yield family("dragoman_worker_breaker", states)
-    troubles = (((*place, worker.reason), 1) for place, worker in workers if worker.reason is not None)
+    troubles = (((*labels, worker.reason), 1) for labels, worker in workers if worker.reason is not None)
     yield family("dragoman_worker_trouble", troubles)
-    yield family("dragoman_worker_stalled", ((place, worker.progress.stalled) for place, worker in workers))
+    yield family("dragoman_worker_stalled", ((labels, worker.progress.stalled) for labels, worker in workers))
 
 
 def _caches(deployment: Deployment) -> Iterator[Metric]:
     """Caches of the workers whose engines publish them, and what decided the picks of models with `kv_events`."""
     every = deployment.workers.items()
-    caches = [(place, worker.blocks) for place, worker in every if worker.blocks is not None]
-    yield family("dragoman_cache_connected", ((place, one.connected) for place, one in caches))
-    known = (((*place, state), one.state == state) for place, one in caches for state in _CACHE_STATES)
+    caches = [(labels, worker.blocks) for labels, worker in every if worker.blocks is not None]
+    yield family("dragoman_cache_connected", ((labels, one.connected) for labels, one in caches))
+    known = (((*labels, state), one.state == state) for labels, one in caches for state in _CACHE_STATES)
     yield family("dragoman_cache_known", known)
     results = ("read", "lost", "unreadable")
-    batches = (((*place, result), getattr(one, result)) for place, one in caches for result in results)
+    batches = (((*labels, result), getattr(one, result)) for labels, one in caches for result in results)
     yield family("dragoman_cache_batches_total", batches)
-    yield family("dragoman_cache_blocks", ((place, len(one)) for place, one in caches))
-    yield family("dragoman_cache_bytes", ((place, one.memory) for place, one in caches))
+    yield family("dragoman_cache_blocks", ((labels, len(one)) for labels, one in caches))
+    yield family("dragoman_cache_bytes", ((labels, one.memory) for labels, one in caches))
     policies = [
         (model, deployment.pools[model].policy)
         for model, options in deployment.config.models.items()

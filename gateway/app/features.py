@@ -49,11 +49,11 @@ ORDER = (
 )
 """The folders of `gateway/features`; one that is not there is left out. The order holds within a step of the way:
 guards, which wrap `read`, are asked before all that wraps only `answer`, wherever it stands. The name behind a dot is
-that of a further layer of the folder, with a place of its own."""
+that of a further layer of the folder, with a position of its own."""
 
 
 def folders() -> Iterator[tuple[str, ModuleType]]:
-    for name in filter(has_feature, (place for place in ORDER if "." not in place)):
+    for name in filter(has_feature, (entry for entry in ORDER if "." not in entry)):
         yield name, import_module(f"gateway.features.{name}")
 
 
@@ -98,8 +98,8 @@ class Features:
         if name is not None and backend is not None and fleet is not None:
             model = OneModel(name, self._config.models[name], backend, cast("Pool | None", fleet.prefill))
         found: list[Feature | None] = []
-        for place in ORDER:
-            folder, _, further = place.partition(".")
+        for entry in ORDER:
+            folder, _, further = entry.partition(".")
             if (one := self._built.get(folder)) is None:
                 continue
             if further:

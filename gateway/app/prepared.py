@@ -32,8 +32,8 @@ class Prepared:
         both = [("keys", key.name) for key in stored.keys if not key.gone and key.name in config.keys]
         both += [("teams", team.name) for team in stored.teams if not team.gone and team.name in config.teams]
         if both:
-            places = (Position("keys_store", path=path) for path in sorted(both))
-            raise ConfigError(Fault(place, "is also in the store") for place in places)
+            positions = (Position("keys_store", path=path) for path in sorted(both))
+            raise ConfigError(Fault(position, "is also in the store") for position in positions)
         self.keys = KeyTable(config, stored.keys, stored.teams)
         own = {name: dialect.limit_headers for name, dialect in REGISTRY.items() if dialect.limit_headers}
         keys = [(key.name, key.limits) for key in stored.keys if not key.gone]

@@ -78,7 +78,7 @@ def _segments(dialect: Dialect) -> list[str]:
     return [one for one in dict.fromkeys(found) if one and "{" not in one]
 
 
-def _places(dialect: Dialect) -> set[str]:
+def _roots(dialect: Dialect) -> set[str]:
     """The beginnings of paths that are this dialect's: its prefixes, and the first segments behind them."""
     prefixes = [one.rstrip("/") for one in dialect.prefixes]
     return {*prefixes, *(f"{prefix}/{one}" for prefix in prefixes for one in _segments(dialect))}
@@ -121,12 +121,12 @@ def route_table(config: Config) -> list[Line]:
         for served in (None, *(one.get(dialect.name, ()) for one in added))
         for path, routes in paths(config, dialect, served).items()
     ]
-    places = [(path, method) for path, _, routes in found for method in routes]
+    pairs = [(path, method) for path, _, routes in found for method in routes]
     lines = [
-        Line(method, path, dialect.name, route.name, str(route.when or "") if places.count((path, method)) > 1 else "")
+        Line(method, path, dialect.name, route.name, str(route.when or "") if pairs.count((path, method)) > 1 else "")
         for path, dialect, routes in found
         for method, route in routes.items()
-        if method != "HEAD" or (path, "GET") not in places
+        if method != "HEAD" or (path, "GET") not in pairs
     ]
     own = ["/livez", "/readyz"]
     if config.metrics.enabled and config.metrics.listen is None:
@@ -143,7 +143,7 @@ def router(
     what makes the endpoints of `routes_of`, by the feature's name; all others are left out."""
     placed: dict[str, list[Endpoint]] = {}
     fallbacks: dict[str, list[_Candidate]] = {}
-    places: dict[str, list[str]] = {}
+    segments: dict[str, list[str]] = {}
     mains: dict[str, list[str]] = {}
     active = active_dialects(config)
     added = routes_of(config)
@@ -167,16 +167,16 @@ def router(
                 placed.setdefault(path, []).append(endpoint(runtime, dialect, methods))
         test = next((route.when for route in dialect.routes if route.when is not None), None)
         nothing = Endpoint(runtime, dialect, {}, default, advice=advice)
-        for place in sorted(_places(dialect)):
-            fallbacks.setdefault(place, []).append((test, nothing))
+        for root in sorted(_roots(dialect)):
+            fallbacks.setdefault(root, []).append((test, nothing))
         posts = [route for route in dialect.routes if route.method == "POST" and not route.absolute]
         main = min(posts, key=lambda route: route.name != "chat").path
         for prefix in dialect.prefixes:
-            places.setdefault(prefix.rstrip("/"), []).extend(_segments(dialect))
+            segments.setdefault(prefix.rstrip("/"), []).extend(_segments(dialect))
             mains.setdefault(prefix.rstrip("/"), []).append(_PARAMETER.sub("MODEL", main))
     endpoints = {path: found[0] if len(found) == 1 else _SharedPath(found) for path, found in placed.items()}
     served = Paths(endpoints, _Fallback(fallbacks))
-    urls = BaseUrls(served.methods, places, mains)
+    urls = BaseUrls(served.methods, segments, mains)
     return served
 
 

@@ -119,8 +119,8 @@ class SavedState:
             jobs.append((_WORKERS, found, now, lambda: map(_encode, fleets)))
         if (mirror := services.keys) is not None and not mirror.unread:
             keys, teams = list(mirror.keys.values()), list(mirror.teams.values())
-            jobs.append((_TEAMS, (id(mirror), mirror.changes), now - mirror.heard_s, lambda: map(encoded, teams)))
-            jobs.append((_KEYS, (id(mirror), mirror.changes), now - mirror.heard_s, lambda: map(encoded, keys)))
+            jobs.append((_TEAMS, (id(mirror), mirror.changes), now - mirror.age_s, lambda: map(encoded, teams)))
+            jobs.append((_KEYS, (id(mirror), mirror.changes), now - mirror.age_s, lambda: map(encoded, keys)))
         if (tokens := services.tokens) is not None and (body := tokens.body):
             jobs.append((_TOKENS, body, now, lambda: body.split(b"\n")))
         for name, state, at, lines in jobs:
@@ -167,13 +167,13 @@ def _served(options: object, model: str) -> str:
 def _file(folder: str, config: Config, name: str) -> Path:
     """Deployments on other servers have other files, so that none takes over what another one knew."""
     redis, jwt = config.redis, config.jwt
-    place: object = None
+    origin: object = None
     if name == _TOKENS:
-        place = None if jwt is None else jwt.jwks_url
+        origin = None if jwt is None else jwt.jwks_url
     elif redis is not None:
         server = redis.server
-        place = redis.mode, sorted(server.addresses), server.db, redis.namespace
-    return Path(folder, f"{name}-{sha256(repr(place).encode()).hexdigest()[:12]}.jsonl")
+        origin = redis.mode, sorted(server.addresses), server.db, redis.namespace
+    return Path(folder, f"{name}-{sha256(repr(origin).encode()).hexdigest()[:12]}.jsonl")
 
 
 def _why(error: Exception) -> str:

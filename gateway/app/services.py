@@ -60,10 +60,10 @@ class Host:
         self.processes = available.processes
         self.body_budget = ByteBudget()
         self.upload_budget = ByteBudget()
-        self.kept = ByteBudget()
+        self.continue_budget = ByteBudget()
         self.session_budget = ByteBudget()
-        self.budgets = (self.body_budget, self.upload_budget, self.kept, self.session_budget)
-        metrics.kept.set_function(lambda: self.kept.reserved)
+        self.budgets = (self.body_budget, self.upload_budget, self.continue_budget, self.session_budget)
+        metrics.continue_bytes.set_function(lambda: self.continue_budget.reserved)
         self.known_keys = KnownKeys()
         self.roster = Roster()
         self.deployments: list[Deployment] = []
@@ -145,7 +145,7 @@ def _webhook(options: BudgetWebhook | None, before: Webhook | None, log: Log) ->
     return Webhook(options, partial(_webhook_changed, log))
 
 
-def kept_keys(config: Config, host: Host) -> KeyMirror | None:
+def reused_keys(config: Config, host: Host) -> KeyMirror | None:
     """The keys of the configuration in force, if the store of `config` and its bounds are the same."""
     before = host.deployments[-1] if host.deployments else None
     if before is None or config.keys_store is None or before.config.redis != config.redis:
@@ -157,7 +157,7 @@ def _keys(config: Config, host: Host) -> KeyMirror | None:
     if config.keys_store is None or (redis := config.redis) is None:
         return None
     store = KeyStore(redis.namespace, config.stored_keys.max_audit, connect(redis), redis.call_s)
-    return kept_keys(config, host) or KeyMirror(store, config.stored_keys, host.log.event)
+    return reused_keys(config, host) or KeyMirror(store, config.stored_keys, host.log.event)
 
 
 def _webhook_changed(log: Log, state: str, why: str) -> None:

@@ -209,7 +209,7 @@ class KeyMirror:
             self._take(team)
 
     @property
-    def heard_s(self) -> float:
+    def age_s(self) -> float:
         """Seconds since the keys were known to be those of the store."""
         return self._clock() - self._heard
 

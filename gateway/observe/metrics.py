@@ -109,7 +109,7 @@ class Metrics:
         self.moved = _counter("dragoman_moved_total", registry)
         self.continued = _counter("dragoman_continued_total", registry)
         self.not_continued = _counter("dragoman_not_continued_total", registry)
-        self.kept = _gauge("dragoman_kept_bytes", registry)
+        self.continue_bytes = _gauge("dragoman_kept_bytes", registry)
         self.shed = _counter("dragoman_shed_requests_total", registry)
         self.hedges = _counter("dragoman_hedges_total", registry)
         self.tool_calls = _counter("dragoman_tool_calls_total", registry)
