@@ -27,13 +27,13 @@ def find_key(headers: Headers) -> bytes | None:
     before it could each accept a different one.
     """
     token: bytes | None = None
-    seen = False
+    present = False
     other = False
     for name, value in headers:
         if name == b"authorization":
-            if seen:
+            if present:
                 raise refused("the Authorization header was sent twice")
-            seen = True
+            present = True
             found = _BEARER.match(value)
             if found is None:
                 # Clients without a key send "Bearer " nevertheless.

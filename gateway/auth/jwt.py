@@ -280,9 +280,9 @@ def claim_of(claims: Mapping[str, Any], name: str) -> Any:
     `realm_access.roles`. Names on the path may contain dots: the longest that fits wins."""
     if name in claims:
         return claims[name]
-    for place in (at for at in range(len(name) - 1, 0, -1) if name[at] == "."):
-        inner = claims.get(name[:place])
-        if isinstance(inner, dict) and (found := claim_of(inner, name[place + 1 :])) is not None:
+    for dot in (at for at in range(len(name) - 1, 0, -1) if name[at] == "."):
+        inner = claims.get(name[:dot])
+        if isinstance(inner, dict) and (found := claim_of(inner, name[dot + 1 :])) is not None:
             return found
     return None
 

@@ -58,7 +58,7 @@ class Known(NamedTuple):
 NOTHING = Known()
 
 
-class Kept(Generic[S]):
+class Entries(Generic[S]):
     """Keys, or teams, by name.
 
     gone  the versions of those that were revoked or deleted
@@ -106,7 +106,7 @@ class KeyMirror:
         self.store = store
         self.used = LastUsed(store, log)
         self.options = options
-        self._keys, self._teams = Kept[StoredKey](options.max_keys), Kept[StoredTeam](options.max_keys)
+        self._keys, self._teams = Entries[StoredKey](options.max_keys), Entries[StoredTeam](options.max_keys)
         self.up: bool | None = None
         self.read = False
         self.unread = True
@@ -116,7 +116,7 @@ class KeyMirror:
         self._in_force: InForce | None = None
         # Changes since `known` was asked, for a configuration that is not in force yet: None for a key that went.
         self._unseen: dict[tuple[Kind, str], Stored | None] | None = {}
-        self._heard = clock()
+        self._confirmed = clock()
         self._over = False
         self._version = 0
         self._last = "0-0"
@@ -143,7 +143,7 @@ class KeyMirror:
     def deleted(self) -> dict[str, int]:
         return self._teams.gone
 
-    def _kept(self, kind: Kind) -> Kept[Any]:
+    def _entries(self, kind: Kind) -> Entries[Any]:
         return self._keys if kind == "key" else self._teams
 
     # -- the configuration in force ---------------------------------------------------------------------------------
@@ -155,10 +155,10 @@ class KeyMirror:
         return Known([] if self._over else list(self.keys.values()), list(self.teams.values()))
 
     async def catch_up(self, coming: InForce) -> None:
-        """Tells `coming` what it was not made of, in slices, but for the last few changes."""
+        """Notifies `coming` of what it was not made of, in slices, but for the last few changes."""
         while self._unseen is not None and len(self._unseen) > _SLICE:
             for one in list(islice(self._unseen, _SLICE)):
-                self._tell(coming, *one, self._unseen.pop(one))
+                self._notify(coming, *one, self._unseen.pop(one))
             await asyncio.sleep(0)
 
     def use(self, in_force: InForce) -> None:
@@ -167,9 +167,9 @@ class KeyMirror:
         self._in_force = in_force
         in_force.table.away = not self.up
         for one, found in (unseen or {}).items():
-            self._tell(in_force, *one, found)
+            self._notify(in_force, *one, found)
 
-    def _tell(self, coming: InForce, kind: Kind, name: str, one: Stored | None) -> None:
+    def _notify(self, coming: InForce, kind: Kind, name: str, one: Stored | None) -> None:
         fits = True
         if one is None:
             coming.table.forget(name)
@@ -192,13 +192,13 @@ class KeyMirror:
         if self._unseen is not None:
             self._unseen[kind, name] = one
         if self._in_force is not None:
-            self._tell(self._in_force, kind, name, one)
+            self._notify(self._in_force, kind, name, one)
 
     def restore(self, keys: Sequence[StoredKey], age_s: float) -> None:
         """These were in force `age_s` seconds ago, when a process before this one read them last. They count as such
         until the store is read, as while Redis is away. Call it before `start`, and `restore_teams` before it."""
         if self._following is None and age_s < self.options.hold_s:
-            self._heard -= age_s
+            self._confirmed -= age_s
             self.unread = False
             for key in keys[: 2 * self.options.max_keys]:
                 self._take(key)
@@ -211,7 +211,7 @@ class KeyMirror:
     @property
     def age_s(self) -> float:
         """Seconds since the keys were known to be those of the store."""
-        return self._clock() - self._heard
+        return self._clock() - self._confirmed
 
     # -- following --------------------------------------------------------------------------------------------------
 
@@ -243,11 +243,11 @@ class KeyMirror:
         version = await self.store.version()
         later: list[tuple[Stored, int]] = []
         # The teams first: no key is in force without the bounds of its team.
-        seen = await self._read_kind("team", later)
-        later += [(team, 0) for name, team in self.teams.items() if name not in seen and not team.gone]
-        seen = await self._read_kind("key", later)
+        stored = await self._read_kind("team", later)
+        later += [(team, 0) for name, team in self.teams.items() if name not in stored and not team.gone]
+        stored = await self._read_kind("key", later)
         known = tuple(self.keys.items())
-        lost = [one async for one in _in_slices(known) if one[0] not in seen and one[1].revoked is None]
+        lost = [one async for one in _in_slices(known) if one[0] not in stored and one[1].revoked is None]
         if lost and not self._missing:
             self._log("error", "keys lost by their store", keys=len(lost), hold_s=self.options.hold_s)
         since, self._missing = self._missing, {}
@@ -262,14 +262,14 @@ class KeyMirror:
     async def _read_kind(self, kind: Kind, later: list[tuple[Stored, int]]) -> set[str]:
         """Takes in what the store has of a kind, and returns the names. later: gets those that are known here by a
         later version than there, each with that."""
-        seen = set()
+        stored = set()
         async for page in self.store.pages(kind):
             for name, text in page:
-                seen.add(name)
+                stored.add(name)
                 one = decoded_as(kind, text)
                 if one is None or one.name != name:
                     self._ignore(kind, name)
-                elif (own := self._kept(kind).by_name.get(name)) is None or one.version > own.version:
+                elif (own := self._entries(kind).by_name.get(name)) is None or one.version > own.version:
                     self._take(one)
                 else:
                     if self._over and kind == "key":
@@ -277,7 +277,7 @@ class KeyMirror:
                     if one.version < own.version:
                         later.append((own, one.version))
             await asyncio.sleep(0)
-        return seen
+        return stored
 
     async def _read_on(self) -> bool:
         """Takes in the next changes; False if everything has to be read again."""
@@ -286,12 +286,12 @@ class KeyMirror:
             version = await self.store.version()
             if version != self._version:  # a change that has just come, or one that was missed
                 changes = await self.store.news(self._last, 0)
-        self._heard = self._clock()
+        self._confirmed = self._clock()
         for change in changes:
             if not self._learn(change):
                 return False
         async for name, since in _in_slices(tuple(self._missing.items())):
-            if self._heard - since >= self.options.hold_s and self._missing.pop(name, None) is not None:
+            if self._confirmed - since >= self.options.hold_s and self._missing.pop(name, None) is not None:
                 self.changes += 1
                 self.keys.pop(name, None)
                 self._put("key", name, None)
@@ -312,21 +312,21 @@ class KeyMirror:
 
     def learn(self, one: Stored) -> None:
         """A change that is in the store."""
-        own = self._kept(kind_of(one)).by_name.get(one.name)
+        own = self._entries(kind_of(one)).by_name.get(one.name)
         if own is None or one.version > own.version:
             self._take(one)
 
     def _take(self, one: Stored) -> None:
         kind = kind_of(one)
         self.changes += 1
-        self._kept(kind).take(one)
+        self._entries(kind).take(one)
         if kind == "key":
             self._missing.pop(one.name, None)
         self._put(kind, one.name, one)
 
     def dropped(self, kind: Kind = "key") -> Drop | None:
         """The revoked key, or the deleted team, that is forgotten as the next one goes; None while there is room."""
-        return self._kept(kind).dropped()
+        return self._entries(kind).dropped()
 
     def _ignore(self, kind: Kind, name: str) -> None:
         if (kind, name) not in self._ignored and len(self._ignored) < self.options.max_keys:
@@ -345,9 +345,9 @@ class KeyMirror:
     async def refill(self, by: str) -> int:
         """Writes keys back that are known here and not in the store; those that were revoked, too, which an old copy
         could bring back. Returns how many. Raises StoreDown."""
-        seen = {name async for page in self.store.pages() for name, _ in page}
+        stored = {name async for page in self.store.pages() for name, _ in page}
         count = 0
-        for key in [key for name, key in self.keys.items() if name not in seen]:
+        for key in [key for name, key in self.keys.items() if name not in stored]:
             try:
                 version = await self.store.change(key, 0, Event(time.time(), by, "refill", key.name, key.team))
             except Other:  # another gateway did so
@@ -373,7 +373,7 @@ class KeyMirror:
     # -- Redis comes and goes ---------------------------------------------------------------------------------------
 
     async def _back(self) -> None:
-        self._heard, self._over, self.unread = self._clock(), False, False
+        self._confirmed, self._over, self.unread = self._clock(), False, False
         if self.up:
             return
         self.up = True
@@ -389,7 +389,7 @@ class KeyMirror:
         self.up = False
         if self._in_force is not None:
             self._in_force.table.away = True
-        if not self._over and self._clock() - self._heard >= self.options.hold_s:
+        if not self._over and self._clock() - self._confirmed >= self.options.hold_s:
             self._over = True
             async for name in _in_slices(tuple(self.keys)):
                 self._put("key", name, None)

@@ -284,7 +284,7 @@ class KeyStore:
         most = "+" if before is None else "(" + before
         async with self.asked() as client:
             found = [await client.xrevrange(one, max=most, count=count) for one in (self._changes, self._others)]
-        return sorted(map(_change, chain(*found)), key=_place, reverse=True)[:count]
+        return sorted(map(_change, chain(*found)), key=_order, reverse=True)[:count]
 
     async def note(self, event: Event) -> None:
         """Adds a line to the record that is about no key of the store."""
@@ -308,7 +308,7 @@ class KeyStore:
             await self._client.aclose()
 
 
-def _place(change: Change) -> tuple[int, ...]:
+def _order(change: Change) -> tuple[int, ...]:
     return tuple(map(int, change.id.split("-")))
 
 

@@ -90,7 +90,7 @@ class KnownKeys:
 
     def in_id(self, text: str, headers: Headers) -> bool:
         """Whether `text`, an id that a client has chosen, holds a key. headers: those of its request."""
-        return _IN_ID.search(text) is not None or bool(self._places(text, headers))
+        return _IN_ID.search(text) is not None or bool(self._spans(text, headers))
 
     def masked_name(self, text: str, headers: Headers) -> str:
         """`text`, the name of a model that nothing here has; `***` if it may be a key, of whatever kind."""
@@ -98,12 +98,12 @@ class KnownKeys:
 
     def masked(self, text: str, headers: Headers) -> str:
         """`text`, with `***` for each key in it. headers: those of the request that it is about."""
-        for begin, end in sorted(self._places(text, headers), reverse=True):
+        for begin, end in sorted(self._spans(text, headers), reverse=True):
             text = text[:begin] + _MASK + text[end:]
         return _IN_TEXT.sub(_MASK, text)
 
-    def _places(self, text: str, headers: Headers) -> list[tuple[int, int]]:
-        """The places of known keys in `text`: (begin, end), none overlapping another one."""
+    def _spans(self, text: str, headers: Headers) -> list[tuple[int, int]]:
+        """The spans of known keys in `text`: (begin, end), none overlapping another one."""
         if len(text) < _SHORTEST:
             return []
         text = text[:_MOST_TEXT]
@@ -138,7 +138,7 @@ class KnownKeys:
 
 
 def pieces(word: str) -> Iterator[tuple[int, int]]:
-    """The places at which a key may stand in `word`: all of it, and what marks set apart."""
+    """The spans of `word` that may be a key: all of it, and what marks set apart."""
     yield 0, len(word)
     marks = [mark.start() for mark in _GLUE.finditer(word)]
     if not marks or _UUID.fullmatch(word):
@@ -146,8 +146,8 @@ def pieces(word: str) -> Iterator[tuple[int, int]]:
     if len(marks) > 2 * _MOST_GLUED:
         marks = [*marks[:_MOST_GLUED], *marks[-_MOST_GLUED:]]
     ends = [*marks, len(word)]
-    for place, begin in enumerate((0, *[mark + 1 for mark in marks])):
-        for end in ends[place:]:
+    for index, begin in enumerate((0, *[mark + 1 for mark in marks])):
+        for end in ends[index:]:
             if _SHORTEST <= end - begin < len(word):
                 yield begin, end
 
@@ -158,7 +158,7 @@ def _sum(text: str) -> bytes:
 
 
 def _parts(text: str, key: str) -> Iterator[tuple[int, int]]:
-    """The places in `text` of `key`, or of _PART or more of its characters. A shorter key stands nowhere."""
+    """The spans in `text` of `key`, or of _PART or more of its characters. A shorter key stands nowhere."""
     for start in {*range(0, len(key) - _PART, _STEP), len(key) - _PART} if len(key) >= _PART else ():
         begin = text.find(key[start : start + _PART])
         while begin >= 0:

@@ -105,10 +105,10 @@ class KeyTable:
             found = ip_address(address or "")
         except ValueError:
             return None
-        place = bisect_right(self._networks, (found.version, int(found)), key=itemgetter(0, 1)) - 1
-        if place < 0:
+        index = bisect_right(self._networks, (found.version, int(found)), key=itemgetter(0, 1)) - 1
+        if index < 0:
             return None
-        version, _, last, entry = self._networks[place]
+        version, _, last, entry = self._networks[index]
         return entry if version == found.version and int(found) <= last else None
 
     def put(self, key: StoredKey) -> bool:
